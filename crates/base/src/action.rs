@@ -1,0 +1,143 @@
+//! What is to be done: the outputs of the engine, and the other half of every record of the event log.
+
+use crate::hash::Hash;
+use crate::id::{DataId, InstanceId, Spot};
+use crate::part::{PartRef, Place, StoreKey, Transfer};
+use crate::reason::Reason;
+use serde::{Deserialize, Serialize};
+
+/// Something to be done, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Action {
+    /// What.
+    #[serde(flatten)]
+    pub what: Do,
+    /// Why.
+    pub why: Reason,
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Do {
+    /// List an external dataset (ends in `SourceListed` or `SourceFailed`).
+    List {
+        /// The dataset.
+        data: DataId,
+    },
+    /// Move parts (ends in `TransferDone` or `TransferFailed`).
+    Transfer(Transfer),
+    /// Abandon a transfer (it ends in `TransferFailed`).
+    Abandon {
+        /// Which.
+        id: crate::id::TransferId,
+    },
+    /// Choose where an instance will run and begin to move its inputs there. The world does nothing.
+    Assign {
+        /// The instance.
+        instance: InstanceId,
+        /// Its nodes in order, each with the tier of its inputs and outputs.
+        nodes: Vec<Spot>,
+        /// Bytes reserved on each of those tiers for what it will write.
+        reserve: u64,
+    },
+    /// Take an assignment back. The world does nothing.
+    Unassign {
+        /// The instance.
+        instance: InstanceId,
+    },
+    /// Run an instance (ends in `Ended`).
+    Run(Box<Run>),
+    /// Stop an instance (it ends in `Ended`).
+    Stop {
+        /// The instance.
+        instance: InstanceId,
+        /// Its attempt.
+        attempt: u32,
+    },
+    /// Take the outputs of an earlier run instead of running. The world does nothing.
+    Reuse {
+        /// The instance.
+        instance: InstanceId,
+        /// Position in [`crate::event::Start::prior`].
+        prior: u32,
+    },
+    /// Remove a replica (ends in `Evicted`).
+    Evict {
+        /// The part.
+        part: PartRef,
+        /// Where it is stored.
+        key: StoreKey,
+        /// From where: a node or the drained area.
+        at: Place,
+    },
+    /// Nothing but a reason worth knowing: something waits, or was skipped. The world does nothing.
+    Note {
+        /// What it is about.
+        about: Subject,
+    },
+    /// The run is over. The last action of a log (until it is resumed).
+    Finish {
+        /// How it went.
+        outcome: Outcome,
+    },
+}
+
+/// What a note is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// An instance.
+    Instance(InstanceId),
+    /// A dataset.
+    Data(DataId),
+    /// A tier.
+    Tier(Spot),
+    /// The run.
+    Run,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Every step is committed, every `dest` written.
+    Done,
+    /// A step or transfer failed for good.
+    Failed,
+    /// It was interrupted by this signal.
+    Interrupted(i32),
+}
+
+/// One attempt of an instance, with everything the world needs to run it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// The element of a `foreach` step: `$TARN_ITEM` and `{item}`.
+    pub item: Option<String>,
+    /// Its nodes in order, each with the tier of its outputs and scratch.
+    pub nodes: Vec<Spot>,
+    /// For each `in` and `inout` (in the order of the step's uses) and each node, the replicas that make up
+    /// what the node sees: `views[use][node]`; `out`s have an empty list of nodes.
+    pub views: Vec<Vec<Vec<Held>>>,
+    /// Its identity: hash of the step's code, the element and its inputs' content.
+    pub identity: Hash,
+    /// Prefix of the store keys of its outputs; the world appends `.<seq>`.
+    pub store: String,
+    /// Bytes that its outputs and scratch may take on each node's tier before others must make room.
+    pub reserve: u64,
+}
+
+/// A replica on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The part.
+    pub part: PartRef,
+    /// Where it is stored.
+    pub key: StoreKey,
+    /// The tier it lies on.
+    pub spot: Spot,
+}

@@ -1,0 +1,88 @@
+//! What there is to run on: hosts, nodes, tiers, the external store. Rates are bytes a second.
+
+use crate::id::{NodeId, Spot};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Hosts with their nodes, and the external store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Machines; several nodes may share one.
+    pub hosts: Vec<Host>,
+    /// Nodes.
+    pub nodes: Vec<Node>,
+    /// The external store, as seen from a node.
+    pub external: Link,
+    /// Between two nodes.
+    pub peer: Link,
+}
+
+/// One machine: the sum of what its nodes run never exceeds it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Its cores.
+    pub cores: u32,
+    /// Its memory in bytes.
+    pub memory: u64,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Position of its host.
+    pub host: u32,
+    /// Cores it offers.
+    pub cores: u32,
+    /// Bytes of memory it offers to steps.
+    pub memory: u64,
+    /// GPUs.
+    pub gpus: u32,
+    /// Its tiers, fast to slow.
+    pub tiers: Vec<Tier>,
+}
+
+/// A store on a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tier {
+    /// Its name, such as `tmpfs` or `disk`; the same on every node.
+    pub name: String,
+    /// Where it lies.
+    pub root: PathBuf,
+    /// Bytes that this run may use.
+    pub capacity: u64,
+    /// Bytes a second read.
+    pub read: u64,
+    /// Bytes a second written.
+    pub write: u64,
+}
+
+/// A path for data between two kinds of place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// Bytes a second towards the node, over all streams.
+    pub read: u64,
+    /// Bytes a second away from the node, over all streams.
+    pub write: u64,
+    /// Nanoseconds added to every file.
+    pub latency: u64,
+    /// Transfers in flight at once.
+    pub streams: u32,
+    /// Whether rate and latency are imposed by tarn rather than found.
+    pub emulated: bool,
+}
+
+impl Cluster {
+    /// The node of an id.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.at()]
+    }
+
+    /// The tier of a spot.
+    pub fn tier(&self, spot: Spot) -> &Tier {
+        &self.nodes[spot.node.at()].tiers[spot.tier.at()]
+    }
+}

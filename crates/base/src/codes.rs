@@ -1,0 +1,29 @@
+//! The exit codes of `tarn`, stable and documented in docs/exit-codes.md.
+
+/// Exit code of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// All was done.
+    Success = 0,
+    /// A step failed, or a transfer did; the run can be resumed.
+    WorkflowFailed = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// The workflow file is wrong; nothing was started.
+    InvalidWorkflow = 3,
+    /// The machine cannot hold what the workflow needs; nothing was started.
+    NoRoom = 4,
+    /// tarn's own state cannot be read or written.
+    State = 5,
+    /// Another run of this workflow is active.
+    Busy = 6,
+    /// What was named does not exist.
+    NotFound = 7,
+    /// An error inside tarn.
+    Internal = 70,
+    /// Interrupted by SIGINT; the run can be resumed.
+    Interrupted = 130,
+    /// Terminated by SIGTERM (or `tarn cancel`); the run can be resumed.
+    Terminated = 143,
+}

@@ -1,0 +1,271 @@
+//! What happened: the inputs of the engine, and half of every record of the event log.
+
+use crate::cluster::Cluster;
+use crate::hash::Hash;
+use crate::id::{DataId, InstanceId, Spot, TransferId};
+use crate::part::{PartInfo, PartRef, Place};
+use crate::units::Nanos;
+use crate::workflow::Workflow;
+use serde::{Deserialize, Serialize};
+
+/// Something that happened in the world.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// The run begins. Always the first record; everything the engine knows at the start is in it.
+    Started(Box<Start>),
+    /// An external dataset was listed. Version 0 has these parts. Hashes are known where the files have not
+    /// changed since an earlier run read them.
+    SourceListed {
+        /// The dataset.
+        data: DataId,
+        /// Its parts.
+        parts: Vec<PartInfo>,
+    },
+    /// An external dataset could not be listed.
+    SourceFailed {
+        /// The dataset.
+        data: DataId,
+        /// Why.
+        failure: Failure,
+    },
+    /// A transfer is complete and published.
+    TransferDone {
+        /// Which.
+        id: TransferId,
+        /// Bytes of content moved over the link.
+        bytes: u64,
+        /// The content hash of each part, in the order of the transfer's parts.
+        hashes: Vec<Hash>,
+        /// Space each part takes at its destination, in the same order.
+        stored: Vec<u64>,
+        /// How long it was really moving (queueing in the world excluded).
+        took: Nanos,
+    },
+    /// A transfer failed whole: nothing of it is visible, its sources are untouched.
+    TransferFailed {
+        /// Which.
+        id: TransferId,
+        /// Why.
+        failure: Failure,
+    },
+    /// A step's process has ended, and if it succeeded, its outputs are committed.
+    Ended {
+        /// Which.
+        instance: InstanceId,
+        /// Which attempt, from 1.
+        attempt: u32,
+        /// How it ended.
+        ended: Ended,
+        /// What it used.
+        usage: Usage,
+    },
+    /// An eviction was carried out.
+    Evicted {
+        /// The part.
+        part: PartRef,
+        /// From where.
+        at: Place,
+    },
+    /// What this run may use of a tier has changed (another run took or returned room).
+    Capacity {
+        /// The tier.
+        spot: Spot,
+        /// Bytes that this run may use in all.
+        bytes: u64,
+    },
+    /// Somebody wants the run to stop: SIGINT, SIGTERM, `tarn cancel`.
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The run goes on after an interruption: nothing that was running still runs.
+    Resumed {
+        /// The replicas that were found, whole, where the log says they should be. All others are lost.
+        found: Vec<(PartRef, Place)>,
+    },
+    /// The moment that the engine asked for has come.
+    Timer,
+}
+
+/// What the engine knows at the start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// The run's name.
+    pub run: String,
+    /// The workspace: names the folders of this workflow on tiers and external store.
+    pub workspace: String,
+    /// Wall-clock seconds since 1970 at the run's start.
+    pub wall: u64,
+    /// The workflow.
+    pub workflow: Workflow,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The options.
+    pub options: Options,
+    /// What earlier runs left: instances whose identity is unchanged need not run again.
+    pub prior: Vec<PriorInstance>,
+    /// Destinations that still hold what an earlier run put there.
+    pub prior_dest: Vec<PriorDest>,
+}
+
+/// How a run is to behave.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// The policy's name.
+    pub policy: Policy,
+    /// The least verification of a transfer.
+    pub verify: Verify,
+}
+
+pub use crate::part::Verify;
+
+/// Who decides where data is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Data stays on the nodes; steps go to it.
+    Data,
+    /// Every dataset goes out to the external store and comes back: what people have today.
+    StageThrough,
+}
+
+/// An instance that an earlier run has committed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriorInstance {
+    /// Its identity.
+    pub identity: Hash,
+    /// Its outputs, in the order of the step's uses.
+    pub outputs: Vec<Output>,
+    /// Which of their parts are still held, and where; positions (output, part).
+    pub held: Vec<(u32, u32, Place)>,
+}
+
+/// A destination that an earlier run has filled and that has not changed since.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriorDest {
+    /// The dataset.
+    pub data: DataId,
+    /// The content hash of the version it holds: see [`version_hash`].
+    pub hash: Hash,
+}
+
+/// The content hash of a version: of its parts' hashes in order, with their classes.
+pub fn version_hash<'a>(parts: impl Iterator<Item = (&'a crate::part::PartClass, Hash)>) -> Hash {
+    let mut h = crate::hash::Hasher::new();
+    for (class, hash) in parts {
+        match class {
+            crate::part::PartClass::Whole => h.field(b"w"),
+            crate::part::PartClass::Entry(name) => h.field(b"e").field(name.as_bytes()),
+            crate::part::PartClass::Rank(r) => h.field(b"r").number(u64::from(*r)),
+            crate::part::PartClass::Common => h.field(b"c"),
+        };
+        h.field(&hash.0.to_le_bytes());
+    }
+    h.finish()
+}
+
+/// How a step's attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "kebab-case")]
+pub enum Ended {
+    /// Success; the outputs are on its nodes, renamed into place, with their manifests written.
+    Committed {
+        /// One for each `out` and `inout`, in the order of the step's uses.
+        outputs: Vec<Output>,
+        /// Files that it left undeclared; they have been removed.
+        undeclared: Undeclared,
+    },
+    /// Failure; nothing of it is visible, its inputs are intact.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// Last lines of its log.
+        log_tail: String,
+    },
+}
+
+/// One output of a committed instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// The dataset.
+    pub data: DataId,
+    /// The version.
+    pub version: u32,
+    /// Its parts. A part that several nodes of the step hold alike is listed once, with all of them.
+    pub parts: Vec<(PartInfo, Vec<Spot>)>,
+}
+
+/// What a step left in its working folder without declaring it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Undeclared {
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The first few names.
+    pub names: Vec<String>,
+}
+
+/// What an attempt used, over all its processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// From start to end of its command.
+    pub wall: Nanos,
+    /// CPU time in user mode.
+    pub user: Nanos,
+    /// CPU time in the kernel.
+    pub system: Nanos,
+    /// Bytes read by system calls.
+    pub read: u64,
+    /// Bytes written by system calls.
+    pub written: u64,
+    /// Largest resident set of one process, bytes.
+    pub memory: u64,
+    /// Preparing views and pre-images before the command.
+    pub prepare: Nanos,
+    /// Hashing and committing after it.
+    pub commit: Nanos,
+}
+
+/// Why something failed: a stable kind for programs, a sentence for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The kind.
+    pub kind: FailureKind,
+    /// What, why and what to do.
+    pub message: String,
+}
+
+/// The kind of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureKind {
+    /// The command ended with a non-zero status.
+    Exit,
+    /// A signal ended it.
+    Signal,
+    /// It ran longer than its `time`.
+    TimedOut,
+    /// A promised output is missing or empty.
+    NoOutput,
+    /// It changed an input that it only reads.
+    InputChanged,
+    /// Two files of one name differ where trees are gathered.
+    Conflict,
+    /// The tier or the disk is full.
+    NoSpace,
+    /// The source changed or vanished while it was read.
+    SourceChanged,
+    /// Stored bytes do not match their hash.
+    Corrupt,
+    /// A name or link leads out of the dataset's root.
+    Escape,
+    /// It was stopped because the run ends.
+    Cancelled,
+    /// The operating system refused something else.
+    Io,
+    /// The step could not be started.
+    Launch,
+}
+

@@ -1,0 +1,84 @@
+//! Where things lie: the one place that knows the folders of a state directory and of a tier.
+//! docs/formats.md describes the same.
+
+use crate::part::{PartClass, StoreKey};
+use std::path::{Path, PathBuf};
+
+/// The folders of one workflow in a state directory (default `.tarn` beside the workflow file).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateDir(pub PathBuf);
+
+impl StateDir {
+    /// The SQLite index.
+    pub fn catalogue(&self) -> PathBuf {
+        self.0.join("catalogue.sqlite")
+    }
+    /// All runs.
+    pub fn runs(&self) -> PathBuf {
+        self.0.join("runs")
+    }
+    /// One run.
+    pub fn run(&self, run: &str) -> PathBuf {
+        self.runs().join(run)
+    }
+    /// A run's event log.
+    pub fn log(&self, run: &str) -> PathBuf {
+        self.run(run).join("events.log")
+    }
+    /// The lock that a live run of workflow `name` holds.
+    pub fn lock(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.lock"))
+    }
+    /// What a step printed.
+    pub fn step_log(&self, run: &str, instance: &str, attempt: u32) -> PathBuf {
+        self.run(run).join("steps").join(format!("{instance}.{attempt}.log"))
+    }
+    /// A run's report.
+    pub fn report(&self, run: &str) -> PathBuf {
+        self.run(run).join("report.html")
+    }
+    /// The manifest of a part.
+    pub fn manifest(&self, key: &StoreKey) -> PathBuf {
+        self.0.join("manifests").join(&key.0)
+    }
+}
+
+/// The folders of one workflow on one tier of one node: `<tier root>/<workspace>/<node>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierDir(pub PathBuf);
+
+impl TierDir {
+    /// The folder of node `node` in workspace `workspace` below a tier's root.
+    pub fn new(root: &Path, workspace: &str, node: &str) -> Self {
+        Self(root.join(workspace).join(node))
+    }
+    /// A part's replica: a folder that holds the part's tree. It exists only whole: it is renamed into place.
+    pub fn part(&self, key: &StoreKey) -> PathBuf {
+        self.parts().join(&key.0)
+    }
+    /// All replicas.
+    pub fn parts(&self) -> PathBuf {
+        self.0.join("parts")
+    }
+    /// Half-copied replicas; what is here after a crash is resumed or removed.
+    pub fn incoming(&self) -> PathBuf {
+        self.0.join("incoming")
+    }
+    /// The working folders of running steps: scratch, views, outputs not yet committed.
+    pub fn work(&self) -> PathBuf {
+        self.0.join("work")
+    }
+}
+
+/// The folder of a drained part in the external store.
+pub fn drained_part(external: &Path, workspace: &str, key: &StoreKey) -> PathBuf {
+    external.join(format!("tarn-{workspace}")).join(&key.0)
+}
+
+/// The path of `source` that a source's part is read from.
+pub fn source_part(source: &Path, class: &PartClass) -> PathBuf {
+    match class {
+        PartClass::Entry(name) => source.join(name),
+        _ => source.to_path_buf(),
+    }
+}

@@ -1,0 +1,19 @@
+//! L0: what every other crate of tarn speaks. Pure values and functions, no I/O, no clock.
+//!
+//! Reading order: [`workflow`] (what was asked for), [`cluster`] (what there is), [`part`] (how data is
+//! named and divided), [`event`] and [`action`] (what happened and what is to be done), [`reason`] (why).
+
+pub mod action;
+pub mod bounds;
+pub mod cluster;
+pub mod codes;
+pub mod event;
+pub mod hash;
+pub mod id;
+pub mod layout;
+pub mod manifest;
+pub mod part;
+pub mod pattern;
+pub mod reason;
+pub mod units;
+pub mod workflow;

@@ -1,0 +1,252 @@
+//! Why the engine did something. Every answer of `tarn why` is one of these, as logged.
+
+use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
+use crate::units::{Bytes, Elapsed, Nanos};
+use crate::workflow::Workflow;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// A reason, as data: printed by [`Reason::explain`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "kebab-case")]
+pub enum Reason {
+    /// A source is needed by the workflow.
+    Needed,
+    /// Placement: the node where it can end first.
+    EarliestEnd {
+        /// The node.
+        node: NodeId,
+        /// When its cores are free, from now.
+        free_in: Nanos,
+        /// When its data is there, from now.
+        data_in: Nanos,
+        /// Bytes it must get from elsewhere.
+        missing: u64,
+        /// Bytes that lie there already.
+        local: u64,
+        /// The next best node and how much later it would have ended.
+        next: Option<(NodeId, Nanos)>,
+    },
+    /// Placement by `stage-through`: the first free node; data is not looked at.
+    FirstFree {
+        /// The node.
+        node: NodeId,
+    },
+    /// Inputs are there and cores are free.
+    Ready,
+    /// Another attempt after a failure.
+    Retry {
+        /// The attempt that begins.
+        attempt: u32,
+        /// Attempts allowed in all.
+        of: u32,
+    },
+    /// The data is read from the external store: no node has it, or the link is faster.
+    ReadExternal {
+        /// The instance that needs it.
+        instance: InstanceId,
+    },
+    /// The data comes from another node.
+    FetchPeer {
+        /// The instance that needs it.
+        instance: InstanceId,
+        /// The node it comes from.
+        from: NodeId,
+    },
+    /// The data lies on a slower tier of the same node.
+    PromoteForUse {
+        /// The instance that needs it.
+        instance: InstanceId,
+    },
+    /// It is retained: it lies where it is needed, nothing moves.
+    Retained {
+        /// The bytes that did not move.
+        bytes: u64,
+    },
+    /// The last version goes to its `dest`.
+    Deliver,
+    /// `stage-through`: what a step made goes out.
+    StageOut,
+    /// A further replica, as `copies` asks.
+    Copies {
+        /// Replicas wanted.
+        wanted: u32,
+    },
+    /// Nobody will read it any more.
+    NotNeeded,
+    /// The workflow has ended and nothing asks to keep it.
+    WorkflowEnded,
+    /// `stage-through`: a node keeps nothing after a step.
+    StagedOut,
+    /// A tier is full and what is running will free enough.
+    WaitForRoom {
+        /// The tier.
+        spot: Spot,
+        /// Bytes wanted.
+        want: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A tier is full and this is not needed by anything that waits.
+    EvictForRoom {
+        /// The tier.
+        spot: Spot,
+        /// Bytes wanted.
+        want: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A tier is full, everything on it is needed: this goes to a slower tier.
+    DemoteForRoom {
+        /// The tier.
+        spot: Spot,
+        /// Bytes wanted.
+        want: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A tier is full, slower tiers too: this goes to the external store.
+    DrainForRoom {
+        /// The tier.
+        spot: Spot,
+        /// Bytes wanted.
+        want: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A verified replica lies elsewhere; this one made room.
+    MovedAway {
+        /// The transfer that moved it.
+        transfer: TransferId,
+    },
+    /// No node has enough free cores, memory or GPUs.
+    WaitForCores {
+        /// The node that will be free first.
+        node: NodeId,
+        /// In how long, as far as is known.
+        free_in: Nanos,
+    },
+    /// Waiting for the node that has the data ends sooner than moving the data.
+    WaitForData {
+        /// The node.
+        node: NodeId,
+        /// In how long it is free, as far as is known.
+        free_in: Nanos,
+    },
+    /// An earlier run committed the same: same command, environment and inputs.
+    Unchanged,
+    /// Its outputs are where they belong; nobody needs it to run.
+    NothingNeedsIt,
+    /// It was committed, but its output is needed and no replica is left.
+    OutputLost {
+        /// The dataset.
+        data: DataId,
+    },
+    /// A step failed for good, so nothing new is started.
+    AfterFailure {
+        /// The failed instance, if it was a step that failed.
+        instance: Option<InstanceId>,
+    },
+    /// Rescue: the run has failed and the dataset asks to be drained.
+    Rescue,
+    /// What failed, as it was reported.
+    Failed {
+        /// The message.
+        message: String,
+    },
+    /// The run was asked to stop.
+    Interrupted {
+        /// The signal.
+        signal: i32,
+    },
+    /// The run was interrupted; this was not finished and begins anew.
+    BeginAnew,
+    /// Everything is done.
+    AllDone,
+}
+
+impl Reason {
+    /// The reason as a sentence, with the workflow's names.
+    pub fn explain(&self, workflow: &Workflow, nodes: &[String]) -> String {
+        let node = |n: &NodeId| nodes.get(n.at()).cloned().unwrap_or_else(|| n.to_string());
+        let tier = |s: &Spot| format!("{} of {}", s.tier, node(&s.node));
+        let inst = |i: &InstanceId| {
+            let step = workflow.step(i.step);
+            match step.foreach {
+                Some(_) => format!("{}[{}]", step.name, i.index),
+                None => step.name.clone(),
+            }
+        };
+        let room = |s: &Spot, want: &u64, free: &u64| {
+            format!("{} wanted on {}, {} free", Bytes(*want), tier(s), Bytes(*free))
+        };
+        match self {
+            Self::Needed => "the workflow reads it".into(),
+            Self::EarliestEnd {
+                node: n,
+                free_in,
+                data_in,
+                missing,
+                local,
+                next,
+            } => {
+                let mut s = format!(
+                    "{} ends first: cores free in {}, data there in {} ({} local, {} to fetch)",
+                    node(n),
+                    Elapsed(*free_in),
+                    Elapsed(*data_in),
+                    Bytes(*local),
+                    Bytes(*missing)
+                );
+                if let Some((other, later)) = next {
+                    let _ = write!(s, "; {} would end {} later", node(other), Elapsed(*later));
+                }
+                s
+            }
+            Self::FirstFree { node: n } => format!("{} is the first free node", node(n)),
+            Self::Ready => "inputs are there and cores are free".into(),
+            Self::Retry { attempt, of } => format!("attempt {attempt} of {of}"),
+            Self::ReadExternal { instance } => {
+                format!("{} needs it and the external store is its best source", inst(instance))
+            }
+            Self::FetchPeer { instance, from } => format!("{} needs it and {} has it", inst(instance), node(from)),
+            Self::PromoteForUse { instance } => format!("{} needs it on the faster tier", inst(instance)),
+            Self::Retained { bytes } => format!("{} lie where they are needed", Bytes(*bytes)),
+            Self::Deliver => "the last version goes to its dest".into(),
+            Self::StageOut => "stage-through sends every output to the external store".into(),
+            Self::Copies { wanted } => format!("{wanted} replicas are asked for"),
+            Self::NotNeeded => "no step will read it any more".into(),
+            Self::WorkflowEnded => "the workflow has ended and nothing asks to keep it".into(),
+            Self::StagedOut => "stage-through keeps nothing on the nodes".into(),
+            Self::WaitForRoom { spot, want, free } => {
+                format!("waiting: {}; what is running will free enough", room(spot, want, free))
+            }
+            Self::EvictForRoom { spot, want, free } => format!("evicted, not needed: {}", room(spot, want, free)),
+            Self::DemoteForRoom { spot, want, free } => format!("demoted: {}", room(spot, want, free)),
+            Self::DrainForRoom { spot, want, free } => {
+                format!("drained to the external store: {}", room(spot, want, free))
+            }
+            Self::MovedAway { transfer } => format!("{transfer} has put a verified replica elsewhere"),
+            Self::WaitForCores { node: n, free_in } => {
+                format!("no node is free; {} will be in about {}", node(n), Elapsed(*free_in))
+            }
+            Self::WaitForData { node: n, free_in } => format!(
+                "{} has the data and is free in about {}; moving the data would take longer",
+                node(n),
+                Elapsed(*free_in)
+            ),
+            Self::Unchanged => "an earlier run committed the same command, environment and inputs".into(),
+            Self::NothingNeedsIt => "what it makes is where it belongs".into(),
+            Self::OutputLost { data } => {
+                format!("no replica of {} is left and it is needed", workflow.dataset(*data).name)
+            }
+            Self::AfterFailure { instance: Some(i) } => format!("{} failed; nothing new is started", inst(i)),
+            Self::AfterFailure { instance: None } => "a transfer failed; nothing new is started".into(),
+            Self::Rescue => "the run failed and the dataset asks to be drained".into(),
+            Self::Failed { message } => message.clone(),
+            Self::Interrupted { signal } => format!("the run was asked to stop (signal {signal})"),
+            Self::BeginAnew => "the run was interrupted; this begins anew".into(),
+            Self::AllDone => "every step is committed and every dest is written".into(),
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! The tarn command.
+fn main() {}

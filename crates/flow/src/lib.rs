@@ -1,0 +1,1 @@
+//! L2: the workflow file: strict parsing, checks and diagnostics

@@ -1,0 +1,1 @@
+//! L3: the event log and its SQLite index

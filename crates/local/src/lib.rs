@@ -1,0 +1,1 @@
+//! L3: the world of N nodes on one machine

@@ -1,0 +1,1 @@
+//! L3: movers of file trees: copy, hash, verify, publish

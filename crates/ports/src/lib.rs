@@ -1,0 +1,9 @@
+//! L1: the traits through which the cores meet the world. Traits and the values they pass, nothing else.
+
+pub mod journal;
+pub mod mover;
+pub mod world;
+
+pub use journal::{Journal, JournalError, Record};
+pub use mover::{CopyJob, CopyReport, CopySource, Control, Mover, MoverError, TreeCapabilities};
+pub use world::{World, WorldError};

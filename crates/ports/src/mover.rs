@@ -1,0 +1,172 @@
+//! Movers: what copies, hashes, checks and removes file trees.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tarn_base::event::{Failure, FailureKind};
+use tarn_base::manifest::Manifest;
+use tarn_base::part::Verify;
+
+/// A tree to be copied: a folder, or (as a source's single entry) one file.
+#[derive(Debug, Clone)]
+pub struct CopySource {
+    /// The folder whose content is copied, or one file or link.
+    pub root: PathBuf,
+    /// When set, `root` is one entry and appears under this name at the destination.
+    pub as_entry: Option<String>,
+    /// What it must be: paths, sizes and hashes are compared while copying. `None` when it is not known yet.
+    pub manifest: Option<Manifest>,
+    /// Only paths (as they appear at the destination) that are listed here; `None` for all.
+    pub only: Option<Vec<Box<[u8]>>>,
+}
+
+/// Copy trees into one folder that appears whole or not at all.
+#[derive(Debug, Clone)]
+pub struct CopyJob {
+    /// What is copied. Several trees are merged: folders unite; two different files of one name are a conflict.
+    pub sources: Vec<CopySource>,
+    /// Where the result appears, by a rename; must not exist, unless `replace`.
+    pub dest: PathBuf,
+    /// Where it grows, on the same file system. What an earlier, interrupted attempt left here is reused
+    /// when it is proven intact.
+    pub staging: PathBuf,
+    /// An existing `dest` is replaced at once (exchange, then removal), never mixed.
+    pub replace: bool,
+    /// How it is verified.
+    pub verify: Verify,
+    /// Whether files and folders are synced before publication (external stores and disks).
+    pub sync: bool,
+    /// Bytes a second, 0 for no limit; emulation of a slow store.
+    pub rate: u64,
+    /// Nanoseconds that every file costs in addition; emulation of a slow store.
+    pub latency: u64,
+}
+
+/// What a copy did.
+#[derive(Debug, Clone, Default)]
+pub struct CopyReport {
+    /// What each source held, with hashes, in the order of the sources.
+    pub manifests: Vec<Manifest>,
+    /// Bytes of content that were moved.
+    pub bytes: u64,
+    /// Bytes that were already there from an earlier attempt.
+    pub resumed: u64,
+    /// What the destination could not hold, such as extended attributes: one sentence each.
+    pub lost: Vec<String>,
+}
+
+/// Progress and cancellation, shared with whoever watches.
+#[derive(Debug, Default)]
+pub struct Control {
+    /// Set to make the operation fail soon with [`FailureKind::Cancelled`].
+    pub cancel: AtomicBool,
+    /// Bytes done.
+    pub done: AtomicU64,
+}
+
+impl Control {
+    /// Whether cancellation was asked for.
+    pub fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+    /// Adds to the bytes done.
+    pub fn advance(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Why an operation on a tree failed. It failed whole.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}", .0.message)]
+pub struct MoverError(pub Failure);
+
+impl MoverError {
+    /// An error of a kind, with a message that says what, why and what to do.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self(Failure {
+            kind,
+            message: message.into(),
+        })
+    }
+}
+
+/// What a folder's file system can do; probed, never guessed from its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreeCapabilities {
+    /// Files can share blocks (`FICLONE`).
+    pub reflink: bool,
+    /// `user.*` extended attributes can be stored.
+    pub xattrs: bool,
+    /// `O_TMPFILE`, `RENAME_EXCHANGE`.
+    pub exchange: bool,
+    /// Holes are kept (`SEEK_HOLE`).
+    pub sparse: bool,
+}
+
+/// Works on file trees. Every call blocks; callers run it on their own threads. A mover never follows a
+/// symbolic link out of a tree it was given, and refuses names that lead out of it.
+pub trait Mover: Send + Sync {
+    /// What the file system of an existing folder can do.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    fn capabilities(&self, folder: &Path) -> Result<TreeCapabilities, MoverError>;
+
+    /// Lists a tree without reading file contents (hashes are `None`), in parallel.
+    /// A regular file or a link as `root` gives one entry under the file's own name.
+    ///
+    /// # Errors
+    /// When the tree cannot be read.
+    fn list(&self, root: &Path, control: &Control) -> Result<Manifest, MoverError>;
+
+    /// Lists a tree and hashes every file.
+    ///
+    /// # Errors
+    /// When the tree cannot be read, or changes while it is.
+    fn digest(&self, root: &Path, control: &Control) -> Result<Manifest, MoverError>;
+
+    /// Reads a tree again and compares it with its manifest.
+    ///
+    /// # Errors
+    /// `Corrupt` with the first path that differs.
+    fn verify(&self, root: &Path, manifest: &Manifest, control: &Control) -> Result<(), MoverError>;
+
+    /// Copies.
+    ///
+    /// # Errors
+    /// Fails whole: `dest` is as it was, the sources are untouched.
+    fn copy(&self, job: &CopyJob, control: &Control) -> Result<CopyReport, MoverError>;
+
+    /// Makes `dest` a tree that shows the content of `roots` merged, without copying file contents where the
+    /// file system allows it (hard links; symbolic links across file systems). For reading only.
+    ///
+    /// # Errors
+    /// `Conflict` when two files of one name differ (compared by the manifests).
+    fn link_view(&self, roots: &[(PathBuf, Manifest)], dest: &Path) -> Result<(), MoverError>;
+
+    /// Makes `dest` a private, writable copy of `roots` merged: blocks shared where the file system can,
+    /// copied where it cannot. Returns the bytes copied.
+    ///
+    /// # Errors
+    /// As for [`Mover::copy`].
+    fn clone_view(&self, roots: &[(PathBuf, Manifest)], dest: &Path, control: &Control) -> Result<u64, MoverError>;
+
+    /// Divides a tree: moves the entries of each manifest into a new folder of its own, by renames only (of whole
+    /// folders where one part covers them). The folders appear whole; afterwards `root` is gone. Together the
+    /// manifests must cover every file of the tree; folders may stand in several.
+    ///
+    /// # Errors
+    /// When a rename fails; calling it again finishes what was begun.
+    fn split(&self, root: &Path, parts: &[(&Manifest, PathBuf)]) -> Result<(), MoverError>;
+
+    /// Removes a tree, whatever its permissions; a missing one is not an error.
+    ///
+    /// # Errors
+    /// When something remains.
+    fn remove(&self, root: &Path) -> Result<(), MoverError>;
+
+    /// Bytes that a tree takes on its file system (blocks), hard links counted once.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn stored(&self, root: &Path) -> Result<u64, MoverError>;
+}
