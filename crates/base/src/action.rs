@@ -4,6 +4,7 @@ use crate::hash::Hash;
 use crate::id::{DataId, InstanceId, Spot};
 use crate::part::{PartRef, Place, StoreKey, Transfer};
 use crate::reason::Reason;
+use crate::units::Time;
 use serde::{Deserialize, Serialize};
 
 /// Something to be done, and why.
@@ -40,6 +41,8 @@ pub enum Do {
         nodes: Vec<Spot>,
         /// Bytes reserved on each of those tiers for what it will write.
         reserve: u64,
+        /// When it is expected to end.
+        end: Time,
     },
     /// Take an assignment back. The world does nothing.
     Unassign {

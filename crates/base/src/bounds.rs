@@ -27,3 +27,9 @@ pub const MAX_RETRIES: u32 = 1000;
 pub const STAGE_AHEAD: usize = 2;
 /// Last bytes of a step's log that a failure message quotes.
 pub const LOG_TAIL_BYTES: usize = 4096;
+/// Entries of one tree: a manifest takes some 250 bytes an entry in memory.
+pub const MAX_ENTRIES: usize = 16 << 20;
+/// Bytes of one extended attribute, name and value (Linux: 255 and 64 KiB).
+pub const MAX_XATTR_BYTES: usize = 255 + (64 << 10);
+/// Extents of one sparse file that are recorded; what lies behind the last is treated as data.
+pub const MAX_EXTENTS: usize = 65_536;

@@ -150,10 +150,14 @@ pub struct PriorDest {
     pub hash: Hash,
 }
 
-/// The content hash of a version: of its parts' hashes in order, with their classes.
-pub fn version_hash<'a>(parts: impl Iterator<Item = (&'a crate::part::PartClass, Hash)>) -> Hash {
+/// The content hash of a version (or of some of its parts): of the parts' classes and hashes, whatever
+/// their order.
+pub fn version_hash<'a>(
+    parts: impl IntoIterator<Item = (&'a crate::part::PartClass, Hash)>,
+) -> Hash {
     let mut h = crate::hash::Hasher::new();
-    for (class, hash) in parts {
+    let sorted: std::collections::BTreeSet<_> = parts.into_iter().collect();
+    for (class, hash) in sorted {
         match class {
             crate::part::PartClass::Whole => h.field(b"w"),
             crate::part::PartClass::Entry(name) => h.field(b"e").field(name.as_bytes()),
@@ -268,4 +272,3 @@ pub enum FailureKind {
     /// The step could not be started.
     Launch,
 }
-

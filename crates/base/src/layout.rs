@@ -31,7 +31,9 @@ impl StateDir {
     }
     /// What a step printed.
     pub fn step_log(&self, run: &str, instance: &str, attempt: u32) -> PathBuf {
-        self.run(run).join("steps").join(format!("{instance}.{attempt}.log"))
+        self.run(run)
+            .join("steps")
+            .join(format!("{instance}.{attempt}.log"))
     }
     /// A run's report.
     pub fn report(&self, run: &str) -> PathBuf {

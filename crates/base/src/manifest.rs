@@ -1,6 +1,13 @@
 //! The file list of a part: everything needed to check it, to copy it again and to tell what changed.
 
+mod check;
+mod codec;
+
+pub use check::{PathFault, check_path};
+pub use codec::ManifestError;
+
 use crate::hash::{Hash, Hasher};
+use std::collections::BTreeMap;
 
 /// The entries of a tree, sorted by path (bytewise); parents come before what they hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,7 +90,9 @@ impl Manifest {
         self.entries
             .iter()
             .map(|e| match e.kind {
-                EntryKind::File { size, link_group, .. } if link_group == 0 || groups.insert(link_group) => size,
+                EntryKind::File {
+                    size, link_group, ..
+                } if link_group == 0 || groups.insert(link_group) => size,
                 _ => 0,
             })
             .sum()
@@ -94,4 +103,77 @@ impl Manifest {
         let file = |e: &&Entry| matches!(e.kind, EntryKind::File { .. });
         self.entries.iter().filter(file).count() as u64
     }
+
+    /// The entry of a path.
+    pub fn find(&self, path: &[u8]) -> Option<&Entry> {
+        let at = self
+            .entries
+            .binary_search_by(|e| (*e.path).cmp(path))
+            .ok()?;
+        self.entries.get(at)
+    }
+
+    /// Gives hard-link groups their canonical numbers: from 1 in the order of their first paths; a group of
+    /// one is no group.
+    pub fn renumber_links(&mut self) {
+        let mut members: BTreeMap<u32, u32> = BTreeMap::new();
+        for group in self.entries.iter().filter_map(Entry::link_group) {
+            *members.entry(group).or_default() += 1;
+        }
+        let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+        for entry in &mut self.entries {
+            let EntryKind::File { link_group, .. } = &mut entry.kind else {
+                continue;
+            };
+            if *link_group == 0 {
+                continue;
+            }
+            *link_group = match members.get(link_group) {
+                Some(&n) if n > 1 => {
+                    let next = numbers.len() as u32 + 1;
+                    *numbers.entry(*link_group).or_insert(next)
+                }
+                _ => 0,
+            };
+        }
+    }
+}
+
+impl Entry {
+    /// Whether it is a folder.
+    pub fn is_folder(&self) -> bool {
+        matches!(self.kind, EntryKind::Directory)
+    }
+
+    /// Its hard-link group, when it has one.
+    pub fn link_group(&self) -> Option<u32> {
+        match self.kind {
+            EntryKind::File { link_group, .. } if link_group != 0 => Some(link_group),
+            _ => None,
+        }
+    }
+
+    /// Whether two entries are of one kind and content, with the same mode and attributes. Times, extents
+    /// and hard links do not count. A file that has not been read equals nothing.
+    pub fn same_content(&self, other: &Entry) -> bool {
+        let kind = match (&self.kind, &other.kind) {
+            (EntryKind::Directory, EntryKind::Directory) => true,
+            (EntryKind::Symlink(a), EntryKind::Symlink(b)) => return a == b,
+            (
+                EntryKind::File { size, hash, .. },
+                EntryKind::File {
+                    size: other_size,
+                    hash: other_hash,
+                    ..
+                },
+            ) => size == other_size && hash.is_some() && hash == other_hash,
+            _ => false,
+        };
+        kind && self.mode == other.mode && self.xattrs == other.xattrs
+    }
+}
+
+/// The folder that holds a path, `None` at the top.
+pub fn parent(path: &[u8]) -> Option<&[u8]> {
+    path.iter().rposition(|&b| b == b'/').map(|at| &path[..at])
 }

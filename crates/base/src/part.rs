@@ -22,7 +22,11 @@ pub struct PartRef {
 
 impl fmt::Display for PartRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.v{}.{}.{}", self.data, self.version, self.origin, self.seq)
+        write!(
+            f,
+            "{}.v{}.{}.{}",
+            self.data, self.version, self.origin, self.seq
+        )
     }
 }
 

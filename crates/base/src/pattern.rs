@@ -28,7 +28,10 @@ impl ScatterRule {
         if text.matches("{rank}").count() != 1 {
             return Err(PatternError::Rank);
         }
-        if text.split('/').any(|c| c.is_empty() || c == "." || c == "..") {
+        if text
+            .split('/')
+            .any(|c| c.is_empty() || c == "." || c == "..")
+        {
             return Err(PatternError::Path(text.into()));
         }
         Ok(Self(text.into()))
@@ -55,7 +58,9 @@ impl ScatterRule {
                 None if got == want.as_bytes() => {}
                 None => return None,
                 Some((before, after)) => {
-                    let digits = got.strip_prefix(before.as_bytes())?.strip_suffix(after.as_bytes())?;
+                    let digits = got
+                        .strip_prefix(before.as_bytes())?
+                        .strip_suffix(after.as_bytes())?;
                     let canonical = digits == b"0" || digits.first().is_some_and(|d| *d != b'0');
                     if !canonical || !digits.iter().all(u8::is_ascii_digit) {
                         return None;
@@ -121,13 +126,25 @@ mod tests {
         let r = ScatterRule::new("processor{rank}").unwrap();
         assert_eq!(r.rank(b"processor12/0/U"), Some(12));
         assert_eq!(r.rank(b"processor0"), Some(0));
-        for not in ["processor", "processor01", "processor1x", "system/processor1", "processor99999999999"] {
+        for not in [
+            "processor",
+            "processor01",
+            "processor1x",
+            "system/processor1",
+            "processor99999999999",
+        ] {
             assert_eq!(r.rank(not.as_bytes()), None, "{not}");
         }
         let deep = ScatterRule::new("run/p{rank}.d").unwrap();
         assert_eq!(deep.rank(b"run/p3.d/x"), Some(3));
         assert_eq!(deep.rank(b"run"), None);
-        for bad in ["processor", "{rank}{rank}", "/p{rank}", "../{rank}", "a//{rank}"] {
+        for bad in [
+            "processor",
+            "{rank}{rank}",
+            "/p{rank}",
+            "../{rank}",
+            "a//{rank}",
+        ] {
             assert!(ScatterRule::new(bad).is_err(), "{bad}");
         }
     }
@@ -135,7 +152,11 @@ mod tests {
     #[test]
     fn entries() {
         let p = |s: &str| EntryPattern::new(s).unwrap();
-        assert!(p("*").matches("anything") && p("*.fits").matches("a.b.fits") && p("a*b*c").matches("axxbyybzc"));
+        assert!(
+            p("*").matches("anything")
+                && p("*.fits").matches("a.b.fits")
+                && p("a*b*c").matches("axxbyybzc")
+        );
         assert!(!p("*.fits").matches("a.fit") && !p("a").matches("ab") && !p("a*b").matches("axc"));
         assert!(EntryPattern::new("a/*").is_err() && EntryPattern::new("..").is_err());
     }

@@ -1,5 +1,6 @@
 //! Why the engine did something. Every answer of `tarn why` is one of these, as logged.
 
+use crate::cluster::Cluster;
 use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
 use crate::units::{Bytes, Elapsed, Nanos};
 use crate::workflow::Workflow;
@@ -135,8 +136,8 @@ pub enum Reason {
     },
     /// An earlier run committed the same: same command, environment and inputs.
     Unchanged,
-    /// Its outputs are where they belong; nobody needs it to run.
-    NothingNeedsIt,
+    /// A replica does not match its hash any more.
+    Damaged,
     /// It was committed, but its output is needed and no replica is left.
     OutputLost {
         /// The dataset.
@@ -168,17 +169,54 @@ pub enum Reason {
 impl Reason {
     /// The reason as a sentence, with the workflow's names.
     pub fn explain(&self, workflow: &Workflow, nodes: &[String]) -> String {
-        let node = |n: &NodeId| nodes.get(n.at()).cloned().unwrap_or_else(|| n.to_string());
-        let tier = |s: &Spot| format!("{} of {}", s.tier, node(&s.node));
-        let inst = |i: &InstanceId| {
-            let step = workflow.step(i.step);
-            match step.foreach {
-                Some(_) => format!("{}[{}]", step.name, i.index),
-                None => step.name.clone(),
-            }
+        let node = |n: NodeId| nodes.get(n.at()).cloned().unwrap_or_else(|| n.to_string());
+        self.sentence(workflow, &node, &|s| {
+            format!("{} of {}", s.tier, node(s.node))
+        })
+    }
+
+    /// The reason as a sentence, with the names of the workflow, of the nodes and of their tiers.
+    pub fn explain_on(&self, workflow: &Workflow, cluster: &Cluster) -> String {
+        let node = |n: NodeId| {
+            cluster
+                .nodes
+                .get(n.at())
+                .map_or_else(|| n.to_string(), |n| n.name.clone())
+        };
+        let tier = |s: Spot| {
+            let tiers = cluster.nodes.get(s.node.at()).map(|n| &n.tiers);
+            let name = tiers
+                .and_then(|t| t.get(s.tier.at()))
+                .map(|t| t.name.clone());
+            format!(
+                "{} of {}",
+                name.unwrap_or_else(|| s.tier.to_string()),
+                node(s.node)
+            )
+        };
+        self.sentence(workflow, &node, &tier)
+    }
+
+    fn sentence(
+        &self,
+        workflow: &Workflow,
+        node_name: &dyn Fn(NodeId) -> String,
+        tier_name: &dyn Fn(Spot) -> String,
+    ) -> String {
+        let node = |n: &NodeId| node_name(*n);
+        let tier = |s: &Spot| tier_name(*s);
+        let inst = |i: &InstanceId| match workflow.steps.get(i.step.at()) {
+            Some(step) if step.foreach.is_some() => format!("{}[{}]", step.name, i.index),
+            Some(step) => step.name.clone(),
+            None => i.to_string(),
         };
         let room = |s: &Spot, want: &u64, free: &u64| {
-            format!("{} wanted on {}, {} free", Bytes(*want), tier(s), Bytes(*free))
+            format!(
+                "{} wanted on {}, {} free",
+                Bytes(*want),
+                tier(s),
+                Bytes(*free)
+            )
         };
         match self {
             Self::Needed => "the workflow reads it".into(),
@@ -207,10 +245,17 @@ impl Reason {
             Self::Ready => "inputs are there and cores are free".into(),
             Self::Retry { attempt, of } => format!("attempt {attempt} of {of}"),
             Self::ReadExternal { instance } => {
-                format!("{} needs it and the external store is its best source", inst(instance))
+                format!(
+                    "{} needs it and the external store is its best source",
+                    inst(instance)
+                )
             }
-            Self::FetchPeer { instance, from } => format!("{} needs it and {} has it", inst(instance), node(from)),
-            Self::PromoteForUse { instance } => format!("{} needs it on the faster tier", inst(instance)),
+            Self::FetchPeer { instance, from } => {
+                format!("{} needs it and {} has it", inst(instance), node(from))
+            }
+            Self::PromoteForUse { instance } => {
+                format!("{} needs it on the faster tier", inst(instance))
+            }
             Self::Retained { bytes } => format!("{} lie where they are needed", Bytes(*bytes)),
             Self::Deliver => "the last version goes to its dest".into(),
             Self::StageOut => "stage-through sends every output to the external store".into(),
@@ -219,29 +264,52 @@ impl Reason {
             Self::WorkflowEnded => "the workflow has ended and nothing asks to keep it".into(),
             Self::StagedOut => "stage-through keeps nothing on the nodes".into(),
             Self::WaitForRoom { spot, want, free } => {
-                format!("waiting: {}; what is running will free enough", room(spot, want, free))
+                format!(
+                    "waiting: {}; what is running will free enough",
+                    room(spot, want, free)
+                )
             }
-            Self::EvictForRoom { spot, want, free } => format!("evicted, not needed: {}", room(spot, want, free)),
-            Self::DemoteForRoom { spot, want, free } => format!("demoted: {}", room(spot, want, free)),
+            Self::EvictForRoom { spot, want, free } => {
+                format!("evicted, not needed: {}", room(spot, want, free))
+            }
+            Self::DemoteForRoom { spot, want, free } => {
+                format!("demoted: {}", room(spot, want, free))
+            }
             Self::DrainForRoom { spot, want, free } => {
                 format!("drained to the external store: {}", room(spot, want, free))
             }
-            Self::MovedAway { transfer } => format!("{transfer} has put a verified replica elsewhere"),
+            Self::MovedAway { transfer } => {
+                format!("{transfer} has put a verified replica elsewhere")
+            }
             Self::WaitForCores { node: n, free_in } => {
-                format!("no node is free; {} will be in about {}", node(n), Elapsed(*free_in))
+                format!(
+                    "no node is free; {} will be in about {}",
+                    node(n),
+                    Elapsed(*free_in)
+                )
             }
             Self::WaitForData { node: n, free_in } => format!(
                 "{} has the data and is free in about {}; moving the data would take longer",
                 node(n),
                 Elapsed(*free_in)
             ),
-            Self::Unchanged => "an earlier run committed the same command, environment and inputs".into(),
-            Self::NothingNeedsIt => "what it makes is where it belongs".into(),
-            Self::OutputLost { data } => {
-                format!("no replica of {} is left and it is needed", workflow.dataset(*data).name)
+            Self::Unchanged => {
+                "an earlier run committed the same command, environment and inputs".into()
             }
-            Self::AfterFailure { instance: Some(i) } => format!("{} failed; nothing new is started", inst(i)),
-            Self::AfterFailure { instance: None } => "a transfer failed; nothing new is started".into(),
+            Self::Damaged => "the replica does not match its hash".into(),
+            Self::OutputLost { data } => {
+                let name = workflow
+                    .data
+                    .get(data.at())
+                    .map_or_else(|| data.to_string(), |d| d.name.clone());
+                format!("no replica of {name} is left and it is needed")
+            }
+            Self::AfterFailure { instance: Some(i) } => {
+                format!("{} failed; nothing new is started", inst(i))
+            }
+            Self::AfterFailure { instance: None } => {
+                "a transfer failed; nothing new is started".into()
+            }
             Self::Rescue => "the run failed and the dataset asks to be drained".into(),
             Self::Failed { message } => message.clone(),
             Self::Interrupted { signal } => format!("the run was asked to stop (signal {signal})"),

@@ -48,7 +48,8 @@ fn split(text: &str) -> Result<(&str, &str), UnitError> {
 /// `number` (decimal digits, at most one point) times `unit`, exactly.
 fn scale(text: &str, number: &str, unit: u64) -> Result<u64, UnitError> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) || number.ends_with('.') {
+    if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) || number.ends_with('.')
+    {
         return Err(UnitError::NoNumber(text.into()));
     }
     let too_large = || UnitError::TooLarge(text.into());
@@ -195,10 +196,16 @@ mod tests {
         assert_eq!(parse_size("400 GiB"), Ok(400 << 30));
         assert_eq!(parse_size("1.5GB"), Ok(1_500_000_000));
         assert_eq!(parse_size("3.5TB"), Ok(3_500_000_000_000));
-        for bad in ["", "12", "12 gb", "12 Gib", "1.2.3 GB", "GB", "-1 GB", "1. GB", "1e3 B", "0.5 B", "1 GB x"] {
+        for bad in [
+            "", "12", "12 gb", "12 Gib", "1.2.3 GB", "GB", "-1 GB", "1. GB", "1e3 B", "0.5 B",
+            "1 GB x",
+        ] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
-        assert!(matches!(parse_size("99999999999 PiB"), Err(UnitError::TooLarge(_))));
+        assert!(matches!(
+            parse_size("99999999999 PiB"),
+            Err(UnitError::TooLarge(_))
+        ));
     }
 
     #[test]

@@ -204,10 +204,11 @@ impl Workflow {
 
     /// The step that makes a version; `None` for a source.
     pub fn producer(&self, id: DataId, version: u32) -> Option<StepId> {
-        let at = self
-            .steps
-            .iter()
-            .position(|s| s.uses.iter().any(|u| u.data == id && u.makes == Some(version)))?;
+        let at = self.steps.iter().position(|s| {
+            s.uses
+                .iter()
+                .any(|u| u.data == id && u.makes == Some(version))
+        })?;
         Some(StepId(at as u32))
     }
 }

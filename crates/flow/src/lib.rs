@@ -1,1 +1,28 @@
-//! L2: the workflow file: strict parsing, checks and diagnostics
+//! L2: the workflow file: strict parsing, checks and diagnostics.
+//!
+//! docs/workflow-file.md is the grammar. Reading order: [`parse`] (the stages of a check), then `section` (typed
+//! reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve` and `graph` (what they
+//! mean together), `cluster` (what the machine must have), `code` (what makes a step the same step), `diag` (how
+//! problems are kept and shown).
+
+mod cluster;
+mod code;
+mod data;
+mod diag;
+mod foreach;
+mod graph;
+mod item;
+mod notes;
+mod parsed;
+mod paths;
+mod resolve;
+mod room;
+mod section;
+mod step;
+mod suggest;
+
+pub use cluster::{Abilities, check_cluster};
+pub use code::code_hash;
+pub use diag::{Code, Finding, MAX_FINDINGS, Note, Rejected};
+pub use notes::needs_external;
+pub use parsed::{Parsed, parse};

@@ -1,1 +1,15 @@
-//! L3: the event log and its SQLite index
+//! L3: the event log, its SQLite index, and the folder they live in. docs/formats.md describes the bytes.
+//!
+//! Reading order: [`lines`] (checksummed lines, torn tails), [`log`] (the event log), [`runs`] (a state folder's
+//! runs), [`catalogue`] (the index over all of them), [`lock`].
+
+pub mod catalogue;
+pub mod changes;
+pub mod lines;
+pub mod lock;
+pub mod log;
+pub mod runs;
+
+pub use catalogue::Catalogue;
+pub use lock::RunLock;
+pub use log::{LogReader, LogWriter};

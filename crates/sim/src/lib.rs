@@ -1,1 +1,19 @@
-//! L3: a world in virtual time, for plans and for tests of the engine
+//! L3: a world in virtual time, for plans and for tests of the engine.
+//!
+//! Transfers share links max-min fairly ([`Network`]), steps take the time that [`Estimates`] gives them, and
+//! events come in an order that depends on nothing but the input and the seed. What no correct engine may order
+//! (more cores than a node has, reading a replica that is not there, evicting one that is being read) is a
+//! [`tarn_ports::WorldError`] that names it.
+
+mod estimates;
+mod faults;
+mod instances;
+mod network;
+mod simulation;
+mod store;
+mod transfers;
+
+pub use estimates::{Contents, Estimates, RunTime, SimEntry, even_entries};
+pub use faults::FaultPlan;
+pub use network::{Leg, Limit, Network, Rates, Resource};
+pub use simulation::Simulation;

@@ -1,0 +1,30 @@
+# `make help` lists the targets.
+.PHONY: help demo test soak bench build test-deps
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
+
+demo: ## install what it needs, build, and make a mosaic of the sky on four nodes: demo/mosaic.png, demo/report.html
+	@scripts/deps.sh demo
+	@scripts/demo.sh
+
+test: ## install what it needs and run every check (minutes)
+	@scripts/deps.sh test
+	@scripts/test.sh
+
+soak: ## what takes long: a bare Debian 12 in a chroot, 200 random kill -9 over the demo (KILLS=, SEED=)
+	@scripts/deps.sh soak
+	@scripts/soak.sh
+
+test-deps: ## only the bare Debian 12
+	@scripts/deps.sh soak
+	@scripts/test-deps.sh
+
+bench: ## the benchmarks, with the plain tool's figure beside each
+	@scripts/deps.sh demo
+	@scripts/bench.sh
+
+build: ## target/release/tarn
+	@scripts/deps.sh build
+	cargo build --release --locked -p tarn-cli
+

@@ -1,0 +1,584 @@
+//! A plain fold over the records of an event log: what is known, without the engine that decided it.
+//! The one read model of `tarn status`, `why`, `data`, the catalogue and the report.
+
+mod model;
+
+pub use model::*;
+
+use crate::action::{Action, Do, Outcome, Subject};
+use crate::event::{Ended, Event, Failure, Output, Start, Usage, version_hash};
+use crate::id::{DataId, InstanceId, Spot, StepId, TransferId};
+use crate::part::{PartInfo, PartRef, Place, StoreKey, TransferKind};
+use crate::reason::Reason;
+use crate::units::Time;
+use crate::workflow::Foreach;
+use std::collections::BTreeMap;
+
+/// What the records applied so far say. It grows with the log: a summary for each part, transfer, attempt and
+/// eviction in it, never a file list.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct History {
+    /// The first record; `None` before it was applied.
+    pub start: Option<Box<Start>>,
+    /// The time of the last record.
+    pub now: Time,
+    /// Instances that anything was decided about.
+    pub instances: BTreeMap<InstanceId, InstanceHistory>,
+    /// Every part that was listed, committed or reused.
+    pub parts: BTreeMap<PartRef, PartInfo>,
+    /// The replicas that are there now, the sources themselves excepted.
+    pub replicas: BTreeMap<PartRef, BTreeMap<Place, Replica>>,
+    /// Replicas that were there and are not any more: when they went.
+    pub removed: BTreeMap<(StoreKey, Place), Time>,
+    /// Every transfer.
+    pub transfers: BTreeMap<TransferId, TransferHistory>,
+    /// Every eviction, in order.
+    pub evictions: Vec<Eviction>,
+    /// What the engine did, by what it was about.
+    pub deeds: BTreeMap<Subject, Deeds>,
+    /// Sources that could not be listed.
+    pub source_failures: BTreeMap<DataId, Failure>,
+    /// What lies in the datasets' `dest`.
+    pub delivered: BTreeMap<DataId, Delivery>,
+    /// For each tier that ever held a replica: (time, bytes held from then on).
+    pub fill: BTreeMap<Spot, Vec<(Time, u64)>>,
+    /// Changes of what the run may use of a tier: (time, bytes).
+    pub capacity: BTreeMap<Spot, Vec<(Time, u64)>>,
+    /// Bytes that did not move because they were where they were needed.
+    pub retained: u64,
+    /// Signals that asked the run to stop: (time, number).
+    pub interruptions: Vec<(Time, i32)>,
+    /// When the run went on after an interruption.
+    pub resumptions: Vec<Time>,
+    /// When it was over, and how; `None` while it runs or when it died.
+    pub outcome: Option<(Time, Outcome)>,
+}
+
+impl History {
+    /// An empty history.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Applies one record.
+    pub fn apply(&mut self, now: Time, event: &Event, actions: &[Action]) {
+        self.now = self.now.max(now);
+        self.happened(event);
+        for action in actions {
+            self.decided(action);
+        }
+    }
+
+    fn happened(&mut self, event: &Event) {
+        let now = self.now;
+        match event {
+            Event::Started(start) => self.start = Some(start.clone()),
+            Event::SourceListed { data, parts } => {
+                self.source_failures.remove(data);
+                for info in parts {
+                    self.parts.insert(part_ref(*data, 0, 0, info), info.clone());
+                }
+            }
+            Event::SourceFailed { data, failure } => {
+                self.source_failures.insert(*data, failure.clone());
+            }
+            Event::TransferDone {
+                id,
+                bytes,
+                hashes,
+                stored,
+                took,
+            } => {
+                let end = TransferEnd::Done {
+                    bytes: *bytes,
+                    took: *took,
+                };
+                self.transfer_done(*id, hashes, stored, end);
+            }
+            Event::TransferFailed { id, failure } => {
+                if let Some(t) = self.transfers.get_mut(id) {
+                    t.ended = Some((now, TransferEnd::Failed(failure.clone())));
+                }
+            }
+            Event::Ended {
+                instance,
+                attempt,
+                ended,
+                usage,
+            } => self.attempt_ended(*instance, *attempt, ended, *usage),
+            Event::Evicted { part, at } => {
+                self.remove_replica(*part, at);
+                let open = |e: &&mut Eviction| e.done.is_none() && e.part == *part && e.at == *at;
+                if let Some(e) = self.evictions.iter_mut().rev().find(open) {
+                    e.done = Some(now);
+                }
+            }
+            Event::Capacity { spot, bytes } => {
+                self.capacity.entry(*spot).or_default().push((now, *bytes))
+            }
+            Event::Interrupted { signal } => self.interruptions.push((now, *signal)),
+            Event::Resumed { found } => self.resumed(found),
+            Event::Timer => {}
+        }
+    }
+
+    fn transfer_done(
+        &mut self,
+        id: TransferId,
+        hashes: &[crate::hash::Hash],
+        stored: &[u64],
+        end: TransferEnd,
+    ) {
+        let now = self.now;
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        t.ended = Some((now, end));
+        let (to, data, version) = (t.order.to.clone(), t.order.data, t.order.version);
+        let parts: Vec<PartRef> = t.order.parts.iter().map(|p| p.part).collect();
+        for (at, part) in parts.iter().enumerate() {
+            let Some(info) = self.parts.get_mut(part) else {
+                continue;
+            };
+            if let Some(hash) = hashes.get(at) {
+                info.hash = Some(*hash);
+            }
+            let stored = stored.get(at).copied().unwrap_or(info.stored);
+            self.add_replica(*part, to.clone(), stored);
+        }
+        self.note_delivery(data, version, to);
+    }
+
+    /// A transfer to the `dest` of its dataset is a delivery.
+    fn note_delivery(&mut self, data: DataId, version: u32, to: Place) {
+        let Place::External(path) = to else { return };
+        let dataset = self
+            .start
+            .as_ref()
+            .and_then(|s| s.workflow.data.get(data.at()));
+        if dataset.and_then(|d| d.dest.as_ref()) != Some(&path) {
+            return;
+        }
+        let hash = self.version_hash(data, version);
+        let delivery = Delivery {
+            version,
+            path,
+            hash,
+            at: self.now,
+        };
+        self.delivered.insert(data, delivery);
+    }
+
+    fn attempt_ended(&mut self, id: InstanceId, attempt: u32, ended: &Ended, usage: Usage) {
+        let now = self.now;
+        let instance = self.instances.entry(id).or_default();
+        let end = match ended {
+            Ended::Committed {
+                outputs,
+                undeclared,
+            } => {
+                instance.state = InstanceState::Committed;
+                instance.outputs.clone_from(outputs);
+                AttemptEnd::Committed {
+                    undeclared: undeclared.clone(),
+                }
+            }
+            Ended::Failed { failure, log_tail } => {
+                instance.state = InstanceState::Failed;
+                AttemptEnd::Failed {
+                    failure: failure.clone(),
+                    log_tail: log_tail.clone(),
+                }
+            }
+        };
+        let open = |a: &&mut Attempt| a.attempt == attempt && a.ended.is_none();
+        if let Some(a) = instance.attempts.iter_mut().rev().find(open) {
+            a.ended = Some((now, end));
+            a.usage = usage;
+        }
+        if let Ended::Committed { outputs, .. } = ended {
+            for output in outputs {
+                self.add_output(id.index, output);
+            }
+        }
+    }
+
+    fn add_output(&mut self, origin: u32, output: &Output) {
+        for (info, spots) in &output.parts {
+            let part = part_ref(output.data, output.version, origin, info);
+            let places = spots.iter().map(|s| Place::Node(*s));
+            self.add_part(part, info, places);
+        }
+    }
+
+    /// A part that is made again gets another key: what lay under the old one is no replica of it.
+    fn add_part(&mut self, part: PartRef, info: &PartInfo, places: impl Iterator<Item = Place>) {
+        if self.parts.get(&part).is_some_and(|k| k.key != info.key) {
+            let old: Vec<Place> = self.places(part).cloned().collect();
+            for place in old {
+                self.remove_replica(part, &place);
+            }
+        }
+        self.parts.insert(part, info.clone());
+        for place in places {
+            self.add_replica(part, place, info.stored);
+        }
+    }
+
+    fn resumed(&mut self, found: &[(PartRef, Place)]) {
+        let now = self.now;
+        self.resumptions.push(now);
+        self.outcome = None;
+        for instance in self.instances.values_mut() {
+            if matches!(
+                instance.state,
+                InstanceState::Assigned | InstanceState::Running
+            ) {
+                instance.state = InstanceState::Waiting;
+            }
+            for a in instance.attempts.iter_mut().filter(|a| a.ended.is_none()) {
+                a.ended = Some((now, AttemptEnd::Interrupted));
+            }
+        }
+        for t in self.transfers.values_mut().filter(|t| t.ended.is_none()) {
+            t.ended = Some((now, TransferEnd::Interrupted));
+        }
+        let mut old = std::mem::take(&mut self.replicas);
+        for points in self.fill.values_mut() {
+            push_point(points, now, 0);
+        }
+        for (part, place) in found.iter().filter(|(_, place)| *place != Place::Source) {
+            let was = old.get_mut(part).and_then(|p| p.remove(place));
+            let known = self.parts.get(part).map_or(0, |i| i.stored);
+            let stored = was.map_or(known, |r| r.stored);
+            self.add_replica(*part, place.clone(), stored);
+            if let (Some(was), Some(new)) = (
+                was,
+                self.replicas.get_mut(part).and_then(|p| p.get_mut(place)),
+            ) {
+                new.since = was.since;
+            }
+        }
+        for (part, places) in old {
+            let Some(info) = self.parts.get(&part) else { continue };
+            for place in places.into_keys() {
+                self.removed.insert((info.key.clone(), place), now);
+            }
+        }
+    }
+
+    fn decided(&mut self, action: &Action) {
+        let now = self.now;
+        if let Reason::Retained { bytes } = action.why {
+            self.retained = self.retained.saturating_add(bytes);
+        }
+        match &action.what {
+            Do::List { .. } | Do::Abandon { .. } | Do::Stop { .. } => {}
+            Do::Transfer(order) => {
+                let bytes =
+                    |p: &crate::part::PartMove| self.parts.get(&p.part).map_or(0, |i| i.bytes);
+                let transfer = TransferHistory {
+                    expected: order.parts.iter().map(bytes).sum(),
+                    order: order.clone(),
+                    why: action.why.clone(),
+                    instance: serves(&action.why),
+                    ordered: now,
+                    ended: None,
+                };
+                self.transfers.insert(order.id, transfer);
+            }
+            Do::Assign {
+                instance, nodes, ..
+            } => {
+                let i = self.instances.entry(*instance).or_default();
+                i.state = InstanceState::Assigned;
+                i.nodes.clone_from(nodes);
+                i.assigned = Some(now);
+            }
+            Do::Unassign { instance } => {
+                self.instances.entry(*instance).or_default().state = InstanceState::Waiting;
+            }
+            Do::Run(run) => {
+                let i = self.instances.entry(run.instance).or_default();
+                i.state = InstanceState::Running;
+                i.item.clone_from(&run.item);
+                i.identity = Some(run.identity);
+                i.nodes.clone_from(&run.nodes);
+                i.attempts.push(Attempt {
+                    attempt: run.attempt,
+                    nodes: run.nodes.clone(),
+                    assigned: i.assigned.unwrap_or(now),
+                    started: now,
+                    ended: None,
+                    usage: Usage::default(),
+                });
+            }
+            Do::Reuse { instance, prior } => self.reused(*instance, *prior),
+            Do::Evict { part, at, .. } => self.evictions.push(Eviction {
+                part: *part,
+                at: at.clone(),
+                why: action.why.clone(),
+                ordered: now,
+                done: None,
+            }),
+            Do::Note { about } => {
+                if let (Subject::Instance(id), Reason::OutputLost { .. }) = (about, &action.why) {
+                    self.instances.entry(*id).or_default().state = InstanceState::Waiting;
+                }
+            }
+            Do::Finish { outcome } => self.outcome = Some((now, *outcome)),
+        }
+        self.remember(action);
+    }
+
+    /// An earlier run may have numbered datasets and versions otherwise: outputs are matched to the step's uses
+    /// by position.
+    fn reused(&mut self, id: InstanceId, prior: u32) {
+        let Some(start) = self.start.as_ref() else {
+            return;
+        };
+        let (Some(prior), Some(step)) = (
+            start.prior.get(prior as usize),
+            start.workflow.steps.get(id.step.at()),
+        ) else {
+            return;
+        };
+        let prior = prior.clone();
+        let made = step.uses.iter().filter_map(|u| Some((u.data, u.makes?)));
+        let made: Vec<(DataId, u32)> = made.collect();
+        let mut outputs = prior.outputs;
+        for (at, (output, (data, version))) in outputs.iter_mut().zip(made).enumerate() {
+            (output.data, output.version) = (data, version);
+            for (n, (info, spots)) in output.parts.iter_mut().enumerate() {
+                let here = prior
+                    .held
+                    .iter()
+                    .filter(|(o, p, _)| (*o as usize, *p as usize) == (at, n));
+                let places: Vec<Place> = here.map(|(_, _, place)| place.clone()).collect();
+                *spots = places.iter().filter_map(spot_of).collect();
+                self.add_part(
+                    part_ref(data, version, id.index, info),
+                    info,
+                    places.into_iter(),
+                );
+            }
+        }
+        let i = self.instances.entry(id).or_default();
+        i.state = InstanceState::Reused;
+        i.identity = Some(prior.identity);
+        i.outputs = outputs;
+    }
+
+    fn remember(&mut self, action: &Action) {
+        let (what, mut about) = match &action.what {
+            Do::List { data } => (DeedKind::List, vec![Subject::Data(*data)]),
+            Do::Transfer(t) => (DeedKind::Transfer(t.id), vec![Subject::Data(t.data)]),
+            Do::Abandon { id } => {
+                let data = self.transfers.get(id).map(|t| Subject::Data(t.order.data));
+                (DeedKind::Abandon(*id), data.into_iter().collect())
+            }
+            Do::Assign {
+                instance, nodes, ..
+            } => (
+                DeedKind::Assign(nodes.clone()),
+                vec![Subject::Instance(*instance)],
+            ),
+            Do::Unassign { instance } => (DeedKind::Unassign, vec![Subject::Instance(*instance)]),
+            Do::Run(run) => (
+                DeedKind::Run(run.attempt),
+                vec![Subject::Instance(run.instance)],
+            ),
+            Do::Stop { instance, attempt } => {
+                (DeedKind::Stop(*attempt), vec![Subject::Instance(*instance)])
+            }
+            Do::Reuse { instance, .. } => (DeedKind::Reuse, vec![Subject::Instance(*instance)]),
+            Do::Evict { part, at, .. } => (
+                DeedKind::Evict(*part, at.clone()),
+                vec![Subject::Data(part.data)],
+            ),
+            Do::Note { about } => (DeedKind::Note, vec![*about]),
+            Do::Finish { outcome } => (DeedKind::Finish(*outcome), vec![Subject::Run]),
+        };
+        about.extend(serves(&action.why).map(Subject::Instance));
+        about.extend(short_of_room(&action.why).map(Subject::Tier));
+        about.dedup();
+        for subject in about {
+            self.deeds.entry(subject).or_default().push(Deed {
+                at: self.now,
+                what: what.clone(),
+                why: action.why.clone(),
+            });
+        }
+    }
+
+    fn add_replica(&mut self, part: PartRef, place: Place, stored: u64) {
+        let since = self.now;
+        let spot = spot_of(&place);
+        if let Some(info) = self.parts.get(&part) {
+            self.removed.remove(&(info.key.clone(), place.clone()));
+        }
+        let held = self.replicas.entry(part).or_default();
+        let old = held.insert(place, Replica { stored, since });
+        if let Some(spot) = spot {
+            self.fill_changed(spot, old.map_or(0, |r| r.stored), stored);
+        }
+    }
+
+    fn remove_replica(&mut self, part: PartRef, place: &Place) {
+        let Some(held) = self.replicas.get_mut(&part) else {
+            return;
+        };
+        let old = held.remove(place);
+        if held.is_empty() {
+            self.replicas.remove(&part);
+        }
+        if let (Some(_), Some(info)) = (old, self.parts.get(&part)) {
+            self.removed.insert((info.key.clone(), place.clone()), self.now);
+        }
+        if let (Some(old), Some(spot)) = (old, spot_of(place)) {
+            self.fill_changed(spot, old.stored, 0);
+        }
+    }
+
+    fn fill_changed(&mut self, spot: Spot, minus: u64, plus: u64) {
+        let points = self.fill.entry(spot).or_default();
+        let last = points.last().map_or(0, |p| p.1);
+        push_point(
+            points,
+            self.now,
+            last.saturating_sub(minus).saturating_add(plus),
+        );
+    }
+
+    /// Where the replicas of a part are.
+    pub fn places(&self, part: PartRef) -> impl Iterator<Item = &Place> {
+        self.replicas.get(&part).into_iter().flat_map(|p| p.keys())
+    }
+
+    /// The parts of a version, in order.
+    pub fn parts_of(
+        &self,
+        data: DataId,
+        version: u32,
+    ) -> impl Iterator<Item = (PartRef, &PartInfo)> {
+        let at = |origin, seq| PartRef {
+            data,
+            version,
+            origin,
+            seq,
+        };
+        let range = self.parts.range(at(0, 0)..=at(u32::MAX, u32::MAX));
+        range.map(|(part, info)| (*part, info))
+    }
+
+    /// The content hash of a version; `None` when one of its parts has not been read yet, or it has none.
+    pub fn version_hash(&self, data: DataId, version: u32) -> Option<crate::hash::Hash> {
+        let parts: Option<Vec<_>> = self
+            .parts_of(data, version)
+            .map(|(_, i)| Some((&i.class, i.hash?)))
+            .collect();
+        let parts = parts.filter(|p| !p.is_empty())?;
+        Some(version_hash(parts))
+    }
+
+    /// Bytes that transfers have moved, by kind.
+    pub fn moved(&self) -> BTreeMap<TransferKind, u64> {
+        let mut sums = BTreeMap::new();
+        for t in self.transfers.values() {
+            let sum: &mut u64 = sums.entry(t.order.kind).or_default();
+            *sum = sum.saturating_add(t.bytes());
+        }
+        sums.retain(|_, bytes| *bytes > 0);
+        sums
+    }
+
+    /// Bytes held on a tier now.
+    pub fn held(&self, spot: Spot) -> u64 {
+        self.fill
+            .get(&spot)
+            .and_then(|f| f.last())
+            .map_or(0, |p| p.1)
+    }
+
+    /// The name of an instance: its step's, with the element (or its position) in brackets for `foreach`.
+    pub fn instance_name(&self, id: InstanceId) -> String {
+        let step = self
+            .start
+            .as_ref()
+            .and_then(|s| s.workflow.steps.get(id.step.at()));
+        match (step, self.item(id)) {
+            (None, _) => id.to_string(),
+            (Some(s), Some(item)) => format!("{}[{item}]", s.name),
+            (Some(s), None) if s.foreach.is_some() => format!("{}[{}]", s.name, id.index),
+            (Some(s), None) => s.name.clone(),
+        }
+    }
+
+    /// The element of an instance of a `foreach` step: written in the file, or known since it has run.
+    pub fn item(&self, id: InstanceId) -> Option<&str> {
+        let step = self
+            .start
+            .as_ref()
+            .and_then(|s| s.workflow.steps.get(id.step.at()))?;
+        match &step.foreach {
+            Some(Foreach::Values(values)) => values.get(id.index as usize).map(String::as_str),
+            _ => self.instances.get(&id).and_then(|i| i.item.as_deref()),
+        }
+    }
+
+    /// The instances of a step that anything was decided about.
+    pub fn instances_of(
+        &self,
+        step: StepId,
+    ) -> impl Iterator<Item = (InstanceId, &InstanceHistory)> {
+        let at = |index| InstanceId { step, index };
+        self.instances
+            .range(at(0)..=at(u32::MAX))
+            .map(|(id, i)| (*id, i))
+    }
+}
+
+fn part_ref(data: DataId, version: u32, origin: u32, info: &PartInfo) -> PartRef {
+    PartRef {
+        data,
+        version,
+        origin,
+        seq: info.seq,
+    }
+}
+
+fn spot_of(place: &Place) -> Option<Spot> {
+    match place {
+        Place::Node(spot) => Some(*spot),
+        _ => None,
+    }
+}
+
+/// One point a moment: the last value counts.
+fn push_point(points: &mut Vec<(Time, u64)>, now: Time, bytes: u64) {
+    match points.last_mut() {
+        Some(last) if last.0 == now => last.1 = bytes,
+        _ => points.push((now, bytes)),
+    }
+}
+
+/// The instance for which something is moved.
+fn serves(why: &Reason) -> Option<InstanceId> {
+    match why {
+        Reason::ReadExternal { instance }
+        | Reason::FetchPeer { instance, .. }
+        | Reason::PromoteForUse { instance } => Some(*instance),
+        _ => None,
+    }
+}
+
+/// The tier that is full.
+fn short_of_room(why: &Reason) -> Option<Spot> {
+    match why {
+        Reason::WaitForRoom { spot, .. }
+        | Reason::EvictForRoom { spot, .. }
+        | Reason::DemoteForRoom { spot, .. }
+        | Reason::DrainForRoom { spot, .. } => Some(*spot),
+        _ => None,
+    }
+}

@@ -1,0 +1,235 @@
+//! What [`super::History`] remembers of instances, transfers, replicas and decisions.
+
+use crate::action::Outcome;
+use crate::event::{Failure, Output, Undeclared, Usage};
+use crate::hash::Hash;
+use crate::id::{InstanceId, Spot, TransferId};
+use crate::part::{PartRef, Place, Transfer};
+use crate::reason::Reason;
+use crate::units::{Nanos, Time};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+/// Deeds remembered of one subject; the oldest go first. Something that waits for hours is noted again and
+/// again, and nobody reads more than this.
+pub const MAX_DEEDS: usize = 1000;
+
+/// How far an instance has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum InstanceState {
+    /// Known, not placed.
+    #[default]
+    Waiting,
+    /// Placed; its inputs are being moved there.
+    Assigned,
+    /// Its process runs.
+    Running,
+    /// Committed in this run.
+    Committed,
+    /// An earlier run's outputs were taken.
+    Reused,
+    /// Nothing needs it to run.
+    Skipped,
+    /// Its last attempt failed.
+    Failed,
+}
+
+impl InstanceState {
+    /// Whether its outputs are made or not wanted.
+    pub fn is_done(self) -> bool {
+        matches!(self, Self::Committed | Self::Reused | Self::Skipped)
+    }
+}
+
+/// What happened to an instance.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct InstanceHistory {
+    /// How far it is.
+    pub state: InstanceState,
+    /// The element, once it has run.
+    pub item: Option<String>,
+    /// Its identity, once it has run or was reused.
+    pub identity: Option<Hash>,
+    /// Its present nodes, or those of its last attempt.
+    pub nodes: Vec<Spot>,
+    /// When it was placed last.
+    pub assigned: Option<Time>,
+    /// Its attempts, in order.
+    pub attempts: Vec<Attempt>,
+    /// Its outputs: of the last commit, or those taken from an earlier run.
+    pub outputs: Vec<Output>,
+}
+
+/// One attempt of an instance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// Its number, from 1.
+    pub attempt: u32,
+    /// Its nodes.
+    pub nodes: Vec<Spot>,
+    /// When it was placed.
+    pub assigned: Time,
+    /// When it was started.
+    pub started: Time,
+    /// When it ended, and how; `None` while it runs.
+    pub ended: Option<(Time, AttemptEnd)>,
+    /// What it used; zero until it has ended.
+    pub usage: Usage,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AttemptEnd {
+    /// Success.
+    Committed {
+        /// What it left undeclared.
+        undeclared: Undeclared,
+    },
+    /// Failure.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// Last lines of its log.
+        log_tail: String,
+    },
+    /// The run itself died while it ran.
+    Interrupted,
+}
+
+/// What happened to a transfer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TransferHistory {
+    /// As it was ordered.
+    pub order: Transfer,
+    /// Why.
+    pub why: Reason,
+    /// The instance that it serves, where the reason names one.
+    pub instance: Option<InstanceId>,
+    /// Bytes of its parts, as known when it was ordered.
+    pub expected: u64,
+    /// When it was ordered.
+    pub ordered: Time,
+    /// When it ended, and how; `None` while it is in flight.
+    pub ended: Option<(Time, TransferEnd)>,
+}
+
+impl TransferHistory {
+    /// Bytes that it has moved: 0 unless it is done.
+    pub fn bytes(&self) -> u64 {
+        match self.ended {
+            Some((_, TransferEnd::Done { bytes, .. })) => bytes,
+            _ => 0,
+        }
+    }
+}
+
+/// How a transfer ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TransferEnd {
+    /// Complete and published.
+    Done {
+        /// Bytes moved.
+        bytes: u64,
+        /// How long it was moving.
+        took: Nanos,
+    },
+    /// Failed whole.
+    Failed(Failure),
+    /// The run itself died while it was in flight.
+    Interrupted,
+}
+
+/// A replica that is there now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replica {
+    /// Space it takes, bytes.
+    pub stored: u64,
+    /// Since when.
+    pub since: Time,
+}
+
+/// An eviction that was ordered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Eviction {
+    /// The part.
+    pub part: PartRef,
+    /// From where.
+    pub at: Place,
+    /// Why.
+    pub why: Reason,
+    /// When it was ordered.
+    pub ordered: Time,
+    /// When it was done.
+    pub done: Option<Time>,
+}
+
+/// A version that was written to its dataset's `dest`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// The version.
+    pub version: u32,
+    /// The folder.
+    pub path: PathBuf,
+    /// The version's content hash; `None` when a part of it has never been read.
+    pub hash: Option<Hash>,
+    /// When.
+    pub at: Time,
+}
+
+/// Something the engine did about a subject.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Deed {
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: DeedKind,
+    /// Why.
+    pub why: Reason,
+}
+
+/// What was done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DeedKind {
+    /// A source was listed.
+    List,
+    /// A transfer was ordered.
+    Transfer(TransferId),
+    /// A transfer was abandoned.
+    Abandon(TransferId),
+    /// An instance was placed.
+    Assign(Vec<Spot>),
+    /// A placement was taken back.
+    Unassign,
+    /// An attempt was started.
+    Run(u32),
+    /// An attempt was told to stop.
+    Stop(u32),
+    /// An earlier run's outputs were taken.
+    Reuse,
+    /// A replica was told to go.
+    Evict(PartRef, Place),
+    /// Nothing: it waits or was skipped.
+    Note,
+    /// The run ended.
+    Finish(Outcome),
+}
+
+/// The last [`MAX_DEEDS`] deeds about one subject.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Deeds {
+    /// Oldest first.
+    pub kept: VecDeque<Deed>,
+    /// How many older ones were forgotten.
+    pub forgotten: u64,
+}
+
+impl Deeds {
+    /// Adds a deed, forgetting the oldest beyond the bound.
+    pub fn push(&mut self, deed: Deed) {
+        if self.kept.len() == MAX_DEEDS {
+            self.kept.pop_front();
+            self.forgotten += 1;
+        }
+        self.kept.push_back(deed);
+    }
+}

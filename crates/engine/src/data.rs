@@ -1,0 +1,219 @@
+//! Versions, their parts and where the replicas are: summaries only, never file lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_base::event::version_hash;
+use tarn_base::hash::Hash;
+use tarn_base::id::{DataId, NodeId, Spot, TierId, TransferId};
+use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
+use tarn_base::workflow::{Role, Workflow};
+
+/// A replica of a part at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Replica {
+    pub(crate) state: ReplicaState,
+    /// Bytes it takes on a tier, 0 elsewhere.
+    pub(crate) stored: u64,
+    /// Running steps and transfers that read it.
+    pub(crate) pins: u32,
+    /// It was brought here for a step, not made here.
+    pub(crate) staged: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReplicaState {
+    Incoming(TransferId),
+    Present,
+    Leaving,
+    /// It was found damaged: not to be read any more.
+    Bad,
+}
+
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) info: PartInfo,
+    pub(crate) replicas: BTreeMap<Place, Replica>,
+    /// Bound instances that have yet to read it.
+    pub(crate) readers: u32,
+    /// Transfers of it that failed in a row.
+    pub(crate) failures: u32,
+}
+
+impl Part {
+    pub(crate) fn new(info: PartInfo) -> Self {
+        Self {
+            info,
+            replicas: BTreeMap::new(),
+            readers: 0,
+            failures: 0,
+        }
+    }
+
+    /// Places whose replica can be read.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (&Place, &Replica)> {
+        self.replicas
+            .iter()
+            .filter(|(_, r)| r.state == ReplicaState::Present)
+    }
+
+    /// The fastest tier of a node that has it.
+    pub(crate) fn on_node(&self, node: NodeId) -> Option<Spot> {
+        let (first, last) = (spot(node, 0), spot(node, u32::MAX));
+        let mut range = self.replicas.range(Place::Node(first)..=Place::Node(last));
+        range.find_map(|(p, r)| match p {
+            Place::Node(s) if r.state == ReplicaState::Present => Some(*s),
+            _ => None,
+        })
+    }
+
+    /// Whether a replica is on its way to this node, on this tier or a faster one.
+    pub(crate) fn incoming(&self, at: Spot) -> bool {
+        let range = self
+            .replicas
+            .range(Place::Node(spot(at.node, 0))..=Place::Node(at));
+        range
+            .into_iter()
+            .any(|(_, r)| matches!(r.state, ReplicaState::Incoming(_)))
+    }
+}
+
+fn spot(node: NodeId, tier: u32) -> Spot {
+    Spot {
+        node,
+        tier: TierId(tier),
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Version {
+    pub(crate) parts: BTreeMap<(u32, u32), Part>,
+    /// All parts are known: no instance will add one.
+    pub(crate) sealed: bool,
+    /// Steps that read it and are not bound yet.
+    pub(crate) unbound: u32,
+    /// It lies whole at its dataset's `dest`.
+    pub(crate) delivered: bool,
+    /// The rescue copy is made or was refused for good.
+    pub(crate) rescued: bool,
+}
+
+impl Version {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.parts.values().map(|p| p.info.bytes).sum()
+    }
+
+    /// The content hash, if every part has been read.
+    pub(crate) fn hash(&self) -> Option<Hash> {
+        let hashes: Option<Vec<_>> = self
+            .parts
+            .values()
+            .map(|p| p.info.hash.map(|h| (&p.info.class, h)))
+            .collect();
+        hashes.map(version_hash)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Data {
+    versions: Vec<Vec<Version>>,
+    /// Parts whose replicas may have become superfluous.
+    pub(crate) to_check: BTreeSet<PartRef>,
+    /// Source replicas that a finished transfer has made superfluous.
+    pub(crate) to_release: BTreeMap<(PartRef, Place), TransferId>,
+}
+
+impl Data {
+    pub(crate) fn new(w: &Workflow) -> Self {
+        let of = |i: usize| {
+            let last = w.last_version(DataId(i as u32));
+            (0..=last).map(|_| Version::default()).collect()
+        };
+        let mut this = Self {
+            versions: (0..w.data.len()).map(of).collect(),
+            to_check: BTreeSet::new(),
+            to_release: BTreeMap::new(),
+        };
+        for step in &w.steps {
+            for (data, version) in reads(step) {
+                this.version_mut(data, version).unbound += 1;
+            }
+        }
+        this
+    }
+
+    pub(crate) fn version(&self, data: DataId, version: u32) -> &Version {
+        &self.versions[data.at()][version as usize]
+    }
+
+    pub(crate) fn version_mut(&mut self, data: DataId, version: u32) -> &mut Version {
+        &mut self.versions[data.at()][version as usize]
+    }
+
+    /// All versions with their names.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = (DataId, u32, &Version)> {
+        self.versions.iter().enumerate().flat_map(|(d, vs)| {
+            let id = DataId(d as u32);
+            vs.iter()
+                .enumerate()
+                .map(move |(v, version)| (id, v as u32, version))
+        })
+    }
+
+    pub(crate) fn part(&self, p: PartRef) -> Option<&Part> {
+        self.version(p.data, p.version)
+            .parts
+            .get(&(p.origin, p.seq))
+    }
+
+    pub(crate) fn part_mut(&mut self, p: PartRef) -> Option<&mut Part> {
+        self.version_mut(p.data, p.version)
+            .parts
+            .get_mut(&(p.origin, p.seq))
+    }
+
+    pub(crate) fn replica_mut(&mut self, p: PartRef, at: &Place) -> Option<&mut Replica> {
+        self.part_mut(p)?.replicas.get_mut(at)
+    }
+
+    /// Every part with its name.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (PartRef, &Part)> {
+        self.versions().flat_map(|(data, version, v)| {
+            v.parts.iter().map(move |(&(origin, seq), part)| {
+                let name = PartRef {
+                    data,
+                    version,
+                    origin,
+                    seq,
+                };
+                (name, part)
+            })
+        })
+    }
+
+    /// All replicas but sources.
+    pub(crate) fn replicas(&self) -> Vec<(PartRef, StoreKey, Place)> {
+        let mut all = Vec::new();
+        for (name, part) in self.parts() {
+            for (place, replica) in &part.replicas {
+                if *place != Place::Source && !matches!(replica.state, ReplicaState::Incoming(_)) {
+                    all.push((name, part.info.key.clone(), place.clone()));
+                }
+            }
+        }
+        all
+    }
+}
+
+/// The distinct versions that a step reads.
+pub(crate) fn reads(step: &tarn_base::workflow::Step) -> BTreeSet<(DataId, u32)> {
+    let uses = step.uses.iter().filter(|u| u.role != Role::Out);
+    let mut all: BTreeSet<_> = uses.filter_map(|u| Some((u.data, u.reads?))).collect();
+    if let Some(tarn_base::workflow::Foreach::Entries { data, version, .. }) = &step.foreach {
+        all.insert((*data, *version));
+    }
+    all
+}
+
+/// The versions that a step makes.
+pub(crate) fn makes(step: &tarn_base::workflow::Step) -> impl Iterator<Item = (DataId, u32)> {
+    step.uses.iter().filter_map(|u| Some((u.data, u.makes?)))
+}

@@ -1,0 +1,152 @@
+//! Before the first step: list the sources, refuse what can never fit. After a failure: say so, stop.
+
+use super::Decide;
+use crate::state::Stop;
+use tarn_base::action::{Do, Subject};
+use tarn_base::id::DataId;
+use tarn_base::reason::Reason;
+use tarn_base::units::Bytes;
+use tarn_base::workflow::{Distribution, Role};
+
+impl Decide<'_> {
+    pub(super) fn begin(&mut self) {
+        match self.state.stop.clone() {
+            None => self.list_sources(),
+            Some(Stop::Failed { instance, message }) => {
+                let about = instance.map_or(Subject::Run, Subject::Instance);
+                self.note(about, Reason::Failed { message });
+                if instance.is_some() {
+                    self.note(Subject::Run, Reason::AfterFailure { instance });
+                }
+            }
+            Some(Stop::Interrupted(signal)) => self.interrupt(signal),
+        }
+    }
+
+    fn list_sources(&mut self) {
+        let mut unlisted = 0;
+        for i in 0..self.state.start.workflow.data.len() {
+            let data = DataId(i as u32);
+            let version = self.state.data.version(data, 0);
+            let read = version.unbound > 0;
+            if self.state.start.workflow.data[i].source.is_none() || version.sealed || !read {
+                continue;
+            }
+            unlisted += 1;
+            if !self.state.listing.contains(&data) {
+                self.emit(Do::List { data }, Reason::Needed);
+            }
+        }
+        if unlisted == 0 && !self.state.fits_checked {
+            self.state.fits_checked = true;
+            self.refuse_what_never_fits();
+        }
+    }
+
+    /// Before anything is moved: a step whose known inputs and declared outputs exceed every tier.
+    fn refuse_what_never_fits(&mut self) {
+        for i in 0..self.state.start.workflow.steps.len() {
+            let (want, most) = (self.least_bytes(i), self.largest_tier(i));
+            if want > most {
+                let message = format!(
+                    "step {} needs at least {} on one node and no tier holds more than {}; declare a larger tier \
+                     (--tier NAME=PATH:SIZE), use more nodes with scatter, or select entries",
+                    self.state.start.workflow.steps[i].name,
+                    Bytes(want),
+                    Bytes(most)
+                );
+                self.emit(
+                    Do::Note {
+                        about: Subject::Run,
+                    },
+                    Reason::Failed { message },
+                );
+                return;
+            }
+        }
+    }
+
+    fn largest_tier(&self, step: usize) -> u64 {
+        let wanted = self.state.start.workflow.steps[step].tier.as_ref();
+        let nodes = &self.state.start.cluster.nodes;
+        let tiers = nodes
+            .iter()
+            .flat_map(|n| &n.tiers)
+            .filter(|t| wanted.is_none_or(|w| *w == t.name));
+        tiers.map(|t| t.capacity).max().unwrap_or(0)
+    }
+
+    /// The least that a step needs on the tier of one node, as far as that is certain.
+    fn least_bytes(&self, step: usize) -> u64 {
+        let w = &self.state.start.workflow;
+        let s = &w.steps[step];
+        let whole = |u: &&tarn_base::workflow::Use| {
+            u.entry.is_none() && u.distribution != Distribution::Scatter
+        };
+        let inputs = s.uses.iter().filter(|u| u.role != Role::Out).filter(whole);
+        let mut want = 0u64;
+        for u in inputs {
+            let known = u.reads.map(|v| self.state.data.version(u.data, v));
+            let bytes = match known {
+                Some(v) if v.sealed => v.bytes(),
+                _ => w.dataset(u.data).size.unwrap_or(0),
+            };
+            // An `inout` keeps its pre-image beside what it writes.
+            let times = if u.role == Role::Inout { 2 } else { 1 };
+            want = want.saturating_add(bytes.saturating_mul(times));
+        }
+        if s.foreach.is_none() {
+            let outs = s.uses.iter().filter(|u| u.role == Role::Out).filter(whole);
+            want = outs.fold(want, |sum, u| {
+                sum.saturating_add(w.dataset(u.data).size.unwrap_or(0))
+            });
+        }
+        want
+    }
+
+    fn interrupt(&mut self, signal: i32) {
+        self.note(Subject::Run, Reason::Interrupted { signal });
+        for id in self.state.steps.running.clone() {
+            let Some(instance) = self.state.steps.instance(id) else {
+                continue;
+            };
+            if instance.placed().is_some_and(|p| !p.stopping) {
+                let attempt = instance.attempts;
+                self.emit(
+                    Do::Stop {
+                        instance: id,
+                        attempt,
+                    },
+                    Reason::Interrupted { signal },
+                );
+            }
+        }
+        let active = self.state.transfers.iter().filter(|(_, t)| !t.abandoned);
+        for id in active.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.emit(Do::Abandon { id }, Reason::Interrupted { signal });
+        }
+    }
+
+    /// Takes what an earlier run has committed instead of running it again.
+    pub(super) fn reuse(&mut self) {
+        while let Some(id) = self.state.steps.fresh.pop_first() {
+            let Some(instance) = self.state.steps.instance(id) else {
+                continue;
+            };
+            let waiting = instance.progress == crate::steps::Progress::Pending && !instance.forced;
+            let prior = instance
+                .identity
+                .and_then(|identity| self.state.prior.get(&identity))
+                .copied();
+            if let (true, Some(prior)) = (waiting, prior) {
+                self.emit(
+                    Do::Reuse {
+                        instance: id,
+                        prior,
+                    },
+                    Reason::Unchanged,
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What goes out and what is doubled: last versions to their `dest`, further replicas for `copies`, rescue.
+
+use super::Decide;
+use super::sources::is_lost;
+use crate::data::Part;
+use tarn_base::id::{DataId, NodeId, Spot, TierId};
+use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
+use tarn_base::reason::Reason;
+use tarn_base::workflow::OnFailure;
+
+impl Decide<'_> {
+    /// Whether a part's version has yet to reach its `dest`.
+    pub(super) fn awaits_delivery(&self, name: PartRef) -> bool {
+        let w = &self.state.start.workflow;
+        let last = w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
+        last && !self.state.data.version(name.data, name.version).delivered
+    }
+
+    pub(super) fn deliver(&mut self) {
+        for i in 0..self.state.start.workflow.data.len() {
+            let data = DataId(i as u32);
+            let Some(dest) = self.state.start.workflow.data[i].dest.clone() else {
+                continue;
+            };
+            let last = self.state.start.workflow.last_version(data);
+            let version = self.state.data.version(data, last);
+            if !version.sealed || version.delivered {
+                continue;
+            }
+            self.send_out(data, last, Place::External(dest), Reason::Deliver);
+        }
+    }
+
+    /// Sends a whole version to one place outside, if that is not under way and has not failed for good.
+    fn send_out(&mut self, data: DataId, version: u32, to: Place, why: Reason) {
+        let under_way = self
+            .state
+            .transfers
+            .values()
+            .any(|t| t.transfer.data == data && t.transfer.to == to);
+        let parts: Vec<_> = self.named_parts(data, version);
+        if under_way || parts.is_empty() {
+            return;
+        }
+        let mut moves = Vec::with_capacity(parts.len());
+        for name in parts {
+            let Some(part) = self.state.data.part(name) else {
+                continue;
+            };
+            if is_lost(part) && self.state.stop.is_none() {
+                self.make_again(name);
+                return;
+            }
+            match nearest(part) {
+                Some(from) if self.state.stop.is_none() || part.failures == 0 => {
+                    moves.push(PartMove { part: name, from })
+                }
+                _ => return,
+            }
+        }
+        self.transfer(
+            moves,
+            to,
+            TransferKind::ExternalOut,
+            Verify::Readback,
+            0,
+            why,
+        );
+    }
+
+    fn named_parts(&self, data: DataId, version: u32) -> Vec<PartRef> {
+        let parts = self.state.data.version(data, version).parts.keys();
+        parts
+            .map(|&(origin, seq)| PartRef {
+                data,
+                version,
+                origin,
+                seq,
+            })
+            .collect()
+    }
+
+    /// Replicas on further nodes, where there is room for them without making any.
+    pub(super) fn copies(&mut self) {
+        if self.stage_through() || self.state.stop.is_some() {
+            return;
+        }
+        let wanting = (0u32..)
+            .zip(&self.state.start.workflow.data)
+            .filter(|(_, d)| d.copies > 1);
+        for (data, copies) in wanting
+            .map(|(i, d)| (DataId(i), d.copies))
+            .collect::<Vec<_>>()
+        {
+            for version in 0..=self.state.start.workflow.last_version(data) {
+                for name in self.named_parts(data, version) {
+                    self.copy_part(name, copies);
+                }
+            }
+        }
+    }
+
+    fn copy_part(&mut self, name: PartRef, wanted: u32) {
+        let Some(part) = self.state.data.part(name) else {
+            return;
+        };
+        if super::release::unneeded(self.state, name, part) {
+            return;
+        }
+        let nodes: std::collections::BTreeSet<NodeId> = part
+            .replicas
+            .keys()
+            .filter_map(|p| match p {
+                Place::Node(s) => Some(s.node),
+                _ => None,
+            })
+            .collect();
+        let Some(from) = part
+            .present()
+            .map(|(p, _)| p)
+            .find(|p| matches!(p, Place::Node(_)))
+            .cloned()
+        else {
+            return;
+        };
+        if nodes.len() >= wanted as usize || part.failures > 0 {
+            return;
+        }
+        let all = 0..self.state.start.cluster.nodes.len() as u32;
+        let others = all
+            .map(NodeId)
+            .filter(|n| !nodes.contains(n))
+            .map(|node| Spot {
+                node,
+                tier: TierId(0),
+            });
+        let roomy = others.max_by_key(|s| (self.state.ledger.free(*s), std::cmp::Reverse(*s)));
+        if let Some(to) = roomy.filter(|s| self.state.ledger.free(*s) >= part.info.stored) {
+            let parts = vec![PartMove { part: name, from }];
+            self.transfer(
+                parts,
+                Place::Node(to),
+                TransferKind::Peer,
+                Verify::Copy,
+                0,
+                Reason::Copies { wanted },
+            );
+        }
+    }
+
+    /// After a failure: the newest sealed version of each dataset that asks for it goes out.
+    pub(super) fn rescue(&mut self) {
+        for i in 0..self.state.start.workflow.data.len() {
+            let data = DataId(i as u32);
+            let w = &self.state.start.workflow;
+            let dataset = w.dataset(data);
+            if dataset.on_failure != OnFailure::Drain {
+                continue;
+            }
+            let newest = (1..=w.last_version(data)).rev().find(|v| {
+                let version = self.state.data.version(data, *v);
+                version.sealed && version.parts.values().all(|p| nearest(p).is_some())
+            });
+            let Some(newest) = newest else { continue };
+            let Some(external) = w
+                .external
+                .clone()
+                .or_else(|| dataset.dest.as_ref()?.parent().map(Into::into))
+            else {
+                continue;
+            };
+            let to = external
+                .join(format!("rescued-{}", self.state.start.run))
+                .join(&dataset.name);
+            let version = self.state.data.version(data, newest);
+            if !version.delivered && !version.rescued {
+                self.send_out(data, newest, Place::External(to), Reason::Rescue);
+            }
+        }
+    }
+
+    /// Whether a rescue is still under way.
+    pub(super) fn rescuing(&self) -> bool {
+        self.state.transfers.values().any(|t| t.rescue)
+    }
+}
+
+/// The replica to read a part from when it goes out: on a node if one is there, the fastest tier first.
+fn nearest(part: &Part) -> Option<Place> {
+    part.present().map(|(p, _)| p).next().cloned()
+}

@@ -1,0 +1,115 @@
+//! The end: all done, failed, or interrupted; and a guard against a run in which nothing can proceed.
+
+use super::Decide;
+use crate::data::ReplicaState;
+use crate::state::Stop;
+use tarn_base::action::{Do, Outcome, Subject};
+use tarn_base::id::DataId;
+use tarn_base::part::Place;
+use tarn_base::reason::Reason;
+use tarn_base::units::SECOND;
+use tarn_base::workflow::Keep;
+
+impl Decide<'_> {
+    pub(super) fn end(&mut self) {
+        let quiet = self.state.steps.running.is_empty()
+            && self.state.transfers.is_empty()
+            && self.state.leaving == 0;
+        match self.state.stop.clone() {
+            Some(Stop::Interrupted(signal)) => {
+                if quiet {
+                    let outcome = Outcome::Interrupted(signal);
+                    self.emit(Do::Finish { outcome }, Reason::Interrupted { signal });
+                }
+            }
+            Some(Stop::Failed { instance, .. }) => {
+                self.rescue();
+                if quiet && !self.rescuing() && self.state.transfers.is_empty() {
+                    let outcome = Outcome::Failed;
+                    self.emit(Do::Finish { outcome }, Reason::AfterFailure { instance });
+                }
+            }
+            None if self.all_done() => self.clean_up(),
+            None => self.guard(),
+        }
+    }
+
+    fn all_done(&self) -> bool {
+        if self.state.steps.incomplete > 0 || !self.state.transfers.is_empty() {
+            return false;
+        }
+        let w = &self.state.start.workflow;
+        (0u32..).zip(&w.data).all(|(i, d)| {
+            let version = self
+                .state
+                .data
+                .version(DataId(i), w.last_version(DataId(i)));
+            d.dest.is_none() || version.delivered || version.parts.is_empty()
+        })
+    }
+
+    /// Removes what nothing asks to keep; when all of it is gone, the run is over.
+    fn clean_up(&mut self) {
+        let w = &self.state.start.workflow;
+        let mut going = Vec::new();
+        for (name, part) in self.state.data.parts() {
+            let keep = w.dataset(name.data).keep;
+            if matches!(keep, Keep::For(_) | Keep::Forever)
+                && w.last_version(name.data) == name.version
+            {
+                continue;
+            }
+            let ours = part
+                .replicas
+                .iter()
+                .filter(|(p, _)| matches!(p, Place::Node(_) | Place::Drained));
+            let there = ours.filter(|(_, r)| r.state == ReplicaState::Present && r.pins == 0);
+            going.extend(there.map(|(p, _)| (name, p.clone())));
+        }
+        for (name, at) in going {
+            self.evict(name, &at, Reason::WorkflowEnded);
+        }
+        if self.state.leaving == 0 {
+            let outcome = Outcome::Done;
+            self.emit(Do::Finish { outcome }, Reason::AllDone);
+        }
+    }
+
+    /// Nothing is under way and the run is not over: wait for another run's room if that is the cause,
+    /// otherwise say so instead of hanging.
+    fn guard(&mut self) {
+        if !self.idle() {
+            return;
+        }
+        let cluster = &self.state.start.cluster;
+        let spots = (0u32..).zip(&cluster.nodes).flat_map(|(n, node)| {
+            (0u32..).zip(&node.tiers).map(move |(t, tier)| {
+                let spot = tarn_base::id::Spot {
+                    node: tarn_base::id::NodeId(n),
+                    tier: tarn_base::id::TierId(t),
+                };
+                (spot, tier.capacity)
+            })
+        });
+        let shared = spots
+            .into_iter()
+            .any(|(s, capacity)| self.state.ledger.capacity(s) < capacity);
+        if shared {
+            self.state.deadline = Some(self.state.now + SECOND);
+            return;
+        }
+        let waiting = self.state.steps.pending.first().map(|(_, id)| *id);
+        let name = waiting.map_or("the workflow".to_owned(), |id| {
+            format!("step {}", self.state.start.workflow.step(id.step).name)
+        });
+        let message = format!(
+            "{name} cannot proceed and nothing else is under way; this is an error in tarn, please report its log"
+        );
+        self.emit(
+            Do::Note {
+                about: Subject::Run,
+            },
+            Reason::Failed { message },
+        );
+    }
+}

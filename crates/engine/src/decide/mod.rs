@@ -1,0 +1,124 @@
+//! The choices. Each file looks at the state and emits actions; an action changes the state at once, so that
+//! the next choice sees it. The rounds repeat until nothing more is to be done.
+
+mod begin;
+mod deliver;
+mod end;
+mod place;
+mod release;
+mod room;
+mod sources;
+mod stage;
+mod start;
+
+use crate::state::{State, Stop};
+use std::collections::BTreeSet;
+use tarn_base::action::{Action, Do, Subject};
+use tarn_base::event::Policy;
+use tarn_base::id::{InstanceId, NodeId};
+use tarn_base::part::{PartMove, PartRef, Place, Transfer, TransferKind, Verify};
+use tarn_base::reason::Reason;
+
+/// Chooses what is to be done now.
+pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
+    state.deadline = None;
+    let mut d = Decide { state, actions };
+    loop {
+        let before = d.actions.len();
+        if d.state.finished.is_some() {
+            return;
+        }
+        d.begin();
+        if d.state.stop.is_none() {
+            d.reuse();
+            d.place();
+            d.stage();
+            d.start();
+        }
+        if !matches!(d.state.stop, Some(Stop::Interrupted(_))) {
+            d.deliver();
+            d.copies();
+            d.release();
+        }
+        d.end();
+        if d.actions.len() == before {
+            return;
+        }
+    }
+}
+
+struct Decide<'a> {
+    state: &'a mut State,
+    actions: &'a mut Vec<Action>,
+}
+
+impl Decide<'_> {
+    /// Decides something: it is applied and will be done.
+    fn emit(&mut self, what: Do, why: Reason) {
+        let action = Action { what, why };
+        self.state.apply_action(&action);
+        self.actions.push(action);
+    }
+
+    /// Gives a reason once: the same kind of reason for the same subject is not repeated.
+    fn note(&mut self, about: Subject, why: Reason) {
+        let same = self
+            .state
+            .notes
+            .get(&about)
+            .is_some_and(|n| std::mem::discriminant(n) == std::mem::discriminant(&why));
+        if !same {
+            self.emit(Do::Note { about }, why);
+        }
+    }
+
+    fn stage_through(&self) -> bool {
+        self.state.start.options.policy == Policy::StageThrough
+    }
+
+    fn transfer(
+        &mut self,
+        parts: Vec<PartMove>,
+        to: Place,
+        kind: TransferKind,
+        verify: Verify,
+        urgency: u64,
+        why: Reason,
+    ) {
+        let Some(first) = parts.first().map(|m| m.part) else {
+            return;
+        };
+        let transfer = Transfer {
+            id: tarn_base::id::TransferId(self.state.next_transfer),
+            data: first.data,
+            version: first.version,
+            parts,
+            to,
+            kind,
+            verify: verify.max(self.state.start.options.verify),
+            priority: urgency,
+        };
+        self.emit(Do::Transfer(transfer), why);
+    }
+
+    /// Parts that instances placed on this node read: they must stay.
+    fn needed_on(&self, node: NodeId) -> BTreeSet<PartRef> {
+        let placed = self.state.steps.on_node[node.at()].iter();
+        placed
+            .filter_map(|id| self.needs_on(*id, node))
+            .flatten()
+            .collect()
+    }
+
+    fn needs_on(&self, id: InstanceId, node: NodeId) -> Option<Vec<PartRef>> {
+        let instance = self.state.steps.instance(id)?;
+        let spots = &instance.placed()?.spots;
+        let positions = spots
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.node == node)
+            .map(|(i, _)| i);
+        let lists = positions.flat_map(|i| instance.needs.iter().filter_map(move |u| u.get(i)));
+        Some(lists.flatten().copied().collect())
+    }
+}

@@ -1,0 +1,107 @@
+//! What leaves without being asked: replicas that nobody will read, that have moved, or that are damaged;
+//! and under `stage-through`, everything a step made or was given.
+
+use super::Decide;
+use crate::data::{Part, Replica, ReplicaState};
+use crate::state::{State, Stop};
+use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
+use tarn_base::reason::Reason;
+use tarn_base::workflow::{Keep, OnFailure};
+
+/// Whether nobody will read a part any more and nothing asks to keep it.
+pub(super) fn unneeded(state: &State, name: PartRef, part: &Part) -> bool {
+    let version = state.data.version(name.data, name.version);
+    let w = &state.start.workflow;
+    let dataset = w.dataset(name.data);
+    let undelivered =
+        dataset.dest.is_some() && w.last_version(name.data) == name.version && !version.delivered;
+    // While the step that changes it has not committed, it is the pre-image that a rescue would send out.
+    let to_rescue =
+        state.stop.is_some() && dataset.on_failure == OnFailure::Drain && !version.rescued;
+    part.readers == 0
+        && version.unbound == 0
+        && !undelivered
+        && !to_rescue
+        && dataset.keep == Keep::UntilConsumed
+}
+
+impl Decide<'_> {
+    pub(super) fn release(&mut self) {
+        while let Some(name) = self.state.data.to_check.pop_first() {
+            let Some(part) = self.state.data.part(name) else {
+                continue;
+            };
+            let places: Vec<_> = part.replicas.keys().cloned().collect();
+            for at in places {
+                self.release_replica(name, &at);
+            }
+            if self.stage_through() {
+                self.stage_out(name);
+            }
+        }
+    }
+
+    fn release_replica(&mut self, name: PartRef, at: &Place) {
+        let Some(part) = self.state.data.part(name) else {
+            return;
+        };
+        let Some(replica) = part.replicas.get(at).copied() else {
+            return;
+        };
+        let removable = matches!(replica.state, ReplicaState::Present | ReplicaState::Bad);
+        if replica.pins > 0 || !removable || matches!(at, Place::Source | Place::External(_)) {
+            return;
+        }
+        if let Some(why) = self.leaves(name, part, at, replica) {
+            self.evict(name, at, why);
+        }
+    }
+
+    fn leaves(&self, name: PartRef, part: &Part, at: &Place, replica: Replica) -> Option<Reason> {
+        if replica.state == ReplicaState::Bad {
+            return Some(Reason::Damaged);
+        }
+        // After a failure everything stays for `tarn resume`, but what is on its way out.
+        if unneeded(self.state, name, part) && self.state.stop.is_none() {
+            return Some(Reason::NotNeeded);
+        }
+        let Place::Node(spot) = at else { return None };
+        if self.needed_on(spot.node).contains(&name) && (replica.staged || !self.stage_through()) {
+            return None;
+        }
+        if let Some(transfer) = self.state.data.to_release.get(&(name, at.clone())) {
+            return Some(Reason::MovedAway {
+                transfer: *transfer,
+            });
+        }
+        let outside = self.state.external_source(part).is_some();
+        (self.stage_through() && outside).then_some(Reason::StagedOut)
+    }
+
+    /// `stage-through`: what a step made goes out, unless its `dest` takes it at once.
+    fn stage_out(&mut self, name: PartRef) {
+        let Some(part) = self.state.data.part(name) else {
+            return;
+        };
+        let w = &self.state.start.workflow;
+        let to_dest =
+            w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
+        let outside = part.replicas.keys().any(|p| !matches!(p, Place::Node(_)));
+        let stopping = matches!(self.state.stop, Some(Stop::Interrupted(_)));
+        if to_dest || outside || stopping || unneeded(self.state, name, part) {
+            return;
+        }
+        let Some(from) = part.present().map(|(p, _)| p.clone()).next() else {
+            return;
+        };
+        let parts = vec![PartMove { part: name, from }];
+        self.transfer(
+            parts,
+            Place::Drained,
+            TransferKind::ExternalOut,
+            Verify::Copy,
+            0,
+            Reason::StageOut,
+        );
+    }
+}

@@ -1,0 +1,257 @@
+//! When a tier is full: wait for what is running, evict what is not needed, demote to a slower tier, drain to
+//! the external store; in this order, each with its reason.
+
+use super::Decide;
+use crate::data::{Part, ReplicaState};
+use std::collections::BTreeSet;
+use tarn_base::action::{Do, Subject};
+use tarn_base::id::{InstanceId, Spot, TierId};
+use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
+use tarn_base::reason::Reason;
+use tarn_base::units::Bytes;
+use tarn_base::workflow::Keep;
+
+/// A replica that could leave a full tier.
+struct Movable {
+    name: PartRef,
+    stored: u64,
+    /// Another readable replica exists where the promise to keep it holds.
+    redundant: bool,
+    /// How urgently it is needed next; the least urgent leaves first.
+    urgency: u64,
+}
+
+impl Decide<'_> {
+    /// Whether `want` bytes are free on a tier. If not, begins to make room for `id` there.
+    pub(super) fn make_room(&mut self, spot: Spot, want: u64, id: InstanceId) -> bool {
+        let free = self.state.ledger.free(spot);
+        if free >= want {
+            return true;
+        }
+        let lack = want - free;
+        let coming = self.will_free(spot, id);
+        if coming >= lack {
+            self.note(
+                Subject::Instance(id),
+                Reason::WaitForRoom { spot, want, free },
+            );
+            return false;
+        }
+        let mut lack = lack - coming;
+        let movable = self.movable(spot, id);
+        for m in movable.iter().filter(|m| m.redundant) {
+            if lack == 0 {
+                return false;
+            }
+            self.evict(
+                m.name,
+                &Place::Node(spot),
+                Reason::EvictForRoom { spot, want, free },
+            );
+            lack = lack.saturating_sub(m.stored);
+        }
+        for m in movable.iter().filter(|m| !m.redundant) {
+            if lack == 0 {
+                return false;
+            }
+            if self.demote(m, spot, want, free) || self.drain(m, spot, want, free) {
+                lack = lack.saturating_sub(m.stored);
+            }
+        }
+        if lack > 0 {
+            self.no_room(spot, want, free, id);
+        }
+        false
+    }
+
+    /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it never will.
+    fn no_room(&mut self, spot: Spot, want: u64, free: u64, id: InstanceId) {
+        let configured = self.state.start.cluster.tier(spot).capacity;
+        let shared = self.state.ledger.capacity(spot) < configured;
+        if shared || !self.idle() {
+            return self.note(
+                Subject::Instance(id),
+                Reason::WaitForRoom { spot, want, free },
+            );
+        }
+        let message = format!(
+            "{} wanted on {} of {} and only {} can be freed: everything else there is needed. Enlarge the tier, \
+             add a slower one (--tier NAME=PATH:SIZE), or set `external` so that data can be drained",
+            Bytes(want),
+            self.state.start.cluster.tier(spot).name,
+            self.state.start.cluster.node(spot.node).name,
+            Bytes(free)
+        );
+        self.emit(
+            Do::Note {
+                about: Subject::Instance(id),
+            },
+            Reason::Failed { message },
+        );
+    }
+
+    /// Nothing is under way anywhere.
+    pub(super) fn idle(&self) -> bool {
+        let s = &self.state;
+        s.steps.placed.is_empty()
+            && s.transfers.is_empty()
+            && s.listing.is_empty()
+            && s.leaving == 0
+    }
+
+    /// Bytes of a tier that come free by themselves: replicas that are leaving, sources of transfers that
+    /// release them, and inputs whose last reader is placed here.
+    fn will_free(&self, spot: Spot, except: InstanceId) -> u64 {
+        let place = Place::Node(spot);
+        let mut names: BTreeSet<PartRef> = BTreeSet::new();
+        let releasing = self.state.transfers.values().filter(|t| t.releases);
+        let sources = releasing
+            .flat_map(|t| &t.transfer.parts)
+            .filter(|m| m.from == place);
+        names.extend(sources.map(|m| m.part));
+        names.extend(
+            self.state
+                .data
+                .to_release
+                .keys()
+                .filter(|(_, p)| *p == place)
+                .map(|(name, _)| *name),
+        );
+        for id in self.state.steps.on_node[spot.node.at()]
+            .iter()
+            .filter(|id| **id != except)
+        {
+            let needs = self.needs_on(*id, spot.node).unwrap_or_default();
+            names.extend(needs.into_iter().filter(|n| self.last_reader(*n)));
+        }
+        let stored = |name: &PartRef| {
+            let replica = self.state.data.part(*name)?.replicas.get(&place)?;
+            (replica.state == ReplicaState::Present).then_some(replica.stored)
+        };
+        let leaving = self.leaving_from(spot);
+        names.iter().filter_map(stored).sum::<u64>() + leaving
+    }
+
+    fn leaving_from(&self, spot: Spot) -> u64 {
+        if self.state.leaving == 0 {
+            return 0;
+        }
+        let replicas = self
+            .state
+            .data
+            .parts()
+            .filter_map(|(_, part)| part.replicas.get(&Place::Node(spot)));
+        replicas
+            .filter(|r| r.state == ReplicaState::Leaving)
+            .map(|r| r.stored)
+            .sum()
+    }
+
+    /// Whether a part goes once the one instance that still reads it has ended.
+    fn last_reader(&self, name: PartRef) -> bool {
+        let version = self.state.data.version(name.data, name.version);
+        let dataset = self.state.start.workflow.dataset(name.data);
+        let readers = self.state.data.part(name).map_or(0, |p| p.readers);
+        readers == 1
+            && version.unbound == 0
+            && dataset.keep == Keep::UntilConsumed
+            && !self.awaits_delivery(name)
+    }
+
+    /// What could leave a tier, least urgently needed first; not what instances placed there read.
+    fn movable(&self, spot: Spot, id: InstanceId) -> Vec<Movable> {
+        let mut needed = self.needed_on(spot.node);
+        needed.extend(
+            self.state
+                .steps
+                .instance(id)
+                .map(|i| i.parts())
+                .unwrap_or_default(),
+        );
+        let place = Place::Node(spot);
+        let here = self.state.data.parts().filter_map(|(name, part)| {
+            let replica = part.replicas.get(&place)?;
+            let free = replica.state == ReplicaState::Present
+                && replica.pins == 0
+                && !needed.contains(&name);
+            free.then(|| Movable {
+                name,
+                stored: replica.stored,
+                redundant: self.redundant(name, part, spot),
+                urgency: self.urgency(name, part),
+            })
+        });
+        let mut all: Vec<_> = here.collect();
+        all.sort_by_key(|m| (m.urgency, std::cmp::Reverse(m.stored), m.name));
+        all
+    }
+
+    fn redundant(&self, name: PartRef, part: &Part, spot: Spot) -> bool {
+        let keep = self.state.start.workflow.dataset(name.data).keep;
+        let mut others = part.present().filter(|(p, _)| **p != Place::Node(spot));
+        match keep {
+            Keep::UntilConsumed => others.next().is_some(),
+            _ => others.any(|(p, _)| matches!(p, Place::Node(_))),
+        }
+    }
+
+    fn urgency(&self, name: PartRef, part: &Part) -> u64 {
+        if part.readers == 0 && self.state.data.version(name.data, name.version).unbound == 0 {
+            return 0;
+        }
+        let steps = (0usize..).zip(&self.state.start.workflow.steps);
+        let readers = steps.filter(|(i, s)| {
+            !self.state.steps.all[*i].complete()
+                && crate::data::reads(s).contains(&(name.data, name.version))
+        });
+        readers
+            .map(|(i, _)| self.state.steps.ranks[i])
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn demote(&mut self, m: &Movable, spot: Spot, want: u64, free: u64) -> bool {
+        let slower = (spot.tier.0 + 1)..self.state.start.cluster.node(spot.node).tiers.len() as u32;
+        let mut spots = slower.map(|t| Spot {
+            node: spot.node,
+            tier: TierId(t),
+        });
+        let Some(to) = spots.find(|s| self.state.ledger.free(*s) >= m.stored) else {
+            return false;
+        };
+        let parts = vec![PartMove {
+            part: m.name,
+            from: Place::Node(spot),
+        }];
+        let why = Reason::DemoteForRoom { spot, want, free };
+        self.transfer(
+            parts,
+            Place::Node(to),
+            TransferKind::Demote,
+            Verify::Readback,
+            u64::MAX,
+            why,
+        );
+        true
+    }
+
+    fn drain(&mut self, m: &Movable, spot: Spot, want: u64, free: u64) -> bool {
+        if self.state.start.workflow.external.is_none() {
+            return false;
+        }
+        let parts = vec![PartMove {
+            part: m.name,
+            from: Place::Node(spot),
+        }];
+        let why = Reason::DrainForRoom { spot, want, free };
+        self.transfer(
+            parts,
+            Place::Drained,
+            TransferKind::ExternalOut,
+            Verify::Readback,
+            u64::MAX,
+            why,
+        );
+        true
+    }
+}

@@ -1,0 +1,185 @@
+//! Where a part can be read from: here, on another node, outside; or nowhere, so that it must be made again.
+
+use super::Decide;
+use crate::data::{Part, ReplicaState, makes};
+use crate::estimate::duration;
+use crate::state::State;
+use tarn_base::action::{Do, Subject};
+use tarn_base::event::Policy;
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId};
+use tarn_base::part::{PartRef, Place, TransferKind};
+use tarn_base::reason::Reason;
+
+impl State {
+    /// The fastest tier of a node from which a step there can use a part. Under `stage-through` only what
+    /// was staged in for it.
+    pub(crate) fn usable_on(&self, node: NodeId, part: &Part) -> Option<Spot> {
+        let spot = part.on_node(node)?;
+        if self.start.options.policy == Policy::StageThrough {
+            let staged = |(p, r): (&Place, &crate::data::Replica)| match p {
+                Place::Node(s) if s.node == node && r.staged => Some(*s),
+                _ => None,
+            };
+            return part.present().find_map(staged);
+        }
+        Some(spot)
+    }
+
+    /// The tier of a node that an input is brought to for a step on `spot`: the dataset's own if it names one.
+    pub(crate) fn target(&self, spot: Spot, data: DataId) -> Spot {
+        let Some(name) = &self.start.workflow.dataset(data).tier else {
+            return spot;
+        };
+        let tiers = (0u32..).zip(&self.start.cluster.node(spot.node).tiers);
+        let named = tiers
+            .filter(|(_, t)| t.name == *name)
+            .map(|(i, _)| TierId(i))
+            .next();
+        Spot {
+            node: spot.node,
+            tier: named.unwrap_or(spot.tier),
+        }
+    }
+
+    /// Whether a step on `spot` can use a part as it lies: on its target tier or a faster one.
+    pub(crate) fn in_place(&self, spot: Spot, name: PartRef, part: &Part) -> Option<Spot> {
+        let target = self.target(spot, name.data);
+        self.usable_on(spot.node, part)
+            .filter(|s| s.tier <= target.tier)
+    }
+
+    /// The least busy replica on another node.
+    pub(crate) fn peer_source(&self, node: NodeId, part: &Part) -> Option<Spot> {
+        if self.start.options.policy == Policy::StageThrough {
+            return None;
+        }
+        let others = part.present().filter_map(|(p, r)| match p {
+            Place::Node(s) if s.node != node => Some((r.pins, *s)),
+            _ => None,
+        });
+        others.min().map(|(_, s)| s)
+    }
+
+    /// A replica outside the nodes.
+    pub(crate) fn external_source(&self, part: &Part) -> Option<Place> {
+        part.present()
+            .map(|(p, _)| p)
+            .find(|p| !matches!(p, Place::Node(_)))
+            .cloned()
+    }
+
+    /// The best source of a part for a node that lacks it, counting what is already under way on each link.
+    pub(crate) fn best_source(&self, node: NodeId, part: &Part) -> Option<(Place, TransferKind)> {
+        let outside = self
+            .external_source(part)
+            .map(|p| (p, TransferKind::ExternalIn));
+        let peer = self
+            .peer_source(node, part)
+            .map(|s| (Place::Node(s), TransferKind::Peer));
+        let cost = |kind, rate| {
+            let queue = self.under_way.get(&kind).copied().unwrap_or(0);
+            duration(part.info.bytes.saturating_add(queue), rate)
+        };
+        let cluster = &self.start.cluster;
+        match (peer, outside) {
+            (Some(peer), Some(outside)) => {
+                let by_peer = cost(TransferKind::Peer, cluster.peer.read);
+                let from_outside = cost(TransferKind::ExternalIn, cluster.external.read);
+                Some(if by_peer <= from_outside {
+                    peer
+                } else {
+                    outside
+                })
+            }
+            (peer, outside) => peer.or(outside),
+        }
+    }
+}
+
+/// Whether no readable replica of a part is left or on its way.
+pub(super) fn is_lost(part: &Part) -> bool {
+    part.replicas.values().all(|r| r.state == ReplicaState::Bad)
+}
+
+impl Decide<'_> {
+    /// A part is needed and no replica of it is left: its producer runs again. First everything else that
+    /// this producer's earlier run left on nodes goes, so that the two runs' outputs never mix.
+    pub(super) fn make_again(&mut self, name: PartRef) {
+        let w = &self.state.start.workflow;
+        let Some(step) = w.producer(name.data, name.version) else {
+            return;
+        };
+        let producer = InstanceId {
+            step,
+            index: name.origin,
+        };
+        if !self
+            .state
+            .steps
+            .instance(producer)
+            .is_some_and(|i| i.finished())
+        {
+            return;
+        }
+        let made: Vec<_> = makes(w.step(step)).collect();
+        let mut clean = true;
+        for (data, version) in made {
+            let of_producer = |p: &(PartRef, Vec<(Place, bool)>)| p.0.origin == name.origin;
+            for (part, places) in self
+                .leftovers(data, version)
+                .into_iter()
+                .filter(of_producer)
+            {
+                for (at, removable) in places {
+                    clean = false;
+                    if removable {
+                        self.evict(part, &at, Reason::OutputLost { data: name.data });
+                    }
+                }
+            }
+        }
+        if clean {
+            let about = Subject::Instance(producer);
+            self.emit(Do::Note { about }, Reason::OutputLost { data: name.data });
+        }
+    }
+
+    /// The replicas of a version that a new run of its producer would contradict; whether each can go now.
+    fn leftovers(&self, data: DataId, version: u32) -> Vec<(PartRef, Vec<(Place, bool)>)> {
+        let parts = self.state.data.version(data, version).parts.iter();
+        parts
+            .map(|(&(origin, seq), part)| {
+                let name = PartRef {
+                    data,
+                    version,
+                    origin,
+                    seq,
+                };
+                let bound = part
+                    .replicas
+                    .iter()
+                    .filter(|(p, _)| !matches!(p, Place::External(_) | Place::Source));
+                let removable = |r: &crate::data::Replica| {
+                    r.pins == 0 && matches!(r.state, ReplicaState::Present | ReplicaState::Bad)
+                };
+                (
+                    name,
+                    bound.map(|(p, r)| (p.clone(), removable(r))).collect(),
+                )
+            })
+            .collect()
+    }
+
+    /// Removes a replica.
+    pub(super) fn evict(&mut self, part: PartRef, at: &Place, why: Reason) {
+        let Some(key) = self.state.data.part(part).map(|p| p.info.key.clone()) else {
+            return;
+        };
+        let what = Do::Evict {
+            part,
+            key,
+            at: at.clone(),
+        };
+        self.emit(what, why);
+    }
+}

@@ -1,0 +1,111 @@
+//! Starting: an assigned instance runs once its inputs are there and its nodes have the cores, in the order
+//! of urgency. One that waits for cores keeps its nodes from those behind it, so that a large step is never
+//! starved by small ones.
+
+use super::Decide;
+use crate::identity::identity;
+use crate::ledger::Demand;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use tarn_base::action::{Do, Held, Run};
+use tarn_base::hash::Hash;
+use tarn_base::id::{InstanceId, NodeId, Spot};
+use tarn_base::reason::Reason;
+
+impl Decide<'_> {
+    pub(super) fn start(&mut self) {
+        let steps = &self.state.steps;
+        let mut assigned: Vec<_> = steps
+            .placed
+            .iter()
+            .filter(|id| !steps.running.contains(id))
+            .copied()
+            .collect();
+        assigned.sort_by_key(|id| (Reverse(steps.ranks[id.step.at()]), *id));
+        let mut waiting: BTreeSet<NodeId> = BTreeSet::new();
+        for id in assigned {
+            let Some(spots) = self
+                .state
+                .steps
+                .instance(id)
+                .and_then(|i| i.placed())
+                .map(|p| p.spots.clone())
+            else {
+                continue;
+            };
+            let Some(views) = self.views(id, &spots) else {
+                continue;
+            };
+            let demand = Demand::of(self.state.start.workflow.step(id.step));
+            let kept = spots.iter().any(|s| waiting.contains(&s.node));
+            if kept || !self.state.ledger.can_run(&spots, demand) {
+                waiting.extend(spots.iter().map(|s| s.node));
+                continue;
+            }
+            self.start_one(id, spots, views);
+        }
+    }
+
+    /// The replicas that make up what each node of an instance sees; `None` while something is missing.
+    fn views(&self, id: InstanceId, spots: &[Spot]) -> Option<Vec<Vec<Vec<Held>>>> {
+        let instance = self.state.steps.instance(id)?;
+        let held = |spot: Spot, name| {
+            let part = self.state.data.part(name)?;
+            Some(Held {
+                part: name,
+                key: part.info.key.clone(),
+                spot: self.state.in_place(spot, name, part)?,
+            })
+        };
+        let one_use = |positions: &Vec<Vec<_>>| {
+            let lists = positions.iter().zip(spots);
+            lists
+                .map(|(list, spot)| list.iter().map(|name| held(*spot, *name)).collect())
+                .collect()
+        };
+        instance.needs.iter().map(one_use).collect()
+    }
+
+    fn start_one(&mut self, id: InstanceId, nodes: Vec<Spot>, views: Vec<Vec<Vec<Held>>>) {
+        let w = &self.state.start.workflow;
+        let step = w.step(id.step);
+        let Some(instance) = self.state.steps.instance(id) else {
+            return;
+        };
+        // Every part has been read by now, so the identity is known.
+        let identity = identity(w, step, instance, &self.state.data).unwrap_or(Hash(0));
+        let prior = self.state.prior.get(&identity).copied();
+        if let (Some(prior), false) = (prior, instance.forced) {
+            self.emit(Do::Unassign { instance: id }, Reason::Unchanged);
+            return self.emit(
+                Do::Reuse {
+                    instance: id,
+                    prior,
+                },
+                Reason::Unchanged,
+            );
+        }
+        let attempt = instance.attempts + 1;
+        let run = Run {
+            instance: id,
+            attempt,
+            item: instance.item.clone(),
+            nodes,
+            views,
+            identity,
+            store: format!(
+                "{}.{}.{}.{attempt}",
+                step.name, id.index, self.state.start.run
+            ),
+            reserve: instance.placed().map_or(0, |p| p.reserve),
+        };
+        let why = match instance.failures {
+            0 => Reason::Ready,
+            _ => Reason::Retry {
+                attempt,
+                of: step.retries + 1,
+            },
+        };
+        self.emit(Do::Run(Box::new(run)), why);
+    }
+}

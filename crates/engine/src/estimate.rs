@@ -1,0 +1,134 @@
+//! What is not known yet: run times, sizes and how long a transfer takes. Observed where possible.
+
+use crate::state::State;
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId};
+use tarn_base::part::{PartRef, TransferKind};
+use tarn_base::units::{Nanos, SECOND};
+use tarn_base::workflow::Role;
+
+/// Run time of a step of which nothing is known: of the order at which moving data begins to matter.
+const UNKNOWN_RUN_TIME: Nanos = SECOND;
+/// Bytes of an output of which nothing is known.
+const UNKNOWN_BYTES: u64 = 1 << 20;
+
+/// Nanoseconds that `bytes` take at `rate` bytes a second.
+pub(crate) fn duration(bytes: u64, rate: u64) -> Nanos {
+    let nanos = u128::from(bytes) * u128::from(SECOND) / u128::from(rate.max(1));
+    u64::try_from(nanos).unwrap_or(u64::MAX)
+}
+
+impl State {
+    /// The mean of what was observed, else half the time limit, else a constant.
+    pub(crate) fn run_time(&self, step: StepId) -> Nanos {
+        match self.steps.all[step.at()].observed {
+            (sum, n) if n > 0 => sum / n,
+            _ => self
+                .start
+                .workflow
+                .step(step)
+                .time
+                .map_or(UNKNOWN_RUN_TIME, |limit| limit / 2),
+        }
+    }
+
+    /// Bytes of a version: observed, declared or guessed.
+    pub(crate) fn version_bytes(&self, data: DataId, version: u32) -> u64 {
+        let v = self.data.version(data, version);
+        if v.sealed {
+            return v.bytes();
+        }
+        self.start
+            .workflow
+            .dataset(data)
+            .size
+            .unwrap_or(UNKNOWN_BYTES)
+    }
+
+    /// Time on an edge of the DAG if its ends lie on different nodes.
+    pub(crate) fn edge_time(&self, data: DataId, version: u32) -> Nanos {
+        duration(
+            self.version_bytes(data, version),
+            self.start.cluster.peer.read,
+        )
+    }
+
+    /// Bytes that an instance is expected to write on each of its nodes, and how many of them it must be
+    /// able to write (the copy that keeps the pre-image of an `inout`).
+    pub(crate) fn output_bytes(&self, id: InstanceId) -> (u64, u64) {
+        let step = self.start.workflow.step(id.step);
+        let state = &self.steps.all[id.step.at()];
+        let count = state
+            .instances
+            .as_ref()
+            .map_or(1, |i| i.len().max(1) as u64);
+        let stored = |p: &PartRef| self.data.part(*p).map_or(0, |part| part.info.stored);
+        let mut hard = 0;
+        let mut inputs = 0;
+        if let Some(instance) = self.steps.instance(id) {
+            for (used, needs) in step.uses.iter().zip(&instance.needs) {
+                let most = needs
+                    .iter()
+                    .map(|n| n.iter().map(stored).sum::<u64>())
+                    .max()
+                    .unwrap_or(0);
+                inputs += most;
+                if used.role == Role::Inout {
+                    hard += most;
+                }
+            }
+        }
+        let outs = step.uses.iter().filter(|u| u.role == Role::Out);
+        let declared: Option<u64> = outs
+            .map(|u| self.start.workflow.dataset(u.data).size.map(|s| s / count))
+            .sum();
+        let soft = match (state.written, declared) {
+            ((sum, n), _) if n > 0 => sum / n,
+            (_, Some(bytes)) => {
+                hard += bytes;
+                hard
+            }
+            (_, None) => inputs.max(UNKNOWN_BYTES),
+        };
+        let soft = soft.saturating_mul(state.reserve_factor);
+        (soft.max(hard), hard)
+    }
+
+    /// How long it would take to bring the missing parts to a node, behind what is already under way, and
+    /// (missing, local) bytes.
+    pub(crate) fn data_ready<'a>(
+        &self,
+        node: NodeId,
+        parts: impl Iterator<Item = &'a PartRef>,
+    ) -> (Nanos, u64, u64) {
+        let (mut external, mut peer, mut local, mut files) = (0u64, 0u64, 0u64, 0u64);
+        for name in parts {
+            let Some(part) = self.data.part(*name) else {
+                continue;
+            };
+            if self.usable_on(node, part).is_some() {
+                local += part.info.bytes;
+            } else if self.peer_source(node, part).is_some() {
+                peer += part.info.bytes;
+            } else {
+                external += part.info.bytes;
+                files += part.info.files;
+            }
+        }
+        let cluster = &self.start.cluster;
+        let queue = |kind| self.under_way.get(&kind).copied().unwrap_or(0);
+        let mut ready = 0;
+        if external > 0 {
+            let latency = cluster.external.latency.saturating_mul(files)
+                / u64::from(cluster.external.streams.max(1));
+            let bytes = external.saturating_add(queue(TransferKind::ExternalIn));
+            ready = duration(bytes, cluster.external.read).saturating_add(latency);
+        }
+        if peer > 0 {
+            ready = ready.max(duration(
+                peer + queue(TransferKind::Peer),
+                cluster.peer.read,
+            ));
+        }
+        (ready, external + peer, local)
+    }
+}

@@ -1,0 +1,171 @@
+//! The one account of capacity: cores, memory and GPUs of nodes and hosts, bytes of tiers.
+
+use tarn_base::cluster::Cluster;
+use tarn_base::id::{NodeId, Spot};
+use tarn_base::workflow::Step;
+
+/// What a step takes on each of its nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub(crate) cores: u32,
+    pub(crate) memory: u64,
+    pub(crate) gpus: u32,
+}
+
+impl Demand {
+    pub(crate) fn of(step: &Step) -> Self {
+        Self {
+            cores: step.cores,
+            memory: step.memory,
+            gpus: step.gpus,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct TierAccount {
+    capacity: u64,
+    /// Bytes of replicas that are present (or being removed).
+    used: u64,
+    /// Bytes promised to transfers under way and to outputs of assigned and running steps.
+    reserved: u64,
+}
+
+/// Free compute resources of a node or a host.
+#[derive(Debug, Clone, Copy)]
+struct Compute {
+    cores: u32,
+    memory: u64,
+    gpus: u32,
+}
+
+impl Compute {
+    fn holds(self, d: Demand, times: u32) -> bool {
+        self.cores >= d.cores * times
+            && self.memory >= d.memory * u64::from(times)
+            && self.gpus >= d.gpus * times
+    }
+    fn take(&mut self, d: Demand) {
+        self.cores = self.cores.saturating_sub(d.cores);
+        self.memory = self.memory.saturating_sub(d.memory);
+        self.gpus = self.gpus.saturating_sub(d.gpus);
+    }
+    fn give(&mut self, d: Demand) {
+        self.cores += d.cores;
+        self.memory += d.memory;
+        self.gpus += d.gpus;
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    nodes: Vec<Compute>,
+    hosts: Vec<Compute>,
+    host_of: Vec<u32>,
+    tiers: Vec<Vec<TierAccount>>,
+}
+
+impl Ledger {
+    pub(crate) fn new(cluster: &Cluster) -> Self {
+        let node = |n: &tarn_base::cluster::Node| Compute {
+            cores: n.cores,
+            memory: n.memory,
+            gpus: n.gpus,
+        };
+        let host = |h: &tarn_base::cluster::Host| Compute {
+            cores: h.cores,
+            memory: h.memory,
+            gpus: u32::MAX / 2,
+        };
+        let tiers = |n: &tarn_base::cluster::Node| {
+            let account = |t: &tarn_base::cluster::Tier| TierAccount {
+                capacity: t.capacity,
+                ..TierAccount::default()
+            };
+            n.tiers.iter().map(account).collect()
+        };
+        Self {
+            nodes: cluster.nodes.iter().map(node).collect(),
+            hosts: cluster.hosts.iter().map(host).collect(),
+            host_of: cluster.nodes.iter().map(|n| n.host).collect(),
+            tiers: cluster.nodes.iter().map(tiers).collect(),
+        }
+    }
+
+    fn tier(&mut self, spot: Spot) -> &mut TierAccount {
+        &mut self.tiers[spot.node.at()][spot.tier.at()]
+    }
+
+    pub(crate) fn free(&self, spot: Spot) -> u64 {
+        let t = self.tiers[spot.node.at()][spot.tier.at()];
+        t.capacity.saturating_sub(t.used).saturating_sub(t.reserved)
+    }
+
+    pub(crate) fn capacity(&self, spot: Spot) -> u64 {
+        self.tiers[spot.node.at()][spot.tier.at()].capacity
+    }
+
+    pub(crate) fn set_capacity(&mut self, spot: Spot, bytes: u64) {
+        self.tier(spot).capacity = bytes;
+    }
+
+    pub(crate) fn reserve(&mut self, spot: Spot, bytes: u64) {
+        self.tier(spot).reserved += bytes;
+    }
+
+    pub(crate) fn unreserve(&mut self, spot: Spot, bytes: u64) {
+        let t = self.tier(spot);
+        t.reserved = t.reserved.saturating_sub(bytes);
+    }
+
+    pub(crate) fn occupy(&mut self, spot: Spot, bytes: u64) {
+        self.tier(spot).used += bytes;
+    }
+
+    pub(crate) fn vacate(&mut self, spot: Spot, bytes: u64) {
+        let t = self.tier(spot);
+        t.used = t.used.saturating_sub(bytes);
+    }
+
+    /// Forgets all bytes in use and promised: for recovery, which counts them anew.
+    pub(crate) fn clear_bytes(&mut self) {
+        for t in self.tiers.iter_mut().flatten() {
+            (t.used, t.reserved) = (0, 0);
+        }
+    }
+
+    /// Whether a step could run on these nodes now, hosts' caps included.
+    pub(crate) fn can_run(&self, spots: &[Spot], d: Demand) -> bool {
+        spots.iter().all(|s| {
+            let host = self.host_of[s.node.at()];
+            let sharing = spots
+                .iter()
+                .filter(|o| self.host_of[o.node.at()] == host)
+                .count();
+            self.nodes[s.node.at()].holds(d, 1)
+                && self.hosts[host as usize].holds(d, sharing as u32)
+        })
+    }
+
+    pub(crate) fn take(&mut self, spots: &[Spot], d: Demand) {
+        for s in spots {
+            self.nodes[s.node.at()].take(d);
+            self.hosts[self.host_of[s.node.at()] as usize].take(d);
+        }
+    }
+
+    pub(crate) fn give(&mut self, spots: &[Spot], d: Demand) {
+        for s in spots {
+            self.nodes[s.node.at()].give(d);
+            self.hosts[self.host_of[s.node.at()] as usize].give(d);
+        }
+    }
+
+    pub(crate) fn free_cores(&self, node: NodeId) -> u32 {
+        self.nodes[node.at()].cores.min(self.host_free_cores(node))
+    }
+
+    fn host_free_cores(&self, node: NodeId) -> u32 {
+        self.hosts[self.host_of[node.at()] as usize].cores
+    }
+}

@@ -1,0 +1,514 @@
+//! How a commit makes versions, how versions make instances, and how lost data takes both back.
+
+use crate::data::{Part, Replica, ReplicaState, makes, reads};
+use crate::identity::identity;
+use crate::rank;
+use crate::state::State;
+use crate::steps::{Instance, Progress};
+use std::collections::BTreeMap;
+use tarn_base::event::Output;
+use tarn_base::id::{DataId, InstanceId, StepId};
+use tarn_base::part::{PartClass, PartRef, Place};
+use tarn_base::workflow::{Distribution, Foreach, Role, Step, Use};
+
+impl State {
+    /// Binds every step whose inputs are sealed: its instances and the parts each reads become known.
+    pub(crate) fn settle(&mut self) {
+        while let Some(step) = self.steps.to_bind.pop_first() {
+            if self.steps.all[step.at()].instances.is_none()
+                && self.steps.after_left[step.at()] == 0
+            {
+                let w = &self.start.workflow;
+                let mut inputs = reads(w.step(step)).into_iter();
+                if inputs.all(|(d, v)| self.data.version(d, v).sealed) {
+                    self.bind(step);
+                }
+            }
+        }
+    }
+
+    /// Lets the steps that read a version look whether they can be bound.
+    pub(crate) fn wake_readers(&mut self, data: DataId, version: u32) {
+        for (i, step) in self.start.workflow.steps.iter().enumerate() {
+            if reads(step).contains(&(data, version)) {
+                self.steps.to_bind.insert(StepId(i as u32));
+            }
+        }
+    }
+
+    fn bind(&mut self, id: StepId) {
+        let step = self.start.workflow.step(id).clone();
+        let items = match self.items(&step) {
+            Ok(items) => items,
+            Err(message) => return self.fail(None, message),
+        };
+        let mut instances = Vec::with_capacity(items.len());
+        for item in items {
+            let needs = match self.needs(&step, item.as_deref()) {
+                Ok(needs) => needs,
+                Err(message) => return self.fail(None, message),
+            };
+            instances.push(Instance {
+                item,
+                needs,
+                progress: Progress::Pending,
+                attempts: 0,
+                failures: 0,
+                identity: None,
+                forced: false,
+            });
+        }
+        for (i, instance) in instances.iter_mut().enumerate() {
+            instance.identity = identity(&self.start.workflow, &step, instance, &self.data);
+            for part in instance.parts() {
+                if let Some(p) = self.data.part_mut(part) {
+                    p.readers += 1;
+                }
+            }
+            let id = InstanceId {
+                step: id,
+                index: i as u32,
+            };
+            self.steps.enqueue(id);
+            self.steps.fresh.insert(id);
+        }
+        for (d, v) in reads(&step) {
+            let version = self.data.version_mut(d, v);
+            version.unbound = version.unbound.saturating_sub(1);
+            self.check_parts(d, v);
+        }
+        let state = &mut self.steps.all[id.at()];
+        state.left = instances.len() as u32;
+        state.instances = Some(instances);
+        self.steps.stale = self.steps.stale.saturating_add(1);
+        if self.steps.all[id.at()].left == 0 {
+            self.step_complete(id);
+        }
+        if self.steps.stale > self.steps.all.len() / 64 {
+            rank::refresh(self);
+        }
+    }
+
+    fn check_parts(&mut self, data: DataId, version: u32) {
+        let keys: Vec<_> = self
+            .data
+            .version(data, version)
+            .parts
+            .keys()
+            .copied()
+            .collect();
+        self.data
+            .to_check
+            .extend(keys.into_iter().map(|(origin, seq)| PartRef {
+                data,
+                version,
+                origin,
+                seq,
+            }));
+    }
+
+    /// The elements of a step; one without a name for a plain step.
+    fn items(&self, step: &Step) -> Result<Vec<Option<String>>, String> {
+        let (data, version, pattern, max) = match &step.foreach {
+            None => return Ok(vec![None]),
+            Some(Foreach::Values(values)) => return Ok(values.iter().cloned().map(Some).collect()),
+            Some(Foreach::Entries {
+                data,
+                version,
+                pattern,
+                max,
+            }) => (*data, *version, pattern, *max),
+        };
+        let entries = self
+            .data
+            .version(data, version)
+            .parts
+            .values()
+            .filter_map(|p| match &p.info.class {
+                PartClass::Entry(name) if pattern.matches(name) => Some(name.clone()),
+                _ => None,
+            });
+        let names: std::collections::BTreeSet<String> = entries.collect();
+        if names.len() > max as usize {
+            return Err(format!(
+                "step {}: {} has {} entries that match {}, more than max = {max}; raise max or make fewer",
+                step.name,
+                self.start.workflow.dataset(data).name,
+                names.len(),
+                pattern.as_str()
+            ));
+        }
+        Ok(names.into_iter().map(Some).collect())
+    }
+
+    /// The parts that each use needs on each node of the step.
+    fn needs(&self, step: &Step, item: Option<&str>) -> Result<Vec<Vec<Vec<PartRef>>>, String> {
+        let one = |used: &Use| {
+            if used.role == Role::Out {
+                return Ok(Vec::new());
+            }
+            (0..step.nodes)
+                .map(|position| self.needed_at(step, used, item, position))
+                .collect()
+        };
+        step.uses.iter().map(one).collect()
+    }
+
+    fn needed_at(
+        &self,
+        step: &Step,
+        used: &Use,
+        item: Option<&str>,
+        position: u32,
+    ) -> Result<Vec<PartRef>, String> {
+        let Some(version) = used.reads else {
+            return Ok(Vec::new());
+        };
+        let dataset = self.start.workflow.dataset(used.data);
+        let entry = used
+            .entry
+            .as_ref()
+            .map(|e| e.replace("{item}", item.unwrap_or_default()));
+        let rank_of = |class: &PartClass| match class {
+            PartClass::Rank(r) => Some(*r),
+            PartClass::Entry(name) => dataset.scatter.as_ref()?.rank(name.as_bytes()),
+            PartClass::Whole | PartClass::Common => None,
+        };
+        let wanted = |class: &PartClass| {
+            if let Some(entry) = &entry {
+                return matches!(class, PartClass::Entry(name) if name == entry);
+            }
+            match used.distribution {
+                Distribution::Single => position == 0,
+                Distribution::Broadcast => true,
+                Distribution::Scatter => {
+                    rank_of(class).is_none_or(|r| step.node_of_rank(r) == position)
+                }
+            }
+        };
+        let parts = &self.data.version(used.data, version).parts;
+        let chosen = parts.iter().filter(|(_, p)| wanted(&p.info.class));
+        let named: Vec<_> = chosen
+            .map(|(&(origin, seq), _)| PartRef {
+                data: used.data,
+                version,
+                origin,
+                seq,
+            })
+            .collect();
+        match entry {
+            Some(entry) if named.is_empty() => Err(format!(
+                "step {}: {} has no entry {entry:?}; check the names that its producer makes",
+                step.name, dataset.name
+            )),
+            _ => Ok(named),
+        }
+    }
+
+    /// Adds what an instance has made. What an earlier run of it made is replaced.
+    pub(crate) fn publish(&mut self, id: InstanceId, outputs: &[Output], staged: bool) {
+        for o in outputs {
+            let version = self.data.version_mut(o.data, o.version);
+            let keys: Vec<_> = version
+                .parts
+                .range((id.index, 0)..=(id.index, u32::MAX))
+                .map(|(k, _)| *k)
+                .collect();
+            let mut before = BTreeMap::new();
+            for key in keys {
+                before.extend(version.parts.remove(&key).map(|p| (key, p)));
+            }
+            let again = !before.is_empty();
+            let mut same = true;
+            for (info, spots) in &o.parts {
+                let earlier = before.remove(&(id.index, info.seq));
+                same &= earlier
+                    .as_ref()
+                    .is_some_and(|e| e.info.hash == info.hash && e.info.class == info.class);
+                let mut part = Part::new(info.clone());
+                let unchanged = earlier.as_ref().is_some_and(|e| e.info.hash == info.hash);
+                if let Some(earlier) = earlier {
+                    part.readers = earlier.readers;
+                    let kept = earlier.replicas.into_iter();
+                    part.replicas.extend(
+                        kept.filter(|(at, _)| unchanged && matches!(at, Place::External(_))),
+                    );
+                }
+                for s in spots {
+                    let replica = Replica {
+                        state: ReplicaState::Present,
+                        stored: info.stored,
+                        pins: 0,
+                        staged,
+                    };
+                    part.replicas.insert(Place::Node(*s), replica);
+                    self.ledger.occupy(*s, info.stored);
+                }
+                version.parts.insert((id.index, info.seq), part);
+            }
+            let same = same && before.is_empty();
+            version.delivered &= !again || same;
+            self.check_parts(o.data, o.version);
+            if again && !same {
+                self.content_changed(id, o.data, o.version);
+            }
+        }
+    }
+
+    /// A second run of an instance has made other content than the first: whoever has not yet used the
+    /// first is bound anew; if somebody has, the run cannot be consistent any more.
+    fn content_changed(&mut self, id: InstanceId, data: DataId, version: u32) {
+        let readers: Vec<_> = (0u32..)
+            .zip(&self.start.workflow.steps)
+            .filter(|(_, s)| reads(s).contains(&(data, version)))
+            .map(|(i, _)| StepId(i))
+            .collect();
+        for reader in readers {
+            let Some(instances) = self.steps.all[reader.at()].instances.as_ref() else {
+                continue;
+            };
+            if instances
+                .iter()
+                .any(|i| !matches!(i.progress, Progress::Pending))
+            {
+                let name = &self.start.workflow.step(id.step).name;
+                let message = format!(
+                    "step {name} is not reproducible: its lost output was made again and differs from what \
+                     {} has already used; `tarn run` again uses the new one throughout",
+                    self.start.workflow.step(reader).name
+                );
+                return self.fail(Some(id), message);
+            }
+            self.unbind(reader);
+        }
+    }
+
+    fn unbind(&mut self, step: StepId) {
+        let instances = self.steps.all[step.at()]
+            .instances
+            .take()
+            .unwrap_or_default();
+        for (i, instance) in instances.iter().enumerate() {
+            self.steps.dequeue(InstanceId {
+                step,
+                index: i as u32,
+            });
+            for part in instance.parts() {
+                if let Some(p) = self.data.part_mut(part) {
+                    p.readers = p.readers.saturating_sub(1);
+                }
+            }
+        }
+        for (d, v) in reads(&self.start.workflow.steps[step.at()]) {
+            self.data.version_mut(d, v).unbound += 1;
+        }
+        self.steps.to_bind.insert(step);
+    }
+
+    /// An instance is finished: its inputs have one reader less.
+    pub(crate) fn complete(&mut self, id: InstanceId, progress: Progress) {
+        self.steps.dequeue(id);
+        let Some(instance) = self.steps.instance_mut(id) else {
+            return;
+        };
+        instance.progress = progress;
+        instance.forced = false;
+        for part in instance.parts() {
+            if let Some(p) = self.data.part_mut(part) {
+                p.readers = p.readers.saturating_sub(1);
+            }
+            self.data.to_check.insert(part);
+        }
+        let state = &mut self.steps.all[id.step.at()];
+        state.left = state.left.saturating_sub(1);
+        if state.left == 0 {
+            self.step_complete(id.step);
+        }
+    }
+
+    fn step_complete(&mut self, id: StepId) {
+        self.steps.incomplete = self.steps.incomplete.saturating_sub(1);
+        let made: Vec<_> = makes(self.start.workflow.step(id)).collect();
+        for (data, version) in made {
+            self.data.version_mut(data, version).sealed = true;
+            self.compare_with_dest(data, version);
+            self.check_parts(data, version);
+            self.wake_readers(data, version);
+        }
+        let state = &mut self.steps.all[id.at()];
+        if !std::mem::replace(&mut state.announced, true) {
+            for follower in self.steps.followers.get(&id).cloned().unwrap_or_default() {
+                self.steps.after_left[follower.at()] -= 1;
+                self.steps.to_bind.insert(follower);
+            }
+        }
+    }
+
+    /// A `dest` that already holds this content need not be written again, and can be read.
+    fn compare_with_dest(&mut self, data: DataId, version: u32) {
+        let Some(prior) = self.start.prior_dest.iter().find(|p| p.data == data) else {
+            return;
+        };
+        let w = &self.start.workflow;
+        let Some(dest) = w.dataset(data).dest.clone() else {
+            return;
+        };
+        if w.last_version(data) != version
+            || self.data.version(data, version).hash() != Some(prior.hash)
+        {
+            return;
+        }
+        let v = self.data.version_mut(data, version);
+        v.delivered = true;
+        for part in v.parts.values_mut() {
+            let replica = Replica {
+                state: ReplicaState::Present,
+                stored: 0,
+                pins: 0,
+                staged: false,
+            };
+            part.replicas.insert(Place::External(dest.clone()), replica);
+        }
+    }
+
+    /// Takes what an earlier run has committed.
+    pub(crate) fn reused(&mut self, id: InstanceId, prior: u32) {
+        let Some(prior) = self.start.prior.get(prior as usize).cloned() else {
+            return;
+        };
+        let step = self.start.workflow.step(id.step);
+        let made: Vec<_> = makes(step).collect();
+        let mut outputs = prior.outputs;
+        for (o, (data, version)) in outputs.iter_mut().zip(&made) {
+            (o.data, o.version) = (*data, *version);
+            o.parts.iter_mut().for_each(|(_, spots)| spots.clear());
+        }
+        self.publish(id, &outputs, false);
+        for (output, part, place) in &prior.held {
+            let Some(o) = outputs.get(*output as usize) else {
+                continue;
+            };
+            let Some((info, _)) = o.parts.get(*part as usize) else {
+                continue;
+            };
+            let name = PartRef {
+                data: o.data,
+                version: o.version,
+                origin: id.index,
+                seq: info.seq,
+            };
+            self.found(name, place);
+        }
+        self.complete(id, Progress::Reused);
+    }
+
+    /// A replica that is there, whole.
+    fn found(&mut self, name: PartRef, place: &Place) {
+        let Some(part) = self.data.part_mut(name) else {
+            return;
+        };
+        let mut replica = Replica {
+            state: ReplicaState::Present,
+            stored: 0,
+            pins: 0,
+            staged: false,
+        };
+        if let Place::Node(spot) = place {
+            replica.stored = part.info.stored;
+            self.ledger.occupy(*spot, replica.stored);
+        }
+        if let Some(part) = self.data.part_mut(name) {
+            part.replicas.insert(place.clone(), replica);
+        }
+        self.data.to_check.insert(name);
+    }
+
+    /// A finished instance has to run again: what it made is lost and needed.
+    pub(crate) fn revive(&mut self, id: InstanceId) {
+        let Some(instance) = self.steps.instance_mut(id) else {
+            return;
+        };
+        if !instance.finished() {
+            return;
+        }
+        instance.progress = Progress::Pending;
+        instance.forced = true;
+        for part in instance.parts() {
+            if let Some(p) = self.data.part_mut(part) {
+                p.readers += 1;
+            }
+        }
+        let state = &mut self.steps.all[id.step.at()];
+        if state.left == 0 {
+            self.steps.incomplete += 1;
+        }
+        state.left += 1;
+        self.steps.enqueue(id);
+    }
+
+    /// The run goes on: nothing is under way, and only these replicas are there.
+    pub(crate) fn resumed(&mut self, found: &[(PartRef, Place)]) {
+        let placed: Vec<_> = self.steps.placed.iter().copied().collect();
+        for id in placed {
+            self.taken_back(id);
+        }
+        self.forget_replicas();
+        for (name, place) in found {
+            self.found(*name, place);
+        }
+        self.forget_lost_dests();
+        let failed: Vec<_> = self
+            .steps
+            .instances()
+            .filter(|(_, i)| i.progress == Progress::Failed)
+            .map(|(id, _)| id)
+            .collect();
+        for id in failed {
+            if let Some(i) = self.steps.instance_mut(id) {
+                (i.progress, i.failures) = (Progress::Pending, 0);
+            }
+            self.steps.enqueue(id);
+        }
+        (self.stop, self.finished, self.deadline) = (None, None, None);
+        self.notes.clear();
+        let unbound = (0u32..)
+            .zip(&self.steps.all)
+            .filter(|(_, s)| s.instances.is_none())
+            .map(|(i, _)| StepId(i));
+        self.steps.to_bind = unbound.collect();
+    }
+
+    fn forget_replicas(&mut self) {
+        self.transfers.clear();
+        self.under_way.clear();
+        self.listing.clear();
+        self.leaving = 0;
+        self.ledger.clear_bytes();
+        self.data.to_release.clear();
+        let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
+        for name in names {
+            if let Some(part) = self.data.part_mut(name) {
+                part.replicas.retain(|place, _| *place == Place::Source);
+                part.replicas.values_mut().for_each(|r| r.pins = 0);
+                part.failures = 0;
+            }
+            self.data.to_check.insert(name);
+        }
+    }
+
+    fn forget_lost_dests(&mut self) {
+        let dests: Vec<_> = (0u32..)
+            .zip(&self.start.workflow.data)
+            .filter_map(|(i, d)| Some((DataId(i), Place::External(d.dest.clone()?))))
+            .collect();
+        for (data, place) in dests {
+            let last = self.start.workflow.last_version(data);
+            let version = self.data.version_mut(data, last);
+            version.delivered &= version
+                .parts
+                .values()
+                .all(|p| p.replicas.contains_key(&place));
+            version.rescued = false;
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! The state of a run, and the two ways it changes: by an event, by an action. No choice is made here.
+
+use crate::data::{Data, Part, Replica, ReplicaState};
+use crate::ledger::{Demand, Ledger};
+use crate::rank;
+use crate::steps::{Placed, Progress, Steps};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_base::action::{Action, Do, Outcome, Run, Subject};
+use tarn_base::event::{Ended, Event, Failure, FailureKind, Start, Usage};
+use tarn_base::hash::Hash;
+use tarn_base::id::{DataId, InstanceId, Spot, TransferId};
+use tarn_base::part::{PartInfo, PartRef, Place, Transfer, TransferKind};
+use tarn_base::reason::Reason;
+use tarn_base::units::Time;
+
+/// Failures of one part's transfers in a row after which the run gives up: transient faults of a busy store
+/// pass within a few tries, lasting ones do not pass at all.
+pub(crate) const MAX_TRANSFER_FAILURES: u32 = 3;
+
+/// Why nothing new is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// This failed for good.
+    Failed {
+        instance: Option<InstanceId>,
+        message: String,
+    },
+    /// Somebody asked for it.
+    Interrupted(i32),
+}
+
+/// A transfer under way.
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) transfer: Transfer,
+    /// Its sources are to be removed once it is done.
+    pub(crate) releases: bool,
+    pub(crate) abandoned: bool,
+    pub(crate) rescue: bool,
+    /// Bytes of content it moves.
+    pub(crate) bytes: u64,
+}
+
+/// Everything the engine knows.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) start: Start,
+    pub(crate) now: Time,
+    pub(crate) data: Data,
+    pub(crate) steps: Steps,
+    pub(crate) ledger: Ledger,
+    pub(crate) transfers: BTreeMap<TransferId, Active>,
+    pub(crate) next_transfer: u64,
+    /// Sources asked for and not yet listed.
+    pub(crate) listing: BTreeSet<DataId>,
+    pub(crate) prior: BTreeMap<Hash, u32>,
+    pub(crate) stop: Option<Stop>,
+    /// Last note about each subject: the same is not said twice.
+    pub(crate) notes: BTreeMap<Subject, Reason>,
+    pub(crate) finished: Option<Outcome>,
+    pub(crate) deadline: Option<Time>,
+    /// What the machine can never hold has been looked for.
+    pub(crate) fits_checked: bool,
+    /// Bytes under way on the external link (in, out) and between nodes.
+    pub(crate) under_way: BTreeMap<TransferKind, u64>,
+    /// Evictions under way.
+    pub(crate) leaving: u64,
+}
+
+impl State {
+    pub(crate) fn new(now: Time, start: &Start) -> Self {
+        let w = &start.workflow;
+        let mut state = Self {
+            now,
+            data: Data::new(w),
+            steps: Steps::new(w, start.cluster.nodes.len()),
+            ledger: Ledger::new(&start.cluster),
+            transfers: BTreeMap::new(),
+            next_transfer: 0,
+            listing: BTreeSet::new(),
+            prior: start
+                .prior
+                .iter()
+                .enumerate()
+                .rev()
+                .map(|(i, p)| (p.identity, i as u32))
+                .collect(),
+            stop: None,
+            notes: BTreeMap::new(),
+            finished: None,
+            deadline: None,
+            fits_checked: false,
+            under_way: BTreeMap::new(),
+            leaving: 0,
+            start: start.clone(),
+        };
+        rank::refresh(&mut state);
+        state.settle();
+        state
+    }
+
+    pub(crate) fn apply_event(&mut self, now: Time, event: &Event) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Started(_) | Event::Timer => {}
+            Event::SourceListed { data, parts } => self.source_listed(*data, parts),
+            Event::SourceFailed { data, failure } => {
+                self.listing.remove(data);
+                self.fail(None, failure.message.clone());
+            }
+            Event::TransferDone {
+                id, hashes, stored, ..
+            } => self.transfer_done(*id, hashes, stored),
+            Event::TransferFailed { id, failure } => self.transfer_failed(*id, failure),
+            Event::Ended {
+                instance,
+                ended,
+                usage,
+                ..
+            } => self.ended(*instance, ended, usage),
+            Event::Evicted { part, at } => self.evicted(*part, at),
+            Event::Capacity { spot, bytes } => self.ledger.set_capacity(*spot, *bytes),
+            Event::Interrupted { signal } => self.stop = Some(Stop::Interrupted(*signal)),
+            Event::Resumed { found } => self.resumed(found),
+        }
+        self.settle();
+    }
+
+    pub(crate) fn apply_action(&mut self, action: &Action) {
+        match &action.what {
+            Do::List { data } => {
+                self.listing.insert(*data);
+            }
+            Do::Transfer(t) => self.transfer_begun(t, &action.why),
+            Do::Abandon { id } => {
+                if let Some(active) = self.transfers.get_mut(id) {
+                    active.abandoned = true;
+                }
+            }
+            Do::Assign {
+                instance,
+                nodes,
+                reserve,
+                end,
+            } => self.assigned(*instance, nodes, *reserve, *end),
+            Do::Unassign { instance } => self.taken_back(*instance),
+            Do::Run(run) => self.run_begun(run),
+            Do::Stop { instance, .. } => {
+                if let Some(Progress::Running(p)) =
+                    self.steps.instance_mut(*instance).map(|i| &mut i.progress)
+                {
+                    p.stopping = true;
+                }
+            }
+            Do::Reuse { instance, prior } => self.reused(*instance, *prior),
+            Do::Evict { part, at, .. } => {
+                self.data.to_release.remove(&(*part, at.clone()));
+                if let Some(r) = self.data.replica_mut(*part, at) {
+                    r.state = ReplicaState::Leaving;
+                    self.leaving += 1;
+                }
+            }
+            Do::Note { about } => self.noted(*about, &action.why),
+            Do::Finish { outcome } => self.finished = Some(*outcome),
+        }
+        self.settle();
+    }
+
+    /// Stops the run for good because of a failure; the first one counts.
+    pub(crate) fn fail(&mut self, instance: Option<InstanceId>, message: String) {
+        self.stop.get_or_insert(Stop::Failed { instance, message });
+    }
+
+    fn noted(&mut self, about: Subject, why: &Reason) {
+        self.notes.insert(about, why.clone());
+        match (why, about) {
+            (Reason::OutputLost { .. }, Subject::Instance(id)) => self.revive(id),
+            (Reason::Failed { message }, Subject::Instance(id)) => {
+                if let Some(i) = self.steps.instance_mut(id) {
+                    i.progress = Progress::Failed;
+                }
+                self.steps.dequeue(id);
+                self.fail(Some(id), message.clone());
+            }
+            (Reason::Failed { message }, _) => self.fail(None, message.clone()),
+            _ => {}
+        }
+    }
+
+    fn source_listed(&mut self, data: DataId, parts: &[PartInfo]) {
+        self.listing.remove(&data);
+        let version = self.data.version_mut(data, 0);
+        for info in parts {
+            let part = version
+                .parts
+                .entry((0, info.seq))
+                .or_insert_with(|| Part::new(info.clone()));
+            let replica = Replica {
+                state: ReplicaState::Present,
+                stored: 0,
+                pins: 0,
+                staged: false,
+            };
+            part.replicas.insert(Place::Source, replica);
+        }
+        version.sealed = true;
+        self.wake_readers(data, 0);
+    }
+
+    fn transfer_begun(&mut self, t: &Transfer, why: &Reason) {
+        self.next_transfer = self.next_transfer.max(t.id.0 + 1);
+        let mut bytes = 0;
+        for m in &t.parts {
+            if let Some(r) = self.data.replica_mut(m.part, &m.from) {
+                r.pins += 1;
+            }
+            let Some(part) = self.data.part_mut(m.part) else {
+                continue;
+            };
+            bytes += part.info.bytes;
+            let stored = part.info.stored;
+            let replica = Replica {
+                state: ReplicaState::Incoming(t.id),
+                stored: if matches!(t.to, Place::Node(_)) {
+                    stored
+                } else {
+                    0
+                },
+                pins: 0,
+                staged: true,
+            };
+            part.replicas.insert(t.to.clone(), replica);
+            if let Place::Node(spot) = t.to {
+                self.ledger.reserve(spot, stored);
+            }
+        }
+        *self.under_way.entry(t.kind).or_default() += bytes;
+        let releases = matches!(
+            why,
+            Reason::DemoteForRoom { .. } | Reason::DrainForRoom { .. } | Reason::StageOut
+        );
+        let rescue = matches!(why, Reason::Rescue);
+        let active = Active {
+            transfer: t.clone(),
+            releases,
+            rescue,
+            abandoned: false,
+            bytes,
+        };
+        self.transfers.insert(t.id, active);
+    }
+
+    /// What ends with a transfer however it ends: pins, reservations, the count of bytes under way.
+    fn transfer_over(&mut self, id: TransferId) -> Option<Active> {
+        let active = self.transfers.remove(&id)?;
+        let under_way = self.under_way.entry(active.transfer.kind).or_default();
+        *under_way = under_way.saturating_sub(active.bytes);
+        for m in &active.transfer.parts {
+            self.unpin(m.part, &m.from);
+            if let (Place::Node(spot), Some(r)) = (
+                &active.transfer.to,
+                self.data.replica_mut(m.part, &active.transfer.to),
+            ) {
+                let stored = r.stored;
+                self.ledger.unreserve(*spot, stored);
+            }
+        }
+        Some(active)
+    }
+
+    fn transfer_done(&mut self, id: TransferId, hashes: &[Hash], stored: &[u64]) {
+        let Some(active) = self.transfer_over(id) else {
+            return;
+        };
+        let t = &active.transfer;
+        for (i, m) in t.parts.iter().enumerate() {
+            let Some(part) = self.data.part_mut(m.part) else {
+                continue;
+            };
+            part.failures = 0;
+            if let Some(hash) = hashes.get(i) {
+                part.info.hash = Some(*hash);
+            }
+            if let Some(r) = part.replicas.get_mut(&t.to) {
+                r.state = ReplicaState::Present;
+                if let Place::Node(spot) = t.to {
+                    r.stored = stored.get(i).copied().unwrap_or(r.stored);
+                    self.ledger.occupy(spot, r.stored);
+                }
+            }
+            if active.releases {
+                self.data.to_release.insert((m.part, m.from.clone()), id);
+            }
+            self.data.to_check.insert(m.part);
+        }
+        let dest = &self.start.workflow.dataset(t.data).dest;
+        let version = self.data.version_mut(t.data, t.version);
+        match &t.to {
+            Place::External(path) if Some(path) == dest.as_ref() => version.delivered = true,
+            Place::External(_) if active.rescue => version.rescued = true,
+            _ => {}
+        }
+    }
+
+    fn transfer_failed(&mut self, id: TransferId, failure: &Failure) {
+        let Some(active) = self.transfer_over(id) else {
+            return;
+        };
+        let t = &active.transfer;
+        let mut exhausted = false;
+        for m in &t.parts {
+            let Some(part) = self.data.part_mut(m.part) else {
+                continue;
+            };
+            part.replicas.remove(&t.to);
+            if failure.kind != FailureKind::Cancelled {
+                part.failures += 1;
+            }
+            exhausted |= part.failures >= MAX_TRANSFER_FAILURES;
+            // One replica is named only if the transfer read one: of several nobody knows which is damaged.
+            if failure.kind == FailureKind::Corrupt && t.parts.len() == 1 && m.from != Place::Source
+            {
+                part.failures = 0;
+                if let Some(r) = part.replicas.get_mut(&m.from) {
+                    r.state = ReplicaState::Bad;
+                }
+                exhausted = false;
+            }
+            self.data.to_check.insert(m.part);
+        }
+        let hopeless = !matches!(
+            failure.kind,
+            FailureKind::Io | FailureKind::NoSpace | FailureKind::Corrupt | FailureKind::Cancelled
+        );
+        let name = &self.start.workflow.dataset(t.data).name;
+        if active.rescue {
+            self.data.version_mut(t.data, t.version).rescued = true;
+        } else if hopeless || exhausted {
+            let message = format!("moving {name} failed: {}", failure.message);
+            self.fail(None, message);
+        }
+    }
+
+    fn assigned(&mut self, id: InstanceId, spots: &[Spot], reserve: u64, end: Time) {
+        self.steps.dequeue(id);
+        for s in spots {
+            self.ledger.reserve(*s, reserve);
+            self.steps.on_node[s.node.at()].insert(id);
+        }
+        self.steps.placed.insert(id);
+        if let Some(i) = self.steps.instance_mut(id) {
+            i.progress = Progress::Assigned(Placed {
+                spots: spots.to_vec(),
+                reserve,
+                end,
+                started: None,
+                pinned: Vec::new(),
+                stopping: false,
+            });
+        }
+    }
+
+    /// Takes an instance from its nodes; returns where it was.
+    fn displaced(&mut self, id: InstanceId) -> Option<Placed> {
+        let placed = self.steps.instance(id)?.placed()?.clone();
+        for s in &placed.spots {
+            self.ledger.unreserve(*s, placed.reserve);
+            self.steps.on_node[s.node.at()].remove(&id);
+        }
+        self.steps.placed.remove(&id);
+        self.steps.running.remove(&id);
+        Some(placed)
+    }
+
+    /// Takes an instance from its nodes as if it had never been placed there.
+    pub(crate) fn taken_back(&mut self, id: InstanceId) {
+        let demand = Demand::of(self.start.workflow.step(id.step));
+        if let Some(placed) = self.displaced(id)
+            && placed.started.is_some()
+        {
+            self.ledger.give(&placed.spots, demand);
+        }
+        if let Some(i) = self.steps.instance_mut(id) {
+            i.progress = Progress::Pending;
+        }
+        self.steps.enqueue(id);
+    }
+
+    fn run_begun(&mut self, run: &Run) {
+        let id = run.instance;
+        let demand = Demand::of(self.start.workflow.step(id.step));
+        self.ledger.take(&run.nodes, demand);
+        let pinned: Vec<_> = run
+            .views
+            .iter()
+            .flatten()
+            .flatten()
+            .map(|h| (h.part, h.spot))
+            .collect();
+        for (part, spot) in &pinned {
+            if let Some(r) = self.data.replica_mut(*part, &Place::Node(*spot)) {
+                r.pins += 1;
+            }
+        }
+        let (now, end) = (self.now, self.now + self.run_time(id.step));
+        self.steps.running.insert(id);
+        let Some(i) = self.steps.instance_mut(id) else {
+            return;
+        };
+        i.attempts = run.attempt;
+        i.identity = Some(run.identity);
+        if let Progress::Assigned(mut p) = i.progress.clone() {
+            (p.started, p.end, p.pinned) = (Some(now), end, pinned);
+            i.progress = Progress::Running(p);
+        }
+    }
+
+    fn ended(&mut self, id: InstanceId, ended: &Ended, usage: &Usage) {
+        let Some(placed) = self.displaced(id) else {
+            return;
+        };
+        let demand = Demand::of(self.start.workflow.step(id.step));
+        self.ledger.give(&placed.spots, demand);
+        self.unpin_views(&placed);
+        match ended {
+            Ended::Committed { outputs, .. } => {
+                let step = &mut self.steps.all[id.step.at()];
+                step.observed.0 += usage.wall;
+                step.observed.1 += 1;
+                let stored: u64 = outputs
+                    .iter()
+                    .flat_map(|o| &o.parts)
+                    .map(|(p, _)| p.stored)
+                    .sum();
+                step.written.0 += stored / placed.spots.len().max(1) as u64;
+                step.written.1 += 1;
+                self.publish(id, outputs, false);
+                self.complete(id, Progress::Done);
+            }
+            Ended::Failed { failure, .. } => self.attempt_failed(id, failure),
+        }
+    }
+
+    fn attempt_failed(&mut self, id: InstanceId, failure: &Failure) {
+        let step = self.start.workflow.step(id.step);
+        let (name, retries) = (step.name.clone(), step.retries);
+        if failure.kind == FailureKind::NoSpace {
+            self.steps.all[id.step.at()].reserve_factor *= 2;
+        }
+        let cancelled = failure.kind == FailureKind::Cancelled;
+        let hopeless = matches!(failure.kind, FailureKind::Conflict | FailureKind::Escape);
+        let Some(i) = self.steps.instance_mut(id) else {
+            return;
+        };
+        i.failures += u32::from(!cancelled);
+        if !cancelled && (hopeless || i.failures > retries) {
+            i.progress = Progress::Failed;
+            self.fail(Some(id), format!("step {name} failed: {}", failure.message));
+        } else {
+            i.progress = Progress::Pending;
+            self.steps.enqueue(id);
+        }
+    }
+
+    fn unpin_views(&mut self, placed: &Placed) {
+        for (part, spot) in &placed.pinned {
+            self.unpin(*part, &Place::Node(*spot));
+        }
+    }
+
+    fn unpin(&mut self, part: PartRef, at: &Place) {
+        if let Some(r) = self.data.replica_mut(part, at) {
+            r.pins = r.pins.saturating_sub(1);
+        }
+        self.data.to_check.insert(part);
+    }
+
+    fn evicted(&mut self, part: PartRef, at: &Place) {
+        self.data.to_release.remove(&(part, at.clone()));
+        let Some(p) = self.data.part_mut(part) else {
+            return;
+        };
+        let Some(replica) = p.replicas.remove(at) else {
+            return;
+        };
+        if replica.state == ReplicaState::Leaving {
+            self.leaving = self.leaving.saturating_sub(1);
+        }
+        if let Place::Node(spot) = at {
+            self.ledger.vacate(*spot, replica.stored);
+        }
+    }
+}

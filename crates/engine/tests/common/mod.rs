@@ -1,0 +1,206 @@
+//! A workflow file, a small cluster and the simulated world, driven by the real loop.
+#![allow(dead_code)]
+
+use std::path::PathBuf;
+use tarn_base::action::{Action, Do, Outcome, Run};
+use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
+use tarn_base::event::{Event, Options, Policy, PriorInstance, Start, Verify};
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId};
+use tarn_base::part::{PartClass, PartInfo, StoreKey, TransferKind};
+use tarn_base::reason::Reason;
+use tarn_base::units::SECOND;
+use tarn_base::workflow::Workflow;
+use tarn_engine::{Engine, drive};
+use tarn_ports::{Journal, JournalError, Record};
+use tarn_sim::{Estimates, Simulation};
+
+pub const MB: u64 = 1_000_000;
+
+/// Records in memory.
+#[derive(Default)]
+pub struct Memory(pub Vec<Record>);
+
+impl Journal for Memory {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        self.0.extend_from_slice(records);
+        Ok(())
+    }
+}
+
+pub fn workflow(text: &str) -> Workflow {
+    let parsed = tarn_flow::parse("test.toml", text, &PathBuf::from("/w"));
+    let mut parsed = parsed.unwrap_or_else(|e| panic!("{:?}", e.problems()));
+    parsed.finish_codes(&|_| None);
+    parsed.workflow.clone()
+}
+
+/// `nodes` nodes on one host, each with `cores` cores and tiers of the given capacities (fast to slow).
+pub fn cluster(nodes: u32, cores: u32, tiers: &[u64]) -> Cluster {
+    let tier = |i: usize, capacity: u64| Tier {
+        name: ["fast", "slow", "slower"][i].into(),
+        root: PathBuf::from("/tier"),
+        capacity,
+        read: 1000 * MB / (1 + i as u64 * 4),
+        write: 1000 * MB / (1 + i as u64 * 4),
+    };
+    let node = |i: u32| Node {
+        name: format!("node{i}"),
+        host: 0,
+        cores,
+        memory: 1 << 40,
+        gpus: 0,
+        tiers: tiers.iter().enumerate().map(|(i, c)| tier(i, *c)).collect(),
+    };
+    Cluster {
+        hosts: vec![Host {
+            name: "host".into(),
+            cores: nodes * cores,
+            memory: 1 << 40,
+        }],
+        nodes: (0..nodes).map(node).collect(),
+        external: Link {
+            read: 100 * MB,
+            write: 100 * MB,
+            latency: 0,
+            streams: 4,
+            emulated: false,
+        },
+        peer: Link {
+            read: 1000 * MB,
+            write: 1000 * MB,
+            latency: 0,
+            streams: 4,
+            emulated: false,
+        },
+    }
+}
+
+pub fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Start {
+    Start {
+        run: "test-1".into(),
+        workspace: "test".into(),
+        wall: 0,
+        workflow,
+        cluster,
+        options: Options {
+            policy,
+            verify: Verify::Copy,
+        },
+        prior: Vec::<PriorInstance>::new(),
+        prior_dest: Vec::new(),
+    }
+}
+
+/// A source of `entries` entries of `bytes` each, or of one part.
+pub fn source(entries: Option<u64>, bytes: u64) -> Vec<PartInfo> {
+    let part = |seq: u32, class| PartInfo {
+        seq,
+        class,
+        bytes,
+        stored: bytes,
+        files: 1,
+        hash: None,
+        key: StoreKey(format!("src.{seq}")),
+    };
+    match entries {
+        None => vec![part(0, PartClass::Whole)],
+        Some(n) => (0..n as u32).map(|i| part(i, PartClass::Entry(format!("e{i:03}")))).collect(),
+    }
+}
+
+/// Steps run for a second and write `bytes`.
+pub fn estimates(bytes: u64) -> Estimates {
+    Estimates {
+        run_time: Box::new(|_| SECOND),
+        output: Box::new(move |_, _| vec![tarn_sim::SimEntry::file("out", bytes)]),
+        block: 1,
+        ..Estimates::default()
+    }
+}
+
+pub struct Played {
+    pub outcome: Outcome,
+    pub records: Vec<Record>,
+    pub sim: Simulation,
+}
+
+pub fn play(start: &Start, estimates: Estimates) -> Played {
+    play_in(start, Simulation::new(start, estimates))
+}
+
+pub fn play_in(start: &Start, mut sim: Simulation) -> Played {
+    let mut journal = Memory::default();
+    let first = Event::Started(Box::new(start.clone()));
+    let outcome = drive(&mut Engine::new(), &mut sim, &mut journal, first, 0, &mut |_| {}).expect("the loop");
+    Played {
+        outcome,
+        records: journal.0,
+        sim,
+    }
+}
+
+impl Played {
+    pub fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.records.iter().flat_map(|r| &r.actions)
+    }
+
+    pub fn runs(&self) -> Vec<&Run> {
+        self.actions()
+            .filter_map(|a| match &a.what {
+                Do::Run(r) => Some(&**r),
+                _ => None,
+            })
+            .collect()
+    }
+
+    pub fn runs_of(&self, step: u32) -> usize {
+        self.runs().iter().filter(|r| r.instance.step.0 == step).count()
+    }
+
+    /// Bytes that arrived, by kind.
+    pub fn moved(&self, kind: TransferKind) -> u64 {
+        let mut history = tarn_base::history::History::new();
+        for r in &self.records {
+            history.apply(r.now, &r.event, &r.actions);
+        }
+        history.moved().get(&kind).copied().unwrap_or(0)
+    }
+
+    pub fn reasons(&self) -> impl Iterator<Item = &Reason> {
+        self.actions().map(|a| &a.why)
+    }
+
+    pub fn position(&self, test: impl Fn(&Action) -> bool) -> Option<usize> {
+        self.actions().position(test)
+    }
+
+    pub fn failure(&self) -> String {
+        let message = |r: &Reason| match r {
+            Reason::Failed { message } => Some(message.clone()),
+            _ => None,
+        };
+        self.reasons().find_map(message).unwrap_or_default()
+    }
+
+    pub fn end(&self) -> u64 {
+        self.records.last().map_or(0, |r| r.now)
+    }
+}
+
+pub fn fast(node: u32) -> Spot {
+    Spot {
+        node: NodeId(node),
+        tier: TierId(0),
+    }
+}
+
+pub fn data(i: u32) -> DataId {
+    DataId(i)
+}
+
+pub fn instance(step: u32, index: u32) -> InstanceId {
+    InstanceId {
+        step: tarn_base::id::StepId(step),
+        index,
+    }
+}

@@ -1,0 +1,183 @@
+//! What the two policies do with small workflows: exact bytes, exact runs.
+
+mod common;
+use common::*;
+use tarn_base::action::{Do, Outcome};
+use tarn_base::event::Policy;
+use tarn_base::part::TransferKind;
+use tarn_base::reason::Reason;
+
+const PIPELINE: &str = r#"
+name = "pipe"
+external = "/ext"
+[data.raw]
+source = "/src"
+[data.mid]
+[data.out]
+dest = "/out"
+[[step]]
+name = "a"
+run = "a"
+in = "raw"
+out = "mid"
+[[step]]
+name = "b"
+run = "b"
+in = "mid"
+out = "out"
+"#;
+
+fn pipeline(policy: Policy) -> Played {
+    let s = start(workflow(PIPELINE), cluster(2, 1, &[1000 * MB]), policy);
+    let mut e = estimates(20 * MB);
+    e.sources.insert(data(0), Ok(source(None, 100 * MB)));
+    play(&s, e)
+}
+
+#[test]
+fn data_policy_keeps_the_edge_local() {
+    let p = pipeline(Policy::Data);
+    assert_eq!(p.outcome, Outcome::Done);
+    assert_eq!(p.moved(TransferKind::ExternalIn), 100 * MB);
+    assert_eq!(p.moved(TransferKind::ExternalOut), 20 * MB);
+    assert_eq!(p.moved(TransferKind::Peer), 0);
+    assert_eq!(p.runs().len(), 2);
+    assert_eq!(p.runs()[0].nodes, p.runs()[1].nodes, "the second step goes to its data");
+    assert_eq!((p.sim.used(fast(0)), p.sim.used(fast(1))), (0, 0), "nothing is left behind");
+}
+
+#[test]
+fn stage_through_sends_every_edge_out_and_back() {
+    let p = pipeline(Policy::StageThrough);
+    assert_eq!(p.outcome, Outcome::Done);
+    assert_eq!(p.moved(TransferKind::ExternalIn), 120 * MB);
+    assert_eq!(p.moved(TransferKind::ExternalOut), 40 * MB);
+    assert!(p.end() > pipeline(Policy::Data).end());
+    assert_eq!((p.sim.used(fast(0)), p.sim.used(fast(1))), (0, 0));
+}
+
+#[test]
+fn foreach_spreads_and_reads_each_entry_once() {
+    let text = r#"
+name = "fan"
+[data.raw]
+source = "/src"
+[data.proj]
+[data.sum]
+dest = "/sum"
+[[step]]
+name = "project"
+run = "p"
+foreach = "raw/*"
+in = "raw/{item}"
+out = "proj"
+[[step]]
+name = "add"
+run = "a"
+in = "proj"
+out = "sum"
+"#;
+    let s = start(workflow(text), cluster(4, 1, &[1000 * MB]), Policy::Data);
+    let mut e = estimates(MB);
+    e.sources.insert(data(0), Ok(source(Some(16), 10 * MB)));
+    let p = play(&s, e);
+    assert_eq!(p.outcome, Outcome::Done);
+    assert_eq!(p.runs_of(0), 16);
+    assert_eq!(p.moved(TransferKind::ExternalIn), 160 * MB);
+    assert_eq!(p.moved(TransferKind::ExternalOut), MB);
+    let nodes: std::collections::BTreeSet<_> = p.runs().iter().filter(|r| r.instance.step.0 == 0).map(|r| r.nodes[0].node).collect();
+    assert_eq!(nodes.len(), 4, "all nodes work");
+    assert!(p.moved(TransferKind::Peer) <= 12 * MB, "the gather fetches only what lies elsewhere");
+}
+
+#[test]
+fn a_workflow_without_edges_runs_side_by_side() {
+    let steps: String = (0..6).map(|i| format!("[[step]]\nname = \"s{i}\"\nrun = \"x\"\n")).collect();
+    let s = start(workflow(&format!("name = \"w\"\n{steps}")), cluster(3, 1, &[MB]), Policy::Data);
+    let p = play(&s, estimates(1));
+    assert_eq!(p.outcome, Outcome::Done);
+    assert_eq!(p.end(), 2 * tarn_base::units::SECOND, "six steps of a second on three cores");
+}
+
+#[test]
+fn after_orders_steps_without_data() {
+    let text = "name = \"w\"\n[[step]]\nname = \"second\"\nrun = \"x\"\nafter = [\"first\"]\n[[step]]\nname = \"first\"\nrun = \"x\"\n";
+    let s = start(workflow(text), cluster(2, 1, &[MB]), Policy::Data);
+    let p = play(&s, estimates(1));
+    let order: Vec<_> = p.runs().iter().map(|r| r.instance.step.0).collect();
+    assert_eq!(order, [1, 0]);
+    assert_eq!(p.end(), 2 * tarn_base::units::SECOND);
+}
+
+#[test]
+fn the_hosts_cap_keeps_the_sum_honest() {
+    let text = "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nforeach = [\"a\",\"b\",\"c\",\"d\"]\n";
+    let mut c = cluster(4, 1, &[MB]);
+    c.hosts[0].cores = 2;
+    let p = play(&start(workflow(text), c, Policy::Data), estimates(1));
+    assert_eq!(p.end(), 2 * tarn_base::units::SECOND, "four instances, two real cores");
+}
+
+#[test]
+fn scatter_sends_each_rank_to_its_node_and_the_rest_everywhere() {
+    let text = r#"
+name = "foam"
+[data.case]
+scatter = "processor{rank}"
+[data.result]
+dest = "/out"
+[[step]]
+name = "decompose"
+run = "d"
+out = "case"
+[[step]]
+name = "solve"
+nodes = 2
+tasks = 4
+run = "s"
+inout = "case:scatter"
+[[step]]
+name = "gather"
+run = "g"
+in = "case:gather"
+out = "result"
+"#;
+    let s = start(workflow(text), cluster(2, 4, &[1000 * MB]), Policy::Data);
+    let mut e = estimates(MB);
+    e.output = Box::new(|i, d| {
+        if d.0 == 1 {
+            return vec![tarn_sim::SimEntry::file("r", MB)];
+        }
+        let _ = i;
+        let mut all: Vec<_> = (0..4).map(|r| tarn_sim::SimEntry::file(format!("processor{r}"), 10 * MB)).collect();
+        all.push(tarn_sim::SimEntry::file("system", MB));
+        all
+    });
+    let p = play(&s, e);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    let solve = p.runs().into_iter().find(|r| r.instance.step.0 == 1).expect("it ran");
+    assert_eq!(solve.nodes.len(), 2);
+    assert_eq!(solve.views[0].iter().map(Vec::len).collect::<Vec<_>>(), [3, 3], "two ranks and the rest on each");
+    assert!(p.actions().any(|a| matches!((&a.what, &a.why), (Do::Transfer(_), Reason::FetchPeer { .. }))));
+}
+
+#[test]
+fn copies_are_made_on_other_nodes() {
+    let text = "name = \"w\"\n[data.d]\ncopies = 2\nkeep = \"workflow\"\n[data.e]\ndest = \"/e\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"d\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nin = \"d\"\nout = \"e\"\n";
+    let p = play(&start(workflow(text), cluster(2, 1, &[100 * MB]), Policy::Data), estimates(MB));
+    assert_eq!(p.outcome, Outcome::Done);
+    assert_eq!(p.moved(TransferKind::Peer), MB);
+    assert!(p.reasons().any(|r| matches!(r, Reason::Copies { wanted: 2 })));
+}
+
+#[test]
+fn what_can_never_fit_is_refused_before_anything_moves() {
+    let s = start(workflow(PIPELINE), cluster(2, 1, &[50 * MB]), Policy::Data);
+    let mut e = estimates(MB);
+    e.sources.insert(data(0), Ok(source(None, 100 * MB)));
+    let p = play(&s, e);
+    assert_eq!(p.outcome, Outcome::Failed);
+    assert!(p.failure().contains("no tier holds more"), "{}", p.failure());
+    assert_eq!(p.moved(TransferKind::ExternalIn), 0);
+    assert!(p.runs().is_empty());
+}

@@ -1,0 +1,191 @@
+//! A full tier: wait, evict, demote, drain, promote; each in its order, bytes asserted.
+
+mod common;
+use common::*;
+use tarn_base::action::{Do, Outcome};
+use tarn_base::event::Policy;
+use tarn_base::part::{Place, TransferKind};
+use tarn_base::reason::Reason;
+
+/// Datasets a, b, c, ... of 40 MB each are made one after the other and all read at the end.
+fn hoarder(count: usize, tiers: &[u64], external: bool) -> Played {
+    let mut text = String::from("name = \"w\"\n");
+    if external {
+        text += "external = \"/ext\"\n";
+    }
+    for i in 0..count {
+        text += &format!("[data.d{i}]\nsize = \"40 MB\"\n[data.r{i}]\ndest = \"/r{i}\"\nsize = \"1 MB\"\n");
+    }
+    for i in 0..count {
+        let after = if i > 0 { format!("after = [\"make{}\"]\n", i - 1) } else { String::new() };
+        text += &format!("[[step]]\nname = \"make{i}\"\nrun = \"x\"\nout = \"d{i}\"\n{after}");
+    }
+    for i in 0..count {
+        let after = if i > 0 { format!("use{}", i - 1) } else { format!("make{}", count - 1) };
+        text += &format!("[[step]]\nname = \"use{i}\"\nrun = \"x\"\nin = \"d{i}\"\nout = \"r{i}\"\nafter = [\"{after}\"]\n");
+    }
+    let s = start(workflow(&text), cluster(1, 1, tiers), Policy::Data);
+    let mut e = estimates(0);
+    e.output = Box::new(|_, d| {
+        let bytes = if d.0 % 2 == 0 { 40 * MB } else { MB };
+        vec![tarn_sim::SimEntry::file("out", bytes)]
+    });
+    play(&s, e)
+}
+
+#[test]
+fn demoted_to_the_slower_tier_and_promoted_before_use() {
+    let p = hoarder(3, &[100 * MB, 1000 * MB], false);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    assert_eq!(p.moved(TransferKind::Demote), 40 * MB);
+    assert_eq!(p.moved(TransferKind::Promote), 40 * MB);
+    assert_eq!(p.moved(TransferKind::ExternalOut), 3 * MB);
+    assert!(p.sim.peak(fast(0)) <= 100 * MB);
+}
+
+#[test]
+fn drained_when_every_tier_is_full() {
+    let p = hoarder(4, &[100 * MB, 50 * MB], true);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    assert_eq!(p.moved(TransferKind::Demote), 40 * MB);
+    assert_eq!(p.moved(TransferKind::ExternalOut), 40 * MB + 4 * MB);
+    let first = |test: fn(&Reason) -> bool| p.position(|a| test(&a.why)).expect("it happened");
+    let demoted = first(|r| matches!(r, Reason::DemoteForRoom { .. }));
+    let drained = first(|r| matches!(r, Reason::DrainForRoom { .. }));
+    assert!(demoted < drained);
+    assert!(p.sim.peak(fast(0)) <= 100 * MB);
+}
+
+#[test]
+fn without_a_way_out_it_says_what_is_missing() {
+    let p = hoarder(4, &[100 * MB], false);
+    assert_eq!(p.outcome, Outcome::Failed);
+    let text = p.failure();
+    assert!(text.contains("can be freed") && text.contains("external"), "{text}");
+}
+
+/// One node, one fast tier of 100 MB, a slow one of 60 MB: fills it and sees wait, evict, demote, drain and
+/// promote happen in this order.
+#[test]
+fn each_remedy_in_its_order() {
+    let text = r#"
+name = "w"
+external = "/ext"
+[data.src]
+source = "/src"
+[data.a]
+size = "40 MB"
+[data.b]
+size = "40 MB"
+[data.c]
+size = "40 MB"
+[data.d]
+size = "40 MB"
+[data.last]
+dest = "/last"
+size = "1 MB"
+[[step]]
+name = "first"
+run = "x"
+in = "src"
+out = "a"
+[[step]]
+name = "second"
+run = "x"
+out = "b"
+after = ["first"]
+[[step]]
+name = "third"
+run = "x"
+out = "c"
+after = ["second"]
+[[step]]
+name = "fourth"
+run = "x"
+out = "d"
+after = ["third"]
+[[step]]
+name = "last"
+run = "x"
+in = ["src", "a"]
+out = "last"
+after = ["fourth"]
+[[step]]
+name = "rest"
+run = "x"
+in = ["b", "c"]
+after = ["last"]
+[[step]]
+name = "end"
+run = "x"
+in = "d"
+after = ["rest"]
+"#;
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB, 60 * MB]), Policy::Data);
+    let mut e = estimates(0);
+    e.sources.insert(data(0), Ok(source(None, 30 * MB)));
+    e.output = Box::new(|_, d| {
+        let bytes = if d.0 == 5 { MB } else { 40 * MB };
+        vec![tarn_sim::SimEntry::file("out", bytes)]
+    });
+    let p = play(&s, e);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    let at = |test: fn(&Reason) -> bool| p.position(|a| test(&a.why)).expect("it happened");
+    let evicted = at(|r| matches!(r, Reason::EvictForRoom { .. }));
+    let demoted = at(|r| matches!(r, Reason::DemoteForRoom { .. }));
+    let drained = at(|r| matches!(r, Reason::DrainForRoom { .. }));
+    let promoted = at(|r| matches!(r, Reason::PromoteForUse { .. }));
+    assert!(evicted < demoted && demoted < drained && drained < promoted);
+    let gone = p.actions().nth(evicted).expect("there");
+    assert!(matches!(&gone.what, Do::Evict { part, .. } if part.data == data(0)), "the source can be read again");
+    assert_eq!(p.moved(TransferKind::ExternalIn), 60 * MB + p.moved(TransferKind::ExternalOut) - MB);
+    assert!(p.sim.peak(fast(0)) <= 100 * MB);
+}
+
+#[test]
+fn it_waits_when_what_runs_will_free_enough() {
+    let text = r#"
+name = "w"
+[data.big]
+size = "80 MB"
+[data.r]
+dest = "/r"
+size = "1 MB"
+[data.other]
+size = "60 MB"
+dest = "/o"
+[[step]]
+name = "make"
+run = "x"
+out = "big"
+[[step]]
+name = "use"
+run = "x"
+in = "big"
+out = "r"
+[[step]]
+name = "other"
+run = "x"
+out = "other"
+after = ["make"]
+"#;
+    let s = start(workflow(text), cluster(1, 2, &[100 * MB, 1000 * MB]), Policy::Data);
+    let mut e = estimates(0);
+    e.output = Box::new(|_, d| vec![tarn_sim::SimEntry::file("out", [80 * MB, MB, 60 * MB][d.at()])]);
+    let p = play(&s, e);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    assert!(p.reasons().any(|r| matches!(r, Reason::WaitForRoom { .. })));
+    assert_eq!(p.moved(TransferKind::Demote), 0, "waiting was enough");
+    assert!(p.sim.peak(fast(0)) <= 100 * MB);
+}
+
+#[test]
+fn replicas_never_exceed_a_tier_at_any_time() {
+    for size in [90, 100, 130, 200, 300] {
+        let p = hoarder(5, &[size * MB, 90 * MB, 100 * MB], true);
+        assert_eq!(p.outcome, Outcome::Done, "{size}: {}", p.failure());
+        assert!(p.sim.peak(fast(0)) <= size * MB);
+        let there = |r: &tarn_ports::Record| r.actions.iter().any(|a| matches!(&a.what, Do::Transfer(t) if t.to == Place::Source));
+        assert!(!p.records.iter().any(there));
+    }
+}

@@ -1,0 +1,235 @@
+//! What the machine must have, checked before anything starts.
+
+use crate::diag::{Code, Finding, Findings, Rejected, quoted};
+use crate::parsed::{Parsed, StepSpans};
+use crate::room::{Rooms, check_room};
+use crate::suggest::did_you_mean;
+use miette::SourceSpan;
+use std::collections::BTreeSet;
+use tarn_base::cluster::{Cluster, Node};
+use tarn_base::units::Bytes;
+use tarn_base::workflow::Step;
+
+/// What a way of running can do.
+#[derive(Debug, Clone)]
+pub struct Abilities {
+    /// Whether a step can run on several nodes; if not, why not.
+    pub multi_node: Result<(), String>,
+}
+
+/// Checks that a cluster can run the workflow: nodes, cores, memory, GPUs, tiers, room where it is certain that there
+/// is too little, and distributions.
+///
+/// # Errors
+/// All that it lacks.
+pub fn check_cluster(parsed: &Parsed, cluster: &Cluster, abilities: &Abilities) -> Result<(), Rejected> {
+    let mut out = Findings::new(parsed.source.clone());
+    let tiers: BTreeSet<&str> = cluster.nodes.iter().flat_map(|n| &n.tiers).map(|t| t.name.as_str()).collect();
+    for (dataset, spans) in parsed.workflow.data.iter().zip(&parsed.spans.data) {
+        if let Some(span) = spans.copies
+            && dataset.copies as usize > cluster.nodes.len()
+        {
+            let what = format!("dataset {} wants {} copies", quoted(&dataset.name), dataset.copies);
+            out.add(too_few_nodes(what, span, cluster.nodes.len()));
+        }
+        if let (Some(tier), Some(span)) = (&dataset.tier, spans.tier)
+            && !tiers.contains(tier.as_str())
+        {
+            out.add(unknown_tier(&format!("dataset {}", quoted(&dataset.name)), tier, span, &tiers));
+        }
+    }
+    let rooms = Rooms::new(parsed, cluster);
+    // Most steps of a large workflow ask for the same: what is known to fit is not tried again.
+    let mut fitting = BTreeSet::new();
+    for (step, spans) in parsed.workflow.steps.iter().zip(&parsed.spans.steps) {
+        let shape = (step.nodes, step.cores, step.memory, step.gpus, &step.tier);
+        if !fitting.contains(&shape) && check_step(&mut out, step, spans, cluster, &tiers) {
+            fitting.insert(shape);
+        }
+        check_abilities(&mut out, step, spans, abilities);
+        check_room(&mut out, parsed, step, spans, &rooms);
+    }
+    match out.is_empty() {
+        true => Ok(()),
+        false => Err(out.into_rejected()),
+    }
+}
+
+fn too_few_nodes(what: String, span: SourceSpan, there: usize) -> Finding {
+    Finding::error(Code::TooFewNodes, format!("{what}; there {}", are(there, "node")))
+        .at(span, "more than there are")
+        .help("lower it, or run with more nodes")
+}
+
+fn are(n: usize, noun: &str) -> String {
+    match n {
+        0 => format!("is no {noun}"),
+        1 => format!("is 1 {noun}"),
+        n => format!("are {n} {noun}s"),
+    }
+}
+
+fn unknown_tier(what: &str, tier: &str, span: SourceSpan, tiers: &BTreeSet<&str>) -> Finding {
+    let known = || match tiers.is_empty() {
+        true => "no node has a tier".to_owned(),
+        false => format!("the tiers are {}", tiers.iter().copied().collect::<Vec<_>>().join(", ")),
+    };
+    Finding::error(Code::UnknownTier, format!("{what} wants tier {}, which no node has", quoted(tier)))
+        .at(span, "not a tier of this cluster")
+        .help(did_you_mean(tier, tiers.iter().copied()).unwrap_or_else(known))
+}
+
+/// One thing that every node of a step must have.
+struct Want<'s> {
+    code: Code,
+    span: Option<SourceSpan>,
+    /// What is wanted, in words.
+    text: String,
+    /// The most that a node has, in words.
+    most: String,
+    has: Box<dyn Fn(&Node) -> bool + 's>,
+}
+
+fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'s>> {
+    let most = |of: fn(&Node) -> u64| cluster.nodes.iter().map(of).max().unwrap_or(0);
+    let mut wants = vec![
+        Want {
+            code: Code::TooFewCores,
+            span: spans.cores,
+            text: format!("{} cores", step.cores),
+            most: format!("the largest node offers {}", most(|n| u64::from(n.cores))),
+            has: Box::new(|n| n.cores >= step.cores),
+        },
+        Want {
+            code: Code::TooLittleMemory,
+            span: spans.memory,
+            text: format!("{} of memory", Bytes(step.memory)),
+            most: format!("the largest node offers {}", Bytes(most(|n| n.memory))),
+            has: Box::new(|n| n.memory >= step.memory),
+        },
+        Want {
+            code: Code::TooFewGpus,
+            span: spans.gpus,
+            text: format!("{} GPUs", step.gpus),
+            most: format!("the largest node has {}", most(|n| u64::from(n.gpus))),
+            has: Box::new(|n| n.gpus >= step.gpus),
+        },
+    ];
+    if let Some(tier) = &step.tier {
+        wants.push(Want {
+            code: Code::UnknownTier,
+            span: spans.tier,
+            text: format!("tier {}", quoted(tier)),
+            most: "not every node has it".into(),
+            has: Box::new(move |n| n.tiers.iter().any(|t| t.name == *tier)),
+        });
+    }
+    wants
+}
+
+/// Whether enough nodes have what a step wants.
+fn check_step(out: &mut Findings, step: &Step, spans: &StepSpans, cluster: &Cluster, tiers: &BTreeSet<&str>) -> bool {
+    let what = format!("step {}", quoted(&step.name));
+    let nodes = step.nodes as usize;
+    if nodes > cluster.nodes.len() {
+        let span = spans.nodes.unwrap_or(spans.name);
+        out.add(too_few_nodes(format!("{what} wants {nodes} nodes"), span, cluster.nodes.len()));
+        return false;
+    }
+    if let (Some(tier), Some(span)) = (&step.tier, spans.tier)
+        && !tiers.contains(tier.as_str())
+    {
+        out.add(unknown_tier(&what, tier, span, tiers));
+        return false;
+    }
+    let wants = wants(step, spans, cluster);
+    let mut lacking = false;
+    for want in &wants {
+        let enough = cluster.nodes.iter().filter(|n| (want.has)(n)).count();
+        if enough < nodes {
+            lacking = true;
+            let on = if nodes == 1 { "a node".to_owned() } else { format!("each of {nodes} nodes") };
+            out.add(
+                Finding::error(want.code, format!("{what} wants {} on {on}; {}", want.text, want.most))
+                    .at(want.span.unwrap_or(spans.name), format!("{enough} of {nodes} nodes have it"))
+                    .help("lower it, or run with other nodes; `tarn nodes` lists what they offer"),
+            );
+        }
+    }
+    !lacking && check_together(out, &what, step, spans, cluster, &wants)
+}
+
+/// All wants on the same nodes, and within the sum of the hosts that they share.
+fn check_together(
+    out: &mut Findings,
+    what: &str,
+    step: &Step,
+    spans: &StepSpans,
+    cluster: &Cluster,
+    wants: &[Want<'_>],
+) -> bool {
+    let mut fit = vec![0u64; cluster.hosts.len()];
+    let mut nodes = 0u64;
+    for node in cluster.nodes.iter().filter(|n| wants.iter().all(|w| (w.has)(n))) {
+        nodes += 1;
+        if let Some(host) = fit.get_mut(node.host as usize) {
+            *host += 1;
+        }
+    }
+    let text = wants.iter().map(|w| w.text.clone()).collect::<Vec<_>>().join(", ");
+    let wanted = u64::from(step.nodes);
+    let span = spans.nodes.unwrap_or(spans.name);
+    if nodes < wanted {
+        out.add(
+            Finding::error(Code::TooFewNodes, format!("{what} wants {wanted} nodes with {text}; there {}", are(nodes as usize, "such node")))
+                .at(span, "too few nodes have all of it")
+                .help("lower what it wants, or run with other nodes; `tarn nodes` lists what they offer"),
+        );
+        return false;
+    }
+    // A host runs at most so many of these at once as its cores and memory allow, however many nodes it plays.
+    let at_once: u64 = cluster
+        .hosts
+        .iter()
+        .zip(fit)
+        .map(|(host, nodes)| {
+            let cores = u64::from(host.cores / step.cores.max(1));
+            let memory = host.memory.checked_div(step.memory).unwrap_or(u64::MAX);
+            nodes.min(cores).min(memory)
+        })
+        .sum();
+    if at_once < wanted {
+        out.add(
+            Finding::error(
+                Code::TooFewNodes,
+                format!("{what} wants {wanted} nodes with {text} at once; their hosts can run {at_once} at once"),
+            )
+            .at(span, "these nodes share hosts with too few cores or too little memory")
+            .help("lower `nodes`, `cores` or `memory`, or run on a larger machine"),
+        );
+    }
+    at_once >= wanted
+}
+
+fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities: &Abilities) {
+    let what = format!("step {}", quoted(&step.name));
+    if let (true, Err(why)) = (step.nodes > 1, &abilities.multi_node) {
+        out.add(
+            Finding::error(Code::NoMultiNode, format!("{what} wants {} nodes, which this way of running does not give: {why}", step.nodes))
+                .at(spans.nodes.unwrap_or(spans.name), "several nodes")
+                .help("set `nodes = 1`, or run where this is possible; `tarn doctor` says what this machine offers"),
+        );
+    }
+    for (span, shared) in &spans.uses {
+        if *shared {
+            out.add(
+                Finding::error(
+                    Code::NoShared,
+                    format!("{what} wants a shared dataset: this needs a shared-namespace provider, which this way of running does not give"),
+                )
+                .at(*span, "`shared`")
+                .help("use `broadcast` for what is only read, `scatter` for what each rank writes to its own part"),
+            );
+        }
+    }
+}

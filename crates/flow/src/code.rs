@@ -1,0 +1,190 @@
+//! What makes a step the same step: the part of its identity that the workflow file and its scripts decide.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use tarn_base::hash::{Hash, Hasher};
+use tarn_base::workflow::{Distribution, Foreach, Partition, Role, Step, Use, Workflow};
+
+/// Quotes in quotes that are looked into: `sh -c "ssh host 'a.sh'"` has two.
+const MAX_NESTING: u32 = 4;
+
+/// The hash of everything in a step, beside its inputs, that decides its result: `run`, `prelude`, the bytes of the
+/// files of the workflow's folder that their words name, `env`, `nodes`, `tasks`, the kind of its `foreach`, and its
+/// uses with distribution, rule and division. `read_script` gives the bytes of a regular file or `None`.
+pub fn code_hash(workflow: &Workflow, step: &Step, read_script: &dyn Fn(&Path) -> Option<Vec<u8>>) -> Hash {
+    hash(workflow, step, &mut |path| read_script(path).map(|bytes| Hash::of(&bytes)))
+}
+
+/// The hashes of all steps; every script is read once.
+pub(crate) fn all(workflow: &Workflow, read_script: &dyn Fn(&Path) -> Option<Vec<u8>>) -> Vec<Hash> {
+    let mut known: BTreeMap<PathBuf, Option<Hash>> = BTreeMap::new();
+    let mut script = |path: &Path| match known.get(path) {
+        Some(hash) => *hash,
+        None => {
+            let hash = read_script(path).map(|bytes| Hash::of(&bytes));
+            known.insert(path.to_owned(), hash);
+            hash
+        }
+    };
+    workflow.steps.iter().map(|step| hash(workflow, step, &mut script)).collect()
+}
+
+fn hash(workflow: &Workflow, step: &Step, script: &mut dyn FnMut(&Path) -> Option<Hash>) -> Hash {
+    let mut h = Hasher::new();
+    h.field(b"tarn step code 1").field(step.run.as_bytes());
+    h.field(if step.prelude.is_some() { b"prelude" } else { b"none" });
+    h.field(step.prelude.as_deref().unwrap_or_default().as_bytes());
+    h.number(step.env.len() as u64);
+    for (name, value) in &step.env {
+        h.field(name.as_bytes()).field(value.as_bytes());
+    }
+    h.number(u64::from(step.nodes)).number(u64::from(step.tasks));
+    h.field(match &step.foreach {
+        None => b"once",
+        Some(Foreach::Values(_)) => b"values",
+        Some(Foreach::Entries { .. }) => b"entries",
+    });
+    h.number(step.uses.len() as u64);
+    for used in &step.uses {
+        add_use(&mut h, workflow, used);
+    }
+    for word in words(step) {
+        if let Some(hash) = script(&workflow.folder.join(&word)) {
+            h.field(word.as_bytes()).field(&hash.0.to_le_bytes());
+        }
+    }
+    h.finish()
+}
+
+fn add_use(h: &mut Hasher, workflow: &Workflow, used: &Use) {
+    let data = workflow.dataset(used.data);
+    h.field(data.name.as_bytes());
+    h.field(match used.role {
+        Role::In => b"in",
+        Role::Out => b"out",
+        Role::Inout => b"inout",
+    });
+    h.field(match used.distribution {
+        Distribution::Single => b"single",
+        Distribution::Scatter => b"scatter",
+        Distribution::Broadcast => b"broadcast",
+    });
+    h.field(if used.entry.is_some() { b"entry" } else { b"whole" });
+    h.field(used.entry.as_deref().unwrap_or_default().as_bytes());
+    // What it makes is stored by parts: divided otherwise, it is not the same output.
+    let partition = used.makes.map(|_| data.partition);
+    h.field(match partition {
+        None => b"read",
+        Some(Partition::Whole) => b"whole",
+        Some(Partition::Entries) => b"entries",
+        Some(Partition::Ranks) => b"ranks",
+    });
+    let by_rule = used.distribution == Distribution::Scatter || partition == Some(Partition::Ranks);
+    let rule = data.scatter.as_ref().filter(|_| by_rule);
+    h.field(rule.map_or("", |r| r.as_str()).as_bytes());
+}
+
+/// The words of `run` and `prelude` that may name a file of the workflow's folder: in order, each once.
+fn words(step: &Step) -> Vec<String> {
+    let mut found = Vec::new();
+    for text in step.prelude.iter().chain([&step.run]) {
+        split(text, 0, &mut found);
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    found.retain(|word| is_inside(word) && seen.insert(word.clone()));
+    found
+}
+
+/// A relative path without anything that a shell would expand.
+fn is_inside(word: &str) -> bool {
+    let expands = word.contains(['$', '`', '*', '?', '[', '\0']) || word.starts_with('~');
+    let mut components = Path::new(word).components();
+    !expands && components.any(|c| matches!(c, Component::Normal(_))) && !Path::new(word).is_absolute()
+}
+
+/// Splits as a shell does, near enough to find file names: quotes, escapes, comments, operators; the text of
+/// `name=text` and what stands in quotes is looked at again. A word too many does no harm: it names no file.
+fn split(text: &str, depth: u32, found: &mut Vec<String>) {
+    let mut word = String::new();
+    let mut letters = text.chars().peekable();
+    while let Some(c) = letters.next() {
+        match c {
+            '\\' => match letters.next() {
+                Some('\n') | None => {}
+                Some(escaped) => word.push(escaped),
+            },
+            '\'' | '"' => {
+                let inner = quote(&mut letters, c);
+                if depth < MAX_NESTING && inner.contains(|c: char| c.is_whitespace() || is_operator(c)) {
+                    split(&inner, depth + 1, found);
+                }
+                word.push_str(&inner);
+            }
+            '#' if word.is_empty() => while letters.next_if(|c| *c != '\n').is_some() {},
+            c if c.is_whitespace() || is_operator(c) => finish(&mut word, found),
+            c => word.push(c),
+        }
+    }
+    finish(&mut word, found);
+}
+
+fn is_operator(c: char) -> bool {
+    matches!(c, ';' | '|' | '&' | '(' | ')' | '<' | '>' | '`' | '{' | '}')
+}
+
+/// What stands up to the closing quote, or to the end when it is missing.
+fn quote(letters: &mut std::iter::Peekable<std::str::Chars<'_>>, close: char) -> String {
+    let mut inner = String::new();
+    while let Some(c) = letters.next() {
+        match c {
+            c if c == close => break,
+            '\\' if close == '"' => match letters.next() {
+                Some(escaped @ ('"' | '\\' | '$' | '`')) => inner.push(escaped),
+                Some('\n') | None => {}
+                Some(other) => inner.extend(['\\', other]),
+            },
+            c => inner.push(c),
+        }
+    }
+    inner
+}
+
+fn finish(word: &mut String, found: &mut Vec<String>) {
+    if let Some((_, value)) = word.split_once('=')
+        && !value.is_empty()
+    {
+        found.push(value.to_owned());
+    }
+    if !word.is_empty() {
+        found.push(std::mem::take(word));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split_all(text: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        split(text, 0, &mut found);
+        found
+    }
+
+    #[test]
+    fn splits_like_a_shell() {
+        assert_eq!(split_all("./a.sh x|b.py  'c d.sh'>e"), ["./a.sh", "x", "b.py", "c", "d.sh", "c d.sh", "e"]);
+        assert_eq!(split_all("a\\ b.sh # comment c.sh\nd"), ["a b.sh", "d"]);
+        assert_eq!(split_all("x --conf=y.cfg a#b"), ["x", "y.cfg", "--conf=y.cfg", "a#b"]);
+        assert_eq!(split_all("sh -c \"cd \\\"$X\\\" && run.sh\"")[2..5], ["cd", "$X", "run.sh"]);
+        assert_eq!(split_all("echo $(cat list.txt)"), ["echo", "$", "cat", "list.txt"]);
+        assert_eq!(split_all("open 'never closed"), ["open", "never", "closed", "never closed"]);
+    }
+
+    #[test]
+    fn only_words_that_name_files_of_the_folder() {
+        assert!(is_inside("a.sh") && is_inside("bin/a.sh") && is_inside("./a") && is_inside("../shared/a"));
+        for not in ["/bin/sh", "$X/a", "*.sh", "~/a", ".", "..", "a\0b"] {
+            assert!(!is_inside(not), "{not}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! What is wrong with a file, or worth knowing about it: with code, place, cause and hint.
+
+use miette::{Diagnostic, LabeledSpan, NamedSource, Severity, SourceCode, SourceSpan};
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+/// Problems shown of one file: a person repairs some at a time, and drawing each reads the whole file.
+pub const MAX_FINDINGS: usize = 32;
+/// Characters of the user's text that a message quotes.
+const MAX_QUOTED: usize = 80;
+
+macro_rules! codes {
+    ($($name:ident = $text:literal,)*) => {
+        /// The stable code of a finding; docs/workflow-file.md says what each means.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs)] // each is documented in docs/workflow-file.md, and a test sees to it
+        pub enum Code { $($name,)* }
+
+        impl Code {
+            /// All codes.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The code as printed.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => concat!("tarn::flow::", $text),)* }
+            }
+        }
+    };
+}
+
+codes! {
+    Syntax = "syntax",
+    TooLarge = "too_large",
+    UnknownKey = "unknown_key",
+    MissingKey = "missing_key",
+    WrongType = "wrong_type",
+    BadName = "bad_name",
+    BadUnit = "bad_unit",
+    BadValue = "bad_value",
+    BadPath = "bad_path",
+    PathOverlap = "path_overlap",
+    BadPattern = "bad_pattern",
+    DuplicateName = "duplicate_name",
+    DuplicateUse = "duplicate_use",
+    UnknownDataset = "unknown_dataset",
+    UnknownStep = "unknown_step",
+    BadDistribution = "bad_distribution",
+    NoScatterRule = "no_scatter_rule",
+    PartsClash = "parts_clash",
+    TwoProducers = "two_producers",
+    SourceAsOutput = "source_as_output",
+    NobodyMakes = "nobody_makes",
+    Cycle = "cycle",
+    BadItem = "bad_item",
+    BadForeach = "bad_foreach",
+    ReservedEnv = "reserved_env",
+    NeedsExternal = "needs_external",
+    TooFewNodes = "too_few_nodes",
+    TooFewCores = "too_few_cores",
+    TooLittleMemory = "too_little_memory",
+    TooFewGpus = "too_few_gpus",
+    UnknownTier = "unknown_tier",
+    NoRoom = "no_room",
+    NoMultiNode = "no_multi_node",
+    NoShared = "no_shared",
+    NoteNoDataEdges = "note_no_data_edges",
+    NoteUnusedData = "note_unused_data",
+    NoteUnreadOutput = "note_unread_output",
+}
+
+/// A file and its text, shared by all findings about it.
+pub(crate) type Source = Arc<NamedSource<String>>;
+
+/// One problem, or one note, with the places in the file that it is about.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    code: Code,
+    message: String,
+    labels: Vec<LabeledSpan>,
+    help: Option<String>,
+    severity: Severity,
+    source: Option<Source>,
+}
+
+/// Something worth knowing about a workflow that is accepted.
+pub type Note = Finding;
+
+impl Finding {
+    pub(crate) fn error(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            labels: Vec::new(),
+            help: None,
+            severity: Severity::Error,
+            source: None,
+        }
+    }
+
+    pub(crate) fn note(code: Code, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Advice, ..Self::error(code, message) }
+    }
+
+    /// Adds a place; the first one is the primary one.
+    pub(crate) fn at(mut self, span: SourceSpan, label: impl Into<String>) -> Self {
+        let label = Some(label.into());
+        self.labels.push(match self.labels.is_empty() {
+            true => LabeledSpan::new_primary_with_span(label, span),
+            false => LabeledSpan::new_with_span(label, span),
+        });
+        self
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The stable code.
+    pub fn kind(&self) -> Code {
+        self.code
+    }
+
+    /// What is wrong, in one sentence.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+
+    /// Line and column of the first place, counted from 1, columns in characters.
+    pub fn position(&self) -> Option<(usize, usize)> {
+        let span = self.labels.first()?.inner();
+        let content = self.source.as_ref()?.read_span(span, 0, 0).ok()?;
+        Some((content.line() + 1, content.column() + 1))
+    }
+}
+
+impl Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Finding {}
+
+impl Diagnostic for Finding {
+    fn code<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
+        Some(Box::new(self.code.as_str()))
+    }
+    fn severity(&self) -> Option<Severity> {
+        Some(self.severity)
+    }
+    fn help<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
+        self.help.as_ref().map(|h| Box::new(h) as Box<dyn Display>)
+    }
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.source.as_deref().map(|s| s as &dyn SourceCode)
+    }
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        Some(Box::new(self.labels.iter().cloned()))
+    }
+}
+
+/// A refused file: everything that is wrong with it. One problem is shown as itself, several as related ones.
+#[derive(Debug, Clone)]
+pub struct Rejected {
+    file: String,
+    problems: Vec<Finding>,
+    dropped: usize,
+}
+
+impl Rejected {
+    /// The problems, in the order of the file as far as they were found together.
+    pub fn problems(&self) -> &[Finding] {
+        &self.problems
+    }
+
+    fn only(&self) -> Option<&Finding> {
+        match self.problems.as_slice() {
+            [one] if self.dropped == 0 => Some(one),
+            _ => None,
+        }
+    }
+}
+
+impl Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(one) = self.only() {
+            return one.fmt(f);
+        }
+        let all = self.problems.len() + self.dropped;
+        write!(f, "{all} problems in {}; nothing was started", self.file)?;
+        match self.dropped {
+            0 => Ok(()),
+            _ => write!(f, " (the first {} are shown)", self.problems.len()),
+        }
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+impl Diagnostic for Rejected {
+    fn code<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
+        self.only()?.code()
+    }
+    fn severity(&self) -> Option<Severity> {
+        Some(Severity::Error)
+    }
+    fn help<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
+        self.only()?.help()
+    }
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.only()?.source_code()
+    }
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        self.only()?.labels()
+    }
+    fn related<'a>(&'a self) -> Option<Box<dyn Iterator<Item = &'a dyn Diagnostic> + 'a>> {
+        match self.only() {
+            Some(_) => None,
+            None => Some(Box::new(self.problems.iter().map(|p| p as &dyn Diagnostic))),
+        }
+    }
+}
+
+/// Collects findings while a file is checked.
+pub(crate) struct Findings {
+    source: Source,
+    problems: Vec<Finding>,
+    dropped: usize,
+    /// It could not be read what datasets there are: nothing can be said about their names.
+    pub(crate) data_broken: bool,
+    /// It could not be read who uses what: nothing can be said about versions and order.
+    pub(crate) uses_broken: bool,
+}
+
+impl Findings {
+    pub(crate) fn new(source: Source) -> Self {
+        Self { source, problems: Vec::new(), dropped: 0, data_broken: false, uses_broken: false }
+    }
+
+    pub(crate) fn add(&mut self, mut finding: Finding) {
+        if self.problems.len() == MAX_FINDINGS {
+            self.dropped += 1;
+            return;
+        }
+        finding.source = Some(self.source.clone());
+        self.problems.push(finding);
+    }
+
+    /// Adds a problem that leaves it open who uses what.
+    pub(crate) fn add_breaking(&mut self, finding: Finding) {
+        self.uses_broken = true;
+        self.add(finding);
+    }
+
+    /// A hint that takes work to find: not sought when it would not be shown.
+    pub(crate) fn suggest(&self, hint: impl FnOnce() -> Option<String>) -> Option<String> {
+        (self.problems.len() < MAX_FINDINGS).then(hint).flatten()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    pub(crate) fn note(&self, mut note: Finding) -> Note {
+        note.source = Some(self.source.clone());
+        note
+    }
+
+    /// The refusal, sorted by place, so that the file can be repaired from top to bottom.
+    pub(crate) fn into_rejected(mut self) -> Rejected {
+        self.problems.sort_by_key(|p| p.labels.first().map_or(0, LabeledSpan::offset));
+        Rejected { file: self.source.name().into(), problems: self.problems, dropped: self.dropped }
+    }
+}
+
+/// The user's text in a message: quoted, without control characters, not too long.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut shown = String::from("`");
+    for c in text.chars().take(MAX_QUOTED) {
+        match c {
+            '"' | '\'' | '\\' => shown.push(c),
+            _ => shown.extend(c.escape_debug()),
+        }
+    }
+    if text.chars().nth(MAX_QUOTED).is_some() {
+        shown.push_str("...");
+    }
+    shown.push('`');
+    shown
+}

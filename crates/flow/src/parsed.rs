@@ -1,0 +1,244 @@
+//! The stages of a check, and what comes of it.
+
+use crate::code;
+use crate::data::{self, RawData};
+use crate::diag::{Code, Finding, Findings, Note, Rejected, Source, quoted};
+use crate::item::Dist;
+use crate::notes;
+use crate::resolve::{Resolution, Resolved, resolve};
+use crate::section::{Located, NameRule, Section, value_of};
+use crate::step::{self, RawStep};
+use crate::{foreach, graph, paths};
+use miette::{NamedSource, SourceSpan};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tarn_base::bounds;
+use tarn_base::hash::Hash;
+use tarn_base::workflow::{Dataset, OnFailure, Partition, Step, Workflow};
+use toml::de::DeTable;
+
+/// A workflow file that makes sense; whether a machine can run it, [`crate::check_cluster`] says.
+#[derive(Debug, Clone)]
+pub struct Parsed {
+    /// The workflow. [`Step::code`] is 0 until [`Parsed::finish_codes`].
+    pub workflow: Workflow,
+    /// What is worth knowing about it.
+    pub notes: Vec<Note>,
+    pub(crate) source: Source,
+    pub(crate) spans: Spans,
+}
+
+/// Where the file says what a machine must have.
+#[derive(Debug, Clone)]
+pub(crate) struct Spans {
+    pub(crate) data: Vec<DataSpans>,
+    pub(crate) steps: Vec<StepSpans>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct DataSpans {
+    pub(crate) size: Option<SourceSpan>,
+    pub(crate) copies: Option<SourceSpan>,
+    pub(crate) tier: Option<SourceSpan>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct StepSpans {
+    pub(crate) name: SourceSpan,
+    pub(crate) nodes: Option<SourceSpan>,
+    pub(crate) cores: Option<SourceSpan>,
+    pub(crate) memory: Option<SourceSpan>,
+    pub(crate) gpus: Option<SourceSpan>,
+    pub(crate) tier: Option<SourceSpan>,
+    /// Of each use, and whether it asks for `shared`.
+    pub(crate) uses: Vec<(SourceSpan, bool)>,
+}
+
+impl Parsed {
+    /// Fills every [`Step::code`]. `read_script` gives the bytes of a regular file, or `None` when there is none;
+    /// it is asked once for each path.
+    pub fn finish_codes(&mut self, read_script: &dyn Fn(&Path) -> Option<Vec<u8>>) {
+        let codes = code::all(&self.workflow, read_script);
+        for (step, code) in self.workflow.steps.iter_mut().zip(codes) {
+            step.code = code;
+        }
+    }
+}
+
+const TOP_KEYS: &[&str] = &["name", "external", "data", "step"];
+const NAME: NameRule = NameRule {
+    noun: "workflow",
+    words: "a letter, then letters, digits, `_` and `-`, at most 64 bytes",
+    first: |c| c.is_ascii_alphabetic(),
+    rest: |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'),
+};
+
+/// Reads and checks the text of a workflow file. `name` is the file's name in messages, `folder` its folder, absolute:
+/// relative paths start there. Nothing is read or looked up beside the text.
+///
+/// # Errors
+/// All that is wrong with it.
+pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> {
+    if text.len() > bounds::MAX_WORKFLOW_BYTES {
+        return Err(too_large(name, text.len()));
+    }
+    let source: Source = Arc::new(NamedSource::new(name, text.to_owned()));
+    let mut out = Findings::new(source.clone());
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        out.add(syntax(&error, text));
+    }
+    if !out.is_empty() {
+        return refuse(out, name);
+    }
+    let top = Section::new(&mut out, document.get_ref(), (0, 0).into(), "the workflow", "the file's top level", TOP_KEYS);
+    top.require(&mut out, "name", "\"...\"");
+    let title = top.name(&mut out, "name", &NAME);
+    let external = top.path(&mut out, "external", folder);
+    let data = data::read(&mut out, &top, folder);
+    let steps = step::read(&mut out, &top);
+    for step in &steps {
+        foreach::check(&mut out, step);
+    }
+    if external.is_some() || top.get("external").is_none() {
+        check_drains(&mut out, &data, external.is_some());
+    }
+    paths::check(&mut out, &data, external.as_ref(), folder);
+    let resolution = resolve(&mut out, &data, &steps);
+    if let Some(resolution) = &resolution {
+        graph::check(&mut out, &data, &steps, &resolution.edges);
+    }
+    match (resolution, title) {
+        (Some(resolution), Some(title)) if out.is_empty() => {
+            let spans = spans(&data, &steps);
+            let places: Vec<SourceSpan> = data.iter().map(|d| d.name.span).collect();
+            let workflow = assemble(title.value, external.map(|e| e.value), folder, data, steps, resolution);
+            let notes = notes::notes(&workflow, &places, &spans).into_iter().map(|n| out.note(n)).collect();
+            Ok(Parsed { workflow, notes, source, spans })
+        }
+        _ => refuse(out, name),
+    }
+}
+
+/// The refusal. Every way here has reported a problem; should one not have, the file is refused all the same.
+fn refuse(mut out: Findings, name: &str) -> Result<Parsed, Rejected> {
+    if out.is_empty() {
+        out.add(
+            Finding::error(Code::Syntax, format!("{} cannot be understood", quoted(name)))
+                .help("this is a mistake of tarn's: please report it with the file"),
+        );
+    }
+    Err(out.into_rejected())
+}
+
+fn too_large(name: &str, bytes: usize) -> Rejected {
+    // The text is not kept: nothing in it is pointed at.
+    let mut out = Findings::new(Arc::new(NamedSource::new(name, String::new())));
+    out.add(
+        Finding::error(Code::TooLarge, format!("the workflow file has {bytes} bytes"))
+            .help(format!("at most {} are read; write steps that differ in one value as one `foreach` step", bounds::MAX_WORKFLOW_BYTES)),
+    );
+    out.into_rejected()
+}
+
+fn syntax(error: &toml::de::Error, text: &str) -> Finding {
+    // A span may end past the text, at the end of the file.
+    let span = error.span().unwrap_or(0..0);
+    let start = span.start.min(text.len());
+    let end = span.end.clamp(start, text.len());
+    Finding::error(Code::Syntax, format!("the file is not TOML: {}", crate::section::shorten(&error.message())))
+        .at((start..end).into(), "here")
+        .help("see https://toml.io; strings need quotes, and a key or table stands only once")
+}
+
+fn check_drains(out: &mut Findings, data: &[RawData], external: bool) {
+    for d in data {
+        if let (Some(on_failure), false, None) = (&d.on_failure, external, &d.dest)
+            && on_failure.value == OnFailure::Drain
+        {
+            out.add(
+                Finding::error(Code::NeedsExternal, format!("dataset {} cannot be drained", quoted(&d.name.value)))
+                    .at(on_failure.span, "there is nowhere to put it")
+                    .help("add `external = \"/path/of/a/directory\"` at the top of the file, or a `dest` to the dataset"),
+            );
+        }
+    }
+}
+
+fn spans(data: &[RawData], steps: &[RawStep]) -> Spans {
+    fn span<T>(located: &Option<Located<T>>) -> Option<SourceSpan> {
+        located.as_ref().map(|l| l.span)
+    }
+    Spans {
+        data: data
+            .iter()
+            .map(|d| DataSpans { size: span(&d.size), copies: span(&d.copies), tier: span(&d.tier) })
+            .collect(),
+        steps: steps
+            .iter()
+            .map(|s| StepSpans {
+                name: s.name.span,
+                nodes: span(&s.nodes),
+                cores: span(&s.cores),
+                memory: span(&s.memory),
+                gpus: span(&s.gpus),
+                tier: span(&s.tier),
+                uses: s.items.iter().map(|i| (i.span, i.dist == Some(Dist::Shared))).collect(),
+            })
+            .collect(),
+    }
+}
+
+fn assemble(
+    name: String,
+    external: Option<PathBuf>,
+    folder: &Path,
+    data: Vec<RawData>,
+    steps: Vec<RawStep>,
+    resolution: Resolution,
+) -> Workflow {
+    Workflow {
+        name,
+        external,
+        folder: folder.to_owned(),
+        data: data.into_iter().zip(resolution.partitions).map(|(d, p)| dataset(d, p)).collect(),
+        steps: steps.into_iter().zip(resolution.steps).map(|(s, r)| finished(s, r)).collect(),
+    }
+}
+
+fn dataset(raw: RawData, partition: Partition) -> Dataset {
+    Dataset {
+        name: raw.name.value,
+        source: raw.source.map(|p| p.value),
+        dest: raw.dest.map(|p| p.value),
+        size: value_of(&raw.size),
+        scatter: raw.scatter.map(|r| r.value),
+        keep: raw.keep,
+        copies: value_of(&raw.copies).unwrap_or(1),
+        on_failure: value_of(&raw.on_failure).unwrap_or(OnFailure::Discard),
+        tier: raw.tier.map(|t| t.value),
+        partition,
+    }
+}
+
+fn finished(raw: RawStep, resolved: Resolved) -> Step {
+    let nodes = raw.nodes();
+    Step {
+        nodes,
+        tasks: value_of(&raw.tasks).unwrap_or(nodes),
+        cores: value_of(&raw.cores).unwrap_or(1),
+        memory: value_of(&raw.memory).unwrap_or(0),
+        gpus: value_of(&raw.gpus).unwrap_or(0),
+        name: raw.name.value,
+        run: raw.run,
+        prelude: raw.prelude,
+        env: raw.env,
+        time: raw.time,
+        retries: raw.retries,
+        tier: raw.tier.map(|t| t.value),
+        after: resolved.after.into_iter().map(|(id, _)| id).collect(),
+        foreach: resolved.foreach,
+        uses: resolved.uses,
+        code: Hash::default(),
+    }
+}

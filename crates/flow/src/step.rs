@@ -1,0 +1,244 @@
+//! Reading `[[step]]`.
+
+use crate::diag::{Code, Finding, Findings, quoted};
+use crate::foreach::{self, RawForeach};
+use crate::item::{self, ITEM, Item};
+use crate::section::{Located, NameRule, Section, TIER_NAME, in_order, kind, no_nul, place, value_of};
+use miette::SourceSpan;
+use std::collections::{BTreeMap, HashMap};
+use tarn_base::bounds;
+use tarn_base::units::Nanos;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+const KEYS: &[&str] = &[
+    "name", "run", "prelude", "env", "nodes", "tasks", "cores", "memory", "gpus", "time", "retries", "tier", "after",
+    "foreach", "max", "in", "out", "inout",
+];
+/// Ranks of a step: each may be a part of a dataset.
+const MAX_TASKS: u32 = bounds::MAX_PARTS as u32;
+/// Cores of one node; the largest machines of 2026 have some hundreds.
+const MAX_CORES: u32 = 65_536;
+/// GPUs of one node.
+const MAX_GPUS: u32 = 1024;
+
+const NAME: NameRule = NameRule {
+    noun: "step",
+    words: "letters, digits, `_`, `.` and `-`, not beginning with `.` or `-`, at most 64 bytes: it names log files",
+    first: |c| c.is_ascii_alphanumeric() || c == '_',
+    rest: |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'),
+};
+
+/// A step as written. What could not be read has its default.
+pub(crate) struct RawStep {
+    pub(crate) name: Located<String>,
+    pub(crate) run: String,
+    pub(crate) prelude: Option<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) nodes: Option<Located<u32>>,
+    pub(crate) tasks: Option<Located<u32>>,
+    pub(crate) cores: Option<Located<u32>>,
+    pub(crate) memory: Option<Located<u64>>,
+    pub(crate) gpus: Option<Located<u32>>,
+    pub(crate) time: Option<Nanos>,
+    pub(crate) retries: u32,
+    pub(crate) tier: Option<Located<String>>,
+    pub(crate) after: Vec<Located<String>>,
+    pub(crate) foreach: Option<Located<RawForeach>>,
+    pub(crate) max: Option<Located<u32>>,
+    pub(crate) items: Vec<Item>,
+}
+
+impl RawStep {
+    /// Nodes of the step.
+    pub(crate) fn nodes(&self) -> u32 {
+        value_of(&self.nodes).unwrap_or(1)
+    }
+}
+
+/// Reads all steps.
+pub(crate) fn read(out: &mut Findings, top: &Section<'_>) -> Vec<RawStep> {
+    let Some(value) = top.get("step") else {
+        out.add_breaking(
+            Finding::error(Code::MissingKey, "there is no step")
+                .at(top.span, "the file has no `[[step]]`")
+                .help("add a `[[step]]` with `name` and `run`"),
+        );
+        return Vec::new();
+    };
+    let DeValue::Array(list) = value.get_ref() else {
+        out.add_breaking(not_steps("`step`", value));
+        return Vec::new();
+    };
+    if list.is_empty() {
+        out.add_breaking(
+            Finding::error(Code::MissingKey, "there is no step")
+                .at(place(value), "empty")
+                .help("add a `[[step]]` with `name` and `run`"),
+        );
+    }
+    if list.len() > bounds::MAX_STEPS {
+        out.add_breaking(
+            Finding::error(Code::TooLarge, format!("{} steps are too many", list.len()))
+                .at(place(value), format!("at most {} are allowed", bounds::MAX_STEPS))
+                .help("write steps that differ in one value as one `foreach` step"),
+        );
+        return Vec::new();
+    }
+    let mut steps = Vec::with_capacity(list.len());
+    for (i, value) in list.iter().enumerate() {
+        match value.get_ref().as_table() {
+            Some(table) => steps.push(step(out, i, table, place(value))),
+            None => out.add_breaking(not_steps(&format!("step {}", i + 1), value)),
+        }
+    }
+    check_names(out, &steps);
+    steps
+}
+
+fn not_steps(what: &str, value: &Spanned<DeValue<'_>>) -> Finding {
+    let found = kind(value.get_ref());
+    let want = if what == "`step`" { "an array of tables" } else { "a table" };
+    Finding::error(Code::WrongType, format!("{what} must be {want}, not {found}"))
+        .at(place(value), found)
+        .help("write each step as a table of its own: `[[step]]` (two brackets), with its keys below")
+}
+
+fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) -> RawStep {
+    let what = match table.get("name").and_then(|n| n.get_ref().as_str()) {
+        Some(name) => format!("step {}", quoted(name)),
+        None => format!("step {}", at + 1),
+    };
+    let section = Section::new(out, table, span, what, "a step", KEYS);
+    section.require(out, "name", "\"...\"");
+    section.require(out, "run", "\"command\"");
+    let name = section.name(out, "name", &NAME);
+    let run = section.filled(out, "run", "\"command\"");
+    let prelude = section.string(out, "prelude", "\"module load gcc\"");
+    for (key, text) in [("run", &run), ("prelude", &prelude)] {
+        if let Some(text) = text {
+            refuse_item(out, key, &section.what, text);
+        }
+    }
+    let step = RawStep {
+        // The place of a nameless step is its header; the name cannot be taken for another step's.
+        name: name.unwrap_or_else(|| Located::new(format!("step {}", at + 1), span)),
+        run: run.map(|r| r.value).unwrap_or_default(),
+        prelude: prelude.map(|p| p.value),
+        env: env(out, &section),
+        nodes: section.count(out, "nodes", 1, bounds::MAX_NODES as u32),
+        tasks: section.count(out, "tasks", 1, MAX_TASKS),
+        cores: section.count(out, "cores", 1, MAX_CORES),
+        memory: section.size(out, "memory"),
+        gpus: section.count(out, "gpus", 0, MAX_GPUS),
+        time: section.time(out, "time").map(|t| t.value),
+        retries: section.count(out, "retries", 0, bounds::MAX_RETRIES).map_or(0, |r| r.value),
+        tier: section.name(out, "tier", &TIER_NAME),
+        after: section.list(out, "after", "[\"step\"]").unwrap_or_default(),
+        foreach: foreach::read(out, &section),
+        max: section.count(out, "max", 1, bounds::MAX_INSTANCES),
+        items: item::read(out, &section),
+    };
+    check_tasks(out, &section, &step);
+    // An unreadable `max` or `foreach` must not be taken for a missing one.
+    out.uses_broken |= section.get("max").is_some() && step.max.is_none();
+    out.uses_broken |= section.get("foreach").is_some() && step.foreach.is_none();
+    step
+}
+
+fn refuse_item(out: &mut Findings, key: &str, what: &str, text: &Located<String>) {
+    if text.value.contains(ITEM) {
+        out.add(
+            Finding::error(Code::BadItem, format!("`{ITEM}` cannot stand in `{key}` of {what}"))
+                .at(text.span, format!("`{ITEM}` is in here"))
+                .help("write \"$TARN_ITEM\" (with the quotes): text put into a shell command would be read as shell code"),
+        );
+    }
+}
+
+fn check_tasks(out: &mut Findings, section: &Section<'_>, step: &RawStep) {
+    if let (Some(tasks), nodes) = (&step.tasks, step.nodes())
+        && tasks.value < nodes
+    {
+        let mut problem = Finding::error(
+            Code::BadValue,
+            format!("{} has fewer tasks ({}) than nodes ({nodes})", section.what, tasks.value),
+        )
+        .at(tasks.span, "ranks over all nodes");
+        if let Some(nodes) = &step.nodes {
+            problem = problem.at(nodes.span, "nodes");
+        }
+        out.add(problem.help("every node gets at least one rank: raise `tasks`, or lower `nodes`"));
+    }
+}
+
+fn env(out: &mut Findings, section: &Section<'_>) -> BTreeMap<String, String> {
+    let Some(value) = section.get("env") else {
+        return BTreeMap::new();
+    };
+    let Some(table) = value.get_ref().as_table() else {
+        section.wrong_type(out, "env", value, "a table of strings", "{ OMP_NUM_THREADS = \"4\" }");
+        return BTreeMap::new();
+    };
+    let mut env = BTreeMap::new();
+    for (key, value) in in_order(table) {
+        let valid = check_variable(out, &key, &section.what);
+        match value.get_ref().as_str() {
+            Some(text) if valid && no_nul(out, text, place(value)) => {
+                env.insert(key.value.to_owned(), text.to_owned());
+                if text.contains(ITEM) && section.get("foreach").is_none() {
+                    out.add(item_without_foreach(place(value), &section.what));
+                }
+            }
+            Some(_) => {}
+            None => out.add(
+                Finding::error(Code::WrongType, format!("`env` of {} must hold strings", section.what))
+                    .at(place(value), kind(value.get_ref()))
+                    .help("put the value in quotes: variables are text"),
+            ),
+        }
+    }
+    env
+}
+
+/// `{item}` in a step that has no items.
+pub(crate) fn item_without_foreach(span: SourceSpan, what: &str) -> Finding {
+    Finding::error(Code::BadItem, format!("`{ITEM}` in {what}, which has no `foreach`"))
+        .at(span, format!("`{ITEM}` is in here"))
+        .help("add `foreach = [...]` or `foreach = \"dataset/*\"`, or name the thing itself")
+}
+
+fn check_variable(out: &mut Findings, key: &Located<&str>, what: &str) -> bool {
+    let mut letters = key.value.chars();
+    let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+    let problem = if !first || !letters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        Finding::error(Code::BadName, format!("{} is not a name for a variable", quoted(key.value)))
+            .at(key.span, "in `env`")
+            .help("a variable name is a letter or `_`, then letters, digits and `_`")
+    } else if key.value.starts_with("TARN_") {
+        Finding::error(Code::ReservedEnv, format!("{what} sets `{}`", quoted(key.value).trim_matches('`')))
+            .at(key.span, "names that begin with TARN_ are tarn's own")
+            .help("choose another name; a dataset is at $TARN_<name>, an element in $TARN_ITEM")
+    } else {
+        return true;
+    };
+    out.add(problem);
+    false
+}
+
+fn check_names(out: &mut Findings, steps: &[RawStep]) {
+    let mut seen: HashMap<&str, SourceSpan> = HashMap::with_capacity(steps.len());
+    for step in steps {
+        match seen.get(step.name.value.as_str()) {
+            None => {
+                seen.insert(&step.name.value, step.name.span);
+            }
+            Some(first) => out.add(
+                Finding::error(Code::DuplicateName, format!("two steps are named {}", quoted(&step.name.value)))
+                    .at(step.name.span, "again here")
+                    .at(*first, "first here")
+                    .help("give each step a name of its own; steps that differ in one value can be one `foreach` step"),
+            ),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Every key and every error, as a person sees it. `TARN_BLESS=1 cargo test -p tarn-flow` writes the expected output
+//! anew: read the difference before you keep it.
+
+use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
+use tarn_flow::{Abilities, Code, check_cluster, parse};
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn golden() -> BTreeMap<String, PathBuf> {
+    let files = std::fs::read_dir(root("tests/golden")).unwrap().map(|f| f.unwrap().path());
+    let toml = files.filter(|p| p.extension().is_some_and(|e| e == "toml"));
+    toml.map(|p| (p.file_stem().unwrap().to_str().unwrap().to_owned(), p)).collect()
+}
+
+fn draw(diagnostic: &dyn Diagnostic) -> String {
+    let handler = GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor()).with_width(120).with_links(false);
+    let mut text = String::new();
+    handler.render_report(&mut text, diagnostic).unwrap();
+    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n"
+}
+
+/// Two hosts with two nodes each; the first host has a node with a GPU and a node with persistent memory.
+fn cluster() -> Cluster {
+    let tier = |name: &str, gib: u64| Tier {
+        name: name.into(),
+        root: PathBuf::from("/tiers").join(name),
+        capacity: gib << 30,
+        read: 1 << 30,
+        write: 1 << 30,
+    };
+    let node = |name: &str, host, cores, gpus, tiers| Node { name: name.into(), host, cores, memory: 16 << 30, gpus, tiers };
+    let link = || Link { read: 1 << 30, write: 1 << 30, latency: 0, streams: 4, emulated: false };
+    Cluster {
+        hosts: (0..2).map(|i| Host { name: format!("h{i}"), cores: 4, memory: 32 << 30 }).collect(),
+        nodes: vec![
+            node("n0", 0, 4, 1, vec![tier("tmpfs", 8), tier("disk", 100)]),
+            node("n1", 0, 2, 0, vec![tier("pmem", 50), tier("tmpfs", 8), tier("disk", 100)]),
+            node("n2", 1, 2, 0, vec![tier("tmpfs", 8), tier("disk", 100)]),
+            node("n3", 1, 2, 0, vec![tier("tmpfs", 8), tier("disk", 100)]),
+        ],
+        external: link(),
+        peer: link(),
+    }
+}
+
+fn output(name: &str, text: &str) -> String {
+    let parsed = match parse(&format!("{name}.toml"), text, Path::new("/home/ann/flow")) {
+        Ok(parsed) => parsed,
+        Err(rejected) => return draw(&rejected),
+    };
+    if name.starts_with("cluster_") {
+        let multi_node = match name {
+            "cluster_no_multi_node" => Err("user namespaces are not allowed here".to_owned()),
+            _ => Ok(()),
+        };
+        return match check_cluster(&parsed, &cluster(), &Abilities { multi_node }) {
+            Ok(()) => "the cluster can run it\n".into(),
+            Err(rejected) => draw(&rejected),
+        };
+    }
+    let mut shown = serde_json::to_string_pretty(&parsed.workflow).unwrap() + "\n";
+    for note in &parsed.notes {
+        write!(shown, "\n{}", draw(note)).unwrap();
+    }
+    shown
+}
+
+#[test]
+fn golden_files() {
+    let bless = std::env::var_os("TARN_BLESS").is_some();
+    let mut wrong = String::new();
+    for (name, path) in golden() {
+        let found = output(&name, &std::fs::read_to_string(&path).unwrap());
+        let expected = path.with_extension("txt");
+        if bless {
+            std::fs::write(&expected, found).unwrap();
+        } else if std::fs::read_to_string(&expected).unwrap_or_default() != found {
+            writeln!(wrong, "=== {name}: expected another output than\n{found}").unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}\nrun with TARN_BLESS=1 to accept");
+}
+
+/// What a golden file is about is what it shows: `key_*` and `note_*` are accepted, `cluster_*` parse, and every other
+/// file that is named after a code is refused with that code.
+#[test]
+fn golden_files_show_what_they_are_named_after() {
+    for (name, path) in golden() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let parsed = parse(&name, &text, Path::new("/home/ann/flow"));
+        let shown = std::fs::read_to_string(path.with_extension("txt")).unwrap();
+        if ["key_", "note_", "cluster_"].iter().any(|p| name.starts_with(p)) {
+            assert!(parsed.is_ok(), "{name} is refused");
+        }
+        let bare = name.strip_prefix("cluster_").unwrap_or(&name);
+        for code in Code::ALL {
+            let short = code.as_str().trim_start_matches("tarn::flow::");
+            if bare == short {
+                assert!(shown.contains(code.as_str()), "{name} does not show {}", code.as_str());
+            }
+        }
+    }
+}
+
+/// The words in the first column of the tables of a section of the document, without backticks.
+fn documented(document: &str, heading: &str) -> Vec<String> {
+    let section = document.split("\n## ").find(|s| s.starts_with(heading)).expect(heading);
+    let rows = section.lines().filter_map(|l| l.strip_prefix("| `")?.split(" | ").next());
+    let words = rows.flat_map(|cell| cell.split(", ").map(|w| w.trim_matches('`').to_owned()).collect::<Vec<_>>());
+    words.collect()
+}
+
+#[test]
+fn every_key_and_every_code_is_documented_and_shown() {
+    let document = std::fs::read_to_string(root("../../docs/workflow-file.md")).unwrap();
+    let golden = golden();
+    for (heading, prefix) in [("Top level", "top"), ("`[data.NAME]`", "data"), ("`[[step]]`", "step")] {
+        let keys = documented(&document, heading);
+        assert!(keys.len() > 3, "{heading}");
+        let shown = std::fs::read_to_string(root("tests/golden/unknown_key_lists.txt")).unwrap();
+        let names: Vec<_> = keys.iter().map(|k| k.trim_end_matches(".NAME")).collect();
+        // The parser's own list of keys is the document's.
+        let joined = shown.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+        assert!(joined.contains(&format!("are {}", names.join(", "))), "{heading}: {names:?}\n{joined}");
+        for key in names {
+            assert!(golden.contains_key(&format!("key_{prefix}_{key}")), "no golden file for {prefix} {key}");
+        }
+    }
+    let codes = documented(&document, "Errors");
+    let known: Vec<_> = Code::ALL.iter().map(|c| c.as_str().trim_start_matches("tarn::flow::")).collect();
+    assert_eq!(codes, known, "the document's codes and the parser's, in order");
+    let outputs: String =
+        golden.values().map(|p| std::fs::read_to_string(p.with_extension("txt")).unwrap()).collect();
+    for code in Code::ALL.iter().filter(|c| **c != Code::TooLarge) {
+        assert!(outputs.contains(code.as_str()), "no golden file shows {}", code.as_str());
+    }
+}
+
+#[test]
+fn the_documents_examples_are_accepted() {
+    let document = std::fs::read_to_string(root("../../docs/workflow-file.md")).unwrap();
+    let examples: Vec<_> = document.split("```toml\n").skip(1).filter_map(|s| s.split("\n```").next()).collect();
+    assert!(!examples.is_empty());
+    for example in examples {
+        let parsed = parse("example.toml", example, Path::new("/home/ann/flow"));
+        assert!(parsed.is_ok(), "{}", draw(&parsed.unwrap_err()));
+    }
+}

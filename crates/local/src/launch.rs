@@ -1,0 +1,306 @@
+//! Starting the helpers of a step and seeing them through: time limit, stop, end.
+
+use crate::protocol::{Channel, End, HELPER_ARGUMENT, Order, Report, Spec, Used};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// From SIGTERM to SIGKILL.
+pub const GRACE: Duration = Duration::from_secs(5);
+/// How long a helper may take to set up or to take leave; it does nothing slow.
+const HELPER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How urgently a step is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// SIGTERM, and SIGKILL after [`GRACE`].
+    Terminate = 1,
+    /// SIGKILL.
+    Kill = 2,
+}
+
+/// Asks a running step to end, from another thread.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    level: AtomicU8,
+    wake: OwnedFd,
+}
+
+impl Stop {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            level: AtomicU8::new(0),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    pub(crate) fn ask(&self, urgency: Urgency) {
+        self.level.fetch_max(urgency as u8, Ordering::SeqCst);
+        // It fails only when the counter is full, and then the reader is awake.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn asked(&self) -> bool {
+        self.level.load(Ordering::SeqCst) > 0
+    }
+
+    fn take(&self) -> u8 {
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        self.level.load(Ordering::SeqCst)
+    }
+}
+
+/// One node of a step.
+pub(crate) struct Launch<'a> {
+    pub(crate) spec: Spec,
+    pub(crate) env: &'a [(OsString, OsString)],
+    pub(crate) log: File,
+    /// Where the helper's identity is noted, for whoever cleans up after a crash.
+    pub(crate) note: &'a Path,
+}
+
+/// How the command of a step ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Ended(End),
+    TimedOut,
+    Stopped,
+    /// It could not be started, or a helper was killed by somebody; why.
+    Broken(String),
+}
+
+struct Helper {
+    node: String,
+    child: Child,
+    channel: Channel,
+    used: Option<Used>,
+}
+
+impl Helper {
+    fn start(exe: &Path, launch: Launch<'_>) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(exe);
+        command
+            .arg(HELPER_ARGUMENT)
+            .env_clear()
+            .envs(launch.env.iter().map(|(k, v)| (k, v)))
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(launch.log.try_clone()?)
+            .stderr(launch.log)
+            // The terminal's Ctrl-C is for tarn, which then decides.
+            .process_group(0);
+        let child = command.spawn()?;
+        ours.set_read_timeout(Some(HELPER_PATIENCE))?;
+        ours.set_write_timeout(Some(HELPER_PATIENCE))?;
+        let mut helper = Self {
+            node: launch.spec.node.clone(),
+            child,
+            channel: Channel::new(ours),
+            used: None,
+        };
+        helper.note(launch.note)?;
+        helper.channel.send(&Order::Prepare(Box::new(launch.spec)))?;
+        Ok(helper)
+    }
+
+    fn note(&self, at: &Path) -> io::Result<()> {
+        let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
+        match tarn_sys::process::start_time(pid) {
+            Some(start) => std::fs::write(at, format!("{pid} {start}\n")),
+            None => Ok(()),
+        }
+    }
+
+    fn ready(&mut self) -> Result<(), String> {
+        match self.channel.receive() {
+            Ok(Some(Report::Ready)) => Ok(()),
+            Ok(Some(Report::Refused(why))) => Err(why),
+            Ok(_) => Err("the helper process ended at once; its log may tell why".into()),
+            Err(e) => Err(format!("the helper process does not answer: {e}")),
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // Closing the socket makes the helper end everything; killing it is the safety net.
+        let _ = self.channel.socket.shutdown(std::net::Shutdown::Both);
+        let patience = Instant::now() + Duration::from_secs(2);
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > patience {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Runs a step to its end on all of its nodes; the first has the command.
+pub(crate) fn execute(
+    exe: &Path,
+    launches: Vec<Launch<'_>>,
+    limit: Option<Duration>,
+    stop: &Stop,
+) -> (Outcome, Used) {
+    let mut helpers = Vec::new();
+    for launch in launches {
+        let node = launch.spec.node.clone();
+        match Helper::start(exe, launch) {
+            Ok(helper) => helpers.push(helper),
+            Err(e) => {
+                let why = format!("the helper process of node `{node}` ({}) cannot be started: {e}", exe.display());
+                return (Outcome::Broken(why), Used::default());
+            }
+        }
+    }
+    for helper in &mut helpers {
+        if let Err(why) = helper.ready() {
+            return (Outcome::Broken(format!("node `{}`: {why}", helper.node)), Used::default());
+        }
+    }
+    let outcome = Watch {
+        helpers: &mut helpers,
+        stop,
+        limit: None,
+        kill_at: None,
+        why: None,
+    }
+    .until_the_end(limit);
+    let used = collect(&mut helpers);
+    (outcome, used)
+}
+
+struct Watch<'a> {
+    helpers: &'a mut [Helper],
+    stop: &'a Stop,
+    limit: Option<Instant>,
+    kill_at: Option<Instant>,
+    why: Option<Outcome>,
+}
+
+impl Watch<'_> {
+    fn until_the_end(mut self, limit: Option<Duration>) -> Outcome {
+        // A limit beyond what a clock can hold is none.
+        self.limit = limit.and_then(|l| Instant::now().checked_add(l));
+        if let Err(e) = self.helpers[0].channel.send(&Order::Go) {
+            return Outcome::Broken(format!("the helper process has gone: {e}"));
+        }
+        loop {
+            if let Err(e) = self.wait() {
+                return Outcome::Broken(format!("waiting for the step failed: {e}"));
+            }
+            if let Some(end) = self.reports() {
+                return self.why.unwrap_or(end);
+            }
+            self.deadlines();
+        }
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let next = self.kill_at.or(self.limit.filter(|_| self.why.is_none()));
+        let timeout = next.map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        let mut fds = vec![PollFd::new(&self.stop.wake, PollFlags::IN)];
+        let live = self.helpers.iter().filter(|h| h.used.is_none());
+        fds.extend(live.map(|h| PollFd::new(&h.channel.socket, PollFlags::IN)));
+        match poll(&mut fds, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// What the helpers say; an outcome when that ends the step.
+    fn reports(&mut self) -> Option<Outcome> {
+        for at in 0..self.helpers.len() {
+            let helper = &mut self.helpers[at];
+            if helper.used.is_some() || !crate::runner::readable(&helper.channel.socket).unwrap_or(true) {
+                continue;
+            }
+            match helper.channel.receive() {
+                Ok(Some(Report::Ended { end: Some(end), used })) => {
+                    helper.used = Some(used);
+                    return Some(Outcome::Ended(end));
+                }
+                Ok(Some(Report::Refused(why))) => return Some(Outcome::Broken(why)),
+                // It was told to finish, and the first node has not answered yet.
+                Ok(Some(Report::Ended { end: None, used })) => helper.used = Some(used),
+                Ok(Some(Report::Ready)) | Ok(None) | Err(_) => {
+                    let why = format!(
+                        "the helper process of node `{}` is gone: somebody (or the kernel, when memory ran out) killed it",
+                        helper.node
+                    );
+                    return Some(Outcome::Broken(why));
+                }
+            }
+        }
+        None
+    }
+
+    fn deadlines(&mut self) {
+        let now = Instant::now();
+        let level = self.stop.take();
+        if level >= Urgency::Terminate as u8 && self.why.is_none() {
+            self.begin_to_end(Outcome::Stopped);
+        }
+        if self.why.is_none() && self.limit.is_some_and(|l| l <= now) {
+            self.begin_to_end(Outcome::TimedOut);
+        }
+        let impatient = level >= Urgency::Kill as u8;
+        if self.kill_at.is_some_and(|k| k <= now || impatient) {
+            self.order_all(&Order::Finish);
+            // The first helper's report ends the wait; were it stuck, this kills it.
+            self.kill_at = Some(now + HELPER_PATIENCE);
+        }
+    }
+
+    fn begin_to_end(&mut self, why: Outcome) {
+        self.why = Some(why);
+        self.kill_at = Some(Instant::now() + GRACE);
+        self.order_all(&Order::Terminate);
+    }
+
+    fn order_all(&mut self, order: &Order) {
+        for helper in self.helpers.iter_mut() {
+            // A helper that is gone shows as the end of its socket.
+            let _ = helper.channel.send(order);
+        }
+    }
+}
+
+/// Ends the other nodes' helpers and sums up.
+fn collect(helpers: &mut [Helper]) -> Used {
+    let mut sum = Used::default();
+    for helper in helpers {
+        if helper.used.is_none() && helper.channel.send(&Order::Finish).is_ok() {
+            while let Ok(Some(report)) = helper.channel.receive() {
+                if let Report::Ended { used, .. } = report {
+                    helper.used = Some(used);
+                    break;
+                }
+            }
+        }
+        let used = helper.used.unwrap_or_default();
+        sum.wall = sum.wall.max(used.wall);
+        sum.user = sum.user.saturating_add(used.user);
+        sum.system = sum.system.saturating_add(used.system);
+        sum.memory = sum.memory.max(used.memory);
+        sum.read = sum.read.saturating_add(used.read);
+        sum.written = sum.written.saturating_add(used.written);
+    }
+    sum
+}

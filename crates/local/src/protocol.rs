@@ -1,0 +1,205 @@
+//! What tarn and the helper process of a step say to each other: lines of JSON over a socket pair, which is the
+//! helper's standard input. When either end closes, the other knows that its partner is dead.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// The first argument that makes the tarn binary the helper of a step.
+pub const HELPER_ARGUMENT: &str = "__step";
+
+/// Bytes of one message. The largest is a request of `tarn exec`, which carries an environment (the kernel
+/// allows a process some 2 MiB of it; JSON may take four bytes for one).
+const MAX_MESSAGE: usize = 16 << 20;
+
+/// How a step is kept apart from everything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Isolation {
+    /// A process group and a subreaper.
+    Group,
+    /// Mount, PID and host name namespaces; with `user`, inside a user namespace.
+    Namespaces {
+        /// Whether the rights come from a user namespace.
+        user: bool,
+    },
+}
+
+/// A folder shown at a second path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bind {
+    /// The folder.
+    pub(crate) from: PathBuf,
+    /// Where it appears.
+    pub(crate) to: PathBuf,
+    /// Whether it can be written there.
+    pub(crate) writable: bool,
+}
+
+/// What a helper is to set up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) isolate: Isolation,
+    /// The node's name.
+    pub(crate) node: String,
+    /// Whether the node's name becomes the host name.
+    pub(crate) rename_host: bool,
+    /// Folders that are read-only inside, except for what is bound writable below them.
+    pub(crate) locked: Vec<PathBuf>,
+    pub(crate) binds: Vec<Bind>,
+    /// Folder of the sockets of `tarn exec`; this node's has the node's name.
+    pub(crate) listen: Option<PathBuf>,
+    /// The working directory of the command.
+    pub(crate) cwd: PathBuf,
+    /// The shell script; only the first node of a step has one.
+    pub(crate) script: Option<String>,
+}
+
+/// tarn to helper.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Prepare; the first message.
+    Prepare(Box<Spec>),
+    /// Start the command.
+    Go,
+    /// Ask every process of the step to end (SIGTERM).
+    Terminate,
+    /// End every process of the step (SIGKILL) and report.
+    Finish,
+}
+
+/// Helper to tarn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// Everything is set up.
+    Ready,
+    /// It cannot be set up or started, and why.
+    Refused(String),
+    /// No process of the step is left on this node.
+    Ended {
+        /// How the command ended; `None` on nodes without one.
+        end: Option<End>,
+        used: Used,
+    },
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum End {
+    Exited(i32),
+    Signalled(i32),
+}
+
+impl From<tarn_sys::process::End> for End {
+    fn from(end: tarn_sys::process::End) -> Self {
+        match end {
+            tarn_sys::process::End::Exited(n) => Self::Exited(n),
+            tarn_sys::process::End::Signalled(n) => Self::Signalled(n),
+        }
+    }
+}
+
+/// What the processes on a node used. Times in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Used {
+    pub(crate) wall: u64,
+    pub(crate) user: u64,
+    pub(crate) system: u64,
+    pub(crate) memory: u64,
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+}
+
+/// `tarn exec` to the helper of a node; the three standard descriptors come before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) argv: Vec<std::ffi::OsString>,
+    pub(crate) env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+    pub(crate) cwd: PathBuf,
+}
+
+/// The helper's answer to a [`Request`], when its command has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Ended(End),
+    /// It could not be started, and why.
+    Refused(String),
+}
+
+/// A socket with what was read of the next message.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) socket: UnixStream,
+    pending: Vec<u8>,
+}
+
+impl Channel {
+    pub(crate) fn new(socket: UnixStream) -> Self {
+        Self {
+            socket,
+            pending: Vec::new(),
+        }
+    }
+
+    pub(crate) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        self.socket.write_all(&line)
+    }
+
+    /// The next message; blocks until it is whole (or the socket's read timeout). `None` at the end.
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|&b| b == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return Ok(Some(serde_json::from_slice(&line)?));
+            }
+            if !self.fill()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether a whole message can be taken without reading.
+    pub(crate) fn has_message(&self) -> bool {
+        self.pending.contains(&b'\n')
+    }
+
+    fn fill(&mut self) -> io::Result<bool> {
+        let mut chunk = [0u8; 16384];
+        let n = loop {
+            match self.socket.read(&mut chunk) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // A partner that was killed with unread messages resets the connection.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => break 0,
+                other => break other?,
+            }
+        };
+        self.pending.extend_from_slice(&chunk[..n]);
+        if self.pending.len() > MAX_MESSAGE {
+            return Err(io::Error::other("a message is longer than its bound"));
+        }
+        Ok(n > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_whole_and_the_end_is_seen() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut a, mut b) = (Channel::new(a), Channel::new(b));
+        a.send(&Order::Go).unwrap();
+        a.send(&Order::Finish).unwrap();
+        assert_eq!(b.receive::<Order>().unwrap(), Some(Order::Go));
+        assert!(b.has_message());
+        assert_eq!(b.receive::<Order>().unwrap(), Some(Order::Finish));
+        a.socket.write_all(b"garbage\n").unwrap();
+        assert!(b.receive::<Order>().is_err());
+        drop(a);
+        assert_eq!(b.receive::<Order>().unwrap(), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! The helper process of a step on one node: `tarn __step`.
+//!
+//! It is single-threaded, so that it may fork and enter namespaces. With namespaces there are two processes: the
+//! outer one waits, the inner one is the first process of the PID namespace: it mounts, starts the command, reaps,
+//! and when it ends the kernel kills whatever is left. Without, there is one, which as a subreaper stays
+//! the ancestor of everything that the step starts.
+
+use crate::guests::Guests;
+use crate::protocol::{Channel, End, Isolation, Order, Report, Spec, Used};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, Pid, Signal, pidfd_open};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+use tarn_sys::{namespace, process};
+
+/// How often orphans are reaped when nothing else happens, in nanoseconds.
+const REAP_INTERVAL: i64 = 500_000_000;
+
+/// The entry point of `tarn __step`. Standard input must be the socket to tarn.
+pub fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("tarn: the helper of a step failed: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> io::Result<()> {
+    let mut control = Channel::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
+    let Some(Order::Prepare(spec)) = control.receive()? else {
+        return Err(io::Error::other("`tarn __step` is started by tarn only"));
+    };
+    match enter(&spec) {
+        Ok(Side::Outer(inner)) => wait_for(inner),
+        Ok(Side::Inner) => serve(control, &spec),
+        Err(e) => control.send(&Report::Refused(e.to_string())),
+    }
+}
+
+enum Side {
+    Outer(Pid),
+    Inner,
+}
+
+fn enter(spec: &Spec) -> io::Result<Side> {
+    let Isolation::Namespaces { user } = spec.isolate else {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        return Ok(Side::Inner);
+    };
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    namespace::enter(user).map_err(|e| explain("namespaces are not allowed here", &e))?;
+    match process::fork()? {
+        process::Fork::Parent(inner) => Ok(Side::Outer(inner)),
+        process::Fork::Child => {
+            // Should the outer process die first, the end of the control socket tells.
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            Ok(Side::Inner)
+        }
+    }
+}
+
+fn explain(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+fn wait_for(inner: Pid) -> io::Result<()> {
+    loop {
+        if process::reap(true)?.is_some_and(|r| r.pid == inner) {
+            return Ok(());
+        }
+    }
+}
+
+fn serve(mut control: Channel, spec: &Spec) -> io::Result<()> {
+    let guests = match prepare(spec) {
+        Ok(guests) => guests,
+        Err(e) => return control.send(&Report::Refused(e.to_string())),
+    };
+    control.send(&Report::Ready)?;
+    let mut helper = Helper {
+        spec,
+        control,
+        guests,
+        command: None,
+        end: None,
+        usage: process::Usage::default(),
+        io_before: process::io_bytes().unwrap_or_default(),
+    };
+    let served = helper.events();
+    // Whatever happened, nothing of the step outlives its helper.
+    helper.end_all()?;
+    served
+}
+
+/// Mounts and names, inside the namespaces. Order matters: what is bound writable must be bound before the
+/// folder around it is locked, because a bind takes over the read-only flag of its source.
+fn prepare(spec: &Spec) -> io::Result<Guests> {
+    let guests = Guests::listen(spec)?;
+    if spec.isolate == Isolation::Group {
+        return Ok(guests);
+    }
+    namespace::make_private().map_err(|e| explain("mounts cannot be made private", &e))?;
+    if spec.rename_host {
+        namespace::set_hostname(&spec.node).map_err(|e| explain("the host name cannot be set", &e))?;
+    }
+    let bind = |b: &crate::protocol::Bind| {
+        namespace::bind(&b.from, &b.to)
+            .map_err(|e| explain(&format!("{} cannot be mounted at {}", b.from.display(), b.to.display()), &e))
+    };
+    spec.binds.iter().filter(|b| b.writable).try_for_each(bind)?;
+    for folder in &spec.locked {
+        namespace::bind(folder, folder)
+            .and_then(|()| namespace::read_only(folder))
+            .map_err(|e| explain(&format!("{} cannot be made read-only", folder.display()), &e))?;
+    }
+    spec.binds.iter().filter(|b| !b.writable).try_for_each(bind)?;
+    // Containers that mask parts of /proc forbid this; the old /proc is then still right for other processes.
+    let _ = namespace::mount_proc();
+    Ok(guests)
+}
+
+struct Helper<'a> {
+    spec: &'a Spec,
+    control: Channel,
+    guests: Guests,
+    command: Option<Running>,
+    end: Option<(End, u64)>,
+    usage: process::Usage,
+    io_before: (u64, u64),
+}
+
+struct Running {
+    pid: Pid,
+    /// `None` on kernels without pidfds: then the end is seen at the next interval.
+    fd: Option<OwnedFd>,
+    since: Instant,
+}
+
+impl Helper<'_> {
+    /// Until the command has ended or tarn says (or is) finished.
+    fn events(&mut self) -> io::Result<()> {
+        loop {
+            self.wait()?;
+            self.reap()?;
+            if let Some((end, wall)) = self.end {
+                return self.finish(Some(end), wall);
+            }
+            while self.control.has_message() || readable(&self.control.socket)? {
+                match self.control.receive()? {
+                    Some(Order::Go) => self.start()?,
+                    Some(Order::Terminate) => self.signal_all(Signal::TERM)?,
+                    Some(Order::Finish) => {
+                        let wall = self.command.as_ref().map_or(0, |c| nanos(c.since));
+                        return self.finish(Some(End::Signalled(Signal::KILL.as_raw())), wall);
+                    }
+                    Some(Order::Prepare(_)) => return Err(io::Error::other("prepared twice")),
+                    None => return Ok(()),
+                }
+            }
+            self.guests.serve()?;
+        }
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let Some(script) = &self.spec.script else {
+            return Ok(());
+        };
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(script).current_dir(&self.spec.cwd);
+        command.stdin(Stdio::null());
+        if self.spec.isolate == Isolation::Group {
+            process::die_with_parent(command.process_group(0), Signal::KILL);
+        }
+        match command.spawn() {
+            Ok(child) => {
+                let pid = Pid::from_child(&child);
+                self.command = Some(Running {
+                    pid,
+                    fd: pidfd_open(pid, PidfdFlags::empty()).ok(),
+                    since: Instant::now(),
+                });
+                Ok(())
+            }
+            Err(e) => self.control.send(&Report::Refused(format!("/bin/sh cannot be started: {e}"))),
+        }
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let mut fds = vec![PollFd::new(&self.control.socket, PollFlags::IN)];
+        fds.extend(self.command.iter().filter_map(|c| Some(PollFd::new(c.fd.as_ref()?, PollFlags::IN))));
+        fds.extend(self.guests.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let blind = self.command.as_ref().is_some_and(|c| c.fd.is_none());
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: if blind { 5_000_000 } else { REAP_INTERVAL },
+        };
+        match poll(&mut fds, Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Takes every child that has ended.
+    fn reap(&mut self) -> io::Result<()> {
+        while let Some(reaped) = no_children_is_none(process::reap(false))? {
+            self.usage = self.usage.plus(reaped.usage);
+            match &self.command {
+                Some(c) if c.pid == reaped.pid => self.end = Some((reaped.end.into(), nanos(c.since))),
+                _ => self.guests.ended(reaped.pid, reaped.end.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn signal_all(&self, signal: Signal) -> io::Result<()> {
+        if matches!(self.spec.isolate, Isolation::Namespaces { .. }) {
+            return process::signal_namespace(signal);
+        }
+        for pid in process::descendants(rustix::process::getpid())? {
+            // It may have ended meanwhile.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+        Ok(())
+    }
+
+    /// Kills and reaps until no child is left: a process that forks while it is being killed is met again.
+    fn end_all(&mut self) -> io::Result<()> {
+        loop {
+            self.signal_all(Signal::KILL)?;
+            match no_children_is_none(process::reap(true))? {
+                Some(reaped) => self.usage = self.usage.plus(reaped.usage),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn finish(&mut self, end: Option<End>, wall: u64) -> io::Result<()> {
+        self.end_all()?;
+        let (read, written) = process::io_bytes().unwrap_or_default();
+        let used = Used {
+            wall,
+            user: self.usage.user,
+            system: self.usage.system,
+            memory: self.usage.memory,
+            read: read.saturating_sub(self.io_before.0),
+            written: written.saturating_sub(self.io_before.1),
+        };
+        let end = end.filter(|_| self.spec.script.is_some());
+        self.control.send(&Report::Ended { end, used })
+    }
+}
+
+pub(crate) fn no_children_is_none<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
+    match result {
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::CHILD.raw_os_error()) => Ok(None),
+        other => other,
+    }
+}
+
+/// Whether reading would not block (there is something, or the end).
+pub(crate) fn readable(fd: impl AsFd) -> io::Result<bool> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let n = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now))?;
+    Ok(n > 0)
+}
+
+fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

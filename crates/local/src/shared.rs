@@ -1,0 +1,135 @@
+//! What all threads of a local world share.
+
+use crate::ledger::Ledgers;
+use crate::progress::Progress;
+use crate::protocol::Isolation;
+use crate::sources::Remembered;
+use crate::store::{failure, read_manifest};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use tarn_base::cluster::Cluster;
+use tarn_base::event::{Event, Failure, FailureKind};
+use tarn_base::id::{DataId, Spot};
+use tarn_base::layout::{StateDir, TierDir, drained_part};
+use tarn_base::manifest::Manifest;
+use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
+use tarn_base::workflow::{Dataset, Workflow};
+use tarn_ports::Mover;
+
+/// Something for the loop.
+#[derive(Debug)]
+pub(crate) enum Delivery {
+    /// The outcome of an action.
+    Outcome(Event),
+    /// Something that happened by itself.
+    News(Event),
+}
+
+pub(crate) struct Shared {
+    pub(crate) run: String,
+    pub(crate) workspace: String,
+    pub(crate) workflow: Workflow,
+    pub(crate) cluster: Cluster,
+    pub(crate) state: StateDir,
+    pub(crate) mover: Arc<dyn Mover>,
+    pub(crate) helper: PathBuf,
+    pub(crate) isolation: Isolation,
+    /// Why steps of several nodes cannot run here, if they cannot.
+    pub(crate) multi_node: Result<(), String>,
+    pub(crate) caller_env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+    pub(crate) ledgers: Ledgers,
+    pub(crate) progress: Progress,
+    pub(crate) remembered: Mutex<Remembered>,
+    pub(crate) parts: Mutex<BTreeMap<PartRef, (PartClass, StoreKey)>>,
+    pub(crate) deliveries: Sender<Delivery>,
+}
+
+impl Shared {
+    pub(crate) fn deliver(&self, delivery: Delivery) {
+        // The receiver is gone only when the world is being dropped: then nobody waits for it.
+        let _ = self.deliveries.send(delivery);
+    }
+
+    pub(crate) fn dataset(&self, data: DataId) -> Result<&Dataset, Failure> {
+        self.workflow
+            .data
+            .get(data.at())
+            .ok_or_else(|| failure(FailureKind::Io, format!("there is no dataset {data} in this workflow")))
+    }
+
+    /// The folder of this workflow on a tier of a node.
+    pub(crate) fn tier_dir(&self, spot: Spot) -> Result<TierDir, Failure> {
+        let node = self.cluster.nodes.get(spot.node.at());
+        let found = node.and_then(|n| Some((n, n.tiers.get(spot.tier.at())?)));
+        let (node, tier) = found.ok_or_else(|| {
+            failure(
+                FailureKind::Io,
+                format!("there is no tier {} of node {} in this cluster", spot.tier, spot.node),
+            )
+        })?;
+        Ok(TierDir::new(&tier.root, &self.workspace, &node.name))
+    }
+
+    /// Where the replica of a part lies on a node's tier.
+    pub(crate) fn replica(&self, spot: Spot, key: &StoreKey) -> Result<PathBuf, Failure> {
+        Ok(self.tier_dir(spot)?.part(key))
+    }
+
+    /// Where a drained part lies.
+    pub(crate) fn drained(&self, key: &StoreKey) -> Result<PathBuf, Failure> {
+        let external = self.workflow.external.as_deref().ok_or_else(|| {
+            failure(
+                FailureKind::Io,
+                "the workflow has no `external` folder to drain to; add `external = DIR` at its top",
+            )
+        })?;
+        Ok(drained_part(external, &self.workspace, key))
+    }
+
+    pub(crate) fn know(&self, part: PartRef, class: PartClass, key: StoreKey) {
+        if let Ok(mut parts) = self.parts.lock() {
+            parts.insert(part, (class, key));
+        }
+    }
+
+    /// Class and key of a part that was listed, committed or made known.
+    pub(crate) fn known(&self, part: &PartRef) -> Result<(PartClass, StoreKey), Failure> {
+        let parts = self.parts.lock().ok();
+        parts.and_then(|p| p.get(part).cloned()).ok_or_else(|| {
+            failure(
+                FailureKind::Io,
+                format!("part {part} has never been seen by this run; `tarn resume` starts from the log"),
+            )
+        })
+    }
+
+    pub(crate) fn manifest(&self, key: &StoreKey) -> Result<Manifest, Failure> {
+        read_manifest(&self.state.manifest(key))
+    }
+
+    /// The folder below which every step finds its data: `$TARN_<dataset>` is `<this>/<dataset>`.
+    pub(crate) fn stage(&self) -> Option<PathBuf> {
+        let tier = self.cluster.nodes.first()?.tiers.first()?;
+        Some(stage_folder(&tier.root, &self.workspace))
+    }
+
+    pub(crate) fn place_name(&self, place: &Place) -> String {
+        match place {
+            Place::Node(spot) => self
+                .cluster
+                .nodes
+                .get(spot.node.at())
+                .map_or_else(|| spot.node.to_string(), |n| format!("node `{}`", n.name)),
+            Place::Source => "the source".into(),
+            Place::External(path) => path.display().to_string(),
+            Place::Drained => "the drained area".into(),
+        }
+    }
+}
+
+/// `<tier root>/<workspace>/at`.
+pub(crate) fn stage_folder(root: &Path, workspace: &str) -> PathBuf {
+    root.join(workspace).join("at")
+}

@@ -1,0 +1,194 @@
+//! Manifests on disk, what two listings of one tree have to agree in, and the space a tree takes.
+
+use rustix::fs::CWD;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tarn_base::event::{Failure, FailureKind};
+use tarn_base::manifest::{Entry, EntryKind, Manifest};
+
+/// The unit in which file systems give out space (tmpfs, ext4 and xfs by default).
+const BLOCK: u64 = 4096;
+/// Manifests written at once from which one `syncfs` is cheaper than a sync of each file.
+const SYNC_EACH: usize = 16;
+
+/// A failure of a system call, with what was being done.
+pub(crate) fn io_failure(what: &str, path: &Path, error: &io::Error) -> Failure {
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let (kind, remedy) = if full {
+        (FailureKind::NoSpace, "; free space there, then `tarn resume`")
+    } else {
+        (FailureKind::Io, "")
+    };
+    Failure {
+        kind,
+        message: format!("cannot {what} {}: {error}{remedy}", path.display()),
+    }
+}
+
+/// A failure of a kind.
+pub(crate) fn failure(kind: FailureKind, message: impl Into<String>) -> Failure {
+    Failure {
+        kind,
+        message: message.into(),
+    }
+}
+
+/// Creates a folder and its parents.
+pub(crate) fn make_folder(path: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(path).map_err(|e| io_failure("create the folder", path, &e))
+}
+
+/// Reads a manifest.
+pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, Failure> {
+    let bytes = std::fs::read(path).map_err(|e| io_failure("read the manifest", path, &e))?;
+    Manifest::decode(&bytes).map_err(|e| {
+        failure(
+            FailureKind::Corrupt,
+            format!("the manifest {} is damaged: {e}; what it describes must be made or read again", path.display()),
+        )
+    })
+}
+
+/// Writes manifests, each whole or not at all (temporary file and rename). With `durable` they survive a crash
+/// of the machine; without, only one of tarn, which is enough for what describes data in memory.
+pub(crate) fn write_manifests<'a>(
+    items: impl IntoIterator<Item = (&'a Path, &'a Manifest)>,
+    durable: bool,
+) -> Result<(), Failure> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut written: Vec<(std::path::PathBuf, &Path, File)> = Vec::new();
+    for (path, manifest) in items {
+        let mut name = path.as_os_str().to_owned();
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        name.push(format!(".{}.{n}.tmp", std::process::id()));
+        let temporary = std::path::PathBuf::from(name);
+        let write = || -> io::Result<File> {
+            let mut file = File::create(&temporary)?;
+            file.write_all(&manifest.encode())?;
+            Ok(file)
+        };
+        match write() {
+            Ok(file) => written.push((temporary, path, file)),
+            Err(e) => {
+                let _ = std::fs::remove_file(&temporary);
+                return Err(io_failure("write the manifest", path, &e));
+            }
+        }
+        if written.len() >= 256 {
+            publish(std::mem::take(&mut written), durable)?;
+        }
+    }
+    publish(written, durable)
+}
+
+fn publish(written: Vec<(std::path::PathBuf, &Path, File)>, durable: bool) -> Result<(), Failure> {
+    let at_once = durable && written.len() > SYNC_EACH;
+    if at_once && let Some((_, path, file)) = written.first() {
+        rustix::fs::syncfs(file).map_err(|e| io_failure("sync", path, &e.into()))?;
+    }
+    let mut folders = BTreeSet::new();
+    for (temporary, path, file) in &written {
+        let done = || -> io::Result<()> {
+            if durable && !at_once {
+                file.sync_data()?;
+            }
+            std::fs::rename(temporary, path)
+        };
+        done().map_err(|e| io_failure("write the manifest", path, &e))?;
+        folders.extend(path.parent());
+    }
+    for folder in folders.into_iter().filter(|_| durable) {
+        sync_folder(folder).map_err(|e| io_failure("sync the folder", folder, &e))?;
+    }
+    Ok(())
+}
+
+/// Makes the names in a folder durable.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Whether a folder lies in memory: what is there does not outlive the machine's power.
+pub(crate) fn in_memory(folder: &Path) -> bool {
+    /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
+    const MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+    rustix::fs::statfs(folder).is_ok_and(|s| MEMORY.contains(&s.f_type))
+}
+
+/// The space a replica of this tree will take: whole blocks of every file, one for every folder.
+pub(crate) fn stored_estimate(manifest: &Manifest) -> u64 {
+    let mut seen = BTreeSet::new();
+    let blocks = manifest.entries.iter().map(|e| match &e.kind {
+        EntryKind::File {
+            size,
+            link_group,
+            extents,
+            ..
+        } => {
+            if *link_group != 0 && !seen.insert(*link_group) {
+                return 0;
+            }
+            match extents.is_empty() {
+                true => size.div_ceil(BLOCK),
+                false => extents.iter().map(|(_, n)| n.div_ceil(BLOCK)).sum(),
+            }
+        }
+        EntryKind::Directory => 1,
+        EntryKind::Symlink(_) => 0,
+    });
+    blocks.fold(0u64, |sum, n| sum.saturating_add(n)).saturating_mul(BLOCK)
+}
+
+/// The first path in which a listing differs from a manifest, judged without reading contents: kind, mode, link
+/// target, and of files size and time.
+pub(crate) fn first_difference(listed: &Manifest, manifest: &Manifest) -> Option<String> {
+    let name = |e: &Entry| String::from_utf8_lossy(&e.path).into_owned();
+    let mut pairs = listed.entries.iter().zip(&manifest.entries);
+    if let Some((a, b)) = pairs.find(|(a, b)| !alike(a, b)) {
+        return Some(name(if a.path <= b.path { a } else { b }));
+    }
+    let (a, b) = (listed.entries.len(), manifest.entries.len());
+    let longer = if a > b { &listed.entries } else { &manifest.entries };
+    longer.get(a.min(b)).map(name)
+}
+
+/// Whether two entries agree in all that can be seen without reading contents.
+pub(crate) fn alike(a: &Entry, b: &Entry) -> bool {
+    a.path == b.path
+        && a.mode == b.mode
+        && match (&a.kind, &b.kind) {
+            (EntryKind::Directory, EntryKind::Directory) => true,
+            (EntryKind::Symlink(x), EntryKind::Symlink(y)) => x == y,
+            (EntryKind::File { size: x, .. }, EntryKind::File { size: y, .. }) => x == y && a.mtime == b.mtime,
+            _ => false,
+        }
+}
+
+/// The last bytes of a file as text, from the start of a line where there is one.
+pub(crate) fn tail(path: &Path, bytes: usize) -> String {
+    use std::os::unix::fs::FileExt;
+    let read = || -> io::Result<Vec<u8>> {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        let want = usize::try_from(length).unwrap_or(usize::MAX).min(bytes);
+        let mut buffer = vec![0; want];
+        file.read_exact_at(&mut buffer, length - want as u64)?;
+        if (want as u64) < length
+            && let Some(newline) = buffer.iter().position(|&b| b == b'\n')
+            && newline + 1 < buffer.len()
+        {
+            buffer.drain(..=newline);
+        }
+        Ok(buffer)
+    };
+    read().map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
+}
+
+/// Whether there is a folder (not a link to one).
+pub(crate) fn is_folder(path: &Path) -> bool {
+    rustix::fs::statat(CWD, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|s| rustix::fs::FileType::from_raw_mode(s.st_mode).is_dir())
+}

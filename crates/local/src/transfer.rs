@@ -1,0 +1,313 @@
+//! Carrying out a transfer or an eviction: from the engine's words to the mover's.
+
+use crate::shared::Shared;
+use crate::sources::{remember, resolve, wall_clock};
+use crate::store::{failure, in_memory, io_failure, make_folder, stored_estimate, write_manifests};
+use crate::dests;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use tarn_base::event::{Event, Failure, FailureKind};
+use tarn_base::hash::Hash;
+use tarn_base::layout::source_part;
+use tarn_base::manifest::Manifest;
+use tarn_base::part::{PartClass, PartMove, PartRef, Place, StoreKey, Transfer};
+use tarn_ports::{Control, CopyJob, CopySource, MoverError};
+
+struct Done {
+    bytes: u64,
+    hashes: Vec<Hash>,
+    stored: Vec<u64>,
+}
+
+/// A part on its way.
+struct Moving<'a> {
+    order: &'a PartMove,
+    key: StoreKey,
+    class: PartClass,
+    manifest: Manifest,
+}
+
+/// Carries out a transfer; the event to report.
+pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Event {
+    let began = Instant::now();
+    let result = prepared(shared, t).and_then(|parts| {
+        if control.cancelled() {
+            return Err(failure(FailureKind::Cancelled, "abandoned before it began"));
+        }
+        let total = parts.iter().map(|p| p.manifest.bytes()).sum();
+        shared.progress.moving(t.id, t.data, t.kind, total, control);
+        match &t.to {
+            Place::External(dest) => whole(shared, t, &parts, dest, control),
+            Place::Node(_) | Place::Drained => each(shared, t, &parts, control),
+            Place::Source => Err(failure(FailureKind::Io, "a source is never written")),
+        }
+    });
+    shared.progress.moved(t.id);
+    match result {
+        Ok(done) => Event::TransferDone {
+            id: t.id,
+            bytes: done.bytes,
+            hashes: done.hashes,
+            stored: done.stored,
+            took: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        },
+        Err(mut failure) => {
+            let name = shared.dataset(t.data).map_or_else(|_| t.data.to_string(), |d| d.name.clone());
+            failure.message = format!(
+                "moving version {} of `{name}` to {} failed: {}",
+                t.version,
+                shared.place_name(&t.to),
+                failure.message
+            );
+            Event::TransferFailed { id: t.id, failure }
+        }
+    }
+}
+
+fn prepared<'a>(shared: &Shared, t: &'a Transfer) -> Result<Vec<Moving<'a>>, Failure> {
+    let part = |order: &'a PartMove| {
+        let (class, key) = shared.known(&order.part)?;
+        let manifest = shared.manifest(&key)?;
+        Ok(Moving {
+            order,
+            key,
+            class,
+            manifest,
+        })
+    };
+    t.parts.iter().map(part).collect()
+}
+
+/// To a tier or the drained area: every part becomes a replica of its own.
+fn each(shared: &Shared, t: &Transfer, parts: &[Moving<'_>], control: &Control) -> Result<Done, Failure> {
+    let mut done = Done {
+        bytes: 0,
+        hashes: Vec::new(),
+        stored: Vec::new(),
+    };
+    for part in parts {
+        let claim = match t.to {
+            Place::Node(spot) => {
+                let bytes = stored_estimate(&part.manifest);
+                Some(shared.ledgers.reserve(spot, bytes, &|| control.cancelled())?)
+            }
+            _ => None,
+        };
+        let (dest, staging) = replica_paths(shared, &t.to, &part.key)?;
+        let began = wall_clock();
+        let job = CopyJob {
+            sources: vec![source_of(shared, part)?],
+            // It can be there only from a transfer whose end was not recorded: its key is its own.
+            replace: dest.exists(),
+            dest: dest.clone(),
+            staging,
+            verify: t.verify,
+            sync: t.to == Place::Drained,
+            rate: rate(shared, &part.order.from, &t.to),
+            latency: latency(shared, &part.order.from, &t.to),
+        };
+        let report = shared.mover.copy(&job, control).map_err(|e| vanished(shared, part, e))?;
+        let manifest = report.manifests.into_iter().next().unwrap_or_default();
+        done.bytes = done.bytes.saturating_add(report.bytes);
+        done.hashes.push(settle(shared, part, manifest, began, &dest)?);
+        let stored = shared.mover.stored(&dest).map_err(|MoverError(f)| f)?;
+        if let Place::Node(spot) = t.to {
+            shared.ledgers.arrived(spot, &part.key, stored);
+        }
+        drop(claim);
+        done.stored.push(stored);
+    }
+    Ok(done)
+}
+
+/// To a folder of the external store: one tree of all parts.
+fn whole(
+    shared: &Shared,
+    t: &Transfer,
+    parts: &[Moving<'_>],
+    dest: &Path,
+    control: &Control,
+) -> Result<Done, Failure> {
+    let dataset = shared.dataset(t.data)?;
+    let intent = dests::Intent::declare(shared, &dataset.name, dest, control)?;
+    let began = wall_clock();
+    let (rate, latency) = (rate(shared, &Place::Source, &t.to), latency(shared, &Place::Source, &t.to));
+    let job = CopyJob {
+        sources: parts.iter().map(|p| source_of(shared, p)).collect::<Result<_, _>>()?,
+        dest: dest.to_path_buf(),
+        staging: intent.staging().to_path_buf(),
+        replace: dest.exists(),
+        verify: t.verify,
+        sync: true,
+        rate,
+        latency,
+    };
+    let report = match shared.mover.copy(&job, control) {
+        Ok(report) => report,
+        Err(e) => {
+            return Err(match parts {
+                [only] => vanished(shared, only, e),
+                _ => e.0,
+            });
+        }
+    };
+    let mut hashes = Vec::new();
+    for (part, manifest) in parts.iter().zip(&report.manifests) {
+        hashes.push(settle(shared, part, manifest.clone(), began, dest)?);
+    }
+    if hashes.len() != parts.len() {
+        return Err(failure(FailureKind::Io, "the mover reported fewer trees than it was given"));
+    }
+    let stored = parts.iter().zip(&report.manifests).map(|(_, m)| stored_estimate(m)).collect();
+    intent.fulfil(shared, &report.manifests)?;
+    Ok(Done {
+        bytes: report.bytes,
+        hashes,
+        stored,
+    })
+}
+
+fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> {
+    let paths = || Some(part.manifest.entries.iter().map(|e| e.path.clone()).collect());
+    let (root, as_entry, only) = match &part.order.from {
+        Place::Node(spot) => (shared.replica(*spot, &part.key)?, None, None),
+        Place::Drained => (shared.drained(&part.key)?, None, None),
+        Place::External(folder) => (folder.clone(), None, paths()),
+        Place::Source => {
+            let dataset = shared.dataset(part.order.part.data)?;
+            let source = dataset.source.as_deref().ok_or_else(|| {
+                failure(FailureKind::Io, format!("dataset `{}` has no source", dataset.name))
+            })?;
+            let root = resolve(source);
+            match &part.class {
+                // A source that is one file.
+                _ if !root.is_dir() => {
+                    let name = root.file_name().map(|n| n.to_string_lossy().into_owned());
+                    (root.clone(), name, None)
+                }
+                PartClass::Entry(name) => (source_part(&root, &part.class), Some(name.clone()), None),
+                PartClass::Whole => (root, None, None),
+                PartClass::Rank(_) | PartClass::Common => (root, None, paths()),
+            }
+        }
+    };
+    Ok(CopySource {
+        root,
+        as_entry,
+        manifest: Some(part.manifest.clone()),
+        only,
+    })
+}
+
+/// Where a replica appears and where it grows.
+fn replica_paths(shared: &Shared, to: &Place, key: &StoreKey) -> Result<(PathBuf, PathBuf), Failure> {
+    let (dest, staging) = match to {
+        Place::Node(spot) => {
+            let dir = shared.tier_dir(*spot)?;
+            (dir.part(key), dir.incoming().join(&key.0))
+        }
+        _ => {
+            let dest = shared.drained(key)?;
+            let staging = dest.with_file_name(format!(".incoming-{}", key.0));
+            (dest, staging)
+        }
+    };
+    for path in [&dest, &staging] {
+        path.parent().map_or(Ok(()), make_folder)?;
+    }
+    Ok((dest, staging))
+}
+
+fn is_external(place: &Place) -> bool {
+    !matches!(place, Place::Node(_))
+}
+
+fn rate(shared: &Shared, from: &Place, to: &Place) -> u64 {
+    let link = &shared.cluster.external;
+    match link.emulated {
+        true if is_external(to) => link.write,
+        true if is_external(from) => link.read,
+        _ => 0,
+    }
+}
+
+fn latency(shared: &Shared, from: &Place, to: &Place) -> u64 {
+    let link = &shared.cluster.external;
+    if link.emulated && (is_external(to) || is_external(from)) {
+        link.latency
+    } else {
+        0
+    }
+}
+
+/// The part has arrived: its manifest is completed by what was read, and made durable where its replica is.
+fn settle(
+    shared: &Shared,
+    part: &Moving<'_>,
+    manifest: Manifest,
+    began: i64,
+    dest: &Path,
+) -> Result<Hash, Failure> {
+    let hash = manifest.hash().or_else(|| part.manifest.hash()).ok_or_else(|| {
+        failure(FailureKind::Io, format!("part {} was copied without being hashed", part.order.part))
+    })?;
+    if part.order.from == Place::Source {
+        remember(shared, part.order.part.data, &manifest, began);
+    }
+    if part.manifest.hash().is_none() {
+        let path = shared.state.manifest(&part.key);
+        let durable = dest.parent().is_none_or(|p| !in_memory(p));
+        write_manifests([(path.as_path(), &manifest)], durable)?;
+    }
+    Ok(hash)
+}
+
+/// A source that is not there any more is more than an I/O error: say so.
+fn vanished(shared: &Shared, part: &Moving<'_>, MoverError(error): MoverError) -> Failure {
+    let gone = match (&part.order.from, source_of(shared, part)) {
+        (Place::Source, Ok(source)) => !source.root.exists(),
+        _ => false,
+    };
+    match gone {
+        true if error.kind == FailureKind::Io => failure(
+            FailureKind::SourceChanged,
+            format!("{}; the source vanished while it was read: bring it back, then `tarn resume`", error.message),
+        ),
+        _ => error,
+    }
+}
+
+/// Removes a replica; the event to report. What cannot be removed is reported as gone, because nothing may use it
+/// any more, and is tried again by every later clean-up.
+pub(crate) fn evict(shared: &Shared, part: PartRef, key: &StoreKey, at: &Place) -> Event {
+    let removed = match at {
+        Place::Node(spot) => shared.replica(*spot, key).and_then(|path| {
+            shared.mover.remove(&path).map_err(|MoverError(f)| f)?;
+            shared.ledgers.left(*spot, key);
+            Ok(())
+        }),
+        Place::Drained => shared.drained(key).and_then(|path| {
+            shared.mover.remove(&path).map_err(|MoverError(f)| f)?;
+            // The area itself goes with its last part; it stays while there are others.
+            let _ = path.parent().map(std::fs::remove_dir);
+            Ok(())
+        }),
+        Place::Source | Place::External(_) => Ok(()),
+    };
+    if let Err(e) = removed {
+        eprintln!("tarn: a replica of part {part} could not be removed: {}", e.message);
+    }
+    Event::Evicted {
+        part,
+        at: at.clone(),
+    }
+}
+
+/// Removes a file that may be missing.
+pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_failure("remove", path, &e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,125 @@
+//! The threads of one operation and what they have still to do.
+
+use crate::error::{Result, cancelled};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tarn_ports::{Control, MoverError};
+
+/// A mutex whose holders never panic half-way through a change: a poisoned one is as good as any.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct State<T, S> {
+    /// Last in, first out: what is deep in a tree is finished before what is wide, so few folders are open.
+    tasks: Vec<T>,
+    /// Work that several threads can share: large files, open on the thread that found them. At most one a
+    /// thread.
+    shared: Vec<Arc<S>>,
+    /// Threads that work, and may add more.
+    busy: usize,
+    failure: Option<MoverError>,
+}
+
+/// Something to do.
+pub(crate) enum Work<T, S> {
+    /// A task of this thread's own.
+    Task(T),
+    /// A share in another thread's work.
+    Share(Arc<S>),
+}
+
+/// Tasks shared by the threads of an operation. The number of waiting tasks is bounded by the number of
+/// folders of the tree, which `MAX_ENTRIES` bounds.
+pub(crate) struct Queue<T, S> {
+    state: Mutex<State<T, S>>,
+    changed: Condvar,
+    failed: AtomicBool,
+}
+
+impl<T, S> Queue<T, S> {
+    pub(crate) fn new(tasks: Vec<T>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                tasks,
+                shared: Vec::new(),
+                busy: 0,
+                failure: None,
+            }),
+            changed: Condvar::new(),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn push(&self, task: T) {
+        lock(&self.state).tasks.push(task);
+        self.changed.notify_one();
+    }
+
+    /// Offers work to threads that would otherwise wait.
+    pub(crate) fn share(&self, work: &Arc<S>) {
+        lock(&self.state).shared.push(Arc::clone(work));
+        self.changed.notify_all();
+    }
+
+    /// Takes an offer back: nothing of it is left to begin.
+    pub(crate) fn exhausted(&self, work: &Arc<S>) {
+        lock(&self.state).shared.retain(|w| !Arc::ptr_eq(w, work));
+    }
+
+    /// Whether to stop: another thread has failed, or somebody has cancelled.
+    pub(crate) fn check(&self, control: &Control) -> Result<()> {
+        if control.cancelled() || self.failed.load(Ordering::Relaxed) {
+            return Err(cancelled());
+        }
+        Ok(())
+    }
+
+    /// Works until nothing is left. All threads of the operation run this.
+    pub(crate) fn work(&self, control: &Control, mut perform: impl FnMut(Work<T, S>) -> Result<()>) {
+        while let Some(work) = self.next() {
+            let outcome = self.check(control).and_then(|()| perform(work));
+            self.finished(outcome);
+        }
+    }
+
+    /// The next thing to do; waits while others may still add some. `None` when all is done or has failed.
+    fn next(&self) -> Option<Work<T, S>> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.failure.is_some() {
+                return None;
+            }
+            let work = match state.tasks.pop() {
+                Some(task) => Some(Work::Task(task)),
+                None => state.shared.last().map(|w| Work::Share(Arc::clone(w))),
+            };
+            if work.is_some() {
+                state.busy += 1;
+                return work;
+            }
+            if state.busy == 0 {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn finished(&self, outcome: Result<()>) {
+        let mut state = lock(&self.state);
+        state.busy -= 1;
+        if let Err(failure) = outcome {
+            self.failed.store(true, Ordering::Relaxed);
+            state.failure.get_or_insert(failure);
+        }
+        if state.busy == 0 || state.failure.is_some() {
+            self.changed.notify_all();
+        }
+    }
+
+    /// What went wrong first, once all threads have ended.
+    pub(crate) fn outcome(self) -> Result<()> {
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        state.failure.map_or(Ok(()), Err)
+    }
+}

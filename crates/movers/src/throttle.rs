@@ -1,0 +1,140 @@
+//! Rate and latency limits: playing a slow external store.
+
+use crate::error::{Result, cancelled};
+use crate::queue::lock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tarn_ports::Control;
+
+/// Bytes may run ahead of the rate by so much time: enough to hide the coarseness of sleeping, too little to
+/// show in a transfer of a second.
+const BURST: Duration = Duration::from_millis(2);
+/// The longest sleep between two looks at the cancel flag.
+const NAP: Duration = Duration::from_millis(50);
+/// Different limiters kept; a process plays one or two stores.
+const MAX_LIMITERS: usize = 64;
+
+/// A token bucket for bytes and a cost for each file, shared by all threads and jobs that use one store.
+#[derive(Debug)]
+pub struct Limiter {
+    /// Bytes a second; 0 for no limit.
+    rate: u64,
+    latency: Duration,
+    /// The moment at which all bytes granted so far will have passed.
+    paid_until: Mutex<Instant>,
+}
+
+impl Limiter {
+    /// A limiter of `rate` bytes a second (0 for no limit) over everything that shares it, and `latency`
+    /// nanoseconds for every file on the thread that opens it.
+    pub fn new(rate: u64, latency: u64) -> Arc<Self> {
+        Arc::new(Self {
+            rate,
+            latency: Duration::from_nanos(latency),
+            paid_until: Mutex::new(Instant::now()),
+        })
+    }
+
+    /// Waits until `bytes` may pass. Sleeps, never spins.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    pub fn bytes(&self, bytes: u64, control: &Control) -> Result<()> {
+        if self.rate == 0 {
+            return Ok(());
+        }
+        let cost = Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+        let until = {
+            let mut paid = lock(&self.paid_until);
+            let now = Instant::now();
+            let start = now.checked_sub(BURST).map_or(now, |earliest| (*paid).max(earliest));
+            *paid = start + cost;
+            *paid
+        };
+        sleep_until(until, control)
+    }
+
+    /// Waits as long as opening a file takes.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    pub fn file(&self, control: &Control) -> Result<()> {
+        if self.latency.is_zero() {
+            return Ok(());
+        }
+        sleep_until(Instant::now() + self.latency, control)
+    }
+}
+
+fn sleep_until(until: Instant, control: &Control) -> Result<()> {
+    loop {
+        if control.cancelled() {
+            return Err(cancelled());
+        }
+        match until.checked_duration_since(Instant::now()) {
+            Some(left) if !left.is_zero() => std::thread::sleep(left.min(NAP)),
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// The limiters in use: one for each pair of rate and latency.
+#[derive(Debug, Default)]
+pub(crate) struct Limiters(Mutex<BTreeMap<(u64, u64), Arc<Limiter>>>);
+
+impl Limiters {
+    /// The limiter of this rate and latency; `None` when neither limits anything.
+    pub(crate) fn get(&self, rate: u64, latency: u64) -> Option<Arc<Limiter>> {
+        if (rate, latency) == (0, 0) {
+            return None;
+        }
+        let mut known = lock(&self.0);
+        if known.len() >= MAX_LIMITERS {
+            known.retain(|_, limiter| Arc::strong_count(limiter) > 1);
+        }
+        let limiter = known.entry((rate, latency)).or_insert_with(|| Limiter::new(rate, latency));
+        Some(Arc::clone(limiter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_share_one_rate() {
+        let limiter = Limiter::new(10_000_000, 0);
+        let control = Control::default();
+        let start = Instant::now();
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| (0..10).for_each(|_| limiter.bytes(50_000, &control).unwrap()));
+            }
+        });
+        // 2 MB at 10 MB/s, less the burst.
+        assert!(start.elapsed() >= Duration::from_millis(195), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn latency_and_cancellation() {
+        let limiter = Limiter::new(1, 20_000_000);
+        let control = Control::default();
+        let start = Instant::now();
+        limiter.file(&control).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(20));
+        control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(limiter.bytes(1 << 40, &control).is_err());
+    }
+
+    #[test]
+    fn limiters_are_shared_and_bounded() {
+        let all = Limiters::default();
+        let one = all.get(5, 0).unwrap();
+        assert!(Arc::ptr_eq(&one, &all.get(5, 0).unwrap()));
+        assert!(all.get(0, 0).is_none());
+        (6..1000).for_each(|rate| drop(all.get(rate, 0)));
+        assert!(lock(&all.0).len() <= MAX_LIMITERS + 1);
+        assert!(Arc::ptr_eq(&one, &all.get(5, 0).unwrap()));
+    }
+}

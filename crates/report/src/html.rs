@@ -1,0 +1,74 @@
+//! The page that a run leaves behind: one file without any outside resource, for screen and paper.
+//! Totals are written by Rust; JavaScript draws what moves with the zoom (`page/*.js`).
+
+mod data;
+mod sections;
+mod text;
+
+use crate::ReportError;
+use crate::names::Names;
+use crate::summarize::summarize;
+use crate::trace::Trace;
+use crate::why::notes;
+use std::fmt::Write;
+use tarn_ports::Record;
+use text::{escape, json_in_script};
+
+/// Attempts, and transfers, that are drawn and listed: a browser shows as many without effort. Of more, the
+/// longest are taken, and the page says so; totals always count all.
+pub const MAX_DRAWN: usize = 20_000;
+
+const CSS: &str = include_str!("../page/page.css");
+const JS: [&str; 4] = [
+    include_str!("../page/base.js"),
+    include_str!("../page/timeline.js"),
+    include_str!("../page/fill.js"),
+    include_str!("../page/tables.js"),
+];
+
+/// Nothing may be loaded, even if something slipped through the escaping.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+
+/// The report of a run as one HTML page.
+///
+/// # Errors
+/// When the log has no beginning.
+pub fn html(records: &[Record]) -> Result<String, ReportError> {
+    let trace = Trace::of(records)?;
+    let names = Names::new(&trace.start, &trace.history);
+    let summary = summarize(&trace);
+    let notes = notes(&trace, &names, records);
+    let title = escape(&format!("{} – tarn report", summary.run));
+    let mut page = String::new();
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
+         <style>\n{CSS}</style>\n</head>\n<body>\n"
+    );
+    sections::header(&mut page, &summary);
+    page.push_str("<main>\n");
+    sections::figures(&mut page, &summary);
+    sections::failures(&mut page, &trace, &names);
+    sections::traffic(&mut page, &summary);
+    sections::charts(&mut page, &trace);
+    sections::steps(&mut page, &summary);
+    sections::lists(&mut page, &trace);
+    sections::notes(&mut page, &notes);
+    page.push_str("</main>\n");
+    sections::footer(&mut page);
+    let _ = writeln!(
+        page,
+        "<script type=\"application/json\" id=\"tarn-summary\">{}</script>",
+        json_in_script(&summary)
+    );
+    let _ = writeln!(
+        page,
+        "<script type=\"application/json\" id=\"tarn-run\">{}</script>",
+        json_in_script(&data::drawing(&trace, &names, &summary))
+    );
+    let _ = write!(page, "<script>\n'use strict';\n{}</script>\n</body>\n</html>\n", JS.concat());
+    Ok(page)
+}

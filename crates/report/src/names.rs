@@ -1,0 +1,117 @@
+//! Names for people, from ids. A log is checksummed, not trusted: an id that is not in its table prints itself.
+
+use std::collections::BTreeMap;
+use tarn_base::cluster::Cluster;
+use tarn_base::event::Start;
+use tarn_base::history::History;
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId};
+use tarn_base::part::{Place, TransferKind};
+use tarn_base::reason::Reason;
+use tarn_base::workflow::Foreach;
+
+/// The names of one run.
+pub(crate) struct Names<'a> {
+    start: &'a Start,
+    items: BTreeMap<InstanceId, &'a str>,
+}
+
+impl<'a> Names<'a> {
+    pub(crate) fn new(start: &'a Start, history: &'a History) -> Self {
+        let items = history.instances.iter();
+        Self {
+            start,
+            items: items.filter_map(|(id, i)| Some((*id, i.item.as_deref()?))).collect(),
+        }
+    }
+
+    pub(crate) fn cluster(&self) -> &'a Cluster {
+        &self.start.cluster
+    }
+
+    pub(crate) fn step(&self, id: StepId) -> String {
+        let step = self.start.workflow.steps.get(id.at());
+        step.map_or_else(|| id.to_string(), |s| s.name.clone())
+    }
+
+    /// The element of a `foreach` instance; `None` for a plain step, or while it is not known.
+    pub(crate) fn item(&self, id: InstanceId) -> Option<&'a str> {
+        if let Some(item) = self.items.get(&id) {
+            return Some(item);
+        }
+        match &self.start.workflow.steps.get(id.step.at())?.foreach {
+            Some(Foreach::Values(values)) => values.get(id.index as usize).map(String::as_str),
+            _ => None,
+        }
+    }
+
+    /// `solve`, `project[tile-3]`, or `project[7]` while the element is not known.
+    pub(crate) fn instance(&self, id: InstanceId) -> String {
+        let foreach = self.start.workflow.steps.get(id.step.at()).is_none_or(|s| s.foreach.is_some());
+        match self.item(id) {
+            Some(item) => format!("{}[{item}]", self.step(id.step)),
+            None if foreach => format!("{}[{}]", self.step(id.step), id.index),
+            None => self.step(id.step),
+        }
+    }
+
+    pub(crate) fn data(&self, id: DataId) -> String {
+        let data = self.start.workflow.data.get(id.at());
+        data.map_or_else(|| id.to_string(), |d| d.name.clone())
+    }
+
+    pub(crate) fn version(&self, id: DataId, version: u32) -> String {
+        format!("{} v{version}", self.data(id))
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> String {
+        let node = self.start.cluster.nodes.get(id.at());
+        node.map_or_else(|| id.to_string(), |n| n.name.clone())
+    }
+
+    pub(crate) fn tier(&self, spot: Spot) -> String {
+        let tiers = self.start.cluster.nodes.get(spot.node.at()).map(|n| &n.tiers);
+        let tier = tiers.and_then(|t| t.get(spot.tier.at()));
+        tier.map_or_else(|| spot.tier.to_string(), |t| t.name.clone())
+    }
+
+    /// `n0/tmpfs`.
+    pub(crate) fn spot(&self, spot: Spot) -> String {
+        format!("{}/{}", self.node(spot.node), self.tier(spot))
+    }
+
+    pub(crate) fn place(&self, place: &Place) -> String {
+        match place {
+            Place::Node(spot) => self.spot(*spot),
+            Place::Source => "its source".into(),
+            Place::External(path) => path.display().to_string(),
+            Place::Drained => "the external store".into(),
+        }
+    }
+
+    /// The nodes of spots, each once, in order.
+    pub(crate) fn nodes(&self, spots: &[Spot]) -> String {
+        let mut names: Vec<String> = Vec::new();
+        for spot in spots {
+            let name = self.node(spot.node);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names.join(", ")
+    }
+
+    pub(crate) fn reason(&self, reason: &Reason) -> String {
+        reason.explain_on(&self.start.workflow, &self.start.cluster)
+    }
+}
+
+/// The name of a kind of transfer, as it is printed and written into JSON.
+pub(crate) fn kind_name(kind: TransferKind) -> &'static str {
+    match kind {
+        TransferKind::ExternalIn => "external in",
+        TransferKind::ExternalOut => "external out",
+        TransferKind::Peer => "peer",
+        TransferKind::Promote => "promote",
+        TransferKind::Demote => "demote",
+    }
+}

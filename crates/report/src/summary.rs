@@ -1,0 +1,239 @@
+//! The totals of a run: what `--json` prints and the page shows. docs/report.md defines every figure.
+//! Times are nanoseconds, sizes bytes.
+
+use crate::ReportError;
+use crate::summarize::summarize;
+use crate::trace::Trace;
+use serde::{Deserialize, Serialize};
+use tarn_base::units::Nanos;
+use tarn_ports::Record;
+
+/// The version of this shape.
+pub const SCHEMA: u32 = 1;
+
+/// Points of one tier's fill curve: some for each pixel of a wide screen; what lies between keeps its maximum.
+pub const MAX_FILL_POINTS: usize = 1000;
+
+/// How equation 5 of Weiland et al. is estimated; printed wherever it is shown.
+pub const EQUATION_5: &str = "estimate of T_run = T_I/O + T_compute (Weiland et al. 2018, equation 5): \
+    T_run is preparing, running and committing; T_compute is CPU time in user mode divided by the cores used \
+    (all CPU time over wall time, rounded up); T_I/O is the rest";
+
+/// The totals of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The run's name.
+    pub run: String,
+    /// The workflow's name.
+    pub workflow: String,
+    /// The policy: `data` or `stage-through`.
+    pub policy: String,
+    /// How it ended.
+    pub outcome: OutcomeName,
+    /// The signal that interrupted it.
+    pub signal: Option<i32>,
+    /// Wall-clock seconds since 1970 at its start.
+    pub started: u64,
+    /// From its start to its end, or to the last record.
+    pub makespan_ns: Nanos,
+    /// How often it was resumed.
+    pub resumed: u64,
+    /// What the external store is made to look like; absent when it is as found.
+    pub emulated: Option<Emulated>,
+    /// Bytes that moved, by kind, and bytes that did not have to.
+    pub bytes: Traffic,
+    /// What the external store would have carried if every instance read its inputs from it and wrote its
+    /// outputs to it.
+    pub stage_through: External,
+    /// How many instances ended how.
+    pub instances: Tally,
+    /// How many transfers ended how.
+    pub transfers: TransferTally,
+    /// How [`StepSummary::estimate`] is made.
+    pub equation_5: String,
+    /// Each step, in the file's order.
+    pub steps: Vec<StepSummary>,
+    /// Each node.
+    pub nodes: Vec<NodeSummary>,
+}
+
+/// How a run ended, as a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutcomeName {
+    /// Every step is committed, every `dest` written.
+    Done,
+    /// A step or a transfer failed for good.
+    Failed,
+    /// A signal ended it.
+    Interrupted,
+    /// The log has no end: it runs, or its process died.
+    Unfinished,
+}
+
+impl OutcomeName {
+    /// The word, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+            Self::Unfinished => "unfinished",
+        }
+    }
+}
+
+/// An emulated external store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Emulated {
+    /// Bytes a second towards the nodes; 0 for no limit.
+    pub read: u64,
+    /// Bytes a second from the nodes; 0 for no limit.
+    pub write: u64,
+    /// Nanoseconds added to every file.
+    pub latency_ns: Nanos,
+}
+
+/// Bytes by what happened to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// From the external store to nodes.
+    pub external_in: u64,
+    /// From nodes to the external store.
+    pub external_out: u64,
+    /// Between nodes.
+    pub peer: u64,
+    /// To a faster tier of the same node.
+    pub promote: u64,
+    /// To a slower tier of the same node.
+    pub demote: u64,
+    /// Bytes of inputs that lay where they were needed.
+    pub retained: u64,
+}
+
+/// Bytes over the external store's link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct External {
+    /// Towards the nodes.
+    pub external_in: u64,
+    /// Away from them.
+    pub external_out: u64,
+}
+
+/// Instances by how they ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Committed in this run.
+    pub run: u64,
+    /// Taken from an earlier run.
+    pub reused: u64,
+    /// Not needed.
+    pub skipped: u64,
+    /// Failed at the last attempt.
+    pub failed: u64,
+    /// Neither yet, as far as the log knows of them.
+    pub open: u64,
+    /// Attempts that were started.
+    pub attempts: u64,
+}
+
+/// Transfers by how they ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TransferTally {
+    /// Complete.
+    pub done: u64,
+    /// Failed whole.
+    pub failed: u64,
+    /// Cut off by the run's own death.
+    pub interrupted: u64,
+    /// In flight.
+    pub open: u64,
+}
+
+/// A step: sums over all attempts of its instances that have ended, unless said otherwise.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepSummary {
+    /// Its name.
+    pub name: String,
+    /// Its instances.
+    pub instances: Tally,
+    /// From assignment until the inputs were there.
+    pub staging_ns: Nanos,
+    /// From then until it was started.
+    pub waiting_ns: Nanos,
+    /// Preparing views and pre-images.
+    pub prepare_ns: Nanos,
+    /// Its command.
+    pub run_ns: Nanos,
+    /// Hashing and committing.
+    pub commit_ns: Nanos,
+    /// The longest of its commands.
+    pub longest_ns: Nanos,
+    /// CPU time in user mode.
+    pub user_ns: Nanos,
+    /// CPU time in the kernel.
+    pub system_ns: Nanos,
+    /// Bytes read by its system calls.
+    pub read: u64,
+    /// Bytes written by its system calls.
+    pub written: u64,
+    /// The largest resident set of one of its processes.
+    pub memory: u64,
+    /// Bytes in the views of committed instances.
+    pub input: u64,
+    /// Of these, bytes that lay where they were needed.
+    pub retained: u64,
+    /// Bytes that committed instances made.
+    pub output: u64,
+    /// Equation 5, as an estimate.
+    pub estimate: Estimate,
+}
+
+/// Weiland's equation 5, estimated as [`EQUATION_5`] says. `io_ns + compute_ns` is the whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Estimate {
+    /// T_I/O.
+    pub io_ns: Nanos,
+    /// T_compute.
+    pub compute_ns: Nanos,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeSummary {
+    /// Its name.
+    pub name: String,
+    /// Cores it offers.
+    pub cores: u32,
+    /// Time during which at least one step ran on it.
+    pub busy_ns: Nanos,
+    /// Time of the steps on it, each times its cores.
+    pub core_busy_ns: Nanos,
+    /// Its tiers, fast to slow.
+    pub tiers: Vec<TierSummary>,
+}
+
+/// A tier of a node, over time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TierSummary {
+    /// Its name.
+    pub name: String,
+    /// What the run could use of it: (time, bytes from then on).
+    pub capacity: Vec<(Nanos, u64)>,
+    /// The most it held.
+    pub peak: u64,
+    /// What it held: (time, bytes from then on), thinned to [`MAX_FILL_POINTS`].
+    pub fill: Vec<(Nanos, u64)>,
+}
+
+impl Summary {
+    /// The totals of a log.
+    ///
+    /// # Errors
+    /// When the log has no beginning.
+    pub fn of(records: &[Record]) -> Result<Self, ReportError> {
+        Ok(summarize(&Trace::of(records)?))
+    }
+}

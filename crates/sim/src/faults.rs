@@ -1,0 +1,75 @@
+//! Failures drawn from a seed: whether a given transfer or attempt fails never depends on what came before.
+
+use tarn_base::id::{InstanceId, TransferId};
+
+/// Which transfers and attempts fail. The default: none.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct FaultPlan {
+    /// Seed of all draws.
+    pub seed: u64,
+    /// Probability (0 to 1) that a transfer fails.
+    pub transfer_failure_probability: f64,
+    /// Probability (0 to 1) that an attempt of a step fails.
+    pub step_failure_probability: f64,
+}
+
+impl FaultPlan {
+    /// The share (0 to 1) of its work after which a transfer fails; `None` when it succeeds.
+    pub(crate) fn transfer(&self, id: TransferId) -> Option<f64> {
+        self.draw(1, id.0, 0, self.transfer_failure_probability)
+    }
+
+    /// The share (0 to 1) of its time after which an attempt fails; `None` when it succeeds.
+    pub(crate) fn attempt(&self, id: InstanceId, attempt: u32) -> Option<f64> {
+        let instance = u64::from(id.step.0) << 32 | u64::from(id.index);
+        self.draw(2, instance, u64::from(attempt), self.step_failure_probability)
+    }
+
+    fn draw(&self, kind: u64, a: u64, b: u64, probability: f64) -> Option<f64> {
+        let mixed = [kind, a, b]
+            .iter()
+            .fold(self.seed, |s, v| splitmix64(s ^ splitmix64(*v)));
+        (unit(mixed) < probability).then(|| unit(splitmix64(mixed)))
+    }
+}
+
+/// A number in 0..1 from the upper 53 bits.
+fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// One step of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+fn splitmix64(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probability_is_kept_and_the_seed_decides() {
+        let plan = |seed| FaultPlan {
+            seed,
+            transfer_failure_probability: 0.25,
+            step_failure_probability: 0.0,
+        };
+        let failed = |seed| {
+            (0..4000)
+                .filter(|n| plan(seed).transfer(TransferId(*n)).is_some())
+                .collect::<Vec<_>>()
+        };
+        let (a, b) = (failed(1), failed(2));
+        assert!((800..1200).contains(&a.len()), "{}", a.len());
+        assert_eq!(a, failed(1));
+        assert_ne!(a, b);
+        let id = InstanceId {
+            step: tarn_base::id::StepId(3),
+            index: 1,
+        };
+        assert!((1..1000).all(|n| plan(1).attempt(id, n).is_none()));
+    }
+}

@@ -1,0 +1,14 @@
+#!/bin/sh
+# table.sh DIR TABLE: list the images of DIR in a Montage table. mImgtbl lists in directory order, which
+# differs from place to place; here the rows are sorted by name and counted anew.
+set -eu
+export LC_ALL=C
+unsorted=$(mktemp table.XXXXXX)
+trap 'rm -f "$unsorted"' EXIT
+mImgtbl "$1" "$unsorted"
+{
+    grep '^[\\|]' "$unsorted"
+    # The name is the last column; the counter fills the first seven characters.
+    grep -v '^[\\|]' "$unsorted" | awk '{ print $NF "\t" $0 }' | sort | cut -f 2- |
+        awk '{ printf "%7d%s\n", NR - 1, substr($0, 8) }'
+} > "$2"

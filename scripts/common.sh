@@ -1,0 +1,18 @@
+# shellcheck shell=bash
+# What the other scripts share; source it from the repository's root.
+PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+target=${CARGO_TARGET_DIR:-target}
+
+# tarn_built PROFILE: builds tarn and sets `tarn` to the binary's absolute path.
+tarn_built() {
+    local options=()
+    [ "$1" = debug ] || options=(--release)
+    cargo build --quiet --locked -p tarn-cli "${options[@]}"
+    # shellcheck disable=SC2034  # used by those who source this
+    tarn=$(realpath "$target/$1/tarn")
+}
+
+# sums FOLDER: the hashes of a mosaic and its picture, without their paths.
+sums() {
+    sha256sum "$1/mosaic/mosaic.fits" "$1/picture/mosaic.png" | cut -d ' ' -f 1
+}

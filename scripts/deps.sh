@@ -1,0 +1,54 @@
+#!/bin/bash
+# deps.sh build|demo|test|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
+# cargo is there. Does and says nothing when nothing is missing. TARN_DEPS=skip leaves everything to you.
+set -euo pipefail
+
+build=(build-essential)
+demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
+# openmpi-bin runs the two-node example, chromium opens the report, the other two check the scripts.
+test=("${demo[@]}" chromium openmpi-bin pyflakes3 shellcheck)
+soak=("${test[@]}" debootstrap)
+
+case "${1:-}" in
+    build) wanted=("${build[@]}") ;;
+    demo) wanted=("${demo[@]}") ;;
+    test) wanted=("${test[@]}") ;;
+    soak | all) wanted=("${soak[@]}") ;;
+    *)
+        sed -n '2,3s/^# //p' "$0" >&2
+        exit 2
+        ;;
+esac
+[ "${TARN_DEPS:-}" != skip ] || exit 0
+
+fail() {
+    printf 'deps.sh: %s\n' "$@" >&2
+    exit 1
+}
+
+command -v dpkg-query apt-get > /dev/null || fail "this is not Debian: install what these packages hold, then set TARN_DEPS=skip:" "${wanted[*]}"
+
+missing=()
+for package in "${wanted[@]}"; do
+    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null) || status=
+    [ "$status" = installed ] || missing+=("$package")
+done
+
+if [ ${#missing[@]} -gt 0 ]; then
+    root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo > /dev/null || fail "needs root to install: as root, run apt-get install --no-install-recommends ${missing[*]}"
+        root=(sudo)
+    fi
+    echo "deps.sh: installing ${missing[*]}" >&2
+    # The lock lets two run at once: apt-get update does not wait by itself.
+    # shellcheck disable=SC2016  # expanded by the inner shell
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive flock /var/lib/dpkg sh -c '
+        apt-get -q update && apt-get -q -y -o DPkg::Lock::Timeout=600 install --no-install-recommends "$@"
+    ' sh "${missing[@]}" >&2 || fail "apt-get could not install ${missing[*]}; its messages are above"
+fi
+
+if ! command -v cargo > /dev/null && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+    fail "cargo is missing. Get Rust with rustup, then try again:" \
+        "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh   (https://rustup.rs)"
+fi

@@ -1,0 +1,6 @@
+//! Rules about the sources, as functions that say what breaks them: the [`layers`], the [`style`]. The tests
+//! beside this crate apply them to the repository and to examples that break them.
+
+pub mod layers;
+pub mod style;
+pub mod tree;

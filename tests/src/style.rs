@@ -1,0 +1,137 @@
+//! Rules of style that a machine can see. Each function takes a file and says what breaks the rule, with its line.
+
+use crate::tree::Text;
+
+/// Lines of one source file.
+pub const MAX_LINES: usize = 800;
+/// Lines above an unsafe block within which its reason stands.
+const SAFETY_REACH: usize = 10;
+/// Crates that may hold unsafe code, by folder.
+const UNSAFE_CRATES: &[&str] = &[
+    "crates/sys/",
+    "crates/ring/",
+    "crates/media/",
+    "crates/fabric/",
+    "crates/track/",
+    "crates/libtarn/",
+    "bindings/python/",
+];
+
+fn at(file: &Text, line: usize, what: &str) -> String {
+    format!("{}:{}: {what}", file.path, line + 1)
+}
+
+/// The identifiers of a line.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_')
+}
+
+/// A Rust line without its comment. A `//` inside a string ends it too early, which hides nothing that matters here.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+/// Files that have grown too long.
+pub fn length(file: &Text) -> Vec<String> {
+    let lines = file.text.lines().count();
+    if lines > MAX_LINES {
+        vec![format!(
+            "{}: {lines} lines, at most {MAX_LINES}: divide it",
+            file.path
+        )]
+    } else {
+        Vec::new()
+    }
+}
+
+/// Marks of unfinished work.
+pub fn unfinished(file: &Text) -> Vec<String> {
+    // Written in halves, so that this file does not break its own rule.
+    let marks = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("X", "XX"),
+        concat!("HA", "CK"),
+    ];
+    let macros = [
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+        concat!("dbg", "!("),
+    ];
+    let lines = file.text.lines().enumerate();
+    lines
+        .filter(|(_, l)| {
+            words(l).any(|w| marks.contains(&w)) || macros.iter().any(|m| l.contains(m))
+        })
+        .map(|(n, _)| at(file, n, "unfinished work"))
+        .collect()
+}
+
+/// Absolute paths of one machine, and paths out of the repository.
+pub fn machine_paths(file: &Text) -> Vec<String> {
+    let places = [
+        concat!("/wo", "rk/"),
+        concat!("/root/", ".cargo"),
+        concat!("/ho", "me/"),
+        concat!("../sha", "red"),
+    ];
+    let begins = |line: &str, place: &str| {
+        let mut starts = line.match_indices(place);
+        starts.any(|(i, _)| {
+            line[..i]
+                .chars()
+                .next_back()
+                .is_none_or(|c| !c.is_alphanumeric() && !"_-.}/".contains(c))
+        })
+    };
+    let lines = file.text.lines().enumerate();
+    lines
+        .filter(|(_, l)| places.iter().any(|p| begins(l, p)))
+        .map(|(n, _)| at(file, n, "a path that exists on one machine only"))
+        .collect()
+}
+
+/// Unsafe code outside the crates that may hold it, or without its reason.
+pub fn unsafe_code(file: &Text) -> Vec<String> {
+    let allowed = UNSAFE_CRATES.iter().any(|c| file.path.starts_with(c));
+    let lines: Vec<&str> = file.text.lines().collect();
+    let mut found = Vec::new();
+    for (n, line) in lines.iter().enumerate() {
+        if !words(code(line)).any(|w| w == concat!("un", "safe")) {
+            continue;
+        }
+        if !allowed {
+            found.push(at(
+                file,
+                n,
+                "unsafe code; put it into crates/sys behind a safe function",
+            ));
+        } else if !lines[n.saturating_sub(SAFETY_REACH)..=n]
+            .iter()
+            .any(|l| l.contains("SAFETY:") || l.contains("# Safety"))
+        {
+            found.push(at(file, n, "unsafe code without a `// SAFETY:` above it"));
+        }
+    }
+    found
+}
+
+/// Bounds (`const MAX_...`) without a comment that gives unit and reason.
+pub fn bounds(file: &Text) -> Vec<String> {
+    let lines: Vec<&str> = file.text.lines().map(str::trim).collect();
+    let mut found = Vec::new();
+    for (n, line) in lines.iter().enumerate() {
+        let mut before = words(code(line)).skip_while(|w| *w != "const");
+        if before.nth(1).is_some_and(|name| name.starts_with("MAX_")) {
+            let above = lines[..n].iter().rev().find(|l| !l.starts_with("#["));
+            if !above.is_some_and(|l| l.starts_with("//") || l.contains("const MAX_")) {
+                found.push(at(
+                    file,
+                    n,
+                    "a bound without a comment that gives its unit and reason",
+                ));
+            }
+        }
+    }
+    found
+}

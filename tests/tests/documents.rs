@@ -1,0 +1,104 @@
+//! The documents say what the code does.
+
+use std::collections::BTreeMap;
+use tarn_tests::tree;
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(tree::root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The targets of `[text](target)` in a document.
+fn links(text: &str) -> Vec<&str> {
+    let ends = text.match_indices("](").map(|(i, _)| &text[i + 2..]);
+    ends.filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+        .collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let documents = tree::texts(&tree::root(), &["md"]).expect("the repository");
+    assert!(documents.len() > 3);
+    for document in &documents {
+        let folder = tree::root().join(&document.path);
+        let folder = folder.parent().expect("a folder");
+        for target in links(&document.text) {
+            let path = target.split('#').next().unwrap_or_default();
+            let inside = !path.is_empty() && !path.contains(':');
+            assert!(
+                !inside || folder.join(path).exists(),
+                "{}: {target} does not exist",
+                document.path
+            );
+        }
+    }
+}
+
+#[test]
+fn links_are_found() {
+    assert_eq!(links("see [a](b.md#c) and [d](e)."), ["b.md#c", "e"]);
+}
+
+#[test]
+fn every_exit_code_is_documented() {
+    let source = read("crates/base/src/codes.rs");
+    let in_code: BTreeMap<&str, u8> = source
+        .lines()
+        .filter_map(|l| l.trim().strip_suffix(',')?.split_once(" = "))
+        .filter_map(|(name, code)| Some((name, code.parse().ok()?)))
+        .collect();
+    assert!(in_code.len() > 8 && in_code["Success"] == 0, "{in_code:?}");
+
+    let document = read("docs/exit-codes.md");
+    let in_document: BTreeMap<&str, u8> = document
+        .lines()
+        .filter_map(|l| {
+            let mut cells = l.split('|').map(str::trim).skip(1);
+            let code = cells.next()?.parse().ok()?;
+            Some((cells.next()?.trim_matches('`'), code))
+        })
+        .collect();
+    assert_eq!(in_code, in_document);
+}
+
+/// plain.sh is what the Montage workflow is compared with: it must run the same commands.
+#[test]
+fn the_plain_script_runs_the_commands_of_the_workflow() {
+    let workflow: toml::Table = read("examples/montage/workflow.toml")
+        .parse()
+        .expect("TOML");
+    let plain = read("examples/montage/plain.sh").replace(['"', '\''], "");
+    let steps = workflow["step"].as_array().expect("steps");
+    assert!(steps.len() >= 8);
+    let mut compared = 0;
+    for step in steps {
+        let run = step["run"].as_str().expect("a command");
+        let tables = step
+            .get("env")
+            .and_then(|e| e["TABLES"].as_str())
+            .unwrap_or_default();
+        for command in run.split("&&").map(|c| c.trim().replace("$TABLES", tables)) {
+            // plain.sh leaves its tables where they are.
+            if !command.starts_with("rm ") {
+                assert!(plain.contains(&command), "plain.sh lacks `{command}`");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 12, "only {compared} commands");
+}
+
+#[test]
+fn the_examples_are_workflows() {
+    let files = tree::texts(&tree::root().join("examples"), &["toml"]).expect("the examples");
+    assert!(files.iter().any(|f| f.path == "montage/workflow.toml"));
+    for file in files.iter().filter(|f| f.path.ends_with("workflow.toml")) {
+        let folder = tree::root().join("examples").join(&file.path);
+        let folder = folder
+            .parent()
+            .and_then(|f| f.canonicalize().ok())
+            .expect("a folder");
+        if let Err(rejected) = tarn_flow::parse(&file.path, &file.text, &folder) {
+            panic!("{}: {rejected:?}", file.path);
+        }
+    }
+}
