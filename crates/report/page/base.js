@@ -20,7 +20,7 @@ function size(bytes) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
   let unit = 0;
   for (; bytes >= 1024 && unit + 1 < units.length; unit += 1) bytes /= 1024;
-  return unit === 0 ? `${bytes} B` : `${bytes.toFixed(2)} ${units[unit]}`;
+  return unit === 0 ? `${Math.round(bytes)} B` : `${bytes.toFixed(2)} ${units[unit]}`;
 }
 function time(us) {
   const s = us / 1e6;
@@ -34,7 +34,7 @@ function time(us) {
 const rate = (bytes, us) => (us > 0 ? `${size((bytes / us) * 1e6)}/s` : '');
 
 function make(name, attributes, parent, text) {
-  const svg = ['svg', 'rect', 'line', 'path', 'text', 'g', 'defs', 'pattern'].includes(name);
+  const svg = ['svg', 'rect', 'line', 'path', 'text'].includes(name);
   const node = svg ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   if (text !== undefined) node.textContent = text;
@@ -79,9 +79,6 @@ function ticks(width) {
 function canvas(box, height) {
   const width = Math.max(box.clientWidth, 480);
   const svg = make('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img' });
-  const defs = make('defs', {}, svg);
-  const hatch = make('pattern', { id: 'hatch', width: 4, height: 4, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' }, defs);
-  make('path', { d: 'M0 0V4' }, hatch);
   return { svg, width, ...scale(width) };
 }
 function axis(c, top, bottom) {

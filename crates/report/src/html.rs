@@ -69,6 +69,6 @@ pub fn html(records: &[Record]) -> Result<String, ReportError> {
         "<script type=\"application/json\" id=\"tarn-run\">{}</script>",
         json_in_script(&data::drawing(&trace, &names, &summary))
     );
-    let _ = write!(page, "<script>\n'use strict';\n{}</script>\n</body>\n</html>\n", JS.concat());
+    let _ = write!(page, "<script>\n(() => {{\n'use strict';\n{}}})();\n</script>\n</body>\n</html>\n", JS.concat());
     Ok(page)
 }

@@ -29,16 +29,20 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
             return;
         }
         d.begin();
+        let interrupted = matches!(d.state.stop, Some(Stop::Interrupted(_)));
+        // What leaves first makes room for what comes.
+        if !interrupted {
+            d.release();
+        }
         if d.state.stop.is_none() {
             d.reuse();
             d.place();
             d.stage();
             d.start();
         }
-        if !matches!(d.state.stop, Some(Stop::Interrupted(_))) {
+        if !interrupted {
             d.deliver();
             d.copies();
-            d.release();
         }
         d.end();
         if d.actions.len() == before {

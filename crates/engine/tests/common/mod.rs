@@ -182,6 +182,16 @@ impl Played {
         self.reasons().find_map(message).unwrap_or_default()
     }
 
+    pub fn trace(&self) -> String {
+        let nodes: Vec<String> = Vec::new();
+        let Some(Event::Started(start)) = self.records.first().map(|r| &r.event) else { return String::new() };
+        let line = |r: &Record| {
+            let acts: Vec<_> = r.actions.iter().map(|a| format!("    {:?}\n      because {}\n", a.what, a.why.explain(&start.workflow, &nodes))).collect();
+            format!("{:.3} {}\n{}", r.now as f64 / 1e9, format!("{:?}", r.event).chars().take(90).collect::<String>(), acts.concat())
+        };
+        self.records.iter().map(line).collect()
+    }
+
     pub fn end(&self) -> u64 {
         self.records.last().map_or(0, |r| r.now)
     }

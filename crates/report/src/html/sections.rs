@@ -17,6 +17,10 @@ const MAX_NOTES: usize = 500;
 /// Rows of the table of steps: beyond, those that took longest. A foreach step is one row.
 const MAX_STEP_ROWS: usize = 1000;
 
+/// The pattern of what waits: defined once, used by the drawings.
+const HATCH: &str = r#"<svg width="0" height="0" aria-hidden="true"><pattern id="hatch" width="4" height="4"
+ patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path d="M0 0V4"/></pattern></svg>"#;
+
 /// A tarn: water below peaks.
 const SCENE: &str = r##"<svg class="scene" viewBox="0 0 420 120" preserveAspectRatio="xMaxYMax slice" aria-hidden="true">
 <path class="far" d="M40 84 96 40l22 18 34-36 40 44 24-20 46 46 30-26 40 34 36-20 52 24v36H40z"/>
@@ -170,7 +174,7 @@ pub(super) fn charts(page: &mut String, trace: &Trace) {
     let attempts = trace.attempts().count();
     let _ = write!(
         page,
-        "<section class=\"charts\"><h2>Timeline</h2>\n\
+        "<section class=\"charts\">{HATCH}<h2>Timeline</h2>\n\
          <div class=\"tools\"><div id=\"legend\" class=\"legend\"></div><div class=\"zoom\" role=\"group\" \
          aria-label=\"Zoom\"><button id=\"zoom-in\" title=\"Zoom in\">+</button><button id=\"zoom-out\" \
          title=\"Zoom out\">−</button><button id=\"zoom-all\">whole run</button></div></div>\n\
