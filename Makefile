@@ -1,4 +1,5 @@
 # `make help` lists the targets.
+SHELL := /bin/bash
 .PHONY: help demo test soak bench build test-deps
 
 help: ## this list
@@ -26,5 +27,5 @@ bench: ## the benchmarks, with the plain tool's figure beside each
 
 build: ## target/release/tarn
 	@scripts/deps.sh build
-	cargo build --release --locked -p tarn-cli
+	@source scripts/common.sh && tarn_built release && echo "$$tarn"
 

@@ -7,7 +7,8 @@ cd "$(dirname "$(realpath "$0")")/.."
 . scripts/common.sh
 tarn_built debug
 work=$(mktemp -d "${TMPDIR:-/tmp}/montage-check.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+tier=$(mktemp -d /dev/shm/montage-check.XXXXXX)
+trap 'rm -rf "$work" "$tier"' EXIT
 
 example=$work/example
 cp -r examples/montage "$example"
@@ -25,11 +26,13 @@ same "plain.sh with three processes and shuffled tiles" "$work/three"
 
 for nodes in 1 4; do
     rm -rf "$example/results" "$example/.tarn"
-    "$tarn" run "$example/workflow.toml" --nodes "$nodes"
+    "$tarn" run "$example/workflow.toml" --nodes "$nodes" --tier "fast=$tier"
+    left=$(find "$tier" -type f -o -type l)
+    [ -z "$left" ] || { echo "montage-check: left on the tier: $left" >&2; exit 1; }
     same "tarn on $nodes nodes" "$example/results"
 done
 before=$(stat -c '%n %i %Y' "$example"/results/*/*)
-"$tarn" run "$example/workflow.toml" --nodes 4
+"$tarn" run "$example/workflow.toml" --nodes 4 --tier "fast=$tier"
 [ "$(stat -c '%n %i %Y' "$example"/results/*/*)" = "$before" ] ||
     { echo "montage-check: a second run wrote the results again" >&2; exit 1; }
 same "a second run" "$example/results"

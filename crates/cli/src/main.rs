@@ -1,2 +1,82 @@
-//! The tarn command.
-fn main() {}
+//! `tarn`: the command line. Glue only: what it does lives in the crates below.
+
+mod args;
+mod bench;
+mod cluster;
+mod data;
+mod doctor;
+mod error;
+mod inspect;
+mod nodes;
+mod plan;
+mod progress;
+mod run;
+mod state;
+mod workflow;
+
+use args::{BenchCommand, Cli, Command};
+use clap::Parser;
+use error::{CliError, CliResult};
+use std::ffi::OsStr;
+use std::process::ExitCode;
+use tarn_base::codes::Exit;
+
+fn main() -> ExitCode {
+    // These run inside steps: before anything else, while the process has one thread.
+    match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
+        Some("__step") => return tarn_local::runner::main(),
+        Some("exec") if std::env::args_os().len() > 2 && !asks_for_help() => return tarn_local::exec::main(),
+        Some("__bench-io") => return bench::io::main(),
+        _ => {}
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { Exit::Usage as u8 } else { 0 });
+        }
+    };
+    match dispatch(&cli) {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(CliError { exit, error }) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(exit as u8)
+        }
+    }
+}
+
+fn asks_for_help() -> bool {
+    std::env::args_os().nth(2).is_some_and(|a| a == "--help" || a == "-h")
+}
+
+fn dispatch(cli: &Cli) -> CliResult {
+    match &cli.command {
+        Command::Run(args) => run::run(cli, args),
+        Command::Plan(args) => plan::plan(cli, args),
+        Command::Resume(args) => run::resume(cli, args),
+        Command::Status(which) => inspect::status(cli, which),
+        Command::Why(args) => inspect::why(cli, args),
+        Command::Cancel(which) => inspect::cancel(cli, which),
+        Command::Data(command) => data::data(cli, command),
+        Command::Nodes(machine) => nodes::nodes(cli, machine),
+        Command::Doctor(machine) => doctor::doctor(cli, machine),
+        Command::Bench(command) => benchmark(cli, command),
+        Command::Exec(args) => Err(CliError::new(
+            Exit::Usage,
+            format!("tarn exec {} works inside a step of several nodes", args.node),
+        )),
+    }
+}
+
+fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
+    let (name, figures) = match command {
+        BenchCommand::Stage(args) => ("stage", bench::stage::run(args)?),
+        BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
+    };
+    if cli.json {
+        println!("{}", bench::to_json(name, &figures));
+    } else {
+        print!("{}", bench::to_text(&figures));
+    }
+    Ok(Exit::Success)
+}

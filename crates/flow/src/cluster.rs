@@ -22,20 +22,38 @@ pub struct Abilities {
 ///
 /// # Errors
 /// All that it lacks.
-pub fn check_cluster(parsed: &Parsed, cluster: &Cluster, abilities: &Abilities) -> Result<(), Rejected> {
+pub fn check_cluster(
+    parsed: &Parsed,
+    cluster: &Cluster,
+    abilities: &Abilities,
+) -> Result<(), Rejected> {
     let mut out = Findings::new(parsed.source.clone());
-    let tiers: BTreeSet<&str> = cluster.nodes.iter().flat_map(|n| &n.tiers).map(|t| t.name.as_str()).collect();
+    let tiers: BTreeSet<&str> = cluster
+        .nodes
+        .iter()
+        .flat_map(|n| &n.tiers)
+        .map(|t| t.name.as_str())
+        .collect();
     for (dataset, spans) in parsed.workflow.data.iter().zip(&parsed.spans.data) {
         if let Some(span) = spans.copies
             && dataset.copies as usize > cluster.nodes.len()
         {
-            let what = format!("dataset {} wants {} copies", quoted(&dataset.name), dataset.copies);
+            let what = format!(
+                "dataset {} wants {} copies",
+                quoted(&dataset.name),
+                dataset.copies
+            );
             out.add(too_few_nodes(what, span, cluster.nodes.len()));
         }
         if let (Some(tier), Some(span)) = (&dataset.tier, spans.tier)
             && !tiers.contains(tier.as_str())
         {
-            out.add(unknown_tier(&format!("dataset {}", quoted(&dataset.name)), tier, span, &tiers));
+            out.add(unknown_tier(
+                &format!("dataset {}", quoted(&dataset.name)),
+                tier,
+                span,
+                &tiers,
+            ));
         }
     }
     let rooms = Rooms::new(parsed, cluster);
@@ -56,9 +74,20 @@ pub fn check_cluster(parsed: &Parsed, cluster: &Cluster, abilities: &Abilities) 
 }
 
 fn too_few_nodes(what: String, span: SourceSpan, there: usize) -> Finding {
-    Finding::error(Code::TooFewNodes, format!("{what}; there {}", are(there, "node")))
-        .at(span, "more than there are")
-        .help("lower it, or run with more nodes")
+    Finding::error(
+        Code::TooFewNodes,
+        format!("{what}; there {}", are(there, "node")),
+    )
+    .at(span, "more than there are")
+    .help("lower it, or run with more nodes")
+}
+
+/// "1 GPU", "2 GPUs".
+fn some(n: impl Into<u64>, noun: &str) -> String {
+    match n.into() {
+        1 => format!("1 {noun}"),
+        n => format!("{n} {noun}s"),
+    }
 }
 
 fn are(n: usize, noun: &str) -> String {
@@ -72,12 +101,20 @@ fn are(n: usize, noun: &str) -> String {
 fn unknown_tier(what: &str, tier: &str, span: SourceSpan, tiers: &BTreeSet<&str>) -> Finding {
     let known = || match tiers.is_empty() {
         true => "no node has a tier".to_owned(),
-        false => format!("the tiers are {}", tiers.iter().copied().collect::<Vec<_>>().join(", ")),
+        false => format!(
+            "the tiers are {}",
+            tiers.iter().copied().collect::<Vec<_>>().join(", ")
+        ),
     };
-    Finding::error(Code::UnknownTier, format!("{what} wants tier {}, which no node has", quoted(tier)))
-        .at(span, "not a tier of this cluster")
-        .help(did_you_mean(tier, tiers.iter().copied()).unwrap_or_else(known))
+    Finding::error(
+        Code::UnknownTier,
+        format!("{what} wants tier {}, which no node has", quoted(tier)),
+    )
+    .at(span, "not a tier of this cluster")
+    .help(did_you_mean(tier, tiers.iter().copied()).unwrap_or_else(known))
 }
+
+const LOWER: &str = "lower it, or run with other nodes; `tarn nodes` lists what they offer";
 
 /// One thing that every node of a step must have.
 struct Want<'s> {
@@ -87,40 +124,47 @@ struct Want<'s> {
     text: String,
     /// The most that a node has, in words.
     most: String,
+    help: &'static str,
     has: Box<dyn Fn(&Node) -> bool + 's>,
 }
 
 fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'s>> {
     let most = |of: fn(&Node) -> u64| cluster.nodes.iter().map(of).max().unwrap_or(0);
-    let mut wants = vec![
-        Want {
-            code: Code::TooFewCores,
-            span: spans.cores,
-            text: format!("{} cores", step.cores),
-            most: format!("the largest node offers {}", most(|n| u64::from(n.cores))),
-            has: Box::new(|n| n.cores >= step.cores),
-        },
-        Want {
+    let mut wants = vec![Want {
+        code: Code::TooFewCores,
+        span: spans.cores,
+        text: some(step.cores, "core"),
+        most: format!("the largest node offers {}", most(|n| u64::from(n.cores))),
+        help: LOWER,
+        has: Box::new(|n| n.cores >= step.cores),
+    }];
+    if step.memory > 0 {
+        wants.push(Want {
             code: Code::TooLittleMemory,
             span: spans.memory,
             text: format!("{} of memory", Bytes(step.memory)),
             most: format!("the largest node offers {}", Bytes(most(|n| n.memory))),
+            help: LOWER,
             has: Box::new(|n| n.memory >= step.memory),
-        },
-        Want {
+        });
+    }
+    if step.gpus > 0 {
+        wants.push(Want {
             code: Code::TooFewGpus,
             span: spans.gpus,
-            text: format!("{} GPUs", step.gpus),
+            text: some(step.gpus, "GPU"),
             most: format!("the largest node has {}", most(|n| u64::from(n.gpus))),
+            help: LOWER,
             has: Box::new(|n| n.gpus >= step.gpus),
-        },
-    ];
+        });
+    }
     if let Some(tier) = &step.tier {
         wants.push(Want {
             code: Code::UnknownTier,
             span: spans.tier,
             text: format!("tier {}", quoted(tier)),
             most: "not every node has it".into(),
+            help: "name a tier that enough nodes have, or run with other nodes; `tarn nodes` lists them",
             has: Box::new(move |n| n.tiers.iter().any(|t| t.name == *tier)),
         });
     }
@@ -128,12 +172,22 @@ fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'
 }
 
 /// Whether enough nodes have what a step wants.
-fn check_step(out: &mut Findings, step: &Step, spans: &StepSpans, cluster: &Cluster, tiers: &BTreeSet<&str>) -> bool {
+fn check_step(
+    out: &mut Findings,
+    step: &Step,
+    spans: &StepSpans,
+    cluster: &Cluster,
+    tiers: &BTreeSet<&str>,
+) -> bool {
     let what = format!("step {}", quoted(&step.name));
     let nodes = step.nodes as usize;
     if nodes > cluster.nodes.len() {
         let span = spans.nodes.unwrap_or(spans.name);
-        out.add(too_few_nodes(format!("{what} wants {nodes} nodes"), span, cluster.nodes.len()));
+        out.add(too_few_nodes(
+            format!("{what} wants {nodes} nodes"),
+            span,
+            cluster.nodes.len(),
+        ));
         return false;
     }
     if let (Some(tier), Some(span)) = (&step.tier, spans.tier)
@@ -148,11 +202,28 @@ fn check_step(out: &mut Findings, step: &Step, spans: &StepSpans, cluster: &Clus
         let enough = cluster.nodes.iter().filter(|n| (want.has)(n)).count();
         if enough < nodes {
             lacking = true;
-            let on = if nodes == 1 { "a node".to_owned() } else { format!("each of {nodes} nodes") };
+            let on = if nodes == 1 {
+                "a node".to_owned()
+            } else {
+                format!("each of {nodes} nodes")
+            };
             out.add(
-                Finding::error(want.code, format!("{what} wants {} on {on}; {}", want.text, want.most))
-                    .at(want.span.unwrap_or(spans.name), format!("{enough} of {nodes} nodes have it"))
-                    .help("lower it, or run with other nodes; `tarn nodes` lists what they offer"),
+                Finding::error(
+                    want.code,
+                    format!("{what} wants {} on {on}; {}", want.text, want.most),
+                )
+                .at(
+                    want.span.unwrap_or(spans.name),
+                    format!(
+                        "{} it, {nodes} wanted",
+                        if enough == 1 {
+                            "1 node has".into()
+                        } else {
+                            format!("{enough} nodes have")
+                        }
+                    ),
+                )
+                .help(want.help),
             );
         }
     }
@@ -170,20 +241,37 @@ fn check_together(
 ) -> bool {
     let mut fit = vec![0u64; cluster.hosts.len()];
     let mut nodes = 0u64;
-    for node in cluster.nodes.iter().filter(|n| wants.iter().all(|w| (w.has)(n))) {
+    for node in cluster
+        .nodes
+        .iter()
+        .filter(|n| wants.iter().all(|w| (w.has)(n)))
+    {
         nodes += 1;
         if let Some(host) = fit.get_mut(node.host as usize) {
             *host += 1;
         }
     }
-    let text = wants.iter().map(|w| w.text.clone()).collect::<Vec<_>>().join(", ");
+    let text = wants
+        .iter()
+        .map(|w| w.text.clone())
+        .collect::<Vec<_>>()
+        .join(", ");
     let wanted = u64::from(step.nodes);
     let span = spans.nodes.unwrap_or(spans.name);
     if nodes < wanted {
         out.add(
-            Finding::error(Code::TooFewNodes, format!("{what} wants {wanted} nodes with {text}; there {}", are(nodes as usize, "such node")))
-                .at(span, "too few nodes have all of it")
-                .help("lower what it wants, or run with other nodes; `tarn nodes` lists what they offer"),
+            Finding::error(
+                Code::TooFewNodes,
+                format!(
+                    "{what} wants {} with {text}; there {}",
+                    some(wanted, "node"),
+                    are(nodes as usize, "such node")
+                ),
+            )
+            .at(span, "too few nodes have all of it")
+            .help(
+                "lower what it wants, or run with other nodes; `tarn nodes` lists what they offer",
+            ),
         );
         return false;
     }

@@ -11,12 +11,21 @@ const MAX_NESTING: u32 = 4;
 /// The hash of everything in a step, beside its inputs, that decides its result: `run`, `prelude`, the bytes of the
 /// files of the workflow's folder that their words name, `env`, `nodes`, `tasks`, the kind of its `foreach`, and its
 /// uses with distribution, rule and division. `read_script` gives the bytes of a regular file or `None`.
-pub fn code_hash(workflow: &Workflow, step: &Step, read_script: &dyn Fn(&Path) -> Option<Vec<u8>>) -> Hash {
-    hash(workflow, step, &mut |path| read_script(path).map(|bytes| Hash::of(&bytes)))
+pub fn code_hash(
+    workflow: &Workflow,
+    step: &Step,
+    read_script: &dyn Fn(&Path) -> Option<Vec<u8>>,
+) -> Hash {
+    hash(workflow, step, &mut |path| {
+        read_script(path).map(|bytes| Hash::of(&bytes))
+    })
 }
 
 /// The hashes of all steps; every script is read once.
-pub(crate) fn all(workflow: &Workflow, read_script: &dyn Fn(&Path) -> Option<Vec<u8>>) -> Vec<Hash> {
+pub(crate) fn all(
+    workflow: &Workflow,
+    read_script: &dyn Fn(&Path) -> Option<Vec<u8>>,
+) -> Vec<Hash> {
     let mut known: BTreeMap<PathBuf, Option<Hash>> = BTreeMap::new();
     let mut script = |path: &Path| match known.get(path) {
         Some(hash) => *hash,
@@ -26,19 +35,28 @@ pub(crate) fn all(workflow: &Workflow, read_script: &dyn Fn(&Path) -> Option<Vec
             hash
         }
     };
-    workflow.steps.iter().map(|step| hash(workflow, step, &mut script)).collect()
+    workflow
+        .steps
+        .iter()
+        .map(|step| hash(workflow, step, &mut script))
+        .collect()
 }
 
 fn hash(workflow: &Workflow, step: &Step, script: &mut dyn FnMut(&Path) -> Option<Hash>) -> Hash {
     let mut h = Hasher::new();
     h.field(b"tarn step code 1").field(step.run.as_bytes());
-    h.field(if step.prelude.is_some() { b"prelude" } else { b"none" });
+    h.field(if step.prelude.is_some() {
+        b"prelude"
+    } else {
+        b"none"
+    });
     h.field(step.prelude.as_deref().unwrap_or_default().as_bytes());
     h.number(step.env.len() as u64);
     for (name, value) in &step.env {
         h.field(name.as_bytes()).field(value.as_bytes());
     }
-    h.number(u64::from(step.nodes)).number(u64::from(step.tasks));
+    h.number(u64::from(step.nodes))
+        .number(u64::from(step.tasks));
     h.field(match &step.foreach {
         None => b"once",
         Some(Foreach::Values(_)) => b"values",
@@ -69,7 +87,11 @@ fn add_use(h: &mut Hasher, workflow: &Workflow, used: &Use) {
         Distribution::Scatter => b"scatter",
         Distribution::Broadcast => b"broadcast",
     });
-    h.field(if used.entry.is_some() { b"entry" } else { b"whole" });
+    h.field(if used.entry.is_some() {
+        b"entry"
+    } else {
+        b"whole"
+    });
     h.field(used.entry.as_deref().unwrap_or_default().as_bytes());
     // What it makes is stored by parts: divided otherwise, it is not the same output.
     let partition = used.makes.map(|_| data.partition);
@@ -99,7 +121,9 @@ fn words(step: &Step) -> Vec<String> {
 fn is_inside(word: &str) -> bool {
     let expands = word.contains(['$', '`', '*', '?', '[', '\0']) || word.starts_with('~');
     let mut components = Path::new(word).components();
-    !expands && components.any(|c| matches!(c, Component::Normal(_))) && !Path::new(word).is_absolute()
+    !expands
+        && components.any(|c| matches!(c, Component::Normal(_)))
+        && !Path::new(word).is_absolute()
 }
 
 /// Splits as a shell does, near enough to find file names: quotes, escapes, comments, operators; the text of
@@ -115,7 +139,9 @@ fn split(text: &str, depth: u32, found: &mut Vec<String>) {
             },
             '\'' | '"' => {
                 let inner = quote(&mut letters, c);
-                if depth < MAX_NESTING && inner.contains(|c: char| c.is_whitespace() || is_operator(c)) {
+                if depth < MAX_NESTING
+                    && inner.contains(|c: char| c.is_whitespace() || is_operator(c))
+                {
                     split(&inner, depth + 1, found);
                 }
                 word.push_str(&inner);
@@ -172,17 +198,34 @@ mod tests {
 
     #[test]
     fn splits_like_a_shell() {
-        assert_eq!(split_all("./a.sh x|b.py  'c d.sh'>e"), ["./a.sh", "x", "b.py", "c", "d.sh", "c d.sh", "e"]);
+        assert_eq!(
+            split_all("./a.sh x|b.py  'c d.sh'>e"),
+            ["./a.sh", "x", "b.py", "c", "d.sh", "c d.sh", "e"]
+        );
         assert_eq!(split_all("a\\ b.sh # comment c.sh\nd"), ["a b.sh", "d"]);
-        assert_eq!(split_all("x --conf=y.cfg a#b"), ["x", "y.cfg", "--conf=y.cfg", "a#b"]);
-        assert_eq!(split_all("sh -c \"cd \\\"$X\\\" && run.sh\"")[2..5], ["cd", "$X", "run.sh"]);
-        assert_eq!(split_all("echo $(cat list.txt)"), ["echo", "$", "cat", "list.txt"]);
-        assert_eq!(split_all("open 'never closed"), ["open", "never", "closed", "never closed"]);
+        assert_eq!(
+            split_all("x --conf=y.cfg a#b"),
+            ["x", "y.cfg", "--conf=y.cfg", "a#b"]
+        );
+        assert_eq!(
+            split_all("sh -c \"cd \\\"$X\\\" && run.sh\"")[2..5],
+            ["cd", "$X", "run.sh"]
+        );
+        assert_eq!(
+            split_all("echo $(cat list.txt)"),
+            ["echo", "$", "cat", "list.txt"]
+        );
+        assert_eq!(
+            split_all("open 'never closed"),
+            ["open", "never", "closed", "never closed"]
+        );
     }
 
     #[test]
     fn only_words_that_name_files_of_the_folder() {
-        assert!(is_inside("a.sh") && is_inside("bin/a.sh") && is_inside("./a") && is_inside("../shared/a"));
+        assert!(
+            is_inside("a.sh") && is_inside("bin/a.sh") && is_inside("./a") && is_inside("../bin/a")
+        );
         for not in ["/bin/sh", "$X/a", "*.sh", "~/a", ".", "..", "a\0b"] {
             assert!(!is_inside(not), "{not}");
         }

@@ -1,7 +1,8 @@
 //! Reading `[data.NAME]`.
 
 use crate::diag::{Code, Finding, Findings, quoted};
-use crate::section::{Located, NameRule, Section, TIER_NAME, TIME_HINT, in_order, kind, place, shorten};
+use crate::namerule::{NameRule, TIER_NAME};
+use crate::section::{Located, Section, TIME_HINT, in_order, kind, place, shorten};
 use crate::suggest::did_you_mean;
 use miette::SourceSpan;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,16 @@ use tarn_base::units::parse_time;
 use tarn_base::workflow::{Keep, OnFailure};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: &[&str] = &["source", "dest", "size", "scatter", "keep", "copies", "on_failure", "tier"];
+const KEYS: &[&str] = &[
+    "source",
+    "dest",
+    "size",
+    "scatter",
+    "keep",
+    "copies",
+    "on_failure",
+    "tier",
+];
 
 const NAME: NameRule = NameRule {
     noun: "dataset",
@@ -40,7 +50,12 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>, folder: &Path) -> Vec<
     };
     let Some(table) = value.get_ref().as_table() else {
         out.data_broken = true;
-        out.add_breaking(not_a_table("`data`", "data.NAME", value.get_ref(), place(value)));
+        out.add_breaking(not_a_table(
+            "`data`",
+            "data.NAME",
+            value.get_ref(),
+            place(value),
+        ));
         return Vec::new();
     };
     if table.len() > bounds::MAX_DATASETS {
@@ -60,7 +75,12 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>, folder: &Path) -> Vec<
             None => {
                 let what = format!("dataset {}", quoted(name.value));
                 out.data_broken = true;
-                out.add_breaking(not_a_table(&what, &format!("data.{}", name.value), value.get_ref(), place(value)));
+                out.add_breaking(not_a_table(
+                    &what,
+                    &format!("data.{}", name.value),
+                    value.get_ref(),
+                    place(value),
+                ));
             }
         }
     }
@@ -69,9 +89,12 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>, folder: &Path) -> Vec<
 
 fn not_a_table(what: &str, header: &str, value: &DeValue<'_>, span: SourceSpan) -> Finding {
     let found = kind(value);
-    Finding::error(Code::WrongType, format!("{what} must be a table, not {found}"))
-        .at(span, found)
-        .help(format!("write a table: `[{header}]`, with its keys below"))
+    Finding::error(
+        Code::WrongType,
+        format!("{what} must be a table, not {found}"),
+    )
+    .at(span, found)
+    .help(format!("write a table: `[{header}]`, with its keys below"))
 }
 
 fn dataset(out: &mut Findings, name: Located<&str>, table: &DeTable<'_>, folder: &Path) -> RawData {
@@ -125,7 +148,11 @@ fn keep(out: &mut Findings, section: &Section<'_>) -> Keep {
             Err(why) => {
                 let timed = other.trim_start().starts_with(|c: char| c.is_ascii_digit());
                 let code = if timed { Code::BadUnit } else { Code::BadValue };
-                let label = if timed { shorten(&why) } else { "neither a known word nor a duration".into() };
+                let label = if timed {
+                    shorten(&why)
+                } else {
+                    "neither a known word nor a duration".into()
+                };
                 let hint = match timed {
                     true => TIME_HINT.to_owned(),
                     false => did_you_mean(other, WORDS).unwrap_or_else(|| {
@@ -133,7 +160,11 @@ fn keep(out: &mut Findings, section: &Section<'_>) -> Keep {
                     }),
                 };
                 let message = format!("{} is not a way to keep {}", quoted(other), section.what);
-                out.add(Finding::error(code, message).at(text.span, label).help(hint));
+                out.add(
+                    Finding::error(code, message)
+                        .at(text.span, label)
+                        .help(hint),
+                );
                 Keep::UntilConsumed
             }
         },
@@ -148,11 +179,15 @@ fn on_failure(out: &mut Findings, section: &Section<'_>) -> Option<Located<OnFai
         other => {
             let hint = did_you_mean(other, ["discard", "drain"]);
             out.add(
-                Finding::error(Code::BadValue, format!("{} is no `on_failure` of {}", quoted(other), section.what))
-                    .at(text.span, "not a known word")
-                    .help(hint.unwrap_or_else(|| {
-                        "write \"discard\" (it stays on the nodes) or \"drain\" (it is copied out)".into()
-                    })),
+                Finding::error(
+                    Code::BadValue,
+                    format!("{} is no `on_failure` of {}", quoted(other), section.what),
+                )
+                .at(text.span, "not a known word")
+                .help(hint.unwrap_or_else(|| {
+                    "write \"discard\" (it stays on the nodes) or \"drain\" (it is copied out)"
+                        .into()
+                })),
             );
             return None;
         }

@@ -1,6 +1,7 @@
 //! What is wrong with a file, or worth knowing about it: with code, place, cause and hint.
 
-use miette::{Diagnostic, LabeledSpan, NamedSource, Severity, SourceCode, SourceSpan};
+use crate::text::Text;
+use miette::{Diagnostic, LabeledSpan, Severity, SourceCode, SourceSpan};
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
@@ -69,7 +70,7 @@ codes! {
 }
 
 /// A file and its text, shared by all findings about it.
-pub(crate) type Source = Arc<NamedSource<String>>;
+pub(crate) type Source = Arc<Text>;
 
 /// One problem, or one note, with the places in the file that it is about.
 #[derive(Debug, Clone)]
@@ -98,7 +99,10 @@ impl Finding {
     }
 
     pub(crate) fn note(code: Code, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Advice, ..Self::error(code, message) }
+        Self {
+            severity: Severity::Advice,
+            ..Self::error(code, message)
+        }
     }
 
     /// Adds a place; the first one is the primary one.
@@ -133,9 +137,27 @@ impl Finding {
 
     /// Line and column of the first place, counted from 1, columns in characters.
     pub fn position(&self) -> Option<(usize, usize)> {
-        let span = self.labels.first()?.inner();
-        let content = self.source.as_ref()?.read_span(span, 0, 0).ok()?;
-        Some((content.line() + 1, content.column() + 1))
+        Some(
+            self.source
+                .as_ref()?
+                .position(*self.labels.first()?.inner()),
+        )
+    }
+
+    /// The finding as it is shown, with the text of the file.
+    fn marked(mut self, source: &Source) -> Self {
+        for label in &mut self.labels {
+            let (text, span) = (
+                label.label().map(str::to_owned),
+                source.mark(*label.inner()),
+            );
+            *label = match label.primary() {
+                true => LabeledSpan::new_primary_with_span(text, span),
+                false => LabeledSpan::new_with_span(text, span),
+            };
+        }
+        self.source = Some(source.clone());
+        self
     }
 }
 
@@ -240,16 +262,21 @@ pub(crate) struct Findings {
 
 impl Findings {
     pub(crate) fn new(source: Source) -> Self {
-        Self { source, problems: Vec::new(), dropped: 0, data_broken: false, uses_broken: false }
+        Self {
+            source,
+            problems: Vec::new(),
+            dropped: 0,
+            data_broken: false,
+            uses_broken: false,
+        }
     }
 
-    pub(crate) fn add(&mut self, mut finding: Finding) {
+    pub(crate) fn add(&mut self, finding: Finding) {
         if self.problems.len() == MAX_FINDINGS {
             self.dropped += 1;
             return;
         }
-        finding.source = Some(self.source.clone());
-        self.problems.push(finding);
+        self.problems.push(finding.marked(&self.source));
     }
 
     /// Adds a problem that leaves it open who uses what.
@@ -267,15 +294,24 @@ impl Findings {
         self.problems.is_empty()
     }
 
-    pub(crate) fn note(&self, mut note: Finding) -> Note {
-        note.source = Some(self.source.clone());
-        note
+    pub(crate) fn note(&self, note: Finding) -> Note {
+        note.marked(&self.source)
+    }
+
+    /// The first place of a text within a span.
+    pub(crate) fn find(&self, span: SourceSpan, needle: &str) -> SourceSpan {
+        self.source.find(span, needle)
     }
 
     /// The refusal, sorted by place, so that the file can be repaired from top to bottom.
     pub(crate) fn into_rejected(mut self) -> Rejected {
-        self.problems.sort_by_key(|p| p.labels.first().map_or(0, LabeledSpan::offset));
-        Rejected { file: self.source.name().into(), problems: self.problems, dropped: self.dropped }
+        self.problems
+            .sort_by_key(|p| p.labels.first().map_or(0, LabeledSpan::offset));
+        Rejected {
+            file: self.source.name().into(),
+            problems: self.problems,
+            dropped: self.dropped,
+        }
     }
 }
 

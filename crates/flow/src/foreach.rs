@@ -28,11 +28,17 @@ pub(crate) fn read(out: &mut Findings, step: &Section<'_>) -> Option<Located<Raw
     let span = place(value);
     let read = match value.get_ref() {
         DeValue::Array(list) => values(out, step, list, span).map(RawForeach::Values),
-        DeValue::String(text) => no_nul(out, text, span).then(|| entries(text, span, &step.what)).and_then(|read| {
-            read.map_err(|problem| out.add(problem)).ok()
-        }),
+        DeValue::String(text) => no_nul(out, text, span)
+            .then(|| entries(text, span, &step.what))
+            .and_then(|read| read.map_err(|problem| out.add(problem)).ok()),
         _ => {
-            step.wrong_type(out, "foreach", value, "an array of values or a string", "[\"a\", \"b\"]");
+            step.wrong_type(
+                out,
+                "foreach",
+                value,
+                "an array of values or a string",
+                "[\"a\", \"b\"]",
+            );
             None
         }
     };
@@ -41,13 +47,24 @@ pub(crate) fn read(out: &mut Findings, step: &Section<'_>) -> Option<Located<Raw
 
 fn entries(text: &str, span: SourceSpan, what: &str) -> Result<RawForeach, Finding> {
     let refuse = |code, label: String| {
-        Finding::error(code, format!("`foreach` of {what} does not name entries of a dataset")).at(span, label).help(HINT)
+        Finding::error(
+            code,
+            format!("`foreach` of {what} does not name entries of a dataset"),
+        )
+        .at(span, label)
+        .help(HINT)
     };
-    let (name, pattern) = text.split_once('/').ok_or_else(|| refuse(Code::BadForeach, "has no `/`".into()))?;
+    let (name, pattern) = text
+        .split_once('/')
+        .ok_or_else(|| refuse(Code::BadForeach, "has no `/`".into()))?;
     if pattern.contains(ITEM) {
-        return Err(refuse(Code::BadItem, format!("`{ITEM}` is what this gives; it cannot stand in it")));
+        return Err(refuse(
+            Code::BadItem,
+            format!("`{ITEM}` is what this gives; it cannot stand in it"),
+        ));
     }
-    let pattern = EntryPattern::new(pattern).map_err(|why| refuse(Code::BadPattern, shorten(&why)))?;
+    let pattern =
+        EntryPattern::new(pattern).map_err(|why| refuse(Code::BadPattern, shorten(&why)))?;
     Ok(RawForeach::Entries(name.to_owned(), pattern))
 }
 
@@ -59,17 +76,26 @@ fn values(
 ) -> Option<Vec<Located<String>>> {
     if list.is_empty() {
         out.add(
-            Finding::error(Code::BadForeach, format!("`foreach` of {} is empty", step.what))
-                .at(span, "no values")
-                .help("name at least one value, or remove the step"),
+            Finding::error(
+                Code::BadForeach,
+                format!("`foreach` of {} is empty", step.what),
+            )
+            .at(span, "no values")
+            .help("name at least one value, or remove the step"),
         );
         return None;
     }
     if list.len() > bounds::MAX_INSTANCES as usize {
         out.add(
-            Finding::error(Code::TooLarge, format!("`foreach` of {} has {} values", step.what, list.len()))
-                .at(span, format!("at most {} are allowed", bounds::MAX_INSTANCES))
-                .help("let one instance work on several values"),
+            Finding::error(
+                Code::TooLarge,
+                format!("`foreach` of {} has {} values", step.what, list.len()),
+            )
+            .at(
+                span,
+                format!("at most {} are allowed", bounds::MAX_INSTANCES),
+            )
+            .help("let one instance work on several values"),
         );
         return None;
     }
@@ -79,10 +105,17 @@ fn values(
         let value = one_value(out, step, item)?;
         if let Some(first) = seen.insert(value.clone(), place(item)) {
             out.add(
-                Finding::error(Code::BadForeach, format!("{} stands twice in `foreach` of {}", quoted(&value), step.what))
-                    .at(place(item), "again here")
-                    .at(first, "first here")
-                    .help("remove one: each value gives one instance"),
+                Finding::error(
+                    Code::BadForeach,
+                    format!(
+                        "{} stands twice in `foreach` of {}",
+                        quoted(&value),
+                        step.what
+                    ),
+                )
+                .at(place(item), "again here")
+                .at(first, "first here")
+                .help("remove one: each value gives one instance"),
             );
             return None;
         }
@@ -91,22 +124,35 @@ fn values(
     Some(all)
 }
 
-fn one_value(out: &mut Findings, step: &Section<'_>, item: &Spanned<DeValue<'_>>) -> Option<String> {
+fn one_value(
+    out: &mut Findings,
+    step: &Section<'_>,
+    item: &Spanned<DeValue<'_>>,
+) -> Option<String> {
     if let Some(number) = integer(item.get_ref()) {
         return Some(number.to_string());
     }
     match item.get_ref().as_str() {
         Some("") => {
             out.add(
-                Finding::error(Code::BadForeach, format!("a value in `foreach` of {} is empty", step.what))
-                    .at(place(item), "empty")
-                    .help("give it a text; $TARN_ITEM tells the instances apart by it"),
+                Finding::error(
+                    Code::BadForeach,
+                    format!("a value in `foreach` of {} is empty", step.what),
+                )
+                .at(place(item), "empty")
+                .help("give it a text; $TARN_ITEM tells the instances apart by it"),
             );
             None
         }
         Some(text) => no_nul(out, text, place(item)).then(|| text.to_owned()),
         None => {
-            step.wrong_type(out, "foreach", item, "an array of strings or integers", "[\"a\", \"b\"]");
+            step.wrong_type(
+                out,
+                "foreach",
+                item,
+                "an array of strings or integers",
+                "[\"a\", \"b\"]",
+            );
             None
         }
     }
@@ -118,7 +164,7 @@ pub(crate) fn check(out: &mut Findings, step: &RawStep) {
     let Some(foreach) = &step.foreach else {
         for item in &step.items {
             if item.entry.as_ref().is_some_and(|e| e.contains(ITEM)) {
-                out.add(item_without_foreach(item.span, &what));
+                out.add(item_without_foreach(out.find(item.span, ITEM), &what));
             }
         }
         if let Some(max) = &step.max {
@@ -128,18 +174,30 @@ pub(crate) fn check(out: &mut Findings, step: &RawStep) {
     };
     if let Some(nodes) = step.nodes.as_ref().filter(|n| n.value > 1) {
         out.add(
-            Finding::error(Code::BadForeach, format!("{what} has `foreach` and several nodes"))
-                .at(nodes.span, "an instance of a foreach step has one node")
-                .at(foreach.span, "`foreach`")
-                .help("remove `nodes`, or write a step for each value"),
+            Finding::error(
+                Code::BadForeach,
+                format!("{what} has `foreach` and several nodes"),
+            )
+            .at(nodes.span, "an instance of a foreach step has one node")
+            .at(foreach.span, "`foreach`")
+            .help("remove `nodes`, or write a step for each value"),
         );
     }
     for item in step.items.iter().filter(|i| i.role == Role::Inout) {
         out.add(
-            Finding::error(Code::BadForeach, format!("{what} has `foreach` and `inout`"))
-                .at(item.span, format!("all instances would change one tree of {}", quoted(&item.name)))
-                .at(foreach.span, "`foreach`")
-                .help("read it with `in`, and write what is new to another dataset with `out`"),
+            Finding::error(
+                Code::BadForeach,
+                format!("{what} has `foreach` and `inout`"),
+            )
+            .at(
+                item.span,
+                format!(
+                    "all instances would change one tree of {}",
+                    quoted(&item.name)
+                ),
+            )
+            .at(foreach.span, "`foreach`")
+            .help("read it with `in`, and write what is new to another dataset with `out`"),
         );
     }
     if let RawForeach::Values(values) = &foreach.value {
@@ -168,10 +226,15 @@ fn check_substituted(out: &mut Findings, step: &RawStep, values: &[Located<Strin
             if let Some((label, _)) = entry_problem(&filled) {
                 let entry = quoted(&entry.replace(ITEM, &value.value));
                 out.add(
-                    Finding::error(Code::BadPattern, format!("{entry} does not name a top-level entry of `{}`", item.name))
-                        .at(value.span, label)
-                        .at(item.span, format!("`{ITEM}` stands for it here"))
-                        .help("use values that name entries, or another variable for what is not a name"),
+                    Finding::error(
+                        Code::BadPattern,
+                        format!("{entry} does not name a top-level entry of `{}`", item.name),
+                    )
+                    .at(value.span, label)
+                    .at(item.span, format!("`{ITEM}` stands for it here"))
+                    .help(
+                        "use values that name entries, or another variable for what is not a name",
+                    ),
                 );
                 return;
             }

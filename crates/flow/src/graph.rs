@@ -1,7 +1,7 @@
 //! Circles of waiting: strongly connected components (Tarjan, without recursion), one shortest circle of each.
 
-use crate::diag::{Code, Finding, Findings, quoted};
 use crate::data::RawData;
+use crate::diag::{Code, Finding, Findings, quoted};
 use crate::step::RawStep;
 use miette::SourceSpan;
 use std::collections::{HashMap, VecDeque};
@@ -34,20 +34,34 @@ const MAX_DRAWN: usize = 12;
 pub(crate) fn check(out: &mut Findings, data: &[RawData], steps: &[RawStep], edges: &[Vec<Edge>]) {
     for knot in knots(edges) {
         let circle = shortest_circle(&knot, edges);
-        let names: Vec<String> = circle.iter().map(|(step, _)| quoted(&steps[step.at()].name.value)).collect();
+        let names: Vec<String> = circle
+            .iter()
+            .map(|(step, _)| quoted(&steps[step.at()].name.value))
+            .collect();
         let first = names.first().cloned().unwrap_or_default();
         let message = match names.len() {
             1 => format!("step {first} waits for itself"),
-            n => format!("{n} steps wait for each other in a circle: {} -> {first}", names.join(" -> ")),
+            n => format!(
+                "{n} steps wait for each other in a circle: {} -> {first}",
+                names.join(" -> ")
+            ),
         };
         let mut problem = Finding::error(Code::Cycle, message);
         for (step, edge) in circle.iter().take(MAX_DRAWN) {
-            let (step, on) = (&steps[step.at()].name.value, &steps[edge.on.at()].name.value);
+            let (step, on) = (
+                &steps[step.at()].name.value,
+                &steps[edge.on.at()].name.value,
+            );
             problem = problem.at(
                 edge.span,
                 match edge.why {
                     Why::Reads(d) => {
-                        format!("{} reads {}, which {} makes", quoted(step), quoted(&data[d.at()].name.value), quoted(on))
+                        format!(
+                            "{} reads {}, which {} makes",
+                            quoted(step),
+                            quoted(&data[d.at()].name.value),
+                            quoted(on)
+                        )
                     }
                     Why::After => format!("{} comes after {}", quoted(step), quoted(on)),
                 },
@@ -95,7 +109,8 @@ fn knots(edges: &[Vec<Edge>]) -> Vec<Vec<StepId>> {
             }
             if low[step] == order[step] {
                 let begin = stack.iter().rposition(|s| *s == step).unwrap_or(0);
-                let mut knot: Vec<StepId> = stack.drain(begin..).map(|s| StepId(s as u32)).collect();
+                let mut knot: Vec<StepId> =
+                    stack.drain(begin..).map(|s| StepId(s as u32)).collect();
                 for s in &knot {
                     on_stack[s.at()] = false;
                 }
@@ -146,7 +161,11 @@ mod tests {
     fn graph(steps: usize, pairs: &[(usize, usize)]) -> Vec<Vec<Edge>> {
         let mut edges = vec![Vec::new(); steps];
         for (from, on) in pairs {
-            edges[*from].push(Edge { on: StepId(*on as u32), span: (0, 0).into(), why: Why::After });
+            edges[*from].push(Edge {
+                on: StepId(*on as u32),
+                span: (0, 0).into(),
+                why: Why::After,
+            });
         }
         edges
     }
@@ -156,7 +175,10 @@ mod tests {
         let edges = graph(7, &[(0, 1), (1, 2), (2, 0), (2, 1), (3, 3), (4, 5), (5, 6)]);
         let ids = |v: &[u32]| v.iter().map(|i| StepId(*i)).collect::<Vec<_>>();
         assert_eq!(knots(&edges), [ids(&[0, 1, 2]), ids(&[3])]);
-        let circle: Vec<_> = shortest_circle(&ids(&[0, 1, 2]), &edges).iter().map(|(s, _)| *s).collect();
+        let circle: Vec<_> = shortest_circle(&ids(&[0, 1, 2]), &edges)
+            .iter()
+            .map(|(s, _)| *s)
+            .collect();
         assert_eq!(circle, ids(&[0, 1, 2]));
     }
 

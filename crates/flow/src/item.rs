@@ -70,7 +70,9 @@ fn parse(text: &str, role: Role, span: SourceSpan) -> Result<Item, Finding> {
         if let Some((name, _)) = name.split_once(':') {
             let message = format!("{} has a distribution before its entry", quoted(text));
             let hint = format!("write \"{name}/{entry}\": an entry lies on every node of the step");
-            return Err(Finding::error(Code::BadDistribution, message).at(span, "cannot stand here").help(hint));
+            return Err(Finding::error(Code::BadDistribution, message)
+                .at(span, "cannot stand here")
+                .help(hint));
         }
         check_entry(name, entry, role, span)?;
         return Ok(item(name, Some(entry), None));
@@ -82,31 +84,50 @@ fn parse(text: &str, role: Role, span: SourceSpan) -> Result<Item, Finding> {
         Some((_, dist)) => Ok(item(name, None, Some(*dist))),
         None => {
             let hint = did_you_mean(word, DISTS.map(|(known, _)| known));
-            Err(Finding::error(Code::BadDistribution, format!("{} is not a distribution", quoted(word)))
-                .at(span, "not a known word after `:`")
-                .help(hint.unwrap_or_else(|| "write single, gather, scatter, broadcast or shared".into())))
+            Err(Finding::error(
+                Code::BadDistribution,
+                format!("{} is not a distribution", quoted(word)),
+            )
+            .at(span, "not a known word after `:`")
+            .help(
+                hint.unwrap_or_else(|| "write single, gather, scatter, broadcast or shared".into()),
+            ))
         }
     }
 }
 
 fn check_entry(name: &str, entry: &str, role: Role, span: SourceSpan) -> Result<(), Finding> {
     if role != Role::In {
-        let message = format!("only an `in` can name an entry: {}", quoted(&format!("{name}/{entry}")));
-        let hint = format!("write \"{name}\": a step makes or changes whole datasets; each instance of a foreach step adds a part");
-        return Err(Finding::error(Code::BadPattern, message).at(span, "an entry in an output").help(hint));
+        let message = format!(
+            "only an `in` can name an entry: {}",
+            quoted(&format!("{name}/{entry}"))
+        );
+        let hint = format!(
+            "write \"{name}\": a step makes or changes whole datasets; each instance of a foreach step adds a part"
+        );
+        return Err(Finding::error(Code::BadPattern, message)
+            .at(span, "an entry in an output")
+            .help(hint));
     }
     if let Some((before, word)) = entry.rsplit_once(':')
         && DISTS.iter().any(|(known, _)| *known == word)
     {
         let message = format!("an entry has no distribution: `{word}`");
         let hint = format!("write \"{name}/{before}\": an entry lies on every node of the step");
-        return Err(Finding::error(Code::BadDistribution, message).at(span, "cannot stand here").help(hint));
+        return Err(Finding::error(Code::BadDistribution, message)
+            .at(span, "cannot stand here")
+            .help(hint));
     }
     match entry_problem(entry) {
         None => Ok(()),
         Some((label, hint)) => {
-            let message = format!("{} does not name a top-level entry of `{name}`", quoted(entry));
-            Err(Finding::error(Code::BadPattern, message).at(span, label).help(hint))
+            let message = format!(
+                "{} does not name a top-level entry of `{name}`",
+                quoted(entry)
+            );
+            Err(Finding::error(Code::BadPattern, message)
+                .at(span, label)
+                .help(hint))
         }
     }
 }
@@ -114,13 +135,25 @@ fn check_entry(name: &str, entry: &str, role: Role, span: SourceSpan) -> Result<
 /// What keeps a text from naming one top-level entry of a dataset: a label and a hint.
 pub(crate) fn entry_problem(entry: &str) -> Option<(&'static str, &'static str)> {
     if entry.is_empty() || entry == "." || entry == ".." {
-        Some(("not an entry", "name a file or folder at the top of the dataset, such as \"raw/tile-1.fits\""))
+        Some((
+            "not an entry",
+            "name a file or folder at the top of the dataset, such as \"raw/tile-1.fits\"",
+        ))
     } else if entry.contains('/') {
-        Some(("has more than one component", "name the top-level folder; what lies below it comes along"))
+        Some((
+            "has more than one component",
+            "name the top-level folder; what lies below it comes along",
+        ))
     } else if entry.contains('*') {
-        Some(("`*` stands for several entries", "read the whole dataset, or run once for each entry with `foreach = \"raw/*\"`"))
+        Some((
+            "`*` stands for several entries",
+            "read the whole dataset, or run once for each entry with `foreach = \"raw/*\"`",
+        ))
     } else if entry.len() > MAX_ENTRY_BYTES {
-        Some(("longer than 255 bytes", "no file system has names of this length"))
+        Some((
+            "longer than 255 bytes",
+            "no file system has names of this length",
+        ))
     } else {
         None
     }
@@ -134,9 +167,15 @@ mod tests {
     fn forms() {
         let ok = |text, role| parse(text, role, (0, 1).into()).unwrap();
         let plain = ok("raw", Role::In);
-        assert_eq!((plain.name.as_str(), plain.entry, plain.dist), ("raw", None, None));
+        assert_eq!(
+            (plain.name.as_str(), plain.entry, plain.dist),
+            ("raw", None, None)
+        );
         let entry = ok("raw/a:b.{item}", Role::In);
-        assert_eq!((entry.name.as_str(), entry.entry.as_deref(), entry.dist), ("raw", Some("a:b.{item}"), None));
+        assert_eq!(
+            (entry.name.as_str(), entry.entry.as_deref(), entry.dist),
+            ("raw", Some("a:b.{item}"), None)
+        );
         assert_eq!(ok("case:scatter", Role::Inout).dist, Some(Dist::Scatter));
     }
 

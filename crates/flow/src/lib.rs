@@ -1,9 +1,9 @@
 //! L2: the workflow file: strict parsing, checks and diagnostics.
 //!
-//! docs/workflow-file.md is the grammar. Reading order: [`parse`] (the stages of a check), then `section` (typed
-//! reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve` and `graph` (what they
-//! mean together), `cluster` (what the machine must have), `code` (what makes a step the same step), `diag` (how
-//! problems are kept and shown).
+//! docs/workflow-file.md is the grammar. Reading order: `parsed` (the stages of a check), `section` and `namerule`
+//! (typed reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`,
+//! `parts` and `graph` (what they mean together), `cluster` and `room` (what the machine must have), `code` (what makes
+//! a step the same step), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown).
 
 mod cluster;
 mod code;
@@ -12,14 +12,18 @@ mod diag;
 mod foreach;
 mod graph;
 mod item;
+mod namerule;
 mod notes;
 mod parsed;
+mod parts;
 mod paths;
 mod resolve;
 mod room;
 mod section;
 mod step;
 mod suggest;
+mod text;
+mod versions;
 
 pub use cluster::{Abilities, check_cluster};
 pub use code::code_hash;

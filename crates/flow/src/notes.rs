@@ -17,9 +17,17 @@ pub(crate) fn notes(workflow: &Workflow, places: &[SourceSpan], spans: &Spans) -
     let edges = reads.iter().any(|(_, version)| *version > 0);
     if let (false, [first, _, ..]) = (edges, spans.steps.as_slice()) {
         notes.push(
-            Finding::note(Code::NoteNoDataEdges, "no step reads what another step makes")
-                .at(first.name, "this and the other steps are independent in their data")
-                .help("tarn keeps data between steps: name it in `out` of one step and `in` of another"),
+            Finding::note(
+                Code::NoteNoDataEdges,
+                "no step reads what another step makes",
+            )
+            .at(
+                first.name,
+                "this and the other steps are independent in their data",
+            )
+            .help(
+                "tarn keeps data between steps: name it in `out` of one step and `in` of another",
+            ),
         );
     }
     let mut read = vec![false; workflow.data.len()];
@@ -34,11 +42,17 @@ pub(crate) fn notes(workflow: &Workflow, places: &[SourceSpan], spans: &Spans) -
                     .at(places[at], "no step names it")
                     .help("remove it, or name it in `in`, `out` or `inout` of a step"),
             );
-        } else if !read[at] && dataset.dest.is_none() && matches!(dataset.keep, Keep::UntilConsumed | Keep::Workflow) {
+        } else if !read[at]
+            && dataset.dest.is_none()
+            && matches!(dataset.keep, Keep::UntilConsumed | Keep::Workflow)
+        {
             notes.push(
-                Finding::note(Code::NoteUnreadOutput, format!("dataset {name} is made, but nobody gets it"))
-                    .at(places[at], "no step reads it; it is removed at the end")
-                    .help("give it a `dest`, or keep it on the nodes with `keep`"),
+                Finding::note(
+                    Code::NoteUnreadOutput,
+                    format!("dataset {name} is made, but nobody gets it"),
+                )
+                .at(places[at], "no step reads it; it is removed at the end")
+                .help("give it a `dest`, or keep it on the nodes with `keep`"),
             );
         }
         if notes.len() == MAX_NOTES {
@@ -63,7 +77,12 @@ fn reads(workflow: &Workflow) -> Vec<(DataId, u32)> {
 /// How many versions of each dataset steps make.
 fn made(workflow: &Workflow) -> Vec<u32> {
     let mut made = vec![0; workflow.data.len()];
-    for used in workflow.steps.iter().flat_map(|s| &s.uses).filter(|u| u.makes.is_some()) {
+    for used in workflow
+        .steps
+        .iter()
+        .flat_map(|s| &s.uses)
+        .filter(|u| u.makes.is_some())
+    {
         made[used.data.at()] += 1;
     }
     made
@@ -74,5 +93,8 @@ fn made(workflow: &Workflow) -> Vec<u32> {
 pub fn needs_external(workflow: &Workflow) -> Vec<DataId> {
     let made = made(workflow);
     let without_place = |at: &usize| made[*at] > u32::from(workflow.data[*at].dest.is_some());
-    (0..made.len()).filter(without_place).map(|at| DataId(at as u32)).collect()
+    (0..made.len())
+        .filter(without_place)
+        .map(|at| DataId(at as u32))
+        .collect()
 }

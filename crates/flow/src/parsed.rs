@@ -4,12 +4,14 @@ use crate::code;
 use crate::data::{self, RawData};
 use crate::diag::{Code, Finding, Findings, Note, Rejected, Source, quoted};
 use crate::item::Dist;
+use crate::namerule::NameRule;
 use crate::notes;
 use crate::resolve::{Resolution, Resolved, resolve};
-use crate::section::{Located, NameRule, Section, value_of};
+use crate::section::{Located, Section, value_of};
 use crate::step::{self, RawStep};
+use crate::text::Text;
 use crate::{foreach, graph, paths};
-use miette::{NamedSource, SourceSpan};
+use miette::SourceSpan;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_base::bounds;
@@ -82,16 +84,23 @@ pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> 
     if text.len() > bounds::MAX_WORKFLOW_BYTES {
         return Err(too_large(name, text.len()));
     }
-    let source: Source = Arc::new(NamedSource::new(name, text.to_owned()));
+    let source: Source = Arc::new(Text::new(name, text));
     let mut out = Findings::new(source.clone());
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in errors {
-        out.add(syntax(&error, text));
+        out.add(syntax(&error));
     }
     if !out.is_empty() {
         return refuse(out, name);
     }
-    let top = Section::new(&mut out, document.get_ref(), (0, 0).into(), "the workflow", "the file's top level", TOP_KEYS);
+    let top = Section::new(
+        &mut out,
+        document.get_ref(),
+        (0, 0).into(),
+        "the workflow",
+        "the file's top level",
+        TOP_KEYS,
+    );
     top.require(&mut out, "name", "\"...\"");
     let title = top.name(&mut out, "name", &NAME);
     let external = top.path(&mut out, "external", folder);
@@ -112,9 +121,24 @@ pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> 
         (Some(resolution), Some(title)) if out.is_empty() => {
             let spans = spans(&data, &steps);
             let places: Vec<SourceSpan> = data.iter().map(|d| d.name.span).collect();
-            let workflow = assemble(title.value, external.map(|e| e.value), folder, data, steps, resolution);
-            let notes = notes::notes(&workflow, &places, &spans).into_iter().map(|n| out.note(n)).collect();
-            Ok(Parsed { workflow, notes, source, spans })
+            let workflow = assemble(
+                title.value,
+                external.map(|e| e.value),
+                folder,
+                data,
+                steps,
+                resolution,
+            );
+            let notes = notes::notes(&workflow, &places, &spans)
+                .into_iter()
+                .map(|n| out.note(n))
+                .collect();
+            Ok(Parsed {
+                workflow,
+                notes,
+                source,
+                spans,
+            })
         }
         _ => refuse(out, name),
     }
@@ -124,8 +148,11 @@ pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> 
 fn refuse(mut out: Findings, name: &str) -> Result<Parsed, Rejected> {
     if out.is_empty() {
         out.add(
-            Finding::error(Code::Syntax, format!("{} cannot be understood", quoted(name)))
-                .help("this is a mistake of tarn's: please report it with the file"),
+            Finding::error(
+                Code::Syntax,
+                format!("{} cannot be understood", quoted(name)),
+            )
+            .help("this is a mistake of tarn's: please report it with the file"),
         );
     }
     Err(out.into_rejected())
@@ -133,22 +160,30 @@ fn refuse(mut out: Findings, name: &str) -> Result<Parsed, Rejected> {
 
 fn too_large(name: &str, bytes: usize) -> Rejected {
     // The text is not kept: nothing in it is pointed at.
-    let mut out = Findings::new(Arc::new(NamedSource::new(name, String::new())));
+    let mut out = Findings::new(Arc::new(Text::new(name, "")));
     out.add(
-        Finding::error(Code::TooLarge, format!("the workflow file has {bytes} bytes"))
-            .help(format!("at most {} are read; write steps that differ in one value as one `foreach` step", bounds::MAX_WORKFLOW_BYTES)),
+        Finding::error(
+            Code::TooLarge,
+            format!("the workflow file has {bytes} bytes"),
+        )
+        .help(format!(
+            "at most {} are read; write steps that differ in one value as one `foreach` step",
+            bounds::MAX_WORKFLOW_BYTES
+        )),
     );
     out.into_rejected()
 }
 
-fn syntax(error: &toml::de::Error, text: &str) -> Finding {
-    // A span may end past the text, at the end of the file.
-    let span = error.span().unwrap_or(0..0);
-    let start = span.start.min(text.len());
-    let end = span.end.clamp(start, text.len());
-    Finding::error(Code::Syntax, format!("the file is not TOML: {}", crate::section::shorten(&error.message())))
-        .at((start..end).into(), "here")
-        .help("see https://toml.io; strings need quotes, and a key or table stands only once")
+fn syntax(error: &toml::de::Error) -> Finding {
+    Finding::error(
+        Code::Syntax,
+        format!(
+            "the file is not TOML: {}",
+            crate::section::shorten(&error.message())
+        ),
+    )
+    .at(error.span().unwrap_or(0..0).into(), "here")
+    .help("see https://toml.io; strings need quotes, and a key or table stands only once")
 }
 
 fn check_drains(out: &mut Findings, data: &[RawData], external: bool) {
@@ -172,7 +207,11 @@ fn spans(data: &[RawData], steps: &[RawStep]) -> Spans {
     Spans {
         data: data
             .iter()
-            .map(|d| DataSpans { size: span(&d.size), copies: span(&d.copies), tier: span(&d.tier) })
+            .map(|d| DataSpans {
+                size: span(&d.size),
+                copies: span(&d.copies),
+                tier: span(&d.tier),
+            })
             .collect(),
         steps: steps
             .iter()
@@ -183,7 +222,11 @@ fn spans(data: &[RawData], steps: &[RawStep]) -> Spans {
                 memory: span(&s.memory),
                 gpus: span(&s.gpus),
                 tier: span(&s.tier),
-                uses: s.items.iter().map(|i| (i.span, i.dist == Some(Dist::Shared))).collect(),
+                uses: s
+                    .items
+                    .iter()
+                    .map(|i| (i.span, i.dist == Some(Dist::Shared)))
+                    .collect(),
             })
             .collect(),
     }
@@ -201,8 +244,16 @@ fn assemble(
         name,
         external,
         folder: folder.to_owned(),
-        data: data.into_iter().zip(resolution.partitions).map(|(d, p)| dataset(d, p)).collect(),
-        steps: steps.into_iter().zip(resolution.steps).map(|(s, r)| finished(s, r)).collect(),
+        data: data
+            .into_iter()
+            .zip(resolution.partitions)
+            .map(|(d, p)| dataset(d, p))
+            .collect(),
+        steps: steps
+            .into_iter()
+            .zip(resolution.steps)
+            .map(|(s, r)| finished(s, r))
+            .collect(),
     }
 }
 

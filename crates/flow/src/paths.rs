@@ -24,13 +24,21 @@ struct Entry {
 }
 
 /// Reports every path that lies in, holds or is another one that it must not.
-pub(crate) fn check(out: &mut Findings, data: &[RawData], external: Option<&Located<PathBuf>>, folder: &Path) {
+pub(crate) fn check(
+    out: &mut Findings,
+    data: &[RawData],
+    external: Option<&Located<PathBuf>>,
+    folder: &Path,
+) {
     let mut entries = collect(data, external, folder);
     // Components compare one by one: what lies in a folder follows it directly.
     entries.sort_by(|a, b| (&a.path, a.purpose).cmp(&(&b.path, b.purpose)));
     let mut open: Vec<Open> = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
-        while open.last().is_some_and(|o| !entry.path.starts_with(&entries[o.entry].path)) {
+        while open
+            .last()
+            .is_some_and(|o| !entry.path.starts_with(&entries[o.entry].path))
+        {
             open.pop();
         }
         let (mut source, mut dest) = open.last().map_or((None, None), |o| (o.source, o.dest));
@@ -46,7 +54,11 @@ pub(crate) fn check(out: &mut Findings, data: &[RawData], external: Option<&Loca
             Purpose::Dest => dest = Some(i),
             Purpose::External | Purpose::Folder => {}
         }
-        open.push(Open { entry: i, source, dest });
+        open.push(Open {
+            entry: i,
+            source,
+            dest,
+        });
     }
 }
 
@@ -60,7 +72,12 @@ struct Open {
 fn collect(data: &[RawData], external: Option<&Located<PathBuf>>, folder: &Path) -> Vec<Entry> {
     let mut entries = Vec::new();
     let mut push = |path: &Path, purpose, name: &str, span| {
-        entries.push(Entry { path: normal(path), purpose, name: name.to_owned(), span });
+        entries.push(Entry {
+            path: normal(path),
+            purpose,
+            name: name.to_owned(),
+            span,
+        });
     };
     for d in data {
         for (path, purpose) in [(&d.source, Purpose::Source), (&d.dest, Purpose::Dest)] {
@@ -92,10 +109,17 @@ fn normal(path: &Path) -> PathBuf {
 }
 
 fn conflict(outer: &Entry, inner: &Entry) -> Finding {
-    let relation = if outer.path == inner.path { "is" } else { "lies in" };
+    let relation = if outer.path == inner.path {
+        "is"
+    } else {
+        "lies in"
+    };
     let (message, hint) = match inner.purpose {
         Purpose::Folder => (
-            format!("{} would replace the folder of the workflow file", title(outer)),
+            format!(
+                "{} would replace the folder of the workflow file",
+                title(outer)
+            ),
             "a dest is replaced as a whole: name a folder of its own below, such as \"results\"",
         ),
         _ => (

@@ -19,9 +19,17 @@ pub(crate) struct Rooms<'p> {
 
 impl<'p> Rooms<'p> {
     pub(crate) fn new(parsed: &'p Parsed, cluster: &Cluster) -> Self {
-        let tiers: BTreeSet<Option<&str>> = parsed.workflow.data.iter().map(|d| d.tier.as_deref()).collect();
+        let tiers: BTreeSet<Option<&str>> = parsed
+            .workflow
+            .data
+            .iter()
+            .map(|d| d.tier.as_deref())
+            .collect();
         Self {
-            by_tier: tiers.into_iter().map(|tier| (tier, capacities(cluster, tier))).collect(),
+            by_tier: tiers
+                .into_iter()
+                .map(|tier| (tier, capacities(cluster, tier)))
+                .collect(),
             by_instances: by_instances(&parsed.workflow),
         }
     }
@@ -34,7 +42,8 @@ impl<'p> Rooms<'p> {
             return None;
         }
         let version = used.reads.or(used.makes)?;
-        let one_part = dataset.partition == Partition::Whole && !self.by_instances.contains(&(used.data, version));
+        let one_part = dataset.partition == Partition::Whole
+            && !self.by_instances.contains(&(used.data, version));
         let (largest, together) = self.by_tier.get(&dataset.tier.as_deref())?;
         let rooms = if one_part { largest } else { together };
         let of = |at: usize| rooms.get(at).copied().unwrap_or(0);
@@ -44,17 +53,26 @@ impl<'p> Rooms<'p> {
             Distribution::Single => (of(0), "whole on a node"),
             // Every node holds it: the smallest of the largest `nodes` decides.
             Distribution::Broadcast => (of(nodes.saturating_sub(1)), "whole on each node"),
-            Distribution::Scatter => {
-                (together.iter().take(nodes).fold(0, |sum: u64, r| sum.saturating_add(*r)), "spread over its nodes")
-            }
+            Distribution::Scatter => (
+                together
+                    .iter()
+                    .take(nodes)
+                    .fold(0, |sum: u64, r| sum.saturating_add(*r)),
+                "spread over its nodes",
+            ),
         })
     }
 }
 
 fn capacities(cluster: &Cluster, tier: Option<&str>) -> (Vec<u64>, Vec<u64>) {
     let of = |node: &Node| {
-        let counted = node.tiers.iter().filter(|t| tier.is_none_or(|name| name == t.name));
-        counted.fold((0, 0), |(most, sum): (u64, u64), t| (most.max(t.capacity), sum.saturating_add(t.capacity)))
+        let counted = node
+            .tiers
+            .iter()
+            .filter(|t| tier.is_none_or(|name| name == t.name));
+        counted.fold((0, 0), |(most, sum): (u64, u64), t| {
+            (most.max(t.capacity), sum.saturating_add(t.capacity))
+        })
     };
     let (mut largest, mut together): (Vec<u64>, Vec<u64>) = cluster.nodes.iter().map(of).unzip();
     largest.sort_unstable_by(|a, b| b.cmp(a));
@@ -73,11 +91,18 @@ fn by_instances(workflow: &Workflow) -> BTreeSet<(DataId, u32)> {
 }
 
 /// Checks every use of a step.
-pub(crate) fn check_room(out: &mut Findings, parsed: &Parsed, step: &Step, spans: &StepSpans, rooms: &Rooms<'_>) {
+pub(crate) fn check_room(
+    out: &mut Findings,
+    parsed: &Parsed,
+    step: &Step,
+    spans: &StepSpans,
+    rooms: &Rooms<'_>,
+) {
     for (used, (span, _)) in step.uses.iter().zip(&spans.uses) {
         let dataset = parsed.workflow.dataset(used.data);
         let stated = parsed.spans.data[used.data.at()].size;
-        if let (Some(size), Some(stated), Some((room, whole))) = (dataset.size, stated, rooms.most(step, used, dataset))
+        if let (Some(size), Some(stated), Some((room, whole))) =
+            (dataset.size, stated, rooms.most(step, used, dataset))
             && size > room
         {
             let (name, step) = (quoted(&dataset.name), quoted(&step.name));

@@ -1,6 +1,7 @@
 //! Typed reading of the tables of a TOML document, keeping every value's place.
 
 use crate::diag::{Code, Finding, Findings, quoted};
+use crate::namerule::NameRule;
 use crate::suggest::did_you_mean;
 use miette::SourceSpan;
 use std::fmt::Display;
@@ -62,8 +63,13 @@ pub(crate) fn integer(value: &DeValue<'_>) -> Option<i64> {
 }
 
 /// The entries of a table in the order of the file.
-pub(crate) fn in_order<'d>(table: &'d DeTable<'d>) -> Vec<(Located<&'d str>, &'d Spanned<DeValue<'d>>)> {
-    let mut entries: Vec<_> = table.iter().map(|(k, v)| (Located::new(k.get_ref().as_ref(), place(k)), v)).collect();
+pub(crate) fn in_order<'d>(
+    table: &'d DeTable<'d>,
+) -> Vec<(Located<&'d str>, &'d Spanned<DeValue<'d>>)> {
+    let mut entries: Vec<_> = table
+        .iter()
+        .map(|(k, v)| (Located::new(k.get_ref().as_ref(), place(k)), v))
+        .collect();
     entries.sort_by_key(|(key, _)| key.span.offset());
     entries
 }
@@ -84,9 +90,12 @@ impl<'d> Section<'d> {
                 let hint = did_you_mean(key.value, known.iter().copied());
                 let list = || format!("the keys of {noun} are {}", known.join(", "));
                 out.add(
-                    Finding::error(Code::UnknownKey, format!("unknown key {} in {what}", quoted(key.value)))
-                        .at(key.span, format!("not a key of {noun}"))
-                        .help(hint.unwrap_or_else(list)),
+                    Finding::error(
+                        Code::UnknownKey,
+                        format!("unknown key {} in {what}", quoted(key.value)),
+                    )
+                    .at(key.span, format!("not a key of {noun}"))
+                    .help(hint.unwrap_or_else(list)),
                 );
             }
         }
@@ -109,14 +118,22 @@ impl<'d> Section<'d> {
     ) {
         let found = kind(value.get_ref());
         out.add(
-            Finding::error(Code::WrongType, format!("`{key}` of {} must be {want}, not {found}", self.what))
-                .at(place(value), format!("{found}"))
-                .help(format!("write it as `{key} = {example}`")),
+            Finding::error(
+                Code::WrongType,
+                format!("`{key}` of {} must be {want}, not {found}", self.what),
+            )
+            .at(place(value), found)
+            .help(format!("write it as `{key} = {example}`")),
         );
     }
 
     /// A string without NUL.
-    pub(crate) fn string(&self, out: &mut Findings, key: &str, example: &str) -> Option<Located<String>> {
+    pub(crate) fn string(
+        &self,
+        out: &mut Findings,
+        key: &str,
+        example: &str,
+    ) -> Option<Located<String>> {
         let value = self.get(key)?;
         let Some(text) = value.get_ref().as_str() else {
             self.wrong_type(out, key, value, "a string", example);
@@ -126,7 +143,12 @@ impl<'d> Section<'d> {
     }
 
     /// A string that may not be blank.
-    pub(crate) fn filled(&self, out: &mut Findings, key: &str, example: &str) -> Option<Located<String>> {
+    pub(crate) fn filled(
+        &self,
+        out: &mut Findings,
+        key: &str,
+        example: &str,
+    ) -> Option<Located<String>> {
         let text = self.string(out, key, example)?;
         if text.value.trim().is_empty() {
             out.add(
@@ -153,13 +175,24 @@ impl<'d> Section<'d> {
     }
 
     /// A name with the characters that `rule` allows.
-    pub(crate) fn name(&self, out: &mut Findings, key: &str, rule: &NameRule) -> Option<Located<String>> {
+    pub(crate) fn name(
+        &self,
+        out: &mut Findings,
+        key: &str,
+        rule: &NameRule,
+    ) -> Option<Located<String>> {
         let text = self.string(out, key, "\"...\"")?;
         rule.check(out, &text.value, text.span).then_some(text)
     }
 
     /// An integer from `least` to `most`.
-    pub(crate) fn count(&self, out: &mut Findings, key: &str, least: u32, most: u32) -> Option<Located<u32>> {
+    pub(crate) fn count(
+        &self,
+        out: &mut Findings,
+        key: &str,
+        least: u32,
+        most: u32,
+    ) -> Option<Located<u32>> {
         let value = self.get(key)?;
         if value.get_ref().as_integer().is_none() {
             self.wrong_type(out, key, value, "an integer", &least.max(1).to_string());
@@ -170,9 +203,12 @@ impl<'d> Section<'d> {
             Some(n) => Some(Located::new(n, place(value))),
             None => {
                 out.add(
-                    Finding::error(Code::BadValue, format!("`{key}` of {} is out of its limits", self.what))
-                        .at(place(value), format!("must be from {least} to {most}"))
-                        .help(format!("write an integer from {least} to {most}")),
+                    Finding::error(
+                        Code::BadValue,
+                        format!("`{key}` of {} is out of its limits", self.what),
+                    )
+                    .at(place(value), format!("must be from {least} to {most}"))
+                    .help(format!("write an integer from {least} to {most}")),
                 );
                 None
             }
@@ -183,12 +219,16 @@ impl<'d> Section<'d> {
     pub(crate) fn size(&self, out: &mut Findings, key: &str) -> Option<Located<u64>> {
         let hint = "sizes are a number and a unit, such as \"400 GiB\"; units: B, kB, MB, GB, TB, PB (powers of 1000), \
                     KiB, MiB, GiB, TiB, PiB (powers of 1024)";
-        self.quantity(out, key, "\"400 GiB\"", "a size", hint, |text| parse_size(text).map_err(|e| e.to_string()))
+        self.quantity(out, key, "\"400 GiB\"", "a size", hint, |text| {
+            parse_size(text).map_err(|e| e.to_string())
+        })
     }
 
     /// A length of time above 0.
     pub(crate) fn time(&self, out: &mut Findings, key: &str) -> Option<Located<Nanos>> {
-        self.quantity(out, key, "\"10m\"", "a duration", TIME_HINT, |text| parse_time(text).map_err(|e| e.to_string()))
+        self.quantity(out, key, "\"10m\"", "a duration", TIME_HINT, |text| {
+            parse_time(text).map_err(|e| e.to_string())
+        })
     }
 
     fn quantity(
@@ -202,7 +242,13 @@ impl<'d> Section<'d> {
     ) -> Option<Located<u64>> {
         let value = self.get(key)?;
         let Some(text) = value.get_ref().as_str() else {
-            self.wrong_type(out, key, value, &format!("{noun} in quotes, with its unit"), example);
+            self.wrong_type(
+                out,
+                key,
+                value,
+                &format!("{noun} in quotes, with its unit"),
+                example,
+            );
             return None;
         };
         let problem = match parse(text) {
@@ -210,32 +256,58 @@ impl<'d> Section<'d> {
                 .at(place(value), "must be more than zero")
                 .help(format!("write {noun} above zero, or leave `{key}` out")),
             Ok(amount) => return Some(Located::new(amount, place(value))),
-            Err(why) => Finding::error(Code::BadUnit, format!("`{key}` of {} is not {noun}", self.what))
-                .at(place(value), shorten(&why))
-                .help(hint),
+            Err(why) => Finding::error(
+                Code::BadUnit,
+                format!("`{key}` of {} is not {noun}", self.what),
+            )
+            .at(place(value), shorten(&why))
+            .help(hint),
         };
         out.add(problem);
         None
     }
 
     /// A path, made absolute.
-    pub(crate) fn path(&self, out: &mut Findings, key: &str, folder: &Path) -> Option<Located<PathBuf>> {
+    pub(crate) fn path(
+        &self,
+        out: &mut Findings,
+        key: &str,
+        folder: &Path,
+    ) -> Option<Located<PathBuf>> {
         let text = self.string(out, key, "\"folder/file\"")?;
         let refuse = |why: &str, hint: &str| {
-            Finding::error(Code::BadPath, format!("`{key}` of {} is not a usable path", self.what))
-                .at(text.span, why)
-                .help(hint)
+            Finding::error(
+                Code::BadPath,
+                format!("`{key}` of {} is not a usable path", self.what),
+            )
+            .at(text.span, why)
+            .help(hint)
         };
         let problem = if text.value.trim().is_empty() {
-            refuse("empty", "name a path; `.` is the folder of the workflow file")
+            refuse(
+                "empty",
+                "name a path; `.` is the folder of the workflow file",
+            )
         } else if text.value.starts_with('~') {
-            refuse("`~` is not expanded", "write the whole path: a workflow file means the same for everybody")
+            refuse(
+                "`~` is not expanded",
+                "write the whole path: a workflow file means the same for everybody",
+            )
         } else if text.value.contains('$') {
-            refuse("variables are not expanded", "write the whole path, or one relative to the workflow file's folder")
+            refuse(
+                "variables are not expanded",
+                "write the whole path, or one relative to the workflow file's folder",
+            )
         } else if text.value.contains("://") {
-            refuse("a URL is not a path", "name a directory or file that the nodes can reach by its path")
+            refuse(
+                "a URL is not a path",
+                "name a directory or file that the nodes can reach by its path",
+            )
         } else if text.value.len() > bounds::MAX_PATH_BYTES {
-            refuse("too long", &format!("a path has at most {} bytes", bounds::MAX_PATH_BYTES))
+            refuse(
+                "too long",
+                &format!("a path has at most {} bytes", bounds::MAX_PATH_BYTES),
+            )
         } else {
             return Some(Located::new(absolute(folder, &text.value), text.span));
         };
@@ -244,7 +316,12 @@ impl<'d> Section<'d> {
     }
 
     /// A list of strings; one string is a list of one. `None` when the key is not there or of a wrong type.
-    pub(crate) fn list(&self, out: &mut Findings, key: &str, example: &str) -> Option<Vec<Located<String>>> {
+    pub(crate) fn list(
+        &self,
+        out: &mut Findings,
+        key: &str,
+        example: &str,
+    ) -> Option<Vec<Located<String>>> {
         let value = self.get(key)?;
         let one;
         let items: &[Spanned<DeValue<'_>>] = match value.get_ref() {
@@ -261,7 +338,9 @@ impl<'d> Section<'d> {
         let mut list = Vec::with_capacity(items.len());
         for item in items {
             match item.get_ref().as_str() {
-                Some(text) if no_nul(out, text, place(item)) => list.push(Located::new(text.to_owned(), place(item))),
+                Some(text) if no_nul(out, text, place(item)) => {
+                    list.push(Located::new(text.to_owned(), place(item)))
+                }
                 Some(_) => return None,
                 None => {
                     self.wrong_type(out, key, item, "an array of strings", example);
@@ -290,53 +369,13 @@ pub(crate) fn no_nul(out: &mut Findings, text: &str, span: SourceSpan) -> bool {
     true
 }
 
-/// Which characters a name has.
-pub(crate) struct NameRule {
-    /// What is named, such as "step".
-    pub(crate) noun: &'static str,
-    /// The characters, in words.
-    pub(crate) words: &'static str,
-    /// Whether a character may come first.
-    pub(crate) first: fn(char) -> bool,
-    /// Whether a character may follow.
-    pub(crate) rest: fn(char) -> bool,
-}
-
-impl NameRule {
-    /// Checks a name and reports what is wrong with it.
-    pub(crate) fn check(&self, out: &mut Findings, text: &str, span: SourceSpan) -> bool {
-        let label = if text.is_empty() {
-            "empty".to_owned()
-        } else if text.len() > bounds::MAX_NAME_BYTES {
-            format!("{} bytes long; at most {} are allowed", text.len(), bounds::MAX_NAME_BYTES)
-        } else {
-            let mut letters = text.chars().enumerate();
-            match letters.find(|(i, c)| !if *i == 0 { (self.first)(*c) } else { (self.rest)(*c) }) {
-                None => return true,
-                Some((0, c)) => format!("cannot begin with {}", quoted(&c.to_string())),
-                Some((_, c)) => format!("cannot hold {}", quoted(&c.to_string())),
-            }
-        };
-        out.add(
-            Finding::error(Code::BadName, format!("{} is not a name for a {}", quoted(text), self.noun))
-                .at(span, label)
-                .help(format!("a {} name is {}", self.noun, self.words)),
-        );
-        false
-    }
-}
-
-/// The names of tiers.
-pub(crate) const TIER_NAME: NameRule = NameRule {
-    noun: "tier",
-    words: "letters, digits, `_`, `.` and `-`, such as `tmpfs`; `tarn nodes` lists the tiers",
-    first: |c| c.is_ascii_alphanumeric() || c == '_',
-    rest: |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'),
-};
-
 /// A path below `folder`, without `.` components.
 fn absolute(folder: &Path, text: &str) -> PathBuf {
-    folder.join(text).components().filter(|c| *c != Component::CurDir).collect()
+    folder
+        .join(text)
+        .components()
+        .filter(|c| *c != Component::CurDir)
+        .collect()
 }
 
 /// The message of a parser without the user's text in full: a label stays on one line.

@@ -3,7 +3,8 @@
 use crate::diag::{Code, Finding, Findings, quoted};
 use crate::foreach::{self, RawForeach};
 use crate::item::{self, ITEM, Item};
-use crate::section::{Located, NameRule, Section, TIER_NAME, in_order, kind, no_nul, place, value_of};
+use crate::namerule::{NameRule, TIER_NAME};
+use crate::section::{Located, Section, in_order, kind, no_nul, place, value_of};
 use miette::SourceSpan;
 use std::collections::{BTreeMap, HashMap};
 use tarn_base::bounds;
@@ -12,8 +13,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 const KEYS: &[&str] = &[
-    "name", "run", "prelude", "env", "nodes", "tasks", "cores", "memory", "gpus", "time", "retries", "tier", "after",
-    "foreach", "max", "in", "out", "inout",
+    "name", "run", "prelude", "env", "nodes", "tasks", "cores", "memory", "gpus", "time",
+    "retries", "tier", "after", "foreach", "max", "in", "out", "inout",
 ];
 /// Ranks of a step: each may be a part of a dataset.
 const MAX_TASKS: u32 = bounds::MAX_PARTS as u32;
@@ -80,7 +81,10 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>) -> Vec<RawStep> {
     if list.len() > bounds::MAX_STEPS {
         out.add_breaking(
             Finding::error(Code::TooLarge, format!("{} steps are too many", list.len()))
-                .at(place(value), format!("at most {} are allowed", bounds::MAX_STEPS))
+                .at(
+                    place(value),
+                    format!("at most {} are allowed", bounds::MAX_STEPS),
+                )
                 .help("write steps that differ in one value as one `foreach` step"),
         );
         return Vec::new();
@@ -98,10 +102,17 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>) -> Vec<RawStep> {
 
 fn not_steps(what: &str, value: &Spanned<DeValue<'_>>) -> Finding {
     let found = kind(value.get_ref());
-    let want = if what == "`step`" { "an array of tables" } else { "a table" };
-    Finding::error(Code::WrongType, format!("{what} must be {want}, not {found}"))
-        .at(place(value), found)
-        .help("write each step as a table of its own: `[[step]]` (two brackets), with its keys below")
+    let want = if what == "`step`" {
+        "an array of tables"
+    } else {
+        "a table"
+    };
+    Finding::error(
+        Code::WrongType,
+        format!("{what} must be {want}, not {found}"),
+    )
+    .at(place(value), found)
+    .help("write each step as a table of its own: `[[step]]` (two brackets), with its keys below")
 }
 
 fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) -> RawStep {
@@ -132,7 +143,9 @@ fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) ->
         memory: section.size(out, "memory"),
         gpus: section.count(out, "gpus", 0, MAX_GPUS),
         time: section.time(out, "time").map(|t| t.value),
-        retries: section.count(out, "retries", 0, bounds::MAX_RETRIES).map_or(0, |r| r.value),
+        retries: section
+            .count(out, "retries", 0, bounds::MAX_RETRIES)
+            .map_or(0, |r| r.value),
         tier: section.name(out, "tier", &TIER_NAME),
         after: section.list(out, "after", "[\"step\"]").unwrap_or_default(),
         foreach: foreach::read(out, &section),
@@ -150,7 +163,7 @@ fn refuse_item(out: &mut Findings, key: &str, what: &str, text: &Located<String>
     if text.value.contains(ITEM) {
         out.add(
             Finding::error(Code::BadItem, format!("`{ITEM}` cannot stand in `{key}` of {what}"))
-                .at(text.span, format!("`{ITEM}` is in here"))
+                .at(out.find(text.span, ITEM), "not replaced here")
                 .help("write \"$TARN_ITEM\" (with the quotes): text put into a shell command would be read as shell code"),
         );
     }
@@ -162,7 +175,10 @@ fn check_tasks(out: &mut Findings, section: &Section<'_>, step: &RawStep) {
     {
         let mut problem = Finding::error(
             Code::BadValue,
-            format!("{} has fewer tasks ({}) than nodes ({nodes})", section.what, tasks.value),
+            format!(
+                "{} has fewer tasks ({}) than nodes ({nodes})",
+                section.what, tasks.value
+            ),
         )
         .at(tasks.span, "ranks over all nodes");
         if let Some(nodes) = &step.nodes {
@@ -177,7 +193,13 @@ fn env(out: &mut Findings, section: &Section<'_>) -> BTreeMap<String, String> {
         return BTreeMap::new();
     };
     let Some(table) = value.get_ref().as_table() else {
-        section.wrong_type(out, "env", value, "a table of strings", "{ OMP_NUM_THREADS = \"4\" }");
+        section.wrong_type(
+            out,
+            "env",
+            value,
+            "a table of strings",
+            "{ OMP_NUM_THREADS = \"4\" }",
+        );
         return BTreeMap::new();
     };
     let mut env = BTreeMap::new();
@@ -187,14 +209,20 @@ fn env(out: &mut Findings, section: &Section<'_>) -> BTreeMap<String, String> {
             Some(text) if valid && no_nul(out, text, place(value)) => {
                 env.insert(key.value.to_owned(), text.to_owned());
                 if text.contains(ITEM) && section.get("foreach").is_none() {
-                    out.add(item_without_foreach(place(value), &section.what));
+                    out.add(item_without_foreach(
+                        out.find(place(value), ITEM),
+                        &section.what,
+                    ));
                 }
             }
             Some(_) => {}
             None => out.add(
-                Finding::error(Code::WrongType, format!("`env` of {} must hold strings", section.what))
-                    .at(place(value), kind(value.get_ref()))
-                    .help("put the value in quotes: variables are text"),
+                Finding::error(
+                    Code::WrongType,
+                    format!("`env` of {} must hold strings", section.what),
+                )
+                .at(place(value), kind(value.get_ref()))
+                .help("put the value in quotes: variables are text"),
             ),
         }
     }
@@ -203,22 +231,33 @@ fn env(out: &mut Findings, section: &Section<'_>) -> BTreeMap<String, String> {
 
 /// `{item}` in a step that has no items.
 pub(crate) fn item_without_foreach(span: SourceSpan, what: &str) -> Finding {
-    Finding::error(Code::BadItem, format!("`{ITEM}` in {what}, which has no `foreach`"))
-        .at(span, format!("`{ITEM}` is in here"))
-        .help("add `foreach = [...]` or `foreach = \"dataset/*\"`, or name the thing itself")
+    Finding::error(
+        Code::BadItem,
+        format!("`{ITEM}` in {what}, which has no `foreach`"),
+    )
+    .at(span, "there is no item")
+    .help("add `foreach = [...]` or `foreach = \"dataset/*\"`, or name the thing itself")
 }
 
 fn check_variable(out: &mut Findings, key: &Located<&str>, what: &str) -> bool {
     let mut letters = key.value.chars();
-    let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+    let first = letters
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
     let problem = if !first || !letters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
-        Finding::error(Code::BadName, format!("{} is not a name for a variable", quoted(key.value)))
-            .at(key.span, "in `env`")
-            .help("a variable name is a letter or `_`, then letters, digits and `_`")
+        Finding::error(
+            Code::BadName,
+            format!("{} is not a name for a variable", quoted(key.value)),
+        )
+        .at(key.span, "in `env`")
+        .help("a variable name is a letter or `_`, then letters, digits and `_`")
     } else if key.value.starts_with("TARN_") {
-        Finding::error(Code::ReservedEnv, format!("{what} sets `{}`", quoted(key.value).trim_matches('`')))
-            .at(key.span, "names that begin with TARN_ are tarn's own")
-            .help("choose another name; a dataset is at $TARN_<name>, an element in $TARN_ITEM")
+        Finding::error(
+            Code::ReservedEnv,
+            format!("{what} sets `{}`", quoted(key.value).trim_matches('`')),
+        )
+        .at(key.span, "names that begin with TARN_ are tarn's own")
+        .help("choose another name; a dataset is at $TARN_<name>, an element in $TARN_ITEM")
     } else {
         return true;
     };

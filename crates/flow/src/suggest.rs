@@ -4,7 +4,10 @@
 const MAX_CANDIDATES: usize = 10_000;
 
 /// `did you mean ...?` with the nearest of the candidates, when one is near enough to be meant.
-pub(crate) fn did_you_mean<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub(crate) fn did_you_mean<'a>(
+    given: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
     nearest(given, candidates).map(|name| format!("did you mean `{name}`?"))
 }
 
@@ -20,7 +23,9 @@ fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Op
         }
         Some((edits(&given, &letters), name))
     });
-    near.filter(|(edits, _)| *edits <= allowed && *edits < given.len().max(1)).min().map(|(_, name)| name)
+    near.filter(|(edits, _)| *edits <= allowed && *edits < given.len().max(1))
+        .min()
+        .map(|(_, name)| name)
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours that turn one into the other
@@ -60,7 +65,12 @@ mod tests {
 
     #[test]
     fn counts_edits() {
-        let count = |a: &str, b: &str| edits(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
+        let count = |a: &str, b: &str| {
+            edits(
+                &a.chars().collect::<Vec<_>>(),
+                &b.chars().collect::<Vec<_>>(),
+            )
+        };
         assert_eq!(count("kitten", "sitting"), 3);
         assert_eq!(count("ab", "ba"), 1);
         assert_eq!(count("", "abc"), 3);

@@ -13,19 +13,28 @@ fn root(path: &str) -> PathBuf {
 }
 
 fn golden() -> BTreeMap<String, PathBuf> {
-    let files = std::fs::read_dir(root("tests/golden")).unwrap().map(|f| f.unwrap().path());
+    let files = std::fs::read_dir(root("tests/golden"))
+        .unwrap()
+        .map(|f| f.unwrap().path());
     let toml = files.filter(|p| p.extension().is_some_and(|e| e == "toml"));
-    toml.map(|p| (p.file_stem().unwrap().to_str().unwrap().to_owned(), p)).collect()
+    toml.map(|p| (p.file_stem().unwrap().to_str().unwrap().to_owned(), p))
+        .collect()
 }
 
 fn draw(diagnostic: &dyn Diagnostic) -> String {
-    let handler = GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor()).with_width(120).with_links(false);
+    let handler = GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor())
+        .with_width(120)
+        .with_links(false);
     let mut text = String::new();
     handler.render_report(&mut text, diagnostic).unwrap();
-    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n"
+    text.lines()
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n")
+        + "\n"
 }
 
-/// Two hosts with two nodes each; the first host has a node with a GPU and a node with persistent memory.
+/// Two hosts with two nodes each, with 4 and 3 cores for both together; one node has a GPU, another persistent memory.
 fn cluster() -> Cluster {
     let tier = |name: &str, gib: u64| Tier {
         name: name.into(),
@@ -34,13 +43,38 @@ fn cluster() -> Cluster {
         read: 1 << 30,
         write: 1 << 30,
     };
-    let node = |name: &str, host, cores, gpus, tiers| Node { name: name.into(), host, cores, memory: 16 << 30, gpus, tiers };
-    let link = || Link { read: 1 << 30, write: 1 << 30, latency: 0, streams: 4, emulated: false };
+    let node = |name: &str, host, cores, gpus, tiers| Node {
+        name: name.into(),
+        host,
+        cores,
+        memory: 16 << 30,
+        gpus,
+        tiers,
+    };
+    let link = || Link {
+        read: 1 << 30,
+        write: 1 << 30,
+        latency: 0,
+        streams: 4,
+        emulated: false,
+    };
     Cluster {
-        hosts: (0..2).map(|i| Host { name: format!("h{i}"), cores: 4, memory: 32 << 30 }).collect(),
+        hosts: (0..2)
+            .map(|i| Host {
+                name: format!("h{i}"),
+                cores: 4 - i,
+                memory: 32 << 30,
+            })
+            .collect(),
         nodes: vec![
             node("n0", 0, 4, 1, vec![tier("tmpfs", 8), tier("disk", 100)]),
-            node("n1", 0, 2, 0, vec![tier("pmem", 50), tier("tmpfs", 8), tier("disk", 100)]),
+            node(
+                "n1",
+                0,
+                2,
+                0,
+                vec![tier("pmem", 50), tier("tmpfs", 8), tier("disk", 100)],
+            ),
             node("n2", 1, 2, 0, vec![tier("tmpfs", 8), tier("disk", 100)]),
             node("n3", 1, 2, 0, vec![tier("tmpfs", 8), tier("disk", 100)]),
         ],
@@ -94,25 +128,46 @@ fn golden_files_show_what_they_are_named_after() {
     for (name, path) in golden() {
         let text = std::fs::read_to_string(&path).unwrap();
         let parsed = parse(&name, &text, Path::new("/home/ann/flow"));
-        let shown = std::fs::read_to_string(path.with_extension("txt")).unwrap();
-        if ["key_", "note_", "cluster_"].iter().any(|p| name.starts_with(p)) {
+        let shown = output(&name, &text);
+        if ["key_", "note_", "cluster_"]
+            .iter()
+            .any(|p| name.starts_with(p))
+        {
             assert!(parsed.is_ok(), "{name} is refused");
         }
         let bare = name.strip_prefix("cluster_").unwrap_or(&name);
         for code in Code::ALL {
             let short = code.as_str().trim_start_matches("tarn::flow::");
             if bare == short {
-                assert!(shown.contains(code.as_str()), "{name} does not show {}", code.as_str());
+                assert!(
+                    shown.contains(code.as_str()),
+                    "{name} does not show {}",
+                    code.as_str()
+                );
             }
         }
     }
 }
 
-/// The words in the first column of the tables of a section of the document, without backticks.
-fn documented(document: &str, heading: &str) -> Vec<String> {
-    let section = document.split("\n## ").find(|s| s.starts_with(heading)).expect(heading);
-    let rows = section.lines().filter_map(|l| l.strip_prefix("| `")?.split(" | ").next());
-    let words = rows.flat_map(|cell| cell.split(", ").map(|w| w.trim_matches('`').to_owned()).collect::<Vec<_>>());
+/// The words in the first column of the first tables of a section of the document, without backticks.
+fn documented(document: &str, heading: &str, tables: usize) -> Vec<String> {
+    let section = document
+        .split("\n## ")
+        .find(|s| s.starts_with(heading))
+        .expect(heading);
+    let section: String = section
+        .split_inclusive("\n\n")
+        .filter(|p| p.starts_with('|'))
+        .take(tables)
+        .collect();
+    let rows = section
+        .lines()
+        .filter_map(|l| l.strip_prefix("| `")?.split(" | ").next());
+    let words = rows.flat_map(|cell| {
+        cell.split(", ")
+            .map(|w| w.trim_matches('`').to_owned())
+            .collect::<Vec<_>>()
+    });
     words.collect()
 }
 
@@ -120,32 +175,56 @@ fn documented(document: &str, heading: &str) -> Vec<String> {
 fn every_key_and_every_code_is_documented_and_shown() {
     let document = std::fs::read_to_string(root("../../docs/workflow-file.md")).unwrap();
     let golden = golden();
-    for (heading, prefix) in [("Top level", "top"), ("`[data.NAME]`", "data"), ("`[[step]]`", "step")] {
-        let keys = documented(&document, heading);
+    let shown = |name: &str| output(name, &std::fs::read_to_string(&golden[name]).unwrap());
+    for (heading, prefix) in [
+        ("Top level", "top"),
+        ("`[data.NAME]`", "data"),
+        ("`[[step]]`", "step"),
+    ] {
+        let keys = documented(&document, heading, 1);
         assert!(keys.len() > 3, "{heading}");
-        let shown = std::fs::read_to_string(root("tests/golden/unknown_key_lists.txt")).unwrap();
+        let shown = shown("unknown_key_lists");
         let names: Vec<_> = keys.iter().map(|k| k.trim_end_matches(".NAME")).collect();
         // The parser's own list of keys is the document's.
         let joined = shown.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-        assert!(joined.contains(&format!("are {}", names.join(", "))), "{heading}: {names:?}\n{joined}");
+        assert!(
+            joined.contains(&format!("are {}", names.join(", "))),
+            "{heading}: {names:?}\n{joined}"
+        );
         for key in names {
-            assert!(golden.contains_key(&format!("key_{prefix}_{key}")), "no golden file for {prefix} {key}");
+            assert!(
+                golden.contains_key(&format!("key_{prefix}_{key}")),
+                "no golden file for {prefix} {key}"
+            );
         }
     }
-    let codes = documented(&document, "Errors");
-    let known: Vec<_> = Code::ALL.iter().map(|c| c.as_str().trim_start_matches("tarn::flow::")).collect();
-    assert_eq!(codes, known, "the document's codes and the parser's, in order");
-    let outputs: String =
-        golden.values().map(|p| std::fs::read_to_string(p.with_extension("txt")).unwrap()).collect();
+    let codes = documented(&document, "Errors", 2);
+    let known: Vec<_> = Code::ALL
+        .iter()
+        .map(|c| c.as_str().trim_start_matches("tarn::flow::"))
+        .collect();
+    assert_eq!(
+        codes, known,
+        "the document's codes and the parser's, in order"
+    );
+    let outputs: String = golden.keys().map(|name| shown(name)).collect();
     for code in Code::ALL.iter().filter(|c| **c != Code::TooLarge) {
-        assert!(outputs.contains(code.as_str()), "no golden file shows {}", code.as_str());
+        assert!(
+            outputs.contains(code.as_str()),
+            "no golden file shows {}",
+            code.as_str()
+        );
     }
 }
 
 #[test]
 fn the_documents_examples_are_accepted() {
     let document = std::fs::read_to_string(root("../../docs/workflow-file.md")).unwrap();
-    let examples: Vec<_> = document.split("```toml\n").skip(1).filter_map(|s| s.split("\n```").next()).collect();
+    let examples: Vec<_> = document
+        .split("```toml\n")
+        .skip(1)
+        .filter_map(|s| s.split("\n```").next())
+        .collect();
     assert!(!examples.is_empty());
     for example in examples {
         let parsed = parse("example.toml", example, Path::new("/home/ann/flow"));

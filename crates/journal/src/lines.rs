@@ -36,7 +36,7 @@ pub enum LineError {
         found: String,
     },
     /// A line in the middle is damaged.
-    #[error("line {line} of {} is damaged: {what}. The medium has changed what was stored there: restore the file from a copy, or move the whole run folder away and run again", .path.display())]
+    #[error("line {line} of {} is damaged: {what}. The medium has changed what was stored there: restore the file from a copy, or move it away: what it says is then forgotten", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -130,13 +130,20 @@ impl LineReader {
         let limit = first.len() as u64;
         let mut found = Vec::new();
         let mut input = (&mut self.input).take(limit);
-        input.read_to_end(&mut found).map_err(LineError::io("read", &self.path))?;
+        input
+            .read_to_end(&mut found)
+            .map_err(LineError::io("read", &self.path))?;
         if found == first {
             self.line = 1;
             self.good = limit;
             return Ok(());
         }
-        if first.starts_with(&found) {
+        // A torn first line: there was never a record. An intact one of another format is not torn.
+        let whole = self
+            .input
+            .fill_buf()
+            .map_err(LineError::io("read", &self.path))?;
+        if whole.is_empty() && decode(&found).is_none() {
             self.over = true;
             return Ok(());
         }
@@ -253,7 +260,8 @@ impl LineWriter {
         let file = file.map_err(LineError::io("open", path))?;
         let len = file.metadata().map_err(LineError::io("read", path))?.len();
         if len > good {
-            file.set_len(good).map_err(LineError::io("cut the torn tail of", path))?;
+            file.set_len(good)
+                .map_err(LineError::io("cut the torn tail of", path))?;
             file.sync_all().map_err(LineError::io("sync", path))?;
         }
         let mut writer = Self::over(file, path, good);
@@ -276,7 +284,8 @@ impl LineWriter {
 
     fn begin(&mut self, format: &'static str) -> Result<(), LineError> {
         let path = self.path.clone();
-        self.append([format.as_bytes()]).map_err(LineError::io("begin", &path))
+        self.append([format.as_bytes()])
+            .map_err(LineError::io("begin", &path))
     }
 
     /// Appends lines as one append, durable on return.
@@ -285,12 +294,17 @@ impl LineWriter {
     /// Nothing of it is in the file then: what was written is cut off again.
     pub fn append<'a>(&mut self, lines: impl IntoIterator<Item = &'a [u8]>) -> io::Result<()> {
         if self.lost {
-            return Err(io::Error::other("an earlier append failed and could not be taken back"));
+            return Err(io::Error::other(
+                "an earlier append failed and could not be taken back",
+            ));
         }
         self.buffer.clear();
         for (n, text) in lines.into_iter().enumerate() {
             if text.len() > MAX_RECORD_BYTES || text.contains(&b'\n') {
-                let what = format!("a record of {} bytes; the most is {MAX_RECORD_BYTES}", text.len());
+                let what = format!(
+                    "a record of {} bytes; the most is {MAX_RECORD_BYTES}",
+                    text.len()
+                );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
             encode(text, n == 0, &mut self.buffer);
@@ -306,7 +320,10 @@ impl LineWriter {
                 Ok(())
             }
             Err(error) => {
-                let cut = self.file.set_len(self.len).and_then(|()| self.file.sync_all());
+                let cut = self
+                    .file
+                    .set_len(self.len)
+                    .and_then(|()| self.file.sync_all());
                 self.lost = cut.is_err();
                 self.allocated = self.len;
                 Err(error)
@@ -356,6 +373,10 @@ impl Drop for LineWriter {
 /// # Errors
 /// When the system refuses.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
     File::open(folder)?.sync_all()
 }

@@ -39,7 +39,8 @@ pub enum LockError {
 }
 
 fn pid_text(pid: Option<u32>) -> String {
-    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+    pid.map(|pid| format!(" (process {pid})"))
+        .unwrap_or_default()
 }
 
 /// A lock that is held until it is dropped or its process ends. Not inherited over `exec`.
@@ -139,7 +140,12 @@ impl Drop for RunLock {
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).open(path)
+    options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
 }
 
 fn read_pid(file: &mut (impl Read + Seek)) -> Option<u32> {
@@ -166,10 +172,15 @@ mod tests {
         assert_eq!(RunLock::holder(&path).unwrap(), None);
         let held = RunLock::take(&path).unwrap();
         let pid = std::process::id();
-        assert!(matches!(RunLock::take(&path), Err(LockError::Busy { pid: Some(p), .. }) if p == pid));
+        assert!(
+            matches!(RunLock::take(&path), Err(LockError::Busy { pid: Some(p), .. }) if p == pid)
+        );
         assert_eq!(RunLock::holder(&path).unwrap(), Some(Some(pid)));
         let message = RunLock::take(&path).unwrap_err().to_string();
-        assert!(message.contains(&format!("process {pid}")) && message.contains("tarn cancel"), "{message}");
+        assert!(
+            message.contains(&format!("process {pid}")) && message.contains("tarn cancel"),
+            "{message}"
+        );
         drop(held);
         assert_eq!(RunLock::holder(&path).unwrap(), None);
         RunLock::take(&path).unwrap();

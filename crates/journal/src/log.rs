@@ -26,10 +26,16 @@ impl Sequence {
     fn accept(&mut self, record: &Record) -> Result<(), String> {
         let (seq, now) = (record.seq, record.now);
         if seq != self.seq {
-            return Err(format!("it is record {seq} where record {} is due", self.seq));
+            return Err(format!(
+                "it is record {seq} where record {} is due",
+                self.seq
+            ));
         }
         if now < self.now {
-            return Err(format!("its time {now} is before that of the record before, {}", self.now));
+            return Err(format!(
+                "its time {now} is before that of the record before, {}",
+                self.now
+            ));
         }
         *self = Self { seq: seq + 1, now };
         Ok(())
@@ -53,7 +59,9 @@ impl LogReader {
     }
 
     fn parse(&mut self) -> Result<Option<Record>, LineError> {
-        let Some(text) = self.lines.next_line()? else { return Ok(None) };
+        let Some(text) = self.lines.next_line()? else {
+            return Ok(None);
+        };
         let parsed = serde_json::from_slice::<Record>(text);
         let checked = parsed
             .map_err(|e| format!("it is not a record that this version of tarn knows ({e})"))
@@ -62,7 +70,11 @@ impl LogReader {
             Ok(record) => Ok(Some(record)),
             Err(what) => {
                 self.lines.stop();
-                Err(LineError::damaged(self.lines.path(), self.lines.line(), what))
+                Err(LineError::damaged(
+                    self.lines.path(),
+                    self.lines.line(),
+                    what,
+                ))
             }
         }
     }
@@ -111,7 +123,9 @@ impl LogWriter {
         let mut reader = LogReader::open(path)?;
         let records: Vec<Record> = reader.by_ref().collect::<Result<_, _>>()?;
         let (good, check) = (reader.good(), reader.check);
-        let len = std::fs::metadata(path).map_err(LineError::io("read", path))?.len();
+        let len = std::fs::metadata(path)
+            .map_err(LineError::io("read", path))?
+            .len();
         let lines = LineWriter::open_at(path, good, FORMAT)?;
         Ok(Opened {
             writer: Self { lines, check },

@@ -82,8 +82,12 @@ pub fn list(state: &StateDir) -> Result<Vec<RunEntry>, RunsError> {
     let mut runs = Vec::new();
     for entry in entries {
         let entry = entry.map_err(RunsError::io("list", &folder))?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        let Some((workflow, number)) = split(&name) else { continue };
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let Some((workflow, number)) = split(&name) else {
+            continue;
+        };
         let log = std::fs::metadata(state.log(&name)).ok();
         runs.push(RunEntry {
             workflow: workflow.to_owned(),
@@ -93,7 +97,9 @@ pub fn list(state: &StateDir) -> Result<Vec<RunEntry>, RunsError> {
             name,
         });
     }
-    runs.sort_by(|a, b| (a.written, &a.workflow, a.number).cmp(&(b.written, &b.workflow, b.number)));
+    runs.sort_by(|a, b| {
+        (a.written, &a.workflow, a.number).cmp(&(b.written, &b.workflow, b.number))
+    });
     Ok(runs)
 }
 
@@ -104,7 +110,10 @@ pub fn list(state: &StateDir) -> Result<Vec<RunEntry>, RunsError> {
 pub fn allocate(state: &StateDir, workflow: &str) -> Result<String, RunsError> {
     let folder = state.runs();
     std::fs::create_dir_all(&folder).map_err(RunsError::io("create", &folder))?;
-    let numbers = list(state)?.into_iter().filter(|r| r.workflow == workflow).map(|r| r.number);
+    let numbers = list(state)?
+        .into_iter()
+        .filter(|r| r.workflow == workflow)
+        .map(|r| r.number);
     let first = numbers.max().unwrap_or(0) + 1;
     for number in first..=MAX_RUNS {
         let name = format!("{workflow}-{number}");
@@ -131,10 +140,12 @@ pub fn allocate(state: &StateDir, workflow: &str) -> Result<String, RunsError> {
 /// # Errors
 /// When the folder cannot be read.
 pub fn newest(state: &StateDir, workflow: Option<&str>) -> Result<Option<RunEntry>, RunsError> {
-    let runs = list(state)?.into_iter().filter(|r| r.written.is_some());
+    let mut runs = list(state)?.into_iter().filter(|r| r.written.is_some());
     Ok(match workflow {
-        Some(workflow) => runs.filter(|r| r.workflow == workflow).max_by_key(|r| r.number),
-        None => runs.last(),
+        Some(workflow) => runs
+            .filter(|r| r.workflow == workflow)
+            .max_by_key(|r| r.number),
+        None => runs.next_back(),
     })
 }
 

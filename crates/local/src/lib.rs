@@ -1,1 +1,36 @@
-//! L3: the world of N nodes on one machine
+//! L3: the world of N nodes on one machine. Nodes are folders on tiers; steps are real processes, each step in
+//! namespaces of its own where the machine allows it. docs/local-world.md tells how and what can go wrong.
+//!
+//! Reading order: `world` (actions in, events out), `step` (one attempt), `prepare` and `commit` (before and
+//! after the command), `launch` and `runner` (tarn's side and the helper's side of a running step), `pool` and
+//! `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash).
+
+mod commit;
+mod dests;
+mod env;
+pub mod exec;
+mod guests;
+mod inventory;
+mod launch;
+mod ledger;
+mod namespaces;
+mod pool;
+mod prepare;
+mod progress;
+mod protocol;
+pub mod runner;
+mod shared;
+mod sources;
+mod step;
+mod store;
+mod transfer;
+mod world;
+
+pub use dests::{check_destination, destination_intact};
+pub use launch::GRACE;
+pub use ledger::held_by_others;
+pub use namespaces::{Namespaces, probe_multi_node};
+pub use pool::MAX_MOVING;
+pub use progress::{MovingTransfer, Phase, Progress, RunningStep};
+pub use protocol::HELPER_ARGUMENT;
+pub use world::{Config, Local};

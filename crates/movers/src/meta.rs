@@ -1,9 +1,9 @@
 //! What the system says about a file, and its extended attributes.
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{
-    FileType, Mode, Stat, Timespec, Timestamps, UTIME_OMIT, XattrFlags, fchmod, fgetxattr, flistxattr, flistxattr_query,
-    fsetxattr, fstat, futimens,
+    FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, XattrFlags, fchmod, fgetxattr, flistxattr, flistxattr_query,
+    fsetxattr, fstat, futimens, llistxattr, openat,
 };
 use rustix::io::Errno;
 use tarn_base::manifest::{EntryKind, Xattr};
@@ -147,4 +147,16 @@ pub(crate) fn set_xattrs(fd: impl AsFd, xattrs: &[Xattr]) -> Result<bool, Errno>
 /// Whether the file system has room for at least some blocks.
 fn room(fd: impl AsFd) -> bool {
     rustix::fs::fstatvfs(fd).is_ok_and(|s| s.f_bavail > 16)
+}
+
+/// The `user.*` attributes of a file that is not open: without opening it where `/proc` is there.
+pub(crate) fn xattrs_of(folder: impl AsFd, name: &[u8]) -> Result<Box<[Xattr]>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut path = format!("/proc/self/fd/{}/", folder.as_fd().as_raw_fd()).into_bytes();
+    path.extend_from_slice(name);
+    match llistxattr(&*path, &mut [0u8; 512][..]) {
+        Ok(0) | Err(Errno::NOTSUP | Errno::NOSYS) => Ok(Box::default()),
+        Ok(_) | Err(Errno::RANGE | Errno::NOENT) => xattrs(openat(folder, name, flags, Mode::empty())?),
+        Err(errno) => Err(errno),
+    }
 }

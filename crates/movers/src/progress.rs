@@ -9,7 +9,7 @@ use crate::content::{self, ChunkHash};
 use crate::error::{Result, Side, failed, show_path};
 use crate::meta::Status;
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tarn_base::hash::Hash;
@@ -43,8 +43,8 @@ impl From<&Status> for Identity {
 #[derive(Debug, Clone)]
 pub(crate) struct Copied {
     pub(crate) identity: Identity,
-    /// By chunk; `None` for those that are missing.
-    pub(crate) chunks: Vec<Option<ChunkHash>>,
+    /// The hashes of the chunks that were copied.
+    pub(crate) chunks: BTreeMap<u64, ChunkHash>,
 }
 
 impl Copied {
@@ -151,24 +151,23 @@ fn add(earlier: &mut Earlier, body: &[u8]) -> Option<()> {
         ctime: word(2)? as i64,
         inode: word(3)?,
     };
-    let (first, count) = (usize::try_from(word(4)?).ok()?, usize::try_from(word(5)?).ok()?);
-    let hashes_end = FIXED.checked_add(count.checked_mul(16)?)?;
+    let (first, count) = (word(4)?, word(5)?);
+    let hashes_end = FIXED.checked_add(usize::try_from(count).ok()?.checked_mul(16)?)?;
     let hashes = body.get(FIXED..hashes_end)?;
     let path = &body[hashes_end..];
-    let all = usize::try_from(content::chunks(identity.size)).ok()?;
-    if first.checked_add(count)? > all {
+    if first.checked_add(count)? > content::chunks(identity.size) {
         return None;
     }
     let fresh = || Copied {
         identity,
-        chunks: vec![None; all],
+        chunks: BTreeMap::new(),
     };
     let copied = earlier.entry((tree, path.into())).or_insert_with(fresh);
     if copied.identity != identity {
         *copied = fresh();
     }
-    for (at, hash) in hashes.chunks_exact(16).enumerate() {
-        copied.chunks[first + at] = hash.try_into().ok().map(u128::from_le_bytes);
+    for (at, hash) in (first..).zip(hashes.chunks_exact(16)) {
+        copied.chunks.insert(at, u128::from_le_bytes(hash.try_into().ok()?));
     }
     Some(())
 }
@@ -193,15 +192,16 @@ mod tests {
         record(&mut bytes, 1, b"a\nb", of, 2, &[13]);
         for cut in 0..bytes.len() {
             std::fs::write(path_of(&staging), &bytes[..cut]).unwrap();
-            let expect = if cut >= whole { vec![Some(11), Some(12), None] } else { vec![] };
+            let expect = if cut >= whole { vec![11, 12] } else { vec![] };
             let read = read(&staging);
-            let got = read.values().next().map_or(vec![], |c| c.chunks.clone());
+            let got: Vec<_> = read.values().flat_map(|c| c.chunks.values().copied()).collect();
             assert_eq!(got, expect, "{cut}");
         }
         let progress = Progress::open(&dir.path().join("t")).unwrap();
         progress.append(&bytes).unwrap();
         let all = read(&dir.path().join("t"));
-        assert_eq!(all[&(1, (*b"a\nb").into())].chunks, [Some(11), Some(12), Some(13)]);
+        let chunks = &all[&(1, (*b"a\nb").into())].chunks;
+        assert_eq!(chunks.iter().collect::<Vec<_>>(), [(&0, &11), (&1, &12), (&2, &13)]);
         bytes[20] ^= 1;
         std::fs::write(path_of(&staging), &bytes).unwrap();
         assert!(super::read(&staging).is_empty());

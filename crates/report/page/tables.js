@@ -1,5 +1,5 @@
-/* Rows that a list adds at once. */
-const page = 100;
+/* Rows that a list begins with; each `more` shows four times as many. */
+const page = 25;
 function byValue(a, b) {
   return typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', { numeric: true });
 }
@@ -51,9 +51,9 @@ function list(id, rows, columns, colour) {
       });
     }
     more.hidden = shown.length <= count;
-    more.textContent = `show ${Math.min(page, shown.length - count)} more of ${shown.length - count}`;
+    more.textContent = `show ${Math.min(3 * count, shown.length - count)} of ${shown.length - count} more`;
   };
-  more.addEventListener('click', () => { count += page; draw(); });
+  more.addEventListener('click', () => { count *= 4; draw(); });
   onHead(table, (column, sign) => {
     const value = columns[column][1];
     rows.sort((a, b) => sign * byValue(value(a), value(b)));

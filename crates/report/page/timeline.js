@@ -5,6 +5,7 @@ const maxNodes = 64;
 const maxAside = 3;
 const laneHeight = 18;
 const asideHeight = 7;
+const laneGap = 3;
 const curveHeight = 34;
 const box = byId('timeline');
 
@@ -49,18 +50,20 @@ const drawnRows = rows.length > maxNodes
 drawnRows.forEach((r) => {
   if (asCurves) r.load = load(r.attempts);
   const aside = r.entering.length + r.leaving.length + (asCurves ? 0 : r.waiting.length);
-  r.height = (asCurves ? curveHeight : Math.max(1, r.lanes.length) * laneHeight) + aside * asideHeight + 14;
+  r.height = (asCurves ? curveHeight : Math.max(1, r.lanes.length) * laneHeight) + aside * asideHeight + laneGap + 14;
 });
 
-/* What is thinner than a pixel and touches its neighbour becomes one bar with it: at most one bar a pixel and lane. */
-function bars(c, items, from, to, draw) {
+/* What is thinner than a pixel and touches a neighbour of its kind becomes one bar with it; within one pixel,
+   kinds do not count. So there are never more than some thousand bars in a lane. */
+function bars(c, items, from, to, kind, draw) {
   let open = null;
   const flush = () => open && draw(open);
   for (const item of items) {
     if (to(item) < view.from || from(item) > view.to) continue;
     const x = Math.max(c.x(from(item)), side);
     const end = Math.min(Math.max(c.x(to(item)), x), c.width - right);
-    if (open && end - x < 1.5 && x - open.end < 1 && (open.count > 1 || open.end - open.x < 1.5)) {
+    const alike = open && (kind(item) === kind(open.item) || end - open.x < 1);
+    if (alike && end - x < 1.5 && x - open.end < 1 && (open.count > 1 || open.end - open.x < 1.5)) {
       open.end = Math.max(open.end, end);
       open.count += 1;
     } else {
@@ -74,17 +77,21 @@ const put = (c, b, y, height, attributes) => make('rect', {
   x: b.x.toFixed(2), y, width: Math.max(b.end - b.x, 0.8).toFixed(2), height, rx: b.end - b.x > 5 ? 2 : 0, ...attributes,
 }, c.svg);
 
+/* The colour tells the step: of `step[element]`, the element is what is worth the room. */
+function shorten(name, room) {
+  const element = name.length > room && name.endsWith(']') ? name.slice(name.indexOf('[') + 1, -1) : name;
+  return element.length <= room ? element : `${element.slice(0, room - 1)}…`;
+}
 function drawSteps(c, row, y) {
   if (asCurves) return drawLoad(c, row, y);
   for (const lane of row.lanes) {
-    bars(c, lane, (a) => a.from, (a) => a.to, (b) => {
+    bars(c, lane, (a) => a.from, (a) => a.to, (a) => a.step, (b) => {
       const failed = b.count === 1 && (b.item.how === 'failed' || b.item.how === 'interrupted');
       const rect = put(c, b, y + 1, laneHeight - 2, { class: `bar-of${failed ? ' failed' : ''}`, style: `--c:${colourOf(b.item.step)}` });
       tell(rect, b, stepTip);
       const room = Math.floor((b.end - b.x - 8) / 6.2);
       if (b.count > 1 || room < 3) return;
-      const short = b.item.name.length <= room ? b.item.name : `${b.item.name.slice(0, room - 1)}…`;
-      make('text', { class: 'in-bar', x: b.x + 4, y: y + 13 }, c.svg, short);
+      make('text', { class: 'in-bar', x: b.x + 4, y: y + 13 }, c.svg, shorten(b.item.name, room));
     });
     y += laneHeight;
   }
@@ -106,19 +113,20 @@ function drawLoad(c, row, y) {
 }
 function drawWaiting(c, row, y) {
   if (asCurves) return y;
+  y += laneGap;
   for (const lane of row.waiting) {
-    bars(c, lane, (a) => a.assigned, (a) => a.there, (b) => tell(put(c, b, y, asideHeight - 2, { class: 'staging' }), b, waitTip));
-    bars(c, lane, (a) => a.there, (a) => a.from, (b) => tell(put(c, b, y, asideHeight - 2, { class: 'waiting' }), b, waitTip));
+    bars(c, lane, (a) => a.assigned, (a) => a.there, () => 0, (b) => tell(put(c, b, y, asideHeight - 2, { class: 'staging' }), b, waitTip));
+    bars(c, lane, (a) => a.there, (a) => a.from, () => 0, (b) => tell(put(c, b, y, asideHeight - 2, { class: 'waiting' }), b, waitTip));
     y += asideHeight;
   }
   return y;
 }
 function drawTransfers(c, lanes, y) {
   for (const lane of lanes) {
-    bars(c, lane.filter((t) => t.from > t.ordered), (t) => t.ordered, (t) => t.from, (b) => {
+    bars(c, lane.filter((t) => t.from > t.ordered), (t) => t.ordered, (t) => t.from, (t) => t.kind, (b) => {
       tell(put(c, b, y + 1.5, asideHeight - 5, { class: `queued ${kindClass[b.item.kind]}` }), b, moveTip);
     });
-    bars(c, lane, (t) => t.from, (t) => t.to, (b) => {
+    bars(c, lane, (t) => t.from, (t) => t.to, (t) => t.kind, (b) => {
       const failed = b.item.how === 'failed' ? ' failed' : '';
       tell(put(c, b, y, asideHeight - 2, { class: `bar-of ${kindClass[b.item.kind]}${failed}` }), b, moveTip);
     });
@@ -167,7 +175,7 @@ function drawTimeline() {
   for (const row of drawnRows) {
     let at = drawSteps(c, row, y + 6);
     make('text', { class: 'name', x: 8, y: y + 19 }, c.svg, row.node.name.length > 16 ? `${row.node.name.slice(0, 15)}…` : row.node.name);
-    const label = (lanes, text) => lanes.length && make('text', { x: side - 8, y: at + 6, 'text-anchor': 'end' }, c.svg, text);
+    const label = (lanes, text) => lanes.length && make('text', { x: side - 8, y: at + 7, 'text-anchor': 'end' }, c.svg, text);
     if (!asCurves) label(row.waiting, 'before');
     at = drawWaiting(c, row, at);
     label(row.entering, 'in');

@@ -3,11 +3,13 @@
 
 mod data;
 mod sections;
+mod tables;
 mod text;
 
 use crate::ReportError;
 use crate::names::Names;
 use crate::summarize::summarize;
+use crate::summary::OutcomeName;
 use crate::trace::Trace;
 use crate::why::notes;
 use std::fmt::Write;
@@ -27,7 +29,8 @@ const JS: [&str; 4] = [
 ];
 
 /// Nothing may be loaded, even if something slipped through the escaping.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
 /// The report of a run as one HTML page.
 ///
@@ -51,12 +54,19 @@ pub fn html(records: &[Record]) -> Result<String, ReportError> {
     sections::header(&mut page, &summary);
     page.push_str("<main>\n");
     sections::figures(&mut page, &summary);
-    sections::failures(&mut page, &trace, &names);
+    // What ended the run comes first; what was overcome comes with the other stories of the way.
+    let overcome = summary.outcome == OutcomeName::Done;
+    if !overcome {
+        tables::failures(&mut page, &trace, &names, "What failed");
+    }
     sections::traffic(&mut page, &summary);
     sections::charts(&mut page, &trace);
-    sections::steps(&mut page, &summary);
-    sections::lists(&mut page, &trace);
-    sections::notes(&mut page, &notes);
+    tables::steps(&mut page, &summary);
+    if overcome {
+        tables::failures(&mut page, &trace, &names, "What failed on the way");
+    }
+    tables::notes(&mut page, &notes);
+    tables::lists(&mut page, &trace);
     page.push_str("</main>\n");
     sections::footer(&mut page);
     let _ = writeln!(
@@ -69,6 +79,10 @@ pub fn html(records: &[Record]) -> Result<String, ReportError> {
         "<script type=\"application/json\" id=\"tarn-run\">{}</script>",
         json_in_script(&data::drawing(&trace, &names, &summary))
     );
-    let _ = write!(page, "<script>\n(() => {{\n'use strict';\n{}}})();\n</script>\n</body>\n</html>\n", JS.concat());
+    let _ = write!(
+        page,
+        "<script>\n(() => {{\n'use strict';\n{}}})();\n</script>\n</body>\n</html>\n",
+        JS.concat()
+    );
     Ok(page)
 }

@@ -20,7 +20,9 @@ impl<'a> Names<'a> {
         let items = history.instances.iter();
         Self {
             start,
-            items: items.filter_map(|(id, i)| Some((*id, i.item.as_deref()?))).collect(),
+            items: items
+                .filter_map(|(id, i)| Some((*id, i.item.as_deref()?)))
+                .collect(),
         }
     }
 
@@ -46,7 +48,12 @@ impl<'a> Names<'a> {
 
     /// `solve`, `project[tile-3]`, or `project[7]` while the element is not known.
     pub(crate) fn instance(&self, id: InstanceId) -> String {
-        let foreach = self.start.workflow.steps.get(id.step.at()).is_none_or(|s| s.foreach.is_some());
+        let foreach = self
+            .start
+            .workflow
+            .steps
+            .get(id.step.at())
+            .is_none_or(|s| s.foreach.is_some());
         match self.item(id) {
             Some(item) => format!("{}[{item}]", self.step(id.step)),
             None if foreach => format!("{}[{}]", self.step(id.step), id.index),
@@ -69,7 +76,12 @@ impl<'a> Names<'a> {
     }
 
     pub(crate) fn tier(&self, spot: Spot) -> String {
-        let tiers = self.start.cluster.nodes.get(spot.node.at()).map(|n| &n.tiers);
+        let tiers = self
+            .start
+            .cluster
+            .nodes
+            .get(spot.node.at())
+            .map(|n| &n.tiers);
         let tier = tiers.and_then(|t| t.get(spot.tier.at()));
         tier.map_or_else(|| spot.tier.to_string(), |t| t.name.clone())
     }

@@ -1,24 +1,20 @@
 //! `tarn status`: where a run stands.
 
+mod count;
+mod text;
+
 use crate::ReportError;
 use crate::names::{Names, kind_name};
 use crate::summarize::{emulated, policy_name};
 use crate::summary::{Emulated, OutcomeName, SCHEMA};
 use crate::trace::Trace;
+use count::counts;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use tarn_base::action::Outcome;
-use tarn_base::history::{AttemptEnd, InstanceState, TransferEnd};
-use tarn_base::id::{DataId, NodeId, Spot, StepId, TierId};
-use tarn_base::part::PartClass;
-use tarn_base::pattern::EntryPattern;
-use tarn_base::units::{Bytes, Elapsed, Nanos, SECOND, Time};
-use tarn_base::workflow::Foreach;
+use tarn_base::history::{AttemptEnd, TransferEnd};
+use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::units::{Nanos, Time};
 use tarn_ports::Record;
-
-/// Lines of a table that the text shows; JSON has all.
-const MAX_LINES: usize = 20;
 
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -155,88 +151,6 @@ pub fn status(records: &[Record], now: Time) -> Result<Status, ReportError> {
     })
 }
 
-fn counts(trace: &Trace) -> Counts {
-    let mut counts = Counts::default();
-    let mut known = 0u64;
-    for instance in trace.history.instances.values() {
-        known += 1;
-        *match instance.state {
-            InstanceState::Waiting => &mut counts.waiting,
-            InstanceState::Assigned => &mut counts.staging,
-            InstanceState::Running => &mut counts.running,
-            InstanceState::Committed => &mut counts.committed,
-            InstanceState::Reused => &mut counts.reused,
-            InstanceState::Skipped => &mut counts.skipped,
-            InstanceState::Failed => &mut counts.failed,
-        } += 1;
-    }
-    let mut expected = 0u64;
-    for (at, wanted) in (0..).zip(expected_instances(trace)) {
-        let seen = trace.history.instances_of(StepId(at)).count() as u64;
-        counts.unexpanded_steps += u64::from(wanted.is_none());
-        expected += wanted.unwrap_or(0).max(seen);
-    }
-    counts.waiting += expected.saturating_sub(known);
-    counts
-}
-
-/// How many instances each step has; `None` while the data that it runs over is not complete. A step runs over
-/// the data of at most one other, so that the steps before it form a chain: it is walked, not recursed into.
-fn expected_instances(trace: &Trace) -> Vec<Option<u64>> {
-    let steps = &trace.start.workflow.steps;
-    let mut producers = BTreeMap::new();
-    for (at, step) in steps.iter().enumerate() {
-        let made = step.uses.iter().filter_map(|u| Some((u.data, u.makes?)));
-        producers.extend(made.map(|version| (version, at)));
-    }
-    let before = |at: usize| match &steps[at].foreach {
-        Some(Foreach::Entries { data, version, .. }) => producers.get(&(*data, *version)).copied(),
-        _ => None,
-    };
-    let mut visited = vec![false; steps.len()];
-    let mut expected = vec![None; steps.len()];
-    for at in 0..steps.len() {
-        let mut chain = Vec::new();
-        let mut next = Some(at);
-        while let Some(step) = next.filter(|s| !std::mem::replace(&mut visited[*s], true)) {
-            chain.push(step);
-            next = before(step);
-        }
-        for step in chain.into_iter().rev() {
-            expected[step] = match &steps[step].foreach {
-                None => Some(1),
-                Some(Foreach::Values(values)) => Some(values.len() as u64),
-                Some(Foreach::Entries {
-                    data, version, pattern, ..
-                }) => is_complete(trace, *data, *version, before(step), &expected)
-                    .then(|| entries(trace, *data, *version, pattern)),
-            };
-        }
-    }
-    expected
-}
-
-/// Whether all parts of a version are known: it was listed, or everything that makes it has ended.
-fn is_complete(trace: &Trace, data: DataId, version: u32, producer: Option<usize>, expected: &[Option<u64>]) -> bool {
-    let Some(producer) = producer else {
-        return trace.history.parts_of(data, version).next().is_some();
-    };
-    let instances = trace.history.instances_of(StepId(producer as u32));
-    let made = instances.filter(|(_, i)| i.state.is_done()).count() as u64;
-    expected[producer].is_some_and(|wanted| made >= wanted)
-}
-
-fn entries(trace: &Trace, data: DataId, version: u32, pattern: &EntryPattern) -> u64 {
-    let parts = trace.history.parts_of(data, version);
-    let names: BTreeSet<&str> = parts
-        .filter_map(|(_, info)| match &info.class {
-            PartClass::Entry(name) if pattern.matches(name) => Some(name.as_str()),
-            _ => None,
-        })
-        .collect();
-    names.len() as u64
-}
-
 fn running(trace: &Trace, names: &Names<'_>, now: Time) -> Vec<Running> {
     let open = trace.attempts().filter(|(_, a)| a.ended.is_none());
     let open = open.map(|((id, _), a)| Running {
@@ -249,7 +163,11 @@ fn running(trace: &Trace, names: &Names<'_>, now: Time) -> Vec<Running> {
 }
 
 fn moving(trace: &Trace, names: &Names<'_>, now: Time) -> Vec<Moving> {
-    let open = trace.history.transfers.values().filter(|t| t.ended.is_none());
+    let open = trace
+        .history
+        .transfers
+        .values()
+        .filter(|t| t.ended.is_none());
     let open = open.map(|t| Moving {
         id: t.order.id.to_string(),
         data: names.version(t.order.data, t.order.version),
@@ -291,139 +209,23 @@ fn last_failure(trace: &Trace, names: &Names<'_>) -> Option<LastFailure> {
         }),
         _ => None,
     });
-    let transfers = trace.history.transfers.values().filter_map(|t| match &t.ended {
-        Some((when, TransferEnd::Failed(failure))) => Some(LastFailure {
-            when: *when,
-            what: format!("transfer {} of {}", t.order.id, names.version(t.order.data, t.order.version)),
-            message: failure.message.clone(),
-            log_tail: None,
-        }),
-        _ => None,
-    });
+    let transfers = trace
+        .history
+        .transfers
+        .values()
+        .filter_map(|t| match &t.ended {
+            Some((when, TransferEnd::Failed(failure))) => Some(LastFailure {
+                when: *when,
+                what: format!(
+                    "transfer {} of {}",
+                    t.order.id,
+                    names.version(t.order.data, t.order.version)
+                ),
+                message: failure.message.clone(),
+                log_tail: None,
+            }),
+            _ => None,
+        });
     attempts.chain(transfers).max_by_key(|f| f.when)
 }
 
-impl fmt::Display for Status {
-    /// Plain text for a terminal, columns aligned.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.outcome {
-            OutcomeName::Unfinished => "running",
-            ended => ended.as_str(),
-        };
-        writeln!(f, "{}  {state}  {}  policy {}", self.run, Elapsed(self.elapsed_ns), self.policy)?;
-        if let Some(e) = &self.emulated {
-            writeln!(f, "{e}")?;
-        }
-        let c = &self.counts;
-        let counts = [
-            (c.committed, "done"),
-            (c.reused, "reused"),
-            (c.skipped, "not needed"),
-            (c.running, "running"),
-            (c.staging, "staging"),
-            (c.waiting, "waiting"),
-            (c.failed, "failed"),
-        ];
-        let shown = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}"));
-        writeln!(f, "steps: {}", shown.collect::<Vec<_>>().join(", "))?;
-        if c.unexpanded_steps > 0 {
-            writeln!(f, "  and {} whose number of instances is not known yet", c.unexpanded_steps)?;
-        }
-        self.tables(f)?;
-        let Some(failure) = &self.last_failure else { return Ok(()) };
-        writeln!(f, "\nlast failure at {}: {}", Elapsed(failure.when), failure.what)?;
-        writeln!(f, "  {}", failure.message)?;
-        for line in failure.log_tail.iter().flat_map(|t| t.lines()) {
-            writeln!(f, "  | {line}")?;
-        }
-        Ok(())
-    }
-}
-
-impl Status {
-    fn tables(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let row = |r: &Running| {
-            let nodes = match &r.nodes[..] {
-                [first, _, ..] => format!("{first} +{}", r.nodes.len() - 1),
-                nodes => nodes.join(""),
-            };
-            vec![r.name.clone(), nodes, r.attempt.to_string(), Elapsed(r.elapsed_ns).to_string()]
-        };
-        table(f, &["running", "node", "attempt", "for"], self.running.iter().map(row))?;
-        let row = |t: &Moving| {
-            let cells = [&t.id, &t.data, &t.kind, &t.to].map(String::clone);
-            let size = [Bytes(t.bytes).to_string(), Elapsed(t.elapsed_ns).to_string()];
-            cells.into_iter().chain(size).collect()
-        };
-        table(f, &["moving", "data", "kind", "to", "bytes", "for"], self.transfers.iter().map(row))?;
-        let row = |t: &Fill| {
-            let percent = u128::from(t.held) * 100 / u128::from(t.capacity.max(1));
-            vec![
-                format!("{}/{}", t.node, t.tier),
-                Bytes(t.held).to_string(),
-                Bytes(t.capacity).to_string(),
-                format!("{percent} %"),
-            ]
-        };
-        table(f, &["tier", "held", "of", "full"], self.tiers.iter().map(row))
-    }
-}
-
-/// A table with its head, or nothing when it has no rows. The first column is flush left, numbers are too:
-/// what is aligned is where columns begin.
-fn table(f: &mut fmt::Formatter<'_>, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> fmt::Result {
-    let rows: Vec<Vec<String>> = rows.collect();
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let head: Vec<String> = head.iter().map(|h| h.to_uppercase()).collect();
-    let shown = || std::iter::once(&head).chain(rows.iter().take(MAX_LINES));
-    let width = |c: usize| shown().filter_map(|r| r.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    writeln!(f)?;
-    for row in shown() {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        writeln!(f, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    if rows.len() > MAX_LINES {
-        writeln!(f, "  and {} more", rows.len() - MAX_LINES)?;
-    }
-    Ok(())
-}
-
-impl fmt::Display for Emulated {
-    /// `external store emulated at 200 MB/s, 2 ms a file`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = |r: u64| format!("{} MB/s", r as f64 / 1e6);
-        write!(f, "external store emulated at ")?;
-        match (self.read, self.write) {
-            (0, 0) => write!(f, "full rate")?,
-            (r, w) if r == w => write!(f, "{}", rate(r))?,
-            (r, 0) => write!(f, "{} read, full rate written", rate(r))?,
-            (0, w) => write!(f, "full rate read, {} written", rate(w))?,
-            (r, w) => write!(f, "{} read, {} written", rate(r), rate(w))?,
-        }
-        if self.latency_ns > 0 {
-            write!(f, ", {} ms a file", self.latency_ns as f64 / (SECOND / 1000) as f64)?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn emulation_is_said_in_words() {
-        let say = |read, write, latency_ns| Emulated { read, write, latency_ns }.to_string();
-        assert_eq!(
-            say(200_000_000, 200_000_000, 2_500_000),
-            "external store emulated at 200 MB/s, 2.5 ms a file"
-        );
-        assert_eq!(
-            say(1_500_000, 0, 0),
-            "external store emulated at 1.5 MB/s read, full rate written"
-        );
-    }
-}

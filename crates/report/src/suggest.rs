@@ -9,14 +9,21 @@ pub(crate) fn nearest<'a>(query: &str, names: impl Iterator<Item = &'a str>) -> 
     let near = names.filter_map(|name| {
         let lower = name.to_lowercase();
         let apart = distance(&wanted, &lower);
-        let allowed = wanted.chars().count().max(lower.chars().count()).div_ceil(3);
+        let allowed = wanted
+            .chars()
+            .count()
+            .max(lower.chars().count())
+            .div_ceil(3);
         let contained = !wanted.is_empty() && lower.contains(&wanted);
         (apart <= allowed || contained).then_some((apart, name))
     });
     let mut near: Vec<(usize, &str)> = near.collect();
     near.sort_unstable();
     near.dedup();
-    near.into_iter().take(MAX_SUGGESTIONS).map(|(_, n)| n.to_string()).collect()
+    near.into_iter()
+        .take(MAX_SUGGESTIONS)
+        .map(|(_, n)| n.to_string())
+        .collect()
 }
 
 /// Letters that have to be changed, added or left out (Levenshtein).

@@ -1,8 +1,8 @@
 //! From the fold to the totals.
 
 use crate::summary::{
-    EQUATION_5, Emulated, Estimate, External, MAX_FILL_POINTS, NodeSummary, OutcomeName, SCHEMA, StepSummary, Summary,
-    Tally, TierSummary, Traffic, TransferTally,
+    EQUATION_5, Emulated, Estimate, External, MAX_FILL_POINTS, NodeSummary, OutcomeName, SCHEMA,
+    StepSummary, Summary, Tally, TierSummary, Traffic, TransferTally,
 };
 use crate::trace::{AttemptKey, Trace};
 use tarn_base::action::Outcome;
@@ -105,7 +105,9 @@ fn tally(trace: &Trace, id: InstanceId) -> Tally {
         InstanceState::Reused => &mut tally.reused,
         InstanceState::Skipped => &mut tally.skipped,
         InstanceState::Failed => &mut tally.failed,
-        InstanceState::Waiting | InstanceState::Assigned | InstanceState::Running => &mut tally.open,
+        InstanceState::Waiting | InstanceState::Assigned | InstanceState::Running => {
+            &mut tally.open
+        }
     } = 1;
     tally
 }
@@ -162,7 +164,6 @@ fn step(trace: &Trace, id: StepId) -> StepSummary {
                 add_attempt(&mut sum, trace, (id, at), attempt);
             }
         }
-        sum.output = sum.output.saturating_add(trace.written.get(&id).copied().unwrap_or(0));
     }
     sum
 }
@@ -188,6 +189,9 @@ fn add_attempt(sum: &mut StepSummary, trace: &Trace, key: AttemptKey, attempt: &
     if let (true, Some(inputs)) = (committed(attempt), trace.inputs.get(&key)) {
         sum.input = sum.input.saturating_add(inputs.read);
         sum.retained = sum.retained.saturating_add(inputs.retained);
+        sum.output = sum
+            .output
+            .saturating_add(trace.written.get(&key).copied().unwrap_or(0));
     }
     let estimate = equation_5(usage);
     sum.estimate.io_ns = sum.estimate.io_ns.saturating_add(estimate.io_ns);
@@ -198,8 +202,15 @@ fn add_attempt(sum: &mut StepSummary, trace: &Trace, key: AttemptKey, attempt: &
 /// mostly the copying itself. Cores used are taken from CPU time, not from the declaration: a serial program
 /// in a step of four cores would else seem to wait three quarters of its time.
 pub(crate) fn equation_5(usage: &Usage) -> Estimate {
-    let whole = usage.wall.saturating_add(usage.prepare).saturating_add(usage.commit);
-    let cores = usage.user.saturating_add(usage.system).div_ceil(usage.wall.max(1)).max(1);
+    let whole = usage
+        .wall
+        .saturating_add(usage.prepare)
+        .saturating_add(usage.commit);
+    let cores = usage
+        .user
+        .saturating_add(usage.system)
+        .div_ceil(usage.wall.max(1))
+        .max(1);
     let compute = (usage.user / cores).min(usage.wall);
     Estimate {
         io_ns: whole - compute,
@@ -213,10 +224,17 @@ fn nodes(trace: &Trace) -> Vec<NodeSummary> {
     let mut core_busy = vec![0u64; spans.len()];
     for ((instance, _), attempt) in trace.attempts() {
         let (from, to) = (attempt.started, trace.attempt_end(attempt));
-        let cores = trace.start.workflow.steps.get(instance.step.at()).map_or(1, |s| s.cores);
+        let cores = trace
+            .start
+            .workflow
+            .steps
+            .get(instance.step.at())
+            .map_or(1, |s| s.cores);
         for spot in &attempt.nodes {
-            let (Some(spans), Some(core_busy)) = (spans.get_mut(spot.node.at()), core_busy.get_mut(spot.node.at()))
-            else {
+            let (Some(spans), Some(core_busy)) = (
+                spans.get_mut(spot.node.at()),
+                core_busy.get_mut(spot.node.at()),
+            ) else {
                 continue;
             };
             spans.push((from, to));
@@ -325,9 +343,24 @@ mod tests {
     fn equation_5_by_hand() {
         let second = 1_000_000_000;
         // Serial: 6 s of computing, 4 s of waiting. Four threads without I/O: all compute.
-        let serial = Usage { wall: 10 * second, user: 6 * second, system: second, ..Usage::default() };
+        let serial = Usage {
+            wall: 10 * second,
+            user: 6 * second,
+            system: second,
+            ..Usage::default()
+        };
         assert_eq!(equation_5(&serial).compute_ns, 6 * second);
-        let four = Usage { wall: 10 * second, user: 40 * second, ..Usage::default() };
-        assert_eq!(equation_5(&four), Estimate { io_ns: 0, compute_ns: 10 * second });
+        let four = Usage {
+            wall: 10 * second,
+            user: 40 * second,
+            ..Usage::default()
+        };
+        assert_eq!(
+            equation_5(&four),
+            Estimate {
+                io_ns: 0,
+                compute_ns: 10 * second
+            }
+        );
     }
 }

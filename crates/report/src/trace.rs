@@ -4,9 +4,9 @@
 use crate::ReportError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Do, Run};
-use tarn_base::event::{Ended, Event, Start};
+use tarn_base::event::{Ended, Event, Output, Start};
 use tarn_base::history::{Attempt, AttemptEnd, History, TransferEnd, TransferHistory};
-use tarn_base::id::{InstanceId, Spot};
+use tarn_base::id::{InstanceId, NodeId, Spot, TierId, TransferId};
 use tarn_base::part::{PartRef, Place};
 use tarn_base::units::Time;
 use tarn_ports::Record;
@@ -31,14 +31,17 @@ pub(crate) struct Trace {
     pub(crate) history: History,
     pub(crate) start: Box<Start>,
     pub(crate) inputs: BTreeMap<AttemptKey, Inputs>,
-    /// Bytes of the outputs of the instances that committed in this run, a part that several nodes hold once.
-    pub(crate) written: BTreeMap<InstanceId, u64>,
+    /// Bytes of the outputs of the attempts that committed, a part that several nodes hold once.
+    pub(crate) written: BTreeMap<AttemptKey, u64>,
     /// For each resumption, the time of the record before it: nothing is known to have run after that.
     alive_until: BTreeMap<Time, Time>,
-    /// Of each open attempt, the replicas in its views that a transfer had brought: (part, where, bytes).
-    open: BTreeMap<InstanceId, Vec<(PartRef, Spot, u64)>>,
-    /// Replicas that a transfer brought and that no committed attempt has read yet.
-    unread: BTreeSet<(PartRef, Spot)>,
+    /// Of each open attempt, what of its views a transfer had brought: (arrival, bytes).
+    open: BTreeMap<InstanceId, Vec<(u64, u64)>>,
+    /// Replicas that lie where a transfer brought them, with the number of that arrival.
+    arrivals: BTreeMap<(PartRef, Spot), u64>,
+    /// Arrivals that no committed attempt has read yet: the first that does bears the movement.
+    unread: BTreeSet<u64>,
+    arrived: u64,
 }
 
 impl Trace {
@@ -54,7 +57,9 @@ impl Trace {
             written: BTreeMap::new(),
             alive_until: BTreeMap::new(),
             open: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
             unread: BTreeSet::new(),
+            arrived: 0,
         };
         for record in records {
             trace.apply(record);
@@ -64,16 +69,23 @@ impl Trace {
 
     fn apply(&mut self, record: &Record) {
         let before = self.history.now;
-        self.before_state(&record.event, record.now);
-        self.history.apply(record.now, &record.event, &record.actions);
+        self.before_state(&record.event);
+        self.history
+            .apply(record.now, &record.event, &record.actions);
         match &record.event {
             Event::Resumed { .. } => {
                 self.alive_until.insert(self.history.now, before);
                 self.open.clear();
-                self.unread.retain(|(part, spot)| self.history.places(*part).any(|p| *p == Place::Node(*spot)));
+                let there = |(part, spot): &(PartRef, Spot)| {
+                    self.history.places(*part).any(|p| *p == Place::Node(*spot))
+                };
+                self.arrivals.retain(|at, _| there(at));
             }
-            Event::Evicted { part, at: Place::Node(spot) } => {
-                self.unread.remove(&(*part, *spot));
+            Event::Evicted {
+                part,
+                at: Place::Node(spot),
+            } => {
+                self.arrivals.remove(&(*part, *spot));
             }
             Event::TransferDone { id, .. } => self.arrived(*id),
             _ => {}
@@ -86,30 +98,77 @@ impl Trace {
     }
 
     /// The end of an attempt is read before [`History`] closes it: its position is that of the open one.
-    fn before_state(&mut self, event: &Event, now: Time) {
-        let Event::Ended { instance, attempt, ended, .. } = event else { return };
+    fn before_state(&mut self, event: &Event) {
+        let Event::Ended {
+            instance,
+            attempt,
+            ended,
+            ..
+        } = event
+        else {
+            return;
+        };
         let brought = self.open.remove(instance).unwrap_or_default();
-        let Ended::Committed { outputs, .. } = ended else { return };
+        let Ended::Committed { outputs, .. } = ended else {
+            return;
+        };
+        self.made_here(*instance, outputs);
+        let attempts = self
+            .history
+            .instances
+            .get(instance)
+            .map_or(&[][..], |i| &i.attempts);
+        let open = |a: &Attempt| a.attempt == *attempt && a.ended.is_none();
+        let Some(key) = attempts.iter().rposition(open).map(|at| (*instance, at)) else {
+            return;
+        };
         let parts = outputs.iter().flat_map(|o| &o.parts);
         let written = parts.fold(0u64, |sum, (info, _)| sum.saturating_add(info.bytes));
-        self.written.insert(*instance, written);
-        let attempts = self.history.instances.get(instance).map_or(&[][..], |i| &i.attempts);
-        let open = |a: &Attempt| a.attempt == *attempt && a.ended.is_none() && a.started <= now;
-        let Some(at) = attempts.iter().rposition(open) else { return };
-        let Some(inputs) = self.inputs.get_mut(&(*instance, at)) else { return };
-        let mut moved = 0u64;
-        for (part, spot, bytes) in brought {
-            if self.unread.remove(&(part, spot)) {
-                moved = moved.saturating_add(bytes);
-            }
+        self.written.insert(key, written);
+        let unread = brought
+            .into_iter()
+            .filter(|(arrival, _)| self.unread.remove(arrival));
+        let moved = unread.fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        if let Some(inputs) = self.inputs.get_mut(&key) {
+            inputs.retained = inputs.read.saturating_sub(moved);
         }
-        inputs.retained = inputs.read.saturating_sub(moved);
     }
 
-    fn arrived(&mut self, id: tarn_base::id::TransferId) {
-        let Some(t) = self.history.transfers.get(&id) else { return };
+    /// What a step has just made did not come by a transfer, even if an earlier make of the same part did.
+    fn made_here(&mut self, instance: InstanceId, outputs: &[Output]) {
+        for output in outputs {
+            for (info, _) in &output.parts {
+                let part = PartRef {
+                    data: output.data,
+                    version: output.version,
+                    origin: instance.index,
+                    seq: info.seq,
+                };
+                let spot = |n| Spot {
+                    node: NodeId(n),
+                    tier: TierId(n),
+                };
+                let old = self
+                    .arrivals
+                    .range((part, spot(0))..=(part, spot(u32::MAX)));
+                let old: Vec<(PartRef, Spot)> = old.map(|(at, _)| *at).collect();
+                for at in old {
+                    self.arrivals.remove(&at);
+                }
+            }
+        }
+    }
+
+    fn arrived(&mut self, id: TransferId) {
+        let Some(t) = self.history.transfers.get(&id) else {
+            return;
+        };
         if let Place::Node(spot) = t.order.to {
-            self.unread.extend(t.order.parts.iter().map(|p| (p.part, spot)));
+            for moved in &t.order.parts {
+                self.arrived += 1;
+                self.arrivals.insert((moved.part, spot), self.arrived);
+                self.unread.insert(self.arrived);
+            }
         }
     }
 
@@ -123,11 +182,15 @@ impl Trace {
             if let Some(replica) = replicas.and_then(|r| r.get(&Place::Node(held.spot))) {
                 inputs.there = inputs.there.max(replica.since);
             }
-            if self.unread.contains(&(held.part, held.spot)) {
-                brought.push((held.part, held.spot, bytes));
+            if let Some(arrival) = self.arrivals.get(&(held.part, held.spot)) {
+                brought.push((*arrival, bytes));
             }
         }
-        let attempts = self.history.instances.get(&run.instance).map_or(0, |i| i.attempts.len());
+        let attempts = self
+            .history
+            .instances
+            .get(&run.instance)
+            .map_or(0, |i| i.attempts.len());
         if let Some(at) = attempts.checked_sub(1) {
             self.inputs.insert((run.instance, at), inputs);
         }

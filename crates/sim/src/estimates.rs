@@ -50,7 +50,9 @@ impl SimEntry {
 /// `bytes` in `count` files `0`, `1`, ..., as evenly as they divide.
 pub fn even_entries(count: u64, bytes: u64) -> Vec<SimEntry> {
     let share = |n: u64| bytes / count + u64::from(n < bytes % count);
-    (0..count).map(|n| SimEntry::file(n.to_string(), share(n))).collect()
+    (0..count)
+        .map(|n| SimEntry::file(n.to_string(), share(n)))
+        .collect()
 }
 
 impl Default for Estimates {

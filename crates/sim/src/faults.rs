@@ -22,7 +22,12 @@ impl FaultPlan {
     /// The share (0 to 1) of its time after which an attempt fails; `None` when it succeeds.
     pub(crate) fn attempt(&self, id: InstanceId, attempt: u32) -> Option<f64> {
         let instance = u64::from(id.step.0) << 32 | u64::from(id.index);
-        self.draw(2, instance, u64::from(attempt), self.step_failure_probability)
+        self.draw(
+            2,
+            instance,
+            u64::from(attempt),
+            self.step_failure_probability,
+        )
     }
 
     fn draw(&self, kind: u64, a: u64, b: u64, probability: f64) -> Option<f64> {

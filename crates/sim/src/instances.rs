@@ -27,10 +27,20 @@ impl Simulation {
         }
         for held in run.views.iter().flatten().flatten() {
             if !self.store.holds(held.part, &Place::Node(held.spot)) {
-                return broken(format!("{id} reads {} at {:?}, where it is not", held.part, held.spot));
+                return broken(format!(
+                    "{id} reads {} at {:?}, where it is not",
+                    held.part, held.spot
+                ));
             }
-            if self.store.info(held.part).is_some_and(|i| i.key != held.key) {
-                return broken(format!("{id} reads {} under a wrong key, {}", held.part, held.key.0));
+            if self
+                .store
+                .info(held.part)
+                .is_some_and(|i| i.key != held.key)
+            {
+                return broken(format!(
+                    "{id} reads {} under a wrong key, {}",
+                    held.part, held.key.0
+                ));
             }
         }
         self.check_room_for(run)?;
@@ -54,7 +64,8 @@ impl Simulation {
         let all = self.running.values().map(|r| &r.run).chain([run]);
         for (step, spot) in all.flat_map(|r| {
             let step = self.workflow.steps.get(r.instance.step.at());
-            step.into_iter().flat_map(|s| r.nodes.iter().map(move |spot| (s, spot)))
+            step.into_iter()
+                .flat_map(|s| r.nodes.iter().map(move |spot| (s, spot)))
         }) {
             let used = nodes.entry(spot.node.at()).or_default();
             used.0 += u64::from(step.cores);
@@ -64,9 +75,13 @@ impl Simulation {
         let mut hosts: BTreeMap<u32, u64> = BTreeMap::new();
         for (at, (cores, memory, gpus)) in nodes {
             let Some(node) = self.cluster.nodes.get(at) else {
-                return broken(format!("{} runs on a node {at} that does not exist", run.instance));
+                return broken(format!(
+                    "{} runs on a node {at} that does not exist",
+                    run.instance
+                ));
             };
-            if cores > u64::from(node.cores) || memory > node.memory || gpus > u64::from(node.gpus) {
+            if cores > u64::from(node.cores) || memory > node.memory || gpus > u64::from(node.gpus)
+            {
                 let what = format!("{cores} cores, {memory} bytes of memory, {gpus} GPUs");
                 return broken(format!(
                     "{} makes {} give {what}, more than it has",
@@ -76,7 +91,11 @@ impl Simulation {
             *hosts.entry(node.host).or_default() += cores;
         }
         for (host, cores) in hosts {
-            let has = self.cluster.hosts.get(host as usize).map_or(0, |h| u64::from(h.cores));
+            let has = self
+                .cluster
+                .hosts
+                .get(host as usize)
+                .map_or(0, |h| u64::from(h.cores));
             if cores > has {
                 return broken(format!(
                     "{} makes host {host} give {cores} cores of {has}",
@@ -88,14 +107,21 @@ impl Simulation {
     }
 
     pub(crate) fn ended(&mut self, id: InstanceId, attempt: u32) {
-        if self.running.get(&id).is_none_or(|r| r.run.attempt != attempt) {
+        if self
+            .running
+            .get(&id)
+            .is_none_or(|r| r.run.attempt != attempt)
+        {
             return;
         }
         let Some(running) = self.running.remove(&id) else {
             return;
         };
         let ended = if running.fails {
-            failed(FailureKind::Exit, "exit status 1, as the fault plan wants it")
+            failed(
+                FailureKind::Exit,
+                "exit status 1, as the fault plan wants it",
+            )
         } else {
             self.commit(&running.run)
         };
@@ -115,11 +141,18 @@ impl Simulation {
     fn volumes(&self, run: &Run, ended: &Ended) -> Usage {
         let views = run.views.iter().flatten().flatten();
         let written = match ended {
-            Ended::Committed { outputs, .. } => outputs.iter().flat_map(|o| &o.parts).map(|(i, _)| i.bytes).sum(),
+            Ended::Committed { outputs, .. } => outputs
+                .iter()
+                .flat_map(|o| &o.parts)
+                .map(|(i, _)| i.bytes)
+                .sum(),
             Ended::Failed { .. } => 0,
         };
         Usage {
-            read: views.filter_map(|h| self.store.info(h.part)).map(|i| i.bytes).sum(),
+            read: views
+                .filter_map(|h| self.store.info(h.part))
+                .map(|i| i.bytes)
+                .sum(),
             written,
             ..Usage::default()
         }
@@ -158,11 +191,16 @@ impl Simulation {
             for (info, spots) in &output.parts {
                 let part = part_ref(output.data, output.version, run.instance.index, info.seq);
                 self.store.replace(part, info.clone());
-                spots.iter().for_each(|s| self.store.publish(part, Place::Node(*s)));
+                spots
+                    .iter()
+                    .for_each(|s| self.store.publish(part, Place::Node(*s)));
             }
         }
         let undeclared = Undeclared::default();
-        Ended::Committed { outputs, undeclared }
+        Ended::Committed {
+            outputs,
+            undeclared,
+        }
     }
 
     /// `seq` counts over all outputs of one commit, as store keys do.
@@ -195,8 +233,11 @@ impl Simulation {
         for (class, (bytes, files)) in sums {
             let spots = spots_of(step, used.distribution, &class, &run.nodes);
             let mut h = Hasher::new();
-            h.field(&run.identity.0.to_le_bytes()).number(u64::from(used.data.0));
-            h.number(u64::from(version)).number(u64::from(*seq)).number(bytes);
+            h.field(&run.identity.0.to_le_bytes())
+                .number(u64::from(used.data.0));
+            h.number(u64::from(version))
+                .number(u64::from(*seq))
+                .number(bytes);
             let info = PartInfo {
                 seq: *seq,
                 class,
@@ -213,7 +254,11 @@ impl Simulation {
     }
 
     pub(crate) fn stop(&mut self, id: InstanceId, attempt: u32) {
-        if self.running.get(&id).is_none_or(|r| r.run.attempt != attempt) {
+        if self
+            .running
+            .get(&id)
+            .is_none_or(|r| r.run.attempt != attempt)
+        {
             return;
         }
         if let Some(running) = self.running.remove(&id) {
@@ -235,7 +280,11 @@ impl Simulation {
         let (Some(prior), Some(step)) = (self.prior.get(prior as usize).cloned(), step) else {
             return broken(format!("{id} reuses a prior {prior} that does not exist"));
         };
-        let made: Vec<_> = step.uses.iter().filter_map(|u| Some((u.data, u.makes?))).collect();
+        let made: Vec<_> = step
+            .uses
+            .iter()
+            .filter_map(|u| Some((u.data, u.makes?)))
+            .collect();
         let mut parts = BTreeMap::new();
         for (o, (output, (data, version))) in prior.outputs.iter().zip(made).enumerate() {
             for (p, (info, _)) in output.parts.iter().enumerate() {
@@ -248,7 +297,9 @@ impl Simulation {
             if let Some((part, info)) = parts.get(&(*o, *p))
                 && !self.put(*part, info.clone(), place.clone())
             {
-                return broken(format!("{id} reuses {part}, which its tier has no room for"));
+                return broken(format!(
+                    "{id} reuses {part}, which its tier has no room for"
+                ));
             }
         }
         Ok(())
@@ -263,7 +314,12 @@ fn failed(kind: FailureKind, message: impl Into<String>) -> Ended {
 }
 
 /// On which nodes of the step a part of an output lies.
-fn spots_of(step: &Step, distribution: Distribution, class: &PartClass, nodes: &[Spot]) -> Vec<Spot> {
+fn spots_of(
+    step: &Step,
+    distribution: Distribution,
+    class: &PartClass,
+    nodes: &[Spot],
+) -> Vec<Spot> {
     match (distribution, class) {
         (Distribution::Single, _) => nodes.iter().take(1).copied().collect(),
         (Distribution::Scatter, PartClass::Rank(rank)) => {

@@ -239,7 +239,11 @@ impl Network {
 
     /// Progressive filling: the resource that gives its flows least is filled first; its flows keep that rate.
     fn share(&mut self, cluster: &Cluster) {
-        let mut flows: Vec<&mut Flow> = self.active.values_mut().flat_map(|a| &mut a.flows).collect();
+        let mut flows: Vec<&mut Flow> = self
+            .active
+            .values_mut()
+            .flat_map(|a| &mut a.flows)
+            .collect();
         let mut users: BTreeMap<Resource, Vec<usize>> = BTreeMap::new();
         for (at, flow) in flows.iter_mut().enumerate() {
             flow.rate = None;
@@ -251,8 +255,10 @@ impl Network {
             }
         }
         let capacity = |r: &Resource| u128::from(r.rate(cluster).unwrap_or(0)) * RATE_UNIT;
-        let mut left: BTreeMap<Resource, (u128, usize)> =
-            users.iter().map(|(r, u)| (*r, (capacity(r), u.len()))).collect();
+        let mut left: BTreeMap<Resource, (u128, usize)> = users
+            .iter()
+            .map(|(r, u)| (*r, (capacity(r), u.len())))
+            .collect();
         // Each turn fixes at least the flows of one resource.
         while let Some((fullest, share)) = left
             .iter()

@@ -201,7 +201,9 @@ impl World for Simulation {
                     self.advance(until);
                     return Ok((self.now, Event::Timer));
                 }
-                (None, None) => return broken("nothing is under way and nothing is waited for".into()),
+                (None, None) => {
+                    return broken("nothing is under way and nothing is waited for".into());
+                }
             }
         }
     }

@@ -30,7 +30,10 @@ impl Simulation {
             },
             None => Event::SourceFailed {
                 data,
-                failure: failure(FailureKind::Io, "the simulation was not told what this source holds"),
+                failure: failure(
+                    FailureKind::Io,
+                    "the simulation was not told what this source holds",
+                ),
             },
         };
         self.happen(event);
@@ -83,7 +86,8 @@ impl Simulation {
                 fails: fails.is_some(),
             },
         );
-        self.network.submit(&self.cluster, id, order.priority, limits, flows);
+        self.network
+            .submit(&self.cluster, id, order.priority, limits, flows);
         Ok(())
     }
 
@@ -130,7 +134,10 @@ impl Simulation {
                 FailureKind::Io,
                 format!("{}: failed as the fault plan wants it", done.id),
             );
-            return self.happen(Event::TransferFailed { id: done.id, failure });
+            return self.happen(Event::TransferFailed {
+                id: done.id,
+                failure,
+            });
         }
         let (mut hashes, mut stored) = (Vec::new(), Vec::new());
         for part in &moving.order.parts {
@@ -157,14 +164,22 @@ impl Simulation {
         if let Some(hash) = info.and_then(|i| i.hash) {
             return hash;
         }
-        let name = self.workflow.data.get(part.data.at()).map_or("", |d| d.name.as_str());
+        let name = self
+            .workflow
+            .data
+            .get(part.data.at())
+            .map_or("", |d| d.name.as_str());
         let mut h = Hasher::new();
         h.field(name.as_bytes()).number(u64::from(part.seq));
         h.number(info.map_or(0, |i| i.bytes)).finish()
     }
 
     fn give_room_back(&mut self, order: &Transfer) {
-        let room = order.parts.iter().map(|p| self.store.wanted(p.part, &order.to)).sum();
+        let room = order
+            .parts
+            .iter()
+            .map(|p| self.store.wanted(p.part, &order.to))
+            .sum();
         if let Place::Node(spot) = order.to {
             self.store.release(spot, room);
         }
@@ -187,14 +202,25 @@ impl Simulation {
             held.any(|h| h.part == part && Place::Node(h.spot) == *at)
         });
         if let Some(running) = read_by_run {
-            return broken(format!("{part} is evicted while {} reads it", running.run.instance));
+            return broken(format!(
+                "{part} is evicted while {} reads it",
+                running.run.instance
+            ));
         }
         let mut moving = self.moving.values();
-        if let Some(m) = moving.find(|m| m.order.parts.iter().any(|p| p.part == part && p.from == *at)) {
+        if let Some(m) = moving.find(|m| {
+            m.order
+                .parts
+                .iter()
+                .any(|p| p.part == part && p.from == *at)
+        }) {
             return broken(format!("{part} is evicted while {} reads it", m.order.id));
         }
         self.store.remove(part, at);
-        self.happen(Event::Evicted { part, at: at.clone() });
+        self.happen(Event::Evicted {
+            part,
+            at: at.clone(),
+        });
         Ok(())
     }
 }
@@ -223,7 +249,9 @@ fn reading(place: &Place) -> Resource {
 
 fn limits(order: &Transfer) -> BTreeSet<Limit> {
     match (order.kind, &order.to) {
-        (TransferKind::ExternalIn | TransferKind::ExternalOut, _) => BTreeSet::from([Limit::External]),
+        (TransferKind::ExternalIn | TransferKind::ExternalOut, _) => {
+            BTreeSet::from([Limit::External])
+        }
         (TransferKind::Peer, Place::Node(spot)) => BTreeSet::from([Limit::PeerTo(spot.node)]),
         _ => BTreeSet::new(),
     }

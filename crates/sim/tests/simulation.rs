@@ -6,11 +6,15 @@ use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::event::{Ended, Event, FailureKind, Options, Policy, PriorInstance, Start};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
-use tarn_base::part::{PartClass, PartInfo, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify};
+use tarn_base::part::{
+    PartClass, PartInfo, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify,
+};
 use tarn_base::pattern::ScatterRule;
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
-use tarn_base::workflow::{Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow};
+use tarn_base::workflow::{
+    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+};
 use tarn_ports::World;
 use tarn_sim::{Estimates, FaultPlan, SimEntry, Simulation, even_entries};
 
@@ -220,7 +224,9 @@ fn transfers_take_latency_and_bytes_over_a_shared_link() {
     let start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
     let mut sim = Simulation::new(&start, estimates(vec![]));
     sim.perform(&act(Do::List { data: DataId(0) })).unwrap();
-    assert!(matches!(sim.next(None).unwrap(), (0, Event::SourceListed { parts, .. }) if parts == source_parts()));
+    assert!(
+        matches!(sim.next(None).unwrap(), (0, Event::SourceListed { parts, .. }) if parts == source_parts())
+    );
     sim.perform(&fetch(0, &[0], 0)).unwrap();
     sim.perform(&fetch(1, &[1], 1)).unwrap();
     // Alone, 50 MB at 100 MB/s would take half a second; two share the link. 10 files cost 1 ms each.
@@ -236,10 +242,19 @@ fn transfers_take_latency_and_bytes_over_a_shared_link() {
     else {
         panic!("{event:?}")
     };
-    assert_eq!((id, bytes, hashes.len(), took), (TransferId(0), 50 * MB, 1, now));
+    assert_eq!(
+        (id, bytes, hashes.len(), took),
+        (TransferId(0), 50 * MB, 1, now)
+    );
     assert!(matches!(
         sim.poll(),
-        Some((_, Event::TransferDone { id: TransferId(1), .. }))
+        Some((
+            _,
+            Event::TransferDone {
+                id: TransferId(1),
+                ..
+            }
+        ))
     ));
     assert_eq!(sim.poll(), None);
     assert_eq!((sim.used(spot(0)), sim.peak(spot(2))), (50 * MB, 0));
@@ -295,7 +310,10 @@ fn outputs_are_divided_and_placed_as_the_workflow_says() {
         (PartClass::Common, 10, "w-1.make.2", vec![spot(0), spot(1)]),
     ];
     assert_eq!(got, want);
-    assert_eq!((sim.used(spot(0)), sim.used(spot(1))), (50 * MB + 30, 50 * MB + 20));
+    assert_eq!(
+        (sim.used(spot(0)), sim.used(spot(1))),
+        (50 * MB + 30, 50 * MB + 20)
+    );
 }
 
 #[test]
@@ -303,8 +321,7 @@ fn what_does_not_fit_fails_whole() {
     let start = start(Partition::Entries, Distribution::Single, 1, 60 * MB);
     let mut sim = Simulation::new(&start, estimates(even_entries(4, 12 * MB)));
     sim.perform(&fetch(0, &[0, 1], 0)).unwrap();
-    let no_space =
-        |e: &Event| matches!(e, Event::TransferFailed { failure, .. } if failure.kind == FailureKind::NoSpace);
+    let no_space = |e: &Event| matches!(e, Event::TransferFailed { failure, .. } if failure.kind == FailureKind::NoSpace);
     assert!(no_space(&sim.next(None).unwrap().1));
     assert_eq!(sim.used(spot(0)), 0);
     sim.perform(&fetch(1, &[0], 0)).unwrap();
@@ -316,7 +333,13 @@ fn what_does_not_fit_fails_whole() {
     );
     assert_eq!(sim.used(spot(0)), 50 * MB);
     let bytes = 100 * MB;
-    sim.inject(sim.now(), Event::Capacity { spot: spot(0), bytes });
+    sim.inject(
+        sim.now(),
+        Event::Capacity {
+            spot: spot(0),
+            bytes,
+        },
+    );
     assert!(matches!(sim.next(None).unwrap().1, Event::Capacity { .. }));
     sim.perform(&run(&[0], 2)).unwrap();
     assert!(matches!(
@@ -382,7 +405,12 @@ fn cores_are_never_overcommitted() {
     let mut sim = Simulation::new(&start, estimates(vec![]));
     sim.perform(&fetch(0, &[0], 0)).unwrap();
     sim.next(None).unwrap();
-    assert!(sim.perform(&run(&[0], 1)).unwrap_err().to_string().contains("host 0"));
+    assert!(
+        sim.perform(&run(&[0], 1))
+            .unwrap_err()
+            .to_string()
+            .contains("host 0")
+    );
 }
 
 #[test]

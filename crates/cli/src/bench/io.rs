@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Bytes of one read or write, and the period of the content apart from its stamps.
@@ -70,11 +71,22 @@ pub(crate) struct IoReport {
     pub(crate) method: String,
 }
 
-/// The process `tarn __bench-io`: `args` are those after that word.
+/// The process `tarn __bench-io`.
+pub(crate) fn main() -> ExitCode {
+    match io_main(std::env::args_os().skip(2)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The same; `args` are those after `__bench-io`.
 ///
 /// # Errors
 /// When a file cannot be written or read, or its content is not what was written.
-pub(crate) fn io_main<I: IntoIterator<Item = OsString>>(args: I) -> anyhow::Result<()> {
+fn io_main<I: IntoIterator<Item = OsString>>(args: I) -> anyhow::Result<()> {
     let args = <IoArgs as clap::Parser>::try_parse_from(args)?;
     let line = serde_json::to_string(&run(&args)?)? + "\n";
     match &args.report {

@@ -5,6 +5,7 @@
 use super::io::{Cache, IoReport, PAGE};
 use super::{Figure, median};
 use anyhow::{Context, bail, ensure};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -89,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
             let seed = u64::from(turn) + 1;
             let (timing, method) = match &case.target {
                 Some((target, cache)) => direct(case, target, *cache, args.pairs, seed)?,
-                None => through_tarn(case, &home.0, args.pairs, seed)?,
+                None => through_tarn(case, &home.0, &args.memory, args.pairs, seed)?,
             };
             eprintln!(
                 "{}/{}  {}: write {:.3} s, read {:.3} s ({method})",
@@ -121,7 +122,11 @@ fn plan(args: &Args) -> anyhow::Result<Vec<Case>> {
         let size = pages * PAGE as u64;
         let mut add = |name: String, target| {
             cases.push(Case {
-                label: format!("{} pair(s) x {files} x {}, {name}", args.pairs, Bytes(size)),
+                label: format!(
+                    "{} pair(s) x {files} x {:.3} MB, {name}",
+                    args.pairs,
+                    size as f64 / 1e6
+                ),
                 files,
                 size,
                 target,
@@ -151,7 +156,7 @@ fn targets(args: &Args) -> anyhow::Result<Vec<Target>> {
     if args.external.is_some() || rate > 0 {
         let folder = args.external.clone().unwrap_or_else(|| args.disk.clone());
         let emulated = if rate > 0 {
-            format!(", emulated at {}/s", Bytes(rate))
+            format!(", emulated at {:.0} MB/s", rate as f64 / 1e6)
         } else {
             String::new()
         };
@@ -291,6 +296,7 @@ fn direct(
 fn through_tarn(
     case: &Case,
     home: &Path,
+    tier: &Path,
     pairs: u32,
     seed: u64,
 ) -> anyhow::Result<(Timing, String)> {
@@ -301,9 +307,12 @@ fn through_tarn(
         folder.join("workflow.toml"),
         workflow(case, &tarn, &folder, pairs, seed)?,
     )?;
+    let mut tier_option = OsString::from("bench=");
+    tier_option.push(tier.canonicalize()?);
     let started = Instant::now();
     let output = Command::new(&tarn)
-        .args(["run", "--nodes", "1"])
+        .args(["run", "--nodes", "1", "--tier"])
+        .arg(tier_option)
         .arg(folder.join("workflow.toml"))
         .stdin(Stdio::null())
         .output()

@@ -11,7 +11,8 @@ use tarn_base::units::SECOND;
 use tarn_base::workflow::Keep;
 
 impl Decide<'_> {
-    pub(super) fn end(&mut self) {
+    /// `nothing_new`: this round of choices has changed nothing so far.
+    pub(super) fn end(&mut self, nothing_new: bool) {
         let quiet = self.state.steps.running.is_empty()
             && self.state.transfers.is_empty()
             && self.state.leaving == 0;
@@ -30,7 +31,8 @@ impl Decide<'_> {
                 }
             }
             None if self.all_done() => self.clean_up(),
-            None => self.guard(),
+            None if nothing_new => self.guard(),
+            None => {}
         }
     }
 

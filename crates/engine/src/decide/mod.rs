@@ -44,7 +44,8 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
             d.deliver();
             d.copies();
         }
-        d.end();
+        let nothing_new = d.actions.len() == before;
+        d.end(nothing_new);
         if d.actions.len() == before {
             return;
         }

@@ -54,18 +54,25 @@ const KINDS: [TransferKind; 5] = [
 ];
 
 pub(super) fn drawing(trace: &Trace, names: &Names<'_>, summary: &Summary) -> Drawing {
-    let attempts = trace.attempts().map(|(key, a)| (trace.attempt_end(a) - a.started, (key, a)));
+    let attempts = trace
+        .attempts()
+        .map(|(key, a)| (trace.attempt_end(a) - a.started, (key, a)));
     let transfers = trace.history.transfers.iter();
     let transfers = transfers.map(|(id, t)| (trace.transfer_end(t) - t.ordered, (*id, t)));
     let mut texts = Texts::default();
     let transfers = longest(transfers).into_iter();
-    let transfers: Vec<Value> = transfers.map(|(id, t)| transfer(trace, names, &mut texts, id, t)).collect();
+    let transfers: Vec<Value> = transfers
+        .map(|(id, t)| transfer(trace, names, &mut texts, id, t))
+        .collect();
     Drawing {
         end: micros(trace.end()),
         steps: summary.steps.iter().map(|s| s.name.clone()).collect(),
         nodes: nodes(summary),
         kinds: KINDS.map(kind_name),
-        attempts: longest(attempts).into_iter().map(|(key, a)| attempt(trace, names, key, a)).collect(),
+        attempts: longest(attempts)
+            .into_iter()
+            .map(|(key, a)| attempt(trace, names, key, a))
+            .collect(),
         transfers,
         texts: texts.list,
     }
@@ -73,7 +80,10 @@ pub(super) fn drawing(trace: &Trace, names: &Names<'_>, summary: &Summary) -> Dr
 
 /// The [`MAX_DRAWN`] longest, in their own order.
 fn longest<T>(all: impl Iterator<Item = (Nanos, T)>) -> Vec<T> {
-    let mut all: Vec<(usize, Nanos, T)> = all.enumerate().map(|(n, (length, t))| (n, length, t)).collect();
+    let mut all: Vec<(usize, Nanos, T)> = all
+        .enumerate()
+        .map(|(n, (length, t))| (n, length, t))
+        .collect();
     if all.len() > MAX_DRAWN {
         all.sort_by_key(|(n, length, _)| (std::cmp::Reverse(*length), *n));
         all.truncate(MAX_DRAWN);
@@ -129,12 +139,23 @@ fn attempt(trace: &Trace, names: &Names<'_>, key: AttemptKey, a: &Attempt) -> Va
         None => "running",
     };
     let inputs = trace.inputs.get(&key).copied().unwrap_or_default();
-    let made = trace.written.get(&id).filter(|_| how == "committed").copied();
+    let made = trace.written.get(&key).copied();
     let estimate = equation_5(&a.usage);
     let u = &a.usage;
-    let cores = trace.start.workflow.steps.get(id.step.at()).map_or(1, |s| s.cores);
+    let cores = trace
+        .start
+        .workflow
+        .steps
+        .get(id.step.at())
+        .map_or(1, |s| s.cores);
     let nodes: Vec<u32> = a.nodes.iter().map(|s| s.node.0).collect();
-    let times = [a.assigned, trace.inputs_there(key, a), a.started, trace.attempt_end(a)].map(micros);
+    let times = [
+        a.assigned,
+        trace.inputs_there(key, a),
+        a.started,
+        trace.attempt_end(a),
+    ]
+    .map(micros);
     json!([
         id.step.0,
         names.instance(id),
@@ -163,10 +184,18 @@ fn attempt(trace: &Trace, names: &Names<'_>, key: AttemptKey, a: &Attempt) -> Va
 
 /// `[id, data, kind, [nodes it leaves], node it goes to or -1, from, to, ordered, began to move, ended, bytes,
 /// how, reason]`
-fn transfer(trace: &Trace, names: &Names<'_>, texts: &mut Texts, id: TransferId, t: &TransferHistory) -> Value {
+fn transfer(
+    trace: &Trace,
+    names: &Names<'_>,
+    texts: &mut Texts,
+    id: TransferId,
+    t: &TransferHistory,
+) -> Value {
     let end = trace.transfer_end(t);
     let (how, began) = match &t.ended {
-        Some((_, TransferEnd::Done { took, .. })) => ("done", end.saturating_sub(*took).max(t.ordered)),
+        Some((_, TransferEnd::Done { took, .. })) => {
+            ("done", end.saturating_sub(*took).max(t.ordered))
+        }
         Some((_, TransferEnd::Failed(_))) => ("failed", t.ordered),
         Some((_, TransferEnd::Interrupted)) => ("interrupted", t.ordered),
         None => ("moving", t.ordered),
@@ -175,7 +204,13 @@ fn transfer(trace: &Trace, names: &Names<'_>, texts: &mut Texts, id: TransferId,
         Place::Node(spot) => i64::from(spot.node.0),
         _ => -1,
     };
-    let mut from: Vec<i64> = t.order.parts.iter().map(|p| node(&p.from)).filter(|n| *n >= 0).collect();
+    let mut from: Vec<i64> = t
+        .order
+        .parts
+        .iter()
+        .map(|p| node(&p.from))
+        .filter(|n| *n >= 0)
+        .collect();
     from.sort_unstable();
     from.dedup();
     let source = match t.order.parts.first() {

@@ -24,7 +24,8 @@ pub(super) fn escape(text: &str) -> String {
 /// JSON that no HTML parser can leave early: `<` appears only as an escape.
 pub(super) fn json_in_script(value: &impl Serialize) -> String {
     // Only maps with keys that are no strings, and failing Serialize implementations, make an error: there are none.
-    let json = serde_json::to_string(value).unwrap_or_else(|e| format!("{{\"error\":{:?}}}", e.to_string()));
+    let json = serde_json::to_string(value)
+        .unwrap_or_else(|e| format!("{{\"error\":{:?}}}", e.to_string()));
     json.replace('<', "\\u003c")
 }
 
@@ -44,10 +45,18 @@ pub(super) fn date(seconds: u64) -> String {
     let day_of_year = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     let minute = seconds / 60 % 1440;
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02} UTC",
+        minute / 60,
+        minute % 60
+    )
 }
 
 /// Nanoseconds as whole microseconds: what the page draws with.
@@ -63,13 +72,16 @@ mod tests {
     fn dates() {
         assert_eq!(date(0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
-        assert_eq!(date(1_795_255_380), "2026-11-21 08:03 UTC");
+        assert_eq!(date(1_795_255_380), "2026-11-21 10:03 UTC");
         assert!(date(u64::MAX).ends_with("UTC"));
     }
 
     #[test]
     fn escapes() {
-        assert_eq!(escape("<a href='x'>&\u{0}"), "&lt;a href=&#39;x&#39;&gt;&amp;\u{fffd}");
+        assert_eq!(
+            escape("<a href='x'>&\u{0}"),
+            "&lt;a href=&#39;x&#39;&gt;&amp;\u{fffd}"
+        );
         assert_eq!(json_in_script(&"</script>"), "\"\\u003c/script>\"");
     }
 

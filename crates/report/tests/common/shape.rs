@@ -20,10 +20,17 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster) -> Start {
         wall: 1_795_255_380,
         workflow,
         cluster,
-        options: Options { policy: Policy::Data, verify: Verify::Copy },
+        options: Options {
+            policy: Policy::Data,
+            verify: Verify::Copy,
+        },
         prior: vec![PriorInstance {
             identity: Hash::of(b"thumbs"),
-            outputs: vec![Output { data: DataId(8), version: 1, parts: vec![(made, vec![])] }],
+            outputs: vec![Output {
+                data: DataId(8),
+                version: 1,
+                parts: vec![(made, vec![])],
+            }],
             held: vec![],
         }],
         prior_dest: vec![],
@@ -44,18 +51,33 @@ pub(crate) fn cluster(nodes: u32, cores: u32) -> Cluster {
         cores,
         memory: 4 << 30,
         gpus: 0,
-        tiers: vec![tier("tmpfs", 512 * MIB), tier("disk", 16 << 30)],
+        tiers: vec![tier("tmpfs", 1024 * MIB), tier("disk", 16 << 30)],
     };
-    let link = |rate, latency, emulated| Link { read: rate, write: rate, latency, streams: 4, emulated };
+    let link = |rate, latency, emulated| Link {
+        read: rate,
+        write: rate,
+        latency,
+        streams: 4,
+        emulated,
+    };
     Cluster {
-        hosts: vec![Host { name: "host".into(), cores: nodes * cores, memory: 16 << 30 }],
+        hosts: vec![Host {
+            name: "host".into(),
+            cores: nodes * cores,
+            memory: 16 << 30,
+        }],
         nodes: (0..nodes).map(node).collect(),
         external: link(200_000_000, 2 * MS, true),
         peer: link(3_000_000_000, 0, false),
     }
 }
 
-pub(crate) fn dataset(name: &str, source: Option<&str>, dest: Option<&str>, partition: Partition) -> Dataset {
+pub(crate) fn dataset(
+    name: &str,
+    source: Option<&str>,
+    dest: Option<&str>,
+    partition: Partition,
+) -> Dataset {
     Dataset {
         name: name.into(),
         source: source.map(Into::into),
@@ -70,7 +92,12 @@ pub(crate) fn dataset(name: &str, source: Option<&str>, dest: Option<&str>, part
     }
 }
 
-pub(crate) fn step(name: &str, foreach: Option<Foreach>, reads: &[(u32, u32)], makes: &[u32]) -> Step {
+pub(crate) fn step(
+    name: &str,
+    foreach: Option<Foreach>,
+    reads: &[(u32, u32)],
+    makes: &[u32],
+) -> Step {
     let used = |data: u32, role, reads, makes| Use {
         data: DataId(data),
         role,
@@ -79,8 +106,12 @@ pub(crate) fn step(name: &str, foreach: Option<Foreach>, reads: &[(u32, u32)], m
         reads,
         makes,
     };
-    let ins = reads.iter().map(|(data, version)| used(*data, Role::In, Some(*version), None));
-    let outs = makes.iter().map(|data| used(*data, Role::Out, None, Some(1)));
+    let ins = reads
+        .iter()
+        .map(|(data, version)| used(*data, Role::In, Some(*version), None));
+    let outs = makes
+        .iter()
+        .map(|data| used(*data, Role::Out, None, Some(1)));
     Step {
         name: name.into(),
         run: format!("{name}.sh"),

@@ -76,7 +76,10 @@ impl Order {
             }
             (Some(a), _) => over.push(Resource::TierRead(spot(a))),
         }
-        over.push(self.to.map_or(Resource::ExternalOut, |b| Resource::TierWrite(spot(b))));
+        over.push(
+            self.to
+                .map_or(Resource::ExternalOut, |b| Resource::TierWrite(spot(b))),
+        );
         over
     }
 
@@ -91,16 +94,22 @@ impl Order {
 fn order() -> impl Strategy<Value = Order> {
     let place = || prop_oneof![Just(None), (0..NODES).prop_map(Some)];
     let size = prop_oneof![Just(0u64), 1..5_000u64, 1_000_000..2_000_000_000u64];
-    (0..3_000_000_000u64, 0..3u64, size, 0..500_000_000u64, place(), place()).prop_map(
-        |(at, priority, bytes, wait, from, to)| Order {
+    (
+        0..3_000_000_000u64,
+        0..3u64,
+        size,
+        0..500_000_000u64,
+        place(),
+        place(),
+    )
+        .prop_map(|(at, priority, bytes, wait, from, to)| Order {
             at,
             priority,
             bytes,
             wait,
             from,
             to,
-        },
-    )
+        })
 }
 
 /// No link carries more than it can, and every flow is held back by a link that is full and gives nobody more.
@@ -119,8 +128,11 @@ fn check_shares(network: &Network, cluster: &Cluster) -> Result<(), TestCaseErro
         prop_assert!(*sum <= limit + slack, "{r:?} carries {sum} of {limit}");
     }
     for (id, rate, over) in &rates {
-        let held_back = over.iter().filter_map(|r| Some((r.rate(cluster)? as f64, carried[r])));
-        let mut full = held_back.filter(|(limit, (sum, most))| sum + slack >= *limit && rate + slack >= *most);
+        let held_back = over
+            .iter()
+            .filter_map(|r| Some((r.rate(cluster)? as f64, carried[r])));
+        let mut full =
+            held_back.filter(|(limit, (sum, most))| sum + slack >= *limit && rate + slack >= *most);
         prop_assert!(full.next().is_some(), "{id} gets {rate} for no reason");
     }
     Ok(())
@@ -182,13 +194,23 @@ fn a_link_is_shared_and_priority_decides_who_waits() {
     }
     let mut ends = Vec::new();
     while let Some(at) = network.next_change() {
-        ends.extend(network.advance(&cluster, at).iter().map(|f| (f.id.0, at, f.took)));
+        ends.extend(
+            network
+                .advance(&cluster, at)
+                .iter()
+                .map(|f| (f.id.0, at, f.took)),
+        );
     }
     // 0 and 1 share 100 B/s; at 2 s 0 is done and 3 goes before 2; everybody gets 50 B/s until 2 ends.
     let s = 1_000_000_000;
     assert_eq!(
         ends,
-        [(0, 2 * s, 2 * s), (3, 3 * s, s), (1, 4 * s, 4 * s), (2, 4 * s, s)]
+        [
+            (0, 2 * s, 2 * s),
+            (3, 3 * s, s),
+            (1, 4 * s, 4 * s),
+            (2, 4 * s, s)
+        ]
     );
 }
 

@@ -1,0 +1,278 @@
+//! The command line, defined once: parsing, help and completions come from here.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use tarn_base::event::{Policy, Verify};
+use tarn_base::units::{parse_rate, parse_size, parse_time};
+
+/// Keeps a workflow's data on the compute nodes, in the fastest memory they have.
+#[derive(Debug, Parser)]
+#[command(name = "tarn", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: docs/exit-codes.md. What a workflow file may say: docs/workflow-file.md.")]
+pub(crate) struct Cli {
+    /// The folder of tarn's state [default: .tarn beside the workflow file, or here]
+    #[arg(long, global = true, value_name = "DIR", env = "TARN_STATE")]
+    pub(crate) state: Option<PathBuf>,
+    /// Machine-readable output on stdout, one JSON value a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a workflow; what has not changed since an earlier run is not run again
+    Run(RunArgs),
+    /// Dry run: order, placement, bytes moved and not moved, time, capacity
+    Plan(RunArgs),
+    /// Go on with an interrupted or failed run
+    Resume(ResumeArgs),
+    /// What a run is doing, or how it ended
+    Status(WhichRun),
+    /// Why something happened or waits: a step, step[index], a dataset, a node, or the run
+    Why(WhyArgs),
+    /// Stop a run; it can be resumed
+    Cancel(WhichRun),
+    /// Datasets on the nodes
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// Tiers, free capacity and mode of every node
+    Nodes(MachineArgs),
+    /// What this machine offers to tarn
+    Doctor(MachineArgs),
+    /// Figures beside the plain tool's
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Inside a step: run a command on another of its nodes (mpirun's remote agent)
+    Exec(ExecArgs),
+}
+
+/// The machine: how many nodes, with which tiers.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MachineArgs {
+    /// Nodes to divide this machine into
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) nodes: u32,
+    /// A tier, fast to slow; may be given several times [default: a tmpfs, sized by the memory that is free]
+    #[arg(long = "tier", value_name = "NAME=PATH[:SIZE]")]
+    pub(crate) tiers: Vec<String>,
+    /// Play a slow external store: hold tarn's own transfers to and from it back to this rate, all together
+    /// (a program's own reads and writes are not slowed)
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) external_rate: Option<u64>,
+    /// Play a slow external store: add this much to every file
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) external_latency: Option<u64>,
+    /// Transfers to and from the external store at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) external_streams: u32,
+    /// Whether steps get namespaces of their own: `off` keeps them in the caller's, and refuses steps of
+    /// several nodes
+    #[arg(long, value_enum, default_value_t = Isolation::Auto)]
+    pub(crate) isolation: Isolation,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Isolation {
+    /// Where the system allows it
+    Auto,
+    /// Never
+    Off,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
+    /// The workflow file
+    pub(crate) workflow: PathBuf,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+    /// Who decides where data is kept
+    #[arg(long, value_enum, default_value_t = PolicyArg::Data)]
+    pub(crate) policy: PolicyArg,
+    /// The least that transfers are verified
+    #[arg(long, value_enum, default_value_t = VerifyArg::Copy)]
+    pub(crate) verify: VerifyArg,
+    /// Write the report here as well
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum PolicyArg {
+    /// Data stays on the nodes, steps go to it
+    Data,
+    /// Every dataset goes out to the external store and comes back
+    StageThrough,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum VerifyArg {
+    /// Not at all
+    None,
+    /// What was read is hashed and compared
+    Copy,
+    /// What was written is read again
+    Readback,
+}
+
+impl From<PolicyArg> for Policy {
+    fn from(p: PolicyArg) -> Self {
+        match p {
+            PolicyArg::Data => Self::Data,
+            PolicyArg::StageThrough => Self::StageThrough,
+        }
+    }
+}
+
+impl From<VerifyArg> for Verify {
+    fn from(v: VerifyArg) -> Self {
+        match v {
+            VerifyArg::None => Self::None,
+            VerifyArg::Copy => Self::Copy,
+            VerifyArg::Readback => Self::Readback,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ResumeArgs {
+    /// The run [default: the newest]
+    pub(crate) run: Option<String>,
+    /// Write the report here as well
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// As for `tarn run`
+    #[arg(long, value_enum, default_value_t = Isolation::Auto)]
+    pub(crate) isolation: Isolation,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WhichRun {
+    /// The run [default: the newest]
+    pub(crate) run: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WhyArgs {
+    /// A step, step[index], step[item], dataset, node or tier; nothing for the run itself
+    #[arg(default_value = "")]
+    pub(crate) what: String,
+    /// The run [default: the newest]
+    #[arg(long)]
+    pub(crate) run: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DataCommand {
+    /// List the datasets that lie on nodes or were delivered
+    Ls,
+    /// Where the replicas of a dataset are
+    Where {
+        /// The dataset
+        dataset: String,
+    },
+    /// Copy a tree into a tier, as a named dataset of its own
+    Put {
+        /// The folder
+        path: PathBuf,
+        /// The dataset's name
+        name: String,
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// How long it is kept: a time such as 7d, or `forever`
+        #[arg(long, default_value = "forever", value_name = "TIME")]
+        keep: String,
+    },
+    /// Copy a dataset out of the nodes
+    Get {
+        /// The dataset
+        dataset: String,
+        /// A folder that does not exist yet
+        dest: PathBuf,
+    },
+    /// Remove a dataset from the nodes
+    Rm {
+        /// The dataset
+        dataset: String,
+    },
+    /// Keep a dataset until somebody removes it
+    Pin {
+        /// The dataset
+        dataset: String,
+    },
+    /// Let a dataset go now that nobody needs it: the opposite of `pin`
+    Release {
+        /// The dataset
+        dataset: String,
+    },
+    /// Copy a dataset to the external store, verify it there and free its place on the nodes
+    Drain {
+        /// The dataset
+        dataset: String,
+        /// A folder that does not exist yet
+        dest: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Copies of trees beside `cp -r`
+    Stage(crate::bench::stage::Args),
+    /// The papers' producer and consumer, by target and with or without the page cache
+    Workflow(crate::bench::workflow::Args),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ExecArgs {
+    /// The node
+    pub(crate) node: String,
+    /// The command
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub(crate) command: Vec<String>,
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    parse_rate(text).map_err(|e| e.to_string())
+}
+
+fn time(text: &str) -> Result<u64, String> {
+    parse_time(text).map_err(|e| e.to_string())
+}
+
+/// `NAME=PATH[:SIZE]`.
+pub(crate) fn tier(text: &str) -> Result<(String, PathBuf, Option<u64>), String> {
+    let form = || format!("`{text}` is not NAME=PATH or NAME=PATH:SIZE, such as disk=/scratch/me:200GiB");
+    let (name, rest) = text.split_once('=').ok_or_else(form)?;
+    let valid = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    if !valid || rest.is_empty() {
+        return Err(form());
+    }
+    match rest.rsplit_once(':') {
+        Some((path, size)) if !size.contains('/') => {
+            let bytes = parse_size(size).map_err(|e| format!("{}: {e}", form()))?;
+            Ok((name.into(), path.into(), Some(bytes)))
+        }
+        _ => Ok((name.into(), rest.into(), None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn tiers() {
+        assert_eq!(tier("fast=/dev/shm:1GiB"), Ok(("fast".into(), "/dev/shm".into(), Some(1 << 30))));
+        assert_eq!(tier("disk=/a:b/c"), Ok(("disk".into(), "/a:b/c".into(), None)));
+        for bad in ["/dev/shm", "=x", "a=", "a b=/x", "a=/x:1 gb", "a=/x:7"] {
+            assert!(tier(bad).is_err(), "{bad}");
+        }
+    }
+}

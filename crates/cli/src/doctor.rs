@@ -1,0 +1,123 @@
+//! `tarn doctor`: what this machine offers, and what tarn makes of it.
+
+use crate::args::{Cli, MachineArgs};
+use crate::cluster;
+use crate::error::{CliResult, ExitWith};
+use serde::Serialize;
+use std::path::Path;
+use tarn_base::codes::Exit;
+use tarn_base::layout::StateDir;
+use tarn_base::units::Bytes;
+use tarn_movers::Trees;
+use tarn_ports::Mover;
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    /// What.
+    what: String,
+    /// Whether it is there.
+    there: bool,
+    /// What was found, or what follows from its absence.
+    detail: String,
+}
+
+fn finding(what: &str, there: bool, detail: impl Into<String>) -> Finding {
+    Finding {
+        what: what.into(),
+        there,
+        detail: detail.into(),
+    }
+}
+
+pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
+    let state = cli.state.clone().unwrap_or_else(|| ".tarn".into());
+    let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
+    let found = cluster::discover(args, &state, "")?;
+    let mut all = Vec::new();
+    for host in &found.hosts {
+        let detail = format!("{} cores, {} of memory for steps", host.cores, Bytes(host.memory));
+        all.push(finding("host", true, detail));
+    }
+    all.push(finding("memory mode", true, crate::nodes::memory_mode()));
+    for tier in found.nodes.iter().take(1).flat_map(|n| &n.tiers) {
+        all.push(tier_finding(tier));
+    }
+    all.push(folder_finding("this folder", Path::new(".")));
+    all.push(match tarn_local::probe_multi_node() {
+        Ok(()) => finding("namespaces", true, "steps of several nodes run, inputs are mounted read-only"),
+        Err(why) => finding("namespaces", false, format!("{why}; steps of one node only")),
+    });
+    all.push(flush_finding());
+    all.push(file_finding("io_uring", "/proc/sys/kernel/io_uring_disabled", |v| v.trim() == "0"));
+    all.push(file_finding("userfaultfd", "/proc/sys/vm/unprivileged_userfaultfd", |_| true));
+    for (program, use_of_it) in [
+        ("mpirun", "steps that use MPI"),
+        ("sinfo", "Slurm: running inside an allocation"),
+        ("munge", "authentication between nodes on a site"),
+        ("fi_info", "libfabric: transfers by RDMA"),
+        ("ipmctl", "persistent memory modules"),
+        ("ndctl", "persistent memory namespaces"),
+    ] {
+        all.push(program_finding(program, use_of_it));
+    }
+    if cli.json {
+        println!("{}", serde_json::json!({"schema": 1, "findings": all}));
+    } else {
+        for f in &all {
+            println!("{:<4} {:<16} {}", if f.there { "yes" } else { "no" }, f.what, f.detail);
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn tier_finding(tier: &tarn_base::cluster::Tier) -> Finding {
+    let detail = format!(
+        "{}: {} at {}, reads {}/s, writes {}/s (measured)",
+        tier.name,
+        Bytes(tier.capacity),
+        tier.root.display(),
+        Bytes(tier.read),
+        Bytes(tier.write)
+    );
+    finding("tier", tier.capacity > 0, detail)
+}
+
+fn folder_finding(what: &str, folder: &Path) -> Finding {
+    match Trees::new().capabilities(folder) {
+        Ok(c) => {
+            let mark = |name: &str, has: bool| format!("{}{name}", if has { "" } else { "no " });
+            let parts = [
+                mark("reflinks", c.reflink),
+                mark("extended attributes", c.xattrs),
+                mark("atomic exchange", c.exchange),
+                mark("holes", c.sparse),
+            ];
+            finding(what, true, parts.join(", "))
+        }
+        Err(e) => finding(what, false, e.to_string()),
+    }
+}
+
+fn flush_finding() -> Finding {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags: Vec<&str> = text.lines().find(|l| l.starts_with("flags")).unwrap_or("").split(' ').collect();
+    let have: Vec<_> = ["clflush", "clflushopt", "clwb"].into_iter().filter(|f| flags.contains(f)).collect();
+    finding("flush", !have.is_empty(), have.join(", "))
+}
+
+fn file_finding(what: &str, path: &str, there: impl Fn(&str) -> bool) -> Finding {
+    match std::fs::read_to_string(path) {
+        Ok(value) => finding(what, there(&value), format!("{path} is {}", value.trim())),
+        Err(_) => finding(what, false, format!("{path} is not there")),
+    }
+}
+
+fn program_finding(program: &str, use_of_it: &str) -> Finding {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|p| p.join(program)).find(|p| p.is_file());
+    match found {
+        Some(p) => finding(program, true, format!("{}: {use_of_it}", p.display())),
+        None => finding(program, false, format!("not on PATH: {use_of_it}")),
+    }
+}

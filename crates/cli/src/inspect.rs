@@ -1,0 +1,76 @@
+//! `tarn status`, `tarn why`, `tarn cancel`: looking at a run from outside, through its log.
+
+use crate::args::{Cli, WhichRun, WhyArgs};
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::state;
+use std::time::{Duration, Instant};
+use tarn_base::codes::Exit;
+use tarn_base::units::SECOND;
+use tarn_journal::RunLock;
+
+/// How long `tarn cancel` waits for the run to end: steps get five seconds to stop before they are killed.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn status(cli: &Cli, which: &WhichRun) -> CliResult {
+    let dir = state::here(cli)?;
+    let run = state::which(&dir, which.run.as_ref())?;
+    let begun = state::started(&dir, &run)?;
+    let records = state::records(&dir, &run)?;
+    let live = RunLock::holder(&dir.lock(&begun.workflow.name)).exit(Exit::State)?.is_some();
+    let wall = crate::run::wall().saturating_sub(begun.wall).saturating_mul(SECOND);
+    // A run that died has stood still since its last record.
+    let now = if live { wall } else { 0 };
+    let status = tarn_report::status(&records, now).exit(Exit::State)?;
+    if cli.json {
+        println!("{}", serde_json::to_string(&status).exit(Exit::Internal)?);
+    } else {
+        print!("{status}");
+        if !live && status.outcome == tarn_report::OutcomeName::Unfinished {
+            println!("its process is gone; `tarn resume` goes on from here");
+        }
+    }
+    Ok(Exit::Success)
+}
+
+pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
+    let dir = state::here(cli)?;
+    let run = state::which(&dir, args.run.as_ref())?;
+    let records = state::records(&dir, &run)?;
+    let answers = tarn_report::why(&records, &args.what).exit(Exit::NotFound)?;
+    if cli.json {
+        println!("{}", serde_json::json!({"schema": 1, "run": run, "answers": answers}));
+    } else {
+        print!("{}", tarn_report::render(&answers));
+    }
+    Ok(Exit::Success)
+}
+
+pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {
+    let dir = state::here(cli)?;
+    let run = state::which(&dir, which.run.as_ref())?;
+    let begun = state::started(&dir, &run)?;
+    let lock = dir.lock(&begun.workflow.name);
+    let Some(pid) = RunLock::holder(&lock).exit(Exit::State)? else {
+        return Err(CliError::new(Exit::NotFound, format!("{run} is not running")));
+    };
+    let newest = tarn_journal::runs::newest(&dir, Some(&begun.workflow.name)).exit(Exit::State)?;
+    if newest.is_some_and(|n| n.name != run) {
+        return Err(CliError::new(Exit::NotFound, format!("{run} is not running; a newer run is")));
+    }
+    let pid = pid.and_then(|p| rustix::process::Pid::from_raw(p as i32)).ok_or_else(|| {
+        CliError::new(Exit::State, format!("{} does not say which process holds it", lock.display()))
+    })?;
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).exit(Exit::State)?;
+    let begun = Instant::now();
+    while RunLock::holder(&lock).exit(Exit::State)?.is_some() {
+        if begun.elapsed() > CANCEL_PATIENCE {
+            return Err(CliError::new(
+                Exit::Busy,
+                format!("{run} was told to stop and has not ended within {} s", CANCEL_PATIENCE.as_secs()),
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    eprintln!("{run} has stopped; `tarn resume` goes on from here");
+    Ok(Exit::Success)
+}

@@ -1,0 +1,85 @@
+//! `tarn nodes`: tiers, free capacity and memory mode.
+
+use crate::args::{Cli, MachineArgs};
+use crate::cluster;
+use crate::error::{CliResult, ExitWith};
+use serde::Serialize;
+use tarn_base::codes::Exit;
+use tarn_base::layout::StateDir;
+use tarn_base::units::Bytes;
+
+/// A tier of a node, as it is now.
+#[derive(Debug, Serialize)]
+struct Row {
+    node: String,
+    cores: u32,
+    memory: u64,
+    mode: String,
+    tier: String,
+    root: String,
+    capacity: u64,
+    free: u64,
+    read: u64,
+    write: u64,
+}
+
+pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
+    let state = cli.state.clone().unwrap_or_else(|| ".tarn".into());
+    let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
+    let found = cluster::discover(args, &state, "")?;
+    let mode = memory_mode();
+    let rows: Vec<Row> = found.nodes.iter().flat_map(|n| n.tiers.iter().map(|t| row(n, t, &mode))).collect();
+    if cli.json {
+        println!("{}", serde_json::json!({"schema": 1, "hosts": found.hosts, "tiers": rows}));
+        return Ok(Exit::Success);
+    }
+    println!(
+        "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}",
+        "node", "cores", "memory", "mode", "tier", "capacity", "free", "read/s", "write/s"
+    );
+    for r in &rows {
+        println!(
+            "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}",
+            r.node,
+            r.cores,
+            Bytes(r.memory),
+            r.mode,
+            r.tier,
+            Bytes(r.capacity),
+            Bytes(r.free),
+            Bytes(r.read),
+            Bytes(r.write)
+        );
+    }
+    Ok(Exit::Success)
+}
+
+fn row(node: &tarn_base::cluster::Node, tier: &tarn_base::cluster::Tier, mode: &str) -> Row {
+    let others = tarn_local::held_by_others(&tier.root, "");
+    Row {
+        node: node.name.clone(),
+        cores: node.cores,
+        memory: node.memory,
+        mode: mode.to_owned(),
+        tier: tier.name.clone(),
+        root: tier.root.display().to_string(),
+        capacity: tier.capacity,
+        free: tier.capacity.saturating_sub(others),
+        read: tier.read,
+        write: tier.write,
+    }
+}
+
+/// The memory mode of this machine: where its memory beyond DRAM is, if it has any (Jackson 2019, section 2.2;
+/// Weiland 2018, sections 1.2 and 1.3).
+pub(crate) fn memory_mode() -> String {
+    let entries = |folder: &str| std::fs::read_dir(folder).map_or(0, Iterator::count);
+    let namespaces = entries("/sys/bus/nd/devices");
+    let dax = entries("/sys/bus/dax/devices");
+    let as_memory = entries("/sys/bus/dax/drivers/kmem") > 3;
+    match (namespaces, dax, as_memory) {
+        (0, 0, _) => "dram".into(),
+        (_, _, true) => "system-ram".into(),
+        _ => "app-direct".into(),
+    }
+}

@@ -1,0 +1,240 @@
+//! `tarn plan`: the same engine in virtual time. What it shows is what `tarn run` would decide, as far as
+//! run times and sizes are known.
+
+use crate::args::{Cli, RunArgs};
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::{cluster, state, workflow};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tarn_base::action::{Do, Outcome};
+use tarn_base::codes::Exit;
+use tarn_base::event::{Event, Failure, Options, Start};
+use tarn_base::history::History;
+use tarn_base::id::{DataId, Spot};
+use tarn_base::merge;
+use tarn_base::part::{PartInfo, StoreKey};
+use tarn_base::units::{Bytes, Elapsed, Nanos, SECOND};
+use tarn_base::workflow::{Dataset, Workflow};
+use tarn_engine::Engine;
+use tarn_movers::Trees;
+use tarn_ports::{Control, Journal, JournalError, Mover, Record};
+use tarn_report::Summary;
+use tarn_sim::{Estimates, SimEntry, Simulation};
+
+/// Run time assumed for a step without a `time` that has never run.
+const ASSUMED_RUN_TIME: Nanos = SECOND;
+/// Size assumed for an output without a `size` that was never made.
+const ASSUMED_BYTES: u64 = 1 << 20;
+/// Allocation unit of a tier.
+const BLOCK: u64 = 4096;
+
+struct Memory(Vec<Record>);
+
+impl Journal for Memory {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        self.0.extend_from_slice(records);
+        Ok(())
+    }
+}
+
+/// What earlier runs showed of a step and its outputs.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    run_times: BTreeMap<String, (Nanos, u64)>,
+    outputs: BTreeMap<String, (u64, u64, u64)>,
+}
+
+pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
+    let parsed = workflow::load(&args.workflow)?;
+    let dir = state::beside(cli, &args.workflow)?;
+    let workspace = state::workspace(&parsed.workflow.name, &dir);
+    let found = cluster::discover(&args.machine, &dir, &workspace)?;
+    crate::run::check(&parsed, &found, args)?;
+    let prior = match dir.0.is_dir() {
+        true => crate::run::open_catalogue(&dir)?.prior(&parsed.workflow, &workspace, &found).exit(Exit::State)?,
+        false => Vec::new(),
+    };
+    let start = Start {
+        run: format!("{}-plan", parsed.workflow.name),
+        workspace,
+        wall: crate::run::wall(),
+        workflow: parsed.workflow.clone(),
+        cluster: found,
+        options: Options {
+            policy: args.policy.into(),
+            verify: args.verify.into(),
+        },
+        prior,
+        prior_dest: Vec::new(),
+    };
+    let seen = seen(&dir, &start.workflow);
+    let mut world = Simulation::new(&start, estimates(&start.workflow, seen));
+    let mut journal = Memory(Vec::new());
+    let first = Event::Started(Box::new(start.clone()));
+    let outcome = tarn_engine::drive(&mut Engine::new(), &mut world, &mut journal, first, 0, &mut |_| {});
+    let outcome = outcome.exit(Exit::Internal)?;
+    show(cli, &start, &journal.0, &world)?;
+    match outcome {
+        Outcome::Done => Ok(Exit::Success),
+        _ => Err(CliError::new(Exit::NoRoom, "this workflow cannot be run here as it is")),
+    }
+}
+
+/// Run times and sizes from the newest run that has them.
+fn seen(dir: &tarn_base::layout::StateDir, w: &Workflow) -> Seen {
+    let mut seen = Seen::default();
+    let Ok(Some(run)) = tarn_journal::runs::newest(dir, Some(&w.name)) else { return seen };
+    let Ok(history) = tarn_journal::runs::history(dir, &run.name) else { return seen };
+    let Some(start) = &history.start else { return seen };
+    for (id, instance) in &history.instances {
+        let ended = instance.attempts.last().filter(|_| instance.state.is_done());
+        if let Some(attempt) = ended {
+            let entry = seen.run_times.entry(start.workflow.step(id.step).name.clone()).or_default();
+            *entry = (entry.0 + attempt.usage.wall, entry.1 + 1);
+        }
+    }
+    for (name, info) in &history.parts {
+        let dataset = &start.workflow.dataset(name.data).name;
+        let entry = seen.outputs.entry(dataset.clone()).or_default();
+        *entry = (entry.0 + info.bytes, entry.1 + info.files, entry.2.max(u64::from(name.origin) + 1));
+    }
+    seen
+}
+
+fn estimates(w: &Workflow, seen: Seen) -> Estimates {
+    let listed = (0u32..).zip(&w.data).filter(|(_, d)| d.source.is_some());
+    let sources = listed.map(|(i, d)| (DataId(i), list(d))).collect();
+    let steps: Vec<_> = w.steps.iter().map(|s| (s.name.clone(), s.time)).collect();
+    let times = seen.run_times;
+    let datasets: Vec<_> = w.data.iter().map(|d| (d.name.clone(), d.size)).collect();
+    Estimates {
+        run_time: Box::new(move |id| match steps.get(id.step.at()) {
+            Some((name, limit)) => match times.get(name) {
+                Some((sum, n)) => sum / n,
+                None => limit.map_or(ASSUMED_RUN_TIME, |l| l / 2),
+            },
+            None => ASSUMED_RUN_TIME,
+        }),
+        output: Box::new(move |id, data| {
+            let Some((name, size)) = datasets.get(data.at()) else { return Vec::new() };
+            let bytes = match seen.outputs.get(name) {
+                Some((bytes, _, origins)) => bytes / origins.max(&1),
+                None => size.unwrap_or(ASSUMED_BYTES),
+            };
+            vec![SimEntry::file(format!("{name}.{}", id.index), bytes)]
+        }),
+        sources,
+        block: BLOCK,
+    }
+}
+
+/// The parts of a real source.
+fn list(dataset: &Dataset) -> Result<Vec<PartInfo>, Failure> {
+    let root = dataset.source.clone().unwrap_or_default();
+    let manifest = Trees::new().list(&root, &Control::default()).map_err(|e| e.0)?;
+    let parts = merge::partition(&manifest, dataset.partition, dataset.scatter.as_ref()).map_err(|e| Failure {
+        kind: tarn_base::event::FailureKind::Io,
+        message: e.to_string(),
+    })?;
+    let info = |(seq, (class, m)): (u32, (_, tarn_base::manifest::Manifest))| PartInfo {
+        seq,
+        class,
+        bytes: m.bytes(),
+        stored: m.bytes().next_multiple_of(BLOCK) + m.entries.len() as u64 * BLOCK,
+        files: m.files(),
+        hash: None,
+        key: StoreKey(format!("{}.plan.{seq}", dataset.name)),
+    };
+    Ok((0u32..).zip(parts).map(info).collect())
+}
+
+/// One line of the plan.
+#[derive(Debug, Serialize)]
+struct Line {
+    at_ns: Nanos,
+    step: String,
+    nodes: Vec<String>,
+    why: String,
+}
+
+fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> CliResult<()> {
+    let mut history = History::new();
+    let mut lines = Vec::new();
+    let nodes: Vec<String> = start.cluster.nodes.iter().map(|n| n.name.clone()).collect();
+    let mut placed = BTreeMap::new();
+    for r in records {
+        history.apply(r.now, &r.event, &r.actions);
+        for action in &r.actions {
+            match &action.what {
+                Do::Assign { instance, .. } => {
+                    placed.insert(*instance, action.why.explain(&start.workflow, &nodes));
+                }
+                Do::Run(run) => lines.push(Line {
+                    at_ns: r.now,
+                    step: history.instance_name(run.instance),
+                    nodes: run.nodes.iter().map(|s| nodes[s.node.at()].clone()).collect(),
+                    why: placed.get(&run.instance).cloned().unwrap_or_default(),
+                }),
+                Do::Reuse { instance, .. } => lines.push(Line {
+                    at_ns: r.now,
+                    step: history.instance_name(*instance),
+                    nodes: Vec::new(),
+                    why: action.why.explain(&start.workflow, &nodes),
+                }),
+                Do::Note { .. } if matches!(action.why, tarn_base::reason::Reason::Failed { .. }) => {
+                    eprintln!("error: {}", action.why.explain(&start.workflow, &nodes));
+                }
+                _ => {}
+            }
+        }
+    }
+    let summary = Summary::of(records).exit(Exit::Internal)?;
+    let tiers = peaks(start, world);
+    if cli.json {
+        let value = serde_json::json!({"schema": 1, "plan": lines, "tiers": tiers, "summary": summary});
+        println!("{value}");
+        return Ok(());
+    }
+    if let Some(banner) = crate::run::emulation(&start.cluster) {
+        eprintln!("{banner}");
+    }
+    println!("order and placement (times are estimates)");
+    for l in &lines {
+        let at = format!("{:.2}", l.at_ns as f64 / SECOND as f64);
+        println!("{at:>10} s  {:<24} {:<12} {}", l.step, l.nodes.join(","), l.why);
+    }
+    print!("{summary}");
+    for t in &tiers {
+        println!("tier      {}/{}: at most {} of {}", t.node, t.tier, Bytes(t.peak), Bytes(t.capacity));
+    }
+    println!("time      {} estimated", Elapsed(summary.makespan_ns));
+    Ok(())
+}
+
+/// The fullest a tier gets.
+#[derive(Debug, Serialize)]
+struct Peak {
+    node: String,
+    tier: String,
+    peak: u64,
+    capacity: u64,
+}
+
+fn peaks(start: &Start, world: &Simulation) -> Vec<Peak> {
+    let nodes = (0u32..).zip(&start.cluster.nodes);
+    let of_node = |(n, node): (u32, &tarn_base::cluster::Node)| {
+        let name = node.name.clone();
+        let tiers = (0u32..).zip(node.tiers.clone());
+        let peak = move |(t, tier): (u32, tarn_base::cluster::Tier)| Peak {
+            node: name.clone(),
+            tier: tier.name,
+            peak: world.peak(Spot {
+                node: tarn_base::id::NodeId(n),
+                tier: tarn_base::id::TierId(t),
+            }),
+            capacity: tier.capacity,
+        };
+        tiers.map(peak).collect::<Vec<_>>()
+    };
+    nodes.flat_map(of_node).collect()
+}

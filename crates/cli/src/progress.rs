@@ -1,0 +1,188 @@
+//! What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, events as JSON.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tarn_base::action::{Do, Subject};
+use tarn_base::event::{Ended, Event, Start};
+use tarn_base::history::History;
+use tarn_base::reason::Reason;
+use tarn_base::units::{Bytes, Elapsed, SECOND};
+use tarn_local::Progress;
+use tarn_ports::Record;
+
+/// How often the bars are drawn.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Sees every record once it is durable.
+pub(crate) struct Watcher {
+    json: bool,
+    history: History,
+    nodes: Vec<String>,
+    bars: Option<Bars>,
+}
+
+struct Bars {
+    steps: ProgressBar,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    pub(crate) fn new(json: bool, start: &Start, progress: Progress) -> Self {
+        let names: Vec<String> = start.workflow.data.iter().map(|d| d.name.clone()).collect();
+        let bars = (!json && std::io::stderr().is_terminal()).then(|| Bars::new(progress, names));
+        Self {
+            json,
+            history: History::new(),
+            nodes: start.cluster.nodes.iter().map(|n| n.name.clone()).collect(),
+            bars,
+        }
+    }
+
+    pub(crate) fn see(&mut self, record: &Record) {
+        self.history.apply(record.now, &record.event, &record.actions);
+        if self.json {
+            if let Ok(text) = serde_json::to_string(record) {
+                // A reader that has gone away does not stop the run.
+                let _ = writeln!(std::io::stdout(), "{text}");
+            }
+            return;
+        }
+        if let Some(line) = self.event_line(&record.event) {
+            self.say(record.now, &line);
+        }
+        for action in &record.actions {
+            if let Some(line) = self.action_line(&action.what, &action.why) {
+                self.say(record.now, &line);
+            }
+        }
+        if let Some(bars) = &self.bars {
+            let all = self.history.instances.len() as u64;
+            let done = self.history.instances.values().filter(|i| i.state.is_done()).count();
+            bars.steps.set_length(all);
+            bars.steps.set_position(done as u64);
+        }
+    }
+
+    fn say(&self, now: u64, line: &str) {
+        let text = format!("[{:>8.2} s] {line}", now as f64 / SECOND as f64);
+        match &self.bars {
+            Some(bars) => bars.steps.println(text),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    fn event_line(&self, event: &Event) -> Option<String> {
+        match event {
+            Event::Ended {
+                instance,
+                ended,
+                usage,
+                ..
+            } => {
+                let name = self.history.instance_name(*instance);
+                Some(match ended {
+                    Ended::Committed { undeclared, .. } if undeclared.files > 0 => format!(
+                        "{name} done in {}; removed {} undeclared file(s), {}: {}",
+                        Elapsed(usage.wall),
+                        undeclared.files,
+                        Bytes(undeclared.bytes),
+                        undeclared.names.join(", ")
+                    ),
+                    Ended::Committed { .. } => format!("{name} done in {}", Elapsed(usage.wall)),
+                    Ended::Failed { failure, log_tail } => {
+                        let quoted: String = log_tail.lines().map(|l| format!("\n    | {l}")).collect();
+                        format!("{name} failed: {}{quoted}", failure.message)
+                    }
+                })
+            }
+            Event::TransferFailed { id, failure } => Some(format!("transfer {id} failed: {}", failure.message)),
+            Event::Interrupted { signal } => Some(format!("stopping (signal {signal})")),
+            Event::Resumed { found } => Some(format!("goes on; {} replica(s) found", found.len())),
+            _ => None,
+        }
+    }
+
+    fn action_line(&self, what: &Do, why: &Reason) -> Option<String> {
+        let workflow = &self.history.start.as_ref()?.workflow;
+        let reason = || why.explain(workflow, &self.nodes);
+        match what {
+            Do::Note {
+                about: Subject::Instance(id),
+            } if !matches!(why, Reason::WaitForCores { .. }) => {
+                Some(format!("{}: {}", self.history.instance_name(*id), reason()))
+            }
+            Do::Note { about: Subject::Run } => Some(reason()),
+            Do::Reuse { instance, .. } => Some(format!("{} unchanged", self.history.instance_name(*instance))),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn end(&mut self) {
+        if let Some(mut bars) = self.bars.take() {
+            bars.stop.store(true, Ordering::Relaxed);
+            if let Some(thread) = bars.thread.take() {
+                let _ = thread.join();
+            }
+            bars.steps.finish_and_clear();
+        }
+    }
+}
+
+impl Bars {
+    fn new(progress: Progress, names: Vec<String>) -> Self {
+        let steps = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} steps  {elapsed}  {wide_msg}");
+        steps.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (bar, flag) = (steps.clone(), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let mut rate = Rate::default();
+            while !flag.load(Ordering::Relaxed) {
+                bar.set_message(rate.describe(&progress, &names));
+                bar.tick();
+                std::thread::sleep(TICK);
+            }
+        });
+        Self {
+            steps,
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+/// The rate of all transfers together, smoothed over about a second.
+#[derive(Default)]
+struct Rate {
+    done: u64,
+    per_second: f64,
+}
+
+impl Rate {
+    fn describe(&mut self, progress: &Progress, names: &[String]) -> String {
+        let moving = progress.transfers();
+        let (done, total) = moving.iter().fold((0, 0), |(d, t), m| (d + m.done, t + m.total));
+        let now = done.saturating_sub(self.done) as f64 / TICK.as_secs_f64();
+        self.per_second = 0.9 * self.per_second + 0.1 * now;
+        self.done = done;
+        let running = progress.steps().len();
+        let Some(first) = moving.first() else { return format!("{running} running") };
+        let left = match self.per_second {
+            r if r > 1.0 => format!(", {} left", Elapsed((total.saturating_sub(done) as f64 / r * 1e9) as u64)),
+            _ => String::new(),
+        };
+        let name = names.get(first.data.at()).map_or("", String::as_str);
+        let more = if moving.len() > 1 { format!(" +{}", moving.len() - 1) } else { String::new() };
+        format!(
+            "{running} running; moving {name}{more}: {} of {} at {}/s{left}",
+            Bytes(done),
+            Bytes(total),
+            Bytes(self.per_second as u64)
+        )
+    }
+}

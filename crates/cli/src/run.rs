@@ -1,0 +1,348 @@
+//! `tarn run` and `tarn resume`: everything around the loop.
+
+use crate::args::{Cli, Isolation, ResumeArgs, RunArgs};
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::progress::Watcher;
+use crate::{cluster, state, workflow};
+use anyhow::Context;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tarn_base::action::Outcome;
+use tarn_base::cluster::Cluster;
+use tarn_base::codes::Exit;
+use tarn_base::event::{Event, Options, Policy, PriorDest, PriorInstance, Start};
+use tarn_base::id::DataId;
+use tarn_base::layout::StateDir;
+use tarn_base::part::{PartRef, Place, StoreKey};
+use tarn_base::units::Time;
+use tarn_base::workflow::Workflow;
+use tarn_engine::Engine;
+use tarn_fault::{CrashPoint, FaultJournal, FaultWorld};
+use tarn_flow::Parsed;
+use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
+use tarn_local::{Config, Local};
+use tarn_movers::Trees;
+use tarn_ports::Mover;
+use tarn_report::Summary;
+
+/// Names a point at which the process kills itself: for tests of recovery. See docs/testing.md.
+const CRASH_VARIABLE: &str = "TARN_CRASH_AT";
+
+/// One run, ready to be driven.
+struct Session {
+    state: StateDir,
+    engine: Engine,
+    world: Local,
+    journal: LogWriter,
+    first: Event,
+    seq: u64,
+    start: Start,
+    _lock: RunLock,
+}
+
+pub(crate) fn run(cli: &Cli, args: &RunArgs) -> CliResult {
+    let parsed = workflow::load(&args.workflow)?;
+    let state = state::beside(cli, &args.workflow)?;
+    start(cli, &parsed, &state, args)
+}
+
+/// Runs a workflow that was read already.
+pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs) -> CliResult {
+    let workspace = state::workspace(&parsed.workflow.name, state);
+    let found = cluster::discover(&args.machine, state, &workspace)?;
+    check(parsed, &found, args)?;
+    let mover: Arc<dyn Mover> = Arc::new(Trees::new());
+    let lock = lock(state, &parsed.workflow.name)?;
+    check_dests(parsed, state, mover.as_ref())?;
+    let mut catalogue = open_catalogue(state)?;
+    crate::data::expire(&mut catalogue, mover.as_ref())?;
+    let prior = catalogue.prior(&parsed.workflow, &workspace, &found).exit(Exit::State)?;
+    let prior_dest = prior_dests(&catalogue, &parsed.workflow, state, mover.as_ref())?;
+    let name = runs::allocate(state, &parsed.workflow.name).exit(Exit::State)?;
+    let mut start = Start {
+        run: name.clone(),
+        workspace,
+        wall: wall(),
+        workflow: parsed.workflow.clone(),
+        cluster: found,
+        options: Options {
+            policy: args.policy.into(),
+            verify: args.verify.into(),
+        },
+        prior,
+        prior_dest,
+    };
+    let mut world = open_world(state, &start, mover, 0, args.machine.isolation)?;
+    keep_what_is_there(&mut start, &mut world)?;
+    let session = Session {
+        journal: LogWriter::create(&state.log(&name)).exit(Exit::State)?,
+        engine: Engine::new(),
+        first: Event::Started(Box::new(start.clone())),
+        seq: 0,
+        state: state.clone(),
+        world,
+        start,
+        _lock: lock,
+    };
+    session.drive(cli, args.report.as_deref())
+}
+
+pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
+    let state = state::here(cli)?;
+    let name = state::which(&state, args.run.as_ref())?;
+    let begun = state::started(&state, &name)?;
+    let lock = lock(&state, &begun.workflow.name)?;
+    let opened = LogWriter::open_append(&state.log(&name)).exit(Exit::State)?;
+    let (engine, seq, now) = tarn_engine::replay(&opened.records);
+    if engine.outcome() == Some(Outcome::Done) {
+        eprintln!("{name} is complete; there is nothing to resume");
+        return Ok(Exit::Success);
+    }
+    let newest = runs::newest(&state, Some(&begun.workflow.name)).exit(Exit::State)?;
+    if let Some(newer) = newest.filter(|n| n.name != name) {
+        return Err(CliError::new(
+            Exit::Usage,
+            format!("{} is newer than {name} and has taken over its data; resume that one, or `tarn run` again", newer.name),
+        ));
+    }
+    let mover: Arc<dyn Mover> = Arc::new(Trees::new());
+    let mut world = open_world(&state, &begun, mover, now, args.isolation)?;
+    world.know(&opened.records);
+    let replicas = engine.replicas();
+    let found = world.inventory(&replicas).exit(Exit::State)?;
+    let held: BTreeSet<StoreKey> = replicas.into_iter().map(|(_, key, _)| key).collect();
+    world.clean(&held).exit(Exit::State)?;
+    let session = Session {
+        journal: opened.writer,
+        engine,
+        first: Event::Resumed { found },
+        seq,
+        state,
+        world,
+        start: begun,
+        _lock: lock,
+    };
+    session.drive(cli, args.report.as_deref())
+}
+
+impl Session {
+    fn drive(self, cli: &Cli, report: Option<&Path>) -> CliResult {
+        let Self {
+            state,
+            mut engine,
+            world,
+            journal,
+            first,
+            seq,
+            start,
+            _lock,
+        } = self;
+        if let Some(banner) = emulation(&start.cluster) {
+            eprintln!("{banner}");
+        }
+        let mut watcher = Watcher::new(cli.json, &start, world.progress());
+        let crash = crash_point()?;
+        let mut world = FaultWorld::new(world, crash.clone());
+        let mut journal = FaultJournal::new(journal, crash);
+        let driven = tarn_engine::drive(&mut engine, &mut world, &mut journal, first, seq, &mut |r| watcher.see(r));
+        watcher.end();
+        // The log is complete: whatever the world still holds (threads, claims on tiers) goes first.
+        drop((world, journal));
+        let outcome = driven.exit(Exit::State)?;
+        finish(cli, &state, &start, outcome, report)
+    }
+}
+
+fn finish(cli: &Cli, state: &StateDir, start: &Start, outcome: Outcome, report: Option<&Path>) -> CliResult {
+    let records = state::records(state, &start.run)?;
+    let summary = Summary::of(&records).exit(Exit::Internal)?;
+    let page = tarn_report::html(&records).exit(Exit::Internal)?;
+    let own = state.report(&start.run);
+    for path in std::iter::once(own.as_path()).chain(report) {
+        write_page(path, &page)?;
+    }
+    open_catalogue(state)?.index(&start.run).exit(Exit::State)?;
+    if cli.json {
+        println!("{}", serde_json::to_string(&summary).exit(Exit::Internal)?);
+    } else {
+        print!("{summary}");
+        println!("report    {}", report.unwrap_or(&own).display());
+    }
+    Ok(match outcome {
+        Outcome::Done => Exit::Success,
+        Outcome::Failed => {
+            eprintln!("error: {} failed; `tarn why` says why, `tarn resume` goes on from here", start.run);
+            Exit::WorkflowFailed
+        }
+        Outcome::Interrupted(signal) => {
+            eprintln!("{} was interrupted; `tarn resume` goes on from here", start.run);
+            if signal == 2 { Exit::Interrupted } else { Exit::Terminated }
+        }
+    })
+}
+
+fn write_page(path: &Path, page: &str) -> CliResult<()> {
+    if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))
+            .exit(Exit::State)?;
+    }
+    std::fs::write(path, page)
+        .with_context(|| format!("cannot write the report {}", path.display()))
+        .exit(Exit::State)
+}
+
+/// Refuses what this machine or this way of running cannot give.
+pub(crate) fn check(parsed: &Parsed, cluster: &Cluster, args: &RunArgs) -> CliResult<()> {
+    tarn_flow::check_cluster(parsed, cluster, &cluster::abilities(args.machine.isolation)).map_err(|rejected| {
+        let mut error = workflow::rejected(rejected);
+        error.exit = Exit::NoRoom;
+        error
+    })?;
+    let homeless = tarn_flow::needs_external(&parsed.workflow);
+    let policy: Policy = args.policy.into();
+    if policy == Policy::StageThrough && parsed.workflow.external.is_none() && !homeless.is_empty() {
+        let names: Vec<_> = homeless.iter().map(|d| parsed.workflow.dataset(*d).name.as_str()).collect();
+        return Err(CliError::new(
+            Exit::InvalidWorkflow,
+            format!(
+                "--policy stage-through has nowhere to put {}; add `external = DIR` at the top of the workflow file",
+                names.join(", ")
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// A `dest` that holds somebody else's files is refused before anything starts.
+fn check_dests(parsed: &Parsed, state: &StateDir, mover: &dyn Mover) -> CliResult<()> {
+    for dataset in &parsed.workflow.data {
+        if let Some(dest) = &dataset.dest {
+            tarn_local::check_destination(state, &dataset.name, dest, mover)
+                .map_err(|e| CliError::new(Exit::InvalidWorkflow, e))?;
+        }
+    }
+    Ok(())
+}
+
+fn lock(state: &StateDir, workflow: &str) -> CliResult<RunLock> {
+    std::fs::create_dir_all(&state.0)
+        .with_context(|| format!("cannot create the state folder {}", state.0.display()))
+        .exit(Exit::State)?;
+    RunLock::take(&state.lock(workflow)).map_err(|e| {
+        let exit = match e {
+            tarn_journal::LockError::Busy { .. } => Exit::Busy,
+            _ => Exit::State,
+        };
+        CliError::new(exit, e)
+    })
+}
+
+pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {
+    let catalogue = Catalogue::open(state).exit(Exit::State)?;
+    for (run, e) in catalogue.skipped() {
+        eprintln!("warning: {run} is left out of the catalogue: {e}");
+    }
+    Ok(catalogue)
+}
+
+fn prior_dests(catalogue: &Catalogue, w: &Workflow, state: &StateDir, mover: &dyn Mover) -> CliResult<Vec<PriorDest>> {
+    let rows = catalogue.dests(&w.name).exit(Exit::State)?;
+    let prior = |(i, dataset): (usize, &tarn_base::workflow::Dataset)| {
+        let dest = dataset.dest.as_ref()?;
+        let row = rows.iter().find(|r| r.dataset == dataset.name && r.path == *dest)?;
+        let intact = tarn_local::destination_intact(state, &dataset.name, dest, mover);
+        intact.then_some(PriorDest {
+            data: DataId(i as u32),
+            hash: row.hash,
+        })
+    };
+    Ok(w.data.iter().enumerate().filter_map(prior).collect())
+}
+
+/// Of what earlier runs held, only what is really there counts; everything else in the workspace goes.
+fn keep_what_is_there(start: &mut Start, world: &mut Local) -> CliResult<()> {
+    let mut asked: Vec<(PartRef, StoreKey, Place)> = Vec::new();
+    for (instance, prior) in (0u32..).zip(&start.prior) {
+        for (output, part, place) in &prior.held {
+            let info = prior.outputs.get(*output as usize).and_then(|o| o.parts.get(*part as usize));
+            // The name stands for the position in `prior`: nothing is known of this run's parts yet.
+            let name = PartRef {
+                data: DataId(instance),
+                version: *output,
+                origin: *part,
+                seq: 0,
+            };
+            asked.extend(info.map(|(info, _)| (name, info.key.clone(), place.clone())));
+        }
+    }
+    let found: BTreeSet<_> = world.inventory(&asked).exit(Exit::State)?.into_iter().collect();
+    let there = |instance: u32, held: &(u32, u32, Place)| {
+        let name = PartRef {
+            data: DataId(instance),
+            version: held.0,
+            origin: held.1,
+            seq: 0,
+        };
+        found.contains(&(name, held.2.clone()))
+    };
+    for (instance, prior) in (0u32..).zip(&mut start.prior) {
+        prior.held.retain(|held| there(instance, held));
+    }
+    let keys = asked.into_iter().map(|(_, key, _)| key).collect();
+    world.clean(&keys).exit(Exit::State)
+}
+
+fn open_world(state: &StateDir, start: &Start, mover: Arc<dyn Mover>, now: Time, isolation: Isolation) -> CliResult<Local> {
+    let config = Config {
+        run: start.run.clone(),
+        workspace: start.workspace.clone(),
+        workflow: start.workflow.clone(),
+        cluster: start.cluster.clone(),
+        state: state.clone(),
+        mover,
+        helper: own_program()?,
+        namespaces: cluster::namespaces(isolation),
+        start: now,
+    };
+    Local::new(config).exit(Exit::State)
+}
+
+fn own_program() -> CliResult<PathBuf> {
+    std::env::current_exe()
+        .context("cannot find tarn's own program, which runs the steps")
+        .exit(Exit::Internal)
+}
+
+fn crash_point() -> CliResult<CrashPoint> {
+    let text = std::env::var(CRASH_VARIABLE).unwrap_or_default();
+    let kill = || {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    };
+    CrashPoint::parse(&text, kill)
+        .with_context(|| format!("{CRASH_VARIABLE}={text}"))
+        .exit(Exit::Usage)
+}
+
+/// What the external store is made to look like, as a sentence.
+pub(crate) fn emulation(cluster: &Cluster) -> Option<String> {
+    let link = &cluster.external;
+    link.emulated.then(|| {
+        format!(
+            "external store emulated at {}/s, {} a file: tarn's own transfers are held back, not what programs read and write themselves",
+            tarn_base::units::Bytes(link.read),
+            tarn_base::units::Elapsed(link.latency)
+        )
+    })
+}
+
+pub(crate) fn wall() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// What earlier runs took, for plans: not used to decide anything in a run.
+pub(crate) fn prior_of(catalogue: &Catalogue, w: &Workflow, workspace: &str, cluster: &Cluster) -> CliResult<Vec<PriorInstance>> {
+    catalogue.prior(w, workspace, cluster).exit(Exit::State)
+}

@@ -1,0 +1,84 @@
+//! The state folder of a command, and the runs in it.
+
+use crate::args::Cli;
+use crate::error::{CliError, CliResult, ExitWith};
+use std::path::{Path, PathBuf};
+use tarn_base::codes::Exit;
+use tarn_base::event::{Event, Start};
+use tarn_base::layout::StateDir;
+use tarn_base::hash::Hash;
+use tarn_ports::Record;
+
+/// The state folder for a workflow file: `--state`, or `.tarn` beside it.
+pub(crate) fn beside(cli: &Cli, workflow: &Path) -> CliResult<StateDir> {
+    let folder = match &cli.state {
+        Some(dir) => dir.clone(),
+        None => workflow.parent().unwrap_or(Path::new("")).join(".tarn"),
+    };
+    absolute(folder)
+}
+
+/// The state folder for looking at runs: `--state`, or `.tarn` here.
+pub(crate) fn here(cli: &Cli) -> CliResult<StateDir> {
+    let dir = absolute(cli.state.clone().unwrap_or_else(|| ".tarn".into()))?;
+    if dir.0.is_dir() {
+        return Ok(dir);
+    }
+    Err(CliError::new(
+        Exit::NotFound,
+        format!(
+            "there is no state folder {}; go to the workflow's folder or name it with --state DIR",
+            dir.0.display()
+        ),
+    ))
+}
+
+fn absolute(dir: PathBuf) -> CliResult<StateDir> {
+    std::path::absolute(dir).map(StateDir).exit(Exit::State)
+}
+
+/// The folder name of a workflow on tiers: its name, and a hash of where its state is, so that two
+/// workflows of one name never meet.
+pub(crate) fn workspace(name: &str, state: &StateDir) -> String {
+    let hash = Hash::of(state.0.as_os_str().as_encoded_bytes()).short();
+    format!("{name}-{}", &hash[..8])
+}
+
+/// The name of the run that is meant: as given, or the newest.
+pub(crate) fn which(state: &StateDir, run: Option<&String>) -> CliResult<String> {
+    let all: Vec<_> = tarn_journal::runs::list(state).exit(Exit::State)?.into_iter().map(|r| r.name).collect();
+    match run {
+        Some(name) if all.contains(name) => Ok(name.clone()),
+        Some(name) => Err(CliError::new(
+            Exit::NotFound,
+            format!("there is no run {name} in {}; there are: {}", state.0.display(), all.join(", ")),
+        )),
+        None => {
+            let newest = tarn_journal::runs::newest(state, None).exit(Exit::State)?;
+            newest.map(|r| r.name).ok_or_else(|| {
+                CliError::new(Exit::NotFound, format!("there is no run in {} yet", state.0.display()))
+            })
+        }
+    }
+}
+
+/// All records of a run.
+pub(crate) fn records(state: &StateDir, run: &str) -> CliResult<Vec<Record>> {
+    tarn_journal::runs::read(state, run).exit(Exit::State)
+}
+
+/// The first record of a run: what it was asked to do.
+pub(crate) fn started(state: &StateDir, run: &str) -> CliResult<Start> {
+    let mut reader = tarn_journal::LogReader::open(&state.log(run)).exit(Exit::State)?;
+    match reader.next() {
+        Some(Ok(record)) => match record.event {
+            Event::Started(start) => Ok(*start),
+            _ => Err(CliError::new(Exit::State, format!("the log of {run} does not begin with its start"))),
+        },
+        Some(Err(e)) => Err(CliError::new(Exit::State, e)),
+        None => Err(CliError::new(
+            Exit::NotFound,
+            format!("{run} died before its first record: nothing was done; `tarn run` again"),
+        )),
+    }
+}

@@ -1,0 +1,292 @@
+//! Recovery and reruns: a log cut anywhere goes on to the same end; what is unchanged is not run again; what is
+//! lost is made again; faults of every kind end in success or in a stated failure, never in a hang.
+
+mod common;
+use common::*;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_base::action::{Do, Outcome};
+use tarn_base::event::{Ended, Event, Policy, PriorDest, PriorInstance, Start};
+use tarn_base::history::History;
+use tarn_base::id::InstanceId;
+use tarn_base::part::{Place, TransferKind};
+use tarn_base::reason::Reason;
+use tarn_engine::{Engine, drive, replay};
+use tarn_ports::Record;
+use tarn_sim::{FaultPlan, Simulation};
+
+const DIAMOND: &str = r#"
+name = "diamond"
+external = "/ext"
+[data.raw]
+source = "/src"
+[data.left]
+[data.right]
+[data.parts]
+[data.sum]
+dest = "/sum"
+[[step]]
+name = "l"
+run = "l"
+in = "raw"
+out = "left"
+[[step]]
+name = "r"
+run = "r"
+in = "raw"
+out = "right"
+[[step]]
+name = "f"
+run = "f"
+foreach = ["a", "b", "c"]
+in = ["left", "right"]
+out = "parts"
+[[step]]
+name = "change"
+run = "c"
+inout = "left"
+in = "parts"
+[[step]]
+name = "sum"
+run = "s"
+in = ["left", "parts"]
+out = "sum"
+"#;
+
+fn diamond(policy: Policy) -> Start {
+    start(workflow(DIAMOND), cluster(2, 2, &[500 * MB, 2000 * MB]), policy)
+}
+
+fn diamond_world(s: &Start) -> Simulation {
+    let mut e = estimates(10 * MB);
+    e.sources.insert(data(0), Ok(source(None, 50 * MB)));
+    Simulation::new(s, e)
+}
+
+fn committed(records: &[Record]) -> BTreeSet<InstanceId> {
+    let done = records.iter().filter_map(|r| match &r.event {
+        Event::Ended {
+            instance,
+            ended: Ended::Committed { .. },
+            ..
+        } => Some(*instance),
+        _ => None,
+    });
+    done.collect()
+}
+
+fn history(records: &[Record]) -> History {
+    let mut h = History::new();
+    records.iter().for_each(|r| h.apply(r.now, &r.event, &r.actions));
+    h
+}
+
+/// Goes on from the first `cut` records in a world that has the replicas which the engine believes in, without
+/// those that `lost` names.
+fn go_on(s: &Start, records: &[Record], lost: impl Fn(usize) -> bool) -> (Outcome, Vec<Record>) {
+    let (mut engine, seq, now) = replay(records);
+    let mut sim = diamond_world(s).starting_at(now);
+    let h = history(records);
+    let mut found = Vec::new();
+    for (i, (part, _, place)) in engine.replicas().into_iter().enumerate() {
+        let info = h.parts.get(&part).expect("it was made").clone();
+        if !lost(i) && sim.put(part, info, place.clone()) {
+            found.push((part, place));
+        }
+    }
+    let mut journal = Memory(records.to_vec());
+    let outcome = drive(&mut engine, &mut sim, &mut journal, Event::Resumed { found }, seq, &mut |_| {});
+    (outcome.expect("the loop"), journal.0)
+}
+
+#[test]
+fn a_log_cut_anywhere_goes_on_and_repeats_no_committed_step() {
+    for policy in [Policy::Data, Policy::StageThrough] {
+        let s = diamond(policy);
+        let whole = play_in(&s, diamond_world(&s));
+        assert_eq!(whole.outcome, Outcome::Done, "{}", whole.failure());
+        for cut in 1..whole.records.len() {
+            let before = &whole.records[..cut];
+            let (outcome, all) = go_on(&s, before, |_| false);
+            assert_eq!(outcome, Outcome::Done, "{policy:?} cut at {cut}");
+            let again: Vec<_> = all[cut..]
+                .iter()
+                .flat_map(|r| &r.actions)
+                .filter_map(|a| match &a.what {
+                    Do::Run(run) => Some(run.instance),
+                    _ => None,
+                })
+                .filter(|i| committed(before).contains(i))
+                .collect();
+            assert!(again.is_empty(), "{policy:?} cut at {cut}: {again:?} ran again");
+        }
+    }
+}
+
+#[test]
+fn lost_replicas_are_made_again() {
+    let s = diamond(Policy::Data);
+    let whole = play_in(&s, diamond_world(&s));
+    for cut in 1..whole.records.len() {
+        for keep in [0, 2, 3] {
+            let (outcome, all) = go_on(&s, &whole.records[..cut], |i| keep == 0 || i % keep == 0);
+            assert_eq!(outcome, Outcome::Done, "cut at {cut}, keeping every {keep}th");
+            assert!(all.len() > cut);
+        }
+    }
+}
+
+#[test]
+fn a_replayed_state_decides_as_the_original_did() {
+    let s = diamond(Policy::Data);
+    let whole = play_in(&s, diamond_world(&s));
+    for cut in 1..whole.records.len() {
+        let (mut engine, _, _) = replay(&whole.records[..cut]);
+        let next = &whole.records[cut];
+        let mut actions = Vec::new();
+        engine.step(next.now, &next.event, &mut actions);
+        assert_eq!(actions, next.actions, "record {cut}");
+    }
+}
+
+#[test]
+fn two_runs_of_one_start_are_the_same() {
+    let s = diamond(Policy::Data);
+    assert_eq!(play_in(&s, diamond_world(&s)).records, play_in(&s, diamond_world(&s)).records);
+}
+
+/// What the next run knows of this one.
+fn prior_of(records: &[Record]) -> Vec<PriorInstance> {
+    let h = history(records);
+    let mut all = Vec::new();
+    let mut identities = BTreeMap::new();
+    for a in records.iter().flat_map(|r| &r.actions) {
+        if let Do::Run(run) = &a.what {
+            identities.insert(run.instance, run.identity);
+        }
+    }
+    for r in records {
+        if let Event::Ended {
+            instance,
+            ended: Ended::Committed { outputs, .. },
+            ..
+        } = &r.event
+        {
+            all.push(PriorInstance {
+                identity: identities[instance],
+                outputs: outputs.clone(),
+                held: Vec::new(),
+            });
+        }
+    }
+    assert!(h.start.is_some());
+    all
+}
+
+fn with_hashes(mut s: Start, first: &Played) -> (Start, Simulation) {
+    s.prior = prior_of(&first.records);
+    s.run = "test-2".into();
+    let h = history(&first.records);
+    let mut parts = source(None, 50 * MB);
+    for p in &mut parts {
+        let name = tarn_base::part::PartRef {
+            data: data(0),
+            version: 0,
+            origin: 0,
+            seq: p.seq,
+        };
+        p.hash = h.parts[&name].hash;
+    }
+    let mut e = estimates(10 * MB);
+    e.sources.insert(data(0), Ok(parts));
+    let sim = Simulation::new(&s, e);
+    (s, sim)
+}
+
+#[test]
+fn an_unchanged_workflow_runs_nothing() {
+    let s = diamond(Policy::Data);
+    let first = play_in(&s, diamond_world(&s));
+    let h = history(&first.records);
+    let hash = h.version_hash(data(4), 1).expect("it was read");
+    let (mut again, _) = with_hashes(s, &first);
+    again.prior_dest = vec![PriorDest { data: data(4), hash }];
+    let (again, sim) = with_hashes(again, &first);
+    let second = play_in(&again, sim);
+    assert_eq!(second.outcome, Outcome::Done);
+    assert!(second.runs().is_empty(), "{}", second.trace());
+    assert_eq!(second.moved(TransferKind::ExternalIn) + second.moved(TransferKind::ExternalOut), 0);
+}
+
+#[test]
+fn a_missing_dest_is_made_again_from_the_start_it_needs() {
+    let s = diamond(Policy::Data);
+    let first = play_in(&s, diamond_world(&s));
+    let (again, sim) = with_hashes(s, &first);
+    let second = play_in(&again, sim);
+    assert_eq!(second.outcome, Outcome::Done, "{}", second.trace());
+    assert!(second.reasons().any(|r| matches!(r, Reason::OutputLost { .. })));
+    assert_eq!(second.moved(TransferKind::ExternalOut), 10 * MB);
+}
+
+#[test]
+fn random_faults_end_in_success_or_a_stated_failure() {
+    let mut done = 0;
+    for seed in 0..300 {
+        let mut s = diamond(if seed % 2 == 0 { Policy::Data } else { Policy::StageThrough });
+        for step in &mut s.workflow.steps {
+            step.retries = 3;
+        }
+        let faults = FaultPlan {
+            seed,
+            transfer_failure_probability: 0.1,
+            step_failure_probability: 0.15,
+        };
+        let p = play_in(&s, diamond_world(&s).with_faults(faults));
+        match p.outcome {
+            Outcome::Done => {
+                done += 1;
+                assert_eq!(p.sim.used(fast(0)) + p.sim.used(fast(1)), 0, "seed {seed} leaves data behind");
+            }
+            _ => assert!(!p.failure().is_empty() && !p.failure().contains("error in tarn"), "seed {seed}: {}", p.failure()),
+        }
+    }
+    assert!(done > 200, "only {done} of 300 succeeded with three retries");
+}
+
+#[test]
+fn an_interruption_stops_everything_and_resume_goes_on() {
+    let s = diamond(Policy::Data);
+    let whole = play_in(&s, diamond_world(&s)).end();
+    for tenth in 1..10 {
+        let mut sim = diamond_world(&s);
+        sim.inject(whole * tenth / 10, Event::Interrupted { signal: 2 });
+        let p = play_in(&s, sim);
+        assert_eq!(p.outcome, Outcome::Interrupted(2));
+        let (outcome, _) = go_on(&s, &p.records, |_| false);
+        assert_eq!(outcome, Outcome::Done, "interrupted at {tenth}/10");
+    }
+}
+
+#[test]
+fn a_failed_run_rescues_what_asks_for_it_and_keeps_the_rest() {
+    let text = "name = \"w\"\nexternal = \"/ext\"\n[data.a]\non_failure = \"drain\"\n[data.b]\n[[step]]\nname = \"make\"\nrun = \"x\"\nout = \"a\"\n[[step]]\nname = \"other\"\nrun = \"x\"\nout = \"b\"\n[[step]]\nname = \"fail\"\nrun = \"x\"\nin = [\"a\", \"b\"]\n";
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), Policy::Data);
+    for seed in 0..50 {
+        let faults = FaultPlan {
+            seed,
+            transfer_failure_probability: 0.0,
+            step_failure_probability: 0.4,
+        };
+        let p = play_in(&s, Simulation::new(&s, estimates(MB)).with_faults(faults));
+        let made = committed(&p.records);
+        if p.outcome != Outcome::Failed || !made.contains(&instance(0, 0)) {
+            continue;
+        }
+        let rescued = p.actions().any(|a| matches!(&a.what, Do::Transfer(t) if matches!(&t.to, Place::External(to) if to.starts_with("/ext/rescued-test-1"))));
+        assert!(rescued, "seed {seed}");
+        assert_eq!(p.moved(TransferKind::ExternalOut), MB);
+        assert!(p.sim.used(fast(0)) >= MB, "it also stays for `tarn resume`");
+        return;
+    }
+    panic!("no seed failed after the first step");
+}

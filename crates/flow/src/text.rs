@@ -1,0 +1,179 @@
+//! The text of a file, as diagnostics are drawn from it: lines are found at once, and no more is shown than a person
+//! reads, however long the file or its lines.
+
+use miette::{MietteError, MietteSpanContents, SourceCode, SourceSpan, SpanContents};
+
+/// Bytes of one piece of the file that is drawn: some lines of usual length.
+const MAX_SNIPPET: usize = 4096;
+/// Bytes of a marked place; of a longer one the beginning is marked.
+const MAX_MARK: usize = 160;
+/// Bytes shown before and after a mark in a line that is too long to be shown.
+const AROUND: usize = 60;
+
+/// A file's name and text.
+#[derive(Debug)]
+pub(crate) struct Text {
+    name: String,
+    text: String,
+    /// Where each line begins.
+    lines: Vec<usize>,
+}
+
+impl Text {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
+        let breaks = text
+            .bytes()
+            .enumerate()
+            .filter(|(_, b)| *b == b'\n')
+            .map(|(i, _)| i + 1);
+        Self {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            lines: std::iter::once(0).chain(breaks).collect(),
+        }
+    }
+
+    /// The file's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The line of a place, from 0.
+    fn line(&self, offset: usize) -> usize {
+        self.lines
+            .partition_point(|start| *start <= offset)
+            .saturating_sub(1)
+    }
+
+    /// The end of a line, its line break included.
+    fn line_end(&self, line: usize) -> usize {
+        self.lines.get(line + 1).copied().unwrap_or(self.text.len())
+    }
+
+    /// Characters between the beginning of the line and a place.
+    fn column(&self, offset: usize) -> usize {
+        self.text[self.lines[self.line(offset)]..offset]
+            .chars()
+            .count()
+    }
+
+    /// Line and column of a place, from 1.
+    pub(crate) fn position(&self, span: SourceSpan) -> (usize, usize) {
+        let start = self.text.floor_char_boundary(span.offset());
+        (self.line(start) + 1, self.column(start) + 1)
+    }
+
+    /// The span within the text, on one line and not too long: what can be marked.
+    pub(crate) fn mark(&self, span: SourceSpan) -> SourceSpan {
+        let start = self.text.floor_char_boundary(span.offset());
+        let line = self.text[start..self.line_end(self.line(start))].trim_end_matches(['\n', '\r']);
+        let length = line.floor_char_boundary(span.len().min(MAX_MARK));
+        (start, length).into()
+    }
+
+    /// The first place of `needle` within a span; the span itself when it is not found (it may be written with escapes).
+    pub(crate) fn find(&self, span: SourceSpan, needle: &str) -> SourceSpan {
+        let end = span.offset().saturating_add(span.len());
+        match self
+            .text
+            .get(span.offset()..end)
+            .and_then(|text| text.find(needle))
+        {
+            Some(at) => (span.offset() + at, needle.len()).into(),
+            None => span,
+        }
+    }
+}
+
+impl SourceCode for Text {
+    fn read_span<'a>(
+        &'a self,
+        span: &SourceSpan,
+        context_lines_before: usize,
+        context_lines_after: usize,
+    ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
+        let (start, end) = (span.offset(), span.offset().saturating_add(span.len()));
+        if self.text.get(start..end).is_none() {
+            return Err(MietteError::OutOfBounds);
+        }
+        let (first, last) = (
+            self.line(start),
+            self.line(end.saturating_sub(1).max(start)),
+        );
+        let top = first.saturating_sub(context_lines_before);
+        let (mut from, mut to) = (self.lines[top], self.line_end(last + context_lines_after));
+        let mut line = top;
+        if context_lines_before == 0 && context_lines_after == 0 {
+            (from, to, line) = (start, end, first);
+        } else if to - from > MAX_SNIPPET {
+            if end - start > MAX_SNIPPET {
+                return Err(MietteError::OutOfBounds);
+            }
+            from = self
+                .text
+                .floor_char_boundary(start.saturating_sub(AROUND))
+                .max(self.lines[first]);
+            to = self
+                .text
+                .floor_char_boundary(end.saturating_add(AROUND))
+                .min(self.line_end(last));
+            line = first;
+        }
+        let shown = &self.text.as_bytes()[from..to];
+        let lines = self.line(to.saturating_sub(1).max(from)) - line;
+        let contents = MietteSpanContents::new_named(
+            self.name.clone(),
+            shown,
+            (from, to - from).into(),
+            line,
+            self.column(from),
+            lines,
+        );
+        Ok(Box::new(contents))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        let text = Text::new("f", "a = 1\nüb = \"x\"\n");
+        assert_eq!(text.position((6, 1).into()), (2, 1));
+        assert_eq!(
+            text.position((9, 1).into()),
+            (2, 3),
+            "columns are characters"
+        );
+        assert_eq!(
+            text.position((100, 1).into()),
+            (3, 1),
+            "past the end is the end"
+        );
+        assert_eq!(
+            text.find((11, 10).into(), "x"),
+            (11, 10).into(),
+            "a span past the end is left alone"
+        );
+        assert_eq!(text.find((6, 8).into(), "x"), (13, 1).into());
+        assert_eq!(text.mark((0, 12).into()), (0, 5).into(), "one line only");
+    }
+
+    #[test]
+    fn a_long_line_is_not_shown_whole() {
+        let text = Text::new(
+            "f",
+            &format!("{}MARK{}\nnext", "x".repeat(10_000), "y".repeat(10_000)),
+        );
+        let shown = text.read_span(&(10_000, 4).into(), 1, 1).unwrap();
+        assert_eq!(
+            (shown.line(), shown.column(), shown.data().len()),
+            (0, 10_000 - AROUND, 4 + 2 * AROUND)
+        );
+        assert!(
+            text.read_span(&(0, 10_000).into(), 1, 1).is_err(),
+            "two far places are not drawn together"
+        );
+    }
+}

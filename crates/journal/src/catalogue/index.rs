@@ -1,0 +1,277 @@
+//! From a run's log to rows.
+
+use super::{Catalogue, CatalogueError, sql};
+use crate::changes::{self, Change, ChangeKind, StoredAt};
+use crate::log::LogReader;
+use crate::runs;
+use rusqlite::{Transaction, params};
+use std::collections::BTreeMap;
+use tarn_base::cluster::Cluster;
+use tarn_base::event::Start;
+use tarn_base::history::{History, InstanceState};
+use tarn_base::part::{Place, TransferKind};
+use tarn_base::units::{SECOND, Time};
+use tarn_base::workflow::Keep;
+
+/// Why a row could not be written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum IndexError {
+    #[error(transparent)]
+    Sql(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+type Indexed = Result<(), IndexError>;
+
+/// SQLite's integers have a sign; nothing tarn counts comes near the bound.
+pub(super) fn int(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// A log with the run that wrote it.
+struct Indexing<'a> {
+    tx: &'a Transaction<'a>,
+    run: &'a str,
+    start: &'a Start,
+    history: &'a History,
+}
+
+impl Catalogue {
+    /// The lengths of the logs, as they were when they were indexed.
+    pub(super) fn indexed_lengths(&self) -> Result<BTreeMap<String, u64>, CatalogueError> {
+        let read = || -> rusqlite::Result<BTreeMap<String, u64>> {
+            let mut query = self.db.prepare_cached("SELECT name, log_bytes FROM runs")?;
+            let rows = query.query_map([], |r| Ok((r.get(0)?, r.get::<_, i64>(1)? as u64)))?;
+            rows.collect()
+        };
+        read().map_err(sql("read", &self.path))
+    }
+
+    pub(super) fn index_log(&mut self, run: &str) -> Result<(), CatalogueError> {
+        let (history, bytes) = runs::fold(LogReader::open(&self.state.log(run))?)?;
+        let Some(start) = history.start.as_deref() else {
+            return Ok(());
+        };
+        let changes = changes::read(&self.state)?;
+        self.transaction(|tx| {
+            let indexing = Indexing {
+                tx,
+                run,
+                start,
+                history: &history,
+            };
+            indexing.run_row(bytes)?;
+            indexing.instances()?;
+            indexing.removed()?;
+            indexing.replicas()?;
+            indexing.dests()?;
+            apply_changes(tx, &changes)
+        })
+    }
+}
+
+impl Indexing<'_> {
+    fn wall(&self, at: Time) -> u64 {
+        self.start.wall.saturating_add(at / SECOND)
+    }
+
+    fn run_row(&self, log_bytes: u64) -> Indexed {
+        let h = self.history;
+        let moved = h.moved();
+        let bytes = |kind| int(moved.get(&kind).copied().unwrap_or(0));
+        let done = h.instances.values().filter(|i| i.state.is_done()).count();
+        let ended = h.outcome.map(|(at, _)| int(self.wall(at)));
+        let outcome = h
+            .outcome
+            .map(|(_, o)| serde_json::to_string(&o))
+            .transpose()?;
+        self.tx
+            .execute("DELETE FROM runs WHERE name = ?1", [self.run])?;
+        self.tx.execute(
+            "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+            params![
+                self.run,
+                self.start.workflow.name,
+                self.start.workspace,
+                int(self.start.wall),
+                ended,
+                outcome,
+                h.instances.len() as i64,
+                done as i64,
+                bytes(TransferKind::ExternalIn),
+                bytes(TransferKind::ExternalOut),
+                bytes(TransferKind::Peer),
+                bytes(TransferKind::Promote),
+                bytes(TransferKind::Demote),
+                int(h.retained),
+                int(log_bytes),
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn instances(&self) -> Indexed {
+        self.tx
+            .execute("DELETE FROM instances WHERE run = ?1", [self.run])?;
+        let mut insert = self
+            .tx
+            .prepare_cached("INSERT INTO instances VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
+        let workflow = &self.start.workflow;
+        for (id, instance) in &self.history.instances {
+            let known = matches!(
+                instance.state,
+                InstanceState::Committed | InstanceState::Reused
+            );
+            let (true, Some(identity)) = (known, instance.identity) else {
+                continue;
+            };
+            let step = workflow
+                .steps
+                .get(id.step.at())
+                .map_or("", |s| s.name.as_str());
+            insert.execute(params![
+                workflow.name,
+                identity.to_string(),
+                self.run,
+                int(self.start.wall),
+                step,
+                self.history.item(*id),
+                serde_json::to_string(&instance.outputs)?,
+            ])?;
+        }
+        Ok(())
+    }
+
+    fn removed(&self) -> Indexed {
+        let mut delete = self
+            .tx
+            .prepare_cached("DELETE FROM replicas WHERE key = ?1 AND place = ?2 AND since <= ?3")?;
+        for ((key, place), at) in &self.history.removed {
+            let Some(stored_at) = self.stored_at(place) else {
+                continue;
+            };
+            let place = serde_json::to_string(&stored_at)?;
+            delete.execute(params![key.0, place, int(self.wall(*at))])?;
+        }
+        Ok(())
+    }
+
+    fn replicas(&self) -> Indexed {
+        let mut insert = self.tx.prepare_cached(
+            "INSERT INTO replicas VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0)
+             ON CONFLICT (key, place) DO UPDATE SET run = excluded.run, since = excluded.since,
+             stored = excluded.stored, version = excluded.version, dataset = excluded.dataset,
+             kept_until = CASE WHEN by_user THEN kept_until ELSE excluded.kept_until END",
+        )?;
+        let workflow = &self.start.workflow;
+        for (part, places) in &self.history.replicas {
+            let dataset = workflow.data.get(part.data.at());
+            let (Some(dataset), Some(info)) = (dataset, self.history.parts.get(part)) else {
+                continue;
+            };
+            for (place, replica) in places {
+                let Some(stored_at) = self.stored_at(place) else {
+                    continue;
+                };
+                insert.execute(params![
+                    info.key.0,
+                    serde_json::to_string(&stored_at)?,
+                    workflow.name,
+                    self.start.workspace,
+                    dataset.name,
+                    part.version,
+                    int(info.bytes),
+                    int(replica.stored),
+                    self.run,
+                    int(self.wall(replica.since)),
+                    self.kept_until(dataset.keep).map(int),
+                ])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A lease on time begins when the run ends.
+    fn kept_until(&self, keep: Keep) -> Option<u64> {
+        match (keep, self.history.outcome) {
+            (Keep::For(nanos), Some((end, _))) => {
+                Some(self.wall(end).saturating_add(nanos.div_ceil(SECOND)))
+            }
+            _ => None,
+        }
+    }
+
+    fn dests(&self) -> Indexed {
+        let workflow = &self.start.workflow;
+        for (data, delivery) in &self.history.delivered {
+            let (Some(dataset), Some(hash)) = (workflow.data.get(data.at()), delivery.hash) else {
+                continue;
+            };
+            self.tx.execute(
+                "INSERT INTO dests VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                 ON CONFLICT (workflow, dataset) DO UPDATE SET path = excluded.path, version = excluded.version,
+                 hash = excluded.hash, run = excluded.run, wall = excluded.wall WHERE excluded.wall >= wall",
+                params![
+                    workflow.name,
+                    dataset.name,
+                    serde_json::to_string(&delivery.path)?,
+                    delivery.version,
+                    hash.to_string(),
+                    self.run,
+                    int(self.wall(delivery.at)),
+                ],
+            )?;
+        }
+        Ok(())
+    }
+
+    fn stored_at(&self, place: &Place) -> Option<StoredAt> {
+        stored_at(
+            place,
+            &self.start.cluster,
+            self.start.workflow.external.as_deref(),
+        )
+    }
+}
+
+/// The names of a place; `None` for a source, or a place that the cluster does not have.
+pub(super) fn stored_at(
+    place: &Place,
+    cluster: &Cluster,
+    external: Option<&std::path::Path>,
+) -> Option<StoredAt> {
+    match place {
+        Place::Node(spot) => {
+            let node = cluster.nodes.get(spot.node.at())?;
+            let tier = node.tiers.get(spot.tier.at())?;
+            Some(StoredAt::Node {
+                name: node.name.clone(),
+                tier: tier.name.clone(),
+                root: tier.root.clone(),
+            })
+        }
+        Place::External(path) => Some(StoredAt::External(path.clone())),
+        Place::Drained => Some(StoredAt::Drained(external?.to_path_buf())),
+        Place::Source => None,
+    }
+}
+
+/// Changes count for replicas that are not younger than they are.
+pub(super) fn apply_changes(tx: &Transaction<'_>, changes: &[Change]) -> Indexed {
+    for change in changes {
+        let place = serde_json::to_string(&change.at)?;
+        let (key, wall) = (&change.key.0, int(change.wall));
+        match change.change {
+            ChangeKind::Removed => tx.execute(
+                "DELETE FROM replicas WHERE key = ?1 AND place = ?2 AND since <= ?3",
+                params![key, place, wall],
+            )?,
+            ChangeKind::KeptUntil(until) => tx.execute(
+                "UPDATE replicas SET kept_until = ?4, by_user = 1 WHERE key = ?1 AND place = ?2 AND since <= ?3",
+                params![key, place, wall, until.map(int)],
+            )?,
+        };
+    }
+    Ok(())
+}

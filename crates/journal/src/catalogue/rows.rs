@@ -1,0 +1,150 @@
+//! The tables, and what is read from them.
+
+use crate::changes::StoredAt;
+use std::path::PathBuf;
+use tarn_base::action::Outcome;
+use tarn_base::hash::Hash;
+use tarn_base::part::StoreKey;
+
+/// The tables. docs/formats.md describes them.
+pub(super) const SCHEMA: &str = "
+CREATE TABLE runs (
+    name TEXT PRIMARY KEY, workflow TEXT NOT NULL, workspace TEXT NOT NULL,
+    wall INTEGER NOT NULL, ended INTEGER, outcome TEXT,
+    instances INTEGER NOT NULL, done INTEGER NOT NULL,
+    external_in INTEGER NOT NULL, external_out INTEGER NOT NULL, peer INTEGER NOT NULL,
+    promote INTEGER NOT NULL, demote INTEGER NOT NULL, retained INTEGER NOT NULL,
+    log_bytes INTEGER NOT NULL
+) STRICT;
+CREATE TABLE instances (
+    workflow TEXT NOT NULL, identity TEXT NOT NULL, run TEXT NOT NULL, wall INTEGER NOT NULL,
+    step TEXT NOT NULL, item TEXT, outputs TEXT NOT NULL
+) STRICT;
+CREATE INDEX instances_newest ON instances (workflow, wall);
+CREATE INDEX instances_of_run ON instances (run);
+CREATE TABLE replicas (
+    key TEXT NOT NULL, place TEXT NOT NULL,
+    workflow TEXT NOT NULL, workspace TEXT NOT NULL, dataset TEXT NOT NULL, version INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, stored INTEGER NOT NULL, run TEXT NOT NULL,
+    since INTEGER NOT NULL, kept_until INTEGER, by_user INTEGER NOT NULL,
+    PRIMARY KEY (key, place)
+) STRICT;
+CREATE INDEX replicas_of_dataset ON replicas (workflow, dataset, version);
+CREATE TABLE dests (
+    workflow TEXT NOT NULL, dataset TEXT NOT NULL, path TEXT NOT NULL, version INTEGER NOT NULL,
+    hash TEXT NOT NULL, run TEXT NOT NULL, wall INTEGER NOT NULL,
+    PRIMARY KEY (workflow, dataset)
+) STRICT;
+";
+
+/// A run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunRow {
+    /// Its name.
+    pub name: String,
+    /// Its workflow's name.
+    pub workflow: String,
+    /// When it began, in seconds since 1970.
+    pub wall: u64,
+    /// When it ended, in the same seconds.
+    pub ended: Option<u64>,
+    /// How it ended; `None` while it runs or when it died.
+    pub outcome: Option<Outcome>,
+    /// Instances that anything was decided about.
+    pub instances: u64,
+    /// Those that are committed, reused or not needed.
+    pub done: u64,
+    /// Bytes by kind.
+    pub bytes: RunBytes,
+}
+
+/// Bytes that a run moved, by kind, and those it did not need to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RunBytes {
+    /// From the external store.
+    pub external_in: u64,
+    /// To the external store.
+    pub external_out: u64,
+    /// Between nodes.
+    pub peer: u64,
+    /// To faster tiers.
+    pub promote: u64,
+    /// To slower tiers.
+    pub demote: u64,
+    /// Where they were needed already.
+    pub retained: u64,
+}
+
+/// A replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaRow {
+    /// The part.
+    pub key: StoreKey,
+    /// Where it lies.
+    pub at: StoredAt,
+    /// Its workflow's name.
+    pub workflow: String,
+    /// Its workspace: with `at` and `key` it gives the path.
+    pub workspace: String,
+    /// Its dataset's name.
+    pub dataset: String,
+    /// Its version.
+    pub version: u32,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Bytes that it takes.
+    pub stored: u64,
+    /// The run that last spoke of it.
+    pub run: String,
+    /// Since when, in seconds since 1970.
+    pub since: u64,
+    /// Until when it is kept, in the same seconds; `None`: until somebody removes it.
+    pub kept_until: Option<u64>,
+}
+
+impl ReplicaRow {
+    /// Its folder.
+    pub fn path(&self) -> PathBuf {
+        self.at.path(&self.workspace, &self.key)
+    }
+}
+
+/// What lies of a version in one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatasetRow {
+    /// The workflow's name.
+    pub workflow: String,
+    /// The dataset's name.
+    pub dataset: String,
+    /// The version.
+    pub version: u32,
+    /// The place.
+    pub at: StoredAt,
+    /// Parts that lie there.
+    pub parts: u64,
+    /// Their bytes of content.
+    pub bytes: u64,
+    /// Bytes that they take.
+    pub stored: u64,
+    /// Until when the first of them is kept, in seconds since 1970; `None`: until somebody removes it.
+    pub kept_until: Option<u64>,
+}
+
+/// A `dest` that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DestRow {
+    /// The workflow's name.
+    pub workflow: String,
+    /// The dataset's name.
+    pub dataset: String,
+    /// The folder.
+    pub path: PathBuf,
+    /// The version it holds.
+    pub version: u32,
+    /// Its content hash.
+    pub hash: Hash,
+    /// The run that wrote it.
+    pub run: String,
+    /// When, in seconds since 1970.
+    pub wall: u64,
+}

@@ -1,0 +1,131 @@
+//! What a step finds in its environment.
+
+use crate::shared::Shared;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use tarn_base::action::Run;
+use tarn_base::workflow::Step;
+
+/// Variables of the caller that never reach a step: an outer step's, and an outer mpirun's, which would make an
+/// MPI program of the step believe that it belongs to that.
+const REMOVED: [&str; 4] = ["TARN_", "OMPI_", "PMIX_", "PMI_"];
+
+/// The paths of one node of a step that its environment names.
+pub(crate) struct Paths<'a> {
+    /// Dataset name and folder.
+    pub(crate) data: &'a BTreeMap<String, PathBuf>,
+    pub(crate) scratch: &'a Path,
+    pub(crate) hostfile: &'a Path,
+    /// Only for steps of several nodes.
+    pub(crate) exec: Option<&'a Path>,
+}
+
+/// The environment of a step on the node named `node`.
+pub(crate) fn environment(
+    shared: &Shared,
+    step: &Step,
+    run: &Run,
+    node: &str,
+    paths: &Paths<'_>,
+) -> Vec<(OsString, OsString)> {
+    let mut env: BTreeMap<OsString, OsString> = shared.caller_env.iter().cloned().collect();
+    env.retain(|name, _| {
+        let name = name.as_encoded_bytes();
+        !REMOVED.iter().any(|r| name.starts_with(r.as_bytes()))
+    });
+    env.entry("OMP_NUM_THREADS".into()).or_insert_with(|| step.cores.to_string().into());
+    for (name, value) in &step.env {
+        let value = match &run.item {
+            Some(item) => value.replace("{item}", item),
+            None => value.clone(),
+        };
+        env.insert(name.into(), value.into());
+    }
+    let path = search_path(env.get(OsStr::new("PATH")), &shared.workflow.folder, &shared.helper);
+    env.insert("PATH".into(), path);
+    if let Some(exec) = paths.exec {
+        env.extend(launcher(shared, paths.hostfile));
+        env.insert("TARN_EXEC_DIR".into(), exec.into());
+    }
+    let mut set = |name: &str, value: &OsStr| {
+        env.insert(format!("TARN_{name}").into(), value.into());
+    };
+    for (name, folder) in paths.data {
+        set(name, folder.as_os_str());
+    }
+    set("STEP", step.name.as_ref());
+    set("RUN", shared.run.as_ref());
+    set("NODE", node.as_ref());
+    set("NODES", run.nodes.len().to_string().as_ref());
+    set("TASKS", step.tasks.to_string().as_ref());
+    set("CORES", step.cores.to_string().as_ref());
+    set("ATTEMPT", run.attempt.to_string().as_ref());
+    set("HOSTFILE", paths.hostfile.as_os_str());
+    set("SCRATCH", paths.scratch.as_os_str());
+    set("WORKFLOW_DIR", shared.workflow.folder.as_os_str());
+    if let Some(item) = &run.item {
+        set("ITEM", item.as_ref());
+    }
+    env.insert("TMPDIR".into(), paths.scratch.into());
+    env.into_iter().collect()
+}
+
+/// The workflow's folder, then the usual places, then tarn's own folder (for `tarn exec`).
+fn search_path(usual: Option<&OsString>, workflow: &Path, helper: &Path) -> OsString {
+    let mut path = OsString::from(workflow);
+    let usual = usual.cloned().unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    for more in [Some(usual), helper.parent().map(OsString::from)].into_iter().flatten() {
+        path.push(":");
+        path.push(more);
+    }
+    path
+}
+
+/// What Open MPI needs to span virtual nodes on one host: `tarn exec` starts its daemons; they talk over the
+/// loopback, the only network that surely is there; every node is named in the host file; and the order of
+/// several nodes on one machine is not "oversubscribed" however few its cores are.
+fn launcher(shared: &Shared, hostfile: &Path) -> Vec<(OsString, OsString)> {
+    let mut agent = OsString::from(&shared.helper);
+    agent.push(" exec");
+    let mut env: Vec<(OsString, OsString)> = vec![
+        ("OMPI_MCA_plm_rsh_agent".into(), agent),
+        ("OMPI_MCA_orte_default_hostfile".into(), hostfile.into()),
+    ];
+    let fixed = [
+        // A tree of daemons would need the agent inside daemons; a star does for the nodes of one host.
+        ("OMPI_MCA_plm_rsh_no_tree_spawn", "1"),
+        ("OMPI_MCA_plm", "rsh"),
+        ("OMPI_MCA_oob_tcp_if_include", "lo"),
+        ("OMPI_MCA_btl_tcp_if_include", "lo"),
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+        ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+    ];
+    env.extend(fixed.iter().map(|(k, v)| ((*k).into(), (*v).into())));
+    if rustix::process::geteuid().is_root() {
+        env.push(("OMPI_ALLOW_RUN_AS_ROOT".into(), "1".into()));
+        env.push(("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM".into(), "1".into()));
+    }
+    env
+}
+
+/// The host file: the ranks of each node, in blocks; a node without ranks has no line.
+pub(crate) fn hostfile(step: &Step, nodes: &[String]) -> String {
+    let mut text = String::new();
+    for (at, name) in (0u32..).zip(nodes) {
+        let ranks = (0..step.tasks).filter(|r| step.node_of_rank(*r) == at).count();
+        if ranks > 0 {
+            text.push_str(&format!("{name} slots={ranks}\n"));
+        }
+    }
+    text
+}
+
+/// The script of a step. A prelude that fails fails the step (`set -e`, for it alone); `run` follows the shell's own
+/// rules, so that `run = "a; b"` means what it means on a terminal.
+pub(crate) fn script(step: &Step) -> String {
+    match &step.prelude {
+        Some(prelude) => format!("set -e\n{prelude}\nset +e\n{}", step.run),
+        None => step.run.clone(),
+    }
+}

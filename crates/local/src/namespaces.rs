@@ -1,0 +1,83 @@
+//! Whether this machine lets a step have namespaces: found out by doing it, never by looking at settings.
+
+use crate::launch::{Launch, Outcome, Stop, execute};
+use crate::protocol::{Bind, End, Isolation, Spec};
+use std::fs::OpenOptions;
+use std::path::Path;
+
+/// What to use of namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Namespaces {
+    /// What the machine allows.
+    #[default]
+    Auto,
+    /// None: process groups, real paths, steps of one node only.
+    Off,
+}
+
+/// Whether steps of several nodes can run on this host, or the reason why not. `helper` is the tarn binary and
+/// `folder` any folder that can be written.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub fn probe_multi_node(helper: &Path, folder: &Path) -> Result<(), String> {
+    isolation(helper, folder).map(drop)
+}
+
+/// The isolation that works here: plain namespaces for root, with a user namespace for everybody (and for a root
+/// who lacks the capability, as in containers).
+pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, String> {
+    let root = rustix::process::geteuid().is_root();
+    let ways = if root { &[false, true][..] } else { &[true][..] };
+    let mut why = String::new();
+    for &user in ways {
+        let isolate = Isolation::Namespaces { user };
+        match try_one(helper, folder, isolate) {
+            Ok(()) => return Ok(isolate),
+            Err(reason) => why = reason,
+        }
+    }
+    Err(format!("{why} (container runtimes and kernel.unprivileged_userns_clone=0 forbid them)"))
+}
+
+/// Runs `true` as a step would be run: mounts, a read-only folder, a host name, a PID namespace.
+fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), String> {
+    let io = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let work = folder.join(format!("probe.{}.{:?}", std::process::id(), std::thread::current().id()));
+    let inner = work.join("inner");
+    std::fs::create_dir_all(&inner).map_err(io)?;
+    let null = || OpenOptions::new().write(true).open("/dev/null");
+    let launch = |log, note| Launch {
+        spec: Spec {
+            isolate,
+            node: "probe".into(),
+            rename_host: true,
+            locked: vec![work.clone()],
+            binds: vec![Bind {
+                from: inner.clone(),
+                to: inner.clone(),
+                writable: true,
+            }],
+            listen: None,
+            cwd: inner.clone(),
+            // Writable inside what was bound so, read-only around it.
+            script: Some("touch ok && ! touch ../no 2>/dev/null".into()),
+        },
+        env: &[],
+        log,
+        note,
+    };
+    let note = folder.join(".probe-note");
+    let tried = (|| {
+        let stop = Stop::new().map_err(io)?;
+        let (outcome, _) = execute(helper, vec![launch(null().map_err(io)?, &note)], None, &stop);
+        match outcome {
+            Outcome::Ended(End::Exited(0)) => Ok(()),
+            Outcome::Broken(why) => Err(why),
+            _ => Err("a folder could not be made read-only".into()),
+        }
+    })();
+    let _ = std::fs::remove_dir_all(&work);
+    let _ = std::fs::remove_file(&note);
+    tried
+}

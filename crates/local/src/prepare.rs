@@ -1,0 +1,284 @@
+//! Before the command: what every node of a step sees, made ready in the step's work folders.
+
+use crate::env::{self, Paths};
+use crate::launch::Launch;
+use crate::protocol::{Bind, Isolation, Spec};
+use crate::shared::{Delivery, Shared};
+use crate::store::{failure, io_failure, is_folder, make_folder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use tarn_base::action::{Held, Run};
+use tarn_base::event::{Event, Failure, FailureKind};
+use tarn_base::id::{DataId, Spot};
+use tarn_base::manifest::Manifest;
+use tarn_base::part::Place;
+use tarn_base::workflow::{Distribution, Role, Step};
+use tarn_ports::{Control, MoverError};
+
+/// The name of the scratch folder beside the datasets; no dataset can have it.
+pub(crate) const SCRATCH: &str = ".scratch";
+
+/// A dataset as the step uses it: all of its entries in `in`, or its one `out` or `inout`.
+pub(crate) struct Need<'a> {
+    pub(crate) data: DataId,
+    pub(crate) name: &'a str,
+    pub(crate) role: Role,
+    pub(crate) distribution: Distribution,
+    pub(crate) makes: Option<u32>,
+    /// For each node, the replicas that it sees merged.
+    pub(crate) held: Vec<Vec<&'a Held>>,
+}
+
+impl Need<'_> {
+    /// Whether node number `at` of the step has this dataset at all.
+    pub(crate) fn is_on(&self, at: usize) -> bool {
+        at == 0 || self.distribution != Distribution::Single
+    }
+}
+
+/// What a step needs, each dataset once, in the order of its uses.
+pub(crate) fn needs<'a>(shared: &'a Shared, step: &Step, run: &'a Run) -> Result<Vec<Need<'a>>, Failure> {
+    let mut needs: Vec<Need<'a>> = Vec::new();
+    for (n, used) in step.uses.iter().enumerate() {
+        let at = match needs.iter().position(|need| need.data == used.data) {
+            Some(at) => at,
+            None => {
+                needs.push(Need {
+                    data: used.data,
+                    name: &shared.dataset(used.data)?.name,
+                    role: used.role,
+                    distribution: used.distribution,
+                    makes: used.makes,
+                    held: vec![Vec::new(); run.nodes.len()],
+                });
+                needs.len() - 1
+            }
+        };
+        for (held, seen) in needs[at].held.iter_mut().zip(run.views.get(n).into_iter().flatten()) {
+            let fresh = seen.iter().filter(|h| !held.iter().any(|o: &&Held| o.key == h.key)).collect::<Vec<_>>();
+            held.extend(fresh);
+        }
+    }
+    Ok(needs)
+}
+
+/// One node of a step, made ready.
+pub(crate) struct Ready {
+    pub(crate) name: String,
+    pub(crate) spot: Spot,
+    pub(crate) work: PathBuf,
+    pub(crate) scratch: PathBuf,
+    /// The folders that become outputs.
+    pub(crate) outs: BTreeMap<DataId, PathBuf>,
+    spec: Spec,
+    env: Vec<(OsString, OsString)>,
+}
+
+impl Ready {
+    pub(crate) fn launch<'a>(&'a self, log: File, note: &'a Path) -> Launch<'a> {
+        Launch {
+            spec: self.spec.clone(),
+            env: &self.env,
+            log,
+            note,
+        }
+    }
+
+    /// Where the identity of the node's helper is noted.
+    pub(crate) fn note(&self) -> PathBuf {
+        self.work.join(crate::inventory::HELPER_NOTE)
+    }
+}
+
+/// The work folder of an attempt on a node.
+pub(crate) fn work_folder(shared: &Shared, run: &Run, spot: Spot) -> Result<PathBuf, Failure> {
+    Ok(shared.tier_dir(spot)?.work().join(format!("{}.{}", run.instance, run.attempt)))
+}
+
+/// Makes all nodes of a step ready.
+pub(crate) fn prepare(
+    shared: &Shared,
+    step: &Step,
+    run: &Run,
+    needs: &[Need<'_>],
+    control: &Control,
+) -> Result<Vec<Ready>, Failure> {
+    let names: Vec<String> = run
+        .nodes
+        .iter()
+        .map(|s| shared.cluster.nodes.get(s.node.at()).map_or_else(|| s.node.to_string(), |n| n.name.clone()))
+        .collect();
+    let first = work_folder(shared, run, run.nodes[0])?;
+    shared.mover.remove(&first).map_err(|MoverError(f)| f)?;
+    make_folder(&first)?;
+    let hostfile = first.join("hosts");
+    std::fs::write(&hostfile, env::hostfile(step, &names)).map_err(|e| io_failure("write", &hostfile, &e))?;
+    let exec = (run.nodes.len() > 1).then(|| first.join("exec"));
+    exec.as_deref().map_or(Ok(()), make_folder)?;
+    let mut all = Vec::new();
+    for (at, (spot, name)) in run.nodes.iter().zip(names).enumerate() {
+        let work = work_folder(shared, run, *spot)?;
+        if at > 0 {
+            shared.mover.remove(&work).map_err(|MoverError(f)| f)?;
+        }
+        let node = NodeSetup {
+            shared,
+            step,
+            run,
+            at,
+            name,
+            spot: *spot,
+            work,
+        };
+        all.push(node.make(needs, &hostfile, exec.as_deref(), control)?);
+    }
+    Ok(all)
+}
+
+struct NodeSetup<'a> {
+    shared: &'a Shared,
+    step: &'a Step,
+    run: &'a Run,
+    at: usize,
+    name: String,
+    spot: Spot,
+    work: PathBuf,
+}
+
+impl NodeSetup<'_> {
+    fn make(
+        self,
+        needs: &[Need<'_>],
+        hostfile: &Path,
+        exec: Option<&Path>,
+        control: &Control,
+    ) -> Result<Ready, Failure> {
+        let scratch = self.work.join("scratch");
+        make_folder(&scratch)?;
+        let stage = match self.shared.isolation {
+            Isolation::Group => None,
+            Isolation::Namespaces { .. } => self.shared.stage(),
+        };
+        let mut binds = Vec::new();
+        let mut data = BTreeMap::new();
+        let mut outs = BTreeMap::new();
+        let mut show = |from: PathBuf, name: &str, writable: bool| match &stage {
+            None => from,
+            Some(stage) => {
+                let to = stage.join(name);
+                binds.push(Bind {
+                    from,
+                    to: to.clone(),
+                    writable,
+                });
+                to
+            }
+        };
+        let seen_scratch = show(scratch.clone(), SCRATCH, true);
+        for need in needs.iter().filter(|n| n.is_on(self.at)) {
+            let folder = self.folder(need, control)?;
+            let writable = need.role != Role::In;
+            if writable {
+                outs.insert(need.data, folder.clone());
+            }
+            data.insert(need.name.to_owned(), show(folder, need.name, writable));
+        }
+        let paths = Paths {
+            data: &data,
+            scratch: &seen_scratch,
+            hostfile,
+            exec,
+        };
+        let env = env::environment(self.shared, self.step, self.run, &self.name, &paths);
+        let spec = Spec {
+            isolate: self.shared.isolation,
+            node: self.name.clone(),
+            rename_host: self.run.nodes.len() > 1,
+            locked: self.locked(),
+            binds,
+            listen: exec.map(Path::to_path_buf),
+            cwd: seen_scratch,
+            script: (self.at == 0).then(|| env::script(self.step)),
+        };
+        Ok(Ready {
+            name: self.name,
+            spot: self.spot,
+            work: self.work,
+            scratch,
+            outs,
+            spec,
+            env,
+        })
+    }
+
+    /// The workspace's folder on every tier root: inside a step all of it is read-only but what is its own.
+    fn locked(&self) -> Vec<PathBuf> {
+        if self.shared.isolation == Isolation::Group {
+            return Vec::new();
+        }
+        let tiers = self.shared.cluster.nodes.iter().flat_map(|n| &n.tiers);
+        let folders: BTreeSet<PathBuf> = tiers.map(|t| t.root.join(&self.shared.workspace)).collect();
+        folders.into_iter().filter(|f| is_folder(f)).collect()
+    }
+
+    /// The folder in which this node finds a dataset.
+    fn folder(&self, need: &Need<'_>, control: &Control) -> Result<PathBuf, Failure> {
+        let held = need.held.get(self.at).map_or(&[][..], Vec::as_slice);
+        if let (Role::In, [only]) = (need.role, held) {
+            return existing_replica(self.shared, only);
+        }
+        let (kind, role) = match need.role {
+            Role::In => ("in", Role::In),
+            other => ("out", other),
+        };
+        let folder = self.work.join(kind).join(need.name);
+        make_folder(&self.work.join(kind))?;
+        if held.is_empty() || role == Role::Out {
+            make_folder(&folder)?;
+            return Ok(folder);
+        }
+        let roots = held
+            .iter()
+            .map(|h| Ok((existing_replica(self.shared, h)?, self.shared.manifest(&h.key)?)))
+            .collect::<Result<Vec<(PathBuf, Manifest)>, Failure>>()?;
+        let made = match role {
+            Role::In => self.shared.mover.link_view(&roots, &folder),
+            _ => self.shared.mover.clone_view(&roots, &folder, control).map(drop),
+        };
+        made.map_err(|MoverError(f)| Failure {
+            message: format!("the view of `{}` for this step cannot be made: {}", need.name, f.message),
+            ..f
+        })?;
+        Ok(folder)
+    }
+}
+
+/// A replica's folder; when it is gone, the engine is told, so that it makes or fetches the part again.
+fn existing_replica(shared: &Shared, held: &Held) -> Result<PathBuf, Failure> {
+    let path = shared.replica(held.spot, &held.key)?;
+    if is_folder(&path) {
+        return Ok(path);
+    }
+    shared.ledgers.left(held.spot, &held.key);
+    shared.deliver(Delivery::News(Event::Evicted {
+        part: held.part,
+        at: Place::Node(held.spot),
+    }));
+    Err(failure(
+        FailureKind::Corrupt,
+        format!("the replica {} has been removed by somebody; it will be fetched or made again", path.display()),
+    ))
+}
+
+/// The log of an attempt, opened for appending.
+pub(crate) fn open_log(path: &Path) -> Result<File, Failure> {
+    path.parent().map_or(Ok(()), make_folder)?;
+    let mut options = OpenOptions::new();
+    options
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|e| io_failure("open the log", path, &e))
+}

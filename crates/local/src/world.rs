@@ -1,0 +1,395 @@
+//! [`Local`]: the world of N nodes on one machine.
+
+use crate::ledger::{Ledgers, POLL};
+use crate::launch::{Stop, Urgency};
+use crate::namespaces::{Namespaces, isolation};
+use crate::pool::{Job, Pool};
+use crate::prepare::SCRATCH;
+use crate::progress::Progress;
+use crate::protocol::Isolation;
+use crate::shared::{Delivery, Shared};
+use crate::step::{self, Handle};
+use crate::store::make_folder;
+use crate::{inventory, sources};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle as SignalHandle, Signals};
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tarn_base::action::{Action, Do, Run};
+use tarn_base::cluster::Cluster;
+use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorInstance, Usage};
+use tarn_base::id::InstanceId;
+use tarn_base::layout::StateDir;
+use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
+use tarn_base::units::Time;
+use tarn_base::workflow::Workflow;
+use tarn_ports::{Mover, World, WorldError};
+
+/// What a local world is made of.
+pub struct Config {
+    /// The run's name.
+    pub run: String,
+    /// The workspace: names the folders of this workflow on the tiers.
+    pub workspace: String,
+    /// The workflow.
+    pub workflow: Workflow,
+    /// The nodes. Where `external.emulated` is set, movement to and from the external store is throttled.
+    pub cluster: Cluster,
+    /// What earlier runs left, as in [`tarn_base::event::Start::prior`].
+    pub prior: Vec<PriorInstance>,
+    /// The state folder.
+    pub state: StateDir,
+    /// What copies, hashes and removes trees.
+    pub mover: Arc<dyn Mover>,
+    /// The tarn binary, started again as the helper of each step.
+    pub helper_exe: PathBuf,
+    /// The time at which this world begins: 0, or for a resumed run the last time in its log.
+    pub epoch: Time,
+    /// What to use of namespaces.
+    pub namespaces: Namespaces,
+    /// Whether SIGINT and SIGTERM of this process become events.
+    pub signals: bool,
+}
+
+type Running = Arc<Mutex<BTreeMap<(InstanceId, u32), Arc<Handle>>>>;
+
+/// N nodes on one machine. See docs/local-world.md.
+pub struct Local {
+    shared: Arc<Shared>,
+    prior: Vec<PriorInstance>,
+    deliveries: Receiver<Delivery>,
+    /// Outcomes that actions still owe.
+    owed: u64,
+    /// Taken from the channel, not yet handed out.
+    ahead: Vec<Event>,
+    pool: Option<Pool>,
+    running: Running,
+    threads: Vec<JoinHandle<()>>,
+    signals: Option<(SignalHandle, JoinHandle<()>)>,
+    started: Instant,
+    epoch: Time,
+    looked: Instant,
+}
+
+fn world_error(what: &str, error: &dyn std::fmt::Display) -> WorldError {
+    WorldError(format!("{what}: {error}"))
+}
+
+impl Local {
+    /// Builds the world: folders, ledgers, threads; finds out what isolation the machine allows.
+    ///
+    /// # Errors
+    /// When a tier or the state folder cannot be used.
+    pub fn new(config: Config) -> Result<Self, WorldError> {
+        let folder = |f: Failure| WorldError(f.message);
+        make_folder(&config.state.0.join("manifests")).map_err(folder)?;
+        make_folder(&config.state.run(&config.run)).map_err(folder)?;
+        let ledgers = Ledgers::open(&config.cluster, &config.workspace).map_err(folder)?;
+        let found = match config.namespaces {
+            Namespaces::Auto => isolation(&config.helper_exe, &config.state.run(&config.run)),
+            Namespaces::Off => Err("namespaces are switched off".into()),
+        };
+        let (sender, deliveries) = channel();
+        let shared = Arc::new(Shared {
+            run: config.run,
+            workspace: config.workspace,
+            workflow: config.workflow,
+            cluster: config.cluster,
+            state: config.state,
+            mover: config.mover,
+            helper: config.helper_exe,
+            isolation: found.clone().unwrap_or(Isolation::Group),
+            multi_node: found.map(drop),
+            caller_env: std::env::vars_os().collect(),
+            ledgers,
+            progress: Progress::default(),
+            remembered: Mutex::default(),
+            parts: Mutex::default(),
+            deliveries: sender,
+        });
+        make_mount_points(&shared).map_err(folder)?;
+        let running = Running::default();
+        let signals = match config.signals {
+            true => Some(watch_signals(&shared, &running).map_err(|e| world_error("cannot watch signals", &e))?),
+            false => None,
+        };
+        let pool = Pool::new(&shared).map_err(|e| world_error("cannot start threads", &e))?;
+        let now = Instant::now();
+        Ok(Self {
+            shared,
+            prior: config.prior,
+            deliveries,
+            owed: 0,
+            ahead: Vec::new(),
+            pool: Some(pool),
+            running,
+            threads: Vec::new(),
+            signals,
+            started: now,
+            epoch: config.epoch,
+            // Others may hold room already: look at the first opportunity.
+            looked: now.checked_sub(POLL).unwrap_or(now),
+        })
+    }
+
+    /// Whether steps of several nodes can run here, or why not.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn multi_node(&self) -> Result<(), String> {
+        self.shared.multi_node.clone()
+    }
+
+    /// What is going on, for progress bars; outlives the world.
+    pub fn progress(&self) -> Progress {
+        self.shared.progress.clone()
+    }
+
+    /// Makes parts known that the log of an interrupted run tells of.
+    pub fn know(&self, parts: impl IntoIterator<Item = (PartRef, PartInfo)>) {
+        for (part, info) in parts {
+            self.shared.know(part, info.class, info.key);
+        }
+    }
+
+    /// Those of the replicas that are really there, whole, where the log says they should be.
+    pub fn inventory(&self, wanted: &[(PartRef, StoreKey, Place)]) -> Vec<(PartRef, Place)> {
+        let found = inventory::inventory(&self.shared, wanted);
+        inventory::note_boot(&self.shared.state);
+        found
+    }
+
+    /// Removes everything else of this workspace: working folders, half-copied and stale replicas (but for
+    /// `resumable` ones, which a transfer may go on with), manifests of parts that nobody knows; ends what is
+    /// left of a dead run. Call it before anything is performed. Returns what could not be removed.
+    pub fn clean(&self, keep: &BTreeSet<(StoreKey, Place)>, resumable: &BTreeSet<StoreKey>) -> Vec<String> {
+        for instance in &self.prior {
+            for (part, key) in prior_parts(instance, 0) {
+                self.shared.know(part, key.0, key.1);
+            }
+        }
+        inventory::clean(&self.shared, keep, resumable)
+    }
+
+    fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {
+        let stop = Stop::new().map_err(|e| world_error("cannot start a step", &e))?;
+        let handle = Arc::new(Handle {
+            stop,
+            control: tarn_ports::Control::default(),
+        });
+        let id = (run.instance, run.attempt);
+        if let Ok(mut running) = self.running.lock() {
+            running.insert(id, Arc::clone(&handle));
+        }
+        let (shared, running) = (Arc::clone(&self.shared), Arc::clone(&self.running));
+        // A helper dies with the thread that started it: this one sees its step through.
+        let thread = std::thread::Builder::new().name(format!("tarn-{}", run.instance)).spawn(move || {
+            let done = catch_unwind(AssertUnwindSafe(|| step::run(&shared, &run, &handle)));
+            let event = done.unwrap_or_else(|_| broken(&run));
+            if let Ok(mut running) = running.lock() {
+                running.remove(&id);
+            }
+            shared.deliver(Delivery::Outcome(event));
+        });
+        self.threads.retain(|t| !t.is_finished());
+        self.threads.push(thread.map_err(|e| world_error("cannot start a thread", &e))?);
+        Ok(())
+    }
+
+    fn reuse(&self, instance: InstanceId, prior: u32) {
+        let Some(found) = self.prior.get(prior as usize) else {
+            return;
+        };
+        for (part, (class, key)) in prior_parts(found, instance.index) {
+            self.shared.know(part, class, key);
+        }
+    }
+
+    fn hand_out(&mut self, delivery: Delivery) -> (Time, Event) {
+        let event = match delivery {
+            Delivery::Outcome(event) => {
+                self.owed = self.owed.saturating_sub(1);
+                event
+            }
+            Delivery::News(event) => event,
+        };
+        (self.now(), event)
+    }
+
+    /// What other runs have changed on the tiers, looked at every [`POLL`] at most.
+    fn look_at_ledgers(&mut self) {
+        if self.looked.elapsed() >= POLL {
+            self.looked = Instant::now();
+            let news = self.shared.ledgers.news();
+            self.ahead.extend(news.into_iter().map(|(spot, bytes)| Event::Capacity { spot, bytes }));
+        }
+    }
+}
+
+type Named = (PartRef, (tarn_base::part::PartClass, StoreKey));
+
+fn prior_parts(prior: &PriorInstance, index: u32) -> impl Iterator<Item = Named> {
+    prior.outputs.iter().flat_map(move |o| {
+        o.parts.iter().map(move |(info, _)| {
+            let part = PartRef {
+                data: o.data,
+                version: o.version,
+                origin: index,
+                seq: info.seq,
+            };
+            (part, (info.class.clone(), info.key.clone()))
+        })
+    })
+}
+
+fn broken(run: &Run) -> Event {
+    Event::Ended {
+        instance: run.instance,
+        attempt: run.attempt,
+        ended: Ended::Failed {
+            failure: Failure {
+                kind: FailureKind::Launch,
+                message: "an error inside tarn; please report it with what stands above on stderr".into(),
+            },
+            log_tail: String::new(),
+        },
+        usage: Usage::default(),
+    }
+}
+
+/// The folders over which steps mount their data. Empty and never written: they are seen only inside steps.
+fn make_mount_points(shared: &Shared) -> Result<(), Failure> {
+    let (Isolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage()) else {
+        return Ok(());
+    };
+    let names = shared.workflow.data.iter().map(|d| d.name.as_str());
+    names.chain([SCRATCH]).try_for_each(|name| make_folder(&stage.join(name)))
+}
+
+/// The first signal is an event: the engine stops the steps in good order. Any later one kills them.
+fn watch_signals(shared: &Arc<Shared>, running: &Running) -> std::io::Result<(SignalHandle, JoinHandle<()>)> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let handle = signals.handle();
+    let (shared, running) = (Arc::clone(shared), Arc::clone(running));
+    let thread = std::thread::Builder::new().name("tarn-signals".into()).spawn(move || {
+        let mut before = false;
+        for signal in signals.forever() {
+            if before && let Ok(running) = running.lock() {
+                running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+            }
+            before = true;
+            shared.deliver(Delivery::News(Event::Interrupted { signal }));
+        }
+    })?;
+    Ok((handle, thread))
+}
+
+impl World for Local {
+    fn now(&self) -> Time {
+        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.epoch.saturating_add(elapsed)
+    }
+
+    fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
+        let job = match &action.what {
+            Do::List { data } => Job::List(*data),
+            Do::Transfer(t) => Job::Transfer(Box::new(t.clone())),
+            Do::Evict { part, key, at } => Job::Evict {
+                part: *part,
+                key: key.clone(),
+                at: at.clone(),
+            },
+            Do::Run(run) => {
+                self.owed += 1;
+                inventory::note_boot(&self.shared.state);
+                return self.start(run.clone());
+            }
+            Do::Stop { instance, attempt } => {
+                if let Ok(running) = self.running.lock()
+                    && let Some(handle) = running.get(&(*instance, *attempt))
+                {
+                    handle.control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+                    handle.stop.ask(Urgency::Terminate);
+                }
+                return Ok(());
+            }
+            Do::Abandon { id } => {
+                if let Some(pool) = &self.pool {
+                    pool.abandon(*id);
+                }
+                return Ok(());
+            }
+            Do::Reuse { instance, prior } => {
+                self.reuse(*instance, *prior);
+                return Ok(());
+            }
+            Do::Finish { .. } => {
+                sources::flush(&self.shared);
+                return Ok(());
+            }
+            Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } => return Ok(()),
+        };
+        self.owed += 1;
+        if let Some(pool) = &self.pool {
+            pool.add(job);
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
+        loop {
+            if let Some(event) = self.poll() {
+                return Ok(event);
+            }
+            let now = self.now();
+            if until.is_some_and(|u| u <= now) {
+                return Ok((now, Event::Timer));
+            }
+            if until.is_none() && self.owed == 0 {
+                return Err(WorldError("nothing is under way and there is nothing to wait for".into()));
+            }
+            let left = until.map_or(POLL, |u| Duration::from_nanos(u - now));
+            match self.deliveries.recv_timeout(left.min(POLL)) {
+                Ok(delivery) => return Ok(self.hand_out(delivery)),
+                Err(RecvTimeoutError::Timeout) => self.look_at_ledgers(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(WorldError("the threads of the local world are gone".into()));
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self) -> Option<(Time, Event)> {
+        self.look_at_ledgers();
+        if let Some(event) = self.ahead.pop() {
+            return Some((self.now(), event));
+        }
+        let delivery = self.deliveries.try_recv().ok()?;
+        Some(self.hand_out(delivery))
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if let Ok(running) = self.running.lock() {
+            for handle in running.values() {
+                handle.control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+                handle.stop.ask(Urgency::Kill);
+            }
+        }
+        drop(self.pool.take());
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        if let Some((handle, thread)) = self.signals.take() {
+            handle.close();
+            let _ = thread.join();
+        }
+        sources::flush(&self.shared);
+    }
+}

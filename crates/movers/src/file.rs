@@ -1,0 +1,310 @@
+//! One regular file: opened, checked, and when it is small, read, hashed and written at once.
+
+use crate::beneath::split;
+use crate::content::{self, PIECE};
+use crate::error::{Result, changed};
+use crate::extents;
+use crate::job::Goal;
+use crate::large::Large;
+use crate::meta::{Status, xattrs};
+use crate::progress::{Identity, record};
+use crate::scan::{Folder, Worker};
+use crate::target::{Created, Target};
+use crate::tree::special;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, openat};
+use rustix::io::{Errno, pread, pwrite};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tarn_base::event::FailureKind;
+use tarn_base::hash::Hash;
+use tarn_base::manifest::{Entry, EntryKind, Xattr};
+use tarn_base::part::Verify;
+use tarn_ports::MoverError;
+
+/// Larger files are refused: the hashes of their chunks would take more than 256 MiB (ext4 ends there, too).
+const MAX_FILE: u64 = 16 << 40;
+
+/// An open source file.
+pub(crate) struct Source {
+    pub(crate) tree: u32,
+    /// In the result.
+    pub(crate) path: Box<[u8]>,
+    pub(crate) fd: OwnedFd,
+    pub(crate) status: Status,
+    pub(crate) xattrs: Box<[Xattr]>,
+    /// Its hash is known and neither size nor time have changed since: it need not be read to be known.
+    pub(crate) known: Option<Hash>,
+}
+
+/// Where a file's content goes.
+pub(crate) enum Sink {
+    /// Nowhere: it is only read.
+    Nowhere,
+    /// Into this file; its mode is still to be set, or not.
+    File(OwnedFd, bool),
+}
+
+impl Worker<'_> {
+    /// Does one file.
+    pub(crate) fn file(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<()> {
+        if self.lists() {
+            return self.list_file(folder, name, path);
+        }
+        let Some(source) = self.open(folder, name, path)? else {
+            return Ok(());
+        };
+        if let Some(target) = self.job.target() {
+            target.wanted.fetch_add(source.status.size, Ordering::Relaxed);
+            if let Some(hash) = self.all_there(target, folder, &source)? {
+                self.job.control.advance(source.status.size);
+                self.output.resumed += source.status.size;
+                let extents = self.extents(&source)?;
+                return self.done(&source, hash, extents);
+            }
+        }
+        if source.status.size <= PIECE as u64 && !source.status.may_have_holes() {
+            self.small(folder, &source)
+        } else {
+            let extents = self.extents(&source)?;
+            let sink = self.sink(folder, &source)?;
+            let large = Arc::new(Large::new(source, sink, extents));
+            self.begin(&large)
+        }
+    }
+
+    fn list_file(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<()> {
+        let status = self.status(folder, name, &path)?;
+        if status.kind != FileType::RegularFile {
+            return Err(changed(&self.job.trees[folder.tree as usize].show(&path), "was replaced by something else"));
+        }
+        if !self.claim(folder.tree, &status, &path) {
+            return Ok(());
+        }
+        let entry = Entry {
+            kind: status.unread(),
+            mode: status.mode,
+            mtime: status.mtime,
+            xattrs: crate::meta::xattrs_of(&folder.source, name)
+                .map_err(|e| self.unreadable(folder.tree, "read the attributes of", &path, e))?,
+            path,
+        };
+        self.found(folder.tree, entry)
+    }
+
+    /// Opens a file; `None` when it is another name of one that was seen.
+    fn open(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<Option<Source>> {
+        let tree = &self.job.trees[folder.tree as usize];
+        if let Some(limiter) = self.job.target().and_then(|t| t.limiter.as_ref()) {
+            limiter.file(self.job.control)?;
+        }
+        // Not blocking: a FIFO put there meanwhile must not stop us.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = openat(&folder.source, name, flags, Mode::empty())
+            .map_err(|e| self.unreadable(folder.tree, "open", &path, e))?;
+        let status = Status::of(&fd).map_err(|e| self.unreadable(folder.tree, "examine", &path, e))?;
+        if status.kind != FileType::RegularFile {
+            return Err(special(&tree.show(&path), status.kind));
+        }
+        if status.size > MAX_FILE {
+            return Err(MoverError::new(
+                FailureKind::Io,
+                format!("`{}` is larger than {MAX_FILE} bytes; divide it", tree.show(&path)),
+            ));
+        }
+        if !self.claim(folder.tree, &status, &path) {
+            return Ok(None);
+        }
+        if matches!(self.job.goal, Goal::Digest { drop_cache: true }) {
+            let _ = fadvise(&fd, 0, None, Advice::DontNeed);
+        }
+        let xattrs = xattrs(&fd).map_err(|e| self.unreadable(folder.tree, "read the attributes of", &path, e))?;
+        let known = match tree.expected.and_then(|m| m.find(&path)) {
+            Some(Entry {
+                kind: EntryKind::File { size, hash, .. },
+                mtime,
+                ..
+            }) if *size == status.size && *mtime == status.mtime => *hash,
+            _ => None,
+        };
+        Ok(Some(Source {
+            tree: folder.tree,
+            path,
+            fd,
+            status,
+            xattrs,
+            known,
+        }))
+    }
+
+    fn extents(&self, source: &Source) -> Result<Box<[(u64, u64)]>> {
+        extents::of(&source.fd, &source.status)
+            .map_err(|e| self.unreadable(source.tree, "find the holes of", &source.path, e))
+    }
+
+    /// The hash of a file that an earlier attempt has copied whole; its attributes are set again.
+    fn all_there(&self, target: &Target, folder: &Folder, source: &Source) -> Result<Option<Hash>> {
+        let (Some(copied), Some(dest)) = (target.copied(source), &folder.dest) else {
+            return Ok(None);
+        };
+        if copied.chunks.len() as u64 != content::chunks(source.status.size) {
+            return Ok(None);
+        }
+        let (_, name) = split(&source.path);
+        let fd = openat(dest, name, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| target.failed("open", &source.path, e))?;
+        target.finish(&fd, &source.path, &source.status, &source.xattrs, true)?;
+        let hashes: Vec<_> = copied.chunks.values().copied().collect();
+        Ok(Some(content::file(&hashes)))
+    }
+
+    /// Opens the destination of a file.
+    pub(crate) fn sink(&mut self, folder: &Folder, source: &Source) -> Result<Sink> {
+        let (Some(target), Some(dest)) = (self.job.target(), &folder.dest) else {
+            return Ok(Sink::Nowhere);
+        };
+        let (_, name) = split(&source.path);
+        let mode = source.status.mode;
+        if let Some(fd) = self.half_done(target, source, dest, name)? {
+            return Ok(Sink::File(fd, true));
+        }
+        // A large file may have to be opened again by a later attempt: its owner must be able to write it.
+        let at_once = source.status.size <= PIECE as u64 && target.mode_at_once(mode, &source.xattrs);
+        let first = if at_once { mode } else { 0o600 };
+        match target.create(dest.as_fd(), name, &source.path, first)? {
+            Created::New(fd) => Ok(Sink::File(fd, !at_once)),
+            Created::Taken => {
+                self.output.taken.push((source.tree, source.path.clone()));
+                Ok(Sink::Nowhere)
+            }
+        }
+    }
+
+    /// What an earlier attempt left of this file: opened if it is a part of the same, removed if not.
+    fn half_done(&self, target: &Target, source: &Source, dest: &OwnedFd, name: &[u8]) -> Result<Option<OwnedFd>> {
+        if !target.earlier.contains_key(&(source.tree, source.path.clone())) {
+            return Ok(None);
+        }
+        if target.copied(source).is_some() {
+            let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let fd = openat(dest, name, flags, Mode::empty());
+            return fd.map(Some).map_err(|e| target.failed("open", &source.path, e));
+        }
+        match rustix::fs::unlinkat(dest, name, rustix::fs::AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(target.failed("remove what an earlier attempt left of", &source.path, errno)),
+        }
+    }
+
+    fn small(&mut self, folder: &Folder, source: &Source) -> Result<()> {
+        let len = source.status.size as usize;
+        let got = read_full(&source.fd, &mut self.buffer[..=len], 0)
+            .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
+        if got != len {
+            let path = self.job.trees[source.tree as usize].show(&source.path);
+            return Err(changed(&path, "changed its length while it was read"));
+        }
+        let skip_hash = source.known.filter(|_| self.trusts_hashes());
+        let chunk = (len > 0).then(|| content::chunk(&self.buffer[..len]));
+        let hash = skip_hash.unwrap_or_else(|| content::file(chunk.as_slice()));
+        self.check_unchanged(source, hash)?;
+        if let (Some(target), Sink::File(fd, set_mode)) = (self.job.target(), self.sink(folder, source)?) {
+            if let Some(limiter) = &target.limiter {
+                limiter.bytes(len as u64, self.job.control)?;
+            }
+            write_full(&fd, &self.buffer[..len], 0).map_err(|e| target.failed("write", &source.path, e))?;
+            target.finish(&fd, &source.path, &source.status, &source.xattrs, set_mode)?;
+            let identity = Identity::from(&source.status);
+            record(&mut self.records, source.tree, &source.path, identity, 0, chunk.as_slice());
+        }
+        self.output.bytes += len as u64;
+        self.job.control.advance(len as u64);
+        self.done(source, hash, Box::default())
+    }
+
+    /// Whether a known hash need not be computed again.
+    pub(crate) fn trusts_hashes(&self) -> bool {
+        self.job.target().is_some_and(|t| t.verify == Verify::None)
+    }
+
+    /// Whether the source is still what it was when it was opened. A changed ctime alone may be a new hard link
+    /// (views are made of them): then the content decides.
+    pub(crate) fn check_unchanged(&mut self, source: &Source, hash: Hash) -> Result<()> {
+        let after = Status::of(&source.fd).map_err(|e| self.unreadable(source.tree, "examine", &source.path, e))?;
+        let before = &source.status;
+        let show = || self.job.trees[source.tree as usize].show(&source.path);
+        if after.links == 0 {
+            return Err(changed(&show(), "vanished while it was read"));
+        }
+        if (after.size, after.mtime) != (before.size, before.mtime) {
+            return Err(changed(&show(), "changed while it was read"));
+        }
+        if after.ctime != before.ctime && self.hash_again(source)? != hash {
+            return Err(changed(&show(), "changed while it was read"));
+        }
+        Ok(())
+    }
+
+    fn hash_again(&mut self, source: &Source) -> Result<Hash> {
+        let mut chunks = Vec::new();
+        for at in 0..content::chunks(source.status.size) {
+            self.job.queue.check(self.job.control)?;
+            let mut hasher = content::ChunkHasher::new();
+            let start = at * content::CHUNK as u64;
+            let len = content::chunk_len(source.status.size, at);
+            for offset in (0..len).step_by(PIECE) {
+                let piece = PIECE.min(len - offset);
+                let got = read_full(&source.fd, &mut self.buffer[..piece], start + offset as u64)
+                    .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
+                hasher.update(&self.buffer[..got]);
+            }
+            chunks.push(hasher.finish());
+        }
+        Ok(content::file(&chunks))
+    }
+
+    /// Records a file that has been read.
+    pub(crate) fn done(&mut self, source: &Source, hash: Hash, extents: Box<[(u64, u64)]>) -> Result<()> {
+        let entry = Entry {
+            path: source.path.clone(),
+            kind: EntryKind::File {
+                size: source.status.size,
+                hash: Some(hash),
+                link_group: 0,
+                extents,
+            },
+            mode: source.status.mode,
+            mtime: source.status.mtime,
+            xattrs: source.xattrs.clone(),
+        };
+        self.found(source.tree, entry)
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(crate) fn read_full(fd: impl AsFd, buffer: &mut [u8], offset: u64) -> std::result::Result<usize, Errno> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match pread(&fd, &mut buffer[got..], offset + got as u64) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(got)
+}
+
+/// Writes all bytes.
+pub(crate) fn write_full(fd: impl AsFd, bytes: &[u8], offset: u64) -> std::result::Result<(), Errno> {
+    let mut put = 0;
+    while put < bytes.len() {
+        match pwrite(&fd, &bytes[put..], offset + put as u64) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(n) => put += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

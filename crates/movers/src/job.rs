@@ -1,0 +1,126 @@
+//! One operation on trees: what its threads share, and what they bring back.
+
+use crate::content::PIECE;
+use crate::error::Result;
+use crate::large::Large;
+use crate::queue::{Queue, lock};
+use crate::scan::{Folder, Task, Worker};
+use crate::target::Target;
+use crate::tree::{Origin, Tree};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use tarn_base::manifest::Entry;
+use tarn_ports::Control;
+
+/// What is done with the files of a tree.
+pub(crate) enum Goal {
+    /// They are listed.
+    List,
+    /// They are read; with `drop_cache` from the device, if they have reached it.
+    Digest {
+        /// Whether cached pages are dropped before.
+        drop_cache: bool,
+    },
+    /// They are copied.
+    Copy(Box<Target>),
+}
+
+/// An operation.
+pub(crate) struct Job<'a> {
+    pub(crate) trees: &'a [Tree<'a>],
+    pub(crate) goal: Goal,
+    pub(crate) control: &'a Control,
+    pub(crate) threads: usize,
+    pub(crate) queue: Queue<Task, Large>,
+    /// The first path of every file with several links: by tree, device and inode.
+    pub(crate) firsts: Mutex<HashMap<(u32, u64, u64), Box<[u8]>>>,
+    /// Entries found, to keep within the bound.
+    pub(crate) entries: AtomicU64,
+}
+
+/// What a thread found.
+#[derive(Default)]
+pub(crate) struct Output {
+    /// Entries by tree.
+    pub(crate) found: Vec<(u32, Entry)>,
+    /// Further names of files: (tree, path, first path).
+    pub(crate) linked: Vec<(u32, Box<[u8]>, Box<[u8]>)>,
+    /// Symbolic links whose targets can only be judged with the whole tree: (tree, path, target).
+    pub(crate) undecided: Vec<(u32, Box<[u8]>, Box<[u8]>)>,
+    /// Folders and their modification times when they were listed.
+    pub(crate) folders: Vec<(u32, Box<[u8]>, i64)>,
+    /// Entries that were not made because something of that name was there: (tree, path).
+    pub(crate) taken: Vec<(u32, Box<[u8]>)>,
+    pub(crate) bytes: u64,
+    pub(crate) resumed: u64,
+}
+
+impl Output {
+    fn absorb(&mut self, mut other: Self) {
+        self.found.append(&mut other.found);
+        self.linked.append(&mut other.linked);
+        self.undecided.append(&mut other.undecided);
+        self.folders.append(&mut other.folders);
+        self.taken.append(&mut other.taken);
+        self.bytes += other.bytes;
+        self.resumed += other.resumed;
+    }
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(trees: &'a [Tree<'a>], goal: Goal, control: &'a Control, threads: usize) -> Self {
+        Self {
+            trees,
+            goal,
+            control,
+            threads,
+            queue: Queue::new(Vec::new()),
+            firsts: Mutex::default(),
+            entries: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs to the end on all threads, this one among them.
+    pub(crate) fn run(self) -> Result<(Output, Goal)> {
+        for (at, tree) in self.trees.iter().enumerate().rev() {
+            let tree_at = at as u32;
+            match &tree.origin {
+                Origin::Folder(_) => self.queue.push(Task::Folder(tree_at, tree.prefix.clone())),
+                Origin::Single { .. } => self.queue.push(Task::Single(tree_at)),
+            }
+        }
+        let all = Mutex::new(Output::default());
+        let work = || {
+            let mut worker = Worker::new(&self);
+            self.queue.work(self.control, |work| worker.perform(work));
+            lock(&all).absorb(worker.output);
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.threads {
+                // Where no more threads can be had, fewer do it.
+                let _ = std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        self.queue.outcome()?;
+        let all = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Ok((all, self.goal))
+    }
+
+    /// The destination, when there is one.
+    pub(crate) fn target(&self) -> Option<&Target> {
+        match &self.goal {
+            Goal::Copy(target) => Some(target),
+            _ => None,
+        }
+    }
+}
+
+/// A thread's buffer: one byte more than a piece, so that a small file that grows is noticed.
+pub(crate) fn buffer() -> Vec<u8> {
+    vec![0; PIECE + 1]
+}
+
+/// A folder that stays open while its files are worked on.
+pub(crate) type OpenFolder = std::sync::Arc<Folder>;

@@ -1,0 +1,235 @@
+//! Files of more than a piece, or with holes: copied chunk by chunk, by several threads when they have nothing else.
+
+use crate::content::{self, CHUNK, ChunkHash, ChunkHasher, PIECE, ZEROS};
+use crate::error::{Result, changed};
+use crate::extents;
+use crate::file::{Sink, Source, read_full, write_full};
+use crate::progress::{Identity, record};
+use crate::queue::lock;
+use crate::scan::Worker;
+use crate::target::Target;
+use rustix::fs::{copy_file_range, ftruncate, ioctl_ficlone};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use tarn_base::part::Verify;
+
+/// Chunks that a thread takes at once: long enough to keep a device's read-ahead going.
+const GRAIN: u64 = 8;
+
+/// A file that is being copied.
+pub(crate) struct Large {
+    source: Source,
+    sink: Sink,
+    extents: Box<[(u64, u64)]>,
+    hashes: Mutex<Vec<ChunkHash>>,
+    /// The first chunk that no thread has taken.
+    next: AtomicU64,
+    /// Chunks that are finished.
+    finished: AtomicU64,
+}
+
+impl Large {
+    pub(crate) fn new(source: Source, sink: Sink, extents: Box<[(u64, u64)]>) -> Self {
+        let chunks = content::chunks(source.status.size);
+        Self {
+            hashes: Mutex::new(vec![0; chunks as usize]),
+            source,
+            sink,
+            extents,
+            next: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+        }
+    }
+
+    fn chunks(&self) -> u64 {
+        content::chunks(self.source.status.size)
+    }
+}
+
+impl Worker<'_> {
+    /// Copies a file that this thread found, with the help of those that have nothing else to do.
+    pub(crate) fn begin(&mut self, large: &Arc<Large>) -> Result<()> {
+        if let (Some(target), Sink::File(fd, set_mode)) = (self.job.target(), &large.sink) {
+            let path = &large.source.path;
+            ftruncate(fd, large.source.status.size).map_err(|e| target.failed("size", path, e))?;
+            if let Some(hash) = large.source.known.filter(|_| self.reflink(target, large)) {
+                target.finish(fd, path, &large.source.status, &large.source.xattrs, *set_mode)?;
+                self.job.control.advance(large.source.status.size);
+                self.check_unchanged(&large.source, hash)?;
+                return self.done(&large.source, hash, large.extents.clone());
+            }
+        }
+        let shared = self.job.threads > 1 && large.chunks() > 2 * GRAIN;
+        if shared {
+            self.job.queue.share(large);
+        }
+        self.share(large)
+    }
+
+    /// Shares blocks with the source instead of copying, where the file system can. Only a file whose hash is
+    /// known and which has not changed since: nothing is read. Not under a limit, which plays a slow store.
+    fn reflink(&self, target: &Target, large: &Large) -> bool {
+        let no_reflink = &self.job.trees[large.source.tree as usize].no_reflink;
+        let Sink::File(fd, _) = &large.sink else { return false };
+        if target.verify > Verify::Copy || target.limiter.is_some() || no_reflink.load(Ordering::Relaxed) {
+            return false;
+        }
+        let cloned = ioctl_ficlone(fd, &large.source.fd).is_ok();
+        if !cloned {
+            no_reflink.store(true, Ordering::Relaxed);
+        }
+        cloned
+    }
+
+    /// Copies chunks of a file until none is left to begin.
+    pub(crate) fn share(&mut self, large: &Arc<Large>) -> Result<()> {
+        let all = large.chunks();
+        loop {
+            let first = large.next.fetch_add(GRAIN, Ordering::Relaxed);
+            if first >= all {
+                self.job.queue.exhausted(large);
+                return Ok(());
+            }
+            let last = all.min(first + GRAIN);
+            let hashes = (first..last)
+                .map(|at| self.chunk(large, at))
+                .collect::<Result<Vec<_>>>()?;
+            lock(&large.hashes)[first as usize..last as usize].copy_from_slice(&hashes);
+            if let (Some(target), Sink::File(fd, _)) = (self.job.target(), &large.sink) {
+                if !self.copies_unread(large) {
+                    let identity = Identity::from(&large.source.status);
+                    record(&mut self.records, large.source.tree, &large.source.path, identity, first, &hashes);
+                }
+                if target.sync {
+                    let start = first * CHUNK as u64;
+                    // Only a head start: the sync at the end is what counts.
+                    let _ = tarn_sys::writeback::start(fd, start, (last - first) * CHUNK as u64);
+                }
+                self.flush()?;
+            }
+            if large.finished.fetch_add(last - first, Ordering::AcqRel) + (last - first) == all {
+                return self.complete(large);
+            }
+        }
+    }
+
+    fn complete(&mut self, large: &Arc<Large>) -> Result<()> {
+        self.job.queue.exhausted(large);
+        let source = &large.source;
+        let skip_hash = source.known.filter(|_| self.trusts_hashes());
+        let hash = skip_hash.unwrap_or_else(|| content::file(&lock(&large.hashes)));
+        self.check_unchanged(source, hash)?;
+        if let (Some(target), Sink::File(fd, set_mode)) = (self.job.target(), &large.sink) {
+            target.finish(fd, &source.path, &source.status, &source.xattrs, *set_mode)?;
+        }
+        self.done(source, hash, large.extents.clone())
+    }
+
+    /// Copies one chunk and returns its hash (0 where a known hash is trusted and nothing is hashed).
+    fn chunk(&mut self, large: &Large, at: u64) -> Result<ChunkHash> {
+        self.job.queue.check(self.job.control)?;
+        let size = large.source.status.size;
+        let (start, len) = (at * CHUNK as u64, content::chunk_len(size, at));
+        if let Some(hash) = self.chunk_there(large, at) {
+            self.output.resumed += len as u64;
+            self.job.control.advance(len as u64);
+            return Ok(hash);
+        }
+        if let Some(limiter) = self.job.target().and_then(|t| t.limiter.as_ref()) {
+            let data = extents::pieces(&large.extents, start, len as u64);
+            let bytes = data.iter().filter(|p| p.0).map(|p| p.2).sum();
+            limiter.bytes(bytes, self.job.control)?;
+        }
+        let hash = match &large.sink {
+            Sink::File(..) if self.copies_unread(large) => {
+                self.chunk_by_kernel(large, start, len)?;
+                0
+            }
+            _ => self.chunk_by_pieces(large, start, len)?,
+        };
+        self.output.bytes += len as u64;
+        self.job.control.advance(len as u64);
+        Ok(hash)
+    }
+
+    /// Whether the content is moved without being looked at: its hash is known and trusted.
+    fn copies_unread(&self, large: &Large) -> bool {
+        self.trusts_hashes() && large.source.known.is_some()
+    }
+
+    /// The hash of a chunk that an earlier attempt has copied.
+    fn chunk_there(&self, large: &Large, at: u64) -> Option<ChunkHash> {
+        let copied = self.job.target()?.copied(&large.source)?;
+        let ours = matches!(large.sink, Sink::File(..));
+        copied.chunks.get(&at).copied().filter(|_| ours)
+    }
+
+    fn chunk_by_pieces(&mut self, large: &Large, start: u64, len: usize) -> Result<ChunkHash> {
+        let pieces = extents::pieces(&large.extents, start, len as u64);
+        if let [(false, ..)] = pieces[..] {
+            return Ok(content::zeros(len));
+        }
+        let mut hasher = ChunkHasher::new();
+        for (is_data, mut offset, mut left) in pieces {
+            while left > 0 {
+                let n = left.min(PIECE as u64) as usize;
+                if is_data {
+                    self.read_piece(large, offset, n)?;
+                    hasher.update(&self.buffer[..n]);
+                    self.write_piece(large, offset, n)?;
+                } else {
+                    hasher.update(&ZEROS[..n]);
+                }
+                offset += n as u64;
+                left -= n as u64;
+            }
+        }
+        Ok(hasher.finish())
+    }
+
+    fn read_piece(&mut self, large: &Large, offset: u64, n: usize) -> Result<()> {
+        let source = &large.source;
+        let got = read_full(&source.fd, &mut self.buffer[..n], offset)
+            .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
+        if got == n {
+            return Ok(());
+        }
+        let path = self.job.trees[source.tree as usize].show(&source.path);
+        Err(changed(&path, "became shorter while it was read"))
+    }
+
+    fn write_piece(&self, large: &Large, offset: u64, n: usize) -> Result<()> {
+        let (Some(target), Sink::File(fd, _)) = (self.job.target(), &large.sink) else {
+            return Ok(());
+        };
+        write_full(fd, &self.buffer[..n], offset).map_err(|e| target.failed("write", &large.source.path, e))
+    }
+
+    /// Copies a chunk without hashing it, inside the kernel where it can.
+    fn chunk_by_kernel(&mut self, large: &Large, start: u64, len: usize) -> Result<()> {
+        let (Some(target), Sink::File(fd, _)) = (self.job.target(), &large.sink) else {
+            return Ok(());
+        };
+        for (is_data, offset, left) in extents::pieces(&large.extents, start, len as u64) {
+            let (mut from, mut to, end) = (offset, offset, offset + left);
+            while is_data && from < end {
+                match copy_file_range(&large.source.fd, Some(&mut from), fd, Some(&mut to), (end - from) as usize) {
+                    Ok(0) => {
+                        let path = self.job.trees[large.source.tree as usize].show(&large.source.path);
+                        return Err(changed(&path, "became shorter while it was read"));
+                    }
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                        let n = (end - from).min(PIECE as u64) as usize;
+                        self.read_piece(large, from, n)?;
+                        self.write_piece(large, from, n)?;
+                        (from, to) = (from + n as u64, to + n as u64);
+                    }
+                    Err(errno) => return Err(target.failed("copy into", &large.source.path, errno)),
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,281 @@
+//! Walking a tree: folders are listed, their files given out in batches.
+
+use crate::beneath::split;
+use crate::error::{Result, Side, failed};
+use crate::job::{Goal, Job, OpenFolder, Output, buffer};
+use crate::large::Large;
+use crate::links;
+use crate::meta::{LINK_MODE, Status, times, xattrs};
+use crate::queue::{Work, lock};
+use crate::tree::{Origin, child, special};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, RawDir, readlinkat, statat, symlinkat, utimensat};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tarn_base::bounds::MAX_ENTRIES;
+use tarn_base::event::FailureKind;
+use tarn_base::manifest::{Entry, EntryKind};
+use tarn_ports::MoverError;
+
+/// Files given out at once: enough that the queue's lock does not matter, few enough that threads finish together.
+const BATCH: usize = 64;
+/// Bytes for one listing call: some 1,000 names.
+const LISTING: usize = 32 << 10;
+
+/// Something for a thread to do.
+pub(crate) enum Task {
+    /// List a folder of a tree (its path in the result).
+    Folder(u32, Box<[u8]>),
+    /// Do these files of a folder.
+    Files(OpenFolder, Vec<Box<[u8]>>),
+    /// Do a tree that is one file or link.
+    Single(u32),
+}
+
+/// An open folder.
+pub(crate) struct Folder {
+    pub(crate) tree: u32,
+    /// Its path in the result.
+    pub(crate) path: Box<[u8]>,
+    pub(crate) source: OwnedFd,
+    /// The same folder in the destination.
+    pub(crate) dest: Option<OwnedFd>,
+}
+
+/// A thread of a job.
+pub(crate) struct Worker<'a> {
+    pub(crate) job: &'a Job<'a>,
+    pub(crate) buffer: Vec<u8>,
+    /// Progress records not written yet.
+    pub(crate) records: Vec<u8>,
+    pub(crate) output: Output,
+}
+
+impl<'a> Worker<'a> {
+    pub(crate) fn new(job: &'a Job<'a>) -> Self {
+        Self {
+            job,
+            buffer: buffer(),
+            records: Vec::new(),
+            output: Output::default(),
+        }
+    }
+
+    pub(crate) fn perform(&mut self, work: Work<Task, Large>) -> Result<()> {
+        match work {
+            Work::Task(Task::Folder(tree, path)) => self.folder(tree, path)?,
+            Work::Task(Task::Files(folder, names)) => {
+                for name in names {
+                    self.job.queue.check(self.job.control)?;
+                    let path = child(&self.job.trees[folder.tree as usize], &folder.path, &name)?;
+                    self.file(&folder, &name, path)?;
+                }
+            }
+            Work::Task(Task::Single(tree)) => self.single(tree)?,
+            Work::Share(large) => self.share(&large)?,
+        }
+        self.flush()
+    }
+
+    /// Writes the progress records.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if let (Some(target), false) = (self.job.target(), self.records.is_empty()) {
+            target.progress.append(&self.records)?;
+        }
+        self.records.clear();
+        Ok(())
+    }
+
+    pub(crate) fn found(&mut self, tree: u32, entry: Entry) -> Result<()> {
+        if self.job.entries.fetch_add(1, Ordering::Relaxed) >= MAX_ENTRIES as u64 {
+            let path = crate::error::show_path(&self.job.trees[tree as usize].path);
+            return Err(MoverError::new(
+                FailureKind::Io,
+                format!("`{path}` holds more than {MAX_ENTRIES} entries; pack small files together"),
+            ));
+        }
+        self.output.found.push((tree, entry));
+        Ok(())
+    }
+
+    /// An error of reading a path of a tree.
+    pub(crate) fn unreadable(&self, tree: u32, doing: &str, path: &[u8], errno: Errno) -> MoverError {
+        failed(Side::Source, doing, &self.job.trees[tree as usize].show(path), errno)
+    }
+
+    fn folder(&mut self, at: u32, path: Box<[u8]>) -> Result<()> {
+        let tree = &self.job.trees[at as usize];
+        let Origin::Folder(root) = &tree.origin else {
+            return Ok(());
+        };
+        let source = root
+            .folder(tree.relative(&path))
+            .map_err(|e| self.unreadable(at, "open the folder", &path, e))?;
+        let status = Status::of(&source).map_err(|e| self.unreadable(at, "examine", &path, e))?;
+        if !path.is_empty() {
+            let xattrs = xattrs(&source).map_err(|e| self.unreadable(at, "read the attributes of", &path, e))?;
+            let entry = Entry {
+                path: path.clone(),
+                kind: EntryKind::Directory,
+                mode: status.mode,
+                mtime: status.mtime,
+                xattrs,
+            };
+            self.found(at, entry)?;
+        }
+        self.output.folders.push((at, path.clone(), status.mtime));
+        let dest = match self.job.target() {
+            None => None,
+            Some(target) => {
+                if *path == *tree.prefix && !path.is_empty() {
+                    target.make_folder(target.root.as_fd(), &path, &path)?;
+                }
+                let fd = target.root.folder(&path);
+                Some(fd.map_err(|e| target.failed("open the folder", &path, e))?)
+            }
+        };
+        let folder = Arc::new(Folder {
+            tree: at,
+            path,
+            source,
+            dest,
+        });
+        self.listing(&folder)
+    }
+
+    fn listing(&mut self, folder: &OpenFolder) -> Result<()> {
+        let tree = &self.job.trees[folder.tree as usize];
+        let mut space = vec![MaybeUninit::uninit(); LISTING];
+        let mut names = RawDir::new(folder.source.as_fd(), &mut space);
+        let mut batch: Vec<Box<[u8]>> = Vec::new();
+        while let Some(next) = names.next() {
+            let next = next.map_err(|e| self.unreadable(folder.tree, "list", &folder.path, e))?;
+            let name = next.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let path = child(tree, &folder.path, name)?;
+            if !tree.wants(&path) {
+                continue;
+            }
+            match self.kind(folder, name, &path, next.file_type())? {
+                FileType::RegularFile => {
+                    batch.push(name.into());
+                    if batch.len() == BATCH {
+                        let task = Task::Files(Arc::clone(folder), std::mem::take(&mut batch));
+                        self.job.queue.push(task);
+                    }
+                }
+                FileType::Directory => self.subfolder(folder, name, path)?,
+                FileType::Symlink => self.symlink(folder, name, path)?,
+                other => return Err(special(&tree.show(&path), other)),
+            }
+        }
+        if !batch.is_empty() {
+            self.job.queue.push(Task::Files(Arc::clone(folder), batch));
+        }
+        Ok(())
+    }
+
+    fn kind(&self, folder: &Folder, name: &[u8], path: &[u8], listed: FileType) -> Result<FileType> {
+        if listed != FileType::Unknown {
+            return Ok(listed);
+        }
+        self.status(folder, name, path).map(|s| s.kind)
+    }
+
+    pub(crate) fn status(&self, folder: &Folder, name: &[u8], path: &[u8]) -> Result<Status> {
+        let status = statat(&folder.source, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+        status.map_err(|e| self.unreadable(folder.tree, "examine", path, e))
+    }
+
+    fn subfolder(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<()> {
+        if let (Some(target), Some(dest)) = (self.job.target(), &folder.dest) {
+            target.make_folder(dest.as_fd(), name, &path)?;
+        }
+        self.job.queue.push(Task::Folder(folder.tree, path));
+        Ok(())
+    }
+
+    pub(crate) fn symlink(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<()> {
+        let status = self.status(folder, name, &path)?;
+        let target = readlinkat(&folder.source, name, Vec::new())
+            .map_err(|e| self.unreadable(folder.tree, "read the link", &path, e))?;
+        let target: Box<[u8]> = target.into_bytes().into();
+        if links::check(&path, &target)? {
+            self.output.undecided.push((folder.tree, path.clone(), target.clone()));
+        }
+        if let (Some(to), Some(dest)) = (self.job.target(), &folder.dest) {
+            let (_, dest_name) = split(&path);
+            match symlinkat(&*target, dest, dest_name) {
+                Ok(()) => utimensat(dest, dest_name, &times(status.mtime), AtFlags::SYMLINK_NOFOLLOW)
+                    .map_err(|e| to.failed("set the time of", &path, e))?,
+                // Another tree has something of that name: compared at the end.
+                Err(Errno::EXIST) => self.output.taken.push((folder.tree, path.clone())),
+                Err(errno) => return Err(to.failed("create the link", &path, errno)),
+            }
+        }
+        let entry = Entry {
+            path,
+            kind: EntryKind::Symlink(target),
+            mode: LINK_MODE,
+            mtime: status.mtime,
+            xattrs: Box::default(),
+        };
+        self.found(folder.tree, entry)
+    }
+
+    fn single(&mut self, at: u32) -> Result<()> {
+        let tree = &self.job.trees[at as usize];
+        let Origin::Single { holder, name } = &tree.origin else {
+            return Ok(());
+        };
+        if !tree.wants(&tree.prefix) {
+            return Ok(());
+        }
+        let source = holder
+            .folder(b"")
+            .map_err(|e| self.unreadable(at, "open the folder of", &tree.prefix, e))?;
+        let dest = match self.job.target() {
+            None => None,
+            Some(target) => Some(target.root.folder(b"").map_err(|e| target.failed("open", b"", e))?),
+        };
+        let folder = Arc::new(Folder {
+            tree: at,
+            path: Box::default(),
+            source,
+            dest,
+        });
+        let status = self.status(&folder, name, &tree.prefix)?;
+        match status.kind {
+            FileType::RegularFile => self.file(&folder, name, tree.prefix.clone()),
+            FileType::Symlink => self.symlink(&folder, name, tree.prefix.clone()),
+            _ => Err(crate::error::changed(&tree.show(&tree.prefix), "was replaced by something else")),
+        }
+    }
+
+    /// Remembers the first name of a file with several links. `false`: it has been seen, under `first`.
+    pub(crate) fn claim(&mut self, tree: u32, status: &Status, path: &[u8]) -> bool {
+        if status.links < 2 {
+            return true;
+        }
+        let mut firsts = lock(&self.job.firsts);
+        match firsts.get(&(tree, status.device, status.inode)) {
+            Some(first) => {
+                self.output.linked.push((tree, path.into(), first.clone()));
+                false
+            }
+            None => {
+                firsts.insert((tree, status.device, status.inode), path.into());
+                true
+            }
+        }
+    }
+
+    /// Whether files are only listed.
+    pub(crate) fn lists(&self) -> bool {
+        matches!(self.job.goal, Goal::List)
+    }
+}

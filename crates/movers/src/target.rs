@@ -1,0 +1,178 @@
+//! The destination of a copy: the staging folder that grows, and what its file system can hold.
+
+use crate::beneath::Root;
+use crate::error::{Result, Side, failed, show_in, show_path};
+use crate::meta::{Status, set_mode_and_time, set_xattrs};
+use crate::file::Source;
+use crate::progress::{Copied, Earlier, Identity, Progress};
+use crate::throttle::Limiter;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, fstatvfs, mkdirat, openat, statat, unlinkat};
+use rustix::io::Errno;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tarn_base::event::FailureKind;
+use tarn_base::manifest::Xattr;
+use tarn_base::part::Verify;
+use tarn_ports::MoverError;
+
+/// The permissions of a folder while it is being filled: its own are set at the end.
+const FILLING: Mode = Mode::RWXU;
+/// The name of the file that probes the staging folder; removed at once.
+const PROBE: &str = ".tarn-probe";
+
+/// The destination.
+pub(crate) struct Target {
+    /// The staging folder.
+    pub(crate) root: Root,
+    /// The permission bits that creation really gives: what the umask or a default ACL leaves.
+    granted: u32,
+    pub(crate) verify: Verify,
+    /// Whether it will be synced.
+    pub(crate) sync: bool,
+    pub(crate) limiter: Option<Arc<Limiter>>,
+    pub(crate) progress: Progress,
+    /// What an earlier attempt left, proven intact.
+    pub(crate) earlier: Earlier,
+    /// Bytes that the whole copy needs, as far as known, for the message when they do not fit.
+    pub(crate) wanted: AtomicU64,
+    /// Whether extended attributes were lost.
+    pub(crate) lost_xattrs: AtomicBool,
+    /// Whether something unexpected stood where an entry was to be made: another source's, or a leftover.
+    pub(crate) clash: AtomicBool,
+}
+
+/// A file of the destination, not finished yet.
+pub(crate) enum Created {
+    /// Ours to fill.
+    New(OwnedFd),
+    /// Another tree has put something there.
+    Taken,
+}
+
+impl Target {
+    pub(crate) fn new(
+        staging: &Path,
+        verify: Verify,
+        sync: bool,
+        limiter: Option<Arc<Limiter>>,
+        earlier: Earlier,
+    ) -> Result<Self> {
+        let root = Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
+        let granted = granted(&root).map_err(|e| failed(Side::Dest, "create files in", &show_path(staging), e))?;
+        Ok(Self {
+            root,
+            granted,
+            verify,
+            sync: sync || verify == Verify::Readback,
+            limiter,
+            progress: Progress::open(staging)?,
+            earlier,
+            wanted: AtomicU64::new(0),
+            lost_xattrs: AtomicBool::new(false),
+            clash: AtomicBool::new(false),
+        })
+    }
+
+    /// A path of the destination, for a message.
+    pub(crate) fn show(&self, path: &[u8]) -> String {
+        show_in(&self.root.path, path)
+    }
+
+    /// An error of writing `path`; a full disk is told with its figures.
+    pub(crate) fn failed(&self, doing: &str, path: &[u8], errno: Errno) -> MoverError {
+        if !matches!(errno, Errno::NOSPC | Errno::DQUOT) {
+            return failed(Side::Dest, doing, &self.show(path), errno);
+        }
+        let free = fstatvfs(&self.root).map_or(0, |s| s.f_bavail.saturating_mul(s.f_frsize));
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        let why = match errno {
+            Errno::DQUOT => "the quota is used up",
+            _ => "the file system is full",
+        };
+        MoverError::new(
+            FailureKind::NoSpace,
+            format!(
+                "no room for `{}`: {why}; the copy needs {wanted} bytes so far, {free} bytes are free in `{}`; free space there or choose another tier",
+                self.show(path),
+                show_path(&self.root.path)
+            ),
+        )
+    }
+
+    /// What an earlier attempt copied of this very file.
+    pub(crate) fn copied(&self, source: &Source) -> Option<&Copied> {
+        if self.earlier.is_empty() {
+            return None;
+        }
+        let copied = self.earlier.get(&(source.tree, source.path.clone()))?;
+        (copied.identity == Identity::from(&source.status)).then_some(copied)
+    }
+
+    /// Makes a folder; one that is there already (from another tree, or an earlier attempt) is as good.
+    pub(crate) fn make_folder(&self, holder: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
+        match mkdirat(holder, name, FILLING) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => {
+                let there = statat(holder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+                let there = there.map_err(|e| self.failed("examine", path, e))?;
+                if there.kind == rustix::fs::FileType::Directory {
+                    return Ok(());
+                }
+                self.clash.store(true, Ordering::Relaxed);
+                Err(MoverError::new(
+                    FailureKind::Conflict,
+                    format!(
+                        "`{}` is a folder in one source and something else in another; make the steps write different names",
+                        crate::error::show(path)
+                    ),
+                ))
+            }
+            Err(errno) => Err(self.failed("create the folder", path, errno)),
+        }
+    }
+
+    /// Creates a file. When its final mode cannot be given at once, `set_mode` of [`Target::finish`] is needed.
+    pub(crate) fn create(&self, holder: BorrowedFd<'_>, name: &[u8], path: &[u8], mode: u32) -> Result<Created> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(holder, name, flags, Mode::from_raw_mode(mode as _)) {
+            Ok(fd) => Ok(Created::New(fd)),
+            Err(Errno::EXIST) => Ok(Created::Taken),
+            Err(errno) => Err(self.failed("create", path, errno)),
+        }
+    }
+
+    /// Whether a file can be created with its final mode: nothing masks it, writing does not clear it, and no
+    /// attribute must be set on a file that its owner may not write.
+    pub(crate) fn mode_at_once(&self, mode: u32, xattrs: &[Xattr]) -> bool {
+        mode & !self.granted == 0 && mode & 0o7000 == 0 && xattrs.is_empty()
+    }
+
+    /// Sets what comes after the content: attributes, mode, time.
+    pub(crate) fn finish(&self, fd: impl AsFd, path: &[u8], meta: &Status, xattrs: &[Xattr], set_mode: bool) -> Result<()> {
+        let error = |e| self.failed("set the attributes of", path, e);
+        if !xattrs.is_empty() && !set_xattrs(&fd, xattrs).map_err(error)? {
+            self.lost_xattrs.store(true, Ordering::Relaxed);
+        }
+        set_mode_and_time(&fd, set_mode.then_some(meta.mode), meta.mtime).map_err(error)?;
+        if self.sync && meta.size > 0 {
+            // Only a head start: the sync at the end is what counts, and it reports errors.
+            let _ = tarn_sys::writeback::start(&fd, 0, 0);
+        }
+        Ok(())
+    }
+}
+
+/// The permission bits that a new file really gets of `0o777`.
+fn granted(root: &Root) -> std::result::Result<u32, Errno> {
+    match unlinkat(root, PROBE, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat(root, PROBE, flags, Mode::from_raw_mode(0o777))?;
+    let status = Status::of(&fd);
+    unlinkat(root, PROBE, AtFlags::empty())?;
+    Ok(status?.mode & 0o777)
+}

@@ -1,0 +1,102 @@
+//! How many instances are in which state, those included that nothing was decided about yet.
+
+use super::Counts;
+use crate::trace::Trace;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_base::history::InstanceState;
+use tarn_base::id::{DataId, StepId};
+use tarn_base::part::PartClass;
+use tarn_base::pattern::EntryPattern;
+use tarn_base::workflow::Foreach;
+
+pub(super) fn counts(trace: &Trace) -> Counts {
+    let mut counts = Counts::default();
+    let mut known = 0u64;
+    for instance in trace.history.instances.values() {
+        known += 1;
+        *match instance.state {
+            InstanceState::Waiting => &mut counts.waiting,
+            InstanceState::Assigned => &mut counts.staging,
+            InstanceState::Running => &mut counts.running,
+            InstanceState::Committed => &mut counts.committed,
+            InstanceState::Reused => &mut counts.reused,
+            InstanceState::Skipped => &mut counts.skipped,
+            InstanceState::Failed => &mut counts.failed,
+        } += 1;
+    }
+    let mut expected = 0u64;
+    for (at, wanted) in (0..).zip(expected_instances(trace)) {
+        let seen = trace.history.instances_of(StepId(at)).count() as u64;
+        counts.unexpanded_steps += u64::from(wanted.is_none());
+        expected += wanted.unwrap_or(0).max(seen);
+    }
+    counts.waiting += expected.saturating_sub(known);
+    counts
+}
+
+/// How many instances each step has; `None` while the data that it runs over is not complete. A step runs over
+/// the data of at most one other, so that the steps before it form a chain: it is walked, not recursed into.
+fn expected_instances(trace: &Trace) -> Vec<Option<u64>> {
+    let steps = &trace.start.workflow.steps;
+    let mut producers = BTreeMap::new();
+    for (at, step) in steps.iter().enumerate() {
+        let made = step.uses.iter().filter_map(|u| Some((u.data, u.makes?)));
+        producers.extend(made.map(|version| (version, at)));
+    }
+    let before = |at: usize| match &steps[at].foreach {
+        Some(Foreach::Entries { data, version, .. }) => producers.get(&(*data, *version)).copied(),
+        _ => None,
+    };
+    let mut visited = vec![false; steps.len()];
+    let mut expected = vec![None; steps.len()];
+    for at in 0..steps.len() {
+        let mut chain = Vec::new();
+        let mut next = Some(at);
+        while let Some(step) = next.filter(|s| !std::mem::replace(&mut visited[*s], true)) {
+            chain.push(step);
+            next = before(step);
+        }
+        for step in chain.into_iter().rev() {
+            expected[step] = match &steps[step].foreach {
+                None => Some(1),
+                Some(Foreach::Values(values)) => Some(values.len() as u64),
+                Some(Foreach::Entries {
+                    data,
+                    version,
+                    pattern,
+                    ..
+                }) => is_complete(trace, *data, *version, before(step), &expected)
+                    .then(|| entries(trace, *data, *version, pattern)),
+            };
+        }
+    }
+    expected
+}
+
+/// Whether all parts of a version are known: it was listed, or everything that makes it has ended.
+fn is_complete(
+    trace: &Trace,
+    data: DataId,
+    version: u32,
+    producer: Option<usize>,
+    expected: &[Option<u64>],
+) -> bool {
+    let Some(producer) = producer else {
+        return trace.history.parts_of(data, version).next().is_some();
+    };
+    let instances = trace.history.instances_of(StepId(producer as u32));
+    let made = instances.filter(|(_, i)| i.state.is_done()).count() as u64;
+    expected[producer].is_some_and(|wanted| made >= wanted)
+}
+
+fn entries(trace: &Trace, data: DataId, version: u32, pattern: &EntryPattern) -> u64 {
+    let parts = trace.history.parts_of(data, version);
+    let names: BTreeSet<&str> = parts
+        .filter_map(|(_, info)| match &info.class {
+            PartClass::Entry(name) if pattern.matches(name) => Some(name.as_str()),
+            _ => None,
+        })
+        .collect();
+    names.len() as u64
+}
+
