@@ -1,6 +1,5 @@
 //! Why the engine did something. Every answer of `tarn why` is one of these, as logged.
 
-use crate::cluster::Cluster;
 use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
 use crate::units::{Bytes, Elapsed, Nanos};
 use crate::workflow::Workflow;
@@ -170,46 +169,26 @@ impl Reason {
     /// The reason as a sentence, with the workflow's names.
     pub fn explain(&self, workflow: &Workflow, nodes: &[String]) -> String {
         let node = |n: NodeId| nodes.get(n.at()).cloned().unwrap_or_else(|| n.to_string());
-        self.sentence(workflow, &node, &|s| {
-            format!("{} of {}", s.tier, node(s.node))
-        })
-    }
-
-    /// The reason as a sentence, with the names of the workflow, of the nodes and of their tiers.
-    pub fn explain_on(&self, workflow: &Workflow, cluster: &Cluster) -> String {
-        let node = |n: NodeId| {
-            cluster
-                .nodes
-                .get(n.at())
-                .map_or_else(|| n.to_string(), |n| n.name.clone())
-        };
-        let tier = |s: Spot| {
-            let tiers = cluster.nodes.get(s.node.at()).map(|n| &n.tiers);
-            let name = tiers
-                .and_then(|t| t.get(s.tier.at()))
-                .map(|t| t.name.clone());
-            format!(
-                "{} of {}",
-                name.unwrap_or_else(|| s.tier.to_string()),
-                node(s.node)
-            )
-        };
-        self.sentence(workflow, &node, &tier)
-    }
-
-    fn sentence(
-        &self,
-        workflow: &Workflow,
-        node_name: &dyn Fn(NodeId) -> String,
-        tier_name: &dyn Fn(Spot) -> String,
-    ) -> String {
-        let node = |n: &NodeId| node_name(*n);
-        let tier = |s: &Spot| tier_name(*s);
-        let inst = |i: &InstanceId| match workflow.steps.get(i.step.at()) {
+        let tier = |s: Spot| format!("{} of {}", s.tier, node(s.node));
+        let instance = |i: InstanceId| match workflow.steps.get(i.step.at()) {
             Some(step) if step.foreach.is_some() => format!("{}[{}]", step.name, i.index),
             Some(step) => step.name.clone(),
             None => i.to_string(),
         };
+        self.explain_with(workflow, &node, &tier, &instance)
+    }
+
+    /// The reason as a sentence, for who knows better names of nodes, tiers and instances.
+    pub fn explain_with(
+        &self,
+        workflow: &Workflow,
+        node: &dyn Fn(NodeId) -> String,
+        tier: &dyn Fn(Spot) -> String,
+        instance: &dyn Fn(InstanceId) -> String,
+    ) -> String {
+        let inst = |i: &InstanceId| instance(*i);
+        let tier = |s: &Spot| tier(*s);
+        let node = |n: &NodeId| node(*n);
         let room = |s: &Spot, want: &u64, free: &u64| {
             format!(
                 "{} wanted on {}, {} free",

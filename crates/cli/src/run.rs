@@ -12,7 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tarn_base::action::Outcome;
 use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
-use tarn_base::event::{Event, Options, Policy, PriorDest, PriorInstance, Start};
+use tarn_base::event::{Event, Options, Policy, PriorDest, Start};
+use tarn_base::history::History;
 use tarn_base::id::DataId;
 use tarn_base::layout::StateDir;
 use tarn_base::part::{PartRef, Place, StoreKey};
@@ -74,8 +75,8 @@ pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs
         prior,
         prior_dest,
     };
-    let mut world = open_world(state, &start, mover, 0, args.machine.isolation)?;
-    keep_what_is_there(&mut start, &mut world)?;
+    let world = open_world(state, &start, mover, 0, args.machine.isolation)?;
+    keep_what_is_there(&mut start, &world);
     let session = Session {
         journal: LogWriter::create(&state.log(&name)).exit(Exit::State)?,
         engine: Engine::new(),
@@ -108,12 +109,15 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         ));
     }
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());
-    let mut world = open_world(&state, &begun, mover, now, args.isolation)?;
-    world.know(&opened.records);
-    let replicas = engine.replicas();
-    let found = world.inventory(&replicas).exit(Exit::State)?;
-    let held: BTreeSet<StoreKey> = replicas.into_iter().map(|(_, key, _)| key).collect();
-    world.clean(&held).exit(Exit::State)?;
+    let world = open_world(&state, &begun, mover, now, args.isolation)?;
+    let history = history_of(&opened.records);
+    world.know(history.parts.iter().map(|(part, info)| (*part, info.clone())));
+    let found = world.inventory(&engine.replicas());
+    let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
+    let keep = found.iter().filter_map(|(part, place)| Some((key(part)?, place.clone()))).collect();
+    let unfinished = history.transfers.values().filter(|t| t.ended.is_none());
+    let resumable = unfinished.flat_map(|t| &t.transfer.parts).filter_map(|m| key(&m.part)).collect();
+    tidy(&world, &keep, &resumable);
     let session = Session {
         journal: opened.writer,
         engine,
@@ -263,7 +267,7 @@ fn prior_dests(catalogue: &Catalogue, w: &Workflow, state: &StateDir, mover: &dy
 }
 
 /// Of what earlier runs held, only what is really there counts; everything else in the workspace goes.
-fn keep_what_is_there(start: &mut Start, world: &mut Local) -> CliResult<()> {
+fn keep_what_is_there(start: &mut Start, world: &Local) {
     let mut asked: Vec<(PartRef, StoreKey, Place)> = Vec::new();
     for (instance, prior) in (0u32..).zip(&start.prior) {
         for (output, part, place) in &prior.held {
@@ -278,7 +282,7 @@ fn keep_what_is_there(start: &mut Start, world: &mut Local) -> CliResult<()> {
             asked.extend(info.map(|(info, _)| (name, info.key.clone(), place.clone())));
         }
     }
-    let found: BTreeSet<_> = world.inventory(&asked).exit(Exit::State)?.into_iter().collect();
+    let found: BTreeSet<_> = world.inventory(&asked).into_iter().collect();
     let there = |instance: u32, held: &(u32, u32, Place)| {
         let name = PartRef {
             data: DataId(instance),
@@ -291,8 +295,23 @@ fn keep_what_is_there(start: &mut Start, world: &mut Local) -> CliResult<()> {
     for (instance, prior) in (0u32..).zip(&mut start.prior) {
         prior.held.retain(|held| there(instance, held));
     }
-    let keys = asked.into_iter().map(|(_, key, _)| key).collect();
-    world.clean(&keys).exit(Exit::State)
+    let kept = asked.into_iter().filter(|(name, _, place)| found.contains(&(*name, place.clone())));
+    tidy(world, &kept.map(|(_, key, place)| (key, place)).collect(), &BTreeSet::new());
+}
+
+/// Removes what no run knows of from the workflow's folders on the tiers.
+fn tidy(world: &Local, keep: &BTreeSet<(StoreKey, Place)>, resumable: &BTreeSet<StoreKey>) {
+    for problem in world.clean(keep, resumable) {
+        eprintln!("warning: {problem}");
+    }
+}
+
+fn history_of(records: &[tarn_ports::Record]) -> History {
+    let mut history = History::new();
+    for r in records {
+        history.apply(r.now, &r.event, &r.actions);
+    }
+    history
 }
 
 fn open_world(state: &StateDir, start: &Start, mover: Arc<dyn Mover>, now: Time, isolation: Isolation) -> CliResult<Local> {
@@ -303,9 +322,11 @@ fn open_world(state: &StateDir, start: &Start, mover: Arc<dyn Mover>, now: Time,
         cluster: start.cluster.clone(),
         state: state.clone(),
         mover,
-        helper: own_program()?,
+        prior: start.prior.clone(),
+        helper_exe: own_program()?,
+        epoch: now,
         namespaces: cluster::namespaces(isolation),
-        start: now,
+        signals: true,
     };
     Local::new(config).exit(Exit::State)
 }
@@ -340,9 +361,4 @@ pub(crate) fn emulation(cluster: &Cluster) -> Option<String> {
 
 pub(crate) fn wall() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
-/// What earlier runs took, for plans: not used to decide anything in a run.
-pub(crate) fn prior_of(catalogue: &Catalogue, w: &Workflow, workspace: &str, cluster: &Cluster) -> CliResult<Vec<PriorInstance>> {
-    catalogue.prior(w, workspace, cluster).exit(Exit::State)
 }

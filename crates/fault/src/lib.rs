@@ -1,12 +1,12 @@
 //! L3: decorators of ports that crash or fail on purpose, to prove that what is above them recovers.
 //!
-//! [`CrashPoints`] numbers every moment at which a crash makes a difference: before and after each append to the
+//! [`CrashPoint`] numbers every moment at which a crash makes a difference: before and after each append to the
 //! log, each action, each wait for an event. A test runs the same workflow with 1, 2, 3, ... until it ends without a
 //! crash: then every point was tried.
 
 mod points;
 
-pub use points::{CrashPoints, CrashPointsError};
+pub use points::{CrashPoint, CrashPointError};
 
 use std::io;
 use tarn_base::action::Action;
@@ -18,12 +18,12 @@ use tarn_ports::{Journal, JournalError, Record, World, WorldError};
 #[derive(Debug)]
 pub struct FaultJournal<J> {
     inner: J,
-    points: CrashPoints,
+    points: CrashPoint,
 }
 
 impl<J> FaultJournal<J> {
     /// Decorates a journal. Clones of `points` count together.
-    pub fn new(inner: J, points: CrashPoints) -> Self {
+    pub fn new(inner: J, points: CrashPoint) -> Self {
         Self { inner, points }
     }
 
@@ -46,12 +46,12 @@ impl<J: Journal> Journal for FaultJournal<J> {
 #[derive(Debug)]
 pub struct FaultWorld<W> {
     inner: W,
-    points: CrashPoints,
+    points: CrashPoint,
 }
 
 impl<W> FaultWorld<W> {
     /// Decorates a world. Clones of `points` count together.
-    pub fn new(inner: W, points: CrashPoints) -> Self {
+    pub fn new(inner: W, points: CrashPoint) -> Self {
         Self { inner, points }
     }
 

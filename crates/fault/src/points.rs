@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts points and calls a function at one of them. Clones share the count.
 #[derive(Debug, Clone)]
-pub struct CrashPoints {
+pub struct CrashPoint {
     passed: Arc<AtomicU64>,
     at: Option<u64>,
     crash: fn(),
@@ -16,9 +16,9 @@ pub struct CrashPoints {
 #[error(
     "`{0}` is not a crash point: give a whole number from 1, the point at which the process is to die"
 )]
-pub struct CrashPointsError(pub String);
+pub struct CrashPointError(pub String);
 
-impl CrashPoints {
+impl CrashPoint {
     /// Calls `crash` at point `at`, counted from 1; never for `None`.
     pub fn new(at: Option<u64>, crash: fn()) -> Self {
         Self {
@@ -28,19 +28,19 @@ impl CrashPoints {
         }
     }
 
-    /// From the text of a variable such as `TARN_CRASH_AT`; unset or empty means never.
+    /// From the text of a variable such as `TARN_CRASH_AT`; empty (as when it is unset) means never.
     ///
     /// # Errors
     /// When it is not a whole number from 1.
-    pub fn from_text(text: Option<&str>, crash: fn()) -> Result<Self, CrashPointsError> {
-        let at = match text.map(str::trim).filter(|t| !t.is_empty()) {
-            None => None,
-            Some(t) => match t.parse() {
-                Ok(at) if at > 0 => Some(at),
-                _ => return Err(CrashPointsError(t.to_owned())),
-            },
-        };
-        Ok(Self::new(at, crash))
+    pub fn parse(text: &str, crash: fn()) -> Result<Self, CrashPointError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(Self::new(None, crash));
+        }
+        match text.parse() {
+            Ok(at) if at > 0 => Ok(Self::new(Some(at), crash)),
+            _ => Err(CrashPointError(text.to_owned())),
+        }
     }
 
     /// A point is passed. `crash` is called here when it is the one.

@@ -5,7 +5,7 @@ use tarn_base::action::{Action, Do, Outcome};
 use tarn_base::event::Event;
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
-use tarn_fault::{CrashPoints, FaultJournal, FaultWorld, FullJournal};
+use tarn_fault::{CrashPoint, FaultJournal, FaultWorld, FullJournal};
 use tarn_ports::{Journal, JournalError, Record, World, WorldError};
 
 /// What the decorated things did so far.
@@ -54,7 +54,7 @@ fn crash() {
 
 fn drive(at: Option<u64>) -> (Vec<&'static str>, u64) {
     STORY.set(Vec::new());
-    let points = CrashPoints::new(at, crash);
+    let points = CrashPoint::new(at, crash);
     let mut journal = FaultJournal::new(Seen::default(), points.clone());
     let mut world = FaultWorld::new(Seen::default(), points.clone());
     let action = Action {
@@ -90,16 +90,16 @@ fn every_point_is_before_or_after_something() {
 
 #[test]
 fn the_text_of_a_crash_point_is_strict() {
-    for never in [None, Some(""), Some("  ")] {
-        let points = CrashPoints::from_text(never, || panic!("never")).unwrap();
+    for never in ["", "  "] {
+        let points = CrashPoint::parse(never, || panic!("never")).unwrap();
         (0..10).for_each(|_| points.pass());
     }
     STORY.set(Vec::new());
-    let points = CrashPoints::from_text(Some(" 2 "), crash).unwrap();
+    let points = CrashPoint::parse(" 2 ", crash).unwrap();
     (0..3).for_each(|_| points.pass());
     assert_eq!(STORY.take(), ["CRASH"]);
     for bad in ["0", "-1", "x", "1.5", "99999999999999999999"] {
-        let error = CrashPoints::from_text(Some(bad), crash).unwrap_err();
+        let error = CrashPoint::parse(bad, crash).unwrap_err();
         assert!(error.to_string().contains(bad));
     }
 }

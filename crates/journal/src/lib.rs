@@ -10,6 +10,8 @@ pub mod lock;
 pub mod log;
 pub mod runs;
 
-pub use catalogue::Catalogue;
-pub use lock::RunLock;
-pub use log::{LogReader, LogWriter};
+pub use catalogue::{Catalogue, CatalogueError, DatasetRow, DestRow, ReplicaRow, RunBytes, RunRow};
+pub use changes::{Change, ChangeKind, StoredAt};
+pub use lines::LineError;
+pub use lock::{LockError, RunLock};
+pub use log::{LogReader, LogWriter, Opened};

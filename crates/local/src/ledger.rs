@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// record of the log.
 const TELL_FROM: u64 = 64;
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Page {
     entries: Vec<Claim>,
 }
@@ -72,7 +72,8 @@ impl Account {
         let mut mine = self.state.lock().map_err(|_| io::Error::other("poisoned"))?;
         let lock = File::create(self.root.join("ledger.lock"))?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
-        let mut page = self.read()?;
+        let found = self.read()?;
+        let mut page = found.clone();
         page.entries.retain(|c| {
             let ours = c.workspace == mine.claim.workspace;
             !ours && (c.alive() || (c.used > 0 && self.root.join(&c.workspace).is_dir()))
@@ -93,7 +94,11 @@ impl Account {
         if mine.claim.used > 0 || mine.claim.reserved > 0 {
             page.entries.push(mine.claim.clone());
         }
-        self.write(&page)?;
+        // Claims are compared in one order: a look must not rewrite the file.
+        page.entries.sort_by(|a, b| a.workspace.cmp(&b.workspace));
+        if page != found {
+            self.write(&page)?;
+        }
         Ok(allowed)
     }
 
@@ -309,19 +314,35 @@ impl Drop for Ledgers {
     }
 }
 
+fn claims(root: &Path) -> Vec<Claim> {
+    let bytes = std::fs::read(root.join("ledger")).unwrap_or_default();
+    serde_json::from_slice::<Page>(&bytes).unwrap_or_default().entries
+}
+
 /// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run.
 pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
-    let Ok(bytes) = std::fs::read(root.join("ledger")) else {
-        return 0;
-    };
-    let page: Page = serde_json::from_slice(&bytes).unwrap_or_default();
-    let others = page.entries.iter().filter(|c| c.workspace != workspace);
     let weight = |c: &Claim| match c.alive() {
         true => c.used.saturating_add(c.reserved),
         false if root.join(&c.workspace).is_dir() => c.used,
         false => 0,
     };
+    let all = claims(root);
+    let others = all.iter().filter(|c| c.workspace != workspace);
     others.map(weight).fold(0, u64::saturating_add)
+}
+
+/// Bytes that this workspace's earlier runs have left on the tier.
+pub(crate) fn held_by(root: &Path, workspace: &str) -> u64 {
+    let all = claims(root);
+    let own = all.iter().filter(|c| c.workspace == workspace && root.join(workspace).is_dir());
+    own.map(|c| c.used).fold(0, u64::saturating_add)
+}
+
+/// Bytes that live runs of other workspaces have reserved and not yet written: the system still shows them as free.
+pub(crate) fn promised_to_others(root: &Path, workspace: &str) -> u64 {
+    let all = claims(root);
+    let others = all.iter().filter(|c| c.workspace != workspace && c.alive());
+    others.map(|c| c.reserved).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::progress::Phase;
 use crate::protocol::{End, Isolation};
 use crate::shared::{Delivery, Shared};
 use crate::store::{failure, first_difference, tail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_base::action::{Held, Run};
 use tarn_base::bounds::LOG_TAIL_BYTES;
@@ -74,7 +74,7 @@ fn nanos(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn attempt(shared: &Shared, run: &Run, handle: &Handle, usage: &mut Usage, log: &PathBuf) -> Result<Ended, Failure> {
+fn attempt(shared: &Shared, run: &Run, handle: &Handle, usage: &mut Usage, log: &Path) -> Result<Ended, Failure> {
     let step = shared.workflow.steps.get(run.instance.step.at()).ok_or_else(|| {
         failure(FailureKind::Launch, "the workflow has no such step")
     })?;
@@ -133,7 +133,7 @@ fn reserve<'a>(
 }
 
 /// Whether the attempt may be committed.
-fn judge(shared: &Shared, step: &Step, needs: &[Need<'_>], outcome: Outcome, log: &PathBuf) -> Result<(), Failure> {
+fn judge(shared: &Shared, step: &Step, needs: &[Need<'_>], outcome: Outcome, log: &Path) -> Result<(), Failure> {
     // Looked at whatever the outcome: damaged inputs must not stay.
     let inputs = match shared.isolation {
         Isolation::Group => unchanged(shared, needs),

@@ -1,32 +1,30 @@
 //! Removing trees, whatever their permissions; counting their blocks.
 
-use crate::beneath::Root;
-use crate::error::{Result, Side, failed, show_path};
+use crate::beneath::{Root, join};
+use crate::error::{Result, Side, failed, show_in};
 use crate::meta::Status;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, openat, statat, unlinkat};
+use rustix::fd::AsFd;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, chmodat, statat, unlinkat};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::path::Path;
-
-const FOLDER: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
 
 type Sys<T> = std::result::Result<T, Errno>;
 
 /// Removes a tree; a missing one is not an error.
 pub(crate) fn remove(path: &Path) -> Result<()> {
-    let error = |e| failed(Side::Dest, "remove", &show_path(path), e);
+    let error = |at: &[u8], e| failed(Side::Dest, "remove", &show_in(path, at), e);
     match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
         Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(error(errno)),
-        Ok(status) if status.kind != FileType::Directory => missing_is_fine(unlinkat(CWD, path, AtFlags::empty())).map_err(error),
-        Ok(_) => {
-            let folder = open_forced(CWD, path).map_err(error)?;
-            empty(folder).map_err(error)?;
-            missing_is_fine(unlinkat(CWD, path, AtFlags::REMOVEDIR)).map_err(error)
+        Err(errno) => Err(error(b"", errno)),
+        Ok(status) if status.kind != FileType::Directory => {
+            missing_is_fine(unlinkat(CWD, path, AtFlags::empty())).map_err(|e| error(b"", e))
+        }
+        Ok(status) => {
+            open_up(CWD, path, &status);
+            let root = Root::open(path).map_err(|e| error(b"", e))?;
+            sweep(&root, |_, _| false)?;
+            missing_is_fine(unlinkat(CWD, path, AtFlags::REMOVEDIR)).map_err(|e| error(b"", e))
         }
     }
 }
@@ -38,61 +36,103 @@ fn missing_is_fine(outcome: Sys<()>) -> Sys<()> {
     }
 }
 
-/// Opens a folder so that it can be listed and emptied, giving its owner the right to it if need be.
-fn open_forced<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Sys<OwnedFd> {
-    let status = statat(&at, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?;
-    if status.kind == FileType::Directory && status.mode & 0o700 != 0o700 {
-        // A folder of somebody else cannot be changed, but may still be open to us.
-        let _ = chmodat(&at, name, Mode::RWXU, AtFlags::empty());
+/// Gives a folder's owner the right to list and change it. What belongs to somebody else cannot be changed, but
+/// may still be open to us: then what follows succeeds.
+fn open_up<P: rustix::path::Arg>(at: impl AsFd, name: P, status: &Status) {
+    if status.mode & 0o700 != 0o700 {
+        let _ = chmodat(at, name, Mode::RWXU, AtFlags::empty());
     }
-    openat(at, name, FOLDER, Mode::empty())
 }
 
-/// Names in a folder, with what they are.
-fn names(folder: &OwnedFd) -> Sys<Vec<(Vec<u8>, FileType)>> {
-    let mut found = Vec::new();
-    for entry in Dir::read_from(folder)? {
+enum Step {
+    /// Remove what a folder holds.
+    Empty(Box<[u8]>),
+    /// Then the folder.
+    Folder(Box<[u8]>),
+}
+
+/// Removes everything beneath a folder for which `keep` (given the path, and whether it is a folder) is false. Folders
+/// are opened by their path from the root, so that few are open however deep the tree.
+pub(crate) fn sweep(root: &Root, keep: impl Fn(&[u8], bool) -> bool) -> Result<()> {
+    let mut steps = vec![Step::Empty(Box::default())];
+    while let Some(step) = steps.pop() {
+        let (path, outcome) = match step {
+            Step::Empty(path) => {
+                let outcome = empty(root, &path, &keep, &mut steps);
+                (path, outcome)
+            }
+            Step::Folder(path) => {
+                let gone = root
+                    .holder(&path)
+                    .and_then(|(above, name)| unlinkat(above, name, AtFlags::REMOVEDIR));
+                (path, missing_is_fine(gone))
+            }
+        };
+        outcome.map_err(|e| failed(Side::Dest, "remove", &show_in(&root.path, &path), e))?;
+    }
+    Ok(())
+}
+
+fn empty(root: &Root, path: &[u8], keep: &impl Fn(&[u8], bool) -> bool, steps: &mut Vec<Step>) -> Sys<()> {
+    let folder = root.folder(path)?;
+    for entry in Dir::read_from(&folder)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if matches!(name, b"." | b"..") {
             continue;
         }
-        let kind = match entry.file_type() {
-            FileType::Unknown => statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(|s| Status::from(s).kind)?,
-            kind => kind,
-        };
-        found.push((name.to_vec(), kind));
-    }
-    Ok(found)
-}
-
-/// Removes what a folder holds. A stack of its own: trees may be deep. Folders below are opened one from the
-/// other, never by a path that somebody could redirect; a folder is reopened through `..` never.
-fn empty(top: OwnedFd) -> Sys<()> {
-    let mut stack = vec![(top, Vec::new(), None::<Vec<(Vec<u8>, FileType)>>)];
-    while let Some((folder, _, listed)) = stack.last_mut() {
-        let left = match listed {
-            Some(left) => left,
-            None => listed.insert(names(folder)?),
-        };
-        match left.pop() {
-            Some((name, FileType::Directory)) => {
-                let below = open_forced(&*folder, &*name)?;
-                if stack.len() < MAX_OPEN {
-                    stack.push((below, name, None));
-                } else {
-                    // Too deep to keep every folder open: bring it up to where there is room.
-                    hoist(&stack, &name)?;
-                }
+        let below = join(path, name);
+        let known = entry.file_type();
+        let status = match known {
+            FileType::Directory | FileType::Unknown => {
+                Some(statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?)
             }
-            Some((name, _)) => missing_is_fine(unlinkat(&*folder, &*name, AtFlags::empty()))?,
-            None => {
-                let Some((_, name, _)) = stack.pop() else { break };
-                if let Some((above, ..)) = stack.last() {
-                    missing_is_fine(unlinkat(above, &*name, AtFlags::REMOVEDIR))?;
+            _ => None,
+        };
+        match status {
+            Some(status) if status.kind == FileType::Directory => {
+                open_up(&folder, name, &status);
+                if !keep(&below, true) {
+                    steps.push(Step::Folder(below.clone()));
                 }
+                steps.push(Step::Empty(below));
             }
+            _ if keep(&below, false) => {}
+            _ => missing_is_fine(unlinkat(&folder, name, AtFlags::empty()))?,
         }
     }
     Ok(())
+}
+
+/// Bytes of the blocks of a tree, hard links counted once.
+pub(crate) fn stored(path: &Path) -> Result<u64> {
+    let error = |at: &[u8], e| failed(Side::Source, "examine", &show_in(path, at), e);
+    let top = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+    let top = top.map_err(|e| error(b"", e))?;
+    let mut bytes = top.blocks * 512;
+    if top.kind != FileType::Directory {
+        return Ok(bytes);
+    }
+    let root = Root::open(path).map_err(|e| error(b"", e))?;
+    let mut seen: HashSet<(u64, u64)> = HashSet::new();
+    let mut folders: Vec<Box<[u8]>> = vec![Box::default()];
+    while let Some(at) = folders.pop() {
+        let folder = root.folder(&at).map_err(|e| error(&at, e))?;
+        for entry in Dir::read_from(&folder).map_err(|e| error(&at, e))? {
+            let entry = entry.map_err(|e| error(&at, e))?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let status = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+            let status = status.map_err(|e| error(&join(&at, name), e))?;
+            if status.kind == FileType::Directory {
+                folders.push(join(&at, name));
+            } else if status.links > 1 && !seen.insert((status.device, status.inode)) {
+                continue;
+            }
+            bytes += status.blocks * 512;
+        }
+    }
+    Ok(bytes)
 }

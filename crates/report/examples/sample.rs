@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .first()
         .ok_or("give the file to write, then tiles, nodes and cores if you like")?;
     let number = |at: usize, default: u32| args.get(at).map_or(Ok(default), |n| n.parse());
-    let records = common::mosaic(
+    let records = common::mosaic::mosaic(
         7,
         number(1, 24)?.max(1),
         number(2, 4)?.max(2),

@@ -113,7 +113,9 @@ impl<'a> Names<'a> {
     }
 
     pub(crate) fn reason(&self, reason: &Reason) -> String {
-        reason.explain_on(&self.start.workflow, &self.start.cluster)
+        let tier = |s: Spot| format!("{} of {}", self.tier(s), self.node(s.node));
+        let (node, instance) = (|n| self.node(n), |i| self.instance(i));
+        reason.explain_with(&self.start.workflow, &node, &tier, &instance)
     }
 }
 

@@ -228,4 +228,3 @@ fn last_failure(trace: &Trace, names: &Names<'_>) -> Option<LastFailure> {
         });
     attempts.chain(transfers).max_by_key(|f| f.when)
 }
-

@@ -136,4 +136,3 @@ pub fn render(answers: &[Answer]) -> String {
     }
     out
 }
-

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{mosaic, mosaic_named};
+use common::mosaic::{mosaic, mosaic_named};
 use std::process::{Command, Stdio};
 use tarn_ports::Record;
 use tarn_report::{Summary, html};

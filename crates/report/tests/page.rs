@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{mosaic, mosaic_named};
+use common::mosaic::{mosaic, mosaic_named};
 use tarn_report::{Summary, html};
 
 /// What stands between `<script ... id="ID">` and `</script>`.

@@ -148,7 +148,7 @@ fn why_of_an_element() {
      5 ms  place project[t0.fits] on n0
            because n0 ends first: cores free in 0 us, data there in 52 ms (0 B local, 10.00 MiB to fetch); n1 would end 7 ms later
      5 ms  x0: move raw v0 (1 part, 10.00 MiB) from its source to n0/tmpfs (external in)
-           because project[0] needs it and the external store is its best source
+           because project[t0.fits] needs it and the external store is its best source
     60 ms  start project[t0.fits], attempt 1, on n0
            because inputs are there and cores are free
    900 ms  attempt 1 of project[t0.fits] failed
@@ -182,7 +182,7 @@ fn why_of_the_run_tells_what_failed_and_what_waits() {
            because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; what is running will free enough
 ";
     assert_eq!(said(""), golden);
-    let ended = why(&mosaic(1, 9, 2, 1), "").expect("it ran");
+    let ended = why(&mosaic::mosaic(1, 9, 2, 1), "").expect("it ran");
     let last = ended.last().expect("it ended");
     assert_eq!(
         (&*last.what, &*last.why),
@@ -282,6 +282,6 @@ fn status_of_what_has_ended() {
     let why = why(&records, "").expect("the run is known");
     assert_eq!(
         why.last().expect("an end").why,
-        "project[0] failed; nothing new is started"
+        "project[t0.fits] failed; nothing new is started"
     );
 }

@@ -394,7 +394,7 @@ proptest! {
 
     #[test]
     fn plausible_logs_add_up(seed: u64, tiles in 1u32..12, nodes in 2u32..4) {
-        let records = common::mosaic(seed, tiles, nodes, 1);
+        let records = common::mosaic::mosaic(seed, tiles, nodes, 1);
         same(&records)?;
         let summary = Summary::of(&records).expect("it was started");
         prop_assert_eq!(summary.instances.run, u64::from(3 * tiles + 3));

@@ -50,7 +50,7 @@ pub(super) fn header(page: &mut String, s: &Summary) {
     if let Some(e) = &s.emulated {
         let _ = writeln!(
             page,
-            "<p class=\"banner\" id=\"emulated\"><b>The {}.</b> tarn's own movement was slowed to this; what programs \
+            "<p class=\"banner\" id=\"emulated\"><b>In this run: {}.</b> tarn's own movement was slowed to this; what programs \
              read and write themselves was not.</p>",
             escape(&e.to_string())
         );

@@ -226,4 +226,3 @@ pub(super) fn notes(page: &mut String, notes: &[Answer]) {
     }
     page.push_str("</ol></section>\n");
 }
-

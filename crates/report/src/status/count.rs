@@ -99,4 +99,3 @@ fn entries(trace: &Trace, data: DataId, version: u32, pattern: &EntryPattern) ->
         .collect();
     names.len() as u64
 }
-

@@ -151,7 +151,7 @@ fn table(
 impl fmt::Display for Emulated {
     /// `external store emulated at 200 MB/s, 2 ms a file`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = |r: u64| format!("{} MB/s", r as f64 / 1e6);
+        let rate = |r: u64| format!("{} MB/s", (r as f64 / 1e5).round() / 10.0);
         write!(f, "external store emulated at ")?;
         match (self.read, self.write) {
             (0, 0) => write!(f, "full rate")?,

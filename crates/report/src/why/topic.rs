@@ -167,4 +167,3 @@ impl Touched {
             || self.transfers.iter().any(|t| topic.transfers.contains(t))
     }
 }
-

@@ -3,10 +3,9 @@
 
 #![allow(dead_code, reason = "each test uses its part of this")]
 
-mod mosaic;
+pub(crate) mod mosaic;
 pub(crate) mod shape;
 
-pub(crate) use mosaic::{mosaic, mosaic_named};
 use tarn_base::action::{Action, Do};
 use tarn_base::event::Event;
 use tarn_base::hash::Hash;
@@ -106,4 +105,3 @@ impl Log {
         numbered.map(record).collect()
     }
 }
-

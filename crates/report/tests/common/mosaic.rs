@@ -7,7 +7,9 @@ use tarn_base::action::{Do, Outcome, Run, Subject};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Output, Undeclared, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, TransferId};
-use tarn_base::part::{PartClass, PartInfo, PartMove, PartRef, Place, Transfer, TransferKind, Verify};
+use tarn_base::part::{
+    PartClass, PartInfo, PartMove, PartRef, Place, Transfer, TransferKind, Verify,
+};
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
 use tarn_ports::Record;

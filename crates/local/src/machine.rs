@@ -1,0 +1,394 @@
+//! What this machine offers: cores, memory, tiers with their measured bandwidth, and a cluster of N nodes made of it.
+
+use crate::memory::{Memory, memory};
+use crate::store::in_memory;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
+use tarn_base::layout::StateDir;
+use tarn_base::units::{Bytes, parse_size};
+
+/// Bytes written and read to measure a tier: enough to leave the caches of a core, little enough to take no time.
+const PROBE_BYTES: u64 = 64 << 20;
+/// The unit of that writing and reading.
+const PROBE_CHUNK: usize = 1 << 20;
+/// A measurement older than this (seconds) is made again: machines change.
+const PROBE_LIFE: u64 = 30 * 24 * 3600;
+/// Of a disk's free space, tarn takes at most so many tenths for a tier whose size nobody gave.
+const DISK_TENTHS: u64 = 9;
+
+/// Why the machine cannot be what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// A `--tier` argument is wrong.
+    #[error("`{0}` is not a tier: expected NAME=PATH or NAME=PATH:SIZE, such as disk=/scratch/tarn:20GiB")]
+    Tier(String),
+    /// Its size is wrong.
+    #[error("the size of tier `{name}` is wrong: {source}")]
+    Size {
+        /// The tier.
+        name: String,
+        /// What is wrong with it.
+        source: tarn_base::units::UnitError,
+    },
+    /// The tiers do not fit into the memory or onto the disk.
+    #[error(
+        "tier `{name}` at {root} has no room for {nodes} nodes with {} each: {} are free ({limit}); give it a smaller size or take fewer nodes",
+        Bytes(*.want), Bytes(*.free)
+    )]
+    NoRoom {
+        /// The tier.
+        name: String,
+        /// Where it lies.
+        root: PathBuf,
+        /// Nodes asked for.
+        nodes: u32,
+        /// Bytes asked for, each.
+        want: u64,
+        /// Bytes that are free in all.
+        free: u64,
+        /// What sets the limit.
+        limit: String,
+    },
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A tier as asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierSpec {
+    /// Its name.
+    pub name: String,
+    /// Where it lies.
+    pub root: PathBuf,
+    /// Bytes for each node; `None` for an equal share of what is free.
+    pub size: Option<u64>,
+}
+
+impl std::str::FromStr for TierSpec {
+    type Err = MachineError;
+
+    fn from_str(text: &str) -> Result<Self, MachineError> {
+        let wrong = || MachineError::Tier(text.into());
+        let (name, rest) = text.split_once('=').ok_or_else(wrong)?;
+        let named = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+        if name.is_empty() || !named || name.len() > tarn_base::bounds::MAX_NAME_BYTES {
+            return Err(wrong());
+        }
+        // A path may hold colons: only what looks like a size after the last one is a size.
+        let (path, size) = match rest.rsplit_once(':') {
+            Some((path, size)) if size.starts_with(|c: char| c.is_ascii_digit()) => (path, Some(size)),
+            _ => (rest, None),
+        };
+        if !path.starts_with('/') {
+            return Err(wrong());
+        }
+        let size = size.map(parse_size).transpose().map_err(|source| MachineError::Size {
+            name: name.into(),
+            source,
+        })?;
+        Ok(Self {
+            name: name.into(),
+            root: path.into(),
+            size,
+        })
+    }
+}
+
+/// The tier when none is asked for: memory, in a folder of the user's own.
+pub fn default_tier() -> TierSpec {
+    TierSpec {
+        name: "tmpfs".into(),
+        root: PathBuf::from(format!("/dev/shm/tarn-{}", rustix::process::geteuid().as_raw())),
+        size: None,
+    }
+}
+
+/// The machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Its name.
+    pub name: String,
+    /// Cores that this process may use.
+    pub cores: u32,
+    /// Its memory.
+    pub memory: Memory,
+}
+
+/// Finds out what the machine has.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn machine() -> Result<Machine, MachineError> {
+    let memory = memory().map_err(|source| MachineError::Io {
+        what: "/proc/meminfo cannot be read".into(),
+        source,
+    })?;
+    let cores = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Ok(Machine { name, cores, memory })
+}
+
+/// Measured rates in bytes a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// Reading.
+    pub read: u64,
+    /// Writing.
+    pub write: u64,
+    /// When it was measured, in seconds since 1970.
+    pub measured: u64,
+}
+
+/// The bandwidth of a folder, measured now or remembered in `<state>/machine.json`.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub fn bandwidth(folder: &Path, state: &StateDir) -> Result<Bandwidth, MachineError> {
+    let file = state.0.join("machine.json");
+    let mut known: BTreeMap<String, Bandwidth> = std::fs::read(&file)
+        .ok()
+        .and_then(|b| serde_json::from_slice(&b).ok())
+        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let name = folder.display().to_string();
+    if let Some(found) = known.get(&name).filter(|b| now.saturating_sub(b.measured) < PROBE_LIFE) {
+        return Ok(*found);
+    }
+    let (read, write) = probe(folder).map_err(|source| MachineError::Io {
+        what: format!("the bandwidth of {name} cannot be measured"),
+        source,
+    })?;
+    let found = Bandwidth {
+        read,
+        write,
+        measured: now,
+    };
+    known.retain(|_, b| now.saturating_sub(b.measured) < PROBE_LIFE);
+    known.insert(name, found);
+    // Only a memory: without it, the next run measures again.
+    if std::fs::create_dir_all(&state.0).is_ok()
+        && let Ok(text) = serde_json::to_vec_pretty(&known)
+    {
+        let temporary = file.with_extension(format!("{}.tmp", std::process::id()));
+        let _ = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &file));
+    }
+    Ok(found)
+}
+
+/// Writes (and syncs) and reads again, without the page cache where there is one: (read, write) in bytes a second.
+fn probe(folder: &Path) -> io::Result<(u64, u64)> {
+    std::fs::create_dir_all(folder)?;
+    let path = folder.join(format!(".probe-{}", std::process::id()));
+    let result = measure(&path, in_memory(folder));
+    let removed = std::fs::remove_file(&path);
+    let rates = result?;
+    removed?;
+    Ok(rates)
+}
+
+fn measure(path: &Path, memory: bool) -> io::Result<(u64, u64)> {
+    let size = PROBE_BYTES.min(free_bytes(path.parent().unwrap_or(path))? / 4).max(1 << 20);
+    // Not zeros: some devices and file systems store those for nothing.
+    let mut chunk: Vec<u8> = (0..PROBE_CHUNK).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let mut file = OpenOptions::new().create_new(true).write(true).open(path)?;
+    let began = Instant::now();
+    let mut left = size;
+    while left > 0 {
+        let n = left.min(PROBE_CHUNK as u64);
+        file.write_all(&chunk[..usize::try_from(n).unwrap_or(PROBE_CHUNK)])?;
+        left -= n;
+    }
+    if !memory {
+        file.sync_data()?;
+    }
+    let write = began.elapsed();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    let mut file = File::open(path)?;
+    let began = Instant::now();
+    while file.read(&mut chunk)? > 0 {}
+    let rate = |t: std::time::Duration| (size as f64 / t.as_secs_f64().max(1e-9)) as u64;
+    Ok((rate(began.elapsed()), rate(write)))
+}
+
+fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let s = rustix::fs::statvfs(folder)?;
+    Ok(s.f_bavail.saturating_mul(s.f_frsize))
+}
+
+/// What a cluster on this machine is made of.
+#[derive(Debug, Clone)]
+pub struct ClusterSpec<'a> {
+    /// Nodes, at least 1.
+    pub nodes: u32,
+    /// Tiers of every node, fast to slow.
+    pub tiers: &'a [TierSpec],
+    /// The workspace, whose own use of a tier is not counted against it.
+    pub workspace: &'a str,
+    /// The external store: found or emulated rates.
+    pub external: Link,
+    /// Where measurements are remembered.
+    pub state: &'a StateDir,
+}
+
+/// A cluster of nodes that share this machine: `max(1, cores / nodes)` cores each, under the cap of the host's.
+/// A tier in memory whose size nobody gave gets half of the memory that is free; the other half is for the steps.
+///
+/// # Errors
+/// When a tier cannot be used or does not fit.
+pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, MachineError> {
+    let nodes = spec.nodes.max(1);
+    let mut tiers = Vec::new();
+    let mut in_tiers = 0u64;
+    for tier in spec.tiers {
+        let made = make_tier(machine, tier, nodes, spec, in_tiers)?;
+        if in_memory(&made.root) {
+            in_tiers = in_tiers.saturating_add(made.capacity.saturating_mul(nodes.into()));
+        }
+        tiers.push(made);
+    }
+    let for_steps = machine.memory.total.saturating_sub(in_tiers) / u64::from(nodes);
+    // Nodes of one host hand data over at the speed of their tiers.
+    let copy = tiers.first().map_or((1, 1), |t: &Tier| (t.read, t.write));
+    Ok(Cluster {
+        hosts: vec![Host {
+            name: machine.name.clone(),
+            cores: machine.cores,
+            memory: machine.memory.total,
+        }],
+        nodes: (0..nodes)
+            .map(|n| Node {
+                name: format!("node{n}"),
+                host: 0,
+                cores: (machine.cores / nodes).max(1),
+                memory: for_steps,
+                gpus: 0,
+                tiers: tiers.clone(),
+            })
+            .collect(),
+        external: spec.external.clone(),
+        peer: Link {
+            read: copy.0,
+            write: copy.1,
+            latency: 0,
+            streams: u32::try_from(crate::pool::MAX_MOVING).unwrap_or(1),
+            emulated: false,
+        },
+    })
+}
+
+fn make_tier(
+    machine: &Machine,
+    tier: &TierSpec,
+    nodes: u32,
+    spec: &ClusterSpec<'_>,
+    in_tiers: u64,
+) -> Result<Tier, MachineError> {
+    let io = |source| MachineError::Io {
+        what: format!("tier `{}` at {} cannot be used", tier.name, tier.root.display()),
+        source,
+    };
+    std::fs::create_dir_all(&tier.root).map_err(io)?;
+    let rates = bandwidth(&tier.root, spec.state)?;
+    let own = crate::ledger::held_by(&tier.root, spec.workspace);
+    let promised = crate::ledger::promised_to_others(&tier.root, spec.workspace);
+    let on_disk = free_bytes(&tier.root).map_err(io)?.saturating_add(own).saturating_sub(promised);
+    let memory = in_memory(&tier.root);
+    let (free, limit) = match memory {
+        true => {
+            let free = machine.memory.free.saturating_add(own).saturating_sub(in_tiers).saturating_sub(promised);
+            (free.min(on_disk), format!("memory, limited by {}", machine.memory.limited_by))
+        }
+        false => (on_disk, "the file system".to_owned()),
+    };
+    let share = match memory {
+        true => free / 2,
+        false => free / 10 * DISK_TENTHS,
+    };
+    let capacity = tier.size.unwrap_or(share / u64::from(nodes));
+    if tier.size.is_some() && capacity.saturating_mul(nodes.into()) > free {
+        return Err(MachineError::NoRoom {
+            name: tier.name.clone(),
+            root: tier.root.clone(),
+            nodes,
+            want: capacity,
+            free,
+            limit,
+        });
+    }
+    Ok(Tier {
+        name: tier.name.clone(),
+        root: tier.root.clone(),
+        capacity,
+        read: rates.read,
+        write: rates.write,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_are_parsed_strictly() {
+        let t: TierSpec = "disk=/a:b/c:20 GiB".parse().unwrap();
+        assert_eq!((t.name.as_str(), t.root.as_path(), t.size), ("disk", Path::new("/a:b/c"), Some(20 << 30)));
+        let t: TierSpec = "disk=/a:b".parse().unwrap();
+        assert_eq!((t.root.as_path(), t.size), (Path::new("/a:b"), None));
+        for bad in ["disk", "=/a", "d=a/b", "d k=/a", "d=/a:20 gb", "d=/a:20"] {
+            assert!(bad.parse::<TierSpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_shares_the_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir(dir.path().join("state"));
+        let machine = Machine {
+            cores: 2,
+            ..machine().unwrap()
+        };
+        let tiers = [TierSpec {
+            name: "t".into(),
+            root: dir.path().join("tier"),
+            size: Some(1 << 20),
+        }];
+        let link = Link {
+            read: 1,
+            write: 1,
+            latency: 0,
+            streams: 2,
+            emulated: false,
+        };
+        let mut spec = ClusterSpec {
+            nodes: 4,
+            tiers: &tiers,
+            workspace: "w",
+            external: link,
+            state: &state,
+        };
+        let c = cluster(&machine, &spec).unwrap();
+        assert_eq!(c.nodes.len(), 4);
+        assert!(c.nodes.iter().all(|n| n.cores == 1 && n.tiers[0].capacity == 1 << 20));
+        assert!(c.nodes[0].tiers[0].read > 0 && c.hosts[0].cores == 2);
+        let again = bandwidth(&tiers[0].root, &state).unwrap();
+        assert_eq!(again.read, c.nodes[0].tiers[0].read);
+        assert_eq!(std::fs::read_dir(dir.path().join("tier")).unwrap().count(), 0);
+        let huge = [TierSpec {
+            size: Some(1 << 60),
+            ..tiers[0].clone()
+        }];
+        spec.tiers = &huge;
+        assert!(matches!(cluster(&machine, &spec), Err(MachineError::NoRoom { .. })));
+    }
+}

@@ -1,0 +1,145 @@
+//! How much memory there is, and how much of it may still be taken: the machine's, and that of the control
+//! groups (version 1 or 2) this process lives in. A tmpfs is charged to them: beyond their limit the kernel kills.
+
+use std::path::{Path, PathBuf};
+
+/// Memory in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Memory {
+    /// Of the machine, or the least limit of a control group.
+    pub total: u64,
+    /// What may still be taken without swapping or being killed.
+    pub free: u64,
+    /// What sets the limit: `machine` or the control group's folder.
+    pub limited_by: String,
+}
+
+/// Limits above this mean "none" in control groups of version 1 (they round `i64::MAX` down to a page).
+const NO_LIMIT: u64 = 1 << 62;
+
+/// Finds out about memory.
+///
+/// # Errors
+/// When `/proc/meminfo` cannot be read.
+pub fn memory() -> std::io::Result<Memory> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+    };
+    let mut found = Memory {
+        total: field("MemTotal:").unwrap_or(0),
+        free: field("MemAvailable:").or_else(|| field("MemFree:")).unwrap_or(0),
+        limited_by: "machine".into(),
+    };
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for folder in group_folders(&groups, &mounts) {
+        narrow(&mut found, &folder);
+    }
+    Ok(found)
+}
+
+/// The folders that account for this process's memory: its groups and all above them.
+fn group_folders(groups: &str, mounts: &str) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(id), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let second = id == "0" && controllers.is_empty();
+        if !second && !controllers.split(',').any(|c| c == "memory") {
+            continue;
+        }
+        let Some(mount) = mount_of(mounts, second) else { continue };
+        // In a container the path may be the host's: what does not exist is skipped, the mount's root stays.
+        let inside = mount.join(path.trim_start_matches('/'));
+        let up = inside.ancestors().take_while(|a| a.starts_with(&mount)).map(Path::to_path_buf);
+        folders.extend(up.filter(|f| f.is_dir()));
+    }
+    folders
+}
+
+/// The mount point of the unified hierarchy, or of the memory controller (proc(5): the fields after ` - ` are
+/// type, source and options).
+fn mount_of(mounts: &str, second: bool) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let kind = after.split(' ').next()?;
+        let options = after.rsplit(' ').next()?;
+        let wanted = match second {
+            true => kind == "cgroup2",
+            false => kind == "cgroup" && options.split(',').any(|o| o == "memory"),
+        };
+        wanted.then(|| before.split(' ').nth(4).map(PathBuf::from)).flatten()
+    })
+}
+
+fn narrow(found: &mut Memory, folder: &Path) {
+    let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let stat = std::fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let (limit, used) = match number("memory.limit_in_bytes") {
+        Some(limit) => (limit, number("memory.usage_in_bytes").unwrap_or(0)),
+        None => match number("memory.max") {
+            Some(limit) => (limit, number("memory.current").unwrap_or(0)),
+            None => return,
+        },
+    };
+    if limit >= NO_LIMIT {
+        return;
+    }
+    // Clean page cache is given back before anybody is killed.
+    let cache = ["total_inactive_file ", "inactive_file "];
+    let reclaimable = cache.iter().find_map(|name| {
+        let line = stat.lines().find_map(|l| l.strip_prefix(name))?;
+        line.trim().parse::<u64>().ok()
+    });
+    let free = limit.saturating_sub(used.saturating_sub(reclaimable.unwrap_or(0)));
+    found.free = found.free.min(free);
+    if limit < found.total {
+        found.total = limit;
+        found.limited_by = folder.display().to_string();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_memory() {
+        let m = memory().unwrap();
+        assert!(m.total > 0 && m.free > 0 && m.free <= m.total);
+    }
+
+    #[test]
+    fn limits_of_both_versions_narrow() {
+        let root = tempfile::tempdir().unwrap();
+        let (one, two) = (root.path().join("one/a/b"), root.path().join("two/c"));
+        std::fs::create_dir_all(&one).unwrap();
+        std::fs::create_dir_all(&two).unwrap();
+        let mounts = format!(
+            "30 1 0:26 / {0}/one rw - cgroup cgroup rw,memory\n31 1 0:27 / {0}/two rw - cgroup2 cgroup2 rw\n",
+            root.path().display()
+        );
+        let folders = group_folders("4:memory:/a/b\n7:cpu:/x\n0::/c\n", &mounts);
+        assert_eq!(folders.len(), 5);
+        assert!(folders.contains(&one) && folders.contains(&two));
+        std::fs::write(root.path().join("one/a/memory.limit_in_bytes"), "1000\n").unwrap();
+        std::fs::write(root.path().join("one/a/memory.usage_in_bytes"), "700\n").unwrap();
+        std::fs::write(root.path().join("one/a/memory.stat"), "total_inactive_file 200\n").unwrap();
+        std::fs::write(two.join("memory.max"), "max\n").unwrap();
+        let mut m = Memory {
+            total: 5000,
+            free: 4000,
+            limited_by: "machine".into(),
+        };
+        folders.iter().for_each(|f| narrow(&mut m, f));
+        assert_eq!((m.total, m.free), (1000, 500));
+        std::fs::write(two.join("memory.max"), "800\n").unwrap();
+        std::fs::write(two.join("memory.current"), "790\n").unwrap();
+        folders.iter().for_each(|f| narrow(&mut m, f));
+        assert_eq!((m.total, m.free), (800, 10));
+    }
+}

@@ -1,0 +1,193 @@
+//! Copying: everything from an empty staging folder to a published tree.
+
+use crate::error::{Result, show, show_path};
+use crate::finish::{link_files, seal_folders};
+use crate::gather::{Against, Gathered, compare, conflict, gather, name_of};
+use crate::job::{Goal, Job};
+use crate::meta::times;
+use crate::progress::path_of;
+use crate::publish::{exists, publish, sync};
+use crate::remove::{remove, sweep};
+use crate::resume::{discard, prepare};
+use crate::target::Target;
+use crate::throttle::Limiter;
+use crate::tree::Tree;
+use rustix::fs::{AtFlags, utimensat};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tarn_base::event::FailureKind;
+use tarn_base::manifest::Manifest;
+use tarn_base::merge::merge;
+use tarn_base::part::Verify;
+use tarn_ports::{Control, CopyJob, CopyReport, MoverError};
+
+/// Carries out a job.
+pub(crate) fn copy(job: &CopyJob, control: &Control, threads: usize, limiter: Option<Arc<Limiter>>) -> Result<CopyReport> {
+    if !job.replace && job.dest.symlink_metadata().is_ok() {
+        return Err(exists(&job.dest));
+    }
+    let trees = job.sources.iter().map(Tree::of).collect::<Result<Vec<_>>>()?;
+    check_conflicts(job, &trees)?;
+    let mut retried = false;
+    loop {
+        let mut clash = false;
+        let failure = match attempt(job, &trees, control, threads, limiter.clone(), &mut clash) {
+            Ok(report) => return Ok(report),
+            Err(failure) => failure,
+        };
+        let resumable = matches!(
+            failure.0.kind,
+            FailureKind::Cancelled | FailureKind::NoSpace | FailureKind::Io
+        );
+        if clash || !resumable {
+            discard(&job.staging)?;
+        }
+        // A leftover of an earlier attempt stood in the way: once more, from nothing.
+        if !clash || retried {
+            return Err(failure);
+        }
+        control.done.store(0, Ordering::Relaxed);
+        retried = true;
+    }
+}
+
+/// Finds conflicts before anything is copied, where all manifests are known.
+fn check_conflicts(job: &CopyJob, trees: &[Tree<'_>]) -> Result<()> {
+    let whole = |s: &&tarn_ports::CopySource| s.only.is_none();
+    let known: Vec<&Manifest> = job.sources.iter().filter(whole).filter_map(|s| s.manifest.as_ref()).collect();
+    if known.len() < 2 || known.len() < job.sources.len() || known.iter().any(|m| m.hash().is_none()) {
+        return Ok(());
+    }
+    merge(&known).map(drop).map_err(|c| conflict(&c, name_of(trees)))
+}
+
+fn attempt(
+    job: &CopyJob,
+    trees: &[Tree<'_>],
+    control: &Control,
+    threads: usize,
+    limiter: Option<Arc<Limiter>>,
+    clash: &mut bool,
+) -> Result<CopyReport> {
+    let earlier = prepare(&job.staging, control, threads)?;
+    let resumed = !earlier.is_empty();
+    let target = Target::new(&job.staging, job.verify, job.sync, limiter, earlier)?;
+    let work = Job::new(trees, Goal::Copy(Box::new(target)), control, threads);
+    let clashed = work.clashed();
+    let outcome = work.run();
+    *clash = resumed && clashed.load(Ordering::Relaxed);
+    let (output, goal) = outcome?;
+    let Goal::Copy(target) = goal else {
+        return Ok(CopyReport::default());
+    };
+    let found = gather(trees, output)?;
+    for (tree, manifest) in trees.iter().zip(&found.manifests) {
+        if let Some(expected) = tree.expected {
+            compare(tree, manifest, expected, Against::Source)?;
+        }
+    }
+    let merged = unite(trees, &found)?;
+    check_taken(trees, &found, &target).inspect_err(|_| *clash = true)?;
+    complete(&target, &found, &merged, resumed)?;
+    if target.sync {
+        sync(&target, &merged)?;
+    }
+    if job.verify == Verify::Readback {
+        read_back(job, &target, &merged, control, threads)?;
+    }
+    if control.cancelled() {
+        return Err(crate::error::cancelled());
+    }
+    remove(&path_of(&job.staging))?;
+    publish(&job.staging, &job.dest, job.replace, target.sync)?;
+    Ok(CopyReport {
+        lost: lost(&target),
+        manifests: found.manifests,
+        bytes: found.bytes,
+        resumed: found.resumed,
+    })
+}
+
+fn unite(trees: &[Tree<'_>], found: &Gathered) -> Result<Manifest> {
+    if let [one] = &found.manifests[..] {
+        return Ok(one.clone());
+    }
+    let all: Vec<&Manifest> = found.manifests.iter().collect();
+    merge(&all).map_err(|c| conflict(&c, name_of(trees)))
+}
+
+/// Every entry that was not made because something was there must have been made by another source.
+fn check_taken(trees: &[Tree<'_>], found: &Gathered, target: &Target) -> Result<()> {
+    for (tree, path) in &found.taken {
+        let others = found.manifests.iter().enumerate().filter(|(at, _)| *at != *tree as usize);
+        let made = others.filter_map(|(_, m)| m.find(path)).any(|e| !e.is_folder());
+        if !made {
+            return Err(MoverError::new(
+                FailureKind::Io,
+                format!(
+                    "`{}` of `{}` could not be made: something else stands at `{}`; nobody but tarn may write there: run again",
+                    show(path),
+                    show_path(&trees[*tree as usize].path),
+                    target.show(path)
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Hard links, leftovers, times of merged files, folders.
+fn complete(target: &Target, found: &Gathered, merged: &Manifest, resumed: bool) -> Result<()> {
+    for links in &found.links {
+        link_files(target, links)?;
+    }
+    if resumed {
+        let kept = |path: &[u8], folder: bool| merged.find(path).is_some_and(|e| e.is_folder() == folder);
+        sweep(&target.root, kept)?;
+    }
+    for manifest in found.manifests.iter().skip(1) {
+        for entry in manifest.entries.iter().filter(|e| !e.is_folder()) {
+            // Whichever source was first on the disk, the first in order gives the time.
+            if let Some(first) = merged.find(&entry.path).filter(|m| m.mtime != entry.mtime) {
+                let error = |e| target.failed("set the time of", &entry.path, e);
+                let (folder, name) = target.root.holder(&entry.path).map_err(error)?;
+                utimensat(folder, name, &times(first.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(error)?;
+            }
+        }
+    }
+    seal_folders(target, merged)
+}
+
+/// Reads the destination again, from the device where it has reached one, and compares.
+fn read_back(job: &CopyJob, target: &Target, merged: &Manifest, control: &Control, threads: usize) -> Result<()> {
+    let trees = [Tree::open(&job.staging)?];
+    let quiet = Control::default();
+    let work = Job::new(&trees, Goal::Digest { drop_cache: true }, &quiet, threads);
+    let (output, _) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| work.run());
+        while !reader.is_finished() {
+            std::thread::park_timeout(std::time::Duration::from_millis(20));
+            quiet.cancel.store(control.cancelled(), Ordering::Relaxed);
+        }
+        reader.join().unwrap_or_else(|_| Err(crate::error::cancelled()))
+    })?;
+    let found = gather(&trees, output)?;
+    let mut expected = merged.clone();
+    if target.lost_xattrs.load(Ordering::Relaxed) {
+        for (entry, is) in expected.entries.iter_mut().zip(&found.manifests[0].entries) {
+            entry.xattrs = is.xattrs.clone();
+        }
+    }
+    compare(&trees[0], &found.manifests[0], &expected, Against::Replica)
+}
+
+fn lost(target: &Target) -> Vec<String> {
+    let xattrs = target.lost_xattrs.load(Ordering::Relaxed);
+    let sentence = || {
+        format!(
+            "extended attributes were not kept: the file system of `{}` cannot hold them all",
+            show_path(&target.root.path)
+        )
+    };
+    xattrs.then(sentence).into_iter().collect()
+}
