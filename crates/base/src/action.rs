@@ -74,7 +74,7 @@ pub enum Do {
         /// From where: a node or the drained area.
         at: Place,
     },
-    /// Nothing but a reason worth knowing: something waits, or was skipped. The world does nothing.
+    /// Nothing but a reason worth knowing: something waits. The world does nothing.
     Note {
         /// What it is about.
         about: Subject,

@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tarn_base::event::{Policy, Verify};
-use tarn_base::units::{parse_rate, parse_size, parse_time};
+use tarn_base::units::{parse_rate, parse_time};
 
 /// Keeps a workflow's data on the compute nodes, in the fastest memory they have.
 #[derive(Debug, Parser)]
@@ -240,23 +240,6 @@ fn time(text: &str) -> Result<u64, String> {
     parse_time(text).map_err(|e| e.to_string())
 }
 
-/// `NAME=PATH[:SIZE]`.
-pub(crate) fn tier(text: &str) -> Result<(String, PathBuf, Option<u64>), String> {
-    let form = || format!("`{text}` is not NAME=PATH or NAME=PATH:SIZE, such as disk=/scratch/me:200GiB");
-    let (name, rest) = text.split_once('=').ok_or_else(form)?;
-    let valid = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
-    if !valid || rest.is_empty() {
-        return Err(form());
-    }
-    match rest.rsplit_once(':') {
-        Some((path, size)) if !size.contains('/') => {
-            let bytes = parse_size(size).map_err(|e| format!("{}: {e}", form()))?;
-            Ok((name.into(), path.into(), Some(bytes)))
-        }
-        _ => Ok((name.into(), rest.into(), None)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,14 +248,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn tiers() {
-        assert_eq!(tier("fast=/dev/shm:1GiB"), Ok(("fast".into(), "/dev/shm".into(), Some(1 << 30))));
-        assert_eq!(tier("disk=/a:b/c"), Ok(("disk".into(), "/a:b/c".into(), None)));
-        for bad in ["/dev/shm", "=x", "a=", "a b=/x", "a=/x:1 gb", "a=/x:7"] {
-            assert!(tier(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -1,30 +1,46 @@
 //! The cluster of one machine, from the command line and from what the machine has.
 
-use crate::args::{self, Isolation, MachineArgs};
+use crate::args::{Isolation, MachineArgs};
 use crate::error::{CliError, CliResult, ExitWith};
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_flow::Abilities;
-use tarn_local::{Namespaces, TierSpec, machine};
+use tarn_local::machine::{self, ClusterSpec};
+use tarn_local::Namespaces;
 
-/// The cluster that the arguments describe. `workspace` is whose use of the tiers does not count as others'.
-pub(crate) fn discover(args: &MachineArgs, state: &StateDir, workspace: &str) -> CliResult<Cluster> {
-    let mut tiers = Vec::with_capacity(args.tiers.len());
-    for text in &args.tiers {
-        let (name, root, size) = args::tier(text).map_err(|e| CliError::new(Exit::Usage, e))?;
-        let root = std::path::absolute(root).exit(Exit::Usage)?;
-        tiers.push(TierSpec { name, root, size });
+/// Bytes a second that an external store is taken to have while nothing was measured or emulated: a busy
+/// parallel file system, as one node sees it (the papers' Lustre gave some 50 to 100 MB/s).
+const ASSUMED_EXTERNAL_RATE: u64 = 100_000_000;
+
+/// The cluster that the arguments describe.
+pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluster> {
+    let tiers: Result<Vec<_>, _> = args.tiers.iter().map(|t| t.parse()).collect();
+    let mut tiers: Vec<machine::TierSpec> = tiers.exit(Exit::Usage)?;
+    if tiers.is_empty() {
+        tiers.push(machine::default_tier());
     }
-    let mut cluster = machine::cluster(args.nodes, &tiers, state, workspace).exit(Exit::NoRoom)?;
-    cluster.external = external(args, &cluster.external);
-    Ok(cluster)
+    for tier in &mut tiers {
+        tier.root = std::path::absolute(&tier.root).exit(Exit::Usage)?;
+    }
+    let found = machine::machine().exit(Exit::State)?;
+    let spec = ClusterSpec {
+        nodes: args.nodes,
+        tiers: &tiers,
+        external: external(args),
+        state,
+    };
+    machine::cluster(&found, &spec).map_err(|e| match e {
+        machine::MachineError::NoRoom { .. } => CliError::new(Exit::NoRoom, e),
+        other => CliError::new(Exit::State, other),
+    })
 }
 
-fn external(args: &MachineArgs, found: &Link) -> Link {
+fn external(args: &MachineArgs) -> Link {
+    let rate = args.external_rate.unwrap_or(ASSUMED_EXTERNAL_RATE);
     Link {
-        read: args.external_rate.unwrap_or(found.read),
-        write: args.external_rate.unwrap_or(found.write),
+        read: rate,
+        write: rate,
         latency: args.external_latency.unwrap_or(0),
         streams: args.external_streams,
         emulated: args.external_rate.is_some() || args.external_latency.is_some(),
@@ -33,11 +49,18 @@ fn external(args: &MachineArgs, found: &Link) -> Link {
 
 /// What this way of running can do.
 pub(crate) fn abilities(isolation: Isolation) -> Abilities {
-    let multi_node = match isolation {
-        Isolation::Off => Err("--isolation off keeps all steps in one namespace".to_owned()),
-        Isolation::Auto => tarn_local::probe_multi_node(),
-    };
-    Abilities { multi_node }
+    Abilities {
+        multi_node: match isolation {
+            Isolation::Off => Err("--isolation off keeps all steps in one namespace".to_owned()),
+            Isolation::Auto => multi_node(),
+        },
+    }
+}
+
+/// Whether steps of several nodes can run here, or why not.
+pub(crate) fn multi_node() -> Result<(), String> {
+    let helper = std::env::current_exe().map_err(|e| e.to_string())?;
+    tarn_local::probe_multi_node(&helper, &std::env::temp_dir())
 }
 
 pub(crate) fn namespaces(isolation: Isolation) -> Namespaces {

@@ -33,7 +33,7 @@ fn finding(what: &str, there: bool, detail: impl Into<String>) -> Finding {
 pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
     let state = cli.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
-    let found = cluster::discover(args, &state, "")?;
+    let found = cluster::discover(args, &state)?;
     let mut all = Vec::new();
     for host in &found.hosts {
         let detail = format!("{} cores, {} of memory for steps", host.cores, Bytes(host.memory));
@@ -44,7 +44,7 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
         all.push(tier_finding(tier));
     }
     all.push(folder_finding("this folder", Path::new(".")));
-    all.push(match tarn_local::probe_multi_node() {
+    all.push(match cluster::multi_node() {
         Ok(()) => finding("namespaces", true, "steps of several nodes run, inputs are mounted read-only"),
         Err(why) => finding("namespaces", false, format!("{why}; steps of one node only")),
     });

@@ -24,7 +24,7 @@ use tarn_base::codes::Exit;
 fn main() -> ExitCode {
     // These run inside steps: before anything else, while the process has one thread.
     match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
-        Some("__step") => return tarn_local::runner::main(),
+        Some(tarn_local::HELPER_ARGUMENT) => return tarn_local::runner::main(),
         Some("exec") if std::env::args_os().len() > 2 && !asks_for_help() => {
             return tarn_local::exec::main(std::env::args_os().skip(2));
         }

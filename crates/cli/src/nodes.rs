@@ -26,7 +26,7 @@ struct Row {
 pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
     let state = cli.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
-    let found = cluster::discover(args, &state, "")?;
+    let found = cluster::discover(args, &state)?;
     let mode = memory_mode();
     let rows: Vec<Row> = found.nodes.iter().flat_map(|n| n.tiers.iter().map(|t| row(n, t, &mode))).collect();
     if cli.json {

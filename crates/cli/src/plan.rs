@@ -48,7 +48,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     let parsed = workflow::load(&args.workflow)?;
     let dir = state::beside(cli, &args.workflow)?;
     let workspace = state::workspace(&parsed.workflow.name, &dir);
-    let found = cluster::discover(&args.machine, &dir, &workspace)?;
+    let found = cluster::discover(&args.machine, &dir)?;
     crate::run::check(&parsed, &found, args)?;
     let prior = match dir.0.is_dir() {
         true => crate::run::open_catalogue(&dir)?.prior(&parsed.workflow, &workspace, &found).exit(Exit::State)?,

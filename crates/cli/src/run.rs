@@ -52,7 +52,7 @@ pub(crate) fn run(cli: &Cli, args: &RunArgs) -> CliResult {
 /// Runs a workflow that was read already.
 pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs) -> CliResult {
     let workspace = state::workspace(&parsed.workflow.name, state);
-    let found = cluster::discover(&args.machine, state, &workspace)?;
+    let found = cluster::discover(&args.machine, state)?;
     check(parsed, &found, args)?;
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());
     let lock = lock(state, &parsed.workflow.name)?;
@@ -116,7 +116,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
     let keep = found.iter().filter_map(|(part, place)| Some((key(part)?, place.clone()))).collect();
     let unfinished = history.transfers.values().filter(|t| t.ended.is_none());
-    let resumable = unfinished.flat_map(|t| &t.transfer.parts).filter_map(|m| key(&m.part)).collect();
+    let resumable = unfinished.flat_map(|t| &t.order.parts).filter_map(|m| key(&m.part)).collect();
     tidy(&world, &keep, &resumable);
     let session = Session {
         journal: opened.writer,

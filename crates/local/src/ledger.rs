@@ -331,18 +331,12 @@ pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
     others.map(weight).fold(0, u64::saturating_add)
 }
 
-/// Bytes that this workspace's earlier runs have left on the tier.
-pub(crate) fn held_by(root: &Path, workspace: &str) -> u64 {
+/// Bytes on the tier at `root` that are accounted to any workspace: they count as room of the tier that is taken,
+/// not as room that it lacks.
+pub(crate) fn used_by_all(root: &Path) -> u64 {
     let all = claims(root);
-    let own = all.iter().filter(|c| c.workspace == workspace && root.join(workspace).is_dir());
-    own.map(|c| c.used).fold(0, u64::saturating_add)
-}
-
-/// Bytes that live runs of other workspaces have reserved and not yet written: the system still shows them as free.
-pub(crate) fn promised_to_others(root: &Path, workspace: &str) -> u64 {
-    let all = claims(root);
-    let others = all.iter().filter(|c| c.workspace != workspace && c.alive());
-    others.map(|c| c.reserved).fold(0, u64::saturating_add)
+    let there = all.iter().filter(|c| c.alive() || root.join(&c.workspace).is_dir());
+    there.map(|c| c.used).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

@@ -233,8 +233,6 @@ pub struct ClusterSpec<'a> {
     pub nodes: u32,
     /// Tiers of every node, fast to slow.
     pub tiers: &'a [TierSpec],
-    /// The workspace, whose own use of a tier is not counted against it.
-    pub workspace: &'a str,
     /// The external store: found or emulated rates.
     pub external: Link,
     /// Where measurements are remembered.
@@ -300,13 +298,13 @@ fn make_tier(
     };
     std::fs::create_dir_all(&tier.root).map_err(io)?;
     let rates = bandwidth(&tier.root, spec.state)?;
-    let own = crate::ledger::held_by(&tier.root, spec.workspace);
-    let promised = crate::ledger::promised_to_others(&tier.root, spec.workspace);
-    let on_disk = free_bytes(&tier.root).map_err(io)?.saturating_add(own).saturating_sub(promised);
+    // The size of the tier as a whole: the ledger takes off what others hold, now and later.
+    let taken = crate::ledger::used_by_all(&tier.root);
+    let on_disk = free_bytes(&tier.root).map_err(io)?.saturating_add(taken);
     let memory = in_memory(&tier.root);
     let (free, limit) = match memory {
         true => {
-            let free = machine.memory.free.saturating_add(own).saturating_sub(in_tiers).saturating_sub(promised);
+            let free = machine.memory.free.saturating_add(taken).saturating_sub(in_tiers);
             (free.min(on_disk), format!("memory, limited by {}", machine.memory.limited_by))
         }
         false => (on_disk, "the file system".to_owned()),
@@ -373,7 +371,6 @@ mod tests {
         let mut spec = ClusterSpec {
             nodes: 4,
             tiers: &tiers,
-            workspace: "w",
             external: link,
             state: &state,
         };

@@ -108,7 +108,7 @@ mod tests {
         let root = Root::open(&top).unwrap();
         for open in [Root::folder, Root::folder_by_components] {
             assert!(open(&root, b"a/b").is_ok());
-            for bad in [&b".."[..], b"../secret", b"a/../../secret", b"out", b"in/b", b"/tmp", b"a//b/../.."] {
+            for bad in [&b".."[..], b"../secret", b"a/../../secret", b"out", b"in/b", b"/tmp", b"a/../.."] {
                 assert!(open(&root, bad).is_err(), "{}", String::from_utf8_lossy(bad));
             }
         }

@@ -1,7 +1,7 @@
 //! Copying: everything from an empty staging folder to a published tree.
 
 use crate::error::{Result, show, show_path};
-use crate::finish::{link_files, seal_folders};
+use crate::finish::{link_files, seal};
 use crate::gather::{Against, Gathered, compare, conflict, gather, name_of};
 use crate::job::{Goal, Job};
 use crate::meta::times;
@@ -13,6 +13,7 @@ use crate::target::Target;
 use crate::throttle::Limiter;
 use crate::tree::Tree;
 use rustix::fs::{AtFlags, utimensat};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tarn_base::event::FailureKind;
@@ -72,9 +73,8 @@ fn attempt(
     let earlier = prepare(&job.staging, control, threads)?;
     let resumed = !earlier.is_empty();
     let target = Target::new(&job.staging, job.verify, job.sync, limiter, earlier)?;
-    let work = Job::new(trees, Goal::Copy(Box::new(target)), control, threads);
-    let clashed = work.clashed();
-    let outcome = work.run();
+    let clashed = Arc::clone(&target.clash);
+    let outcome = Job::new(trees, Goal::Copy(Box::new(target)), control, threads).run();
     *clash = resumed && clashed.load(Ordering::Relaxed);
     let (output, goal) = outcome?;
     let Goal::Copy(target) = goal else {
@@ -108,12 +108,12 @@ fn attempt(
     })
 }
 
-fn unite(trees: &[Tree<'_>], found: &Gathered) -> Result<Manifest> {
+fn unite<'m>(trees: &[Tree<'_>], found: &'m Gathered) -> Result<Cow<'m, Manifest>> {
     if let [one] = &found.manifests[..] {
-        return Ok(one.clone());
+        return Ok(Cow::Borrowed(one));
     }
     let all: Vec<&Manifest> = found.manifests.iter().collect();
-    merge(&all).map_err(|c| conflict(&c, name_of(trees)))
+    merge(&all).map(Cow::Owned).map_err(|c| conflict(&c, name_of(trees)))
 }
 
 /// Every entry that was not made because something was there must have been made by another source.
@@ -155,26 +155,22 @@ fn complete(target: &Target, found: &Gathered, merged: &Manifest, resumed: bool)
             }
         }
     }
-    seal_folders(target, merged)
+    let kept = seal(&target.root, merged).map_err(|(path, e)| target.failed("set the attributes of", &path, e))?;
+    if !kept {
+        target.lost_xattrs.store(true, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 /// Reads the destination again, from the device where it has reached one, and compares.
 fn read_back(job: &CopyJob, target: &Target, merged: &Manifest, control: &Control, threads: usize) -> Result<()> {
     let trees = [Tree::open(&job.staging)?];
-    let quiet = Control::default();
-    let work = Job::new(&trees, Goal::Digest { drop_cache: true }, &quiet, threads);
-    let (output, _) = std::thread::scope(|scope| {
-        let reader = scope.spawn(|| work.run());
-        while !reader.is_finished() {
-            std::thread::park_timeout(std::time::Duration::from_millis(20));
-            quiet.cancel.store(control.cancelled(), Ordering::Relaxed);
-        }
-        reader.join().unwrap_or_else(|_| Err(crate::error::cancelled()))
-    })?;
+    let (output, _) = Job::new(&trees, Goal::Digest { read_back: true }, control, threads).run()?;
     let found = gather(&trees, output)?;
-    let mut expected = merged.clone();
+    let mut expected = Cow::Borrowed(merged);
     if target.lost_xattrs.load(Ordering::Relaxed) {
-        for (entry, is) in expected.entries.iter_mut().zip(&found.manifests[0].entries) {
+        // What could not be kept is reported, and is no damage.
+        for (entry, is) in expected.to_mut().entries.iter_mut().zip(&found.manifests[0].entries) {
             entry.xattrs = is.xattrs.clone();
         }
     }

@@ -57,7 +57,7 @@ impl Worker<'_> {
         if let Some(target) = self.job.target() {
             target.wanted.fetch_add(source.status.size, Ordering::Relaxed);
             if let Some(hash) = self.all_there(target, folder, &source)? {
-                self.job.control.advance(source.status.size);
+                self.job.advance(source.status.size);
                 self.output.resumed += source.status.size;
                 let extents = self.extents(&source)?;
                 return self.done(&source, hash, extents);
@@ -115,7 +115,7 @@ impl Worker<'_> {
         if !self.claim(folder.tree, &status, &path) {
             return Ok(None);
         }
-        if matches!(self.job.goal, Goal::Digest { drop_cache: true }) {
+        if matches!(self.job.goal, Goal::Digest { read_back: true }) {
             let _ = fadvise(&fd, 0, None, Advice::DontNeed);
         }
         let xattrs = xattrs(&fd).map_err(|e| self.unreadable(folder.tree, "read the attributes of", &path, e))?;
@@ -218,7 +218,7 @@ impl Worker<'_> {
             record(&mut self.records, source.tree, &source.path, identity, 0, chunk.as_slice());
         }
         self.output.bytes += len as u64;
-        self.job.control.advance(len as u64);
+        self.job.advance(len as u64);
         self.done(source, hash, Box::default())
     }
 

@@ -1,13 +1,13 @@
 //! The last things of a copy: hard links, and what folders get once nothing more is put into them.
 
-use crate::beneath::split;
+use crate::beneath::Root;
 use crate::error::Result;
 use crate::gather::Link;
-use crate::meta::Status;
+use crate::meta::{set_mode_and_time, set_xattrs};
 use crate::target::Target;
 use rustix::fs::{AtFlags, linkat};
 use rustix::io::Errno;
-use tarn_base::manifest::{EntryKind, Manifest};
+use tarn_base::manifest::{Entry, Manifest};
 
 /// Makes the further names of files.
 pub(crate) fn link_files(target: &Target, links: &[Link]) -> Result<()> {
@@ -24,22 +24,23 @@ pub(crate) fn link_files(target: &Target, links: &[Link]) -> Result<()> {
     Ok(())
 }
 
-/// Gives the folders of a merged tree their attributes, modes and times; what they hold comes before them.
-pub(crate) fn seal_folders(target: &Target, merged: &Manifest) -> Result<()> {
-    for entry in merged.entries.iter().rev() {
-        if !matches!(entry.kind, EntryKind::Directory) {
-            continue;
-        }
-        let folder = target.root.folder(&entry.path);
-        let folder = folder.map_err(|e| target.failed("open the folder", &entry.path, e))?;
-        let status = Status::of(&folder).map_err(|e| target.failed("examine", &entry.path, e))?;
-        let meta = Status {
-            mode: entry.mode,
-            mtime: entry.mtime,
-            size: 0,
-            ..status
-        };
-        target.finish(&folder, &entry.path, &meta, &entry.xattrs, true)?;
+/// Gives the folders of a tree their attributes, modes and times; what they hold comes before them. `false`: some
+/// attributes could not be kept.
+///
+/// # Errors
+/// The folder that failed.
+pub(crate) fn seal(root: &Root, tree: &Manifest) -> std::result::Result<bool, (Box<[u8]>, Errno)> {
+    let mut kept = true;
+    for entry in tree.entries.iter().rev().filter(|e| e.is_folder()) {
+        kept &= seal_one(root, entry).map_err(|errno| (entry.path.clone(), errno))?;
     }
-    Ok(())
+    Ok(kept)
+}
+
+/// Gives one folder its attributes, mode and time.
+pub(crate) fn seal_one(root: &Root, entry: &Entry) -> std::result::Result<bool, Errno> {
+    let folder = root.folder(&entry.path)?;
+    let kept = set_xattrs(&folder, &entry.xattrs)?;
+    set_mode_and_time(&folder, Some(entry.mode), entry.mtime)?;
+    Ok(kept)
 }

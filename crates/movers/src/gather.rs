@@ -5,7 +5,6 @@ use crate::job::Output;
 use crate::links;
 use crate::meta::Status;
 use crate::tree::{Origin, Tree};
-use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::{Entry, EntryKind, Manifest};
@@ -58,7 +57,7 @@ fn check_folders(trees: &[Tree<'_>], output: &Output) -> Result<()> {
     for (at, path, mtime) in &output.folders {
         let tree = &trees[*at as usize];
         let Origin::Folder(root) = &tree.origin else { continue };
-        let now = root.folder(tree.relative(path)).and_then(Status::of::<OwnedFd>);
+        let now = root.folder(tree.relative(path)).and_then(Status::of);
         match now {
             Ok(status) if status.mtime == *mtime => {}
             Ok(_) => return Err(changed(&tree.show(path), "changed while it was read: entries came or went")),

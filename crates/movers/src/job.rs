@@ -17,10 +17,10 @@ use tarn_ports::Control;
 pub(crate) enum Goal {
     /// They are listed.
     List,
-    /// They are read; with `drop_cache` from the device, if they have reached it.
+    /// They are read.
     Digest {
-        /// Whether cached pages are dropped before.
-        drop_cache: bool,
+        /// Whether this checks a fresh copy: cached pages are dropped before, and it does not count as progress.
+        read_back: bool,
     },
     /// They are copied.
     Copy(Box<Target>),
@@ -106,6 +106,13 @@ impl<'a> Job<'a> {
         self.queue.outcome()?;
         let all = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         Ok((all, self.goal))
+    }
+
+    /// Counts bytes for whoever watches.
+    pub(crate) fn advance(&self, bytes: u64) {
+        if !matches!(self.goal, Goal::Digest { read_back: true }) {
+            self.control.advance(bytes);
+        }
     }
 
     /// The destination, when there is one.

@@ -55,7 +55,7 @@ impl Worker<'_> {
             ftruncate(fd, large.source.status.size).map_err(|e| target.failed("size", path, e))?;
             if let Some(hash) = large.source.known.filter(|_| self.reflink(target, large)) {
                 target.finish(fd, path, &large.source.status, &large.source.xattrs, *set_mode)?;
-                self.job.control.advance(large.source.status.size);
+                self.job.advance(large.source.status.size);
                 self.check_unchanged(&large.source, hash)?;
                 return self.done(&large.source, hash, large.extents.clone());
             }
@@ -133,7 +133,7 @@ impl Worker<'_> {
         let (start, len) = (at * CHUNK as u64, content::chunk_len(size, at));
         if let Some(hash) = self.chunk_there(large, at) {
             self.output.resumed += len as u64;
-            self.job.control.advance(len as u64);
+            self.job.advance(len as u64);
             return Ok(hash);
         }
         if let Some(limiter) = self.job.target().and_then(|t| t.limiter.as_ref()) {
@@ -149,7 +149,7 @@ impl Worker<'_> {
             _ => self.chunk_by_pieces(large, start, len)?,
         };
         self.output.bytes += len as u64;
-        self.job.control.advance(len as u64);
+        self.job.advance(len as u64);
         Ok(hash)
     }
 
@@ -214,7 +214,8 @@ impl Worker<'_> {
         for (is_data, offset, left) in extents::pieces(&large.extents, start, len as u64) {
             let (mut from, mut to, end) = (offset, offset, offset + left);
             while is_data && from < end {
-                match copy_file_range(&large.source.fd, Some(&mut from), fd, Some(&mut to), (end - from) as usize) {
+                let left = (end - from) as usize;
+                match copy_file_range(&large.source.fd, Some(&mut from), fd, Some(&mut to), left) {
                     Ok(0) => {
                         let path = self.job.trees[large.source.tree as usize].show(&large.source.path);
                         return Err(changed(&path, "became shorter while it was read"));

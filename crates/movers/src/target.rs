@@ -40,7 +40,7 @@ pub(crate) struct Target {
     /// Whether extended attributes were lost.
     pub(crate) lost_xattrs: AtomicBool,
     /// Whether something unexpected stood where an entry was to be made: another source's, or a leftover.
-    pub(crate) clash: AtomicBool,
+    pub(crate) clash: Arc<AtomicBool>,
 }
 
 /// A file of the destination, not finished yet.
@@ -71,7 +71,7 @@ impl Target {
             earlier,
             wanted: AtomicU64::new(0),
             lost_xattrs: AtomicBool::new(false),
-            clash: AtomicBool::new(false),
+            clash: Arc::default(),
         })
     }
 

@@ -106,18 +106,6 @@ impl<'a> Tree<'a> {
             Origin::Single { .. } => show_path(&self.path),
         }
     }
-
-    /// The folder of the source that holds a path of the result, and the path's name there.
-    pub(crate) fn holder(&self, path: &[u8]) -> Result<(rustix::fd::OwnedFd, Box<[u8]>)> {
-        let opened = match &self.origin {
-            Origin::Folder(root) => {
-                let relative = self.relative(path);
-                root.holder(relative).map(|(fd, name)| (fd, name.into()))
-            }
-            Origin::Single { holder, name } => holder.folder(b"").map(|fd| (fd, name.clone())),
-        };
-        opened.map_err(|e| failed(Side::Source, "open", &self.show(path), e))
-    }
 }
 
 fn open_root(path: &Path) -> Result<Root> {

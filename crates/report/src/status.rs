@@ -58,8 +58,6 @@ pub struct Counts {
     pub committed: u64,
     /// Taken from an earlier run.
     pub reused: u64,
-    /// Not needed.
-    pub skipped: u64,
     /// Failed at the last attempt.
     pub failed: u64,
     /// Steps whose number of instances is not known yet: the data they run over is not made.

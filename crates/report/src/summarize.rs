@@ -103,7 +103,6 @@ fn tally(trace: &Trace, id: InstanceId) -> Tally {
     *match instance.state {
         InstanceState::Committed => &mut tally.run,
         InstanceState::Reused => &mut tally.reused,
-        InstanceState::Skipped => &mut tally.skipped,
         InstanceState::Failed => &mut tally.failed,
         InstanceState::Waiting | InstanceState::Assigned | InstanceState::Running => {
             &mut tally.open
@@ -116,7 +115,6 @@ fn add_up(tallies: impl Iterator<Item = Tally>) -> Tally {
     tallies.fold(Tally::default(), |a, b| Tally {
         run: a.run + b.run,
         reused: a.reused + b.reused,
-        skipped: a.skipped + b.skipped,
         failed: a.failed + b.failed,
         open: a.open + b.open,
         attempts: a.attempts + b.attempts,

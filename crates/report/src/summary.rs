@@ -129,8 +129,6 @@ pub struct Tally {
     pub run: u64,
     /// Taken from an earlier run.
     pub reused: u64,
-    /// Not needed.
-    pub skipped: u64,
     /// Failed at the last attempt.
     pub failed: u64,
     /// Neither yet, as far as the log knows of them.
@@ -235,5 +233,39 @@ impl Summary {
     /// When the log has no beginning.
     pub fn of(records: &[Record]) -> Result<Self, ReportError> {
         Ok(summarize(&Trace::of(records)?))
+    }
+}
+
+impl std::fmt::Display for Summary {
+    /// Some lines for a terminal, at the end of a run.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        use tarn_base::units::{Bytes, Elapsed};
+        let (b, s, i) = (&self.bytes, &self.stage_through, &self.instances);
+        writeln!(f, "{:<10}{} in {} ({})", self.run, self.outcome.as_str(), Elapsed(self.makespan_ns), self.policy)?;
+        if let Some(emulated) = &self.emulated {
+            writeln!(f, "{emulated}")?;
+        }
+        write!(f, "steps     {} run", i.run)?;
+        for (count, word) in [(i.reused, "unchanged"), (i.failed, "failed"), (i.open, "not run")] {
+            if count > 0 {
+                write!(f, ", {count} {word}")?;
+            }
+        }
+        writeln!(f)?;
+        writeln!(
+            f,
+            "kept      {} were used where they lay; {} moved between nodes, {} between tiers",
+            Bytes(b.retained),
+            Bytes(b.peer),
+            Bytes(b.promote + b.demote)
+        )?;
+        writeln!(
+            f,
+            "external  {} in, {} out; with every dataset staged through it: {} in, {} out",
+            Bytes(b.external_in),
+            Bytes(b.external_out),
+            Bytes(s.external_in),
+            Bytes(s.external_out)
+        )
     }
 }

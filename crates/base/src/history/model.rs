@@ -28,16 +28,14 @@ pub enum InstanceState {
     Committed,
     /// An earlier run's outputs were taken.
     Reused,
-    /// Nothing needs it to run.
-    Skipped,
     /// Its last attempt failed.
     Failed,
 }
 
 impl InstanceState {
-    /// Whether its outputs are made or not wanted.
+    /// Whether its outputs are made.
     pub fn is_done(self) -> bool {
-        matches!(self, Self::Committed | Self::Reused | Self::Skipped)
+        matches!(self, Self::Committed | Self::Reused)
     }
 }
 
@@ -208,7 +206,7 @@ pub enum DeedKind {
     Reuse,
     /// A replica was told to go.
     Evict(PartRef, Place),
-    /// Nothing: it waits or was skipped.
+    /// Nothing: it waits.
     Note,
     /// The run ended.
     Finish(Outcome),

@@ -1,6 +1,7 @@
 //! `tarn bench`: figures beside the plain tool's, and the form in which they are given.
 
 pub(crate) mod io;
+pub(crate) mod stage;
 pub(crate) mod workflow;
 
 use serde_json::{Value, json};

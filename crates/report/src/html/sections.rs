@@ -88,7 +88,6 @@ pub(super) fn figures(page: &mut String, s: &Summary) {
     let mut below: Vec<String> = Vec::new();
     for (n, what) in [
         (i.reused, "reused"),
-        (i.skipped, "not needed"),
         (i.failed, "failed"),
         (i.open, "not finished"),
     ] {

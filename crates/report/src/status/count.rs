@@ -20,7 +20,6 @@ pub(super) fn counts(trace: &Trace) -> Counts {
             InstanceState::Running => &mut counts.running,
             InstanceState::Committed => &mut counts.committed,
             InstanceState::Reused => &mut counts.reused,
-            InstanceState::Skipped => &mut counts.skipped,
             InstanceState::Failed => &mut counts.failed,
         } += 1;
     }

@@ -29,7 +29,6 @@ impl fmt::Display for Status {
         let counts = [
             (c.committed, "done"),
             (c.reused, "reused"),
-            (c.skipped, "not needed"),
             (c.running, "running"),
             (c.staging, "staging"),
             (c.waiting, "waiting"),

@@ -1,0 +1,218 @@
+//! What can go wrong with a step or its data, and what tarn says and leaves behind.
+
+mod common;
+use common::Site;
+use std::time::{Duration, Instant};
+
+fn one(run: &str, rest: &str) -> Site {
+    let site = Site::new(&format!(
+        "name = \"w\"\n[data.i]\nsource = \"in\"\n[data.o]\ndest = \"out\"\n[[step]]\nname = \"only\"\nrun = '''{run}'''\nin = [\"i\"]\nout = [\"o\"]\n{rest}\n"
+    ));
+    site.write("in/x", "input\n");
+    site
+}
+
+#[test]
+fn a_failing_step_is_named_with_its_last_lines() {
+    let site = one("echo first; echo the cause >&2; exit 3", "");
+    let ran = site.run().exits(1);
+    for text in ["only", "the cause", "3", "tarn resume"] {
+        assert!(ran.err.contains(text), "no {text:?} in {}", ran.err);
+    }
+    assert!(!site.path("out").exists());
+    site.tarn(&["status"]).exits(0).says("the cause");
+    site.tarn(&["why", "only"]).exits(0).says("failed");
+}
+
+#[test]
+fn a_hanging_step_is_stopped_at_its_time() {
+    let site = one("echo begun; sleep 300 & sleep 300", "time = \"1s\"");
+    let begun = Instant::now();
+    site.run().exits(1).says("only");
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_promised_output_that_is_missing_fails_the_step() {
+    one("true", "").run().exits(1).says("`o`");
+}
+
+#[test]
+fn an_input_cannot_be_changed() {
+    let site = one("echo changed >> $TARN_i/x; cp $TARN_i/x $TARN_o/x", "");
+    let ran = site.run();
+    if ran.code == Some(0) {
+        panic!("the change went unnoticed: {}", ran.err);
+    }
+    assert_eq!(site.read("in/x"), "input\n");
+    let site = one("echo changed >> $TARN_i/x; cp $TARN_i/x $TARN_o/x", "").with(&["--isolation", "off"]);
+    site.run().exits(1).says("only");
+    assert_eq!(site.read("in/x"), "input\n");
+}
+
+#[test]
+fn a_step_that_dies_within_an_inout_leaves_the_version_before() {
+    let site = Site::new(
+        r#"
+name = "w"
+[data.d]
+dest = "out"
+[[step]]
+name = "make"
+run = "echo 1 > $TARN_d/x; echo keep > $TARN_d/y"
+out = ["d"]
+[[step]]
+name = "change"
+run = "echo half >> $TARN_d/x; rm $TARN_d/y; test -e $TARN_WORKFLOW_DIR/go || kill -9 $$; echo 2 > $TARN_d/x"
+inout = ["d"]
+"#,
+    );
+    site.run().exits(1).says("change");
+    site.write("go", "");
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(site.read("out/x"), "2\n");
+    assert!(!site.path("out/y").exists());
+    let makes = site.log().iter().flat_map(|r| r["actions"].as_array().cloned().unwrap_or_default()).filter(|a| a["do"] == "run" && a["instance"]["step"] == 0).count();
+    assert_eq!(makes, 1, "what was committed is not run again");
+    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn retries_start_from_intact_inputs() {
+    let site = one("n=$(cat $TARN_WORKFLOW_DIR/n 2>/dev/null || echo 0); echo $((n+1)) > $TARN_WORKFLOW_DIR/n; test $n -ge 2 && cp $TARN_i/x $TARN_o/x", "retries = 2");
+    site.run().exits(0).says("attempt 3");
+    assert_eq!(site.read("out/x"), "input\n");
+}
+
+#[test]
+fn gathered_files_that_differ_are_refused_whole() {
+    let site = Site::new(
+        r#"
+name = "w"
+[data.d]
+[data.o]
+dest = "out"
+[[step]]
+name = "make"
+foreach = ["a", "b"]
+run = "echo $TARN_ITEM > $TARN_d/same"
+out = ["d"]
+[[step]]
+name = "gather"
+run = "cp $TARN_d/same $TARN_o/x"
+in = ["d"]
+out = ["o"]
+"#,
+    );
+    site.run().exits(1).says("same");
+    site.tarn(&["why", "gather"]).exits(0).says("same");
+}
+
+#[test]
+fn a_link_out_of_the_dataset_is_refused() {
+    let site = one("ln -s /etc/passwd $TARN_o/x; echo 1 > $TARN_o/y", "");
+    site.run().exits(1).says("x");
+    assert!(!site.path("out").exists());
+    let site = one("cp $TARN_i/x $TARN_o/x", "");
+    std::os::unix::fs::symlink("../../etc/passwd", site.path("in/l")).expect("a link");
+    site.run().exits(1).says("l");
+}
+
+#[test]
+fn somebody_elses_files_in_a_dest_are_not_touched() {
+    let site = one("cp $TARN_i/x $TARN_o/x", "");
+    site.write("out/mine", "mine");
+    site.run().exits(3).says("out");
+    assert_eq!(site.read("out/mine"), "mine");
+}
+
+#[test]
+fn a_missing_source_is_named() {
+    let site = one("true", "");
+    std::fs::remove_dir_all(site.path("in")).expect("rm");
+    site.run().exits(1).says("in");
+}
+
+#[test]
+fn what_cannot_fit_is_refused_before_anything_moves() {
+    let site = one("true", "");
+    std::fs::write(site.path("in/big"), vec![1u8; 80 << 20]).expect("write");
+    site.run().exits(1).says("no tier holds more");
+    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn a_flipped_byte_is_found_and_the_data_made_again() {
+    let site = Site::new(
+        r#"
+name = "w"
+[data.d]
+dest = "out"
+[data.e]
+dest = "e"
+[[step]]
+name = "make"
+run = "head -c 100000 /dev/zero > $TARN_d/x"
+out = ["d"]
+[[step]]
+name = "wait"
+run = "test -e $TARN_WORKFLOW_DIR/go && echo 1 > $TARN_e/x"
+out = ["e"]
+"#,
+    );
+    // `out` cannot be written at first: `d` stays on its node.
+    site.write("out.tarn", "");
+    let ran = site.run();
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    let stored: Vec<_> = site.left_on_tier().into_iter().filter(|p| p.ends_with("x")).collect();
+    for path in &stored {
+        let mut bytes = std::fs::read(path).expect("read");
+        bytes[5000] ^= 1;
+        std::fs::write(path, bytes).expect("write");
+    }
+    site.write("go", "");
+    let resumed = site.tarn(&["resume"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+    assert!(std::fs::read(site.path("out/x")).expect("there").iter().all(|b| *b == 0));
+}
+
+fn signalled(signal: rustix::process::Signal, code: i32) {
+    let site = one("echo started > $TARN_WORKFLOW_DIR/started; test -e $TARN_WORKFLOW_DIR/go || sleep 100; cp $TARN_i/x $TARN_o/x", "");
+    let child = site.command(&site.run_arguments()).stderr(std::process::Stdio::piped()).spawn().expect("tarn starts");
+    let begun = Instant::now();
+    while !site.path("started").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the step did not start");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, signal).expect("kill");
+    let ran = common::Ran::of(child.wait_with_output().expect("it ends")).exits(code).says("tarn resume");
+    assert!(begun.elapsed() < Duration::from_secs(60), "{}", ran.err);
+    site.write("go", "");
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(site.read("out/x"), "input\n");
+    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn ctrl_c_stops_in_good_order() {
+    signalled(rustix::process::Signal::INT, 130);
+}
+
+#[test]
+fn sigterm_stops_in_good_order() {
+    signalled(rustix::process::Signal::TERM, 143);
+}
+
+#[test]
+fn cancel_stops_a_run_and_a_second_run_is_refused() {
+    let site = one("echo > $TARN_WORKFLOW_DIR/started; sleep 100", "");
+    let child = site.command(&site.run_arguments()).stderr(std::process::Stdio::piped()).spawn().expect("tarn starts");
+    while !site.path("started").exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    site.run().exits(6).says("tarn cancel");
+    site.tarn(&["status"]).exits(0).says("only");
+    site.tarn(&["cancel"]).exits(0);
+    common::Ran::of(child.wait_with_output().expect("it ends")).exits(143);
+}

@@ -1,0 +1,129 @@
+//! A folder with a workflow, tiers of its own, and the real `tarn` in it.
+#![allow(dead_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+pub(crate) struct Site {
+    pub(crate) dir: TempDir,
+    /// Options of every `run`.
+    pub(crate) options: Vec<String>,
+}
+
+impl Site {
+    /// A folder with `workflow.toml` and one node with a tier of 64 MiB.
+    pub(crate) fn new(workflow: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        fs::write(dir.path().join("workflow.toml"), workflow).expect("write");
+        let tier = format!("fast={}:64MiB", dir.path().join("tier").display());
+        fs::create_dir(dir.path().join("tier")).expect("mkdir");
+        Self {
+            dir,
+            options: vec!["--tier".into(), tier],
+        }
+    }
+
+    pub(crate) fn with(mut self, options: &[&str]) -> Self {
+        self.options.extend(options.iter().map(|o| (*o).to_owned()));
+        self
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, content: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("mkdir");
+        fs::write(path, content).expect("write");
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// `tarn` with these arguments, in the site's folder.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_tarn"));
+        c.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null());
+        c.env_remove("TARN_STATE").env_remove("TARN_CRASH_AT").env("NO_COLOR", "1");
+        c
+    }
+
+    pub(crate) fn tarn(&self, arguments: &[&str]) -> Ran {
+        Ran::of(self.command(arguments).output().expect("tarn starts"))
+    }
+
+    /// The arguments of `tarn run workflow.toml` here.
+    pub(crate) fn run_arguments(&self) -> Vec<&str> {
+        let mut all = vec!["run", "workflow.toml"];
+        all.extend(self.options.iter().map(String::as_str));
+        all
+    }
+
+    pub(crate) fn run(&self) -> Ran {
+        self.tarn(&self.run_arguments())
+    }
+
+    /// The records of the newest run, as JSON.
+    pub(crate) fn log(&self) -> Vec<serde_json::Value> {
+        let mut runs: Vec<_> = fs::read_dir(self.path(".tarn/runs"))
+            .expect("runs")
+            .map(|e| e.expect("entry").path())
+            .collect();
+        runs.sort();
+        let text = fs::read_to_string(runs.last().expect("a run").join("events.log")).expect("a log");
+        text.lines().skip(1).map(|l| serde_json::from_str(&l[9..]).expect("JSON")).collect()
+    }
+
+    /// Files below the tier, but for the ledger's lock.
+    pub(crate) fn left_on_tier(&self) -> Vec<PathBuf> {
+        let mut all = Vec::new();
+        files(&self.path("tier"), &mut all);
+        all.retain(|p| !p.ends_with("ledger.lock"));
+        all
+    }
+}
+
+pub(crate) fn files(folder: &Path, all: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            files(&path, all);
+        } else {
+            all.push(path);
+        }
+    }
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ran {
+    pub(crate) fn of(o: Output) -> Self {
+        Self {
+            code: o.status.code(),
+            out: String::from_utf8_lossy(&o.stdout).into_owned(),
+            err: String::from_utf8_lossy(&o.stderr).into_owned(),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn says(self, text: &str) -> Self {
+        assert!(self.err.contains(text) || self.out.contains(text), "no {text:?} in\n{}\n{}", self.out, self.err);
+        self
+    }
+}

@@ -1,0 +1,116 @@
+//! A run that is killed, and what the next one finds.
+
+use crate::Test;
+use crate::bench::{Bench, committed, data, held, spot, step, used};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use tarn_base::layout::TierDir;
+use tarn_base::part::{Place, StoreKey};
+use tarn_base::workflow::{Distribution, Role};
+use tarn_local::Namespaces;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("crashes::a_killed_run_takes_its_steps_along", a_killed_run_takes_its_steps_along),
+    ("crashes::inventory_finds_what_is_whole_and_clean_removes_the_rest", inventory_and_clean),
+];
+
+/// The first argument that makes this program run one slow step, to be killed.
+pub(crate) const VICTIM: &str = "victim";
+
+fn slow(dir: &Path, namespaces: Namespaces) -> Bench {
+    // The child has a session of its own; it ticks until it dies.
+    let run = "setsid sh -c 'while true; do date +%N > $TARN_WORKFLOW_DIR/tick; sleep 0.02; done' & sleep 100";
+    let mut bench = Bench::at(dir, vec![], vec![step(run, vec![])]);
+    bench.namespaces = namespaces;
+    bench
+}
+
+pub(crate) fn victim(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let dir = arguments.next().map(PathBuf::from).expect("a folder");
+    let namespaces = match arguments.next() {
+        Some(_) => Namespaces::Off,
+        None => Namespaces::Auto,
+    };
+    let mut world = slow(&dir, namespaces).world();
+    world.begin(0, 1, &[0], vec![]);
+    world.ended();
+    ExitCode::FAILURE
+}
+
+fn tick(dir: &Path) -> Option<String> {
+    std::fs::read_to_string(dir.join("tick")).ok().filter(|t| !t.is_empty())
+}
+
+fn a_killed_run_takes_its_steps_along() {
+    for off in [false, true] {
+        let guard = tempfile::tempdir().unwrap();
+        let dir = guard.path();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg(VICTIM).arg(dir).args(off.then_some("off"));
+        let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+        let began = Instant::now();
+        while tick(dir).is_none() {
+            assert!(began.elapsed() < Duration::from_secs(10), "the step never began");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let namespaces = if off { Namespaces::Off } else { Namespaces::Auto };
+        let bench = slow(dir, namespaces);
+        let work = TierDir::new(&bench.path("tier"), "ws", "n0").work();
+        assert_eq!(std::fs::read_dir(&work).unwrap().count(), 1);
+        let world = bench.world();
+        let trouble = world.local.clean(&BTreeSet::new(), &BTreeSet::new());
+        assert!(trouble.is_empty(), "{trouble:?}");
+        assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0);
+        std::fs::remove_file(dir.join("tick")).unwrap();
+        std::thread::sleep(Duration::from_millis(150));
+        assert_eq!(tick(dir), None, "something of the killed run still runs");
+    }
+}
+
+fn inventory_and_clean() {
+    let uses = vec![used(0, Role::Out, Distribution::Single), used(1, Role::Out, Distribution::Single)];
+    let bench = Bench::new(
+        vec![data("a"), data("b")],
+        vec![step("echo a > $TARN_a/f; echo b > $TARN_b/f", uses)],
+    );
+    let mut world = bench.world();
+    let outputs = committed(world.run(vec![vec![], vec![]]));
+    let part = |n: usize| {
+        let info = &outputs[n].parts[0].0;
+        let held = held(n as u32, 1, std::slice::from_ref(info), 0).remove(0);
+        (held.part, held.key, Place::Node(spot(0)))
+    };
+    let dir = TierDir::new(&bench.path("tier"), "ws", "n0");
+    drop(world);
+    let world = bench.world();
+    let all = [part(0), part(1)];
+    assert_eq!(world.local.inventory(&all).len(), 2);
+    // Another size is seen without reading; an unknown key is not there.
+    std::fs::write(dir.part(&all[1].1).join("f"), "longer").unwrap();
+    let stranger = (all[0].0, StoreKey("r9.s9.a9.0".into()), Place::Node(spot(0)));
+    let found = world.local.inventory(&[all[0].clone(), all[1].clone(), stranger]);
+    assert_eq!(found, [(all[0].0, Place::Node(spot(0)))]);
+    // The same size is seen after a reboot, when contents are read.
+    std::fs::write(dir.part(&all[0].1).join("f"), "x\n").unwrap();
+    std::fs::write(bench.state().0.join("boot_id"), "another boot").unwrap();
+    assert_eq!(world.local.inventory(&all), []);
+    std::fs::create_dir_all(dir.incoming().join("half")).unwrap();
+    std::fs::create_dir_all(dir.incoming().join("stale")).unwrap();
+    std::fs::create_dir_all(bench.path("tier/ws/n9/parts/old")).unwrap();
+    let keep = [(all[0].1.clone(), Place::Node(spot(0)))].into_iter().collect();
+    let resumable = [StoreKey("half".into())].into_iter().collect();
+    assert!(world.local.clean(&keep, &resumable).is_empty());
+    let names = |p: &Path| {
+        let all = std::fs::read_dir(p).unwrap().flatten();
+        all.map(|e| e.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&dir.parts()), [all[0].1.0.clone()]);
+    assert_eq!(names(&dir.incoming()), ["half"]);
+    assert!(!bench.path("tier/ws/n9").exists());
+    assert_eq!(names(&bench.state().0.join("manifests")), [all[0].1.0.clone()]);
+}

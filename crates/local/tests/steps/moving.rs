@@ -1,0 +1,185 @@
+//! Listing, transfers, evictions.
+
+use crate::Test;
+use crate::bench::{Bench, data, held, ranked, spot, tree};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tarn_base::action::Do;
+use tarn_base::event::{Event, FailureKind};
+use tarn_base::layout::TierDir;
+use tarn_base::part::{PartClass, Place};
+use tarn_base::workflow::{Dataset, Partition};
+use tarn_ports::World;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("moving::a_missing_source_is_told_with_a_hint", a_missing_source_is_told_with_a_hint),
+    ("moving::sources_are_divided_and_their_hashes_remembered", sources_are_divided_and_their_hashes_remembered),
+    ("moving::parts_go_round", parts_go_round),
+    ("moving::a_source_may_be_one_file", a_source_may_be_one_file),
+    ("moving::a_destination_of_somebody_else_is_refused", a_destination_of_somebody_else_is_refused),
+    ("moving::an_abandoned_transfer_fails_whole", an_abandoned_transfer_fails_whole),
+    ("moving::a_vanished_source_is_told", a_vanished_source_is_told),
+    ("moving::waiting_without_anything_to_wait_for_is_an_error", waiting_for_nothing_is_an_error),
+];
+
+fn bench(partition: Partition) -> Bench {
+    let mut bench = Bench::new(
+        vec![Dataset {
+            partition,
+            ..ranked("raw")
+        }],
+        vec![],
+    );
+    for (name, text) in [("raw/p0/f", "a"), ("raw/p1/f", "bb"), ("raw/c", "ccc")] {
+        bench.write(name, text);
+    }
+    bench.workflow.data[0].source = Some(bench.path("raw"));
+    bench
+}
+
+fn a_missing_source_is_told_with_a_hint() {
+    let mut bench = bench(Partition::Whole);
+    bench.workflow.data[0].source = Some(bench.path("row"));
+    let failure = bench.world().list(0).unwrap_err();
+    assert!(failure.message.contains("[data.raw]") && failure.message.contains("row"), "{}", failure.message);
+}
+
+fn age(bench: &Bench, names: &[&str]) {
+    for name in names {
+        let old = std::time::SystemTime::now() - Duration::from_secs(3600);
+        let times = std::fs::FileTimes::new().set_modified(old);
+        std::fs::File::options().write(true).open(bench.path(name)).unwrap().set_times(times).unwrap();
+    }
+}
+
+fn sources_are_divided_and_their_hashes_remembered() {
+    let bench = bench(Partition::Entries);
+    age(&bench, &["raw/p0/f", "raw/c"]);
+    let mut world = bench.world();
+    let infos = world.list(0).unwrap();
+    let classes: Vec<_> = infos.iter().map(|i| i.class.clone()).collect();
+    assert_eq!(classes, ["c", "p0", "p1"].map(|n| PartClass::Entry(n.into())));
+    assert!(infos.iter().all(|i| i.hash.is_none() && i.stored > 0));
+    let to = Place::Node(spot(0));
+    assert_eq!(world.transfer(0, 0, &infos, &Place::Source, &to).unwrap(), 6);
+    drop(world);
+    let again = bench.world().list(0).unwrap();
+    let known: Vec<bool> = again.iter().map(|i| i.hash.is_some()).collect();
+    // p1/f is too young to trust its time stamp.
+    assert_eq!(known, [true, true, false]);
+    bench.write("raw/c", "ddd");
+    let changed = bench.world().list(0).unwrap();
+    assert!(changed[0].hash.is_none() && changed[0].key != again[0].key);
+}
+
+fn parts_go_round() {
+    let mut bench = bench(Partition::Ranks);
+    bench.nodes = 2;
+    let mut world = bench.world();
+    let infos = world.list(0).unwrap();
+    assert_eq!(infos.len(), 3);
+    let (here, there) = (Place::Node(spot(0)), Place::Node(spot(1)));
+    world.transfer(0, 0, &infos, &Place::Source, &here).unwrap();
+    world.transfer(0, 0, &infos, &here, &there).unwrap();
+    for view in held(0, 0, &infos, 0) {
+        let key = view.key.clone();
+        world.perform(Do::Evict {
+            part: view.part,
+            key: view.key,
+            at: here.clone(),
+        });
+        assert!(matches!(world.next(), Event::Evicted { .. }));
+        assert!(!TierDir::new(&bench.path("tier"), "ws", "n0").part(&key).exists());
+    }
+    world.transfer(0, 0, &infos, &there, &Place::Drained).unwrap();
+    let dest = Place::External(bench.path("out"));
+    world.transfer(0, 0, &infos, &Place::Drained, &dest).unwrap();
+    assert_eq!(tree(&bench.path("out")), tree(&bench.path("raw")));
+    assert!(tarn_local::destination_intact(
+        &bench.state(),
+        "raw",
+        &bench.path("out"),
+        &crate::mover::Plain {
+            delay: Duration::ZERO
+        }
+    ));
+    world.transfer(0, 0, &infos, &dest, &here).unwrap();
+    let found: BTreeSet<String> = held(0, 0, &infos, 0)
+        .iter()
+        .flat_map(|v| tree(&TierDir::new(&bench.path("tier"), "ws", "n0").part(&v.key)))
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(found, tree(&bench.path("raw")).into_keys().collect());
+}
+
+fn a_source_may_be_one_file() {
+    for partition in [Partition::Whole, Partition::Entries] {
+        let mut bench = bench(partition);
+        bench.workflow.data[0].source = Some(bench.write("one.dat", "1"));
+        let view = bench.world().stage(0, 0);
+        let part = TierDir::new(&bench.path("tier"), "ws", "n0").part(&view[0].key);
+        assert_eq!(tree(&part)["one.dat"], "1");
+    }
+}
+
+fn a_destination_of_somebody_else_is_refused() {
+    let bench = bench(Partition::Whole);
+    let mut world = bench.world();
+    let infos = world.list(0).unwrap();
+    let dest = Place::External(bench.path("out"));
+    bench.write("out/precious", "mine");
+    let refused = world.transfer(0, 0, &infos, &Place::Source, &dest).unwrap_err();
+    assert_eq!(refused.kind, FailureKind::Conflict);
+    assert_eq!(tree(&bench.path("out"))["precious"], "mine");
+    std::fs::remove_file(bench.path("out/precious")).unwrap();
+    world.transfer(0, 0, &infos, &Place::Source, &dest).unwrap();
+    // What tarn has put there, it may replace; what was changed since, not.
+    world.transfer(0, 0, &infos, &Place::Source, &dest).unwrap();
+    bench.write("out/c", "edited");
+    assert!(world.transfer(0, 0, &infos, &Place::Source, &dest).is_err());
+    assert_eq!(tree(&bench.path("out"))["c"], "edited");
+}
+
+fn an_abandoned_transfer_fails_whole() {
+    let mut bench = bench(Partition::Whole);
+    bench.delay = Duration::from_millis(100);
+    let mut world = bench.world();
+    let infos = world.list(0).unwrap();
+    let to = Place::Node(spot(0));
+    let first = world.order(0, 0, &infos, &Place::Source, &to);
+    // The external store has one stream: this one waits.
+    let second = world.order(0, 0, &infos, &Place::Source, &Place::Drained);
+    std::thread::sleep(Duration::from_millis(150));
+    let moving = world.local.progress().transfers();
+    assert_eq!((moving.len(), moving[0].id, moving[0].total), (1, first, 6));
+    for id in [second, first] {
+        world.perform(Do::Abandon { id });
+        match world.next() {
+            Event::TransferFailed { id: ended, failure } => {
+                assert_eq!((ended, failure.kind), (id, FailureKind::Cancelled));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(!TierDir::new(&bench.path("tier"), "ws", "n0").part(&infos[0].key).exists());
+}
+
+fn a_vanished_source_is_told() {
+    let bench = bench(Partition::Whole);
+    let mut world = bench.world();
+    let infos = world.list(0).unwrap();
+    std::fs::rename(bench.path("raw"), bench.path("elsewhere")).unwrap();
+    let to = Place::Node(spot(0));
+    let failure = world.transfer(0, 0, &infos, &Place::Source, &to).unwrap_err();
+    assert_eq!(failure.kind, FailureKind::SourceChanged, "{}", failure.message);
+    assert!(failure.message.contains("`raw`") && failure.message.contains("vanished"), "{}", failure.message);
+}
+
+fn waiting_for_nothing_is_an_error() {
+    let bench = Bench::new(vec![data("d")], vec![]);
+    let mut world = bench.world();
+    assert!(world.local.next(None).is_err());
+    let now = world.local.now();
+    let (then, event) = world.local.next(Some(now + 1_000_000)).unwrap();
+    assert!(then >= now + 1_000_000 && matches!(event, Event::Timer));
+}
