@@ -117,6 +117,9 @@ impl Watcher {
                 Some(format!("{}: {}", self.history.instance_name(*id), reason()))
             }
             Do::Note { about: Subject::Run } => Some(reason()),
+            Do::Run(run) if matches!(why, Reason::Retry { .. }) => {
+                Some(format!("{}: {}", self.history.instance_name(run.instance), reason()))
+            }
             Do::Reuse { instance, .. } => Some(format!("{} unchanged", self.history.instance_name(*instance))),
             _ => None,
         }

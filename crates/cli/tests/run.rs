@@ -82,7 +82,7 @@ fn plan_moves_nothing_and_names_every_step() {
     let mut arguments = site.run_arguments();
     arguments[0] = "plan";
     let plan = site.tarn(&arguments).exits(0);
-    assert!(plan.out.contains("count[0]") && plan.out.contains("sum"), "{}", plan.out);
+    assert!(plan.out.contains("count[a.txt]") && plan.out.contains("sum"), "{}", plan.out);
     assert!(!site.path("result").exists());
     assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
 }

@@ -58,26 +58,45 @@ pub(crate) fn commit(
 }
 
 /// The output's tree on every node that counts.
-fn digest(shared: &Shared, need: &Need<'_>, nodes: &[Ready], control: &Control) -> Result<Vec<Manifest>, Failure> {
+fn digest(
+    shared: &Shared,
+    need: &Need<'_>,
+    nodes: &[Ready],
+    control: &Control,
+) -> Result<Vec<Manifest>, Failure> {
     let mut trees = Vec::new();
     for node in nodes {
-        let Some(folder) = node.outs.get(&need.data) else { continue };
+        let Some(folder) = node.outs.get(&need.data) else {
+            continue;
+        };
         if !crate::store::is_folder(folder) {
             return Err(failure(
                 FailureKind::NoOutput,
-                format!("it removed the folder of its output `{}`; nothing was kept", need.name),
+                format!(
+                    "it removed the folder of its output `{}`; nothing was kept",
+                    need.name
+                ),
             ));
         }
-        trees.push(shared.mover.digest(folder, control).map_err(|MoverError(f)| Failure {
-            message: format!("its output `{}` cannot be kept: {}", need.name, f.message),
-            ..f
-        })?);
+        trees.push(
+            shared
+                .mover
+                .digest(folder, control)
+                .map_err(|MoverError(f)| Failure {
+                    message: format!("its output `{}` cannot be kept: {}", need.name, f.message),
+                    ..f
+                })?,
+        );
     }
     Ok(trees)
 }
 
 fn conflict(need: &Need<'_>, nodes: &[Ready], c: &Conflict) -> Failure {
-    let name = |at: usize| nodes.get(at).map_or_else(|| format!("number {at}"), |n| format!("`{}`", n.name));
+    let name = |at: usize| {
+        nodes
+            .get(at)
+            .map_or_else(|| format!("number {at}"), |n| format!("`{}`", n.name))
+    };
     failure(
         FailureKind::Conflict,
         format!(
@@ -90,15 +109,25 @@ fn conflict(need: &Need<'_>, nodes: &[Ready], c: &Conflict) -> Failure {
     )
 }
 
-fn gather(shared: &Shared, need: &Need<'_>, nodes: &[Ready], trees: &[Manifest]) -> Result<Groups, Failure> {
+fn gather(
+    shared: &Shared,
+    need: &Need<'_>,
+    nodes: &[Ready],
+    trees: &[Manifest],
+) -> Result<Groups, Failure> {
     if let [only] = trees {
         return Ok(vec![(vec![0], only.clone())]);
     }
     let given = match need.role {
-        Role::Inout => need.held.iter().map(|held| merged(shared, need, held)).collect::<Result<_, _>>()?,
+        Role::Inout => need
+            .held
+            .iter()
+            .map(|held| merged(shared, need, held))
+            .collect::<Result<_, _>>()?,
         _ => vec![Manifest::default(); trees.len()],
     };
-    let base = merge::merge(&given.iter().collect::<Vec<_>>()).map_err(|c| conflict(need, nodes, &c))?;
+    let base =
+        merge::merge(&given.iter().collect::<Vec<_>>()).map_err(|c| conflict(need, nodes, &c))?;
     if need.distribution == Distribution::Broadcast {
         // Equality is judged by the same rule that finds conflicts, so that the differing path is named.
         let [first, others @ ..] = trees else {
@@ -120,11 +149,18 @@ fn gather(shared: &Shared, need: &Need<'_>, nodes: &[Ready], trees: &[Manifest])
 }
 
 fn merged(shared: &Shared, need: &Need<'_>, held: &[&Held]) -> Result<Manifest, Failure> {
-    let manifests = held.iter().map(|h| shared.manifest(&h.key)).collect::<Result<Vec<_>, _>>()?;
+    let manifests = held
+        .iter()
+        .map(|h| shared.manifest(&h.key))
+        .collect::<Result<Vec<_>, _>>()?;
     merge::merge(&manifests.iter().collect::<Vec<_>>()).map_err(|c| {
         failure(
             FailureKind::Conflict,
-            format!("the parts of `{}` differ in `{}`", need.name, String::from_utf8_lossy(&c.path)),
+            format!(
+                "the parts of `{}` differ in `{}`",
+                need.name,
+                String::from_utf8_lossy(&c.path)
+            ),
         )
     })
 }
@@ -135,7 +171,11 @@ fn first_unequal(a: &Manifest, b: &Manifest) -> Option<Box<[u8]>> {
     if let Some((x, y)) = pairs.find(|(x, y)| x.path != y.path || !x.same_content(y)) {
         return Some(x.path.clone().min(y.path.clone()));
     }
-    let longer = if a.entries.len() > b.entries.len() { a } else { b };
+    let longer = if a.entries.len() > b.entries.len() {
+        a
+    } else {
+        b
+    };
     let at = a.entries.len().min(b.entries.len());
     longer.entries.get(at).map(|e| e.path.clone())
 }
@@ -159,9 +199,16 @@ fn name_parts(
     let dataset = shared.dataset(need.data)?;
     let mut parts = Vec::new();
     for (holders, manifest) in groups {
-        let divided = merge::partition(&manifest, dataset.partition, dataset.scatter.as_ref()).map_err(|e| {
-            failure(FailureKind::Io, format!("its output `{}` cannot be divided into parts: {e}", need.name))
-        })?;
+        let divided = merge::partition(&manifest, dataset.partition, dataset.scatter.as_ref())
+            .map_err(|e| {
+                failure(
+                    FailureKind::Io,
+                    format!(
+                        "its output `{}` cannot be divided into parts: {e}",
+                        need.name
+                    ),
+                )
+            })?;
         for (class, manifest) in divided {
             // A tree without files still has its folders; an empty class is no part.
             if manifest.entries.is_empty() {
@@ -180,7 +227,11 @@ fn name_parts(
     if parts.len() > tarn_base::bounds::MAX_PARTS {
         return Err(failure(
             FailureKind::Io,
-            format!("its output `{}` has more than {} parts", need.name, tarn_base::bounds::MAX_PARTS),
+            format!(
+                "its output `{}` has more than {} parts",
+                need.name,
+                tarn_base::bounds::MAX_PARTS
+            ),
         ));
     }
     Ok(parts)
@@ -194,17 +245,31 @@ fn publish(
     trees: &[Manifest],
     parts: &[NewPart],
 ) -> Result<(), Failure> {
-    let paths: Vec<PathBuf> = parts.iter().map(|p| shared.state.manifest(&p.key)).collect();
+    let paths: Vec<PathBuf> = parts
+        .iter()
+        .map(|p| shared.state.manifest(&p.key))
+        .collect();
     let durable = nodes.iter().any(|n| !in_memory(&n.work));
-    write_manifests(paths.iter().map(PathBuf::as_path).zip(parts.iter().map(|p| &p.manifest)), durable)?;
+    write_manifests(
+        paths
+            .iter()
+            .map(PathBuf::as_path)
+            .zip(parts.iter().map(|p| &p.manifest)),
+        durable,
+    )?;
     let holding = nodes.iter().filter(|n| n.outs.contains_key(&need.data));
     for (at, (node, tree)) in holding.zip(trees).enumerate() {
-        let Some(folder) = node.outs.get(&need.data) else { continue };
+        let Some(folder) = node.outs.get(&need.data) else {
+            continue;
+        };
         let dir = shared.tier_dir(node.spot)?;
         make_folder(&dir.parts())?;
         let own: Vec<&NewPart> = parts.iter().filter(|p| p.holders.contains(&at)).collect();
         remove_superseded(folder, tree, &own)?;
-        let pieces: Vec<(&Manifest, PathBuf)> = own.iter().map(|p| (&p.manifest, dir.part(&p.key))).collect();
+        let pieces: Vec<(&Manifest, PathBuf)> = own
+            .iter()
+            .map(|p| (&p.manifest, dir.part(&p.key)))
+            .collect();
         if let Err(MoverError(f)) = shared.mover.split(folder, &pieces) {
             for (_, path) in &pieces {
                 let _ = shared.mover.remove(path);
@@ -217,8 +282,16 @@ fn publish(
 
 /// Removes the files of a node's tree that are no part of the merged version: another node deleted them.
 fn remove_superseded(folder: &Path, tree: &Manifest, parts: &[&NewPart]) -> Result<(), Failure> {
-    let kept: BTreeSet<&[u8]> = parts.iter().flat_map(|p| p.manifest.entries.iter().map(|e| &*e.path)).collect();
-    for entry in tree.entries.iter().rev().filter(|e| !kept.contains(&*e.path)) {
+    let kept: BTreeSet<&[u8]> = parts
+        .iter()
+        .flat_map(|p| p.manifest.entries.iter().map(|e| &*e.path))
+        .collect();
+    for entry in tree
+        .entries
+        .iter()
+        .rev()
+        .filter(|e| !kept.contains(&*e.path))
+    {
         let path = folder.join(OsStr::from_bytes(&entry.path));
         let removed = match entry.is_folder() {
             // A folder that another part needs is not empty; one that none needs is.

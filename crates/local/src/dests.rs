@@ -1,8 +1,10 @@
 //! Destinations outside: what tarn has put there is replaced, what somebody else has put or changed there never.
 
 use crate::shared::Shared;
-use crate::store::{first_difference, io_failure, make_folder, read_manifest, sync_folder, write_manifests};
 use crate::store::failure;
+use crate::store::{
+    first_difference, io_failure, make_folder, read_manifest, sync_folder, write_manifests,
+};
 use crate::transfer::remove_file;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,7 +27,8 @@ pub fn destination_intact(state: &StateDir, dataset: &str, dest: &Path, mover: &
     let Ok(known) = read_manifest(&memory_file(state, dataset)) else {
         return false;
     };
-    let recorded = std::fs::read(memory_file(state, dataset).with_extension("path")).unwrap_or_default();
+    let recorded =
+        std::fs::read(memory_file(state, dataset).with_extension("path")).unwrap_or_default();
     recorded == dest.as_os_str().as_encoded_bytes()
         && mover
             .list(dest, &Control::default())
@@ -37,13 +40,21 @@ pub fn destination_intact(state: &StateDir, dataset: &str, dest: &Path, mover: &
 ///
 /// # Errors
 /// The sentence to show when it may not.
-pub fn check_destination(state: &StateDir, dataset: &str, dest: &Path, mover: &dyn Mover) -> Result<(), String> {
+pub fn check_destination(
+    state: &StateDir,
+    dataset: &str,
+    dest: &Path,
+    mover: &dyn Mover,
+) -> Result<(), String> {
     let empty = match std::fs::read_dir(dest) {
         Ok(mut entries) => entries.next().is_none(),
         Err(e) => e.kind() == std::io::ErrorKind::NotFound,
     };
     let intended = std::fs::read(intent_file(state, dataset)).unwrap_or_default();
-    if empty || intended == dest.as_os_str().as_encoded_bytes() || destination_intact(state, dataset, dest, mover) {
+    if empty
+        || intended == dest.as_os_str().as_encoded_bytes()
+        || destination_intact(state, dataset, dest, mover)
+    {
         return Ok(());
     }
     Err(format!(
@@ -60,16 +71,26 @@ pub(crate) struct Intent {
 }
 
 impl Intent {
-    pub(crate) fn declare(shared: &Shared, dataset: &str, dest: &Path, control: &Control) -> Result<Self, Failure> {
+    pub(crate) fn declare(
+        shared: &Shared,
+        dataset: &str,
+        dest: &Path,
+        control: &Control,
+    ) -> Result<Self, Failure> {
         if control.cancelled() {
             return Err(failure(FailureKind::Cancelled, "abandoned before it began"));
         }
         check_destination(&shared.state, dataset, dest, &*shared.mover)
             .map_err(|why| failure(FailureKind::Conflict, why))?;
-        let (Some(parent), Some(staging)) = (dest.parent(), Self::staging_of(dest, &shared.workspace)) else {
+        let (Some(parent), Some(staging)) =
+            (dest.parent(), Self::staging_of(dest, &shared.workspace))
+        else {
             return Err(failure(
                 FailureKind::Io,
-                format!("{} cannot be a destination: name a folder that tarn may create", dest.display()),
+                format!(
+                    "{} cannot be a destination: name a folder that tarn may create",
+                    dest.display()
+                ),
             ));
         };
         make_folder(parent)?;
@@ -98,10 +119,12 @@ impl Intent {
     /// The destination is written: remember what it holds.
     pub(crate) fn fulfil(self, shared: &Shared, manifests: &[Manifest]) -> Result<(), Failure> {
         let trees: Vec<&Manifest> = manifests.iter().collect();
-        let merged = merge::merge(&trees).map_err(|c| failure(FailureKind::Conflict, c.to_string()))?;
+        let merged =
+            merge::merge(&trees).map_err(|c| failure(FailureKind::Conflict, c.to_string()))?;
         let memory = memory_file(&shared.state, &self.dataset);
         let path = memory.with_extension("path");
-        std::fs::write(&path, self.dest.as_os_str().as_encoded_bytes()).map_err(|e| io_failure("write", &path, &e))?;
+        std::fs::write(&path, self.dest.as_os_str().as_encoded_bytes())
+            .map_err(|e| io_failure("write", &path, &e))?;
         write_manifests([(memory.as_path(), &merged)], true)?;
         remove_file(&intent_file(&shared.state, &self.dataset))
     }

@@ -34,7 +34,8 @@ pub(crate) fn environment(
         let name = name.as_encoded_bytes();
         !REMOVED.iter().any(|r| name.starts_with(r.as_bytes()))
     });
-    env.entry("OMP_NUM_THREADS".into()).or_insert_with(|| step.cores.to_string().into());
+    env.entry("OMP_NUM_THREADS".into())
+        .or_insert_with(|| step.cores.to_string().into());
     for (name, value) in &step.env {
         let value = match &run.item {
             Some(item) => value.replace("{item}", item),
@@ -42,7 +43,11 @@ pub(crate) fn environment(
         };
         env.insert(name.into(), value.into());
     }
-    let path = search_path(env.get(OsStr::new("PATH")), &shared.workflow.folder, &shared.helper);
+    let path = search_path(
+        env.get(OsStr::new("PATH")),
+        &shared.workflow.folder,
+        &shared.helper,
+    );
     env.insert("PATH".into(), path);
     if let Some(exec) = paths.exec {
         env.extend(launcher(shared, paths.hostfile));
@@ -74,8 +79,13 @@ pub(crate) fn environment(
 /// The workflow's folder, then the usual places, then tarn's own folder (for `tarn exec`).
 fn search_path(usual: Option<&OsString>, workflow: &Path, helper: &Path) -> OsString {
     let mut path = OsString::from(workflow);
-    let usual = usual.cloned().unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    for more in [Some(usual), helper.parent().map(OsString::from)].into_iter().flatten() {
+    let usual = usual
+        .cloned()
+        .unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    for more in [Some(usual), helper.parent().map(OsString::from)]
+        .into_iter()
+        .flatten()
+    {
         path.push(":");
         path.push(more);
     }
@@ -113,7 +123,9 @@ fn launcher(shared: &Shared, hostfile: &Path) -> Vec<(OsString, OsString)> {
 pub(crate) fn hostfile(step: &Step, nodes: &[String]) -> String {
     let mut text = String::new();
     for (at, name) in (0u32..).zip(nodes) {
-        let ranks = (0..step.tasks).filter(|r| step.node_of_rank(*r) == at).count();
+        let ranks = (0..step.tasks)
+            .filter(|r| step.node_of_rank(*r) == at)
+            .count();
         if ranks > 0 {
             text.push_str(&format!("{name} slots={ranks}\n"));
         }

@@ -31,7 +31,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(tarn_base::codes::Exit::Usage as u8);
     }
     match call(&node, argv) {
-        Ok(Answer::Ended(End::Exited(status))) => ExitCode::from(u8::try_from(status).unwrap_or(UNREACHABLE)),
+        Ok(Answer::Ended(End::Exited(status))) => {
+            ExitCode::from(u8::try_from(status).unwrap_or(UNREACHABLE))
+        }
         Ok(Answer::Ended(End::Signalled(signal))) => {
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(UNREACHABLE))
         }
@@ -58,18 +60,29 @@ fn command_line(mut words: Vec<OsString>) -> Vec<OsString> {
 }
 
 fn call(node: &OsStr, argv: Vec<OsString>) -> io::Result<Answer> {
-    let folder = std::env::var_os("TARN_EXEC_DIR").map(PathBuf::from).ok_or_else(|| {
-        io::Error::other("it works only inside a step of several nodes (TARN_EXEC_DIR is not set)")
-    })?;
+    let folder = std::env::var_os("TARN_EXEC_DIR")
+        .map(PathBuf::from)
+        .ok_or_else(|| {
+            io::Error::other(
+                "it works only inside a step of several nodes (TARN_EXEC_DIR is not set)",
+            )
+        })?;
     let name = node
         .to_str()
         .filter(|n| !n.contains('/') && !n.starts_with('.'))
-        .ok_or_else(|| io::Error::other(format!("`{}` is not the name of a node", node.to_string_lossy())))?;
+        .ok_or_else(|| {
+            io::Error::other(format!(
+                "`{}` is not the name of a node",
+                node.to_string_lossy()
+            ))
+        })?;
     let held = File::open(&folder)?;
     let socket = UnixStream::connect(socket_path(&held, name)).map_err(|e| {
         io::Error::new(
             e.kind(),
-            format!("node `{name}` cannot be reached: {e}; the nodes of this step are in $TARN_HOSTFILE"),
+            format!(
+                "node `{name}` cannot be reached: {e}; the nodes of this step are in $TARN_HOSTFILE"
+            ),
         )
     })?;
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
@@ -92,8 +105,14 @@ mod tests {
     #[test]
     fn words_are_arguments_after_a_double_dash_and_a_script_otherwise() {
         let words = |list: &[&str]| list.iter().map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(command_line(words(&["--", "a b", "$c"])), words(&["a b", "$c"]));
-        assert_eq!(command_line(words(&["a", "b;", "c"])), words(&["/bin/sh", "-c", "a b; c"]));
+        assert_eq!(
+            command_line(words(&["--", "a b", "$c"])),
+            words(&["a b", "$c"])
+        );
+        assert_eq!(
+            command_line(words(&["a", "b;", "c"])),
+            words(&["/bin/sh", "-c", "a b; c"])
+        );
         assert!(command_line(words(&["--"])).is_empty() && command_line(Vec::new()).is_empty());
     }
 }

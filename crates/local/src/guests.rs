@@ -109,8 +109,8 @@ impl Guests {
         client.socket.set_nonblocking(false)?;
         client.socket.set_read_timeout(Some(REQUEST_TIMEOUT))?;
         let fds = tarn_sys::fdpass::receive(&client.socket)?;
-        let [input, output, error] =
-            <[OwnedFd; 3]>::try_from(fds).map_err(|_| io::Error::other("a request passes three descriptors"))?;
+        let [input, output, error] = <[OwnedFd; 3]>::try_from(fds)
+            .map_err(|_| io::Error::other("a request passes three descriptors"))?;
         let request: Request = client
             .receive()?
             .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
@@ -129,7 +129,9 @@ impl Guests {
             .stderr(Stdio::from(error))
             .process_group(0)
             .spawn()
-            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", Path::new(program).display())))?;
+            .map_err(|e| {
+                io::Error::new(e.kind(), format!("{}: {e}", Path::new(program).display()))
+            })?;
         Ok(Pid::from_child(&child))
     }
 

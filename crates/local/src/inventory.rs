@@ -42,7 +42,10 @@ pub(crate) fn note_boot(state: &StateDir) {
 
 /// Those of the replicas that are there, whole: folder and manifest exist and agree. After a reboot contents are
 /// read as well.
-pub(crate) fn inventory(shared: &Shared, wanted: &[(PartRef, StoreKey, Place)]) -> Vec<(PartRef, Place)> {
+pub(crate) fn inventory(
+    shared: &Shared,
+    wanted: &[(PartRef, StoreKey, Place)],
+) -> Vec<(PartRef, Place)> {
     let contents = rebooted(&shared.state);
     let mut listings: BTreeMap<PathBuf, Option<Manifest>> = BTreeMap::new();
     let mut found = Vec::new();
@@ -78,15 +81,22 @@ fn holds(
         Place::Drained => shared.drained(key),
         // Folders that hold a whole version: listed once for all of their parts.
         Place::External(folder) => {
-            let listed = listings.entry(folder.clone()).or_insert_with(|| list(folder));
+            let listed = listings
+                .entry(folder.clone())
+                .or_insert_with(|| list(folder));
             return listed.as_ref().is_some_and(|l| contains(l, manifest));
         }
         Place::Source => {
-            let source = shared.dataset(part.data).ok().and_then(|d| d.source.as_deref());
+            let source = shared
+                .dataset(part.data)
+                .ok()
+                .and_then(|d| d.source.as_deref());
             let Some(folder) = source.map(resolve) else {
                 return false;
             };
-            let listed = listings.entry(folder.clone()).or_insert_with(|| list(&folder));
+            let listed = listings
+                .entry(folder.clone())
+                .or_insert_with(|| list(&folder));
             return listed.as_ref().is_some_and(|l| contains(l, manifest));
         }
     };
@@ -95,14 +105,21 @@ fn holds(
         return false;
     }
     match contents {
-        true => shared.mover.verify(&root, manifest, &Control::default()).is_ok(),
-        false => list(&root).is_some_and(|l| l.entries.len() == manifest.entries.len() && same_shape(&l, manifest)),
+        true => shared
+            .mover
+            .verify(&root, manifest, &Control::default())
+            .is_ok(),
+        false => list(&root)
+            .is_some_and(|l| l.entries.len() == manifest.entries.len() && same_shape(&l, manifest)),
     }
 }
 
 /// Whether every entry of the manifest is in the listing, alike.
 fn contains(listed: &Manifest, manifest: &Manifest) -> bool {
-    manifest.entries.iter().all(|e| listed.find(&e.path).is_some_and(|l| alike(l, e)))
+    manifest
+        .entries
+        .iter()
+        .all(|e| listed.find(&e.path).is_some_and(|l| alike(l, e)))
 }
 
 /// As [`alike`] for whole trees, times apart: nodes of a step may have made equal files at different times.
@@ -116,7 +133,11 @@ fn same_shape(listed: &Manifest, manifest: &Manifest) -> bool {
 
 /// Removes everything of this workspace that is neither kept nor resumable, and ends what still runs of a dead
 /// run. Returns what could not be removed.
-pub(crate) fn clean(shared: &Shared, keep: &BTreeSet<(StoreKey, Place)>, resumable: &BTreeSet<StoreKey>) -> Vec<String> {
+pub(crate) fn clean(
+    shared: &Shared,
+    keep: &BTreeSet<(StoreKey, Place)>,
+    resumable: &BTreeSet<StoreKey>,
+) -> Vec<String> {
     let mut trouble = Vec::new();
     let mut remove = |path: &Path| {
         if let Err(MoverError(Failure { message, .. })) = shared.mover.remove(path) {
@@ -134,9 +155,13 @@ pub(crate) fn clean(shared: &Shared, keep: &BTreeSet<(StoreKey, Place)>, resumab
                 end_leftovers(&work.join(HELPER_NOTE));
                 remove(&work);
             }
-            let stale = entries(&dir.incoming()).into_iter().filter(|p| !resumable.contains(&key_of(p)));
+            let stale = entries(&dir.incoming())
+                .into_iter()
+                .filter(|p| !resumable.contains(&key_of(p)));
             stale.for_each(|p| remove(&p));
-            let stale = entries(&dir.parts()).into_iter().filter(|p| !keep.contains(&(key_of(p), Place::Node(spot))));
+            let stale = entries(&dir.parts())
+                .into_iter()
+                .filter(|p| !keep.contains(&(key_of(p), Place::Node(spot))));
             stale.for_each(|p| remove(&p));
         }
     }
@@ -145,7 +170,10 @@ pub(crate) fn clean(shared: &Shared, keep: &BTreeSet<(StoreKey, Place)>, resumab
         let area = external.join(format!("tarn-{}", shared.workspace));
         for path in entries(&area) {
             let key = key_of(&path);
-            let half = key.0.strip_prefix(".incoming-").map(|k| StoreKey(k.to_owned()));
+            let half = key
+                .0
+                .strip_prefix(".incoming-")
+                .map(|k| StoreKey(k.to_owned()));
             let kept = match half {
                 Some(key) => resumable.contains(&key),
                 None => keep.contains(&(key, Place::Drained)),
@@ -173,7 +201,11 @@ fn foreign_folders(shared: &Shared) -> Vec<PathBuf> {
     all.filter(|p| !known(p)).collect()
 }
 
-fn forget_manifests(shared: &Shared, keep: &BTreeSet<(StoreKey, Place)>, resumable: &BTreeSet<StoreKey>) {
+fn forget_manifests(
+    shared: &Shared,
+    keep: &BTreeSet<(StoreKey, Place)>,
+    resumable: &BTreeSet<StoreKey>,
+) {
     let mut needed: BTreeSet<StoreKey> = keep.iter().map(|(k, _)| k.clone()).collect();
     needed.extend(resumable.iter().cloned());
     if let Ok(parts) = shared.parts.lock() {
@@ -188,16 +220,28 @@ fn forget_manifests(shared: &Shared, keep: &BTreeSet<(StoreKey, Place)>, resumab
 }
 
 fn key_of(path: &Path) -> StoreKey {
-    StoreKey(path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+    StoreKey(
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+    )
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect()
+    std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .collect()
 }
 
 /// A helper ends by itself when its run dies. One that does not is killed with all that descends from it.
 fn end_leftovers(note: &Path) {
-    let Ok(text) = std::fs::read_to_string(note) else { return };
+    let Ok(text) = std::fs::read_to_string(note) else {
+        return;
+    };
     let mut words = text.split_whitespace();
     let (Some(pid), Some(start)) = (
         words.next().and_then(|w| w.parse::<i32>().ok()),
@@ -210,7 +254,9 @@ fn end_leftovers(note: &Path) {
     while alive() && since.elapsed() < LEFTOVER_PATIENCE {
         std::thread::sleep(Duration::from_millis(10));
     }
-    if alive() && let Some(helper) = Pid::from_raw(pid) {
+    if alive()
+        && let Some(helper) = Pid::from_raw(pid)
+    {
         let family = tarn_sys::process::descendants(helper).unwrap_or_default();
         for pid in family.into_iter().chain([helper]) {
             // It may have ended meanwhile.

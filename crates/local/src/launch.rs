@@ -2,6 +2,7 @@
 
 use crate::protocol::{Channel, End, HELPER_ARGUMENT, Order, Report, Spec, Used};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -107,7 +108,9 @@ impl Helper {
             used: None,
         };
         helper.note(launch.note)?;
-        helper.channel.send(&Order::Prepare(Box::new(launch.spec)))?;
+        helper
+            .channel
+            .send(&Order::Prepare(Box::new(launch.spec)))?;
         Ok(helper)
     }
 
@@ -129,20 +132,36 @@ impl Helper {
     }
 }
 
+impl Helper {
+    /// Waits a little for the process to end. Without pidfds it is not worth waiting: all of the step has ended.
+    fn leaves_by_itself(&self) -> bool {
+        let Ok(fd) = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) else {
+            return false;
+        };
+        let patience = Timespec {
+            tv_sec: 2,
+            tv_nsec: 0,
+        };
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).is_ok_and(|n| n > 0)
+    }
+}
+
 impl Drop for Helper {
     fn drop(&mut self) {
         // Closing the socket makes the helper end everything; killing it is the safety net.
         let _ = self.channel.socket.shutdown(std::net::Shutdown::Both);
-        let patience = Instant::now() + Duration::from_secs(2);
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if Instant::now() > patience {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_micros(200));
+        if !self.leaves_by_itself() {
+            let _ = self.child.kill();
         }
+        let _ = self.child.wait();
     }
+}
+
+/// Helpers whose step is over and reported; dropping them waits for the kernel to take their namespaces down,
+/// which may as well happen while the outputs are hashed.
+#[derive(Default)]
+pub(crate) struct Leaving {
+    _helpers: Vec<Helper>,
 }
 
 /// Runs a step to its end on all of its nodes; the first has the command.
@@ -151,21 +170,25 @@ pub(crate) fn execute(
     launches: Vec<Launch<'_>>,
     limit: Option<Duration>,
     stop: &Stop,
-) -> (Outcome, Used) {
+) -> (Outcome, Used, Leaving) {
+    let broken = |why| (Outcome::Broken(why), Used::default(), Leaving::default());
     let mut helpers = Vec::new();
     for launch in launches {
         let node = launch.spec.node.clone();
         match Helper::start(exe, launch) {
             Ok(helper) => helpers.push(helper),
             Err(e) => {
-                let why = format!("the helper process of node `{node}` ({}) cannot be started: {e}", exe.display());
-                return (Outcome::Broken(why), Used::default());
+                let why = format!(
+                    "the helper process of node `{node}` ({}) cannot be started: {e}",
+                    exe.display()
+                );
+                return broken(why);
             }
         }
     }
     for helper in &mut helpers {
         if let Err(why) = helper.ready() {
-            return (Outcome::Broken(format!("node `{}`: {why}", helper.node)), Used::default());
+            return broken(format!("node `{}`: {why}", helper.node));
         }
     }
     let outcome = Watch {
@@ -177,7 +200,16 @@ pub(crate) fn execute(
     }
     .until_the_end(limit);
     let used = collect(&mut helpers);
-    (outcome, used)
+    if helpers.iter().any(|h| h.used.is_none()) {
+        // Something of the step may still run there: nothing may be committed before it is gone.
+        drop(helpers);
+        return (outcome, used, Leaving::default());
+    }
+    for helper in &helpers {
+        // It may leave; the process itself is waited for later.
+        let _ = helper.channel.socket.shutdown(std::net::Shutdown::Both);
+    }
+    (outcome, used, Leaving { _helpers: helpers })
 }
 
 struct Watch<'a> {
@@ -228,11 +260,16 @@ impl Watch<'_> {
     fn reports(&mut self) -> Option<Outcome> {
         for at in 0..self.helpers.len() {
             let helper = &mut self.helpers[at];
-            if helper.used.is_some() || !crate::runner::readable(&helper.channel.socket).unwrap_or(true) {
+            if helper.used.is_some()
+                || !crate::runner::readable(&helper.channel.socket).unwrap_or(true)
+            {
                 continue;
             }
             match helper.channel.receive() {
-                Ok(Some(Report::Ended { end: Some(end), used })) => {
+                Ok(Some(Report::Ended {
+                    end: Some(end),
+                    used,
+                })) => {
                     helper.used = Some(used);
                     return Some(Outcome::Ended(end));
                 }

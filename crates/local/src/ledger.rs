@@ -68,8 +68,15 @@ struct Mine {
 
 impl Account {
     /// Reads the page, applies `change` to this run's claim if `allow` agrees to the sums, and writes it back.
-    fn update(&self, change: impl FnOnce(&mut Claim), allow: impl FnOnce(&Mine) -> bool) -> io::Result<bool> {
-        let mut mine = self.state.lock().map_err(|_| io::Error::other("poisoned"))?;
+    fn update(
+        &self,
+        change: impl FnOnce(&mut Claim),
+        allow: impl FnOnce(&Mine) -> bool,
+    ) -> io::Result<bool> {
+        let mut mine = self
+            .state
+            .lock()
+            .map_err(|_| io::Error::other("poisoned"))?;
         let lock = File::create(self.root.join("ledger.lock"))?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
         let found = self.read()?;
@@ -147,7 +154,8 @@ impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.bytes > 0 {
             // A ledger that cannot be written now is written with the next change, or counts as a dead run's.
-            let _ = self.ledgers.accounts[self.account].update(|c| c.reserved -= self.bytes.min(c.reserved), |_| true);
+            let _ = self.ledgers.accounts[self.account]
+                .update(|c| c.reserved -= self.bytes.min(c.reserved), |_| true);
         }
     }
 }
@@ -162,7 +170,10 @@ impl Ledgers {
             .ok_or_else(|| failure(FailureKind::Io, "/proc is not mounted; tarn needs it"))?;
         for (n, node) in (0..).zip(&cluster.nodes) {
             for (t, tier) in (0..).zip(&node.tiers) {
-                let at = accounts.iter().position(|a| a.root == tier.root).unwrap_or(accounts.len());
+                let at = accounts
+                    .iter()
+                    .position(|a| a.root == tier.root)
+                    .unwrap_or(accounts.len());
                 if at == accounts.len() {
                     crate::store::make_folder(&tier.root)?;
                     let claim = Claim {
@@ -199,7 +210,9 @@ impl Ledgers {
             replicas: Mutex::default(),
         };
         for account in &ledgers.accounts {
-            account.update(|_| {}, |_| true).map_err(|e| io_failure("write the ledger of the tier", &account.root, &e))?;
+            account
+                .update(|_| {}, |_| true)
+                .map_err(|e| io_failure("write the ledger of the tier", &account.root, &e))?;
         }
         Ok(ledgers)
     }
@@ -212,7 +225,10 @@ impl Ledgers {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, Failure> {
         let Some(&(at, _)) = self.spots.get(&spot) else {
-            return Err(failure(FailureKind::Io, format!("there is no tier {} of node {}", spot.tier, spot.node)));
+            return Err(failure(
+                FailureKind::Io,
+                format!("there is no tier {} of node {}", spot.tier, spot.node),
+            ));
         };
         let account = &self.accounts[at];
         let since = Instant::now();
@@ -234,7 +250,10 @@ impl Ledgers {
                 });
             }
             if cancelled() {
-                return Err(failure(FailureKind::Cancelled, "stopped while waiting for room"));
+                return Err(failure(
+                    FailureKind::Cancelled,
+                    "stopped while waiting for room",
+                ));
             }
             if since.elapsed() > PATIENCE {
                 return Err(failure(
@@ -261,7 +280,8 @@ impl Ledgers {
     }
 
     fn change(&self, spot: Spot, key: &StoreKey, stored: Option<u64>) {
-        let (Some(&(at, _)), Ok(mut replicas)) = (self.spots.get(&spot), self.replicas.lock()) else {
+        let (Some(&(at, _)), Ok(mut replicas)) = (self.spots.get(&spot), self.replicas.lock())
+        else {
             return;
         };
         let id = (spot, key.clone());
@@ -291,7 +311,8 @@ impl Ledgers {
             };
             let own = mine.claim.limit.max(1);
             let taken = (own - mine.limit.min(own)).saturating_add(mine.others);
-            let changed = taken.abs_diff(mine.told) > own / TELL_FROM || (taken == 0 && mine.told != 0);
+            let changed =
+                taken.abs_diff(mine.told) > own / TELL_FROM || (taken == 0 && mine.told != 0);
             if !changed {
                 continue;
             }
@@ -316,7 +337,9 @@ impl Drop for Ledgers {
 
 fn claims(root: &Path) -> Vec<Claim> {
     let bytes = std::fs::read(root.join("ledger")).unwrap_or_default();
-    serde_json::from_slice::<Page>(&bytes).unwrap_or_default().entries
+    serde_json::from_slice::<Page>(&bytes)
+        .unwrap_or_default()
+        .entries
 }
 
 /// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run.
@@ -335,7 +358,9 @@ pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
 /// not as room that it lacks.
 pub(crate) fn used_by_all(root: &Path) -> u64 {
     let all = claims(root);
-    let there = all.iter().filter(|c| c.alive() || root.join(&c.workspace).is_dir());
+    let there = all
+        .iter()
+        .filter(|c| c.alive() || root.join(&c.workspace).is_dir());
     there.map(|c| c.used).fold(0, u64::saturating_add)
 }
 
@@ -389,7 +414,10 @@ mod tests {
         let a = Ledgers::open(&cluster(root.path(), 2, 1000), "a").unwrap();
         let b = Ledgers::open(&cluster(root.path(), 2, 1000), "b").unwrap();
         let held = a.reserve(SPOT, 1500, &|| false).unwrap();
-        assert_eq!(b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(), [250, 250]);
+        assert_eq!(
+            b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+            [250, 250]
+        );
         assert!(b.news().is_empty());
         assert!(b.reserve(SPOT, 400, &|| true).is_ok());
         let refused = b.reserve(SPOT, 600, &|| true).unwrap_err();
@@ -400,7 +428,10 @@ mod tests {
         assert!(b.reserve(SPOT, 1300, &|| true).is_ok());
         assert!(b.reserve(SPOT, 1301, &|| true).is_err());
         a.left(SPOT, &StoreKey("k".into()));
-        assert_eq!(b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(), [1000, 1000]);
+        assert_eq!(
+            b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+            [1000, 1000]
+        );
     }
 
     #[test]
@@ -414,8 +445,14 @@ mod tests {
             used: 300,
             reserved: 500,
         };
-        let page = Page { entries: vec![claim] };
-        std::fs::write(root.path().join("ledger"), serde_json::to_vec(&page).unwrap()).unwrap();
+        let page = Page {
+            entries: vec![claim],
+        };
+        std::fs::write(
+            root.path().join("ledger"),
+            serde_json::to_vec(&page).unwrap(),
+        )
+        .unwrap();
         std::fs::create_dir(root.path().join("gone")).unwrap();
         let b = Ledgers::open(&cluster(root.path(), 1, 1000), "b").unwrap();
         assert!(b.reserve(SPOT, 701, &|| true).is_err());
@@ -432,7 +469,10 @@ mod tests {
             .map(|w| Ledgers::open(&cluster(root.path(), 1, 1000), w).unwrap())
             .collect();
         // So that each has a claim that the other sees.
-        let base: Vec<_> = runs.iter().map(|r| r.reserve(SPOT, 1, &|| true).unwrap()).collect();
+        let base: Vec<_> = runs
+            .iter()
+            .map(|r| r.reserve(SPOT, 1, &|| true).unwrap())
+            .collect();
         let held = std::sync::atomic::AtomicU64::new(2);
         std::thread::scope(|s| {
             for run in &runs {
@@ -440,7 +480,8 @@ mod tests {
                     s.spawn(|| {
                         for _ in 0..50 {
                             if let Ok(r) = run.reserve(SPOT, 400, &|| true) {
-                                let sum = held.fetch_add(400, std::sync::atomic::Ordering::SeqCst) + 400;
+                                let sum =
+                                    held.fetch_add(400, std::sync::atomic::Ordering::SeqCst) + 400;
                                 assert!(sum <= 1000, "{sum}");
                                 held.fetch_sub(400, std::sync::atomic::Ordering::SeqCst);
                                 drop(r);

@@ -25,7 +25,9 @@ const DISK_TENTHS: u64 = 9;
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// A `--tier` argument is wrong.
-    #[error("`{0}` is not a tier: expected NAME=PATH or NAME=PATH:SIZE, such as disk=/scratch/tarn:20GiB")]
+    #[error(
+        "`{0}` is not a tier: expected NAME=PATH or NAME=PATH:SIZE, such as disk=/scratch/tarn:20GiB"
+    )]
     Tier(String),
     /// Its size is wrong.
     #[error("the size of tier `{name}` is wrong: {source}")]
@@ -81,22 +83,29 @@ impl std::str::FromStr for TierSpec {
     fn from_str(text: &str) -> Result<Self, MachineError> {
         let wrong = || MachineError::Tier(text.into());
         let (name, rest) = text.split_once('=').ok_or_else(wrong)?;
-        let named = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+        let named = name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
         if name.is_empty() || !named || name.len() > tarn_base::bounds::MAX_NAME_BYTES {
             return Err(wrong());
         }
         // A path may hold colons: only what looks like a size after the last one is a size.
         let (path, size) = match rest.rsplit_once(':') {
-            Some((path, size)) if size.starts_with(|c: char| c.is_ascii_digit()) => (path, Some(size)),
+            Some((path, size)) if size.starts_with(|c: char| c.is_ascii_digit()) => {
+                (path, Some(size))
+            }
             _ => (rest, None),
         };
         if !path.starts_with('/') {
             return Err(wrong());
         }
-        let size = size.map(parse_size).transpose().map_err(|source| MachineError::Size {
-            name: name.into(),
-            source,
-        })?;
+        let size = size
+            .map(parse_size)
+            .transpose()
+            .map_err(|source| MachineError::Size {
+                name: name.into(),
+                source,
+            })?;
         Ok(Self {
             name: name.into(),
             root: path.into(),
@@ -109,7 +118,10 @@ impl std::str::FromStr for TierSpec {
 pub fn default_tier() -> TierSpec {
     TierSpec {
         name: "tmpfs".into(),
-        root: PathBuf::from(format!("/dev/shm/tarn-{}", rustix::process::geteuid().as_raw())),
+        root: PathBuf::from(format!(
+            "/dev/shm/tarn-{}",
+            rustix::process::geteuid().as_raw()
+        )),
         size: None,
     }
 }
@@ -134,9 +146,17 @@ pub fn machine() -> Result<Machine, MachineError> {
         what: "/proc/meminfo cannot be read".into(),
         source,
     })?;
-    let cores = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Ok(Machine { name, cores, memory })
+    let cores = std::thread::available_parallelism()
+        .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    Ok(Machine {
+        name,
+        cores,
+        memory,
+    })
 }
 
 /// Measured rates in bytes a second.
@@ -160,9 +180,14 @@ pub fn bandwidth(folder: &Path, state: &StateDir) -> Result<Bandwidth, MachineEr
         .ok()
         .and_then(|b| serde_json::from_slice(&b).ok())
         .unwrap_or_default();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
     let name = folder.display().to_string();
-    if let Some(found) = known.get(&name).filter(|b| now.saturating_sub(b.measured) < PROBE_LIFE) {
+    if let Some(found) = known
+        .get(&name)
+        .filter(|b| now.saturating_sub(b.measured) < PROBE_LIFE)
+    {
         return Ok(*found);
     }
     let (read, write) = probe(folder).map_err(|source| MachineError::Io {
@@ -198,9 +223,13 @@ fn probe(folder: &Path) -> io::Result<(u64, u64)> {
 }
 
 fn measure(path: &Path, memory: bool) -> io::Result<(u64, u64)> {
-    let size = PROBE_BYTES.min(free_bytes(path.parent().unwrap_or(path))? / 4).max(1 << 20);
+    let size = PROBE_BYTES
+        .min(free_bytes(path.parent().unwrap_or(path))? / 4)
+        .max(1 << 20);
     // Not zeros: some devices and file systems store those for nothing.
-    let mut chunk: Vec<u8> = (0..PROBE_CHUNK).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let mut chunk: Vec<u8> = (0..PROBE_CHUNK)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
     let mut file = OpenOptions::new().create_new(true).write(true).open(path)?;
     let began = Instant::now();
     let mut left = size;
@@ -293,7 +322,11 @@ fn make_tier(
     in_tiers: u64,
 ) -> Result<Tier, MachineError> {
     let io = |source| MachineError::Io {
-        what: format!("tier `{}` at {} cannot be used", tier.name, tier.root.display()),
+        what: format!(
+            "tier `{}` at {} cannot be used",
+            tier.name,
+            tier.root.display()
+        ),
         source,
     };
     std::fs::create_dir_all(&tier.root).map_err(io)?;
@@ -304,8 +337,15 @@ fn make_tier(
     let memory = in_memory(&tier.root);
     let (free, limit) = match memory {
         true => {
-            let free = machine.memory.free.saturating_add(taken).saturating_sub(in_tiers);
-            (free.min(on_disk), format!("memory, limited by {}", machine.memory.limited_by))
+            let free = machine
+                .memory
+                .free
+                .saturating_add(taken)
+                .saturating_sub(in_tiers);
+            (
+                free.min(on_disk),
+                format!("memory, limited by {}", machine.memory.limited_by),
+            )
         }
         false => (on_disk, "the file system".to_owned()),
     };
@@ -340,7 +380,10 @@ mod tests {
     #[test]
     fn tiers_are_parsed_strictly() {
         let t: TierSpec = "disk=/a:b/c:20 GiB".parse().unwrap();
-        assert_eq!((t.name.as_str(), t.root.as_path(), t.size), ("disk", Path::new("/a:b/c"), Some(20 << 30)));
+        assert_eq!(
+            (t.name.as_str(), t.root.as_path(), t.size),
+            ("disk", Path::new("/a:b/c"), Some(20 << 30))
+        );
         let t: TierSpec = "disk=/a:b".parse().unwrap();
         assert_eq!((t.root.as_path(), t.size), (Path::new("/a:b"), None));
         for bad in ["disk", "=/a", "d=a/b", "d k=/a", "d=/a:20 gb", "d=/a:20"] {
@@ -376,16 +419,26 @@ mod tests {
         };
         let c = cluster(&machine, &spec).unwrap();
         assert_eq!(c.nodes.len(), 4);
-        assert!(c.nodes.iter().all(|n| n.cores == 1 && n.tiers[0].capacity == 1 << 20));
+        assert!(
+            c.nodes
+                .iter()
+                .all(|n| n.cores == 1 && n.tiers[0].capacity == 1 << 20)
+        );
         assert!(c.nodes[0].tiers[0].read > 0 && c.hosts[0].cores == 2);
         let again = bandwidth(&tiers[0].root, &state).unwrap();
         assert_eq!(again.read, c.nodes[0].tiers[0].read);
-        assert_eq!(std::fs::read_dir(dir.path().join("tier")).unwrap().count(), 0);
+        assert_eq!(
+            std::fs::read_dir(dir.path().join("tier")).unwrap().count(),
+            0
+        );
         let huge = [TierSpec {
             size: Some(1 << 60),
             ..tiers[0].clone()
         }];
         spec.tiers = &huge;
-        assert!(matches!(cluster(&machine, &spec), Err(MachineError::NoRoom { .. })));
+        assert!(matches!(
+            cluster(&machine, &spec),
+            Err(MachineError::NoRoom { .. })
+        ));
     }
 }

@@ -25,11 +25,17 @@ pub fn memory() -> std::io::Result<Memory> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let field = |name: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+        line.split_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()
+            .map(|kib| kib << 10)
     };
     let mut found = Memory {
         total: field("MemTotal:").unwrap_or(0),
-        free: field("MemAvailable:").or_else(|| field("MemFree:")).unwrap_or(0),
+        free: field("MemAvailable:")
+            .or_else(|| field("MemFree:"))
+            .unwrap_or(0),
         limited_by: "machine".into(),
     };
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -45,17 +51,24 @@ fn group_folders(groups: &str, mounts: &str) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
-        let (Some(id), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+        let (Some(id), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
             continue;
         };
         let second = id == "0" && controllers.is_empty();
         if !second && !controllers.split(',').any(|c| c == "memory") {
             continue;
         }
-        let Some(mount) = mount_of(mounts, second) else { continue };
+        let Some(mount) = mount_of(mounts, second) else {
+            continue;
+        };
         // In a container the path may be the host's: what does not exist is skipped, the mount's root stays.
         let inside = mount.join(path.trim_start_matches('/'));
-        let up = inside.ancestors().take_while(|a| a.starts_with(&mount)).map(Path::to_path_buf);
+        let up = inside
+            .ancestors()
+            .take_while(|a| a.starts_with(&mount))
+            .map(Path::to_path_buf);
         folders.extend(up.filter(|f| f.is_dir()));
     }
     folders
@@ -72,12 +85,20 @@ fn mount_of(mounts: &str, second: bool) -> Option<PathBuf> {
             true => kind == "cgroup2",
             false => kind == "cgroup" && options.split(',').any(|o| o == "memory"),
         };
-        wanted.then(|| before.split(' ').nth(4).map(PathBuf::from)).flatten()
+        wanted
+            .then(|| before.split(' ').nth(4).map(PathBuf::from))
+            .flatten()
     })
 }
 
 fn narrow(found: &mut Memory, folder: &Path) {
-    let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let number = |name: &str| {
+        std::fs::read_to_string(folder.join(name))
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
     let stat = std::fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let (limit, used) = match number("memory.limit_in_bytes") {
         Some(limit) => (limit, number("memory.usage_in_bytes").unwrap_or(0)),
@@ -128,7 +149,11 @@ mod tests {
         assert!(folders.contains(&one) && folders.contains(&two));
         std::fs::write(root.path().join("one/a/memory.limit_in_bytes"), "1000\n").unwrap();
         std::fs::write(root.path().join("one/a/memory.usage_in_bytes"), "700\n").unwrap();
-        std::fs::write(root.path().join("one/a/memory.stat"), "total_inactive_file 200\n").unwrap();
+        std::fs::write(
+            root.path().join("one/a/memory.stat"),
+            "total_inactive_file 200\n",
+        )
+        .unwrap();
         std::fs::write(two.join("memory.max"), "max\n").unwrap();
         let mut m = Memory {
             total: 5000,

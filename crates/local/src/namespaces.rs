@@ -28,7 +28,11 @@ pub fn probe_multi_node(helper: &Path, folder: &Path) -> Result<(), String> {
 /// who lacks the capability, as in containers).
 pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, String> {
     let root = rustix::process::geteuid().is_root();
-    let ways = if root { &[false, true][..] } else { &[true][..] };
+    let ways = if root {
+        &[false, true][..]
+    } else {
+        &[true][..]
+    };
     let mut why = String::new();
     for &user in ways {
         let isolate = Isolation::Namespaces { user };
@@ -37,13 +41,19 @@ pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, Strin
             Err(reason) => why = reason,
         }
     }
-    Err(format!("{why} (container runtimes and kernel.unprivileged_userns_clone=0 forbid them)"))
+    Err(format!(
+        "{why} (container runtimes and kernel.unprivileged_userns_clone=0 forbid them)"
+    ))
 }
 
 /// Runs `true` as a step would be run: mounts, a read-only folder, a host name, a PID namespace.
 fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), String> {
     let io = |e: std::io::Error| format!("{}: {e}", folder.display());
-    let work = folder.join(format!("probe.{}.{:?}", std::process::id(), std::thread::current().id()));
+    let work = folder.join(format!(
+        "probe.{}.{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
     let inner = work.join("inner");
     std::fs::create_dir_all(&inner).map_err(io)?;
     let null = || OpenOptions::new().write(true).open("/dev/null");
@@ -70,7 +80,12 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
     let note = folder.join(".probe-note");
     let tried = (|| {
         let stop = Stop::new().map_err(io)?;
-        let (outcome, _) = execute(helper, vec![launch(null().map_err(io)?, &note)], None, &stop);
+        let (outcome, _, _) = execute(
+            helper,
+            vec![launch(null().map_err(io)?, &note)],
+            None,
+            &stop,
+        );
         match outcome {
             Outcome::Ended(End::Exited(0)) => Ok(()),
             Outcome::Broken(why) => Err(why),

@@ -20,7 +20,11 @@ pub const MAX_MOVING: usize = 8;
 pub(crate) enum Job {
     List(DataId),
     Transfer(Box<Transfer>),
-    Evict { part: PartRef, key: StoreKey, at: Place },
+    Evict {
+        part: PartRef,
+        key: StoreKey,
+        at: Place,
+    },
 }
 
 /// Higher first, then in the order of arrival.
@@ -95,7 +99,9 @@ impl Pool {
         if let Ok(queue) = self.state.queue.lock()
             && let Some(control) = queue.controls.get(&id)
         {
-            control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+            control
+                .cancel
+                .store(true, std::sync::atomic::Ordering::Relaxed);
             self.state.changed.notify_all();
         }
     }
@@ -107,7 +113,9 @@ impl Drop for Pool {
             queue.closed = true;
             queue.waiting.clear();
             for control in queue.controls.values() {
-                control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+                control
+                    .cancel
+                    .store(true, std::sync::atomic::Ordering::Relaxed);
             }
         }
         self.state.changed.notify_all();
@@ -129,7 +137,10 @@ fn take(state: &State) -> Option<(Job, Arc<Control>)> {
             Job::Transfer(t) => queue.controls.get(&t.id).is_some_and(|c| c.cancelled()),
             _ => false,
         };
-        let next = queue.waiting.iter().find(|(_, job)| cancelled(job) || !(busy && uses_external(job)));
+        let next = queue
+            .waiting
+            .iter()
+            .find(|(_, job)| cancelled(job) || !(busy && uses_external(job)));
         if let Some(rank) = next.map(|(rank, _)| *rank)
             && let Some(job) = queue.waiting.remove(&rank)
         {
@@ -174,7 +185,10 @@ fn perform(shared: &Shared, job: &Job, control: &Arc<Control>) -> Event {
 }
 
 fn broken(job: &Job) -> Event {
-    let why = failure(FailureKind::Io, "an error inside tarn; please report it with what stands above on stderr");
+    let why = failure(
+        FailureKind::Io,
+        "an error inside tarn; please report it with what stands above on stderr",
+    );
     match job {
         Job::List(data) => Event::SourceFailed {
             data: *data,

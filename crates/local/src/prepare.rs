@@ -39,7 +39,11 @@ impl Need<'_> {
 }
 
 /// What a step needs, each dataset once, in the order of its uses.
-pub(crate) fn needs<'a>(shared: &'a Shared, step: &Step, run: &'a Run) -> Result<Vec<Need<'a>>, Failure> {
+pub(crate) fn needs<'a>(
+    shared: &'a Shared,
+    step: &Step,
+    run: &'a Run,
+) -> Result<Vec<Need<'a>>, Failure> {
     let mut needs: Vec<Need<'a>> = Vec::new();
     for (n, used) in step.uses.iter().enumerate() {
         let at = match needs.iter().position(|need| need.data == used.data) {
@@ -56,8 +60,15 @@ pub(crate) fn needs<'a>(shared: &'a Shared, step: &Step, run: &'a Run) -> Result
                 needs.len() - 1
             }
         };
-        for (held, seen) in needs[at].held.iter_mut().zip(run.views.get(n).into_iter().flatten()) {
-            let fresh = seen.iter().filter(|h| !held.iter().any(|o: &&Held| o.key == h.key)).collect::<Vec<_>>();
+        for (held, seen) in needs[at]
+            .held
+            .iter_mut()
+            .zip(run.views.get(n).into_iter().flatten())
+        {
+            let fresh = seen
+                .iter()
+                .filter(|h| !held.iter().any(|o: &&Held| o.key == h.key))
+                .collect::<Vec<_>>();
             held.extend(fresh);
         }
     }
@@ -94,7 +105,10 @@ impl Ready {
 
 /// The work folder of an attempt on a node.
 pub(crate) fn work_folder(shared: &Shared, run: &Run, spot: Spot) -> Result<PathBuf, Failure> {
-    Ok(shared.tier_dir(spot)?.work().join(format!("{}.{}", run.instance, run.attempt)))
+    Ok(shared
+        .tier_dir(spot)?
+        .work()
+        .join(format!("{}.{}", run.instance, run.attempt)))
 }
 
 /// Makes all nodes of a step ready.
@@ -108,13 +122,20 @@ pub(crate) fn prepare(
     let names: Vec<String> = run
         .nodes
         .iter()
-        .map(|s| shared.cluster.nodes.get(s.node.at()).map_or_else(|| s.node.to_string(), |n| n.name.clone()))
+        .map(|s| {
+            shared
+                .cluster
+                .nodes
+                .get(s.node.at())
+                .map_or_else(|| s.node.to_string(), |n| n.name.clone())
+        })
         .collect();
     let first = work_folder(shared, run, run.nodes[0])?;
     shared.mover.remove(&first).map_err(|MoverError(f)| f)?;
     make_folder(&first)?;
     let hostfile = first.join("hosts");
-    std::fs::write(&hostfile, env::hostfile(step, &names)).map_err(|e| io_failure("write", &hostfile, &e))?;
+    std::fs::write(&hostfile, env::hostfile(step, &names))
+        .map_err(|e| io_failure("write", &hostfile, &e))?;
     let exec = (run.nodes.len() > 1).then(|| first.join("exec"));
     exec.as_deref().map_or(Ok(()), make_folder)?;
     let mut all = Vec::new();
@@ -219,7 +240,8 @@ impl NodeSetup<'_> {
             return Vec::new();
         }
         let tiers = self.shared.cluster.nodes.iter().flat_map(|n| &n.tiers);
-        let folders: BTreeSet<PathBuf> = tiers.map(|t| t.root.join(&self.shared.workspace)).collect();
+        let folders: BTreeSet<PathBuf> =
+            tiers.map(|t| t.root.join(&self.shared.workspace)).collect();
         folders.into_iter().filter(|f| is_folder(f)).collect()
     }
 
@@ -241,14 +263,26 @@ impl NodeSetup<'_> {
         }
         let roots = held
             .iter()
-            .map(|h| Ok((existing_replica(self.shared, h)?, self.shared.manifest(&h.key)?)))
+            .map(|h| {
+                Ok((
+                    existing_replica(self.shared, h)?,
+                    self.shared.manifest(&h.key)?,
+                ))
+            })
             .collect::<Result<Vec<(PathBuf, Manifest)>, Failure>>()?;
         let made = match role {
             Role::In => self.shared.mover.link_view(&roots, &folder),
-            _ => self.shared.mover.clone_view(&roots, &folder, control).map(drop),
+            _ => self
+                .shared
+                .mover
+                .clone_view(&roots, &folder, control)
+                .map(drop),
         };
         made.map_err(|MoverError(f)| Failure {
-            message: format!("the view of `{}` for this step cannot be made: {}", need.name, f.message),
+            message: format!(
+                "the view of `{}` for this step cannot be made: {}",
+                need.name, f.message
+            ),
             ..f
         })?;
         Ok(folder)
@@ -268,7 +302,10 @@ fn existing_replica(shared: &Shared, held: &Held) -> Result<PathBuf, Failure> {
     }));
     Err(failure(
         FailureKind::Corrupt,
-        format!("the replica {} has been removed by somebody; it will be fetched or made again", path.display()),
+        format!(
+            "the replica {} has been removed by somebody; it will be fetched or made again",
+            path.display()
+        ),
     ))
 }
 

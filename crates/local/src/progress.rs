@@ -69,7 +69,10 @@ impl Progress {
         let Ok(inner) = self.0.lock() else {
             return Vec::new();
         };
-        let item = |(id, (data, kind, total, since, control)): (&TransferId, &(_, _, u64, Instant, Arc<Control>))| {
+        let item = |(id, (data, kind, total, since, control)): (
+            &TransferId,
+            &(_, _, u64, Instant, Arc<Control>),
+        )| {
             MovingTransfer {
                 id: *id,
                 data: *data,
@@ -87,16 +90,26 @@ impl Progress {
         let Ok(inner) = self.0.lock() else {
             return Vec::new();
         };
-        let item = |(&(instance, attempt), &(phase, since)): (&(InstanceId, u32), &(Phase, Instant))| RunningStep {
-            instance,
-            attempt,
-            phase,
-            elapsed: nanos(since),
-        };
+        let item =
+            |(&(instance, attempt), &(phase, since)): (&(InstanceId, u32), &(Phase, Instant))| {
+                RunningStep {
+                    instance,
+                    attempt,
+                    phase,
+                    elapsed: nanos(since),
+                }
+            };
         inner.steps.iter().map(item).collect()
     }
 
-    pub(crate) fn moving(&self, id: TransferId, data: DataId, kind: TransferKind, total: u64, control: &Arc<Control>) {
+    pub(crate) fn moving(
+        &self,
+        id: TransferId,
+        data: DataId,
+        kind: TransferKind,
+        total: u64,
+        control: &Arc<Control>,
+    ) {
         if let Ok(mut inner) = self.0.lock() {
             let entry = (data, kind, total, Instant::now(), Arc::clone(control));
             inner.transfers.insert(id, entry);
@@ -111,7 +124,10 @@ impl Progress {
 
     pub(crate) fn step(&self, instance: InstanceId, attempt: u32, phase: Phase) {
         if let Ok(mut inner) = self.0.lock() {
-            let entry = inner.steps.entry((instance, attempt)).or_insert((phase, Instant::now()));
+            let entry = inner
+                .steps
+                .entry((instance, attempt))
+                .or_insert((phase, Instant::now()));
             entry.0 = phase;
         }
     }

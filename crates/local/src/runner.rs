@@ -8,7 +8,7 @@
 use crate::guests::Guests;
 use crate::protocol::{Channel, End, Isolation, Order, Report, Spec, Used};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, Pid, Signal, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -107,19 +107,39 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
     }
     namespace::make_private().map_err(|e| explain("mounts cannot be made private", &e))?;
     if spec.rename_host {
-        namespace::set_hostname(&spec.node).map_err(|e| explain("the host name cannot be set", &e))?;
+        namespace::set_hostname(&spec.node)
+            .map_err(|e| explain("the host name cannot be set", &e))?;
     }
     let bind = |b: &crate::protocol::Bind| {
-        namespace::bind(&b.from, &b.to)
-            .map_err(|e| explain(&format!("{} cannot be mounted at {}", b.from.display(), b.to.display()), &e))
+        namespace::bind(&b.from, &b.to).map_err(|e| {
+            explain(
+                &format!(
+                    "{} cannot be mounted at {}",
+                    b.from.display(),
+                    b.to.display()
+                ),
+                &e,
+            )
+        })
     };
-    spec.binds.iter().filter(|b| b.writable).try_for_each(bind)?;
+    spec.binds
+        .iter()
+        .filter(|b| b.writable)
+        .try_for_each(bind)?;
     for folder in &spec.locked {
         namespace::bind(folder, folder)
             .and_then(|()| namespace::read_only(folder))
-            .map_err(|e| explain(&format!("{} cannot be made read-only", folder.display()), &e))?;
+            .map_err(|e| {
+                explain(
+                    &format!("{} cannot be made read-only", folder.display()),
+                    &e,
+                )
+            })?;
     }
-    spec.binds.iter().filter(|b| !b.writable).try_for_each(bind)?;
+    spec.binds
+        .iter()
+        .filter(|b| !b.writable)
+        .try_for_each(bind)?;
     // Containers that mask parts of /proc forbid this; the old /proc is then still right for other processes.
     let _ = namespace::mount_proc();
     Ok(guests)
@@ -187,14 +207,24 @@ impl Helper<'_> {
                 });
                 Ok(())
             }
-            Err(e) => self.control.send(&Report::Refused(format!("/bin/sh cannot be started: {e}"))),
+            Err(e) => self
+                .control
+                .send(&Report::Refused(format!("/bin/sh cannot be started: {e}"))),
         }
     }
 
     fn wait(&self) -> io::Result<()> {
         let mut fds = vec![PollFd::new(&self.control.socket, PollFlags::IN)];
-        fds.extend(self.command.iter().filter_map(|c| Some(PollFd::new(c.fd.as_ref()?, PollFlags::IN))));
-        fds.extend(self.guests.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(
+            self.command
+                .iter()
+                .filter_map(|c| Some(PollFd::new(c.fd.as_ref()?, PollFlags::IN))),
+        );
+        fds.extend(
+            self.guests
+                .fds()
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+        );
         let blind = self.command.as_ref().is_some_and(|c| c.fd.is_none());
         let timeout = Timespec {
             tv_sec: 0,
@@ -211,7 +241,9 @@ impl Helper<'_> {
         while let Some(reaped) = no_children_is_none(process::reap(false))? {
             self.usage = self.usage.plus(reaped.usage);
             match &self.command {
-                Some(c) if c.pid == reaped.pid => self.end = Some((reaped.end.into(), nanos(c.since))),
+                Some(c) if c.pid == reaped.pid => {
+                    self.end = Some((reaped.end.into(), nanos(c.since)))
+                }
                 _ => self.guests.ended(reaped.pid, reaped.end.into()),
             }
         }
@@ -231,12 +263,19 @@ impl Helper<'_> {
 
     /// Kills and reaps until no child is left: a process that forks while it is being killed is met again.
     fn end_all(&mut self) -> io::Result<()> {
+        // Mostly nobody is left: then there is nothing to look for either.
+        let mut block = false;
         loop {
-            self.signal_all(Signal::KILL)?;
-            match no_children_is_none(process::reap(true))? {
-                Some(reaped) => self.usage = self.usage.plus(reaped.usage),
-                None => return Ok(()),
+            match process::reap(block) {
+                Ok(Some(reaped)) => self.usage = self.usage.plus(reaped.usage),
+                Ok(None) => {}
+                Err(e) if e.raw_os_error() == Some(rustix::io::Errno::CHILD.raw_os_error()) => {
+                    return Ok(());
+                }
+                Err(e) => return Err(e),
             }
+            self.signal_all(Signal::KILL)?;
+            block = true;
         }
     }
 
@@ -256,7 +295,7 @@ impl Helper<'_> {
     }
 }
 
-pub(crate) fn no_children_is_none<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
+fn no_children_is_none<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
     match result {
         Err(e) if e.raw_os_error() == Some(rustix::io::Errno::CHILD.raw_os_error()) => Ok(None),
         other => other,
@@ -265,7 +304,10 @@ pub(crate) fn no_children_is_none<T>(result: io::Result<Option<T>>) -> io::Resul
 
 /// Whether reading would not block (there is something, or the end).
 pub(crate) fn readable(fd: impl AsFd) -> io::Result<bool> {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     let n = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now))?;
     Ok(n > 0)
 }

@@ -53,10 +53,12 @@ impl Shared {
     }
 
     pub(crate) fn dataset(&self, data: DataId) -> Result<&Dataset, Failure> {
-        self.workflow
-            .data
-            .get(data.at())
-            .ok_or_else(|| failure(FailureKind::Io, format!("there is no dataset {data} in this workflow")))
+        self.workflow.data.get(data.at()).ok_or_else(|| {
+            failure(
+                FailureKind::Io,
+                format!("there is no dataset {data} in this workflow"),
+            )
+        })
     }
 
     /// The folder of this workflow on a tier of a node.
@@ -66,7 +68,10 @@ impl Shared {
         let (node, tier) = found.ok_or_else(|| {
             failure(
                 FailureKind::Io,
-                format!("there is no tier {} of node {} in this cluster", spot.tier, spot.node),
+                format!(
+                    "there is no tier {} of node {} in this cluster",
+                    spot.tier, spot.node
+                ),
             )
         })?;
         Ok(TierDir::new(&tier.root, &self.workspace, &node.name))
@@ -100,7 +105,9 @@ impl Shared {
         parts.and_then(|p| p.get(part).cloned()).ok_or_else(|| {
             failure(
                 FailureKind::Io,
-                format!("part {part} has never been seen by this run; `tarn resume` starts from the log"),
+                format!(
+                    "part {part} has never been seen by this run; `tarn resume` starts from the log"
+                ),
             )
         })
     }

@@ -28,7 +28,9 @@ pub(crate) struct Remembered {
 
 /// Nanoseconds since 1970.
 pub(crate) fn wall_clock() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -51,7 +53,10 @@ pub(crate) fn list(shared: &Shared, data: DataId, control: &Control) -> Event {
 fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<PartInfo>, Failure> {
     let dataset = shared.dataset(data)?;
     let source = dataset.source.as_deref().ok_or_else(|| {
-        failure(FailureKind::Io, format!("dataset `{}` has no source", dataset.name))
+        failure(
+            FailureKind::Io,
+            format!("dataset `{}` has no source", dataset.name),
+        )
     })?;
     if let Err(e) = std::fs::symlink_metadata(source) {
         return Err(failure(
@@ -66,7 +71,10 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
         ));
     }
     let now = wall_clock();
-    let mut tree = shared.mover.list(&resolve(source), control).map_err(|MoverError(f)| f)?;
+    let mut tree = shared
+        .mover
+        .list(&resolve(source), control)
+        .map_err(|MoverError(f)| f)?;
     fill_hashes(&mut tree, &memory_file(shared, &dataset.name));
     let signature = signature(source, &tree, &shared.run, now);
     let parts = merge::partition(&tree, dataset.partition, dataset.scatter.as_ref())
@@ -93,7 +101,13 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
             seq,
         };
         shared.know(part, class.clone(), key.clone());
-        infos.push(part_info(seq, class, &manifest, stored_estimate(&manifest), key.clone()));
+        infos.push(part_info(
+            seq,
+            class,
+            &manifest,
+            stored_estimate(&manifest),
+            key.clone(),
+        ));
         files.push((shared.state.manifest(&key), manifest));
     }
     write_manifests(files.iter().map(|(p, m)| (p.as_path(), m)), true)?;
@@ -101,7 +115,13 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
 }
 
 /// What the engine is to know of a part.
-pub(crate) fn part_info(seq: u32, class: PartClass, manifest: &Manifest, stored: u64, key: StoreKey) -> PartInfo {
+pub(crate) fn part_info(
+    seq: u32,
+    class: PartClass,
+    manifest: &Manifest,
+    stored: u64,
+    key: StoreKey,
+) -> PartInfo {
     PartInfo {
         seq,
         class,
@@ -134,7 +154,10 @@ fn signature(source: &Path, tree: &Manifest, run: &str, now: i64) -> Hash {
                 (2, 0)
             }
         };
-        h.field(&e.path).number(kind).number(size).number(e.mode.into());
+        h.field(&e.path)
+            .number(kind)
+            .number(size)
+            .number(e.mode.into());
         if kind == 1 {
             h.field(&e.mtime.to_le_bytes());
             racy |= e.mtime > now.saturating_sub(RACY);
@@ -147,7 +170,11 @@ fn signature(source: &Path, tree: &Manifest, run: &str, now: i64) -> Hash {
 }
 
 fn memory_file(shared: &Shared, dataset: &str) -> PathBuf {
-    shared.state.0.join("sources").join(format!("{dataset}.manifest"))
+    shared
+        .state
+        .0
+        .join("sources")
+        .join(format!("{dataset}.manifest"))
 }
 
 fn fill_hashes(tree: &mut Manifest, memory: &Path) {
@@ -180,7 +207,10 @@ pub(crate) fn remember(shared: &Shared, data: DataId, manifest: &Manifest, began
         return;
     };
     let settled = |e: &&Entry| e.mtime < began.saturating_sub(RACY);
-    let files = manifest.entries.iter().filter(|e| matches!(e.kind, EntryKind::File { .. }));
+    let files = manifest
+        .entries
+        .iter()
+        .filter(|e| matches!(e.kind, EntryKind::File { .. }));
     let fresh = memory.fresh.entry(data).or_default();
     fresh.extend(files.filter(settled).map(|e| (e.path.clone(), e.clone())));
     let due = memory.flushed.get_or_insert_with(Instant::now).elapsed() >= FLUSH;
@@ -226,13 +256,15 @@ fn with_folders(mut all: BTreeMap<Box<[u8]>, Entry>) -> Manifest {
         }
     }
     for path in folders {
-        all.entry(path.clone()).and_modify(|e| e.kind = EntryKind::Directory).or_insert(Entry {
-            path,
-            kind: EntryKind::Directory,
-            mode: 0o755,
-            mtime: 0,
-            xattrs: Box::default(),
-        });
+        all.entry(path.clone())
+            .and_modify(|e| e.kind = EntryKind::Directory)
+            .or_insert(Entry {
+                path,
+                kind: EntryKind::Directory,
+                mode: 0o755,
+                mtime: 0,
+                xattrs: Box::default(),
+            });
     }
     // What was a folder may have become a file since: keep nothing below files.
     let mut manifest = Manifest::default();

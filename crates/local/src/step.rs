@@ -1,7 +1,7 @@
 //! One attempt of a step, from its views to its commit; runs on a thread of its own.
 
 use crate::commit::{commit, undeclared};
-use crate::launch::{Outcome, Stop, execute};
+use crate::launch::{Leaving, Outcome, Stop, execute};
 use crate::prepare::{Need, Ready, needs, open_log, prepare, work_folder};
 use crate::progress::Phase;
 use crate::protocol::{End, Isolation};
@@ -24,11 +24,12 @@ pub(crate) struct Handle {
     pub(crate) control: Control,
 }
 
-/// Runs an attempt; the event to report.
-pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> Event {
+/// Runs an attempt; the event to report, and the helpers that are on their way out.
+pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> (Event, Leaving) {
     let mut usage = Usage::default();
+    let mut leaving = Leaving::default();
     let log = log_path(shared, run);
-    let result = attempt(shared, run, handle, &mut usage, &log);
+    let result = attempt(shared, run, handle, &mut usage, &log, &mut leaving);
     let cleaning = Instant::now();
     for spot in &run.nodes {
         if let Ok(folder) = work_folder(shared, run, *spot)
@@ -48,12 +49,13 @@ pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> Event {
             log_tail: tail(&log, LOG_TAIL_BYTES),
         }
     });
-    Event::Ended {
+    let event = Event::Ended {
         instance: run.instance,
         attempt: run.attempt,
         ended,
         usage,
-    }
+    };
+    (event, leaving)
 }
 
 fn instance_name(step: &Step, run: &Run) -> String {
@@ -65,7 +67,11 @@ fn instance_name(step: &Step, run: &Run) -> String {
 
 /// Where an attempt's output goes.
 fn log_path(shared: &Shared, run: &Run) -> PathBuf {
-    let name = shared.workflow.steps.get(run.instance.step.at()).map_or("step", |s| s.name.as_str());
+    let name = shared
+        .workflow
+        .steps
+        .get(run.instance.step.at())
+        .map_or("step", |s| s.name.as_str());
     let instance = format!("{name}-{}", run.instance.index);
     shared.state.step_log(&shared.run, &instance, run.attempt)
 }
@@ -74,22 +80,36 @@ fn nanos(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn attempt(shared: &Shared, run: &Run, handle: &Handle, usage: &mut Usage, log: &Path) -> Result<Ended, Failure> {
-    let step = shared.workflow.steps.get(run.instance.step.at()).ok_or_else(|| {
-        failure(FailureKind::Launch, "the workflow has no such step")
-    })?;
+fn attempt(
+    shared: &Shared,
+    run: &Run,
+    handle: &Handle,
+    usage: &mut Usage,
+    log: &Path,
+    leaving: &mut Leaving,
+) -> Result<Ended, Failure> {
+    let step = shared
+        .workflow
+        .steps
+        .get(run.instance.step.at())
+        .ok_or_else(|| failure(FailureKind::Launch, "the workflow has no such step"))?;
     let reasons = (run.nodes.len(), &shared.multi_node);
     if let (2.., Err(why)) = reasons {
         return Err(failure(
             FailureKind::Launch,
-            format!("it needs {} nodes, and several nodes on one host need namespaces: {why}", run.nodes.len()),
+            format!(
+                "it needs {} nodes, and several nodes on one host need namespaces: {why}",
+                run.nodes.len()
+            ),
         ));
     }
     if run.nodes.is_empty() {
         return Err(failure(FailureKind::Launch, "it was given no node"));
     }
     let began = Instant::now();
-    shared.progress.step(run.instance, run.attempt, Phase::Preparing);
+    shared
+        .progress
+        .step(run.instance, run.attempt, Phase::Preparing);
     let reserved = reserve(shared, run, handle)?;
     let needs = needs(shared, step, run)?;
     let nodes = prepare(shared, step, run, &needs, &handle.control)?;
@@ -102,9 +122,12 @@ fn attempt(shared: &Shared, run: &Run, handle: &Handle, usage: &mut Usage, log: 
     if handle.stop.asked() {
         return Err(failure(FailureKind::Cancelled, "stopped before it started"));
     }
-    shared.progress.step(run.instance, run.attempt, Phase::Running);
+    shared
+        .progress
+        .step(run.instance, run.attempt, Phase::Running);
     let limit = step.time.map(Duration::from_nanos);
-    let (outcome, used) = execute(&shared.helper, launches, limit, &handle.stop);
+    let (outcome, used, helpers) = execute(&shared.helper, launches, limit, &handle.stop);
+    *leaving = helpers;
     usage.wall = used.wall;
     usage.user = used.user;
     usage.system = used.system;
@@ -112,11 +135,16 @@ fn attempt(shared: &Shared, run: &Run, handle: &Handle, usage: &mut Usage, log: 
     usage.written = used.written;
     usage.memory = used.memory;
     let committing = Instant::now();
-    shared.progress.step(run.instance, run.attempt, Phase::Committing);
+    shared
+        .progress
+        .step(run.instance, run.attempt, Phase::Committing);
     let ended = judge(shared, step, &needs, outcome, log).and_then(|()| {
         let undeclared = undeclared(&nodes);
         let outputs = commit(shared, run, &needs, &nodes, &handle.control)?;
-        Ok(Ended::Committed { outputs, undeclared })
+        Ok(Ended::Committed {
+            outputs,
+            undeclared,
+        })
     });
     usage.commit = nanos(committing);
     drop(reserved);
@@ -128,12 +156,22 @@ fn reserve<'a>(
     run: &Run,
     handle: &Handle,
 ) -> Result<Vec<crate::ledger::Reservation<'a>>, Failure> {
-    let claim = |spot: &Spot| shared.ledgers.reserve(*spot, run.reserve, &|| handle.stop.asked());
+    let claim = |spot: &Spot| {
+        shared
+            .ledgers
+            .reserve(*spot, run.reserve, &|| handle.stop.asked())
+    };
     run.nodes.iter().map(claim).collect()
 }
 
 /// Whether the attempt may be committed.
-fn judge(shared: &Shared, step: &Step, needs: &[Need<'_>], outcome: Outcome, log: &Path) -> Result<(), Failure> {
+fn judge(
+    shared: &Shared,
+    step: &Step,
+    needs: &[Need<'_>],
+    outcome: Outcome,
+    log: &Path,
+) -> Result<(), Failure> {
     // Looked at whatever the outcome: damaged inputs must not stay.
     let inputs = match shared.isolation {
         Isolation::Group => unchanged(shared, needs),
@@ -195,7 +233,9 @@ mod libc_signal {
 /// was changed is removed, and the engine told: it fetches or makes the part again.
 fn unchanged(shared: &Shared, needs: &[Need<'_>]) -> Result<(), Failure> {
     let mut first = None;
-    let inputs = needs.iter().filter(|n| n.role == Role::In || n.role == Role::Inout);
+    let inputs = needs
+        .iter()
+        .filter(|n| n.role == Role::In || n.role == Role::Inout);
     for need in inputs {
         for held in need.held.iter().flatten() {
             if let Some(path) = changed(shared, held)? {

@@ -16,9 +16,15 @@ const SYNC_EACH: usize = 16;
 
 /// A failure of a system call, with what was being done.
 pub(crate) fn io_failure(what: &str, path: &Path, error: &io::Error) -> Failure {
-    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let full = matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    );
     let (kind, remedy) = if full {
-        (FailureKind::NoSpace, "; free space there, then `tarn resume`")
+        (
+            FailureKind::NoSpace,
+            "; free space there, then `tarn resume`",
+        )
     } else {
         (FailureKind::Io, "")
     };
@@ -47,7 +53,10 @@ pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, Failure> {
     Manifest::decode(&bytes).map_err(|e| {
         failure(
             FailureKind::Corrupt,
-            format!("the manifest {} is damaged: {e}; what it describes must be made or read again", path.display()),
+            format!(
+                "the manifest {} is damaged: {e}; what it describes must be made or read again",
+                path.display()
+            ),
         )
     })
 }
@@ -139,7 +148,9 @@ pub(crate) fn stored_estimate(manifest: &Manifest) -> u64 {
         EntryKind::Directory => 1,
         EntryKind::Symlink(_) => 0,
     });
-    blocks.fold(0u64, |sum, n| sum.saturating_add(n)).saturating_mul(BLOCK)
+    blocks
+        .fold(0u64, |sum, n| sum.saturating_add(n))
+        .saturating_mul(BLOCK)
 }
 
 /// The first path in which a listing differs from a manifest, judged without reading contents: kind, mode, link
@@ -151,7 +162,11 @@ pub(crate) fn first_difference(listed: &Manifest, manifest: &Manifest) -> Option
         return Some(name(if a.path <= b.path { a } else { b }));
     }
     let (a, b) = (listed.entries.len(), manifest.entries.len());
-    let longer = if a > b { &listed.entries } else { &manifest.entries };
+    let longer = if a > b {
+        &listed.entries
+    } else {
+        &manifest.entries
+    };
     longer.get(a.min(b)).map(name)
 }
 
@@ -162,7 +177,9 @@ pub(crate) fn alike(a: &Entry, b: &Entry) -> bool {
         && match (&a.kind, &b.kind) {
             (EntryKind::Directory, EntryKind::Directory) => true,
             (EntryKind::Symlink(x), EntryKind::Symlink(y)) => x == y,
-            (EntryKind::File { size: x, .. }, EntryKind::File { size: y, .. }) => x == y && a.mtime == b.mtime,
+            (EntryKind::File { size: x, .. }, EntryKind::File { size: y, .. }) => {
+                x == y && a.mtime == b.mtime
+            }
             _ => false,
         }
 }
@@ -184,7 +201,9 @@ pub(crate) fn tail(path: &Path, bytes: usize) -> String {
         }
         Ok(buffer)
     };
-    read().map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
+    read()
+        .map(|b| String::from_utf8_lossy(&b).into_owned())
+        .unwrap_or_default()
 }
 
 /// Whether there is a folder (not a link to one).

@@ -1,9 +1,9 @@
 //! Carrying out a transfer or an eviction: from the engine's words to the mover's.
 
+use crate::dests;
 use crate::shared::Shared;
 use crate::sources::{remember, resolve, wall_clock};
 use crate::store::{failure, in_memory, io_failure, make_folder, stored_estimate, write_manifests};
-use crate::dests;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,7 +53,9 @@ pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Even
             took: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         },
         Err(mut failure) => {
-            let name = shared.dataset(t.data).map_or_else(|_| t.data.to_string(), |d| d.name.clone());
+            let name = shared
+                .dataset(t.data)
+                .map_or_else(|_| t.data.to_string(), |d| d.name.clone());
             failure.message = format!(
                 "moving version {} of `{name}` to {} failed: {}",
                 t.version,
@@ -80,7 +82,12 @@ fn prepared<'a>(shared: &Shared, t: &'a Transfer) -> Result<Vec<Moving<'a>>, Fai
 }
 
 /// To a tier or the drained area: every part becomes a replica of its own.
-fn each(shared: &Shared, t: &Transfer, parts: &[Moving<'_>], control: &Control) -> Result<Done, Failure> {
+fn each(
+    shared: &Shared,
+    t: &Transfer,
+    parts: &[Moving<'_>],
+    control: &Control,
+) -> Result<Done, Failure> {
     let mut done = Done {
         bytes: 0,
         hashes: Vec::new(),
@@ -90,7 +97,11 @@ fn each(shared: &Shared, t: &Transfer, parts: &[Moving<'_>], control: &Control) 
         let claim = match t.to {
             Place::Node(spot) => {
                 let bytes = stored_estimate(&part.manifest);
-                Some(shared.ledgers.reserve(spot, bytes, &|| control.cancelled())?)
+                Some(
+                    shared
+                        .ledgers
+                        .reserve(spot, bytes, &|| control.cancelled())?,
+                )
             }
             _ => None,
         };
@@ -107,10 +118,14 @@ fn each(shared: &Shared, t: &Transfer, parts: &[Moving<'_>], control: &Control) 
             rate: rate(shared, &part.order.from, &t.to),
             latency: latency(shared, &part.order.from, &t.to),
         };
-        let report = shared.mover.copy(&job, control).map_err(|e| vanished(shared, part, e))?;
+        let report = shared
+            .mover
+            .copy(&job, control)
+            .map_err(|e| vanished(shared, part, e))?;
         let manifest = report.manifests.into_iter().next().unwrap_or_default();
         done.bytes = done.bytes.saturating_add(report.bytes);
-        done.hashes.push(settle(shared, part, manifest, began, &dest)?);
+        done.hashes
+            .push(settle(shared, part, manifest, began, &dest)?);
         let stored = shared.mover.stored(&dest).map_err(|MoverError(f)| f)?;
         if let Place::Node(spot) = t.to {
             shared.ledgers.arrived(spot, &part.key, stored);
@@ -132,9 +147,15 @@ fn whole(
     let dataset = shared.dataset(t.data)?;
     let intent = dests::Intent::declare(shared, &dataset.name, dest, control)?;
     let began = wall_clock();
-    let (rate, latency) = (rate(shared, &Place::Source, &t.to), latency(shared, &Place::Source, &t.to));
+    let (rate, latency) = (
+        rate(shared, &Place::Source, &t.to),
+        latency(shared, &Place::Source, &t.to),
+    );
     let job = CopyJob {
-        sources: parts.iter().map(|p| source_of(shared, p)).collect::<Result<_, _>>()?,
+        sources: parts
+            .iter()
+            .map(|p| source_of(shared, p))
+            .collect::<Result<_, _>>()?,
         dest: dest.to_path_buf(),
         staging: intent.staging().to_path_buf(),
         replace: dest.exists(),
@@ -157,9 +178,16 @@ fn whole(
         hashes.push(settle(shared, part, manifest.clone(), began, dest)?);
     }
     if hashes.len() != parts.len() {
-        return Err(failure(FailureKind::Io, "the mover reported fewer trees than it was given"));
+        return Err(failure(
+            FailureKind::Io,
+            "the mover reported fewer trees than it was given",
+        ));
     }
-    let stored = parts.iter().zip(&report.manifests).map(|(_, m)| stored_estimate(m)).collect();
+    let stored = parts
+        .iter()
+        .zip(&report.manifests)
+        .map(|(_, m)| stored_estimate(m))
+        .collect();
     intent.fulfil(shared, &report.manifests)?;
     Ok(Done {
         bytes: report.bytes,
@@ -169,7 +197,15 @@ fn whole(
 }
 
 fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> {
-    let paths = || Some(part.manifest.entries.iter().map(|e| e.path.clone()).collect());
+    let paths = || {
+        Some(
+            part.manifest
+                .entries
+                .iter()
+                .map(|e| e.path.clone())
+                .collect(),
+        )
+    };
     let (root, as_entry, only) = match &part.order.from {
         Place::Node(spot) => (shared.replica(*spot, &part.key)?, None, None),
         Place::Drained => (shared.drained(&part.key)?, None, None),
@@ -177,7 +213,10 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
         Place::Source => {
             let dataset = shared.dataset(part.order.part.data)?;
             let source = dataset.source.as_deref().ok_or_else(|| {
-                failure(FailureKind::Io, format!("dataset `{}` has no source", dataset.name))
+                failure(
+                    FailureKind::Io,
+                    format!("dataset `{}` has no source", dataset.name),
+                )
             })?;
             let root = resolve(source);
             match &part.class {
@@ -186,7 +225,9 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
                     let name = root.file_name().map(|n| n.to_string_lossy().into_owned());
                     (root.clone(), name, None)
                 }
-                PartClass::Entry(name) => (source_part(&root, &part.class), Some(name.clone()), None),
+                PartClass::Entry(name) => {
+                    (source_part(&root, &part.class), Some(name.clone()), None)
+                }
                 PartClass::Whole => (root, None, None),
                 PartClass::Rank(_) | PartClass::Common => (root, None, paths()),
             }
@@ -201,7 +242,11 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
 }
 
 /// Where a replica appears and where it grows.
-fn replica_paths(shared: &Shared, to: &Place, key: &StoreKey) -> Result<(PathBuf, PathBuf), Failure> {
+fn replica_paths(
+    shared: &Shared,
+    to: &Place,
+    key: &StoreKey,
+) -> Result<(PathBuf, PathBuf), Failure> {
     let (dest, staging) = match to {
         Place::Node(spot) => {
             let dir = shared.tier_dir(*spot)?;
@@ -249,9 +294,15 @@ fn settle(
     began: i64,
     dest: &Path,
 ) -> Result<Hash, Failure> {
-    let hash = manifest.hash().or_else(|| part.manifest.hash()).ok_or_else(|| {
-        failure(FailureKind::Io, format!("part {} was copied without being hashed", part.order.part))
-    })?;
+    let hash = manifest
+        .hash()
+        .or_else(|| part.manifest.hash())
+        .ok_or_else(|| {
+            failure(
+                FailureKind::Io,
+                format!("part {} was copied without being hashed", part.order.part),
+            )
+        })?;
     if part.order.from == Place::Source {
         remember(shared, part.order.part.data, &manifest, began);
     }
@@ -272,7 +323,10 @@ fn vanished(shared: &Shared, part: &Moving<'_>, MoverError(error): MoverError) -
     match gone {
         true if error.kind == FailureKind::Io => failure(
             FailureKind::SourceChanged,
-            format!("{}; the source vanished while it was read: bring it back, then `tarn resume`", error.message),
+            format!(
+                "{}; the source vanished while it was read: bring it back, then `tarn resume`",
+                error.message
+            ),
         ),
         _ => error,
     }
@@ -296,7 +350,10 @@ pub(crate) fn evict(shared: &Shared, part: PartRef, key: &StoreKey, at: &Place) 
         Place::Source | Place::External(_) => Ok(()),
     };
     if let Err(e) = removed {
-        eprintln!("tarn: a replica of part {part} could not be removed: {}", e.message);
+        eprintln!(
+            "tarn: a replica of part {part} could not be removed: {}",
+            e.message
+        );
     }
     Event::Evicted {
         part,

@@ -1,7 +1,7 @@
 //! [`Local`]: the world of N nodes on one machine.
 
+use crate::launch::{Leaving, Stop, Urgency};
 use crate::ledger::{Ledgers, POLL};
-use crate::launch::{Stop, Urgency};
 use crate::namespaces::{Namespaces, isolation};
 use crate::pool::{Job, Pool};
 use crate::prepare::SCRATCH;
@@ -115,7 +115,10 @@ impl Local {
         make_mount_points(&shared).map_err(folder)?;
         let running = Running::default();
         let signals = match config.signals {
-            true => Some(watch_signals(&shared, &running).map_err(|e| world_error("cannot watch signals", &e))?),
+            true => Some(
+                watch_signals(&shared, &running)
+                    .map_err(|e| world_error("cannot watch signals", &e))?,
+            ),
             false => None,
         };
         let pool = Pool::new(&shared).map_err(|e| world_error("cannot start threads", &e))?;
@@ -167,7 +170,11 @@ impl Local {
     /// Removes everything else of this workspace: working folders, half-copied and stale replicas (but for
     /// `resumable` ones, which a transfer may go on with), manifests of parts that nobody knows; ends what is
     /// left of a dead run. Call it before anything is performed. Returns what could not be removed.
-    pub fn clean(&self, keep: &BTreeSet<(StoreKey, Place)>, resumable: &BTreeSet<StoreKey>) -> Vec<String> {
+    pub fn clean(
+        &self,
+        keep: &BTreeSet<(StoreKey, Place)>,
+        resumable: &BTreeSet<StoreKey>,
+    ) -> Vec<String> {
         for instance in &self.prior {
             for (part, key) in prior_parts(instance, 0) {
                 self.shared.know(part, key.0, key.1);
@@ -188,16 +195,20 @@ impl Local {
         }
         let (shared, running) = (Arc::clone(&self.shared), Arc::clone(&self.running));
         // A helper dies with the thread that started it: this one sees its step through.
-        let thread = std::thread::Builder::new().name(format!("tarn-{}", run.instance)).spawn(move || {
-            let done = catch_unwind(AssertUnwindSafe(|| step::run(&shared, &run, &handle)));
-            let event = done.unwrap_or_else(|_| broken(&run));
-            if let Ok(mut running) = running.lock() {
-                running.remove(&id);
-            }
-            shared.deliver(Delivery::Outcome(event));
-        });
+        let thread = std::thread::Builder::new()
+            .name(format!("tarn-{}", run.instance))
+            .spawn(move || {
+                let done = catch_unwind(AssertUnwindSafe(|| step::run(&shared, &run, &handle)));
+                let (event, leaving) = done.unwrap_or_else(|_| (broken(&run), Leaving::default()));
+                if let Ok(mut running) = running.lock() {
+                    running.remove(&id);
+                }
+                shared.deliver(Delivery::Outcome(event));
+                drop(leaving);
+            });
         self.threads.retain(|t| !t.is_finished());
-        self.threads.push(thread.map_err(|e| world_error("cannot start a thread", &e))?);
+        self.threads
+            .push(thread.map_err(|e| world_error("cannot start a thread", &e))?);
         Ok(())
     }
 
@@ -226,7 +237,10 @@ impl Local {
         if self.looked.elapsed() >= POLL {
             self.looked = Instant::now();
             let news = self.shared.ledgers.news();
-            self.ahead.extend(news.into_iter().map(|(spot, bytes)| Event::Capacity { spot, bytes }));
+            self.ahead.extend(
+                news.into_iter()
+                    .map(|(spot, bytes)| Event::Capacity { spot, bytes }),
+            );
         }
     }
 }
@@ -254,7 +268,8 @@ fn broken(run: &Run) -> Event {
         ended: Ended::Failed {
             failure: Failure {
                 kind: FailureKind::Launch,
-                message: "an error inside tarn; please report it with what stands above on stderr".into(),
+                message: "an error inside tarn; please report it with what stands above on stderr"
+                    .into(),
             },
             log_tail: String::new(),
         },
@@ -268,24 +283,31 @@ fn make_mount_points(shared: &Shared) -> Result<(), Failure> {
         return Ok(());
     };
     let names = shared.workflow.data.iter().map(|d| d.name.as_str());
-    names.chain([SCRATCH]).try_for_each(|name| make_folder(&stage.join(name)))
+    names
+        .chain([SCRATCH])
+        .try_for_each(|name| make_folder(&stage.join(name)))
 }
 
 /// The first signal is an event: the engine stops the steps in good order. Any later one kills them.
-fn watch_signals(shared: &Arc<Shared>, running: &Running) -> std::io::Result<(SignalHandle, JoinHandle<()>)> {
+fn watch_signals(
+    shared: &Arc<Shared>,
+    running: &Running,
+) -> std::io::Result<(SignalHandle, JoinHandle<()>)> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let handle = signals.handle();
     let (shared, running) = (Arc::clone(shared), Arc::clone(running));
-    let thread = std::thread::Builder::new().name("tarn-signals".into()).spawn(move || {
-        let mut before = false;
-        for signal in signals.forever() {
-            if before && let Ok(running) = running.lock() {
-                running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+    let thread = std::thread::Builder::new()
+        .name("tarn-signals".into())
+        .spawn(move || {
+            let mut before = false;
+            for signal in signals.forever() {
+                if before && let Ok(running) = running.lock() {
+                    running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+                }
+                before = true;
+                shared.deliver(Delivery::News(Event::Interrupted { signal }));
             }
-            before = true;
-            shared.deliver(Delivery::News(Event::Interrupted { signal }));
-        }
-    })?;
+        })?;
     Ok((handle, thread))
 }
 
@@ -313,7 +335,10 @@ impl World for Local {
                 if let Ok(running) = self.running.lock()
                     && let Some(handle) = running.get(&(*instance, *attempt))
                 {
-                    handle.control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+                    handle
+                        .control
+                        .cancel
+                        .store(true, std::sync::atomic::Ordering::Relaxed);
                     handle.stop.ask(Urgency::Terminate);
                 }
                 return Ok(());
@@ -351,7 +376,9 @@ impl World for Local {
                 return Ok((now, Event::Timer));
             }
             if until.is_none() && self.owed == 0 {
-                return Err(WorldError("nothing is under way and there is nothing to wait for".into()));
+                return Err(WorldError(
+                    "nothing is under way and there is nothing to wait for".into(),
+                ));
             }
             let left = until.map_or(POLL, |u| Duration::from_nanos(u - now));
             match self.deliveries.recv_timeout(left.min(POLL)) {
@@ -378,7 +405,10 @@ impl Drop for Local {
     fn drop(&mut self) {
         if let Ok(running) = self.running.lock() {
             for handle in running.values() {
-                handle.control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+                handle
+                    .control
+                    .cancel
+                    .store(true, std::sync::atomic::Ordering::Relaxed);
                 handle.stop.ask(Urgency::Kill);
             }
         }

@@ -1,8 +1,8 @@
 //! Descriptors passed over unix sockets.
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,7 +22,12 @@ pub fn send(socket: impl AsFd, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         return Err(io::Error::other("too many descriptors in one message"));
     }
     // A closed peer is an error here, never a SIGPIPE.
-    sendmsg(socket, &[IoSlice::new(b"f")], &mut buffer, SendFlags::NOSIGNAL)?;
+    sendmsg(
+        socket,
+        &[IoSlice::new(b"f")],
+        &mut buffer,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 

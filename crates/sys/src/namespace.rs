@@ -12,10 +12,15 @@ use std::path::Path;
 /// When the system does not allow it, or the process has other threads.
 pub fn enter(user: bool) -> io::Result<()> {
     if crate::process::threads()? != 1 {
-        return Err(io::Error::other("namespaces need a process with a single thread"));
+        return Err(io::Error::other(
+            "namespaces need a process with a single thread",
+        ));
     }
     if user {
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (uid, gid) = (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
         // SAFETY: the process has one thread, and CLONE_FILES is not given.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }?;
         // user_namespaces(7): an unprivileged process must give up setgroups before it maps its group.
@@ -24,7 +29,11 @@ pub fn enter(user: bool) -> io::Result<()> {
         std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
     }
     // SAFETY: as above.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWUTS) }?;
+    unsafe {
+        rustix::thread::unshare_unsafe(
+            UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWUTS,
+        )
+    }?;
     Ok(())
 }
 

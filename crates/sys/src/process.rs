@@ -71,7 +71,9 @@ pub fn threads() -> io::Result<usize> {
 /// When there are other threads, or no process can be made.
 pub fn fork() -> io::Result<Fork> {
     if threads()? != 1 {
-        return Err(io::Error::other("fork needs a process with a single thread"));
+        return Err(io::Error::other(
+            "fork needs a process with a single thread",
+        ));
     }
     // SAFETY: the process has one thread (checked above, and only this thread could start another), so no
     // lock can be held by a thread that does not exist in the child.
@@ -122,8 +124,12 @@ pub fn reap(block: bool) -> io::Result<Option<Reaped>> {
 
 fn usage_of(r: &libc::rusage) -> Usage {
     let nanos = |t: libc::timeval| {
-        let (s, us) = (t.tv_sec.max(0).unsigned_abs(), t.tv_usec.max(0).unsigned_abs());
-        s.saturating_mul(1_000_000_000).saturating_add(us.saturating_mul(1000))
+        let (s, us) = (
+            t.tv_sec.max(0).unsigned_abs(),
+            t.tv_usec.max(0).unsigned_abs(),
+        );
+        s.saturating_mul(1_000_000_000)
+            .saturating_add(us.saturating_mul(1000))
     };
     Usage {
         user: nanos(r.ru_utime),
@@ -157,7 +163,9 @@ pub fn die_with_parent(command: &mut Command, signal: Signal) -> &mut Command {
 /// When this process is not the first of its PID namespace: it would reach far more than was meant.
 pub fn signal_namespace(signal: Signal) -> io::Result<()> {
     if rustix::process::getpid() != Pid::INIT {
-        return Err(io::Error::other("only the first process of a PID namespace may signal all of it"));
+        return Err(io::Error::other(
+            "only the first process of a PID namespace may signal all of it",
+        ));
     }
     // SAFETY: kill(2) takes two integers and touches no memory.
     if unsafe { libc::kill(-1, signal.as_raw()) } == 0 {
@@ -192,7 +200,11 @@ pub fn descendants(root: Pid) -> io::Result<Vec<Pid>> {
     let mut parents = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|n| n.parse::<i32>().ok())
+        else {
             continue;
         };
         if let Some((parent, _)) = stat_of(pid) {
@@ -203,10 +215,19 @@ pub fn descendants(root: Pid) -> io::Result<Vec<Pid>> {
     let mut at = 0;
     while at < found.len() {
         let parent = found[at];
-        found.extend(parents.iter().filter(|(_, p)| *p == parent).map(|(pid, _)| *pid));
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, p)| *p == parent)
+                .map(|(pid, _)| *pid),
+        );
         at += 1;
     }
-    Ok(found.into_iter().skip(1).filter_map(Pid::from_raw).collect())
+    Ok(found
+        .into_iter()
+        .skip(1)
+        .filter_map(Pid::from_raw)
+        .collect())
 }
 
 /// The start time of a living process in clock ticks since boot: with its id, it names a process for ever.
@@ -238,9 +259,15 @@ mod tests {
         assert_eq!(start_time(raw), start_time(raw));
         assert!(start_time(raw).is_some());
         let mut command = Command::new("/bin/sleep");
-        let mut child = die_with_parent(command.arg("60"), Signal::KILL).spawn().unwrap();
+        let mut child = die_with_parent(command.arg("60"), Signal::KILL)
+            .spawn()
+            .unwrap();
         let id = i32::try_from(child.id()).unwrap();
-        assert!(descendants(me).unwrap().contains(&Pid::from_raw(id).unwrap()));
+        assert!(
+            descendants(me)
+                .unwrap()
+                .contains(&Pid::from_raw(id).unwrap())
+        );
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(start_time(id), None);

@@ -15,7 +15,9 @@ use tarn_base::part::{PartInfo, PartMove, PartRef, Place, Transfer, TransferKind
 use tarn_base::pattern::ScatterRule;
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
-use tarn_base::workflow::{Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow};
+use tarn_base::workflow::{
+    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+};
 use tarn_local::{Config, Local, Namespaces};
 use tarn_ports::World;
 
@@ -218,7 +220,14 @@ impl Machine {
         }
     }
 
-    pub(crate) fn order(&mut self, data: u32, version: u32, infos: &[PartInfo], from: &Place, to: &Place) -> TransferId {
+    pub(crate) fn order(
+        &mut self,
+        data: u32,
+        version: u32,
+        infos: &[PartInfo],
+        from: &Place,
+        to: &Place,
+    ) -> TransferId {
         self.next_transfer += 1;
         let id = TransferId(self.next_transfer);
         let part = |i: &PartInfo| PartMove {
@@ -261,11 +270,18 @@ impl Machine {
     pub(crate) fn stage(&mut self, data: u32, node: u32) -> Vec<Held> {
         let infos = self.list(data).expect("a source");
         let to = Place::Node(spot(node));
-        self.transfer(data, 0, &infos, &Place::Source, &to).expect("a transfer");
+        self.transfer(data, 0, &infos, &Place::Source, &to)
+            .expect("a transfer");
         held(data, 0, &infos, node)
     }
 
-    pub(crate) fn begin(&mut self, step: u32, attempt: u32, nodes: &[u32], views: Vec<Vec<Vec<Held>>>) {
+    pub(crate) fn begin(
+        &mut self,
+        step: u32,
+        attempt: u32,
+        nodes: &[u32],
+        views: Vec<Vec<Vec<Held>>>,
+    ) {
         self.perform(Do::Run(Box::new(Run {
             instance: InstanceId {
                 step: StepId(step),
@@ -337,7 +353,11 @@ pub(crate) fn tree(root: &Path) -> BTreeMap<String, String> {
             if path.is_dir() {
                 folders.push(path);
             } else {
-                let name = path.strip_prefix(root).expect("below").display().to_string();
+                let name = path
+                    .strip_prefix(root)
+                    .expect("below")
+                    .display()
+                    .to_string();
                 found.insert(name, std::fs::read_to_string(&path).unwrap_or_default());
             }
         }

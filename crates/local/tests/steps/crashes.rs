@@ -13,8 +13,14 @@ use tarn_base::workflow::{Distribution, Role};
 use tarn_local::Namespaces;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("crashes::a_killed_run_takes_its_steps_along", a_killed_run_takes_its_steps_along),
-    ("crashes::inventory_finds_what_is_whole_and_clean_removes_the_rest", inventory_and_clean),
+    (
+        "crashes::a_killed_run_takes_its_steps_along",
+        a_killed_run_takes_its_steps_along,
+    ),
+    (
+        "crashes::inventory_finds_what_is_whole_and_clean_removes_the_rest",
+        inventory_and_clean,
+    ),
 ];
 
 /// The first argument that makes this program run one slow step, to be killed.
@@ -41,7 +47,9 @@ pub(crate) fn victim(mut arguments: impl Iterator<Item = OsString>) -> ExitCode 
 }
 
 fn tick(dir: &Path) -> Option<String> {
-    std::fs::read_to_string(dir.join("tick")).ok().filter(|t| !t.is_empty())
+    std::fs::read_to_string(dir.join("tick"))
+        .ok()
+        .filter(|t| !t.is_empty())
 }
 
 fn a_killed_run_takes_its_steps_along() {
@@ -53,12 +61,19 @@ fn a_killed_run_takes_its_steps_along() {
         let mut child = command.stdin(Stdio::null()).spawn().unwrap();
         let began = Instant::now();
         while tick(dir).is_none() {
-            assert!(began.elapsed() < Duration::from_secs(10), "the step never began");
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "the step never began"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        let namespaces = if off { Namespaces::Off } else { Namespaces::Auto };
+        let namespaces = if off {
+            Namespaces::Off
+        } else {
+            Namespaces::Auto
+        };
         let bench = slow(dir, namespaces);
         let work = TierDir::new(&bench.path("tier"), "ws", "n0").work();
         assert_eq!(std::fs::read_dir(&work).unwrap().count(), 1);
@@ -73,7 +88,10 @@ fn a_killed_run_takes_its_steps_along() {
 }
 
 fn inventory_and_clean() {
-    let uses = vec![used(0, Role::Out, Distribution::Single), used(1, Role::Out, Distribution::Single)];
+    let uses = vec![
+        used(0, Role::Out, Distribution::Single),
+        used(1, Role::Out, Distribution::Single),
+    ];
     let bench = Bench::new(
         vec![data("a"), data("b")],
         vec![step("echo a > $TARN_a/f; echo b > $TARN_b/f", uses)],
@@ -92,8 +110,14 @@ fn inventory_and_clean() {
     assert_eq!(world.local.inventory(&all).len(), 2);
     // Another size is seen without reading; an unknown key is not there.
     std::fs::write(dir.part(&all[1].1).join("f"), "longer").unwrap();
-    let stranger = (all[0].0, StoreKey("r9.s9.a9.0".into()), Place::Node(spot(0)));
-    let found = world.local.inventory(&[all[0].clone(), all[1].clone(), stranger]);
+    let stranger = (
+        all[0].0,
+        StoreKey("r9.s9.a9.0".into()),
+        Place::Node(spot(0)),
+    );
+    let found = world
+        .local
+        .inventory(&[all[0].clone(), all[1].clone(), stranger]);
     assert_eq!(found, [(all[0].0, Place::Node(spot(0)))]);
     // The same size is seen after a reboot, when contents are read.
     std::fs::write(dir.part(&all[0].1).join("f"), "x\n").unwrap();
@@ -102,15 +126,21 @@ fn inventory_and_clean() {
     std::fs::create_dir_all(dir.incoming().join("half")).unwrap();
     std::fs::create_dir_all(dir.incoming().join("stale")).unwrap();
     std::fs::create_dir_all(bench.path("tier/ws/n9/parts/old")).unwrap();
-    let keep = [(all[0].1.clone(), Place::Node(spot(0)))].into_iter().collect();
+    let keep = [(all[0].1.clone(), Place::Node(spot(0)))]
+        .into_iter()
+        .collect();
     let resumable = [StoreKey("half".into())].into_iter().collect();
     assert!(world.local.clean(&keep, &resumable).is_empty());
     let names = |p: &Path| {
         let all = std::fs::read_dir(p).unwrap().flatten();
-        all.map(|e| e.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+        all.map(|e| e.file_name().to_string_lossy().into_owned())
+            .collect::<Vec<_>>()
     };
     assert_eq!(names(&dir.parts()), [all[0].1.0.clone()]);
     assert_eq!(names(&dir.incoming()), ["half"]);
     assert!(!bench.path("tier/ws/n9").exists());
-    assert_eq!(names(&bench.state().0.join("manifests")), [all[0].1.0.clone()]);
+    assert_eq!(
+        names(&bench.state().0.join("manifests")),
+        [all[0].1.0.clone()]
+    );
 }

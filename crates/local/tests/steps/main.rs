@@ -30,8 +30,14 @@ fn run_all(arguments: Vec<OsString>) -> ExitCode {
         tests.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
-    let filter = arguments.iter().filter_map(|a| a.to_str()).find(|a| !a.starts_with('-'));
-    let chosen: Vec<&Test> = tests.iter().filter(|(n, _)| filter.is_none_or(|f| n.contains(f))).collect();
+    let filter = arguments
+        .iter()
+        .filter_map(|a| a.to_str())
+        .find(|a| !a.starts_with('-'));
+    let chosen: Vec<&Test> = tests
+        .iter()
+        .filter(|(n, _)| filter.is_none_or(|f| n.contains(f)))
+        .collect();
     println!("\nrunning {} tests", chosen.len());
     let mut failed = 0;
     for (name, test) in &chosen {
@@ -42,6 +48,8 @@ fn run_all(arguments: Vec<OsString>) -> ExitCode {
     let passed = chosen.len() - failed;
     let filtered = tests.len() - chosen.len();
     let word = if failed == 0 { "ok" } else { "FAILED" };
-    println!("\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; {filtered} filtered out\n");
+    println!(
+        "\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; {filtered} filtered out\n"
+    );
     ExitCode::from(u8::from(failed > 0))
 }

@@ -35,7 +35,9 @@ fn entry(path: &[u8], full: &Path, hash: bool) -> io::Result<Entry> {
     } else {
         EntryKind::File {
             size: meta.len(),
-            hash: hash.then(|| fs::read(full).map(|b| Hash::of(&b))).transpose()?,
+            hash: hash
+                .then(|| fs::read(full).map(|b| Hash::of(&b)))
+                .transpose()?,
             link_group: 0,
             extents: Box::default(),
         }
@@ -61,7 +63,12 @@ fn walk(root: &Path, hash: bool) -> io::Result<Manifest> {
     while let Some(folder) = folders.pop() {
         for found in fs::read_dir(&folder)? {
             let full = found?.path();
-            let path = full.strip_prefix(root).unwrap_or(&full).as_os_str().as_bytes().to_vec();
+            let path = full
+                .strip_prefix(root)
+                .unwrap_or(&full)
+                .as_os_str()
+                .as_bytes()
+                .to_vec();
             let e = entry(&path, &full, hash)?;
             if e.is_folder() {
                 folders.push(full);
@@ -74,17 +81,28 @@ fn walk(root: &Path, hash: bool) -> io::Result<Manifest> {
     })
 }
 
-fn place(root: &Path, manifest: &Manifest, dest: &Path, only: &dyn Fn(&[u8]) -> bool) -> io::Result<()> {
+fn place(
+    root: &Path,
+    manifest: &Manifest,
+    dest: &Path,
+    only: &dyn Fn(&[u8]) -> bool,
+) -> io::Result<()> {
     fs::create_dir_all(dest)?;
     for e in manifest.entries.iter().filter(|e| only(&e.path)) {
-        let (from, to) = (root.join(OsStr::from_bytes(&e.path)), dest.join(OsStr::from_bytes(&e.path)));
+        let (from, to) = (
+            root.join(OsStr::from_bytes(&e.path)),
+            dest.join(OsStr::from_bytes(&e.path)),
+        );
         match &e.kind {
             EntryKind::Directory => fs::create_dir_all(&to)?,
             EntryKind::Symlink(target) => symlink(OsStr::from_bytes(target), &to)?,
             EntryKind::File { .. } => {
                 fs::copy(&from, &to)?;
                 let times = fs::FileTimes::new().set_modified(fs::metadata(&from)?.modified()?);
-                fs::File::options().write(true).open(&to)?.set_times(times)?;
+                fs::File::options()
+                    .write(true)
+                    .open(&to)?
+                    .set_times(times)?;
             }
         }
     }
@@ -141,7 +159,11 @@ impl Mover for Plain {
             }
             let all = walk(&job.staging, true).map_err(|e| fail(&job.staging, &e))?;
             let listed = s.manifest.clone().unwrap_or_else(|| all.clone());
-            let own = all.entries.into_iter().filter(|e| listed.find(&e.path).is_some()).collect();
+            let own = all
+                .entries
+                .into_iter()
+                .filter(|e| listed.find(&e.path).is_some())
+                .collect();
             let manifest = Manifest { entries: own };
             report.bytes += manifest.bytes();
             report.manifests.push(manifest);
@@ -157,7 +179,10 @@ impl Mover for Plain {
         for (root, manifest) in roots {
             fs::create_dir_all(dest).map_err(|e| fail(dest, &e))?;
             for e in &manifest.entries {
-                let (from, to) = (root.join(OsStr::from_bytes(&e.path)), dest.join(OsStr::from_bytes(&e.path)));
+                let (from, to) = (
+                    root.join(OsStr::from_bytes(&e.path)),
+                    dest.join(OsStr::from_bytes(&e.path)),
+                );
                 let done = match e.is_folder() {
                     true => fs::create_dir_all(&to),
                     false => fs::hard_link(&from, &to),
@@ -168,7 +193,12 @@ impl Mover for Plain {
         Ok(())
     }
 
-    fn clone_view(&self, roots: &[(PathBuf, Manifest)], dest: &Path, _: &Control) -> Result<u64, MoverError> {
+    fn clone_view(
+        &self,
+        roots: &[(PathBuf, Manifest)],
+        dest: &Path,
+        _: &Control,
+    ) -> Result<u64, MoverError> {
         for (root, manifest) in roots {
             place(root, manifest, dest, &|_| true).map_err(|e| fail(dest, &e))?;
         }
@@ -179,7 +209,10 @@ impl Mover for Plain {
         for (manifest, dest) in parts {
             fs::create_dir_all(dest).map_err(|e| fail(dest, &e))?;
             for e in &manifest.entries {
-                let (from, to) = (root.join(OsStr::from_bytes(&e.path)), dest.join(OsStr::from_bytes(&e.path)));
+                let (from, to) = (
+                    root.join(OsStr::from_bytes(&e.path)),
+                    dest.join(OsStr::from_bytes(&e.path)),
+                );
                 let done = match e.is_folder() {
                     true => fs::create_dir_all(&to),
                     false => fs::rename(&from, &to),
@@ -188,7 +221,10 @@ impl Mover for Plain {
             }
         }
         let left = walk(root, false).map_err(|e| fail(root, &e))?;
-        assert!(left.entries.iter().all(Entry::is_folder), "the manifests did not cover {left:?}");
+        assert!(
+            left.entries.iter().all(Entry::is_folder),
+            "the manifests did not cover {left:?}"
+        );
         self.remove(root)
     }
 

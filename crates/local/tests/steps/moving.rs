@@ -12,14 +12,32 @@ use tarn_base::workflow::{Dataset, Partition};
 use tarn_ports::World;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("moving::a_missing_source_is_told_with_a_hint", a_missing_source_is_told_with_a_hint),
-    ("moving::sources_are_divided_and_their_hashes_remembered", sources_are_divided_and_their_hashes_remembered),
+    (
+        "moving::a_missing_source_is_told_with_a_hint",
+        a_missing_source_is_told_with_a_hint,
+    ),
+    (
+        "moving::sources_are_divided_and_their_hashes_remembered",
+        sources_are_divided_and_their_hashes_remembered,
+    ),
     ("moving::parts_go_round", parts_go_round),
     ("moving::a_source_may_be_one_file", a_source_may_be_one_file),
-    ("moving::a_destination_of_somebody_else_is_refused", a_destination_of_somebody_else_is_refused),
-    ("moving::an_abandoned_transfer_fails_whole", an_abandoned_transfer_fails_whole),
-    ("moving::a_vanished_source_is_told", a_vanished_source_is_told),
-    ("moving::waiting_without_anything_to_wait_for_is_an_error", waiting_for_nothing_is_an_error),
+    (
+        "moving::a_destination_of_somebody_else_is_refused",
+        a_destination_of_somebody_else_is_refused,
+    ),
+    (
+        "moving::an_abandoned_transfer_fails_whole",
+        an_abandoned_transfer_fails_whole,
+    ),
+    (
+        "moving::a_vanished_source_is_told",
+        a_vanished_source_is_told,
+    ),
+    (
+        "moving::waiting_without_anything_to_wait_for_is_an_error",
+        waiting_for_nothing_is_an_error,
+    ),
 ];
 
 fn bench(partition: Partition) -> Bench {
@@ -41,14 +59,23 @@ fn a_missing_source_is_told_with_a_hint() {
     let mut bench = bench(Partition::Whole);
     bench.workflow.data[0].source = Some(bench.path("row"));
     let failure = bench.world().list(0).unwrap_err();
-    assert!(failure.message.contains("[data.raw]") && failure.message.contains("row"), "{}", failure.message);
+    assert!(
+        failure.message.contains("[data.raw]") && failure.message.contains("row"),
+        "{}",
+        failure.message
+    );
 }
 
 fn age(bench: &Bench, names: &[&str]) {
     for name in names {
         let old = std::time::SystemTime::now() - Duration::from_secs(3600);
         let times = std::fs::FileTimes::new().set_modified(old);
-        std::fs::File::options().write(true).open(bench.path(name)).unwrap().set_times(times).unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(bench.path(name))
+            .unwrap()
+            .set_times(times)
+            .unwrap();
     }
 }
 
@@ -58,10 +85,16 @@ fn sources_are_divided_and_their_hashes_remembered() {
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     let classes: Vec<_> = infos.iter().map(|i| i.class.clone()).collect();
-    assert_eq!(classes, ["c", "p0", "p1"].map(|n| PartClass::Entry(n.into())));
+    assert_eq!(
+        classes,
+        ["c", "p0", "p1"].map(|n| PartClass::Entry(n.into()))
+    );
     assert!(infos.iter().all(|i| i.hash.is_none() && i.stored > 0));
     let to = Place::Node(spot(0));
-    assert_eq!(world.transfer(0, 0, &infos, &Place::Source, &to).unwrap(), 6);
+    assert_eq!(
+        world.transfer(0, 0, &infos, &Place::Source, &to).unwrap(),
+        6
+    );
     drop(world);
     let again = bench.world().list(0).unwrap();
     let known: Vec<bool> = again.iter().map(|i| i.hash.is_some()).collect();
@@ -89,11 +122,19 @@ fn parts_go_round() {
             at: here.clone(),
         });
         assert!(matches!(world.next(), Event::Evicted { .. }));
-        assert!(!TierDir::new(&bench.path("tier"), "ws", "n0").part(&key).exists());
+        assert!(
+            !TierDir::new(&bench.path("tier"), "ws", "n0")
+                .part(&key)
+                .exists()
+        );
     }
-    world.transfer(0, 0, &infos, &there, &Place::Drained).unwrap();
+    world
+        .transfer(0, 0, &infos, &there, &Place::Drained)
+        .unwrap();
     let dest = Place::External(bench.path("out"));
-    world.transfer(0, 0, &infos, &Place::Drained, &dest).unwrap();
+    world
+        .transfer(0, 0, &infos, &Place::Drained, &dest)
+        .unwrap();
     assert_eq!(tree(&bench.path("out")), tree(&bench.path("raw")));
     assert!(tarn_local::destination_intact(
         &bench.state(),
@@ -128,7 +169,9 @@ fn a_destination_of_somebody_else_is_refused() {
     let infos = world.list(0).unwrap();
     let dest = Place::External(bench.path("out"));
     bench.write("out/precious", "mine");
-    let refused = world.transfer(0, 0, &infos, &Place::Source, &dest).unwrap_err();
+    let refused = world
+        .transfer(0, 0, &infos, &Place::Source, &dest)
+        .unwrap_err();
     assert_eq!(refused.kind, FailureKind::Conflict);
     assert_eq!(tree(&bench.path("out"))["precious"], "mine");
     std::fs::remove_file(bench.path("out/precious")).unwrap();
@@ -161,7 +204,11 @@ fn an_abandoned_transfer_fails_whole() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(!TierDir::new(&bench.path("tier"), "ws", "n0").part(&infos[0].key).exists());
+    assert!(
+        !TierDir::new(&bench.path("tier"), "ws", "n0")
+            .part(&infos[0].key)
+            .exists()
+    );
 }
 
 fn a_vanished_source_is_told() {
@@ -170,9 +217,20 @@ fn a_vanished_source_is_told() {
     let infos = world.list(0).unwrap();
     std::fs::rename(bench.path("raw"), bench.path("elsewhere")).unwrap();
     let to = Place::Node(spot(0));
-    let failure = world.transfer(0, 0, &infos, &Place::Source, &to).unwrap_err();
-    assert_eq!(failure.kind, FailureKind::SourceChanged, "{}", failure.message);
-    assert!(failure.message.contains("`raw`") && failure.message.contains("vanished"), "{}", failure.message);
+    let failure = world
+        .transfer(0, 0, &infos, &Place::Source, &to)
+        .unwrap_err();
+    assert_eq!(
+        failure.kind,
+        FailureKind::SourceChanged,
+        "{}",
+        failure.message
+    );
+    assert!(
+        failure.message.contains("`raw`") && failure.message.contains("vanished"),
+        "{}",
+        failure.message
+    );
 }
 
 fn waiting_for_nothing_is_an_error() {

@@ -11,14 +11,35 @@ use tarn_base::workflow::{Dataset, Distribution, Role, Step, Use};
 use tarn_local::Namespaces;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("multi::without_namespaces_it_is_refused_with_the_reason", without_namespaces_it_is_refused),
-    ("multi::nodes_have_one_path_and_their_own_names", nodes_have_one_path_and_their_own_names),
-    ("multi::exec_passes_streams_status_and_directory", exec_passes_streams_status_and_directory),
-    ("multi::a_scattered_tree_is_changed_and_merged", a_scattered_tree_is_changed_and_merged),
-    ("multi::conflicting_files_fail_the_commit", conflicting_files_fail_the_commit),
-    ("multi::broadcast_outputs_must_agree", broadcast_outputs_must_agree),
+    (
+        "multi::without_namespaces_it_is_refused_with_the_reason",
+        without_namespaces_it_is_refused,
+    ),
+    (
+        "multi::nodes_have_one_path_and_their_own_names",
+        nodes_have_one_path_and_their_own_names,
+    ),
+    (
+        "multi::exec_passes_streams_status_and_directory",
+        exec_passes_streams_status_and_directory,
+    ),
+    (
+        "multi::a_scattered_tree_is_changed_and_merged",
+        a_scattered_tree_is_changed_and_merged,
+    ),
+    (
+        "multi::conflicting_files_fail_the_commit",
+        conflicting_files_fail_the_commit,
+    ),
+    (
+        "multi::broadcast_outputs_must_agree",
+        broadcast_outputs_must_agree,
+    ),
     ("multi::mpirun_spans_the_nodes", mpirun_spans_the_nodes),
-    ("multi::what_exec_started_ends_with_the_step", what_exec_started_ends_with_the_step),
+    (
+        "multi::what_exec_started_ends_with_the_step",
+        what_exec_started_ends_with_the_step,
+    ),
 ];
 
 fn two(run: &str, uses: Vec<Use>) -> Step {
@@ -46,9 +67,13 @@ fn whole(bench: &Bench, output: &Output) -> BTreeMap<String, (String, Vec<u32>)>
     let mut all: BTreeMap<String, (String, Vec<u32>)> = BTreeMap::new();
     for (info, spots) in &output.parts {
         for s in spots {
-            let part = TierDir::new(&bench.path("tier"), "ws", &format!("n{}", s.node.0)).part(&info.key);
+            let part =
+                TierDir::new(&bench.path("tier"), "ws", &format!("n{}", s.node.0)).part(&info.key);
             for (name, text) in tree(&part) {
-                all.entry(name).or_insert((text, Vec::new())).1.push(s.node.0);
+                all.entry(name)
+                    .or_insert((text, Vec::new()))
+                    .1
+                    .push(s.node.0);
             }
         }
     }
@@ -71,7 +96,9 @@ fn nodes_have_one_path_and_their_own_names() {
     let run = "for n in n0 n1; do tarn_exec $n -- sh -c 'echo $TARN_NODE $(hostname) > $TARN_made/$TARN_NODE; echo $TARN_made'; done; cat $TARN_HOSTFILE";
     let run = run.replace("tarn_exec", "\"$HELPER\" exec");
     let uses = vec![used(0, Role::Out, Distribution::Scatter)];
-    let Some(mut bench) = bench(vec![data("made")], &run, uses) else { return };
+    let Some(mut bench) = bench(vec![data("made")], &run, uses) else {
+        return;
+    };
     let exe = std::env::current_exe().unwrap().display().to_string();
     bench.workflow.steps[0].env.insert("HELPER".into(), exe);
     let mut world = bench.world();
@@ -103,7 +130,9 @@ b" || exit 15
         MINE=here "$HELPER" exec n1 -- sh -c 'test $MINE = here' || exit 18
         echo own > scratch-of-0; "$HELPER" exec n1 -- ls scratch-of-0 && exit 19
         true"#;
-    let Some(mut bench) = bench(vec![], run, vec![]) else { return };
+    let Some(mut bench) = bench(vec![], run, vec![]) else {
+        return;
+    };
     with_helper(&mut bench);
     let mut world = bench.world();
     world.begin(0, 1, &[0, 1], vec![]);
@@ -116,7 +145,9 @@ fn a_scattered_tree_is_changed_and_merged() {
         echo changed-$r > p$r/f; rm p$r/old; echo new-$r > made-$r; cat common'; done
         rm $TARN_case/gone"#;
     let uses = vec![used(0, Role::Inout, Distribution::Scatter)];
-    let Some(mut bench) = bench(vec![ranked("case")], run, uses) else { return };
+    let Some(mut bench) = bench(vec![ranked("case")], run, uses) else {
+        return;
+    };
     with_helper(&mut bench);
     for name in ["p0/f", "p1/f", "p0/old", "p1/old", "common", "gone"] {
         bench.write(&format!("raw/{name}"), name);
@@ -128,7 +159,9 @@ fn a_scattered_tree_is_changed_and_merged() {
     for node in 0..2 {
         // Common and its own rank; the classes sort ranks first.
         let own = [infos[node as usize].clone(), infos[2].clone()];
-        world.transfer(0, 0, &own, &Place::Source, &Place::Node(spot(node))).unwrap();
+        world
+            .transfer(0, 0, &own, &Place::Source, &Place::Node(spot(node)))
+            .unwrap();
         views.push(held(0, 0, &own, node));
     }
     world.begin(0, 1, &[0, 1], vec![views]);
@@ -141,27 +174,38 @@ fn a_scattered_tree_is_changed_and_merged() {
         ("p0/f", "changed-0\n", vec![0]),
         ("p1/f", "changed-1\n", vec![1]),
     ];
-    let expected = expected.into_iter().map(|(n, t, at)| (n.to_owned(), (t.to_owned(), at)));
+    let expected = expected
+        .into_iter()
+        .map(|(n, t, at)| (n.to_owned(), (t.to_owned(), at)));
     assert_eq!(all, expected.collect());
 }
 
 fn conflicting_files_fail_the_commit() {
     let run = r#"echo a > $TARN_made/same; "$HELPER" exec n1 -- sh -c 'echo b > $TARN_made/same'"#;
     let uses = vec![used(0, Role::Out, Distribution::Scatter)];
-    let Some(mut bench) = bench(vec![data("made")], run, uses) else { return };
+    let Some(mut bench) = bench(vec![data("made")], run, uses) else {
+        return;
+    };
     with_helper(&mut bench);
     let mut world = bench.world();
     world.begin(0, 1, &[0, 1], vec![vec![]]);
     let (kind, message, _) = failed(world.ended());
     assert_eq!(kind, FailureKind::Conflict);
-    assert!(message.contains("`same`") && message.contains("`n0`") && message.contains("`n1`"), "{message}");
+    assert!(
+        message.contains("`same`") && message.contains("`n0`") && message.contains("`n1`"),
+        "{message}"
+    );
 }
 
 fn broadcast_outputs_must_agree() {
     for (text, agree) in [("a", true), ("b", false)] {
-        let run = format!(r#"echo a > $TARN_made/f; "$HELPER" exec n1 -- sh -c 'echo {text} > $TARN_made/f'"#);
+        let run = format!(
+            r#"echo a > $TARN_made/f; "$HELPER" exec n1 -- sh -c 'echo {text} > $TARN_made/f'"#
+        );
         let uses = vec![used(0, Role::Out, Distribution::Broadcast)];
-        let Some(mut bench) = bench(vec![data("made")], &run, uses) else { return };
+        let Some(mut bench) = bench(vec![data("made")], &run, uses) else {
+            return;
+        };
         with_helper(&mut bench);
         let mut world = bench.world();
         world.begin(0, 1, &[0, 1], vec![vec![]]);
@@ -169,7 +213,10 @@ fn broadcast_outputs_must_agree() {
         match agree {
             true => {
                 let outputs = committed(ended);
-                assert_eq!(whole(&bench, &outputs[0])["f"], ("a\n".to_owned(), vec![0, 1]));
+                assert_eq!(
+                    whole(&bench, &outputs[0])["f"],
+                    ("a\n".to_owned(), vec![0, 1])
+                );
             }
             false => assert_eq!(failed(ended).0, FailureKind::Conflict),
         }
@@ -183,20 +230,29 @@ fn mpirun_spans_the_nodes() {
     }
     let run = "mpirun sh -c 'echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $TARN_NODE $(hostname) > $TARN_made/$OMPI_COMM_WORLD_RANK'";
     let uses = vec![used(0, Role::Out, Distribution::Scatter)];
-    let Some(mut bench) = bench(vec![data("made")], run, uses) else { return };
+    let Some(mut bench) = bench(vec![data("made")], run, uses) else {
+        return;
+    };
     bench.workflow.steps[0].tasks = 4;
     bench.workflow.steps[0].time = Some(20 * tarn_base::units::SECOND);
     let mut world = bench.world();
     world.begin(0, 1, &[0, 1], vec![vec![]]);
     let outputs = committed(world.ended());
     let all = whole(&bench, &outputs[0]);
-    let rank = |r: u32| (r.to_string(), (format!("{r} of 4 on n{0} n{0}\n", r / 2), vec![r / 2]));
+    let rank = |r: u32| {
+        (
+            r.to_string(),
+            (format!("{r} of 4 on n{0} n{0}\n", r / 2), vec![r / 2]),
+        )
+    };
     assert_eq!(all, (0..4).map(rank).collect());
 }
 
 fn what_exec_started_ends_with_the_step() {
     let run = r#""$HELPER" exec n1 -- sh -c 'sleep 0.5; echo late > $TARN_WORKFLOW_DIR/late' & sleep 0.1"#;
-    let Some(mut bench) = bench(vec![], run, vec![]) else { return };
+    let Some(mut bench) = bench(vec![], run, vec![]) else {
+        return;
+    };
     with_helper(&mut bench);
     let mut world = bench.world();
     world.begin(0, 1, &[0, 1], vec![]);

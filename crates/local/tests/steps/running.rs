@@ -12,19 +12,55 @@ use tarn_base::workflow::{Dataset, Distribution, Role};
 use tarn_local::Namespaces;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("running::output_is_committed_and_scratch_reported", output_is_committed_and_scratch_reported),
-    ("running::the_environment_is_as_documented", the_environment_is_as_documented),
-    ("running::several_parts_are_one_view", several_parts_are_one_view),
-    ("running::inout_keeps_its_pre_image", inout_keeps_its_pre_image),
-    ("running::a_failing_step_tells_status_and_log", a_failing_step_tells_status_and_log),
+    (
+        "running::output_is_committed_and_scratch_reported",
+        output_is_committed_and_scratch_reported,
+    ),
+    (
+        "running::the_environment_is_as_documented",
+        the_environment_is_as_documented,
+    ),
+    (
+        "running::several_parts_are_one_view",
+        several_parts_are_one_view,
+    ),
+    (
+        "running::inout_keeps_its_pre_image",
+        inout_keeps_its_pre_image,
+    ),
+    (
+        "running::a_failing_step_tells_status_and_log",
+        a_failing_step_tells_status_and_log,
+    ),
     ("running::a_signal_is_named", a_signal_is_named),
-    ("running::a_step_past_its_time_is_ended_with_all_it_started", a_step_past_its_time_is_ended),
-    ("running::missing_or_empty_output_is_a_failure", missing_or_empty_output_is_a_failure),
-    ("running::inputs_cannot_be_changed_in_namespaces", inputs_cannot_be_changed_in_namespaces),
-    ("running::changed_inputs_are_found_without_namespaces", changed_inputs_are_found_without_namespaces),
-    ("running::a_stopped_step_ends_soon", a_stopped_step_ends_soon),
-    ("running::a_prelude_that_fails_fails_the_step", a_prelude_that_fails_fails_the_step),
-    ("running::no_process_survives_its_step", no_process_survives_its_step),
+    (
+        "running::a_step_past_its_time_is_ended_with_all_it_started",
+        a_step_past_its_time_is_ended,
+    ),
+    (
+        "running::missing_or_empty_output_is_a_failure",
+        missing_or_empty_output_is_a_failure,
+    ),
+    (
+        "running::inputs_cannot_be_changed_in_namespaces",
+        inputs_cannot_be_changed_in_namespaces,
+    ),
+    (
+        "running::changed_inputs_are_found_without_namespaces",
+        changed_inputs_are_found_without_namespaces,
+    ),
+    (
+        "running::a_stopped_step_ends_soon",
+        a_stopped_step_ends_soon,
+    ),
+    (
+        "running::a_prelude_that_fails_fails_the_step",
+        a_prelude_that_fails_fails_the_step,
+    ),
+    (
+        "running::no_process_survives_its_step",
+        no_process_survives_its_step,
+    ),
     ("running::usage_counts_children", usage_counts_children),
 ];
 
@@ -50,14 +86,27 @@ fn nothing_left(bench: &Bench) {
 fn output_is_committed_and_scratch_reported() {
     both(|namespaces| {
         let out = used(0, Role::Out, Distribution::Single);
-        let mut bench = Bench::new(vec![data("made")], vec![step("mkdir $TARN_made/d; echo hi > $TARN_made/d/f; echo xy > junk", vec![out])]);
+        let mut bench = Bench::new(
+            vec![data("made")],
+            vec![step(
+                "mkdir $TARN_made/d; echo hi > $TARN_made/d/f; echo xy > junk",
+                vec![out],
+            )],
+        );
         bench.namespaces = namespaces;
         let mut world = bench.world();
         let (ended, usage) = world.run(vec![vec![]]);
-        let Ended::Committed { outputs, undeclared } = ended else {
+        let Ended::Committed {
+            outputs,
+            undeclared,
+        } = ended
+        else {
             panic!("{ended:?}");
         };
-        assert_eq!((undeclared.files, undeclared.bytes, undeclared.names), (1, 3, vec!["junk".to_owned()]));
+        assert_eq!(
+            (undeclared.files, undeclared.bytes, undeclared.names),
+            (1, 3, vec!["junk".to_owned()])
+        );
         let [(info, spots)] = &outputs[0].parts[..] else {
             panic!("{outputs:?}");
         };
@@ -88,15 +137,24 @@ fn the_environment_is_as_documented() {
         let text = std::fs::read_to_string(part.join("env")).unwrap();
         let omp = std::env::var("OMP_NUM_THREADS").unwrap_or_else(|_| "1".into());
         let rest = format!("n0 slots=1\ntool\n{omp} own /dev/null\n");
-        assert_eq!(text, format!("STEP=work\nRUN=r1\nNODE=n0\nNODES=1\nTASKS=1\nCORES=1\nATTEMPT=1\n{rest}"));
+        assert_eq!(
+            text,
+            format!("STEP=work\nRUN=r1\nNODE=n0\nNODES=1\nTASKS=1\nCORES=1\nATTEMPT=1\n{rest}")
+        );
     });
 }
 
 fn several_parts_are_one_view() {
-    let uses = vec![used(0, Role::In, Distribution::Single), used(1, Role::Out, Distribution::Single)];
+    let uses = vec![
+        used(0, Role::In, Distribution::Single),
+        used(1, Role::Out, Distribution::Single),
+    ];
     let mut bench = Bench::new(
         vec![crate::bench::ranked("raw"), data("made")],
-        vec![step("cat $TARN_raw/p0/f $TARN_raw/p1/f $TARN_raw/c > $TARN_made/all", uses)],
+        vec![step(
+            "cat $TARN_raw/p0/f $TARN_raw/p1/f $TARN_raw/c > $TARN_made/all",
+            uses,
+        )],
     );
     bench.write("raw/p0/f", "a");
     bench.write("raw/p1/f", "b");
@@ -116,18 +174,28 @@ fn several_parts_are_one_view() {
 fn inout_keeps_its_pre_image() {
     both(|namespaces| {
         let uses = vec![used(0, Role::Inout, Distribution::Single)];
-        let mut bench = Bench::new(vec![data("d")], vec![step("echo new > $TARN_d/f; exit $FAIL", uses)]);
-        bench.workflow.steps[0].env.insert("FAIL".into(), "1".into());
+        let mut bench = Bench::new(
+            vec![data("d")],
+            vec![step("echo new > $TARN_d/f; exit $FAIL", uses)],
+        );
+        bench.workflow.steps[0]
+            .env
+            .insert("FAIL".into(), "1".into());
         bench.write("raw/f", "old\n");
         source(&mut bench, 0, "raw");
         bench.namespaces = namespaces;
         let mut world = bench.world();
         let view = world.stage(0, 0);
         let before = TierDir::new(&bench.path("tier"), "ws", "n0").part(&view[0].key);
-        assert_eq!(failed(world.run(vec![vec![view.clone()]])).0, FailureKind::Exit);
+        assert_eq!(
+            failed(world.run(vec![vec![view.clone()]])).0,
+            FailureKind::Exit
+        );
         assert_eq!(tree(&before)["f"], "old\n");
         drop(world);
-        bench.workflow.steps[0].env.insert("FAIL".into(), "0".into());
+        bench.workflow.steps[0]
+            .env
+            .insert("FAIL".into(), "0".into());
         let mut world = bench.world();
         let outputs = committed(world.run(vec![vec![view]]));
         assert_eq!(tree(&before)["f"], "old\n");
@@ -138,11 +206,17 @@ fn inout_keeps_its_pre_image() {
 
 fn a_failing_step_tells_status_and_log() {
     both(|namespaces| {
-        let mut bench = Bench::new(vec![], vec![step("echo said; echo loud >&2; exit 7", vec![])]);
+        let mut bench = Bench::new(
+            vec![],
+            vec![step("echo said; echo loud >&2; exit 7", vec![])],
+        );
         bench.namespaces = namespaces;
         let (kind, message, log) = failed(bench.world().run(vec![]));
         assert_eq!((kind, log.as_str()), (FailureKind::Exit, "said\nloud\n"));
-        assert!(message.contains("`work`") && message.contains("status 7"), "{message}");
+        assert!(
+            message.contains("`work`") && message.contains("status 7"),
+            "{message}"
+        );
         nothing_left(&bench);
     });
 }
@@ -167,7 +241,11 @@ fn a_step_past_its_time_is_ended() {
         bench.namespaces = namespaces;
         let began = Instant::now();
         let (kind, message, log) = failed(bench.world().run(vec![]));
-        assert_eq!((kind, log.as_str()), (FailureKind::TimedOut, "bye\n"), "{message}");
+        assert_eq!(
+            (kind, log.as_str()),
+            (FailureKind::TimedOut, "bye\n"),
+            "{message}"
+        );
         assert!(began.elapsed() < Duration::from_secs(4));
     });
 }
@@ -181,7 +259,10 @@ fn missing_or_empty_output_is_a_failure() {
             let (kind, message, _) = failed(bench.world().run(vec![vec![]]));
             // A mount point cannot be removed: then the command itself fails.
             let wanted = [FailureKind::NoOutput, FailureKind::Exit];
-            assert!(kind == wanted[0] || (kind == wanted[1] && run != "true"), "{kind:?} {message}");
+            assert!(
+                kind == wanted[0] || (kind == wanted[1] && run != "true"),
+                "{kind:?} {message}"
+            );
         });
     }
 }
@@ -205,7 +286,12 @@ fn inputs_cannot_be_changed_in_namespaces() {
 }
 
 fn changed_inputs_are_found_without_namespaces() {
-    for run in ["echo no >> $TARN_d/f", "rm $TARN_d/f", "echo more > $TARN_d/g", "chmod 600 $TARN_d/f; exit 1"] {
+    for run in [
+        "echo no >> $TARN_d/f",
+        "rm $TARN_d/f",
+        "echo more > $TARN_d/g",
+        "chmod 600 $TARN_d/f; exit 1",
+    ] {
         let uses = vec![used(0, Role::In, Distribution::Single)];
         let mut bench = Bench::new(vec![data("d")], vec![step(run, uses)]);
         bench.write("raw/f", "old\n");
@@ -277,7 +363,10 @@ fn usage_counts_children() {
         let (ended, usage) = bench.world().run(vec![]);
         assert!(matches!(ended, Ended::Committed { .. }));
         assert!(usage.user + usage.system > 5_000_000, "{usage:?}");
-        assert!(usage.written >= 3_000_000 && usage.read >= 3_000_000, "{usage:?}");
+        assert!(
+            usage.written >= 3_000_000 && usage.read >= 3_000_000,
+            "{usage:?}"
+        );
         assert!(usage.memory > 100_000 && usage.wall > 0, "{usage:?}");
     });
 }
