@@ -132,11 +132,12 @@ fn same_shape(listed: &Manifest, manifest: &Manifest) -> bool {
 }
 
 /// Removes everything of this workspace that is neither kept nor resumable, and ends what still runs of a dead
-/// run. Returns what could not be removed.
+/// run. Manifests of `known` parts stay. Returns what could not be removed.
 pub(crate) fn clean(
     shared: &Shared,
     keep: &BTreeSet<(StoreKey, Place)>,
     resumable: &BTreeSet<StoreKey>,
+    known: BTreeSet<StoreKey>,
 ) -> Vec<String> {
     let mut trouble = Vec::new();
     let mut remove = |path: &Path| {
@@ -185,7 +186,7 @@ pub(crate) fn clean(
         // It goes when nothing is left in it.
         let _ = std::fs::remove_dir(&area);
     }
-    forget_manifests(shared, keep, resumable);
+    forget_manifests(shared, keep, resumable, known);
     trouble
 }
 
@@ -205,8 +206,10 @@ fn forget_manifests(
     shared: &Shared,
     keep: &BTreeSet<(StoreKey, Place)>,
     resumable: &BTreeSet<StoreKey>,
+    known: BTreeSet<StoreKey>,
 ) {
-    let mut needed: BTreeSet<StoreKey> = keep.iter().map(|(k, _)| k.clone()).collect();
+    let mut needed = known;
+    needed.extend(keep.iter().map(|(k, _)| k.clone()));
     needed.extend(resumable.iter().cloned());
     if let Ok(parts) = shared.parts.lock() {
         needed.extend(parts.values().map(|(_, key)| key.clone()));

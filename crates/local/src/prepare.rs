@@ -65,10 +65,12 @@ pub(crate) fn needs<'a>(
             .iter_mut()
             .zip(run.views.get(n).into_iter().flatten())
         {
-            let fresh = seen
+            // Entries selected twice are shown once; a first use cannot repeat anything.
+            let before: BTreeSet<&str> = held.iter().map(|h| h.key.0.as_str()).collect();
+            let fresh: Vec<&Held> = seen
                 .iter()
-                .filter(|h| !held.iter().any(|o: &&Held| o.key == h.key))
-                .collect::<Vec<_>>();
+                .filter(|h| !before.contains(h.key.0.as_str()))
+                .collect();
             held.extend(fresh);
         }
     }

@@ -175,12 +175,9 @@ impl Local {
         keep: &BTreeSet<(StoreKey, Place)>,
         resumable: &BTreeSet<StoreKey>,
     ) -> Vec<String> {
-        for instance in &self.prior {
-            for (part, key) in prior_parts(instance, 0) {
-                self.shared.know(part, key.0, key.1);
-            }
-        }
-        inventory::clean(&self.shared, keep, resumable)
+        let prior = self.prior.iter().flat_map(|p| prior_parts(p, 0));
+        let known = prior.map(|(_, (_, key))| key).collect();
+        inventory::clean(&self.shared, keep, resumable, known)
     }
 
     fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {

@@ -4,11 +4,11 @@ use crate::beneath::split;
 use crate::content::{self, PIECE};
 use crate::error::{Result, changed};
 use crate::extents;
-use crate::job::Goal;
+use crate::job::{Goal, OpenFolder};
 use crate::large::Large;
 use crate::meta::{Status, xattrs};
 use crate::progress::{Identity, record};
-use crate::scan::{Folder, Worker};
+use crate::scan::{Folder, Task, Worker};
 use crate::target::{Created, Target};
 use crate::tree::special;
 use rustix::fd::{AsFd, OwnedFd};
@@ -46,8 +46,14 @@ pub(crate) enum Sink {
 }
 
 impl Worker<'_> {
-    /// Does one file.
-    pub(crate) fn file(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<()> {
+    /// Does one file. `others` come after it on this thread; when this one takes long, they are given away.
+    pub(crate) fn file(
+        &mut self,
+        folder: &OpenFolder,
+        name: &[u8],
+        path: Box<[u8]>,
+        others: &mut Vec<Box<[u8]>>,
+    ) -> Result<()> {
         if self.lists() {
             return self.list_file(folder, name, path);
         }
@@ -66,6 +72,10 @@ impl Worker<'_> {
         if source.status.size <= PIECE as u64 && !source.status.may_have_holes() {
             self.small(folder, &source)
         } else {
+            if !others.is_empty() && self.job.threads > 1 {
+                let others = std::mem::take(others);
+                self.job.queue.push(Task::Files(Arc::clone(folder), others));
+            }
             let extents = self.extents(&source)?;
             let sink = self.sink(folder, &source)?;
             let large = Arc::new(Large::new(source, sink, extents));

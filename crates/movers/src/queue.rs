@@ -1,7 +1,7 @@
 //! The threads of one operation and what they have still to do.
 
 use crate::error::{Result, cancelled};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tarn_ports::{Control, MoverError};
 
@@ -35,6 +35,8 @@ pub(crate) struct Queue<T, S> {
     state: Mutex<State<T, S>>,
     changed: Condvar,
     failed: AtomicBool,
+    /// Threads that have nothing to do.
+    hungry: AtomicUsize,
 }
 
 impl<T, S> Queue<T, S> {
@@ -48,12 +50,18 @@ impl<T, S> Queue<T, S> {
             }),
             changed: Condvar::new(),
             failed: AtomicBool::new(false),
+            hungry: AtomicUsize::new(0),
         }
     }
 
     pub(crate) fn push(&self, task: T) {
         lock(&self.state).tasks.push(task);
         self.changed.notify_one();
+    }
+
+    /// Whether another thread waits for something to do: a hint to give some away.
+    pub(crate) fn hungry(&self) -> bool {
+        self.hungry.load(Ordering::Relaxed) > 0
     }
 
     /// Offers work to threads that would otherwise wait.
@@ -101,7 +109,9 @@ impl<T, S> Queue<T, S> {
             if state.busy == 0 {
                 return None;
             }
+            self.hungry.fetch_add(1, Ordering::Relaxed);
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.hungry.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -19,7 +19,7 @@ use tarn_base::event::FailureKind;
 use tarn_base::manifest::{Entry, EntryKind};
 use tarn_ports::MoverError;
 
-/// Files given out at once: enough that the queue's lock does not matter, few enough that threads finish together.
+/// Files between two looks at whether another thread is idle, and two writes of progress records.
 const BATCH: usize = 64;
 /// Bytes for one listing call: some 1,000 names.
 const LISTING: usize = 32 << 10;
@@ -66,17 +66,31 @@ impl<'a> Worker<'a> {
     pub(crate) fn perform(&mut self, work: Work<Task, Large>) -> Result<()> {
         match work {
             Work::Task(Task::Folder(tree, path)) => self.folder(tree, path)?,
-            Work::Task(Task::Files(folder, names)) => {
-                for name in names {
-                    self.job.queue.check(self.job.control)?;
-                    let path = child(&self.job.trees[folder.tree as usize], &folder.path, &name)?;
-                    self.file(&folder, &name, path)?;
-                }
-            }
+            Work::Task(Task::Files(folder, names)) => self.files(&folder, names)?,
             Work::Task(Task::Single(tree)) => self.single(tree)?,
             Work::Share(large) => self.share(&large)?,
         }
         self.flush()
+    }
+
+    /// Does files of a folder. They stay on one thread, as two that make files in one folder wait for each other, until
+    /// another thread is idle, or a large file comes first.
+    fn files(&mut self, folder: &OpenFolder, mut names: Vec<Box<[u8]>>) -> Result<()> {
+        let mut done = 0usize;
+        while let Some(name) = names.pop() {
+            self.job.queue.check(self.job.control)?;
+            let path = child(&self.job.trees[folder.tree as usize], &folder.path, &name)?;
+            self.file(folder, &name, path, &mut names)?;
+            done += 1;
+            if done.is_multiple_of(BATCH) {
+                self.flush()?;
+            }
+            if names.len() > 1 && self.job.queue.hungry() {
+                let half = names.split_off(names.len() / 2);
+                self.job.queue.push(Task::Files(Arc::clone(folder), half));
+            }
+        }
+        Ok(())
     }
 
     /// Writes the progress records.
@@ -149,7 +163,7 @@ impl<'a> Worker<'a> {
         let tree = &self.job.trees[folder.tree as usize];
         let mut space = vec![MaybeUninit::uninit(); LISTING];
         let mut names = RawDir::new(folder.source.as_fd(), &mut space);
-        let mut batch: Vec<Box<[u8]>> = Vec::new();
+        let mut files: Vec<Box<[u8]>> = Vec::new();
         while let Some(next) = names.next() {
             let next = next.map_err(|e| self.unreadable(folder.tree, "list", &folder.path, e))?;
             let name = next.file_name().to_bytes();
@@ -161,22 +175,14 @@ impl<'a> Worker<'a> {
                 continue;
             }
             match self.kind(folder, name, &path, next.file_type())? {
-                FileType::RegularFile => {
-                    batch.push(name.into());
-                    if batch.len() == BATCH {
-                        let task = Task::Files(Arc::clone(folder), std::mem::take(&mut batch));
-                        self.job.queue.push(task);
-                    }
-                }
+                FileType::RegularFile => files.push(name.into()),
                 FileType::Directory => self.subfolder(folder, name, path)?,
                 FileType::Symlink => self.symlink(folder, name, path)?,
                 other => return Err(special(&tree.show(&path), other)),
             }
         }
-        if !batch.is_empty() {
-            self.job.queue.push(Task::Files(Arc::clone(folder), batch));
-        }
-        Ok(())
+        drop(space);
+        self.files(folder, files)
     }
 
     fn kind(&self, folder: &Folder, name: &[u8], path: &[u8], listed: FileType) -> Result<FileType> {
@@ -250,7 +256,7 @@ impl<'a> Worker<'a> {
         });
         let status = self.status(&folder, name, &tree.prefix)?;
         match status.kind {
-            FileType::RegularFile => self.file(&folder, name, tree.prefix.clone()),
+            FileType::RegularFile => self.file(&folder, name, tree.prefix.clone(), &mut Vec::new()),
             FileType::Symlink => self.symlink(&folder, name, tree.prefix.clone()),
             _ => Err(crate::error::changed(&tree.show(&tree.prefix), "was replaced by something else")),
         }

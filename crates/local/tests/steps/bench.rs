@@ -30,6 +30,7 @@ pub(crate) struct Bench {
     pub(crate) namespaces: Namespaces,
     pub(crate) delay: Duration,
     pub(crate) capacity: u64,
+    pub(crate) signals: bool,
 }
 
 pub(crate) fn spot(node: u32) -> Spot {
@@ -118,6 +119,7 @@ impl Bench {
             namespaces: Namespaces::Auto,
             delay: Duration::ZERO,
             capacity: 1 << 30,
+            signals: false,
         }
     }
 
@@ -182,13 +184,36 @@ impl Bench {
             helper_exe: std::env::current_exe().expect("this program"),
             epoch: 0,
             namespaces: self.namespaces,
-            signals: false,
+            signals: self.signals,
         });
         Machine {
             local: local.expect("a world"),
             next_transfer: 0,
         }
     }
+}
+
+/// Whether this machine allows namespaces. A world that says no must be right: util-linux is asked as well.
+pub(crate) fn namespaces_allowed(world: &Machine) -> bool {
+    let Err(why) = world.local.multi_node() else {
+        return true;
+    };
+    let mut unshare = std::process::Command::new("unshare");
+    unshare.args([
+        "--user",
+        "--map-current-user",
+        "--mount",
+        "--pid",
+        "--fork",
+        "true",
+    ]);
+    let allowed = unshare
+        .stderr(std::process::Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success());
+    assert!(!allowed, "unshare(1) works, but: {why}");
+    eprintln!("skipped: {why}");
+    false
 }
 
 /// A world with the words of an engine.

@@ -4,9 +4,13 @@ use crate::Test;
 use crate::bench::{Bench, committed, data, held, spot, step, used};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use tarn_base::action::Do;
+use tarn_base::event::{Ended, Event};
+use tarn_base::id::{InstanceId, StepId};
 use tarn_base::layout::TierDir;
 use tarn_base::part::{Place, StoreKey};
 use tarn_base::workflow::{Distribution, Role};
@@ -16,6 +20,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "crashes::a_killed_run_takes_its_steps_along",
         a_killed_run_takes_its_steps_along,
+    ),
+    (
+        "crashes::signals_become_events_and_the_second_kills",
+        signals_become_events_and_the_second_kills,
     ),
     (
         "crashes::inventory_finds_what_is_whole_and_clean_removes_the_rest",
@@ -28,7 +36,7 @@ pub(crate) const VICTIM: &str = "victim";
 
 fn slow(dir: &Path, namespaces: Namespaces) -> Bench {
     // The child has a session of its own; it ticks until it dies.
-    let run = "setsid sh -c 'while true; do date +%N > $TARN_WORKFLOW_DIR/tick; sleep 0.02; done' & sleep 100";
+    let run = "trap '' TERM; setsid sh -c 'while true; do date +%N > $TARN_WORKFLOW_DIR/tick; sleep 0.02; done' & sleep 100";
     let mut bench = Bench::at(dir, vec![], vec![step(run, vec![])]);
     bench.namespaces = namespaces;
     bench
@@ -40,16 +48,77 @@ pub(crate) fn victim(mut arguments: impl Iterator<Item = OsString>) -> ExitCode 
         Some(_) => Namespaces::Off,
         None => Namespaces::Auto,
     };
-    let mut world = slow(&dir, namespaces).world();
+    let mut bench = slow(&dir, namespaces);
+    bench.signals = true;
+    let mut world = bench.world();
     world.begin(0, 1, &[0], vec![]);
-    world.ended();
-    ExitCode::FAILURE
+    loop {
+        let event = world.next();
+        println!("{}", word(&event));
+        if matches!(event, Event::Ended { .. }) {
+            return ExitCode::SUCCESS;
+        }
+        // What an engine does about it.
+        world.perform(Do::Stop {
+            instance: InstanceId {
+                step: StepId(0),
+                index: 0,
+            },
+            attempt: 1,
+        });
+    }
+}
+
+fn word(event: &Event) -> String {
+    match event {
+        Event::Interrupted { signal } => format!("signal {signal}"),
+        Event::Ended {
+            ended: Ended::Failed { failure, .. },
+            ..
+        } => format!("{:?}", failure.kind),
+        other => format!("{other:?}"),
+    }
+}
+
+fn signals_become_events_and_the_second_kills() {
+    let guard = tempfile::tempdir().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .arg(VICTIM)
+        .arg(guard.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().unwrap().unwrap();
+    await_tick(guard.path());
+    let began = Instant::now();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(line(), "signal 2");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(line(), "signal 15");
+    assert_eq!(line(), "Cancelled");
+    // The step ignores SIGTERM: without the second signal it would have had its grace.
+    assert!(began.elapsed() < tarn_local::GRACE / 2);
+    assert!(child.wait().unwrap().success());
 }
 
 fn tick(dir: &Path) -> Option<String> {
     std::fs::read_to_string(dir.join("tick"))
         .ok()
         .filter(|t| !t.is_empty())
+}
+
+fn await_tick(dir: &Path) {
+    let began = Instant::now();
+    while tick(dir).is_none() {
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "the step never began"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn a_killed_run_takes_its_steps_along() {
@@ -59,14 +128,7 @@ fn a_killed_run_takes_its_steps_along() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg(VICTIM).arg(dir).args(off.then_some("off"));
         let mut child = command.stdin(Stdio::null()).spawn().unwrap();
-        let began = Instant::now();
-        while tick(dir).is_none() {
-            assert!(
-                began.elapsed() < Duration::from_secs(10),
-                "the step never began"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        await_tick(dir);
         child.kill().unwrap();
         child.wait().unwrap();
         let namespaces = if off {

@@ -17,9 +17,9 @@ type Test = (&'static str, fn());
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
-        Some(a) if a == tarn_local::HELPER_ARGUMENT => return tarn_local::runner::main(),
-        Some(a) if a == "exec" => return tarn_local::exec::main(arguments),
-        Some(a) if a == crashes::VICTIM => return crashes::victim(arguments),
+        Some(a) if a == tarn_local::HELPER_ARGUMENT => tarn_local::runner::main(),
+        Some(a) if a == "exec" => tarn_local::exec::main(arguments),
+        Some(a) if a == crashes::VICTIM => crashes::victim(arguments),
         first => run_all(first.into_iter().chain(arguments).collect()),
     }
 }

@@ -1,7 +1,9 @@
 //! Steps of several nodes on this one machine.
 
 use crate::Test;
-use crate::bench::{Bench, committed, data, failed, held, ranked, spot, step, tree, used};
+use crate::bench::{
+    Bench, committed, data, failed, held, namespaces_allowed, ranked, spot, step, tree, used,
+};
 use std::collections::BTreeMap;
 use tarn_base::action::Held;
 use tarn_base::event::{FailureKind, Output};
@@ -37,6 +39,10 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("multi::mpirun_spans_the_nodes", mpirun_spans_the_nodes),
     (
+        "multi::mpi_messages_cross_the_nodes",
+        mpi_messages_cross_the_nodes,
+    ),
+    (
         "multi::what_exec_started_ends_with_the_step",
         what_exec_started_ends_with_the_step,
     ),
@@ -53,13 +59,7 @@ fn two(run: &str, uses: Vec<Use>) -> Step {
 fn bench(datasets: Vec<Dataset>, run: &str, uses: Vec<Use>) -> Option<Bench> {
     let mut bench = Bench::new(datasets, vec![two(run, uses)]);
     bench.nodes = 2;
-    match bench.world().local.multi_node() {
-        Ok(()) => Some(bench),
-        Err(why) => {
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
+    namespaces_allowed(&bench.world()).then_some(bench)
 }
 
 /// All files of an output, over all nodes, with the nodes that hold them.
@@ -246,6 +246,42 @@ fn mpirun_spans_the_nodes() {
         )
     };
     assert_eq!(all, (0..4).map(rank).collect());
+}
+
+/// A sum over all ranks, by the installed MPI library, without a compiler.
+const SUM: &str = r#"
+import ctypes, os
+mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+mpi.MPI_Init(None, None)
+symbol = lambda name: ctypes.byref(ctypes.c_char.in_dll(mpi, name))
+world, rank = symbol("ompi_mpi_comm_world"), ctypes.c_int()
+mpi.MPI_Comm_rank(world, ctypes.byref(rank))
+one, total = ctypes.c_int(10 ** rank.value), ctypes.c_int()
+mpi.MPI_Allreduce(ctypes.byref(one), ctypes.byref(total), 1, symbol("ompi_mpi_int"), symbol("ompi_mpi_op_sum"), world)
+mpi.MPI_Finalize()
+open(os.environ["TARN_made"] + "/" + str(rank.value), "w").write(str(total.value))
+"#;
+
+fn mpi_messages_cross_the_nodes() {
+    let there = |p: &str| std::path::Path::new(p).exists();
+    if !there("/usr/bin/mpirun") || !there("/usr/bin/python3") {
+        eprintln!("skipped: mpirun or python3 is not installed");
+        return;
+    }
+    let uses = vec![used(0, Role::Out, Distribution::Scatter)];
+    let run = "mpirun /usr/bin/python3 $TARN_WORKFLOW_DIR/sum.py";
+    let Some(mut bench) = bench(vec![data("made")], run, uses) else {
+        return;
+    };
+    bench.write("sum.py", SUM);
+    bench.workflow.steps[0].tasks = 3;
+    bench.workflow.steps[0].time = Some(30 * tarn_base::units::SECOND);
+    let mut world = bench.world();
+    world.begin(0, 1, &[0, 1], vec![vec![]]);
+    let outputs = committed(world.ended());
+    let all = whole(&bench, &outputs[0]);
+    let rank = |r: u32| (r.to_string(), ("111".to_owned(), vec![r / 2]));
+    assert_eq!(all, (0..3).map(rank).collect());
 }
 
 fn what_exec_started_ends_with_the_step() {
