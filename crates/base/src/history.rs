@@ -7,7 +7,7 @@ pub use model::*;
 
 use crate::action::{Action, Do, Outcome, Subject};
 use crate::event::{Ended, Event, Failure, Output, Start, Usage, version_hash};
-use crate::id::{DataId, InstanceId, Spot, StepId, TransferId};
+use crate::id::{DataId, InstanceId, NodeId, Spot, StepId, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey, TransferKind};
 use crate::reason::Reason;
 use crate::units::Time;
@@ -260,7 +260,9 @@ impl History {
             }
         }
         for (part, places) in old {
-            let Some(info) = self.parts.get(&part) else { continue };
+            let Some(info) = self.parts.get(&part) else {
+                continue;
+            };
             for place in places.into_keys() {
                 self.removed.insert((info.key.clone(), place), now);
             }
@@ -433,7 +435,8 @@ impl History {
             self.replicas.remove(&part);
         }
         if let (Some(_), Some(info)) = (old, self.parts.get(&part)) {
-            self.removed.insert((info.key.clone(), place.clone()), self.now);
+            self.removed
+                .insert((info.key.clone(), place.clone()), self.now);
         }
         if let (Some(old), Some(spot)) = (old, spot_of(place)) {
             self.fill_changed(spot, old.stored, 0);
@@ -524,6 +527,24 @@ impl History {
             Some(Foreach::Values(values)) => values.get(id.index as usize).map(String::as_str),
             _ => self.instances.get(&id).and_then(|i| i.item.as_deref()),
         }
+    }
+
+    /// A reason as a sentence, with the run's names; before the run has begun, with ids.
+    pub fn explain(&self, why: &Reason) -> String {
+        let Some(start) = &self.start else {
+            return format!("{why:?}");
+        };
+        let node = |n: NodeId| match start.cluster.nodes.get(n.at()) {
+            Some(node) => node.name.clone(),
+            None => n.to_string(),
+        };
+        let tier = |s: Spot| {
+            let tiers = start.cluster.nodes.get(s.node.at()).map(|n| &n.tiers);
+            let tier = tiers.and_then(|t| t.get(s.tier.at()));
+            let name = tier.map_or_else(|| s.tier.to_string(), |t| t.name.clone());
+            format!("{name} of {}", node(s.node))
+        };
+        why.explain_with(&start.workflow, &node, &tier, &|i| self.instance_name(i))
     }
 
     /// The instances of a step that anything was decided about.

@@ -6,7 +6,7 @@ use crate::workflow::Workflow;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// A reason, as data: printed by [`Reason::explain`].
+/// A reason, as data: printed by [`Reason::explain_with`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 pub enum Reason {
@@ -166,19 +166,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason as a sentence, with the workflow's names.
-    pub fn explain(&self, workflow: &Workflow, nodes: &[String]) -> String {
-        let node = |n: NodeId| nodes.get(n.at()).cloned().unwrap_or_else(|| n.to_string());
-        let tier = |s: Spot| format!("{} of {}", s.tier, node(s.node));
-        let instance = |i: InstanceId| match workflow.steps.get(i.step.at()) {
-            Some(step) if step.foreach.is_some() => format!("{}[{}]", step.name, i.index),
-            Some(step) => step.name.clone(),
-            None => i.to_string(),
-        };
-        self.explain_with(workflow, &node, &tier, &instance)
-    }
-
-    /// The reason as a sentence, for who knows better names of nodes, tiers and instances.
+    /// The reason as a sentence, with the names of nodes, tiers and instances.
     pub fn explain_with(
         &self,
         workflow: &Workflow,

@@ -7,8 +7,15 @@ use tarn_base::units::{parse_rate, parse_time};
 
 /// Keeps a workflow's data on the compute nodes, in the fastest memory they have.
 #[derive(Debug, Parser)]
-#[command(name = "tarn", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: docs/exit-codes.md. What a workflow file may say: docs/workflow-file.md.")]
+#[command(
+    name = "tarn",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+#[command(
+    after_help = "Exit codes: docs/exit-codes.md. What a workflow file may say: docs/workflow-file.md."
+)]
 pub(crate) struct Cli {
     /// The folder of tarn's state [default: .tarn beside the workflow file, or here]
     #[arg(long, global = true, value_name = "DIR", env = "TARN_STATE")]

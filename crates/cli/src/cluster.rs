@@ -6,8 +6,8 @@ use tarn_base::cluster::{Cluster, Link};
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_flow::Abilities;
-use tarn_local::machine::{self, ClusterSpec};
 use tarn_local::Namespaces;
+use tarn_local::machine::{self, ClusterSpec};
 
 /// Bytes a second that an external store is taken to have while nothing was measured or emulated: a busy
 /// parallel file system, as one node sees it (the papers' Lustre gave some 50 to 100 MB/s).

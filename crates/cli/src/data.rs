@@ -38,7 +38,9 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
         DataCommand::Pin { dataset } => {
             let mut held = Held::find(cli, dataset)?;
             held.record(ChangeKind::KeptUntil(None))?;
-            eprintln!("{dataset} stays until `tarn data release {dataset}` or `tarn data rm {dataset}`");
+            eprintln!(
+                "{dataset} stays until `tarn data release {dataset}` or `tarn data rm {dataset}`"
+            );
             Ok(Exit::Success)
         }
         DataCommand::Release { dataset } => {
@@ -67,7 +69,9 @@ fn kept(until: Option<u64>) -> String {
         None => "forever".into(),
         Some(at) => match at.saturating_sub(wall()) {
             0 => "no longer".into(),
-            left => tarn_base::units::Elapsed(left.saturating_mul(tarn_base::units::SECOND)).to_string(),
+            left => {
+                tarn_base::units::Elapsed(left.saturating_mul(tarn_base::units::SECOND)).to_string()
+            }
         },
     }
 }
@@ -90,7 +94,10 @@ fn ls(cli: &Cli) -> CliResult {
         eprintln!("no data lies on the nodes");
         return Ok(Exit::Success);
     }
-    println!("{:<16} {:<16} {:>7} {:>6} {:>12}  {:<10} place", "workflow", "dataset", "version", "parts", "size", "kept");
+    println!(
+        "{:<16} {:<16} {:>7} {:>6} {:>12}  {:<10} place",
+        "workflow", "dataset", "version", "parts", "size", "kept"
+    );
     for r in rows {
         println!(
             "{:<16} {:<16} {:>7} {:>6} {:>12}  {:<10} {}",
@@ -116,14 +123,25 @@ fn where_is(cli: &Cli, dataset: &str) -> CliResult {
             });
             println!("{line}");
         } else {
-            println!("{:<12} {:>12}  {}", place(&r.at), Bytes(r.bytes), r.path().display());
+            println!(
+                "{:<12} {:>12}  {}",
+                place(&r.at),
+                Bytes(r.bytes),
+                r.path().display()
+            );
         }
     }
     Ok(Exit::Success)
 }
 
 /// Stages a folder into a tier as a workflow of one step that does nothing but need it.
-fn put(cli: &Cli, path: &Path, name: &str, machine: crate::args::MachineArgs, keep: &str) -> CliResult {
+fn put(
+    cli: &Cli,
+    path: &Path,
+    name: &str,
+    machine: crate::args::MachineArgs,
+    keep: &str,
+) -> CliResult {
     let source = path
         .canonicalize()
         .with_context(|| format!("cannot read {}", path.display()))
@@ -133,7 +151,8 @@ fn put(cli: &Cli, path: &Path, name: &str, machine: crate::args::MachineArgs, ke
         "name = \"put-{name}\"\n[data.{name}]\nsource = {quoted}\nkeep = \"{keep}\"\n[[step]]\nname = \"put\"\nrun = \"true\"\nin = [\"{name}\"]\n"
     );
     let folder = std::env::current_dir().exit(Exit::State)?;
-    let mut parsed = tarn_flow::parse("tarn data put", &text, &folder).map_err(workflow::rejected)?;
+    let mut parsed =
+        tarn_flow::parse("tarn data put", &text, &folder).map_err(workflow::rejected)?;
     parsed.finish_codes(&|_| None);
     let dir = state::beside(cli, &folder.join("put"))?;
     let args = RunArgs {
@@ -148,7 +167,13 @@ fn put(cli: &Cli, path: &Path, name: &str, machine: crate::args::MachineArgs, ke
 
 fn toml_string(path: &Path) -> CliResult<String> {
     let text = path.to_str().ok_or_else(|| {
-        CliError::new(Exit::Usage, format!("{} is not UTF-8 and cannot stand in a workflow", path.display()))
+        CliError::new(
+            Exit::Usage,
+            format!(
+                "{} is not UTF-8 and cannot stand in a workflow",
+                path.display()
+            ),
+        )
     })?;
     serde_json::to_string(text).exit(Exit::Usage)
 }
@@ -170,7 +195,11 @@ impl Held {
         let Some(first) = named.next() else {
             let mut names: Vec<_> = known.iter().map(|r| r.dataset.as_str()).collect();
             names.dedup();
-            let there = if names.is_empty() { "nothing".into() } else { names.join(", ") };
+            let there = if names.is_empty() {
+                "nothing".into()
+            } else {
+                names.join(", ")
+            };
             return Err(CliError::new(
                 Exit::NotFound,
                 format!("no replica of `{dataset}` lies on the nodes; there: {there}"),
@@ -179,11 +208,16 @@ impl Held {
         if let Some(other) = named.find(|r| r.workflow != first.workflow) {
             return Err(CliError::new(
                 Exit::Usage,
-                format!("both {} and {} have a dataset `{dataset}`; use separate state folders", first.workflow, other.workflow),
+                format!(
+                    "both {} and {} have a dataset `{dataset}`; use separate state folders",
+                    first.workflow, other.workflow
+                ),
             ));
         }
         let lock = RunLock::take(&state.lock(&first.workflow)).exit(Exit::Busy)?;
-        let all = catalogue.replicas(&first.workflow, Some(dataset)).exit(Exit::State)?;
+        let all = catalogue
+            .replicas(&first.workflow, Some(dataset))
+            .exit(Exit::State)?;
         let newest = all.iter().map(|r| r.version).max().unwrap_or(0);
         let rows = all.into_iter().filter(|r| r.version == newest).collect();
         Ok(Self {
@@ -210,7 +244,10 @@ impl Held {
     fn copy_to(&self, dest: &Path, verify: Verify) -> CliResult<()> {
         let dest = std::path::absolute(dest).exit(Exit::Usage)?;
         if dest.exists() {
-            return Err(CliError::new(Exit::Usage, format!("{} exists already; choose another place", dest.display())));
+            return Err(CliError::new(
+                Exit::Usage,
+                format!("{} exists already; choose another place", dest.display()),
+            ));
         }
         let source = |(root, manifest): (PathBuf, Manifest)| CopySource {
             root,
@@ -230,7 +267,9 @@ impl Held {
             rate: 0,
             latency: 0,
         };
-        let report = Trees::new().copy(&job, &Control::default()).exit(Exit::WorkflowFailed)?;
+        let report = Trees::new()
+            .copy(&job, &Control::default())
+            .exit(Exit::WorkflowFailed)?;
         for lost in &report.lost {
             eprintln!("warning: {lost}");
         }
@@ -261,8 +300,14 @@ fn changed(row: &ReplicaRow, change: ChangeKind) -> Change {
 
 /// Removes replicas: first the record, then the bytes, so that nothing half removed is ever taken for data.
 fn remove(catalogue: &mut Catalogue, rows: &[ReplicaRow], mover: &dyn Mover) -> CliResult<u64> {
-    let ours: Vec<_> = rows.iter().filter(|r| !matches!(r.at, StoredAt::External(_))).collect();
-    let changes: Vec<_> = ours.iter().map(|r| changed(r, ChangeKind::Removed)).collect();
+    let ours: Vec<_> = rows
+        .iter()
+        .filter(|r| !matches!(r.at, StoredAt::External(_)))
+        .collect();
+    let changes: Vec<_> = ours
+        .iter()
+        .map(|r| changed(r, ChangeKind::Removed))
+        .collect();
     catalogue.record(&changes).exit(Exit::State)?;
     for r in &ours {
         mover.remove(&r.path()).exit(Exit::State)?;

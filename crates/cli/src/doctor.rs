@@ -36,7 +36,11 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
     let found = cluster::discover(args, &state)?;
     let mut all = Vec::new();
     for host in &found.hosts {
-        let detail = format!("{} cores, {} of memory for steps", host.cores, Bytes(host.memory));
+        let detail = format!(
+            "{} cores, {} of memory for steps",
+            host.cores,
+            Bytes(host.memory)
+        );
         all.push(finding("host", true, detail));
     }
     all.push(finding("memory mode", true, crate::nodes::memory_mode()));
@@ -45,12 +49,28 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
     }
     all.push(folder_finding("this folder", Path::new(".")));
     all.push(match cluster::multi_node() {
-        Ok(()) => finding("namespaces", true, "steps of several nodes run, inputs are mounted read-only"),
-        Err(why) => finding("namespaces", false, format!("{why}; steps of one node only")),
+        Ok(()) => finding(
+            "namespaces",
+            true,
+            "steps of several nodes run, inputs are mounted read-only",
+        ),
+        Err(why) => finding(
+            "namespaces",
+            false,
+            format!("{why}; steps of one node only"),
+        ),
     });
     all.push(flush_finding());
-    all.push(file_finding("io_uring", "/proc/sys/kernel/io_uring_disabled", |v| v.trim() == "0"));
-    all.push(file_finding("userfaultfd", "/proc/sys/vm/unprivileged_userfaultfd", |_| true));
+    all.push(file_finding(
+        "io_uring",
+        "/proc/sys/kernel/io_uring_disabled",
+        |v| v.trim() == "0",
+    ));
+    all.push(file_finding(
+        "userfaultfd",
+        "/proc/sys/vm/unprivileged_userfaultfd",
+        |_| true,
+    ));
     for (program, use_of_it) in [
         ("mpirun", "steps that use MPI"),
         ("sinfo", "Slurm: running inside an allocation"),
@@ -65,7 +85,12 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
         println!("{}", serde_json::json!({"schema": 1, "findings": all}));
     } else {
         for f in &all {
-            println!("{:<4} {:<16} {}", if f.there { "yes" } else { "no" }, f.what, f.detail);
+            println!(
+                "{:<4} {:<16} {}",
+                if f.there { "yes" } else { "no" },
+                f.what,
+                f.detail
+            );
         }
     }
     Ok(Exit::Success)
@@ -101,8 +126,16 @@ fn folder_finding(what: &str, folder: &Path) -> Finding {
 
 fn flush_finding() -> Finding {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags: Vec<&str> = text.lines().find(|l| l.starts_with("flags")).unwrap_or("").split(' ').collect();
-    let have: Vec<_> = ["clflush", "clflushopt", "clwb"].into_iter().filter(|f| flags.contains(f)).collect();
+    let flags: Vec<&str> = text
+        .lines()
+        .find(|l| l.starts_with("flags"))
+        .unwrap_or("")
+        .split(' ')
+        .collect();
+    let have: Vec<_> = ["clflush", "clflushopt", "clwb"]
+        .into_iter()
+        .filter(|f| flags.contains(f))
+        .collect();
     finding("flush", !have.is_empty(), have.join(", "))
 }
 
@@ -115,7 +148,9 @@ fn file_finding(what: &str, path: &str, there: impl Fn(&str) -> bool) -> Finding
 
 fn program_finding(program: &str, use_of_it: &str) -> Finding {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|p| p.join(program)).find(|p| p.is_file());
+    let found = std::env::split_paths(&path)
+        .map(|p| p.join(program))
+        .find(|p| p.is_file());
     match found {
         Some(p) => finding(program, true, format!("{}: {use_of_it}", p.display())),
         None => finding(program, false, format!("not on PATH: {use_of_it}")),

@@ -37,6 +37,9 @@ pub(crate) trait ExitWith<T> {
 
 impl<T, E: Into<anyhow::Error>> ExitWith<T> for Result<T, E> {
     fn exit(self, exit: Exit) -> CliResult<T> {
-        self.map_err(|e| CliError { exit, error: e.into() })
+        self.map_err(|e| CliError {
+            exit,
+            error: e.into(),
+        })
     }
 }

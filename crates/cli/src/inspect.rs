@@ -16,8 +16,12 @@ pub(crate) fn status(cli: &Cli, which: &WhichRun) -> CliResult {
     let run = state::which(&dir, which.run.as_ref())?;
     let begun = state::started(&dir, &run)?;
     let records = state::records(&dir, &run)?;
-    let live = RunLock::holder(&dir.lock(&begun.workflow.name)).exit(Exit::State)?.is_some();
-    let wall = crate::run::wall().saturating_sub(begun.wall).saturating_mul(SECOND);
+    let live = RunLock::holder(&dir.lock(&begun.workflow.name))
+        .exit(Exit::State)?
+        .is_some();
+    let wall = crate::run::wall()
+        .saturating_sub(begun.wall)
+        .saturating_mul(SECOND);
     // A run that died has stood still since its last record.
     let now = if live { wall } else { 0 };
     let status = tarn_report::status(&records, now).exit(Exit::State)?;
@@ -38,7 +42,10 @@ pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
     let records = state::records(&dir, &run)?;
     let answers = tarn_report::why(&records, &args.what).exit(Exit::NotFound)?;
     if cli.json {
-        println!("{}", serde_json::json!({"schema": 1, "run": run, "answers": answers}));
+        println!(
+            "{}",
+            serde_json::json!({"schema": 1, "run": run, "answers": answers})
+        );
     } else {
         print!("{}", tarn_report::render(&answers));
     }
@@ -51,22 +58,36 @@ pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {
     let begun = state::started(&dir, &run)?;
     let lock = dir.lock(&begun.workflow.name);
     let Some(pid) = RunLock::holder(&lock).exit(Exit::State)? else {
-        return Err(CliError::new(Exit::NotFound, format!("{run} is not running")));
+        return Err(CliError::new(
+            Exit::NotFound,
+            format!("{run} is not running"),
+        ));
     };
     let newest = tarn_journal::runs::newest(&dir, Some(&begun.workflow.name)).exit(Exit::State)?;
     if newest.is_some_and(|n| n.name != run) {
-        return Err(CliError::new(Exit::NotFound, format!("{run} is not running; a newer run is")));
+        return Err(CliError::new(
+            Exit::NotFound,
+            format!("{run} is not running; a newer run is"),
+        ));
     }
-    let pid = pid.and_then(|p| rustix::process::Pid::from_raw(p as i32)).ok_or_else(|| {
-        CliError::new(Exit::State, format!("{} does not say which process holds it", lock.display()))
-    })?;
+    let pid = pid
+        .and_then(|p| rustix::process::Pid::from_raw(p as i32))
+        .ok_or_else(|| {
+            CliError::new(
+                Exit::State,
+                format!("{} does not say which process holds it", lock.display()),
+            )
+        })?;
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).exit(Exit::State)?;
     let begun = Instant::now();
     while RunLock::holder(&lock).exit(Exit::State)?.is_some() {
         if begun.elapsed() > CANCEL_PATIENCE {
             return Err(CliError::new(
                 Exit::Busy,
-                format!("{run} was told to stop and has not ended within {} s", CANCEL_PATIENCE.as_secs()),
+                format!(
+                    "{run} was told to stop and has not ended within {} s",
+                    CANCEL_PATIENCE.as_secs()
+                ),
             ));
         }
         std::thread::sleep(Duration::from_millis(50));

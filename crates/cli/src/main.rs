@@ -23,7 +23,11 @@ use tarn_base::codes::Exit;
 
 fn main() -> ExitCode {
     // These run inside steps: before anything else, while the process has one thread.
-    match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
+    match std::env::args_os()
+        .nth(1)
+        .as_deref()
+        .and_then(OsStr::to_str)
+    {
         Some(tarn_local::HELPER_ARGUMENT) => return tarn_local::runner::main(),
         Some("exec") if std::env::args_os().len() > 2 && !asks_for_help() => {
             return tarn_local::exec::main(std::env::args_os().skip(2));
@@ -48,7 +52,9 @@ fn main() -> ExitCode {
 }
 
 fn asks_for_help() -> bool {
-    std::env::args_os().nth(2).is_some_and(|a| a == "--help" || a == "-h")
+    std::env::args_os()
+        .nth(2)
+        .is_some_and(|a| a == "--help" || a == "-h")
 }
 
 fn dispatch(cli: &Cli) -> CliResult {
@@ -65,7 +71,10 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Bench(command) => benchmark(cli, command),
         Command::Exec(args) => Err(CliError::new(
             Exit::Usage,
-            format!("tarn exec {} works inside a step of several nodes", args.node),
+            format!(
+                "tarn exec {} works inside a step of several nodes",
+                args.node
+            ),
         )),
     }
 }

@@ -28,9 +28,16 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
     let found = cluster::discover(args, &state)?;
     let mode = memory_mode();
-    let rows: Vec<Row> = found.nodes.iter().flat_map(|n| n.tiers.iter().map(|t| row(n, t, &mode))).collect();
+    let rows: Vec<Row> = found
+        .nodes
+        .iter()
+        .flat_map(|n| n.tiers.iter().map(|t| row(n, t, &mode)))
+        .collect();
     if cli.json {
-        println!("{}", serde_json::json!({"schema": 1, "hosts": found.hosts, "tiers": rows}));
+        println!(
+            "{}",
+            serde_json::json!({"schema": 1, "hosts": found.hosts, "tiers": rows})
+        );
         return Ok(Exit::Success);
     }
     println!(

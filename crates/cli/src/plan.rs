@@ -51,7 +51,9 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     let found = cluster::discover(&args.machine, &dir)?;
     crate::run::check(&parsed, &found, args)?;
     let prior = match dir.0.is_dir() {
-        true => crate::run::open_catalogue(&dir)?.prior(&parsed.workflow, &workspace, &found).exit(Exit::State)?,
+        true => crate::run::open_catalogue(&dir)?
+            .prior(&parsed.workflow, &workspace, &found)
+            .exit(Exit::State)?,
         false => Vec::new(),
     };
     let start = Start {
@@ -71,32 +73,58 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     let mut world = Simulation::new(&start, estimates(&start.workflow, seen));
     let mut journal = Memory(Vec::new());
     let first = Event::Started(Box::new(start.clone()));
-    let outcome = tarn_engine::drive(&mut Engine::new(), &mut world, &mut journal, first, 0, &mut |_| {});
+    let outcome = tarn_engine::drive(
+        &mut Engine::new(),
+        &mut world,
+        &mut journal,
+        first,
+        0,
+        &mut |_| {},
+    );
     let outcome = outcome.exit(Exit::Internal)?;
     show(cli, &start, &journal.0, &world)?;
     match outcome {
         Outcome::Done => Ok(Exit::Success),
-        _ => Err(CliError::new(Exit::NoRoom, "this workflow cannot be run here as it is")),
+        _ => Err(CliError::new(
+            Exit::NoRoom,
+            "this workflow cannot be run here as it is",
+        )),
     }
 }
 
 /// Run times and sizes from the newest run that has them.
 fn seen(dir: &tarn_base::layout::StateDir, w: &Workflow) -> Seen {
     let mut seen = Seen::default();
-    let Ok(Some(run)) = tarn_journal::runs::newest(dir, Some(&w.name)) else { return seen };
-    let Ok(history) = tarn_journal::runs::history(dir, &run.name) else { return seen };
-    let Some(start) = &history.start else { return seen };
+    let Ok(Some(run)) = tarn_journal::runs::newest(dir, Some(&w.name)) else {
+        return seen;
+    };
+    let Ok(history) = tarn_journal::runs::history(dir, &run.name) else {
+        return seen;
+    };
+    let Some(start) = &history.start else {
+        return seen;
+    };
     for (id, instance) in &history.instances {
-        let ended = instance.attempts.last().filter(|_| instance.state.is_done());
+        let ended = instance
+            .attempts
+            .last()
+            .filter(|_| instance.state.is_done());
         if let Some(attempt) = ended {
-            let entry = seen.run_times.entry(start.workflow.step(id.step).name.clone()).or_default();
+            let entry = seen
+                .run_times
+                .entry(start.workflow.step(id.step).name.clone())
+                .or_default();
             *entry = (entry.0 + attempt.usage.wall, entry.1 + 1);
         }
     }
     for (name, info) in &history.parts {
         let dataset = &start.workflow.dataset(name.data).name;
         let entry = seen.outputs.entry(dataset.clone()).or_default();
-        *entry = (entry.0 + info.bytes, entry.1 + info.files, entry.2.max(u64::from(name.origin) + 1));
+        *entry = (
+            entry.0 + info.bytes,
+            entry.1 + info.files,
+            entry.2.max(u64::from(name.origin) + 1),
+        );
     }
     seen
 }
@@ -116,7 +144,9 @@ fn estimates(w: &Workflow, seen: Seen) -> Estimates {
             None => ASSUMED_RUN_TIME,
         }),
         output: Box::new(move |id, data| {
-            let Some((name, size)) = datasets.get(data.at()) else { return Vec::new() };
+            let Some((name, size)) = datasets.get(data.at()) else {
+                return Vec::new();
+            };
             let bytes = match seen.outputs.get(name) {
                 Some((bytes, _, origins)) => bytes / origins.max(&1),
                 None => size.unwrap_or(ASSUMED_BYTES),
@@ -131,11 +161,16 @@ fn estimates(w: &Workflow, seen: Seen) -> Estimates {
 /// The parts of a real source.
 fn list(dataset: &Dataset) -> Result<Vec<PartInfo>, Failure> {
     let root = dataset.source.clone().unwrap_or_default();
-    let manifest = Trees::new().list(&root, &Control::default()).map_err(|e| e.0)?;
-    let parts = merge::partition(&manifest, dataset.partition, dataset.scatter.as_ref()).map_err(|e| Failure {
-        kind: tarn_base::event::FailureKind::Io,
-        message: e.to_string(),
-    })?;
+    let manifest = Trees::new()
+        .list(&root, &Control::default())
+        .map_err(|e| e.0)?;
+    let parts =
+        merge::partition(&manifest, dataset.partition, dataset.scatter.as_ref()).map_err(|e| {
+            Failure {
+                kind: tarn_base::event::FailureKind::Io,
+                message: e.to_string(),
+            }
+        })?;
     let info = |(seq, (class, m)): (u32, (_, tarn_base::manifest::Manifest))| PartInfo {
         seq,
         class,
@@ -167,22 +202,28 @@ fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> Cli
         for action in &r.actions {
             match &action.what {
                 Do::Assign { instance, .. } => {
-                    placed.insert(*instance, action.why.explain(&start.workflow, &nodes));
+                    placed.insert(*instance, history.explain(&action.why));
                 }
                 Do::Run(run) => lines.push(Line {
                     at_ns: r.now,
                     step: history.instance_name(run.instance),
-                    nodes: run.nodes.iter().map(|s| nodes[s.node.at()].clone()).collect(),
+                    nodes: run
+                        .nodes
+                        .iter()
+                        .map(|s| nodes[s.node.at()].clone())
+                        .collect(),
                     why: placed.get(&run.instance).cloned().unwrap_or_default(),
                 }),
                 Do::Reuse { instance, .. } => lines.push(Line {
                     at_ns: r.now,
                     step: history.instance_name(*instance),
                     nodes: Vec::new(),
-                    why: action.why.explain(&start.workflow, &nodes),
+                    why: history.explain(&action.why),
                 }),
-                Do::Note { .. } if matches!(action.why, tarn_base::reason::Reason::Failed { .. }) => {
-                    eprintln!("error: {}", action.why.explain(&start.workflow, &nodes));
+                Do::Note { .. }
+                    if matches!(action.why, tarn_base::reason::Reason::Failed { .. }) =>
+                {
+                    eprintln!("error: {}", history.explain(&action.why));
                 }
                 _ => {}
             }
@@ -191,7 +232,8 @@ fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> Cli
     let summary = Summary::of(records).exit(Exit::Internal)?;
     let tiers = peaks(start, world);
     if cli.json {
-        let value = serde_json::json!({"schema": 1, "plan": lines, "tiers": tiers, "summary": summary});
+        let value =
+            serde_json::json!({"schema": 1, "plan": lines, "tiers": tiers, "summary": summary});
         println!("{value}");
         return Ok(());
     }
@@ -201,11 +243,22 @@ fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> Cli
     println!("order and placement (times are estimates)");
     for l in &lines {
         let at = format!("{:.2}", l.at_ns as f64 / SECOND as f64);
-        println!("{at:>10} s  {:<24} {:<12} {}", l.step, l.nodes.join(","), l.why);
+        println!(
+            "{at:>10} s  {:<24} {:<12} {}",
+            l.step,
+            l.nodes.join(","),
+            l.why
+        );
     }
     print!("{summary}");
     for t in &tiers {
-        println!("tier      {}/{}: at most {} of {}", t.node, t.tier, Bytes(t.peak), Bytes(t.capacity));
+        println!(
+            "tier      {}/{}: at most {} of {}",
+            t.node,
+            t.tier,
+            Bytes(t.peak),
+            Bytes(t.capacity)
+        );
     }
     println!("time      {} estimated", Elapsed(summary.makespan_ns));
     Ok(())

@@ -21,7 +21,6 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) struct Watcher {
     json: bool,
     history: History,
-    nodes: Vec<String>,
     bars: Option<Bars>,
 }
 
@@ -38,13 +37,13 @@ impl Watcher {
         Self {
             json,
             history: History::new(),
-            nodes: start.cluster.nodes.iter().map(|n| n.name.clone()).collect(),
             bars,
         }
     }
 
     pub(crate) fn see(&mut self, record: &Record) {
-        self.history.apply(record.now, &record.event, &record.actions);
+        self.history
+            .apply(record.now, &record.event, &record.actions);
         if self.json {
             if let Ok(text) = serde_json::to_string(record) {
                 // A reader that has gone away does not stop the run.
@@ -62,7 +61,12 @@ impl Watcher {
         }
         if let Some(bars) = &self.bars {
             let all = self.history.instances.len() as u64;
-            let done = self.history.instances.values().filter(|i| i.state.is_done()).count();
+            let done = self
+                .history
+                .instances
+                .values()
+                .filter(|i| i.state.is_done())
+                .count();
             bars.steps.set_length(all);
             bars.steps.set_position(done as u64);
         }
@@ -95,12 +99,15 @@ impl Watcher {
                     ),
                     Ended::Committed { .. } => format!("{name} done in {}", Elapsed(usage.wall)),
                     Ended::Failed { failure, log_tail } => {
-                        let quoted: String = log_tail.lines().map(|l| format!("\n    | {l}")).collect();
+                        let quoted: String =
+                            log_tail.lines().map(|l| format!("\n    | {l}")).collect();
                         format!("{name} failed: {}{quoted}", failure.message)
                     }
                 })
             }
-            Event::TransferFailed { id, failure } => Some(format!("transfer {id} failed: {}", failure.message)),
+            Event::TransferFailed { id, failure } => {
+                Some(format!("transfer {id} failed: {}", failure.message))
+            }
             Event::Interrupted { signal } => Some(format!("stopping (signal {signal})")),
             Event::Resumed { found } => Some(format!("goes on; {} replica(s) found", found.len())),
             _ => None,
@@ -108,19 +115,25 @@ impl Watcher {
     }
 
     fn action_line(&self, what: &Do, why: &Reason) -> Option<String> {
-        let workflow = &self.history.start.as_ref()?.workflow;
-        let reason = || why.explain(workflow, &self.nodes);
+        let reason = || self.history.explain(why);
         match what {
             Do::Note {
                 about: Subject::Instance(id),
             } if !matches!(why, Reason::WaitForCores { .. }) => {
                 Some(format!("{}: {}", self.history.instance_name(*id), reason()))
             }
-            Do::Note { about: Subject::Run } => Some(reason()),
-            Do::Run(run) if matches!(why, Reason::Retry { .. }) => {
-                Some(format!("{}: {}", self.history.instance_name(run.instance), reason()))
-            }
-            Do::Reuse { instance, .. } => Some(format!("{} unchanged", self.history.instance_name(*instance))),
+            Do::Note {
+                about: Subject::Run,
+            } => Some(reason()),
+            Do::Run(run) if matches!(why, Reason::Retry { .. }) => Some(format!(
+                "{}: {}",
+                self.history.instance_name(run.instance),
+                reason()
+            )),
+            Do::Reuse { instance, .. } => Some(format!(
+                "{} unchanged",
+                self.history.instance_name(*instance)
+            )),
             _ => None,
         }
     }
@@ -139,7 +152,8 @@ impl Watcher {
 impl Bars {
     fn new(progress: Progress, names: Vec<String>) -> Self {
         let steps = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} steps  {elapsed}  {wide_msg}");
+        let style =
+            ProgressStyle::with_template("{bar:30} {pos}/{len} steps  {elapsed}  {wide_msg}");
         steps.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let stop = Arc::new(AtomicBool::new(false));
         let (bar, flag) = (steps.clone(), Arc::clone(&stop));
@@ -169,18 +183,29 @@ struct Rate {
 impl Rate {
     fn describe(&mut self, progress: &Progress, names: &[String]) -> String {
         let moving = progress.transfers();
-        let (done, total) = moving.iter().fold((0, 0), |(d, t), m| (d + m.done, t + m.total));
+        let (done, total) = moving
+            .iter()
+            .fold((0, 0), |(d, t), m| (d + m.done, t + m.total));
         let now = done.saturating_sub(self.done) as f64 / TICK.as_secs_f64();
         self.per_second = 0.9 * self.per_second + 0.1 * now;
         self.done = done;
         let running = progress.steps().len();
-        let Some(first) = moving.first() else { return format!("{running} running") };
+        let Some(first) = moving.first() else {
+            return format!("{running} running");
+        };
         let left = match self.per_second {
-            r if r > 1.0 => format!(", {} left", Elapsed((total.saturating_sub(done) as f64 / r * 1e9) as u64)),
+            r if r > 1.0 => format!(
+                ", {} left",
+                Elapsed((total.saturating_sub(done) as f64 / r * 1e9) as u64)
+            ),
             _ => String::new(),
         };
         let name = names.get(first.data.at()).map_or("", String::as_str);
-        let more = if moving.len() > 1 { format!(" +{}", moving.len() - 1) } else { String::new() };
+        let more = if moving.len() > 1 {
+            format!(" +{}", moving.len() - 1)
+        } else {
+            String::new()
+        };
         format!(
             "{running} running; moving {name}{more}: {} of {} at {}/s{left}",
             Bytes(done),

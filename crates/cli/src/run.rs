@@ -59,7 +59,9 @@ pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs
     check_dests(parsed, state, mover.as_ref())?;
     let mut catalogue = open_catalogue(state)?;
     crate::data::expire(&mut catalogue, mover.as_ref())?;
-    let prior = catalogue.prior(&parsed.workflow, &workspace, &found).exit(Exit::State)?;
+    let prior = catalogue
+        .prior(&parsed.workflow, &workspace, &found)
+        .exit(Exit::State)?;
     let prior_dest = prior_dests(&catalogue, &parsed.workflow, state, mover.as_ref())?;
     let name = runs::allocate(state, &parsed.workflow.name).exit(Exit::State)?;
     let mut start = Start {
@@ -105,18 +107,32 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     if let Some(newer) = newest.filter(|n| n.name != name) {
         return Err(CliError::new(
             Exit::Usage,
-            format!("{} is newer than {name} and has taken over its data; resume that one, or `tarn run` again", newer.name),
+            format!(
+                "{} is newer than {name} and has taken over its data; resume that one, or `tarn run` again",
+                newer.name
+            ),
         ));
     }
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());
     let world = open_world(&state, &begun, mover, now, args.isolation)?;
     let history = history_of(&opened.records);
-    world.know(history.parts.iter().map(|(part, info)| (*part, info.clone())));
+    world.know(
+        history
+            .parts
+            .iter()
+            .map(|(part, info)| (*part, info.clone())),
+    );
     let found = world.inventory(&engine.replicas());
     let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
-    let keep = found.iter().filter_map(|(part, place)| Some((key(part)?, place.clone()))).collect();
+    let keep = found
+        .iter()
+        .filter_map(|(part, place)| Some((key(part)?, place.clone())))
+        .collect();
     let unfinished = history.transfers.values().filter(|t| t.ended.is_none());
-    let resumable = unfinished.flat_map(|t| &t.order.parts).filter_map(|m| key(&m.part)).collect();
+    let resumable = unfinished
+        .flat_map(|t| &t.order.parts)
+        .filter_map(|m| key(&m.part))
+        .collect();
     tidy(&world, &keep, &resumable);
     let session = Session {
         journal: opened.writer,
@@ -150,7 +166,14 @@ impl Session {
         let crash = crash_point()?;
         let mut world = FaultWorld::new(world, crash.clone());
         let mut journal = FaultJournal::new(journal, crash);
-        let driven = tarn_engine::drive(&mut engine, &mut world, &mut journal, first, seq, &mut |r| watcher.see(r));
+        let driven = tarn_engine::drive(
+            &mut engine,
+            &mut world,
+            &mut journal,
+            first,
+            seq,
+            &mut |r| watcher.see(r),
+        );
         watcher.end();
         // The log is complete: whatever the world still holds (threads, claims on tiers) goes first.
         drop((world, journal));
@@ -159,7 +182,13 @@ impl Session {
     }
 }
 
-fn finish(cli: &Cli, state: &StateDir, start: &Start, outcome: Outcome, report: Option<&Path>) -> CliResult {
+fn finish(
+    cli: &Cli,
+    state: &StateDir,
+    start: &Start,
+    outcome: Outcome,
+    report: Option<&Path>,
+) -> CliResult {
     let records = state::records(state, &start.run)?;
     let summary = Summary::of(&records).exit(Exit::Internal)?;
     let page = tarn_report::html(&records).exit(Exit::Internal)?;
@@ -177,12 +206,22 @@ fn finish(cli: &Cli, state: &StateDir, start: &Start, outcome: Outcome, report: 
     Ok(match outcome {
         Outcome::Done => Exit::Success,
         Outcome::Failed => {
-            eprintln!("error: {} failed; `tarn why` says why, `tarn resume` goes on from here", start.run);
+            eprintln!(
+                "error: {} failed; `tarn why` says why, `tarn resume` goes on from here",
+                start.run
+            );
             Exit::WorkflowFailed
         }
         Outcome::Interrupted(signal) => {
-            eprintln!("{} was interrupted; `tarn resume` goes on from here", start.run);
-            if signal == 2 { Exit::Interrupted } else { Exit::Terminated }
+            eprintln!(
+                "{} was interrupted; `tarn resume` goes on from here",
+                start.run
+            );
+            if signal == 2 {
+                Exit::Interrupted
+            } else {
+                Exit::Terminated
+            }
         }
     })
 }
@@ -200,15 +239,20 @@ fn write_page(path: &Path, page: &str) -> CliResult<()> {
 
 /// Refuses what this machine or this way of running cannot give.
 pub(crate) fn check(parsed: &Parsed, cluster: &Cluster, args: &RunArgs) -> CliResult<()> {
-    tarn_flow::check_cluster(parsed, cluster, &cluster::abilities(args.machine.isolation)).map_err(|rejected| {
-        let mut error = workflow::rejected(rejected);
-        error.exit = Exit::NoRoom;
-        error
-    })?;
+    tarn_flow::check_cluster(parsed, cluster, &cluster::abilities(args.machine.isolation))
+        .map_err(|rejected| {
+            let mut error = workflow::rejected(rejected);
+            error.exit = Exit::NoRoom;
+            error
+        })?;
     let homeless = tarn_flow::needs_external(&parsed.workflow);
     let policy: Policy = args.policy.into();
-    if policy == Policy::StageThrough && parsed.workflow.external.is_none() && !homeless.is_empty() {
-        let names: Vec<_> = homeless.iter().map(|d| parsed.workflow.dataset(*d).name.as_str()).collect();
+    if policy == Policy::StageThrough && parsed.workflow.external.is_none() && !homeless.is_empty()
+    {
+        let names: Vec<_> = homeless
+            .iter()
+            .map(|d| parsed.workflow.dataset(*d).name.as_str())
+            .collect();
         return Err(CliError::new(
             Exit::InvalidWorkflow,
             format!(
@@ -252,11 +296,18 @@ pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {
     Ok(catalogue)
 }
 
-fn prior_dests(catalogue: &Catalogue, w: &Workflow, state: &StateDir, mover: &dyn Mover) -> CliResult<Vec<PriorDest>> {
+fn prior_dests(
+    catalogue: &Catalogue,
+    w: &Workflow,
+    state: &StateDir,
+    mover: &dyn Mover,
+) -> CliResult<Vec<PriorDest>> {
     let rows = catalogue.dests(&w.name).exit(Exit::State)?;
     let prior = |(i, dataset): (usize, &tarn_base::workflow::Dataset)| {
         let dest = dataset.dest.as_ref()?;
-        let row = rows.iter().find(|r| r.dataset == dataset.name && r.path == *dest)?;
+        let row = rows
+            .iter()
+            .find(|r| r.dataset == dataset.name && r.path == *dest)?;
         let intact = tarn_local::destination_intact(state, &dataset.name, dest, mover);
         intact.then_some(PriorDest {
             data: DataId(i as u32),
@@ -271,7 +322,10 @@ fn keep_what_is_there(start: &mut Start, world: &Local) {
     let mut asked: Vec<(PartRef, StoreKey, Place)> = Vec::new();
     for (instance, prior) in (0u32..).zip(&start.prior) {
         for (output, part, place) in &prior.held {
-            let info = prior.outputs.get(*output as usize).and_then(|o| o.parts.get(*part as usize));
+            let info = prior
+                .outputs
+                .get(*output as usize)
+                .and_then(|o| o.parts.get(*part as usize));
             // The name stands for the position in `prior`: nothing is known of this run's parts yet.
             let name = PartRef {
                 data: DataId(instance),
@@ -295,8 +349,14 @@ fn keep_what_is_there(start: &mut Start, world: &Local) {
     for (instance, prior) in (0u32..).zip(&mut start.prior) {
         prior.held.retain(|held| there(instance, held));
     }
-    let kept = asked.into_iter().filter(|(name, _, place)| found.contains(&(*name, place.clone())));
-    tidy(world, &kept.map(|(_, key, place)| (key, place)).collect(), &BTreeSet::new());
+    let kept = asked
+        .into_iter()
+        .filter(|(name, _, place)| found.contains(&(*name, place.clone())));
+    tidy(
+        world,
+        &kept.map(|(_, key, place)| (key, place)).collect(),
+        &BTreeSet::new(),
+    );
 }
 
 /// Removes what no run knows of from the workflow's folders on the tiers.
@@ -314,7 +374,13 @@ fn history_of(records: &[tarn_ports::Record]) -> History {
     history
 }
 
-fn open_world(state: &StateDir, start: &Start, mover: Arc<dyn Mover>, now: Time, isolation: Isolation) -> CliResult<Local> {
+fn open_world(
+    state: &StateDir,
+    start: &Start,
+    mover: Arc<dyn Mover>,
+    now: Time,
+    isolation: Isolation,
+) -> CliResult<Local> {
     let config = Config {
         run: start.run.clone(),
         workspace: start.workspace.clone(),
@@ -340,7 +406,8 @@ fn own_program() -> CliResult<PathBuf> {
 fn crash_point() -> CliResult<CrashPoint> {
     let text = std::env::var(CRASH_VARIABLE).unwrap_or_default();
     let kill = || {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     };
     CrashPoint::parse(&text, kill)
         .with_context(|| format!("{CRASH_VARIABLE}={text}"))
@@ -360,5 +427,7 @@ pub(crate) fn emulation(cluster: &Cluster) -> Option<String> {
 }
 
 pub(crate) fn wall() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
 }

@@ -5,8 +5,8 @@ use crate::error::{CliError, CliResult, ExitWith};
 use std::path::{Path, PathBuf};
 use tarn_base::codes::Exit;
 use tarn_base::event::{Event, Start};
-use tarn_base::layout::StateDir;
 use tarn_base::hash::Hash;
+use tarn_base::layout::StateDir;
 use tarn_ports::Record;
 
 /// The state folder for a workflow file: `--state`, or `.tarn` beside it.
@@ -46,17 +46,28 @@ pub(crate) fn workspace(name: &str, state: &StateDir) -> String {
 
 /// The name of the run that is meant: as given, or the newest.
 pub(crate) fn which(state: &StateDir, run: Option<&String>) -> CliResult<String> {
-    let all: Vec<_> = tarn_journal::runs::list(state).exit(Exit::State)?.into_iter().map(|r| r.name).collect();
+    let all: Vec<_> = tarn_journal::runs::list(state)
+        .exit(Exit::State)?
+        .into_iter()
+        .map(|r| r.name)
+        .collect();
     match run {
         Some(name) if all.contains(name) => Ok(name.clone()),
         Some(name) => Err(CliError::new(
             Exit::NotFound,
-            format!("there is no run {name} in {}; there are: {}", state.0.display(), all.join(", ")),
+            format!(
+                "there is no run {name} in {}; there are: {}",
+                state.0.display(),
+                all.join(", ")
+            ),
         )),
         None => {
             let newest = tarn_journal::runs::newest(state, None).exit(Exit::State)?;
             newest.map(|r| r.name).ok_or_else(|| {
-                CliError::new(Exit::NotFound, format!("there is no run in {} yet", state.0.display()))
+                CliError::new(
+                    Exit::NotFound,
+                    format!("there is no run in {} yet", state.0.display()),
+                )
             })
         }
     }
@@ -73,7 +84,10 @@ pub(crate) fn started(state: &StateDir, run: &str) -> CliResult<Start> {
     match reader.next() {
         Some(Ok(record)) => match record.event {
             Event::Started(start) => Ok(*start),
-            _ => Err(CliError::new(Exit::State, format!("the log of {run} does not begin with its start"))),
+            _ => Err(CliError::new(
+                Exit::State,
+                format!("the log of {run} does not begin with its start"),
+            )),
         },
         Some(Err(e)) => Err(CliError::new(Exit::State, e)),
         None => Err(CliError::new(

@@ -14,8 +14,11 @@ pub(crate) fn load(path: &Path) -> CliResult<Parsed> {
         .with_context(|| format!("{} is not a usable path", path.display()))
         .exit(Exit::NotFound)?;
     let text = read_bounded(&absolute)?;
-    let folder = absolute.parent().map_or_else(PathBuf::new, Path::to_path_buf);
-    let mut parsed = tarn_flow::parse(&path.display().to_string(), &text, &folder).map_err(rejected)?;
+    let folder = absolute
+        .parent()
+        .map_or_else(PathBuf::new, Path::to_path_buf);
+    let mut parsed =
+        tarn_flow::parse(&path.display().to_string(), &text, &folder).map_err(rejected)?;
     for note in &parsed.notes {
         eprintln!("note: {note}");
     }
@@ -27,7 +30,8 @@ fn read_bounded(path: &Path) -> CliResult<String> {
     let open = || -> anyhow::Result<String> {
         let mut text = String::new();
         let file = std::fs::File::open(path)?;
-        file.take(MAX_WORKFLOW_BYTES as u64 + 1).read_to_string(&mut text)?;
+        file.take(MAX_WORKFLOW_BYTES as u64 + 1)
+            .read_to_string(&mut text)?;
         anyhow::ensure!(
             text.len() <= MAX_WORKFLOW_BYTES,
             "it is larger than {MAX_WORKFLOW_BYTES} bytes"

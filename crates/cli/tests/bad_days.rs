@@ -46,10 +46,16 @@ fn an_input_cannot_be_changed() {
         assert_eq!(site.read("in/x"), "input\n");
         site.write(
             "workflow.toml",
-            &site.read("workflow.toml").replace(changes, "cp $TARN_i/x $TARN_o/x"),
+            &site
+                .read("workflow.toml")
+                .replace(changes, "cp $TARN_i/x $TARN_o/x"),
         );
         site.run().exits(0);
-        assert_eq!(site.read("out/x"), "input\n", "the next run sees the intact input");
+        assert_eq!(
+            site.read("out/x"),
+            "input\n",
+            "the next run sees the intact input"
+        );
     }
 }
 
@@ -75,14 +81,22 @@ inout = ["d"]
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/x"), "2\n");
     assert!(!site.path("out/y").exists());
-    let makes = site.log().iter().flat_map(|r| r["actions"].as_array().cloned().unwrap_or_default()).filter(|a| a["do"] == "run" && a["instance"]["step"] == 0).count();
+    let makes = site
+        .log()
+        .iter()
+        .flat_map(|r| r["actions"].as_array().cloned().unwrap_or_default())
+        .filter(|a| a["do"] == "run" && a["instance"]["step"] == 0)
+        .count();
     assert_eq!(makes, 1, "what was committed is not run again");
     assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
 fn retries_start_from_intact_inputs() {
-    let site = one("n=$(cat $TARN_WORKFLOW_DIR/n 2>/dev/null || echo 0); echo $((n+1)) > $TARN_WORKFLOW_DIR/n; test $n -ge 2 && cp $TARN_i/x $TARN_o/x", "retries = 2");
+    let site = one(
+        "n=$(cat $TARN_WORKFLOW_DIR/n 2>/dev/null || echo 0); echo $((n+1)) > $TARN_WORKFLOW_DIR/n; test $n -ge 2 && cp $TARN_i/x $TARN_o/x",
+        "retries = 2",
+    );
     site.run().exits(0).says("attempt 3");
     assert_eq!(site.read("out/x"), "input\n");
 }
@@ -167,7 +181,11 @@ out = ["e"]
     site.write("out.tarn", "");
     let ran = site.run();
     assert_eq!(ran.code, Some(1), "{}", ran.err);
-    let stored: Vec<_> = site.left_on_tier().into_iter().filter(|p| p.ends_with("x")).collect();
+    let stored: Vec<_> = site
+        .left_on_tier()
+        .into_iter()
+        .filter(|p| p.ends_with("x"))
+        .collect();
     for path in &stored {
         let mut bytes = std::fs::read(path).expect("read");
         bytes[5000] ^= 1;
@@ -176,20 +194,37 @@ out = ["e"]
     site.write("go", "");
     let resumed = site.tarn(&["resume"]);
     assert_eq!(resumed.code, Some(0), "{}", resumed.err);
-    assert!(std::fs::read(site.path("out/x")).expect("there").iter().all(|b| *b == 0));
+    assert!(
+        std::fs::read(site.path("out/x"))
+            .expect("there")
+            .iter()
+            .all(|b| *b == 0)
+    );
 }
 
 fn signalled(signal: rustix::process::Signal, code: i32) {
-    let site = one("echo started > $TARN_WORKFLOW_DIR/started; test -e $TARN_WORKFLOW_DIR/go || sleep 100; cp $TARN_i/x $TARN_o/x", "");
-    let child = site.command(&site.run_arguments()).stderr(std::process::Stdio::piped()).spawn().expect("tarn starts");
+    let site = one(
+        "echo started > $TARN_WORKFLOW_DIR/started; test -e $TARN_WORKFLOW_DIR/go || sleep 100; cp $TARN_i/x $TARN_o/x",
+        "",
+    );
+    let child = site
+        .command(&site.run_arguments())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("tarn starts");
     let begun = Instant::now();
     while !site.path("started").exists() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "the step did not start");
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "the step did not start"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, signal).expect("kill");
-    let ran = common::Ran::of(child.wait_with_output().expect("it ends")).exits(code).says("tarn resume");
+    let ran = common::Ran::of(child.wait_with_output().expect("it ends"))
+        .exits(code)
+        .says("tarn resume");
     assert!(begun.elapsed() < Duration::from_secs(60), "{}", ran.err);
     site.write("go", "");
     site.tarn(&["resume"]).exits(0);
@@ -210,7 +245,11 @@ fn sigterm_stops_in_good_order() {
 #[test]
 fn cancel_stops_a_run_and_a_second_run_is_refused() {
     let site = one("echo > $TARN_WORKFLOW_DIR/started; sleep 100", "");
-    let child = site.command(&site.run_arguments()).stderr(std::process::Stdio::piped()).spawn().expect("tarn starts");
+    let child = site
+        .command(&site.run_arguments())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("tarn starts");
     while !site.path("started").exists() {
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -41,11 +41,17 @@ fn site() -> Site {
 
 /// Runs with a crash at point `at`; whether it crashed.
 fn crashes(mut command: Command, at: u32) -> bool {
-    let output = command.env("TARN_CRASH_AT", at.to_string()).output().expect("tarn starts");
+    let output = command
+        .env("TARN_CRASH_AT", at.to_string())
+        .output()
+        .expect("tarn starts");
     match output.status.signal() {
         Some(9) => true,
         None if output.status.code() == Some(0) => false,
-        _ => panic!("crash point {at}: {}", String::from_utf8_lossy(&output.stderr)),
+        _ => panic!(
+            "crash point {at}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ),
     }
 }
 
@@ -58,11 +64,19 @@ fn finish(site: &Site, label: &str) {
     };
     assert_eq!(ran.code, Some(0), "{label}: {}", ran.err);
     assert_eq!(site.read("result/all"), RESULT, "{label}");
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new(), "{label}");
+    assert_eq!(
+        site.left_on_tier(),
+        Vec::<std::path::PathBuf>::new(),
+        "{label}"
+    );
     let mut committed = std::collections::BTreeSet::new();
     for record in site.log() {
         if record["event"] == "ended" && record["ended"]["how"] == "committed" {
-            assert!(committed.insert(record["instance"].to_string()), "{label}: {} ran again", record["instance"]);
+            assert!(
+                committed.insert(record["instance"].to_string()),
+                "{label}: {} ran again",
+                record["instance"]
+            );
         }
     }
 }

@@ -56,7 +56,9 @@ fn a_second_run_runs_nothing_and_a_change_runs_what_it_changes() {
     site.write("books/b.txt", "four five seven\n");
     let touched = site.run().exits(0);
     assert!(!touched.err.contains("done in"), "{}", touched.err);
-    let text = site.read("workflow.toml").replace("print s}", "print s+100}");
+    let text = site
+        .read("workflow.toml")
+        .replace("print s}", "print s+100}");
     site.write("workflow.toml", &text);
     site.run().exits(0);
     assert_eq!(site.read("result/words"), "107\n");
@@ -65,14 +67,20 @@ fn a_second_run_runs_nothing_and_a_change_runs_what_it_changes() {
 #[test]
 fn stage_through_gives_the_same_result_with_more_traffic() {
     let site = words();
-    let text = site.read("workflow.toml").replace("name = \"words\"", "name = \"words\"\nexternal = \"ext\"");
+    let text = site
+        .read("workflow.toml")
+        .replace("name = \"words\"", "name = \"words\"\nexternal = \"ext\"");
     site.write("workflow.toml", &text);
     let mut arguments = site.run_arguments();
     arguments.extend(["--policy", "stage-through", "--json"]);
     let ran = site.tarn(&arguments).exits(0);
     assert_eq!(site.read("result/words"), "6\n");
-    let summary: serde_json::Value = serde_json::from_str(ran.out.lines().last().expect("a summary")).expect("JSON");
-    assert!(summary["bytes"]["external_out"].as_u64() > Some(2), "{summary}");
+    let summary: serde_json::Value =
+        serde_json::from_str(ran.out.lines().last().expect("a summary")).expect("JSON");
+    assert!(
+        summary["bytes"]["external_out"].as_u64() > Some(2),
+        "{summary}"
+    );
     assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
 }
 
@@ -82,7 +90,11 @@ fn plan_moves_nothing_and_names_every_step() {
     let mut arguments = site.run_arguments();
     arguments[0] = "plan";
     let plan = site.tarn(&arguments).exits(0);
-    assert!(plan.out.contains("count[a.txt]") && plan.out.contains("sum"), "{}", plan.out);
+    assert!(
+        plan.out.contains("count[a.txt]") && plan.out.contains("sum"),
+        "{}",
+        plan.out
+    );
     assert!(!site.path("result").exists());
     assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
 }
@@ -94,7 +106,9 @@ fn a_mistake_is_shown_with_its_place_before_anything_starts() {
     assert!(ran.err.contains("workflow.toml:4"), "{}", ran.err);
     assert!(ran.err.contains("did you mean"), "{}", ran.err);
     assert!(!site.path(".tarn").exists());
-    site.tarn(&["run", "missing.toml"]).exits(7).says("missing.toml");
+    site.tarn(&["run", "missing.toml"])
+        .exits(7)
+        .says("missing.toml");
     site.tarn(&["run"]).exits(2);
 }
 
@@ -109,12 +123,18 @@ fn status_why_and_data_tell_what_happened() {
     site.tarn(&["why", "summ"]).exits(7).says("did you mean");
     let ls = site.tarn(&["data", "ls"]).exits(0);
     assert!(ls.out.contains("counts"), "{}", ls.out);
-    site.tarn(&["data", "where", "counts"]).exits(0).says("/parts/");
+    site.tarn(&["data", "where", "counts"])
+        .exits(0)
+        .says("/parts/");
     site.tarn(&["data", "get", "counts", "copied"]).exits(0);
     assert_eq!(site.read("copied/a.txt").trim(), "3");
-    site.tarn(&["data", "get", "counts", "copied"]).exits(2).says("exists already");
+    site.tarn(&["data", "get", "counts", "copied"])
+        .exits(2)
+        .says("exists already");
     site.tarn(&["data", "pin", "counts"]).exits(0);
-    site.tarn(&["data", "drain", "counts", "drained"]).exits(0).says("freed");
+    site.tarn(&["data", "drain", "counts", "drained"])
+        .exits(0)
+        .says("freed");
     assert_eq!(site.read("drained/c.txt").trim(), "1");
     assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
     site.tarn(&["data", "rm", "counts"]).exits(7);
@@ -127,7 +147,8 @@ fn status_why_and_data_tell_what_happened() {
 fn a_folder_can_be_put_on_a_node_and_fetched() {
     let site = words();
     let tier = site.options[1].clone();
-    site.tarn(&["data", "put", "books", "library", "--tier", &tier]).exits(0);
+    site.tarn(&["data", "put", "books", "library", "--tier", &tier])
+        .exits(0);
     site.tarn(&["data", "ls"]).exits(0).says("library");
     site.tarn(&["data", "get", "library", "back"]).exits(0);
     assert_eq!(site.read("back/a.txt"), "one two three\n");
@@ -139,7 +160,9 @@ fn a_folder_can_be_put_on_a_node_and_fetched() {
 fn nodes_and_doctor_describe_this_machine() {
     let site = words();
     let tier = site.options[1].clone();
-    let nodes = site.tarn(&["nodes", "--nodes", "2", "--tier", &tier, "--json"]).exits(0);
+    let nodes = site
+        .tarn(&["nodes", "--nodes", "2", "--tier", &tier, "--json"])
+        .exits(0);
     let value: serde_json::Value = serde_json::from_str(&nodes.out).expect("JSON");
     assert_eq!(value["tiers"].as_array().map(Vec::len), Some(2));
     assert_eq!(value["tiers"][0]["capacity"], 64 << 20);

@@ -42,8 +42,16 @@ fn data_policy_keeps_the_edge_local() {
     assert_eq!(p.moved(TransferKind::ExternalOut), 20 * MB);
     assert_eq!(p.moved(TransferKind::Peer), 0);
     assert_eq!(p.runs().len(), 2);
-    assert_eq!(p.runs()[0].nodes, p.runs()[1].nodes, "the second step goes to its data");
-    assert_eq!((p.sim.used(fast(0)), p.sim.used(fast(1))), (0, 0), "nothing is left behind");
+    assert_eq!(
+        p.runs()[0].nodes,
+        p.runs()[1].nodes,
+        "the second step goes to its data"
+    );
+    assert_eq!(
+        (p.sim.used(fast(0)), p.sim.used(fast(1))),
+        (0, 0),
+        "nothing is left behind"
+    );
 }
 
 #[test]
@@ -85,18 +93,36 @@ out = "sum"
     assert_eq!(p.runs_of(0), 16);
     assert_eq!(p.moved(TransferKind::ExternalIn), 160 * MB);
     assert_eq!(p.moved(TransferKind::ExternalOut), MB);
-    let nodes: std::collections::BTreeSet<_> = p.runs().iter().filter(|r| r.instance.step.0 == 0).map(|r| r.nodes[0].node).collect();
+    let nodes: std::collections::BTreeSet<_> = p
+        .runs()
+        .iter()
+        .filter(|r| r.instance.step.0 == 0)
+        .map(|r| r.nodes[0].node)
+        .collect();
     assert_eq!(nodes.len(), 4, "all nodes work");
-    assert!(p.moved(TransferKind::Peer) <= 12 * MB, "the gather fetches only what lies elsewhere");
+    assert!(
+        p.moved(TransferKind::Peer) <= 12 * MB,
+        "the gather fetches only what lies elsewhere"
+    );
 }
 
 #[test]
 fn a_workflow_without_edges_runs_side_by_side() {
-    let steps: String = (0..6).map(|i| format!("[[step]]\nname = \"s{i}\"\nrun = \"x\"\n")).collect();
-    let s = start(workflow(&format!("name = \"w\"\n{steps}")), cluster(3, 1, &[MB]), Policy::Data);
+    let steps: String = (0..6)
+        .map(|i| format!("[[step]]\nname = \"s{i}\"\nrun = \"x\"\n"))
+        .collect();
+    let s = start(
+        workflow(&format!("name = \"w\"\n{steps}")),
+        cluster(3, 1, &[MB]),
+        Policy::Data,
+    );
     let p = play(&s, estimates(1));
     assert_eq!(p.outcome, Outcome::Done);
-    assert_eq!(p.end(), 2 * tarn_base::units::SECOND, "six steps of a second on three cores");
+    assert_eq!(
+        p.end(),
+        2 * tarn_base::units::SECOND,
+        "six steps of a second on three cores"
+    );
 }
 
 #[test]
@@ -111,11 +137,16 @@ fn after_orders_steps_without_data() {
 
 #[test]
 fn the_hosts_cap_keeps_the_sum_honest() {
-    let text = "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nforeach = [\"a\",\"b\",\"c\",\"d\"]\n";
+    let text =
+        "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nforeach = [\"a\",\"b\",\"c\",\"d\"]\n";
     let mut c = cluster(4, 1, &[MB]);
     c.hosts[0].cores = 2;
     let p = play(&start(workflow(text), c, Policy::Data), estimates(1));
-    assert_eq!(p.end(), 2 * tarn_base::units::SECOND, "four instances, two real cores");
+    assert_eq!(
+        p.end(),
+        2 * tarn_base::units::SECOND,
+        "four instances, two real cores"
+    );
 }
 
 #[test]
@@ -149,25 +180,44 @@ out = "result"
             return vec![tarn_sim::SimEntry::file("r", MB)];
         }
         let _ = i;
-        let mut all: Vec<_> = (0..4).map(|r| tarn_sim::SimEntry::file(format!("processor{r}"), 10 * MB)).collect();
+        let mut all: Vec<_> = (0..4)
+            .map(|r| tarn_sim::SimEntry::file(format!("processor{r}"), 10 * MB))
+            .collect();
         all.push(tarn_sim::SimEntry::file("system", MB));
         all
     });
     let p = play(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
-    let solve = p.runs().into_iter().find(|r| r.instance.step.0 == 1).expect("it ran");
+    let solve = p
+        .runs()
+        .into_iter()
+        .find(|r| r.instance.step.0 == 1)
+        .expect("it ran");
     assert_eq!(solve.nodes.len(), 2);
-    assert_eq!(solve.views[0].iter().map(Vec::len).collect::<Vec<_>>(), [3, 3], "two ranks and the rest on each");
-    assert!(p.actions().any(|a| matches!((&a.what, &a.why), (Do::Transfer(_), Reason::FetchPeer { .. }))));
+    assert_eq!(
+        solve.views[0].iter().map(Vec::len).collect::<Vec<_>>(),
+        [3, 3],
+        "two ranks and the rest on each"
+    );
+    assert!(p.actions().any(|a| matches!(
+        (&a.what, &a.why),
+        (Do::Transfer(_), Reason::FetchPeer { .. })
+    )));
 }
 
 #[test]
 fn copies_are_made_on_other_nodes() {
     let text = "name = \"w\"\n[data.d]\ncopies = 2\nkeep = \"workflow\"\n[data.e]\ndest = \"/e\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"d\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nin = \"d\"\nout = \"e\"\n";
-    let p = play(&start(workflow(text), cluster(2, 1, &[100 * MB]), Policy::Data), estimates(MB));
+    let p = play(
+        &start(workflow(text), cluster(2, 1, &[100 * MB]), Policy::Data),
+        estimates(MB),
+    );
     assert_eq!(p.outcome, Outcome::Done);
     assert_eq!(p.moved(TransferKind::Peer), MB);
-    assert!(p.reasons().any(|r| matches!(r, Reason::Copies { wanted: 2 })));
+    assert!(
+        p.reasons()
+            .any(|r| matches!(r, Reason::Copies { wanted: 2 }))
+    );
 }
 
 #[test]
@@ -177,7 +227,11 @@ fn what_can_never_fit_is_refused_before_anything_moves() {
     e.sources.insert(data(0), Ok(source(None, 100 * MB)));
     let p = play(&s, e);
     assert_eq!(p.outcome, Outcome::Failed);
-    assert!(p.failure().contains("no tier holds more"), "{}", p.failure());
+    assert!(
+        p.failure().contains("no tier holds more"),
+        "{}",
+        p.failure()
+    );
     assert_eq!(p.moved(TransferKind::ExternalIn), 0);
     assert!(p.runs().is_empty());
 }

@@ -53,7 +53,11 @@ out = "sum"
 "#;
 
 fn diamond(policy: Policy) -> Start {
-    start(workflow(DIAMOND), cluster(2, 2, &[500 * MB, 2000 * MB]), policy)
+    start(
+        workflow(DIAMOND),
+        cluster(2, 2, &[500 * MB, 2000 * MB]),
+        policy,
+    )
 }
 
 fn diamond_world(s: &Start) -> Simulation {
@@ -76,7 +80,9 @@ fn committed(records: &[Record]) -> BTreeSet<InstanceId> {
 
 fn history(records: &[Record]) -> History {
     let mut h = History::new();
-    records.iter().for_each(|r| h.apply(r.now, &r.event, &r.actions));
+    records
+        .iter()
+        .for_each(|r| h.apply(r.now, &r.event, &r.actions));
     h
 }
 
@@ -94,7 +100,14 @@ fn go_on(s: &Start, records: &[Record], lost: impl Fn(usize) -> bool) -> (Outcom
         }
     }
     let mut journal = Memory(records.to_vec());
-    let outcome = drive(&mut engine, &mut sim, &mut journal, Event::Resumed { found }, seq, &mut |_| {});
+    let outcome = drive(
+        &mut engine,
+        &mut sim,
+        &mut journal,
+        Event::Resumed { found },
+        seq,
+        &mut |_| {},
+    );
     (outcome.expect("the loop"), journal.0)
 }
 
@@ -117,7 +130,10 @@ fn a_log_cut_anywhere_goes_on_and_repeats_no_committed_step() {
                 })
                 .filter(|i| committed(before).contains(i))
                 .collect();
-            assert!(again.is_empty(), "{policy:?} cut at {cut}: {again:?} ran again");
+            assert!(
+                again.is_empty(),
+                "{policy:?} cut at {cut}: {again:?} ran again"
+            );
         }
     }
 }
@@ -129,7 +145,11 @@ fn lost_replicas_are_made_again() {
     for cut in 1..whole.records.len() {
         for keep in [0, 2, 3] {
             let (outcome, all) = go_on(&s, &whole.records[..cut], |i| keep == 0 || i % keep == 0);
-            assert_eq!(outcome, Outcome::Done, "cut at {cut}, keeping every {keep}th");
+            assert_eq!(
+                outcome,
+                Outcome::Done,
+                "cut at {cut}, keeping every {keep}th"
+            );
             assert!(all.len() > cut);
         }
     }
@@ -151,7 +171,10 @@ fn a_replayed_state_decides_as_the_original_did() {
 #[test]
 fn two_runs_of_one_start_are_the_same() {
     let s = diamond(Policy::Data);
-    assert_eq!(play_in(&s, diamond_world(&s)).records, play_in(&s, diamond_world(&s)).records);
+    assert_eq!(
+        play_in(&s, diamond_world(&s)).records,
+        play_in(&s, diamond_world(&s)).records
+    );
 }
 
 /// What the next run knows of this one.
@@ -209,12 +232,18 @@ fn an_unchanged_workflow_runs_nothing() {
     let h = history(&first.records);
     let hash = h.version_hash(data(4), 1).expect("it was read");
     let (mut again, _) = with_hashes(s, &first);
-    again.prior_dest = vec![PriorDest { data: data(4), hash }];
+    again.prior_dest = vec![PriorDest {
+        data: data(4),
+        hash,
+    }];
     let (again, sim) = with_hashes(again, &first);
     let second = play_in(&again, sim);
     assert_eq!(second.outcome, Outcome::Done);
     assert!(second.runs().is_empty(), "{}", second.trace());
-    assert_eq!(second.moved(TransferKind::ExternalIn) + second.moved(TransferKind::ExternalOut), 0);
+    assert_eq!(
+        second.moved(TransferKind::ExternalIn) + second.moved(TransferKind::ExternalOut),
+        0
+    );
 }
 
 #[test]
@@ -224,7 +253,11 @@ fn a_missing_dest_is_made_again_from_the_start_it_needs() {
     let (again, sim) = with_hashes(s, &first);
     let second = play_in(&again, sim);
     assert_eq!(second.outcome, Outcome::Done, "{}", second.trace());
-    assert!(second.reasons().any(|r| matches!(r, Reason::OutputLost { .. })));
+    assert!(
+        second
+            .reasons()
+            .any(|r| matches!(r, Reason::OutputLost { .. }))
+    );
     assert_eq!(second.moved(TransferKind::ExternalOut), 10 * MB);
 }
 
@@ -232,7 +265,11 @@ fn a_missing_dest_is_made_again_from_the_start_it_needs() {
 fn random_faults_end_in_success_or_a_stated_failure() {
     let mut done = 0;
     for seed in 0..300 {
-        let mut s = diamond(if seed % 2 == 0 { Policy::Data } else { Policy::StageThrough });
+        let mut s = diamond(if seed % 2 == 0 {
+            Policy::Data
+        } else {
+            Policy::StageThrough
+        });
         for step in &mut s.workflow.steps {
             step.retries = 3;
         }
@@ -245,12 +282,23 @@ fn random_faults_end_in_success_or_a_stated_failure() {
         match p.outcome {
             Outcome::Done => {
                 done += 1;
-                assert_eq!(p.sim.used(fast(0)) + p.sim.used(fast(1)), 0, "seed {seed} leaves data behind");
+                assert_eq!(
+                    p.sim.used(fast(0)) + p.sim.used(fast(1)),
+                    0,
+                    "seed {seed} leaves data behind"
+                );
             }
-            _ => assert!(!p.failure().is_empty() && !p.failure().contains("error in tarn"), "seed {seed}: {}", p.failure()),
+            _ => assert!(
+                !p.failure().is_empty() && !p.failure().contains("error in tarn"),
+                "seed {seed}: {}",
+                p.failure()
+            ),
         }
     }
-    assert!(done > 200, "only {done} of 300 succeeded with three retries");
+    assert!(
+        done > 200,
+        "only {done} of 300 succeeded with three retries"
+    );
 }
 
 #[test]

@@ -14,15 +14,27 @@ fn hoarder(count: usize, tiers: &[u64], external: bool) -> Played {
         text += "external = \"/ext\"\n";
     }
     for i in 0..count {
-        text += &format!("[data.d{i}]\nsize = \"40 MB\"\n[data.r{i}]\ndest = \"/r{i}\"\nsize = \"1 MB\"\n");
+        text += &format!(
+            "[data.d{i}]\nsize = \"40 MB\"\n[data.r{i}]\ndest = \"/r{i}\"\nsize = \"1 MB\"\n"
+        );
     }
     for i in 0..count {
-        let after = if i > 0 { format!("after = [\"make{}\"]\n", i - 1) } else { String::new() };
+        let after = if i > 0 {
+            format!("after = [\"make{}\"]\n", i - 1)
+        } else {
+            String::new()
+        };
         text += &format!("[[step]]\nname = \"make{i}\"\nrun = \"x\"\nout = \"d{i}\"\n{after}");
     }
     for i in 0..count {
-        let after = if i > 0 { format!("use{}", i - 1) } else { format!("make{}", count - 1) };
-        text += &format!("[[step]]\nname = \"use{i}\"\nrun = \"x\"\nin = \"d{i}\"\nout = \"r{i}\"\nafter = [\"{after}\"]\n");
+        let after = if i > 0 {
+            format!("use{}", i - 1)
+        } else {
+            format!("make{}", count - 1)
+        };
+        text += &format!(
+            "[[step]]\nname = \"use{i}\"\nrun = \"x\"\nin = \"d{i}\"\nout = \"r{i}\"\nafter = [\"{after}\"]\n"
+        );
     }
     let s = start(workflow(&text), cluster(1, 1, tiers), Policy::Data);
     let mut e = estimates(0);
@@ -62,7 +74,10 @@ fn without_a_way_out_it_says_what_is_missing() {
     let p = hoarder(4, &[100 * MB], false);
     assert_eq!(p.outcome, Outcome::Failed);
     let text = p.failure();
-    assert!(text.contains("can be freed") && text.contains("external"), "{text}");
+    assert!(
+        text.contains("can be freed") && text.contains("external"),
+        "{text}"
+    );
 }
 
 /// One node, one fast tier of 100 MB, a slow one of 60 MB: fills it and sees wait, evict, demote, drain and
@@ -122,7 +137,11 @@ run = "x"
 in = "d"
 after = ["rest"]
 "#;
-    let s = start(workflow(text), cluster(1, 1, &[100 * MB, 60 * MB]), Policy::Data);
+    let s = start(
+        workflow(text),
+        cluster(1, 1, &[100 * MB, 60 * MB]),
+        Policy::Data,
+    );
     let mut e = estimates(0);
     e.sources.insert(data(0), Ok(source(None, 30 * MB)));
     e.output = Box::new(|_, d| {
@@ -138,8 +157,14 @@ after = ["rest"]
     let promoted = at(|r| matches!(r, Reason::PromoteForUse { .. }));
     assert!(evicted < demoted && demoted < drained && drained < promoted);
     let gone = p.actions().nth(evicted).expect("there");
-    assert!(matches!(&gone.what, Do::Evict { part, .. } if part.data == data(0)), "the source can be read again");
-    assert_eq!(p.moved(TransferKind::ExternalIn), 60 * MB + p.moved(TransferKind::ExternalOut) - MB);
+    assert!(
+        matches!(&gone.what, Do::Evict { part, .. } if part.data == data(0)),
+        "the source can be read again"
+    );
+    assert_eq!(
+        p.moved(TransferKind::ExternalIn),
+        60 * MB + p.moved(TransferKind::ExternalOut) - MB
+    );
     assert!(p.sim.peak(fast(0)) <= 100 * MB);
 }
 
@@ -170,9 +195,18 @@ run = "x"
 out = "other"
 after = ["make"]
 "#;
-    let s = start(workflow(text), cluster(1, 2, &[100 * MB, 1000 * MB]), Policy::Data);
+    let s = start(
+        workflow(text),
+        cluster(1, 2, &[100 * MB, 1000 * MB]),
+        Policy::Data,
+    );
     let mut e = estimates(0);
-    e.output = Box::new(|_, d| vec![tarn_sim::SimEntry::file("out", [80 * MB, MB, 60 * MB][d.at()])]);
+    e.output = Box::new(|_, d| {
+        vec![tarn_sim::SimEntry::file(
+            "out",
+            [80 * MB, MB, 60 * MB][d.at()],
+        )]
+    });
     let p = play(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     assert!(p.reasons().any(|r| matches!(r, Reason::WaitForRoom { .. })));
@@ -186,7 +220,11 @@ fn replicas_never_exceed_a_tier_at_any_time() {
         let p = hoarder(5, &[size * MB, 90 * MB, 100 * MB], true);
         assert_eq!(p.outcome, Outcome::Done, "{size}: {}", p.failure());
         assert!(p.sim.peak(fast(0)) <= size * MB);
-        let there = |r: &tarn_ports::Record| r.actions.iter().any(|a| matches!(&a.what, Do::Transfer(t) if t.to == Place::Source));
+        let there = |r: &tarn_ports::Record| {
+            r.actions
+                .iter()
+                .any(|a| matches!(&a.what, Do::Transfer(t) if t.to == Place::Source))
+        };
         assert!(!p.records.iter().any(there));
     }
 }

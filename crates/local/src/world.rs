@@ -175,8 +175,8 @@ impl Local {
         keep: &BTreeSet<(StoreKey, Place)>,
         resumable: &BTreeSet<StoreKey>,
     ) -> Vec<String> {
-        let prior = self.prior.iter().flat_map(|p| prior_parts(p, 0));
-        let known = prior.map(|(_, (_, key))| key).collect();
+        let prior = self.prior.iter().flat_map(|p| &p.outputs).flat_map(|o| &o.parts);
+        let known = prior.map(|(info, _)| info.key.clone()).collect();
         inventory::clean(&self.shared, keep, resumable, known)
     }
 
@@ -213,8 +213,19 @@ impl Local {
         let Some(found) = self.prior.get(prior as usize) else {
             return;
         };
-        for (part, (class, key)) in prior_parts(found, instance.index) {
-            self.shared.know(part, class, key);
+        // An earlier run may have numbered datasets and versions otherwise: outputs go by their position.
+        let step = self.shared.workflow.step(instance.step);
+        let made: Vec<_> = step.uses.iter().filter_map(|u| Some((u.data, u.makes?))).collect();
+        for (o, (data, version)) in found.outputs.iter().zip(made) {
+            for (info, _) in &o.parts {
+                let part = PartRef {
+                    data,
+                    version,
+                    origin: instance.index,
+                    seq: info.seq,
+                };
+                self.shared.know(part, info.class.clone(), info.key.clone());
+            }
         }
     }
 
@@ -240,22 +251,6 @@ impl Local {
             );
         }
     }
-}
-
-type Named = (PartRef, (tarn_base::part::PartClass, StoreKey));
-
-fn prior_parts(prior: &PriorInstance, index: u32) -> impl Iterator<Item = Named> {
-    prior.outputs.iter().flat_map(move |o| {
-        o.parts.iter().map(move |(info, _)| {
-            let part = PartRef {
-                data: o.data,
-                version: o.version,
-                origin: index,
-                seq: info.seq,
-            };
-            (part, (info.class.clone(), info.key.clone()))
-        })
-    })
 }
 
 fn broken(run: &Run) -> Event {

@@ -38,7 +38,8 @@ impl Root {
             return openat(&self.fd, ".", FOLDER, Mode::empty());
         }
         if !NO_OPENAT2.load(Ordering::Relaxed) {
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            let resolve =
+                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             match openat2(&self.fd, relative, FOLDER, Mode::empty(), resolve) {
                 Err(Errno::NOSYS | Errno::PERM) => NO_OPENAT2.store(true, Ordering::Relaxed),
                 other => return other,
@@ -108,8 +109,20 @@ mod tests {
         let root = Root::open(&top).unwrap();
         for open in [Root::folder, Root::folder_by_components] {
             assert!(open(&root, b"a/b").is_ok());
-            for bad in [&b".."[..], b"../secret", b"a/../../secret", b"out", b"in/b", b"/tmp", b"a/../.."] {
-                assert!(open(&root, bad).is_err(), "{}", String::from_utf8_lossy(bad));
+            for bad in [
+                &b".."[..],
+                b"../secret",
+                b"a/../../secret",
+                b"out",
+                b"in/b",
+                b"/tmp",
+                b"a/../..",
+            ] {
+                assert!(
+                    open(&root, bad).is_err(),
+                    "{}",
+                    String::from_utf8_lossy(bad)
+                );
             }
         }
     }

@@ -75,14 +75,29 @@ mod tests {
 
     /// The definition, written plainly, with the other implementation of the same hash.
     fn naive(bytes: &[u8]) -> Hash {
-        let hashes: Vec<u8> = bytes.chunks(CHUNK).flat_map(|c| Hash::of(c).0.to_le_bytes()).collect();
+        let hashes: Vec<u8> = bytes
+            .chunks(CHUNK)
+            .flat_map(|c| Hash::of(c).0.to_le_bytes())
+            .collect();
         Hash::of(&hashes)
     }
 
     #[test]
     fn matches_the_definition() {
         let bytes: Vec<u8> = (0..CHUNK * 3 + 17).map(|i| (i * 31 >> 3) as u8).collect();
-        for len in [0, 1, 16, 240, 241, 4096, CHUNK - 1, CHUNK, CHUNK + 1, CHUNK * 2, bytes.len()] {
+        for len in [
+            0,
+            1,
+            16,
+            240,
+            241,
+            4096,
+            CHUNK - 1,
+            CHUNK,
+            CHUNK + 1,
+            CHUNK * 2,
+            bytes.len(),
+        ] {
             let data = &bytes[..len];
             let hashes: Vec<_> = (0..chunks(len as u64))
                 .map(|at| {

@@ -23,11 +23,20 @@ use tarn_base::part::Verify;
 use tarn_ports::{Control, CopyJob, CopyReport, MoverError};
 
 /// Carries out a job.
-pub(crate) fn copy(job: &CopyJob, control: &Control, threads: usize, limiter: Option<Arc<Limiter>>) -> Result<CopyReport> {
+pub(crate) fn copy(
+    job: &CopyJob,
+    control: &Control,
+    threads: usize,
+    limiter: Option<Arc<Limiter>>,
+) -> Result<CopyReport> {
     if !job.replace && job.dest.symlink_metadata().is_ok() {
         return Err(exists(&job.dest));
     }
-    let trees = job.sources.iter().map(Tree::of).collect::<Result<Vec<_>>>()?;
+    let trees = job
+        .sources
+        .iter()
+        .map(Tree::of)
+        .collect::<Result<Vec<_>>>()?;
     check_conflicts(job, &trees)?;
     let mut retried = false;
     loop {
@@ -55,11 +64,21 @@ pub(crate) fn copy(job: &CopyJob, control: &Control, threads: usize, limiter: Op
 /// Finds conflicts before anything is copied, where all manifests are known.
 fn check_conflicts(job: &CopyJob, trees: &[Tree<'_>]) -> Result<()> {
     let whole = |s: &&tarn_ports::CopySource| s.only.is_none();
-    let known: Vec<&Manifest> = job.sources.iter().filter(whole).filter_map(|s| s.manifest.as_ref()).collect();
-    if known.len() < 2 || known.len() < job.sources.len() || known.iter().any(|m| m.hash().is_none()) {
+    let known: Vec<&Manifest> = job
+        .sources
+        .iter()
+        .filter(whole)
+        .filter_map(|s| s.manifest.as_ref())
+        .collect();
+    if known.len() < 2
+        || known.len() < job.sources.len()
+        || known.iter().any(|m| m.hash().is_none())
+    {
         return Ok(());
     }
-    merge(&known).map(drop).map_err(|c| conflict(&c, name_of(trees)))
+    merge(&known)
+        .map(drop)
+        .map_err(|c| conflict(&c, name_of(trees)))
 }
 
 fn attempt(
@@ -113,14 +132,22 @@ fn unite<'m>(trees: &[Tree<'_>], found: &'m Gathered) -> Result<Cow<'m, Manifest
         return Ok(Cow::Borrowed(one));
     }
     let all: Vec<&Manifest> = found.manifests.iter().collect();
-    merge(&all).map(Cow::Owned).map_err(|c| conflict(&c, name_of(trees)))
+    merge(&all)
+        .map(Cow::Owned)
+        .map_err(|c| conflict(&c, name_of(trees)))
 }
 
 /// Every entry that was not made because something was there must have been made by another source.
 fn check_taken(trees: &[Tree<'_>], found: &Gathered, target: &Target) -> Result<()> {
     for (tree, path) in &found.taken {
-        let others = found.manifests.iter().enumerate().filter(|(at, _)| *at != *tree as usize);
-        let made = others.filter_map(|(_, m)| m.find(path)).any(|e| !e.is_folder());
+        let others = found
+            .manifests
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at != *tree as usize);
+        let made = others
+            .filter_map(|(_, m)| m.find(path))
+            .any(|e| !e.is_folder());
         if !made {
             return Err(MoverError::new(
                 FailureKind::Io,
@@ -142,7 +169,8 @@ fn complete(target: &Target, found: &Gathered, merged: &Manifest, resumed: bool)
         link_files(target, links)?;
     }
     if resumed {
-        let kept = |path: &[u8], folder: bool| merged.find(path).is_some_and(|e| e.is_folder() == folder);
+        let kept =
+            |path: &[u8], folder: bool| merged.find(path).is_some_and(|e| e.is_folder() == folder);
         sweep(&target.root, kept)?;
     }
     for manifest in found.manifests.iter().skip(1) {
@@ -151,11 +179,13 @@ fn complete(target: &Target, found: &Gathered, merged: &Manifest, resumed: bool)
             if let Some(first) = merged.find(&entry.path).filter(|m| m.mtime != entry.mtime) {
                 let error = |e| target.failed("set the time of", &entry.path, e);
                 let (folder, name) = target.root.holder(&entry.path).map_err(error)?;
-                utimensat(folder, name, &times(first.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(error)?;
+                utimensat(folder, name, &times(first.mtime), AtFlags::SYMLINK_NOFOLLOW)
+                    .map_err(error)?;
             }
         }
     }
-    let kept = seal(&target.root, merged).map_err(|(path, e)| target.failed("set the attributes of", &path, e))?;
+    let kept = seal(&target.root, merged)
+        .map_err(|(path, e)| target.failed("set the attributes of", &path, e))?;
     if !kept {
         target.lost_xattrs.store(true, Ordering::Relaxed);
     }
@@ -163,14 +193,25 @@ fn complete(target: &Target, found: &Gathered, merged: &Manifest, resumed: bool)
 }
 
 /// Reads the destination again, from the device where it has reached one, and compares.
-fn read_back(job: &CopyJob, target: &Target, merged: &Manifest, control: &Control, threads: usize) -> Result<()> {
+fn read_back(
+    job: &CopyJob,
+    target: &Target,
+    merged: &Manifest,
+    control: &Control,
+    threads: usize,
+) -> Result<()> {
     let trees = [Tree::open(&job.staging)?];
     let (output, _) = Job::new(&trees, Goal::Digest { read_back: true }, control, threads).run()?;
     let found = gather(&trees, output)?;
     let mut expected = Cow::Borrowed(merged);
     if target.lost_xattrs.load(Ordering::Relaxed) {
         // What could not be kept is reported, and is no damage.
-        for (entry, is) in expected.to_mut().entries.iter_mut().zip(&found.manifests[0].entries) {
+        for (entry, is) in expected
+            .to_mut()
+            .entries
+            .iter_mut()
+            .zip(&found.manifests[0].entries)
+        {
             entry.xattrs = is.xattrs.clone();
         }
     }

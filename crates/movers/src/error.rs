@@ -38,8 +38,14 @@ pub(crate) fn show_in(root: &Path, relative: &[u8]) -> String {
 /// An error of a system call on `path`; `doing` is a verb such as `read`.
 pub(crate) fn failed(side: Side, doing: &str, path: &str, errno: Errno) -> MoverError {
     let (kind, remedy) = match (errno, side) {
-        (Errno::NOSPC | Errno::DQUOT, _) => (FailureKind::NoSpace, "free space there or choose another tier"),
-        (Errno::FBIG, _) => (FailureKind::NoSpace, "raise the file size limit (`ulimit -f`) or choose another place"),
+        (Errno::NOSPC | Errno::DQUOT, _) => (
+            FailureKind::NoSpace,
+            "free space there or choose another tier",
+        ),
+        (Errno::FBIG, _) => (
+            FailureKind::NoSpace,
+            "raise the file size limit (`ulimit -f`) or choose another place",
+        ),
         (Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR, Side::Source) => (
             FailureKind::SourceChanged,
             "it vanished or was replaced while it was read; run again when nobody changes it",
@@ -48,10 +54,19 @@ pub(crate) fn failed(side: Side, doing: &str, path: &str, errno: Errno) -> Mover
             FailureKind::Escape,
             "a symbolic link stands where a folder or file was; tarn does not follow links inside a tree",
         ),
-        (Errno::ACCESS | Errno::PERM, _) => (FailureKind::Io, "check its permissions and those of the folders above"),
+        (Errno::ACCESS | Errno::PERM, _) => (
+            FailureKind::Io,
+            "check its permissions and those of the folders above",
+        ),
         (Errno::ROFS, _) => (FailureKind::Io, "the file system is mounted read-only"),
-        (Errno::MFILE | Errno::NFILE, _) => (FailureKind::Io, "raise the limit of open files (`ulimit -n`)"),
-        (Errno::IO, _) => (FailureKind::Io, "the device reports an error; see the kernel log"),
+        (Errno::MFILE | Errno::NFILE, _) => (
+            FailureKind::Io,
+            "raise the limit of open files (`ulimit -n`)",
+        ),
+        (Errno::IO, _) => (
+            FailureKind::Io,
+            "the device reports an error; see the kernel log",
+        ),
         (Errno::NAMETOOLONG, _) => (FailureKind::Io, "shorten the name or the folders above it"),
         _ => (FailureKind::Io, "see the cause given"),
     };
@@ -61,7 +76,10 @@ pub(crate) fn failed(side: Side, doing: &str, path: &str, errno: Errno) -> Mover
 
 /// Cancellation, as a failure.
 pub(crate) fn cancelled() -> MoverError {
-    MoverError::new(FailureKind::Cancelled, "the transfer was cancelled; nothing of it is visible")
+    MoverError::new(
+        FailureKind::Cancelled,
+        "the transfer was cancelled; nothing of it is visible",
+    )
 }
 
 /// A source that is not what it was.
@@ -76,6 +94,8 @@ pub(crate) fn changed(path: &str, how: &str) -> MoverError {
 pub(crate) fn corrupt(path: &str, how: &str) -> MoverError {
     MoverError::new(
         FailureKind::Corrupt,
-        format!("`{path}` {how}; the bytes stored there cannot be trusted: use another replica or make the data again"),
+        format!(
+            "`{path}` {how}; the bytes stored there cannot be trusted: use another replica or make the data again"
+        ),
     )
 }

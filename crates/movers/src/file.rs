@@ -61,7 +61,9 @@ impl Worker<'_> {
             return Ok(());
         };
         if let Some(target) = self.job.target() {
-            target.wanted.fetch_add(source.status.size, Ordering::Relaxed);
+            target
+                .wanted
+                .fetch_add(source.status.size, Ordering::Relaxed);
             if let Some(hash) = self.all_there(target, folder, &source)? {
                 self.job.advance(source.status.size);
                 self.output.resumed += source.status.size;
@@ -86,7 +88,10 @@ impl Worker<'_> {
     fn list_file(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<()> {
         let status = self.status(folder, name, &path)?;
         if status.kind != FileType::RegularFile {
-            return Err(changed(&self.job.trees[folder.tree as usize].show(&path), "was replaced by something else"));
+            return Err(changed(
+                &self.job.trees[folder.tree as usize].show(&path),
+                "was replaced by something else",
+            ));
         }
         if !self.claim(folder.tree, &status, &path) {
             return Ok(());
@@ -112,14 +117,18 @@ impl Worker<'_> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = openat(&folder.source, name, flags, Mode::empty())
             .map_err(|e| self.unreadable(folder.tree, "open", &path, e))?;
-        let status = Status::of(&fd).map_err(|e| self.unreadable(folder.tree, "examine", &path, e))?;
+        let status =
+            Status::of(&fd).map_err(|e| self.unreadable(folder.tree, "examine", &path, e))?;
         if status.kind != FileType::RegularFile {
             return Err(special(&tree.show(&path), status.kind));
         }
         if status.size > MAX_FILE {
             return Err(MoverError::new(
                 FailureKind::Io,
-                format!("`{}` is larger than {MAX_FILE} bytes; divide it", tree.show(&path)),
+                format!(
+                    "`{}` is larger than {MAX_FILE} bytes; divide it",
+                    tree.show(&path)
+                ),
             ));
         }
         if !self.claim(folder.tree, &status, &path) {
@@ -128,7 +137,8 @@ impl Worker<'_> {
         if matches!(self.job.goal, Goal::Digest { read_back: true }) {
             let _ = fadvise(&fd, 0, None, Advice::DontNeed);
         }
-        let xattrs = xattrs(&fd).map_err(|e| self.unreadable(folder.tree, "read the attributes of", &path, e))?;
+        let xattrs = xattrs(&fd)
+            .map_err(|e| self.unreadable(folder.tree, "read the attributes of", &path, e))?;
         let known = match tree.expected.and_then(|m| m.find(&path)) {
             Some(Entry {
                 kind: EntryKind::File { size, hash, .. },
@@ -161,8 +171,13 @@ impl Worker<'_> {
             return Ok(None);
         }
         let (_, name) = split(&source.path);
-        let fd = openat(dest, name, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| target.failed("open", &source.path, e))?;
+        let fd = openat(
+            dest,
+            name,
+            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(|e| target.failed("open", &source.path, e))?;
         target.finish(&fd, &source.path, &source.status, &source.xattrs, true)?;
         let hashes: Vec<_> = copied.chunks.values().copied().collect();
         Ok(Some(content::file(&hashes)))
@@ -179,7 +194,8 @@ impl Worker<'_> {
             return Ok(Sink::File(fd, true));
         }
         // A large file may have to be opened again by a later attempt: its owner must be able to write it.
-        let at_once = source.status.size <= PIECE as u64 && target.mode_at_once(mode, &source.xattrs);
+        let at_once =
+            source.status.size <= PIECE as u64 && target.mode_at_once(mode, &source.xattrs);
         let first = if at_once { mode } else { 0o600 };
         match target.create(dest.as_fd(), name, &source.path, first)? {
             Created::New(fd) => Ok(Sink::File(fd, !at_once)),
@@ -191,18 +207,33 @@ impl Worker<'_> {
     }
 
     /// What an earlier attempt left of this file: opened if it is a part of the same, removed if not.
-    fn half_done(&self, target: &Target, source: &Source, dest: &OwnedFd, name: &[u8]) -> Result<Option<OwnedFd>> {
-        if !target.earlier.contains_key(&(source.tree, source.path.clone())) {
+    fn half_done(
+        &self,
+        target: &Target,
+        source: &Source,
+        dest: &OwnedFd,
+        name: &[u8],
+    ) -> Result<Option<OwnedFd>> {
+        if !target
+            .earlier
+            .contains_key(&(source.tree, source.path.clone()))
+        {
             return Ok(None);
         }
         if target.copied(source).is_some() {
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = openat(dest, name, flags, Mode::empty());
-            return fd.map(Some).map_err(|e| target.failed("open", &source.path, e));
+            return fd
+                .map(Some)
+                .map_err(|e| target.failed("open", &source.path, e));
         }
         match rustix::fs::unlinkat(dest, name, rustix::fs::AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(target.failed("remove what an earlier attempt left of", &source.path, errno)),
+            Err(errno) => Err(target.failed(
+                "remove what an earlier attempt left of",
+                &source.path,
+                errno,
+            )),
         }
     }
 
@@ -218,14 +249,24 @@ impl Worker<'_> {
         let chunk = (len > 0).then(|| content::chunk(&self.buffer[..len]));
         let hash = skip_hash.unwrap_or_else(|| content::file(chunk.as_slice()));
         self.check_unchanged(source, hash)?;
-        if let (Some(target), Sink::File(fd, set_mode)) = (self.job.target(), self.sink(folder, source)?) {
+        if let (Some(target), Sink::File(fd, set_mode)) =
+            (self.job.target(), self.sink(folder, source)?)
+        {
             if let Some(limiter) = &target.limiter {
                 limiter.bytes(len as u64, self.job.control)?;
             }
-            write_full(&fd, &self.buffer[..len], 0).map_err(|e| target.failed("write", &source.path, e))?;
+            write_full(&fd, &self.buffer[..len], 0)
+                .map_err(|e| target.failed("write", &source.path, e))?;
             target.finish(&fd, &source.path, &source.status, &source.xattrs, set_mode)?;
             let identity = Identity::from(&source.status);
-            record(&mut self.records, source.tree, &source.path, identity, 0, chunk.as_slice());
+            record(
+                &mut self.records,
+                source.tree,
+                &source.path,
+                identity,
+                0,
+                chunk.as_slice(),
+            );
         }
         self.output.bytes += len as u64;
         self.job.advance(len as u64);
@@ -240,7 +281,8 @@ impl Worker<'_> {
     /// Whether the source is still what it was when it was opened. A changed ctime alone may be a new hard link
     /// (views are made of them): then the content decides.
     pub(crate) fn check_unchanged(&mut self, source: &Source, hash: Hash) -> Result<()> {
-        let after = Status::of(&source.fd).map_err(|e| self.unreadable(source.tree, "examine", &source.path, e))?;
+        let after = Status::of(&source.fd)
+            .map_err(|e| self.unreadable(source.tree, "examine", &source.path, e))?;
         let before = &source.status;
         let show = || self.job.trees[source.tree as usize].show(&source.path);
         if after.links == 0 {
@@ -274,7 +316,12 @@ impl Worker<'_> {
     }
 
     /// Records a file that has been read.
-    pub(crate) fn done(&mut self, source: &Source, hash: Hash, extents: Box<[(u64, u64)]>) -> Result<()> {
+    pub(crate) fn done(
+        &mut self,
+        source: &Source,
+        hash: Hash,
+        extents: Box<[(u64, u64)]>,
+    ) -> Result<()> {
         let entry = Entry {
             path: source.path.clone(),
             kind: EntryKind::File {
@@ -292,7 +339,11 @@ impl Worker<'_> {
 }
 
 /// Reads until the buffer is full or the file ends.
-pub(crate) fn read_full(fd: impl AsFd, buffer: &mut [u8], offset: u64) -> std::result::Result<usize, Errno> {
+pub(crate) fn read_full(
+    fd: impl AsFd,
+    buffer: &mut [u8],
+    offset: u64,
+) -> std::result::Result<usize, Errno> {
     let mut got = 0;
     while got < buffer.len() {
         match pread(&fd, &mut buffer[got..], offset + got as u64) {
@@ -306,7 +357,11 @@ pub(crate) fn read_full(fd: impl AsFd, buffer: &mut [u8], offset: u64) -> std::r
 }
 
 /// Writes all bytes.
-pub(crate) fn write_full(fd: impl AsFd, bytes: &[u8], offset: u64) -> std::result::Result<(), Errno> {
+pub(crate) fn write_full(
+    fd: impl AsFd,
+    bytes: &[u8],
+    offset: u64,
+) -> std::result::Result<(), Errno> {
     let mut put = 0;
     while put < bytes.len() {
         match pwrite(&fd, &bytes[put..], offset + put as u64) {

@@ -36,7 +36,9 @@ pub(crate) fn gather(trees: &[Tree<'_>], output: Output) -> Result<Gathered> {
         links[tree as usize].push((path, first));
     }
     for (manifest, links) in manifests.iter_mut().zip(&links) {
-        manifest.entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        manifest
+            .entries
+            .sort_unstable_by(|a, b| a.path.cmp(&b.path));
         add_links(manifest, links)?;
         manifest.entries.shrink_to_fit();
     }
@@ -56,11 +58,18 @@ pub(crate) fn gather(trees: &[Tree<'_>], output: Output) -> Result<Gathered> {
 fn check_folders(trees: &[Tree<'_>], output: &Output) -> Result<()> {
     for (at, path, mtime) in &output.folders {
         let tree = &trees[*at as usize];
-        let Origin::Folder(root) = &tree.origin else { continue };
+        let Origin::Folder(root) = &tree.origin else {
+            continue;
+        };
         let now = root.folder(tree.relative(path)).and_then(Status::of);
         match now {
             Ok(status) if status.mtime == *mtime => {}
-            Ok(_) => return Err(changed(&tree.show(path), "changed while it was read: entries came or went")),
+            Ok(_) => {
+                return Err(changed(
+                    &tree.show(path),
+                    "changed while it was read: entries came or went",
+                ));
+            }
             Err(_) => return Err(changed(&tree.show(path), "vanished while it was read")),
         }
     }
@@ -90,7 +99,9 @@ fn add_links(manifest: &mut Manifest, links: &[Link]) -> Result<()> {
         });
     }
     manifest.entries.append(&mut added);
-    manifest.entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    manifest
+        .entries
+        .sort_unstable_by(|a, b| a.path.cmp(&b.path));
     manifest.renumber_links();
     Ok(())
 }
@@ -118,23 +129,46 @@ pub(crate) enum Against {
 }
 
 /// Compares what was found with what a tree must be. Times are compared only where no hash says more.
-pub(crate) fn compare(tree: &Tree<'_>, found: &Manifest, expected: &Manifest, against: Against) -> Result<()> {
+pub(crate) fn compare(
+    tree: &Tree<'_>,
+    found: &Manifest,
+    expected: &Manifest,
+    against: Against,
+) -> Result<()> {
     let mut found_at = found.entries.iter().peekable();
     for want in expected.entries.iter().filter(|e| tree.wants(&e.path)) {
         match found_at.peek() {
             Some(is) if is.path == want.path => {
-                differs(is, want).map_or(Ok(()), |(how, kind)| Err(mismatch(tree, &want.path, how, kind, against)))?;
+                differs(is, want).map_or(Ok(()), |(how, kind)| {
+                    Err(mismatch(tree, &want.path, how, kind, against))
+                })?;
                 found_at.next();
             }
             Some(is) if is.path < want.path => return Err(extra(tree, is, against)),
-            _ => return Err(mismatch(tree, &want.path, "is missing", Blame::Changed, against)),
+            _ => {
+                return Err(mismatch(
+                    tree,
+                    &want.path,
+                    "is missing",
+                    Blame::Changed,
+                    against,
+                ));
+            }
         }
     }
-    found_at.next().map_or(Ok(()), |is| Err(extra(tree, is, against)))
+    found_at
+        .next()
+        .map_or(Ok(()), |is| Err(extra(tree, is, against)))
 }
 
 fn extra(tree: &Tree<'_>, is: &Entry, against: Against) -> MoverError {
-    mismatch(tree, &is.path, "is not in the manifest", Blame::Changed, against)
+    mismatch(
+        tree,
+        &is.path,
+        "is not in the manifest",
+        Blame::Changed,
+        against,
+    )
 }
 
 /// What a difference says about its cause.
@@ -150,7 +184,9 @@ fn differs(is: &Entry, want: &Entry) -> Option<(&'static str, Blame)> {
     match (&is.kind, &want.kind) {
         (EntryKind::Directory, EntryKind::Directory) => {}
         (EntryKind::Symlink(a), EntryKind::Symlink(b)) if a == b => return None,
-        (EntryKind::Symlink(_), EntryKind::Symlink(_)) => return Some(("has another target", Blame::Changed)),
+        (EntryKind::Symlink(_), EntryKind::Symlink(_)) => {
+            return Some(("has another target", Blame::Changed));
+        }
         (
             EntryKind::File { size, hash, .. },
             EntryKind::File {
@@ -167,8 +203,12 @@ fn differs(is: &Entry, want: &Entry) -> Option<(&'static str, Blame)> {
                 (Some(_), Some(_)) if is.mtime == want.mtime => {
                     return Some(("does not match its hash", Blame::Stored));
                 }
-                (Some(_), Some(_)) => return Some(("has other content than its manifest says", Blame::Changed)),
-                _ if is.mtime != want.mtime => return Some(("was changed since it was listed", Blame::Changed)),
+                (Some(_), Some(_)) => {
+                    return Some(("has other content than its manifest says", Blame::Changed));
+                }
+                _ if is.mtime != want.mtime => {
+                    return Some(("was changed since it was listed", Blame::Changed));
+                }
                 _ => {}
             }
         }
@@ -177,7 +217,10 @@ fn differs(is: &Entry, want: &Entry) -> Option<(&'static str, Blame)> {
     if is.mode != want.mode {
         return Some(("has another mode than its manifest says", Blame::Changed));
     }
-    (is.xattrs != want.xattrs).then_some(("has other extended attributes than its manifest says", Blame::Changed))
+    (is.xattrs != want.xattrs).then_some((
+        "has other extended attributes than its manifest says",
+        Blame::Changed,
+    ))
 }
 
 fn mismatch(tree: &Tree<'_>, path: &[u8], how: &str, blame: Blame, against: Against) -> MoverError {
@@ -189,5 +232,9 @@ fn mismatch(tree: &Tree<'_>, path: &[u8], how: &str, blame: Blame, against: Agai
 
 /// The names of a job's sources, for messages.
 pub(crate) fn name_of<'a>(trees: &'a [Tree<'_>]) -> impl Fn(usize) -> String + 'a {
-    |at| trees.get(at).map_or_else(|| at.to_string(), |t| show_path(&t.path))
+    |at| {
+        trees
+            .get(at)
+            .map_or_else(|| at.to_string(), |t| show_path(&t.path))
+    }
 }

@@ -69,7 +69,12 @@ impl Output {
 }
 
 impl<'a> Job<'a> {
-    pub(crate) fn new(trees: &'a [Tree<'a>], goal: Goal, control: &'a Control, threads: usize) -> Self {
+    pub(crate) fn new(
+        trees: &'a [Tree<'a>],
+        goal: Goal,
+        control: &'a Control,
+        threads: usize,
+    ) -> Self {
         Self {
             trees,
             goal,
@@ -99,12 +104,16 @@ impl<'a> Job<'a> {
         std::thread::scope(|scope| {
             for _ in 1..self.threads {
                 // Where no more threads can be had, fewer do it.
-                let _ = std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, work);
+                let _ = std::thread::Builder::new()
+                    .stack_size(256 << 10)
+                    .spawn_scoped(scope, work);
             }
             work();
         });
         self.queue.outcome()?;
-        let all = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let all = all
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         Ok((all, self.goal))
     }
 

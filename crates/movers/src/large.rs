@@ -54,7 +54,13 @@ impl Worker<'_> {
             let path = &large.source.path;
             ftruncate(fd, large.source.status.size).map_err(|e| target.failed("size", path, e))?;
             if let Some(hash) = large.source.known.filter(|_| self.reflink(target, large)) {
-                target.finish(fd, path, &large.source.status, &large.source.xattrs, *set_mode)?;
+                target.finish(
+                    fd,
+                    path,
+                    &large.source.status,
+                    &large.source.xattrs,
+                    *set_mode,
+                )?;
                 self.job.advance(large.source.status.size);
                 self.check_unchanged(&large.source, hash)?;
                 return self.done(&large.source, hash, large.extents.clone());
@@ -71,8 +77,13 @@ impl Worker<'_> {
     /// known and which has not changed since: nothing is read. Not under a limit, which plays a slow store.
     fn reflink(&self, target: &Target, large: &Large) -> bool {
         let no_reflink = &self.job.trees[large.source.tree as usize].no_reflink;
-        let Sink::File(fd, _) = &large.sink else { return false };
-        if target.verify > Verify::Copy || target.limiter.is_some() || no_reflink.load(Ordering::Relaxed) {
+        let Sink::File(fd, _) = &large.sink else {
+            return false;
+        };
+        if target.verify > Verify::Copy
+            || target.limiter.is_some()
+            || no_reflink.load(Ordering::Relaxed)
+        {
             return false;
         }
         let cloned = ioctl_ficlone(fd, &large.source.fd).is_ok();
@@ -99,7 +110,14 @@ impl Worker<'_> {
             if let (Some(target), Sink::File(fd, _)) = (self.job.target(), &large.sink) {
                 if !self.copies_unread(large) {
                     let identity = Identity::from(&large.source.status);
-                    record(&mut self.records, large.source.tree, &large.source.path, identity, first, &hashes);
+                    record(
+                        &mut self.records,
+                        large.source.tree,
+                        &large.source.path,
+                        identity,
+                        first,
+                        &hashes,
+                    );
                 }
                 if target.sync {
                     let start = first * CHUNK as u64;
@@ -203,7 +221,8 @@ impl Worker<'_> {
         let (Some(target), Sink::File(fd, _)) = (self.job.target(), &large.sink) else {
             return Ok(());
         };
-        write_full(fd, &self.buffer[..n], offset).map_err(|e| target.failed("write", &large.source.path, e))
+        write_full(fd, &self.buffer[..n], offset)
+            .map_err(|e| target.failed("write", &large.source.path, e))
     }
 
     /// Copies a chunk without hashing it, inside the kernel where it can.
@@ -217,17 +236,22 @@ impl Worker<'_> {
                 let left = (end - from) as usize;
                 match copy_file_range(&large.source.fd, Some(&mut from), fd, Some(&mut to), left) {
                     Ok(0) => {
-                        let path = self.job.trees[large.source.tree as usize].show(&large.source.path);
+                        let path =
+                            self.job.trees[large.source.tree as usize].show(&large.source.path);
                         return Err(changed(&path, "became shorter while it was read"));
                     }
                     Ok(_) | Err(Errno::INTR) => {}
-                    Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                    Err(
+                        Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM,
+                    ) => {
                         let n = (end - from).min(PIECE as u64) as usize;
                         self.read_piece(large, from, n)?;
                         self.write_piece(large, from, n)?;
                         (from, to) = (from + n as u64, to + n as u64);
                     }
-                    Err(errno) => return Err(target.failed("copy into", &large.source.path, errno)),
+                    Err(errno) => {
+                        return Err(target.failed("copy into", &large.source.path, errno));
+                    }
                 }
             }
         }

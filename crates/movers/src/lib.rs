@@ -74,7 +74,12 @@ impl Trees {
         self
     }
 
-    fn read(&self, root: &Path, goal: Goal, control: &Control) -> Result<(Tree<'static>, Manifest)> {
+    fn read(
+        &self,
+        root: &Path,
+        goal: Goal,
+        control: &Control,
+    ) -> Result<(Tree<'static>, Manifest)> {
         let trees = [Tree::open(root)?];
         let (output, _) = Job::new(&trees, goal, control, self.threads).run()?;
         let found = gather(&trees, output)?.manifests.pop().unwrap_or_default();
@@ -111,7 +116,12 @@ impl Mover for Trees {
         view::link_view(roots, dest)
     }
 
-    fn clone_view(&self, roots: &[(PathBuf, Manifest)], dest: &Path, control: &Control) -> Result<u64> {
+    fn clone_view(
+        &self,
+        roots: &[(PathBuf, Manifest)],
+        dest: &Path,
+        control: &Control,
+    ) -> Result<u64> {
         let job = view::clone_job(roots, dest);
         copy::copy(&job, control, self.threads, None).map(|report| report.bytes)
     }

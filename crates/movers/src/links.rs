@@ -48,7 +48,10 @@ pub(crate) fn check(path: &[u8], target: &[u8]) -> Result<bool> {
 /// the text says.
 pub(crate) fn check_in(tree: &Manifest, path: &[u8], target: &[u8]) -> Result<()> {
     let (above, _) = split(path);
-    let mut at: Vec<&[u8]> = above.split(|&b| b == b'/').filter(|c| !c.is_empty()).collect();
+    let mut at: Vec<&[u8]> = above
+        .split(|&b| b == b'/')
+        .filter(|c| !c.is_empty())
+        .collect();
     for component in target.split(|&b| b == b'/') {
         match component {
             b"" | b"." => {}
@@ -56,7 +59,11 @@ pub(crate) fn check_in(tree: &Manifest, path: &[u8], target: &[u8]) -> Result<()
                 let here = at.join(&b'/');
                 let real = at.is_empty() || tree.find(&here).is_some_and(|e| e.is_folder());
                 if !real || at.pop().is_none() {
-                    return Err(refused(path, target, "goes up from something that is not a folder of the dataset"));
+                    return Err(refused(
+                        path,
+                        target,
+                        "goes up from something that is not a folder of the dataset",
+                    ));
                 }
             }
             name => at.push(name),
@@ -72,10 +79,25 @@ mod tests {
 
     #[test]
     fn targets() {
-        for (path, target) in [("l", "a"), ("d/l", "../a"), ("d/e/l", "../../a/b"), ("l", "."), ("d/l", "./..")] {
-            assert!(!check(path.as_bytes(), target.as_bytes()).unwrap(), "{path} {target}");
+        for (path, target) in [
+            ("l", "a"),
+            ("d/l", "../a"),
+            ("d/e/l", "../../a/b"),
+            ("l", "."),
+            ("d/l", "./.."),
+        ] {
+            assert!(
+                !check(path.as_bytes(), target.as_bytes()).unwrap(),
+                "{path} {target}"
+            );
         }
-        for (path, target) in [("l", ".."), ("l", "/etc"), ("d/l", "../../x"), ("l", "a/../.."), ("l", "")] {
+        for (path, target) in [
+            ("l", ".."),
+            ("l", "/etc"),
+            ("d/l", "../../x"),
+            ("l", "a/../.."),
+            ("l", ""),
+        ] {
             let err = check(path.as_bytes(), target.as_bytes()).unwrap_err();
             assert_eq!(err.0.kind, FailureKind::Escape);
         }

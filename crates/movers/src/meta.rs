@@ -2,8 +2,8 @@
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{
-    FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, XattrFlags, fchmod, fgetxattr, flistxattr, flistxattr_query,
-    fsetxattr, fstat, futimens, llistxattr, openat,
+    FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, XattrFlags, fchmod, fgetxattr,
+    flistxattr, flistxattr_query, fsetxattr, fstat, futimens, llistxattr, openat,
 };
 use rustix::io::Errno;
 use tarn_base::manifest::{EntryKind, Xattr};
@@ -52,7 +52,8 @@ impl From<Stat> for Status {
     // The fields' types differ between architectures.
     #[allow(clippy::unnecessary_cast)]
     fn from(s: Stat) -> Self {
-        let nanos = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
+        let nanos =
+            |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
         Self {
             kind: FileType::from_raw_mode(s.st_mode as _),
             device: s.st_dev as u64,
@@ -156,7 +157,9 @@ pub(crate) fn xattrs_of(folder: impl AsFd, name: &[u8]) -> Result<Box<[Xattr]>, 
     path.extend_from_slice(name);
     match llistxattr(&*path, &mut [0u8; 512][..]) {
         Ok(0) | Err(Errno::NOTSUP | Errno::NOSYS) => Ok(Box::default()),
-        Ok(_) | Err(Errno::RANGE | Errno::NOENT) => xattrs(openat(folder, name, flags, Mode::empty())?),
+        Ok(_) | Err(Errno::RANGE | Errno::NOENT) => {
+            xattrs(openat(folder, name, flags, Mode::empty())?)
+        }
         Err(errno) => Err(errno),
     }
 }

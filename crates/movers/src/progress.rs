@@ -75,7 +75,8 @@ impl Progress {
     /// Opens the list, making it when it is missing.
     pub(crate) fn open(staging: &Path) -> Result<Self> {
         let path = path_of(staging);
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags =
+            OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = openat(CWD, &path, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| failed(Side::Dest, "create", &show_path(&path), e))?;
         Ok(Self {
@@ -94,11 +95,25 @@ impl Progress {
 }
 
 /// Adds a record to `out`.
-pub(crate) fn record(out: &mut Vec<u8>, tree: u32, path: &[u8], of: Identity, first: u64, hashes: &[ChunkHash]) {
+pub(crate) fn record(
+    out: &mut Vec<u8>,
+    tree: u32,
+    path: &[u8],
+    of: Identity,
+    first: u64,
+    hashes: &[ChunkHash],
+) {
     let start = out.len();
     out.extend_from_slice(&[0; HEAD]);
     out.extend_from_slice(&tree.to_le_bytes());
-    for n in [of.size, of.mtime as u64, of.ctime as u64, of.inode, first, hashes.len() as u64] {
+    for n in [
+        of.size,
+        of.mtime as u64,
+        of.ctime as u64,
+        of.inode,
+        first,
+        hashes.len() as u64,
+    ] {
         out.extend_from_slice(&n.to_le_bytes());
     }
     for hash in hashes {
@@ -167,7 +182,9 @@ fn add(earlier: &mut Earlier, body: &[u8]) -> Option<()> {
         *copied = fresh();
     }
     for (at, hash) in (first..).zip(hashes.chunks_exact(16)) {
-        copied.chunks.insert(at, u128::from_le_bytes(hash.try_into().ok()?));
+        copied
+            .chunks
+            .insert(at, u128::from_le_bytes(hash.try_into().ok()?));
     }
     Some(())
 }
@@ -194,14 +211,20 @@ mod tests {
             std::fs::write(path_of(&staging), &bytes[..cut]).unwrap();
             let expect = if cut >= whole { vec![11, 12] } else { vec![] };
             let read = read(&staging);
-            let got: Vec<_> = read.values().flat_map(|c| c.chunks.values().copied()).collect();
+            let got: Vec<_> = read
+                .values()
+                .flat_map(|c| c.chunks.values().copied())
+                .collect();
             assert_eq!(got, expect, "{cut}");
         }
         let progress = Progress::open(&dir.path().join("t")).unwrap();
         progress.append(&bytes).unwrap();
         let all = read(&dir.path().join("t"));
         let chunks = &all[&(1, (*b"a\nb").into())].chunks;
-        assert_eq!(chunks.iter().collect::<Vec<_>>(), [(&0, &11), (&1, &12), (&2, &13)]);
+        assert_eq!(
+            chunks.iter().collect::<Vec<_>>(),
+            [(&0, &11), (&1, &12), (&2, &13)]
+        );
         bytes[20] ^= 1;
         std::fs::write(path_of(&staging), &bytes).unwrap();
         assert!(super::read(&staging).is_empty());

@@ -58,7 +58,9 @@ pub(crate) fn publish(staging: &Path, dest: &Path, replace: bool, sync: bool) ->
         errno => error(errno),
     })?;
     if sync {
-        sync_holder(dest).and_then(|()| sync_holder(staging)).map_err(error)?;
+        sync_holder(dest)
+            .and_then(|()| sync_holder(staging))
+            .map_err(error)?;
     }
     if replaced { remove(staging) } else { Ok(()) }
 }
@@ -67,7 +69,10 @@ pub(crate) fn publish(staging: &Path, dest: &Path, replace: bool, sync: bool) ->
 pub(crate) fn exists(dest: &Path) -> MoverError {
     MoverError::new(
         FailureKind::Io,
-        format!("`{}` exists already; remove it, or name another destination", show_path(dest)),
+        format!(
+            "`{}` exists already; remove it, or name another destination",
+            show_path(dest)
+        ),
     )
 }
 

@@ -84,7 +84,11 @@ impl<T, S> Queue<T, S> {
     }
 
     /// Works until nothing is left. All threads of the operation run this.
-    pub(crate) fn work(&self, control: &Control, mut perform: impl FnMut(Work<T, S>) -> Result<()>) {
+    pub(crate) fn work(
+        &self,
+        control: &Control,
+        mut perform: impl FnMut(Work<T, S>) -> Result<()>,
+    ) {
         while let Some(work) = self.next() {
             let outcome = self.check(control).and_then(|()| perform(work));
             self.finished(outcome);
@@ -110,7 +114,10 @@ impl<T, S> Queue<T, S> {
                 return None;
             }
             self.hungry.fetch_add(1, Ordering::Relaxed);
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
             self.hungry.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -129,7 +136,10 @@ impl<T, S> Queue<T, S> {
 
     /// What went wrong first, once all threads have ended.
     pub(crate) fn outcome(self) -> Result<()> {
-        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let state = self
+            .state
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         state.failure.map_or(Ok(()), Err)
     }
 }

@@ -73,7 +73,12 @@ pub(crate) fn sweep(root: &Root, keep: impl Fn(&[u8], bool) -> bool) -> Result<(
     Ok(())
 }
 
-fn empty(root: &Root, path: &[u8], keep: &impl Fn(&[u8], bool) -> bool, steps: &mut Vec<Step>) -> Sys<()> {
+fn empty(
+    root: &Root,
+    path: &[u8],
+    keep: &impl Fn(&[u8], bool) -> bool,
+    steps: &mut Vec<Step>,
+) -> Sys<()> {
     let folder = root.folder(path)?;
     for entry in Dir::read_from(&folder)? {
         let entry = entry?;

@@ -33,7 +33,8 @@ pub(crate) fn prepare(staging: &Path, control: &Control, threads: usize) -> Resu
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(error(e)),
     }
-    let root = Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
+    let root =
+        Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
     let earlier = prove(&root, progress::read(staging), control, threads)?;
     let kept: HashSet<&[u8]> = earlier.keys().map(|(_, path)| &**path).collect();
     sweep(&root, |path, folder| folder || kept.contains(path))?;
@@ -71,10 +72,17 @@ fn prove(root: &Root, listed: Earlier, control: &Control, threads: usize) -> Res
     if control.cancelled() {
         return Err(cancelled());
     }
-    Ok(proven.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    Ok(proven
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
-fn prove_file(root: &Root, path: &[u8], copied: &Copied, buffer: &mut [u8]) -> std::result::Result<Option<Copied>, Errno> {
+fn prove_file(
+    root: &Root,
+    path: &[u8],
+    copied: &Copied,
+    buffer: &mut [u8],
+) -> std::result::Result<Option<Copied>, Errno> {
     let (above, name) = split(path);
     let folder = root.folder(above)?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -98,7 +106,12 @@ fn prove_file(root: &Root, path: &[u8], copied: &Copied, buffer: &mut [u8]) -> s
     Ok(some.then_some(intact))
 }
 
-fn chunk_at(fd: impl rustix::fd::AsFd, size: u64, at: u64, buffer: &mut [u8]) -> std::result::Result<ChunkHash, Errno> {
+fn chunk_at(
+    fd: impl rustix::fd::AsFd,
+    size: u64,
+    at: u64,
+    buffer: &mut [u8],
+) -> std::result::Result<ChunkHash, Errno> {
     let mut hasher = ChunkHasher::new();
     let (start, len) = (at * CHUNK as u64, content::chunk_len(size, at));
     for offset in (0..len).step_by(PIECE) {

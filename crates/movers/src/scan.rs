@@ -107,7 +107,9 @@ impl<'a> Worker<'a> {
             let path = crate::error::show_path(&self.job.trees[tree as usize].path);
             return Err(MoverError::new(
                 FailureKind::Io,
-                format!("`{path}` holds more than {MAX_ENTRIES} entries; pack small files together"),
+                format!(
+                    "`{path}` holds more than {MAX_ENTRIES} entries; pack small files together"
+                ),
             ));
         }
         self.output.found.push((tree, entry));
@@ -115,8 +117,19 @@ impl<'a> Worker<'a> {
     }
 
     /// An error of reading a path of a tree.
-    pub(crate) fn unreadable(&self, tree: u32, doing: &str, path: &[u8], errno: Errno) -> MoverError {
-        failed(Side::Source, doing, &self.job.trees[tree as usize].show(path), errno)
+    pub(crate) fn unreadable(
+        &self,
+        tree: u32,
+        doing: &str,
+        path: &[u8],
+        errno: Errno,
+    ) -> MoverError {
+        failed(
+            Side::Source,
+            doing,
+            &self.job.trees[tree as usize].show(path),
+            errno,
+        )
     }
 
     fn folder(&mut self, at: u32, path: Box<[u8]>) -> Result<()> {
@@ -129,7 +142,8 @@ impl<'a> Worker<'a> {
             .map_err(|e| self.unreadable(at, "open the folder", &path, e))?;
         let status = Status::of(&source).map_err(|e| self.unreadable(at, "examine", &path, e))?;
         if !path.is_empty() {
-            let xattrs = xattrs(&source).map_err(|e| self.unreadable(at, "read the attributes of", &path, e))?;
+            let xattrs = xattrs(&source)
+                .map_err(|e| self.unreadable(at, "read the attributes of", &path, e))?;
             let entry = Entry {
                 path: path.clone(),
                 kind: EntryKind::Directory,
@@ -185,7 +199,13 @@ impl<'a> Worker<'a> {
         self.files(folder, files)
     }
 
-    fn kind(&self, folder: &Folder, name: &[u8], path: &[u8], listed: FileType) -> Result<FileType> {
+    fn kind(
+        &self,
+        folder: &Folder,
+        name: &[u8],
+        path: &[u8],
+        listed: FileType,
+    ) -> Result<FileType> {
         if listed != FileType::Unknown {
             return Ok(listed);
         }
@@ -211,13 +231,20 @@ impl<'a> Worker<'a> {
             .map_err(|e| self.unreadable(folder.tree, "read the link", &path, e))?;
         let target: Box<[u8]> = target.into_bytes().into();
         if links::check(&path, &target)? {
-            self.output.undecided.push((folder.tree, path.clone(), target.clone()));
+            self.output
+                .undecided
+                .push((folder.tree, path.clone(), target.clone()));
         }
         if let (Some(to), Some(dest)) = (self.job.target(), &folder.dest) {
             let (_, dest_name) = split(&path);
             match symlinkat(&*target, dest, dest_name) {
-                Ok(()) => utimensat(dest, dest_name, &times(status.mtime), AtFlags::SYMLINK_NOFOLLOW)
-                    .map_err(|e| to.failed("set the time of", &path, e))?,
+                Ok(()) => utimensat(
+                    dest,
+                    dest_name,
+                    &times(status.mtime),
+                    AtFlags::SYMLINK_NOFOLLOW,
+                )
+                .map_err(|e| to.failed("set the time of", &path, e))?,
                 // Another tree has something of that name: compared at the end.
                 Err(Errno::EXIST) => self.output.taken.push((folder.tree, path.clone())),
                 Err(errno) => return Err(to.failed("create the link", &path, errno)),
@@ -246,7 +273,12 @@ impl<'a> Worker<'a> {
             .map_err(|e| self.unreadable(at, "open the folder of", &tree.prefix, e))?;
         let dest = match self.job.target() {
             None => None,
-            Some(target) => Some(target.root.folder(b"").map_err(|e| target.failed("open", b"", e))?),
+            Some(target) => Some(
+                target
+                    .root
+                    .folder(b"")
+                    .map_err(|e| target.failed("open", b"", e))?,
+            ),
         };
         let folder = Arc::new(Folder {
             tree: at,
@@ -258,7 +290,10 @@ impl<'a> Worker<'a> {
         match status.kind {
             FileType::RegularFile => self.file(&folder, name, tree.prefix.clone(), &mut Vec::new()),
             FileType::Symlink => self.symlink(&folder, name, tree.prefix.clone()),
-            _ => Err(crate::error::changed(&tree.show(&tree.prefix), "was replaced by something else")),
+            _ => Err(crate::error::changed(
+                &tree.show(&tree.prefix),
+                "was replaced by something else",
+            )),
         }
     }
 

@@ -4,7 +4,10 @@ use crate::beneath::{Root, split as split_path};
 use crate::error::{Result, Side, failed, show, show_in, show_path};
 use crate::finish::seal_one;
 use crate::meta::Status;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, RenameFlags, chmodat, mkdirat, renameat, renameat_with, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, RenameFlags, chmodat, mkdirat, renameat, renameat_with,
+    statat, unlinkat,
+};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +26,11 @@ pub(crate) fn split(root: &Path, parts: &[(&Manifest, PathBuf)]) -> Result<()> {
         Err(errno) => return Err(error(errno)),
     };
     let mut owners: HashMap<&[u8], u32> = HashMap::new();
-    for entry in parts.iter().flat_map(|(m, _)| &m.entries).filter(|e| e.is_folder()) {
+    for entry in parts
+        .iter()
+        .flat_map(|(m, _)| &m.entries)
+        .filter(|e| e.is_folder())
+    {
         *owners.entry(&entry.path).or_default() += 1;
     }
     for (manifest, dest) in parts {
@@ -46,7 +53,12 @@ pub(crate) fn split(root: &Path, parts: &[(&Manifest, PathBuf)]) -> Result<()> {
 }
 
 /// Moves one part's entries and lets it appear.
-fn fill(source: &Root, manifest: &Manifest, dest: &Path, owners: &HashMap<&[u8], u32>) -> Result<()> {
+fn fill(
+    source: &Root,
+    manifest: &Manifest,
+    dest: &Path,
+    owners: &HashMap<&[u8], u32>,
+) -> Result<()> {
     let mut staging = dest.as_os_str().to_os_string();
     staging.push(".splitting");
     let staging = PathBuf::from(staging);
@@ -80,7 +92,8 @@ fn fill(source: &Root, manifest: &Manifest, dest: &Path, owners: &HashMap<&[u8],
 }
 
 fn below(folder: &[u8], path: &[u8]) -> bool {
-    path.strip_prefix(folder).is_some_and(|rest| rest.first() == Some(&b'/'))
+    path.strip_prefix(folder)
+        .is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 /// Not every file system knows the flag; nothing else makes `dest`.
@@ -159,7 +172,9 @@ fn remove_folders(source: &Root, root: &Path) -> Result<()> {
         let (above, name) = split_path(path);
         let gone = match name {
             b"" => unlinkat(CWD, root, AtFlags::REMOVEDIR),
-            name => source.folder(above).and_then(|fd| unlinkat(fd, name, AtFlags::REMOVEDIR)),
+            name => source
+                .folder(above)
+                .and_then(|fd| unlinkat(fd, name, AtFlags::REMOVEDIR)),
         };
         gone.map_err(|e| failed(Side::Dest, "remove", &show_in(root, path), e))?;
     }

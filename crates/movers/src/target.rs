@@ -2,8 +2,8 @@
 
 use crate::beneath::Root;
 use crate::error::{Result, Side, failed, show_in, show_path};
-use crate::meta::{Status, set_mode_and_time, set_xattrs};
 use crate::file::Source;
+use crate::meta::{Status, set_mode_and_time, set_xattrs};
 use crate::progress::{Copied, Earlier, Identity, Progress};
 use crate::throttle::Limiter;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -59,8 +59,10 @@ impl Target {
         limiter: Option<Arc<Limiter>>,
         earlier: Earlier,
     ) -> Result<Self> {
-        let root = Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
-        let granted = granted(&root).map_err(|e| failed(Side::Dest, "create files in", &show_path(staging), e))?;
+        let root =
+            Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
+        let granted = granted(&root)
+            .map_err(|e| failed(Side::Dest, "create files in", &show_path(staging), e))?;
         Ok(Self {
             root,
             granted,
@@ -111,7 +113,12 @@ impl Target {
     }
 
     /// Makes a folder; one that is there already (from another tree, or an earlier attempt) is as good.
-    pub(crate) fn make_folder(&self, holder: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
+    pub(crate) fn make_folder(
+        &self,
+        holder: BorrowedFd<'_>,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<()> {
         match mkdirat(holder, name, FILLING) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => {
@@ -134,8 +141,15 @@ impl Target {
     }
 
     /// Creates a file. When its final mode cannot be given at once, `set_mode` of [`Target::finish`] is needed.
-    pub(crate) fn create(&self, holder: BorrowedFd<'_>, name: &[u8], path: &[u8], mode: u32) -> Result<Created> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    pub(crate) fn create(
+        &self,
+        holder: BorrowedFd<'_>,
+        name: &[u8],
+        path: &[u8],
+        mode: u32,
+    ) -> Result<Created> {
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(holder, name, flags, Mode::from_raw_mode(mode as _)) {
             Ok(fd) => Ok(Created::New(fd)),
             Err(Errno::EXIST) => Ok(Created::Taken),
@@ -150,7 +164,14 @@ impl Target {
     }
 
     /// Sets what comes after the content: attributes, mode, time.
-    pub(crate) fn finish(&self, fd: impl AsFd, path: &[u8], meta: &Status, xattrs: &[Xattr], set_mode: bool) -> Result<()> {
+    pub(crate) fn finish(
+        &self,
+        fd: impl AsFd,
+        path: &[u8],
+        meta: &Status,
+        xattrs: &[Xattr],
+        set_mode: bool,
+    ) -> Result<()> {
         let error = |e| self.failed("set the attributes of", path, e);
         if !xattrs.is_empty() && !set_xattrs(&fd, xattrs).map_err(error)? {
             self.lost_xattrs.store(true, Ordering::Relaxed);

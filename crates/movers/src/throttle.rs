@@ -48,7 +48,9 @@ impl Limiter {
         let until = {
             let mut paid = lock(&self.paid_until);
             let now = Instant::now();
-            let start = now.checked_sub(BURST).map_or(now, |earliest| (*paid).max(earliest));
+            let start = now
+                .checked_sub(BURST)
+                .map_or(now, |earliest| (*paid).max(earliest));
             *paid = start + cost;
             *paid
         };
@@ -93,7 +95,9 @@ impl Limiters {
         if known.len() >= MAX_LIMITERS {
             known.retain(|_, limiter| Arc::strong_count(limiter) > 1);
         }
-        let limiter = known.entry((rate, latency)).or_insert_with(|| Limiter::new(rate, latency));
+        let limiter = known
+            .entry((rate, latency))
+            .or_insert_with(|| Limiter::new(rate, latency));
         Some(Arc::clone(limiter))
     }
 }
@@ -113,7 +117,11 @@ mod tests {
             }
         });
         // 2 MB at 10 MB/s, less the burst.
-        assert!(start.elapsed() >= Duration::from_millis(195), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() >= Duration::from_millis(195),
+            "{:?}",
+            start.elapsed()
+        );
     }
 
     #[test]
@@ -123,7 +131,9 @@ mod tests {
         let start = Instant::now();
         limiter.file(&control).unwrap();
         assert!(start.elapsed() >= Duration::from_millis(20));
-        control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+        control
+            .cancel
+            .store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(limiter.bytes(1 << 40, &control).is_err());
     }
 

@@ -141,7 +141,9 @@ pub(crate) fn special(path: &str, kind: FileType) -> MoverError {
     };
     MoverError::new(
         FailureKind::Io,
-        format!("`{path}` is {what}; a dataset holds files, folders and symbolic links only: remove it"),
+        format!(
+            "`{path}` is {what}; a dataset holds files, folders and symbolic links only: remove it"
+        ),
     )
 }
 

@@ -30,7 +30,9 @@ pub(crate) fn link_view(roots: &[(PathBuf, Manifest)], dest: &Path) -> Result<()
         roots
             .iter()
             .try_for_each(|(root, manifest)| link_tree(root, manifest, &top))?;
-        seal(&top, &merged).map(drop).map_err(|(path, e)| error(&path, e))
+        seal(&top, &merged)
+            .map(drop)
+            .map_err(|(path, e)| error(&path, e))
     });
     made.inspect_err(|_| drop(remove(dest)))
 }
@@ -61,12 +63,23 @@ fn link_tree(path: &Path, manifest: &Manifest, dest: &Root) -> Result<()> {
     Ok(())
 }
 
-fn link_entry(entry: &Entry, name: &[u8], from: &OwnedFd, to: &OwnedFd, root: &Path) -> std::result::Result<(), Errno> {
+fn link_entry(
+    entry: &Entry,
+    name: &[u8],
+    from: &OwnedFd,
+    to: &OwnedFd,
+    root: &Path,
+) -> std::result::Result<(), Errno> {
     match &entry.kind {
         EntryKind::Directory => mkdirat(to, name, Mode::RWXU),
         EntryKind::Symlink(target) => {
             symlinkat(&**target, to, name)?;
-            utimensat(to, name, &crate::meta::times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW)
+            utimensat(
+                to,
+                name,
+                &crate::meta::times(entry.mtime),
+                AtFlags::SYMLINK_NOFOLLOW,
+            )
         }
         EntryKind::File { .. } => match linkat(from, name, to, name, AtFlags::empty()) {
             // Another file system; or too many links; or a file of another user (`protected_hardlinks`).

@@ -5,5 +5,5 @@ pub mod mover;
 pub mod world;
 
 pub use journal::{Journal, JournalError, Record};
-pub use mover::{CopyJob, CopyReport, CopySource, Control, Mover, MoverError, TreeCapabilities};
+pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};
 pub use world::{World, WorldError};

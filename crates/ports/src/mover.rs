@@ -128,7 +128,8 @@ pub trait Mover: Send + Sync {
     ///
     /// # Errors
     /// `Corrupt` with the first path that differs.
-    fn verify(&self, root: &Path, manifest: &Manifest, control: &Control) -> Result<(), MoverError>;
+    fn verify(&self, root: &Path, manifest: &Manifest, control: &Control)
+    -> Result<(), MoverError>;
 
     /// Copies.
     ///
@@ -148,7 +149,12 @@ pub trait Mover: Send + Sync {
     ///
     /// # Errors
     /// As for [`Mover::copy`].
-    fn clone_view(&self, roots: &[(PathBuf, Manifest)], dest: &Path, control: &Control) -> Result<u64, MoverError>;
+    fn clone_view(
+        &self,
+        roots: &[(PathBuf, Manifest)],
+        dest: &Path,
+        control: &Control,
+    ) -> Result<u64, MoverError>;
 
     /// Divides a tree: moves the entries of each manifest into a new folder of its own, by renames only (of whole
     /// folders where one part covers them). The folders appear whole; afterwards `root` is gone. Together the

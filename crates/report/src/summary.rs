@@ -241,12 +241,23 @@ impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         use tarn_base::units::{Bytes, Elapsed};
         let (b, s, i) = (&self.bytes, &self.stage_through, &self.instances);
-        writeln!(f, "{:<10}{} in {} ({})", self.run, self.outcome.as_str(), Elapsed(self.makespan_ns), self.policy)?;
+        writeln!(
+            f,
+            "{:<10}{} in {} ({})",
+            self.run,
+            self.outcome.as_str(),
+            Elapsed(self.makespan_ns),
+            self.policy
+        )?;
         if let Some(emulated) = &self.emulated {
             writeln!(f, "{emulated}")?;
         }
         write!(f, "steps     {} run", i.run)?;
-        for (count, word) in [(i.reused, "unchanged"), (i.failed, "failed"), (i.open, "not run")] {
+        for (count, word) in [
+            (i.reused, "unchanged"),
+            (i.failed, "failed"),
+            (i.open, "not run"),
+        ] {
             if count > 0 {
                 write!(f, ", {count} {word}")?;
             }

@@ -22,5 +22,9 @@ pub fn start(file: impl AsFd, offset: u64, length: u64) -> io::Result<()> {
             libc::SYNC_FILE_RANGE_WRITE,
         )
     };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

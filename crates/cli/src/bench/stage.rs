@@ -93,7 +93,11 @@ impl Case {
 /// # Errors
 /// When there is no room, no folder of the right kind, or a copy fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let cases: &[Case] = if args.cases.is_empty() { &ALL } else { &args.cases };
+    let cases: &[Case] = if args.cases.is_empty() {
+        &ALL
+    } else {
+        &args.cases
+    };
     let mut figures = Vec::new();
     for &case in cases {
         let mut ran = false;
@@ -104,7 +108,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
                 ran = true;
             }
         }
-        let kind = if case.on_disk() { "on a disk" } else { "on a tmpfs" };
+        let kind = if case.on_disk() {
+            "on a disk"
+        } else {
+            "on a tmpfs"
+        };
         ensure!(
             ran || args.cases.is_empty(),
             "no folder {kind} for `{}`; give one with --dir",
@@ -191,7 +199,9 @@ fn room(case: Case, dir: &Path) -> anyhow::Result<()> {
 fn available_memory() -> anyhow::Result<u64> {
     let info = std::fs::read_to_string("/proc/meminfo")?;
     let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
-    let kib: u64 = line.and_then(|l| l.split_whitespace().next()?.parse().ok()).context("no MemAvailable")?;
+    let kib: u64 = line
+        .and_then(|l| l.split_whitespace().next()?.parse().ok())
+        .context("no MemAvailable")?;
     Ok(kib << 10)
 }
 
@@ -217,7 +227,12 @@ fn make_tree(case: Case, at: &Path) -> anyhow::Result<()> {
         }
         std::fs::create_dir(&path)?;
         for file in 0..files {
-            make_file(&path.join(format!("file{file:05}")), size, &mut block, &mut seed)?;
+            make_file(
+                &path.join(format!("file{file:05}")),
+                size,
+                &mut block,
+                &mut seed,
+            )?;
         }
     }
     rustix::fs::syncfs(File::open(at)?)?;
@@ -229,7 +244,9 @@ fn make_file(path: &Path, size: u64, block: &mut [u8], seed: &mut u64) -> anyhow
     let mut left = size;
     while left > 0 {
         for word in block.chunks_exact_mut(8) {
-            *seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            *seed = seed
+                .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                .wrapping_add(0x1405_7b7e_f767_814f);
             word.copy_from_slice(&seed.to_le_bytes());
         }
         let n = left.min(block.len() as u64);
@@ -270,10 +287,23 @@ impl Bench {
                 let at = (turn + round as usize) % contenders.len();
                 seconds[at].push(self.once(contenders[at])?);
             }
-            let shown: Vec<_> = contenders.iter().zip(&seconds).map(|(w, s)| format!("{w:?} {:.3} s", s[round as usize])).collect();
-            eprintln!("{}  {}/{rounds}: {}", self.label, round + 1, shown.join(", "));
+            let shown: Vec<_> = contenders
+                .iter()
+                .zip(&seconds)
+                .map(|(w, s)| format!("{w:?} {:.3} s", s[round as usize]))
+                .collect();
+            eprintln!(
+                "{}  {}/{rounds}: {}",
+                self.label,
+                round + 1,
+                shown.join(", ")
+            );
         }
-        let rate = |at: usize| seconds.get(at).map(|s| self.case.bytes() as f64 / 1e6 / median(s));
+        let rate = |at: usize| {
+            seconds
+                .get(at)
+                .map(|s| self.case.bytes() as f64 / 1e6 / median(s))
+        };
         let plain = match (rate(1), rate(2)) {
             (Some(one), Some(two)) if one >= two => Some(("cp -r".to_owned(), one)),
             (_, Some(two)) => Some(("two parallel cp -r".to_owned(), two)),
@@ -291,14 +321,25 @@ impl Bench {
     fn warm(&self, contenders: &[Who]) -> anyhow::Result<()> {
         let mut before: Option<Vec<f64>> = None;
         for _ in 0..MAX_WARM {
-            let now = contenders.iter().map(|&w| self.once(w)).collect::<anyhow::Result<Vec<_>>>()?;
-            let agree = |b: &Vec<f64>| b.iter().zip(&now).all(|(b, n)| (b - n).abs() <= AGREE * b.max(*n));
+            let now = contenders
+                .iter()
+                .map(|&w| self.once(w))
+                .collect::<anyhow::Result<Vec<_>>>()?;
+            let agree = |b: &Vec<f64>| {
+                b.iter()
+                    .zip(&now)
+                    .all(|(b, n)| (b - n).abs() <= AGREE * b.max(*n))
+            };
             if before.as_ref().is_some_and(agree) {
                 return Ok(());
             }
             before = Some(now);
         }
-        eprintln!("{}: no two rounds agreed within {:.0} %; the machine is busy", self.label, AGREE * 100.0);
+        eprintln!(
+            "{}: no two rounds agreed within {:.0} %; the machine is busy",
+            self.label,
+            AGREE * 100.0
+        );
         Ok(())
     }
 
@@ -339,20 +380,36 @@ impl Bench {
             latency: 0,
         };
         let report = Trees::new().copy(&job, &Control::default())?;
-        ensure!(report.bytes == self.case.bytes(), "{} bytes were copied", report.bytes);
+        ensure!(
+            report.bytes == self.case.bytes(),
+            "{} bytes were copied",
+            report.bytes
+        );
         Ok(())
     }
 
     /// `cp -r` of all entries, by so many processes; on a disk with `sync -f`.
     fn cp(&self, processes: usize) -> anyhow::Result<()> {
         if processes == 1 {
-            end(Command::new("cp").arg("-r").arg(&self.source).arg(&self.dest).spawn()?)?;
+            end(Command::new("cp")
+                .arg("-r")
+                .arg(&self.source)
+                .arg(&self.dest)
+                .spawn()?)?;
         } else {
             std::fs::create_dir(&self.dest)?;
             let (entries, _, _) = self.case.shape();
-            let all: Vec<PathBuf> = (0..entries).map(|e| self.source.join(format!("entry{e:03}"))).collect();
+            let all: Vec<PathBuf> = (0..entries)
+                .map(|e| self.source.join(format!("entry{e:03}")))
+                .collect();
             let shares = all.chunks(all.len().div_ceil(processes));
-            let started = shares.map(|share| Command::new("cp").arg("-r").args(share).arg(&self.dest).spawn());
+            let started = shares.map(|share| {
+                Command::new("cp")
+                    .arg("-r")
+                    .args(share)
+                    .arg(&self.dest)
+                    .spawn()
+            });
             let children = started.collect::<Result<Vec<Child>, _>>()?;
             children.into_iter().try_for_each(end)?;
         }
@@ -365,11 +422,14 @@ impl Bench {
     /// The largest resident set of this process while it copies.
     fn memory(&self) -> anyhow::Result<Vec<Figure>> {
         // Resets the peak (proc(5)).
-        std::fs::write("/proc/self/clear_refs", "5").context("cannot reset the peak of memory use")?;
+        std::fs::write("/proc/self/clear_refs", "5")
+            .context("cannot reset the peak of memory use")?;
         self.tarn()?;
         let status = std::fs::read_to_string("/proc/self/status")?;
         let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-        let kib: f64 = peak.and_then(|l| l.split_whitespace().next()?.parse().ok()).context("no VmHWM")?;
+        let kib: f64 = peak
+            .and_then(|l| l.split_whitespace().next()?.parse().ok())
+            .context("no VmHWM")?;
         Trees::new().remove(&self.dest)?;
         Ok(vec![Figure {
             name: self.label.clone(),

@@ -47,8 +47,12 @@ impl Site {
     /// `tarn` with these arguments, in the site's folder.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut c = Command::new(env!("CARGO_BIN_EXE_tarn"));
-        c.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null());
-        c.env_remove("TARN_STATE").env_remove("TARN_CRASH_AT").env("NO_COLOR", "1");
+        c.args(arguments)
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        c.env_remove("TARN_STATE")
+            .env_remove("TARN_CRASH_AT")
+            .env("NO_COLOR", "1");
         c
     }
 
@@ -74,8 +78,12 @@ impl Site {
             .map(|e| e.expect("entry").path())
             .collect();
         runs.sort();
-        let text = fs::read_to_string(runs.last().expect("a run").join("events.log")).expect("a log");
-        text.lines().skip(1).map(|l| serde_json::from_str(&l[9..]).expect("JSON")).collect()
+        let text =
+            fs::read_to_string(runs.last().expect("a run").join("events.log")).expect("a log");
+        text.lines()
+            .skip(1)
+            .map(|l| serde_json::from_str(&l[9..]).expect("JSON"))
+            .collect()
     }
 
     /// Files below the tier, but for the ledger's lock.
@@ -117,13 +125,24 @@ impl Ran {
 
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        assert_eq!(
+            self.code,
+            Some(code),
+            "stdout:\n{}\nstderr:\n{}",
+            self.out,
+            self.err
+        );
         self
     }
 
     #[track_caller]
     pub(crate) fn says(self, text: &str) -> Self {
-        assert!(self.err.contains(text) || self.out.contains(text), "no {text:?} in\n{}\n{}", self.out, self.err);
+        assert!(
+            self.err.contains(text) || self.out.contains(text),
+            "no {text:?} in\n{}\n{}",
+            self.out,
+            self.err
+        );
         self
     }
 }

@@ -17,12 +17,11 @@ impl Decide<'_> {
             && self.state.transfers.is_empty()
             && self.state.leaving == 0;
         match self.state.stop.clone() {
-            Some(Stop::Interrupted(signal)) => {
-                if quiet {
-                    let outcome = Outcome::Interrupted(signal);
-                    self.emit(Do::Finish { outcome }, Reason::Interrupted { signal });
-                }
+            Some(Stop::Interrupted(signal)) if quiet => {
+                let outcome = Outcome::Interrupted(signal);
+                self.emit(Do::Finish { outcome }, Reason::Interrupted { signal });
             }
+            Some(Stop::Interrupted(_)) => {}
             Some(Stop::Failed { instance, .. }) => {
                 self.rescue();
                 if quiet && !self.rescuing() && self.state.transfers.is_empty() {

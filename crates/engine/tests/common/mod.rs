@@ -104,7 +104,9 @@ pub fn source(entries: Option<u64>, bytes: u64) -> Vec<PartInfo> {
     };
     match entries {
         None => vec![part(0, PartClass::Whole)],
-        Some(n) => (0..n as u32).map(|i| part(i, PartClass::Entry(format!("e{i:03}")))).collect(),
+        Some(n) => (0..n as u32)
+            .map(|i| part(i, PartClass::Entry(format!("e{i:03}"))))
+            .collect(),
     }
 }
 
@@ -131,7 +133,15 @@ pub fn play(start: &Start, estimates: Estimates) -> Played {
 pub fn play_in(start: &Start, mut sim: Simulation) -> Played {
     let mut journal = Memory::default();
     let first = Event::Started(Box::new(start.clone()));
-    let outcome = drive(&mut Engine::new(), &mut sim, &mut journal, first, 0, &mut |_| {}).expect("the loop");
+    let outcome = drive(
+        &mut Engine::new(),
+        &mut sim,
+        &mut journal,
+        first,
+        0,
+        &mut |_| {},
+    )
+    .expect("the loop");
     Played {
         outcome,
         records: journal.0,
@@ -154,7 +164,10 @@ impl Played {
     }
 
     pub fn runs_of(&self, step: u32) -> usize {
-        self.runs().iter().filter(|r| r.instance.step.0 == step).count()
+        self.runs()
+            .iter()
+            .filter(|r| r.instance.step.0 == step)
+            .count()
     }
 
     /// Bytes that arrived, by kind.
@@ -182,14 +195,18 @@ impl Played {
         self.reasons().find_map(message).unwrap_or_default()
     }
 
+    /// The whole run as text, for the message of a failing test.
     pub fn trace(&self) -> String {
-        let nodes: Vec<String> = Vec::new();
-        let Some(Event::Started(start)) = self.records.first().map(|r| &r.event) else { return String::new() };
-        let line = |r: &Record| {
-            let acts: Vec<_> = r.actions.iter().map(|a| format!("    {:?}\n      because {}\n", a.what, a.why.explain(&start.workflow, &nodes))).collect();
-            format!("{:.3} {}\n{}", r.now as f64 / 1e9, format!("{:?}", r.event).chars().take(90).collect::<String>(), acts.concat())
-        };
-        self.records.iter().map(line).collect()
+        let mut history = tarn_base::history::History::new();
+        let mut text = String::new();
+        for r in &self.records {
+            history.apply(r.now, &r.event, &r.actions);
+            text += &format!("{:.3} {:.90?}\n", r.now as f64 / 1e9, r.event);
+            for a in &r.actions {
+                text += &format!("    {:?}\n      because {}\n", a.what, history.explain(&a.why));
+            }
+        }
+        text
     }
 
     pub fn end(&self) -> u64 {

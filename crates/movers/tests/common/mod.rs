@@ -14,9 +14,18 @@ use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
-    Folder { mode: u32, mtime: (i64, i64) },
-    File { mode: u32, mtime: (i64, i64), content: Vec<u8> },
-    Link { target: Vec<u8> },
+    Folder {
+        mode: u32,
+        mtime: (i64, i64),
+    },
+    File {
+        mode: u32,
+        mtime: (i64, i64),
+        content: Vec<u8>,
+    },
+    Link {
+        target: Vec<u8>,
+    },
 }
 
 pub type Model = BTreeMap<Vec<u8>, Node>;
@@ -48,7 +57,11 @@ fn walk(at: &Path, prefix: &mut Vec<u8>, found: &mut Model) {
             }
         } else {
             let content = std::fs::read(entry.path()).unwrap();
-            Node::File { mode, mtime, content }
+            Node::File {
+                mode,
+                mtime,
+                content,
+            }
         };
         found.insert(path, node);
     }
@@ -106,18 +119,23 @@ pub fn trees() -> impl Strategy<Value = Vec<Random>> {
         1 => proptest::sample::select(vec!["a", "b/c", "./c", "gone"]).prop_map(|t| What::Link(t.as_bytes().to_vec())),
         1 => Just(What::Hard),
     ];
-    let entry = (path, what, 0u32..0o10000, 0i64..4_000_000_000).prop_map(|(path, what, mode, mtime)| Random {
-        path,
-        what,
-        // The owner must be able to read it, or an ordinary user's copy fails (a test of its own).
-        mode: mode | 0o500,
-        mtime,
-    });
+    let entry =
+        (path, what, 0u32..0o10000, 0i64..4_000_000_000).prop_map(|(path, what, mode, mtime)| {
+            Random {
+                path,
+                what,
+                // The owner must be able to read it, or an ordinary user's copy fails (a test of its own).
+                mode: mode | 0o500,
+                mtime,
+            }
+        });
     proptest::collection::vec(entry, 0..25)
 }
 
 pub fn bytes(size: usize, seed: u8) -> Vec<u8> {
-    (0..size).map(|i| (i as u32).wrapping_mul(2_654_435_761).rotate_left(7) as u8 ^ seed).collect()
+    (0..size)
+        .map(|i| (i as u32).wrapping_mul(2_654_435_761).rotate_left(7) as u8 ^ seed)
+        .collect()
 }
 
 /// Builds a random tree; entries that do not fit what is there already are left out.
@@ -127,7 +145,9 @@ pub fn build(root: &Path, entries: &[Random]) {
     let mut made: Vec<(PathBuf, u32, i64)> = Vec::new();
     for entry in entries {
         let path = root.join(OsStr::from_bytes(&entry.path));
-        if std::fs::create_dir_all(path.parent().unwrap()).is_err() || path.symlink_metadata().is_ok() {
+        if std::fs::create_dir_all(path.parent().unwrap()).is_err()
+            || path.symlink_metadata().is_ok()
+        {
             continue;
         }
         match &entry.what {
@@ -152,8 +172,12 @@ pub fn build(root: &Path, entries: &[Random]) {
     }
     made.sort();
     for (path, mode, mtime) in made.iter().rev() {
-        let time = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(*mtime as u64 * 1_000_000_001);
-        std::fs::File::open(path).unwrap().set_modified(time).unwrap();
+        let time =
+            std::time::UNIX_EPOCH + std::time::Duration::from_nanos(*mtime as u64 * 1_000_000_001);
+        std::fs::File::open(path)
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(*mode)).unwrap();
     }
 }
