@@ -73,7 +73,7 @@ def measure(a, work):
         at = ["--external-rate", f"{rate} MB/s"]
         data, through = turns(
             a.runs,
-            [lambda: by_tarn(a.tarn, work, *at), lambda: by_tarn(a.tarn, work, "--policy", "stage-through", *at)],
+            [lambda: by_tarn(a.tarn, work, *at), lambda: by_tarn(a.tarn, work, "--policy", "stage-through", "--verify", "none", *at)],
         )
         yield f"montage, policy data, external store emulated at {rate} MB/s", data, "policy stage-through", through
 

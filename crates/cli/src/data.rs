@@ -315,9 +315,10 @@ fn remove(catalogue: &mut Catalogue, rows: &[ReplicaRow], mover: &dyn Mover) -> 
     Ok(ours.iter().map(|r| r.stored).sum())
 }
 
-/// Removes what nobody asks to keep any more.
-pub(crate) fn expire(catalogue: &mut Catalogue, mover: &dyn Mover) -> CliResult<()> {
-    let rows = catalogue.expired(wall()).exit(Exit::State)?;
+/// Removes what nobody asks to keep any more of a workflow whose lock the caller holds.
+pub(crate) fn expire(catalogue: &mut Catalogue, workflow: &str, mover: &dyn Mover) -> CliResult<()> {
+    let mut rows = catalogue.expired(wall()).exit(Exit::State)?;
+    rows.retain(|r| r.workflow == workflow);
     if rows.is_empty() {
         return Ok(());
     }

@@ -58,7 +58,7 @@ pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs
     let lock = lock(state, &parsed.workflow.name)?;
     check_dests(parsed, state, mover.as_ref())?;
     let mut catalogue = open_catalogue(state)?;
-    crate::data::expire(&mut catalogue, mover.as_ref())?;
+    crate::data::expire(&mut catalogue, &parsed.workflow.name, mover.as_ref())?;
     let prior = catalogue
         .prior(&parsed.workflow, &workspace, &found)
         .exit(Exit::State)?;

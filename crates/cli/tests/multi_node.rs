@@ -89,8 +89,9 @@ fn site(workflow: &str) -> Option<Site> {
 }
 
 fn namespaces_allowed() -> bool {
-    let probe = Command::new("unshare").args(["-Urmpf", "--mount-proc", "true"]);
-    let allowed = { probe }.output().is_ok_and(|o| o.status.success());
+    let mut probe = Command::new("unshare");
+    probe.args(["-Urmpf", "--mount-proc", "true"]);
+    let allowed = probe.output().is_ok_and(|o| o.status.success());
     if !allowed {
         eprintln!(
             "skipped: namespaces are not allowed here, so steps of several nodes are not either"
@@ -244,7 +245,7 @@ fn conflicting(first: &str, second: &str) {
         return;
     };
     let ran = site.run().exits(1);
-    for text in ["solve", "`common/settings`", "`n0`", "`n1`", "`case`"] {
+    for text in ["solve", "`common/settings`", "`node0`", "`node1`", "`case`"] {
         assert!(ran.err.contains(text), "no {text:?} in {}", ran.err);
     }
     assert!(!site.path("case-out").exists() && !site.path("result").exists());
@@ -403,7 +404,7 @@ out = ["both:scatter"]
         let Some(site) = site(&workflow) else { return };
         if !equal {
             let ran = site.run().exits(1);
-            for text in ["`t`", "`table`", "`n0`", "`n1`"] {
+            for text in ["`t`", "`table`", "`node0`", "`node1`"] {
                 assert!(ran.err.contains(text), "no {text:?} in {}", ran.err);
             }
             assert!(!site.path("table").exists());

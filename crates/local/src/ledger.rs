@@ -3,12 +3,15 @@
 //! Every run publishes what it uses and has reserved before it moves or starts anything; together they never
 //! exceed the tier. A run that died keeps its use counted as long as its folder is there: the bytes are.
 
+mod page;
+
 use crate::store::{failure, io_failure};
-use serde::{Deserialize, Serialize};
+pub(crate) use page::used_by_all;
+use page::{Claim, Page};
+pub use page::{held_by_others, vacate};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tarn_base::cluster::Cluster;
@@ -19,36 +22,13 @@ use tarn_base::units::Bytes;
 
 /// How often a run that waits looks at what others have changed.
 pub(crate) const POLL: Duration = Duration::from_millis(200);
-/// How long a transfer or step waits for room that another run holds before it fails. The engine hears of the
-/// lack at once and may make room meanwhile.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a run waits for room that only dead runs hold: they do not give it back by themselves.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an older run waits before a younger one, which waits as well, gives its room to it.
+const GIVE_WAY: Duration = Duration::from_secs(2);
 /// A change of what others leave is told to the engine from this fraction of the tier on: every telling is a
 /// record of the log.
 const TELL_FROM: u64 = 64;
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Page {
-    entries: Vec<Claim>,
-}
-
-/// What one run claims of a tier.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Claim {
-    workspace: String,
-    pid: i32,
-    /// Start time of the process in ticks since boot, which tells it from a later one of the same id.
-    start: u64,
-    /// What the run takes the tier's size for.
-    limit: u64,
-    used: u64,
-    reserved: u64,
-}
-
-impl Claim {
-    fn alive(&self) -> bool {
-        tarn_sys::process::start_time(self.pid) == Some(self.start)
-    }
-}
 
 /// One tier root.
 #[derive(Debug)]
@@ -64,72 +44,178 @@ struct Mine {
     /// The least of all live runs' limits.
     limit: u64,
     told: u64,
+    /// Threads of this run that wait for room here.
+    waiters: u64,
+    /// This run has nothing to do but to wait, and others hold room here.
+    idle: bool,
+    /// The longest that an older run waits for room while it holds some: it has the right of way, so that two
+    /// runs that hold a part each of what both need do not wait for each other for ever.
+    elder_waits: Option<Duration>,
+    /// The workspaces of dead runs that hold room, while no live run does.
+    held_by_dead: Vec<String>,
+}
+
+/// Milliseconds since boot: the same for all processes of the machine.
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (s, ns) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+    s.saturating_mul(1000).saturating_add(ns / 1_000_000)
+}
+
+impl Mine {
+    fn new(workspace: &str, pid: i32, start: u64) -> Self {
+        Self {
+            claim: Claim {
+                workspace: workspace.to_owned(),
+                pid,
+                start,
+                limit: 0,
+                used: 0,
+                reserved: 0,
+                waiting: None,
+            },
+            others: 0,
+            limit: 0,
+            told: 0,
+            waiters: 0,
+            idle: false,
+            elder_waits: None,
+            held_by_dead: Vec::new(),
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.claim.used.saturating_add(self.claim.reserved)
+    }
+
+    /// Takes in what the others claim.
+    fn look(&mut self, others: &[Claim]) {
+        let weights = others.iter().map(Claim::weight);
+        self.others = weights.fold(0, u64::saturating_add);
+        let limits = others.iter().filter(|c| c.alive()).map(|c| c.limit);
+        self.limit = limits.fold(self.claim.limit, u64::min);
+        let now = now_ms();
+        let elders = others
+            .iter()
+            .filter(|c| c.seniority() < self.claim.seniority() && c.weight() > 0 && c.alive());
+        self.elder_waits = elders
+            .filter_map(|c| c.waiting)
+            .map(|since| Duration::from_millis(now.saturating_sub(since)))
+            .max();
+        let live = others.iter().any(|c| c.alive() && c.weight() > 0);
+        let dead = others.iter().filter(|c| !live && c.used > 0);
+        self.held_by_dead = dead.map(|c| c.workspace.clone()).collect();
+    }
+
+    /// Whether this run stands in the way of an older one, and waits itself.
+    fn must_give_way(&self) -> bool {
+        self.waits() && self.elder_waits.is_some_and(|waited| waited > GIVE_WAY)
+    }
+
+    fn waits(&self) -> bool {
+        self.waiters > 0 || self.idle
+    }
 }
 
 impl Account {
     /// Reads the page, applies `change` to this run's claim if `allow` agrees to the sums, and writes it back.
     fn update(
         &self,
-        change: impl FnOnce(&mut Claim),
+        change: impl FnOnce(&mut Mine),
         allow: impl FnOnce(&Mine) -> bool,
     ) -> io::Result<bool> {
         let mut mine = self
             .state
             .lock()
             .map_err(|_| io::Error::other("poisoned"))?;
-        let lock = File::create(self.root.join("ledger.lock"))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
-        let found = self.read()?;
+        let _lock = page::lock(&self.root)?;
+        let found = Page::read(&self.root)?;
         let mut page = found.clone();
-        page.entries.retain(|c| {
-            let ours = c.workspace == mine.claim.workspace;
-            !ours && (c.alive() || (c.used > 0 && self.root.join(&c.workspace).is_dir()))
-        });
-        let weight = |c: &Claim| match c.alive() {
-            true => c.used.saturating_add(c.reserved),
-            false => c.used,
-        };
-        mine.others = page.entries.iter().map(weight).fold(0, u64::saturating_add);
-        let limits = page.entries.iter().filter(|c| c.alive()).map(|c| c.limit);
-        mine.limit = limits.fold(mine.claim.limit, u64::min);
+        page.entries
+            .retain(|c| c.workspace != mine.claim.workspace && c.counts(&self.root));
+        mine.look(&page.entries);
         let before = mine.claim.clone();
-        change(&mut mine.claim);
+        change(&mut mine);
         let allowed = allow(&mine);
         if !allowed {
             mine.claim = before;
         }
-        if mine.claim.used > 0 || mine.claim.reserved > 0 {
+        mine.claim.waiting = match mine.waits() {
+            true => mine.claim.waiting.or_else(|| Some(now_ms())),
+            false => None,
+        };
+        if mine.held() > 0 || mine.claim.waiting.is_some() {
             page.entries.push(mine.claim.clone());
         }
         // Claims are compared in one order: a look must not rewrite the file.
         page.entries.sort_by(|a, b| a.workspace.cmp(&b.workspace));
         if page != found {
-            self.write(&page)?;
+            page.write(&self.root)?;
         }
         Ok(allowed)
     }
 
-    /// A page that cannot be read (it is replaced by renames, so only a foreign hand can have damaged it) counts
-    /// as empty: every live run writes its claim anew with its next change.
-    fn read(&self) -> io::Result<Page> {
-        match std::fs::read(self.root.join("ledger")) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Page::default()),
-            Err(e) => Err(e),
-        }
+    fn refresh(&self) -> io::Result<bool> {
+        self.update(|_| {}, |_| true)
+    }
+}
+
+/// A thread that waits for room, until it is dropped: others see that this run waits.
+struct Waiter<'a> {
+    account: &'a Account,
+    since: Instant,
+}
+
+impl<'a> Waiter<'a> {
+    fn new(account: &'a Account) -> io::Result<Self> {
+        account.update(|m| m.waiters += 1, |_| true)?;
+        Ok(Self {
+            account,
+            since: Instant::now(),
+        })
     }
 
-    fn write(&self, page: &Page) -> io::Result<()> {
-        let path = self.root.join("ledger");
-        if page.entries.is_empty() {
-            return match std::fs::remove_file(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-                _ => Ok(()),
-            };
+    /// Why it must not wait any longer, if so.
+    fn hopeless(&self, bytes: u64) -> Option<Failure> {
+        let mine = self.account.state.lock().ok()?;
+        if mine.must_give_way() {
+            return Some(failure(
+                FailureKind::Cancelled,
+                "an older run waits for room on the same tier and goes first; this is tried again",
+            ));
         }
-        let temporary = self.root.join("ledger.tmp");
-        std::fs::write(&temporary, serde_json::to_vec(page)?)?;
-        std::fs::rename(&temporary, path)
+        let dead = !mine.held_by_dead.is_empty() && self.since.elapsed() > PATIENCE;
+        dead.then(|| failure(FailureKind::NoSpace, self.account.dead_text(&mine, bytes)))
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        // As for reservations.
+        let _ = self
+            .account
+            .update(|m| m.waiters = m.waiters.saturating_sub(1), |_| true);
+    }
+}
+
+impl Account {
+    fn dead_text(&self, mine: &Mine, bytes: u64) -> String {
+        let folders: Vec<_> = mine
+            .held_by_dead
+            .iter()
+            .map(|w| self.root.join(w).display().to_string())
+            .collect();
+        let wanted = match bytes {
+            0 => String::new(),
+            _ => format!(", and {} are wanted", Bytes(bytes)),
+        };
+        format!(
+            "{} of the tier at {} are held by what dead runs have left in {}{wanted}: finish those with `tarn resume` in \
+             their folders or remove their data with `tarn data rm`, then `tarn resume` here",
+            Bytes(mine.others),
+            self.root.display(),
+            folders.join(", ")
+        )
     }
 }
 
@@ -154,8 +240,10 @@ impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.bytes > 0 {
             // A ledger that cannot be written now is written with the next change, or counts as a dead run's.
-            let _ = self.ledgers.accounts[self.account]
-                .update(|c| c.reserved -= self.bytes.min(c.reserved), |_| true);
+            let _ = self.ledgers.accounts[self.account].update(
+                |m| m.claim.reserved -= self.bytes.min(m.claim.reserved),
+                |_| true,
+            );
         }
     }
 }
@@ -176,22 +264,9 @@ impl Ledgers {
                     .unwrap_or(accounts.len());
                 if at == accounts.len() {
                     crate::store::make_folder(&tier.root)?;
-                    let claim = Claim {
-                        workspace: workspace.to_owned(),
-                        pid,
-                        start,
-                        limit: 0,
-                        used: 0,
-                        reserved: 0,
-                    };
                     accounts.push(Account {
                         root: tier.root.clone(),
-                        state: Mutex::new(Mine {
-                            claim,
-                            others: 0,
-                            limit: 0,
-                            told: 0,
-                        }),
+                        state: Mutex::new(Mine::new(workspace, pid, start)),
                     });
                 }
                 if let Ok(mine) = accounts[at].state.get_mut() {
@@ -211,7 +286,7 @@ impl Ledgers {
         };
         for account in &ledgers.accounts {
             account
-                .update(|_| {}, |_| true)
+                .refresh()
                 .map_err(|e| io_failure("write the ledger of the tier", &account.root, &e))?;
         }
         Ok(ledgers)
@@ -231,18 +306,17 @@ impl Ledgers {
             ));
         };
         let account = &self.accounts[at];
-        let since = Instant::now();
+        let unwritable =
+            |e: io::Error| io_failure("write the ledger of the tier", &account.root, &e);
+        let mut waiter = None;
         loop {
             // Without others, the engine's own account of the tier decides.
             let allow = |m: &Mine| {
-                let sum = [m.claim.used, m.claim.reserved, m.others];
-                m.others == 0 || sum.iter().fold(0u64, |a, b| a.saturating_add(*b)) <= m.limit
+                m.others == 0
+                    || (m.elder_waits.is_none() && m.held().saturating_add(m.others) <= m.limit)
             };
-            let claimed = bytes == 0
-                || account
-                    .update(|c| c.reserved = c.reserved.saturating_add(bytes), allow)
-                    .map_err(|e| io_failure("write the ledger of the tier", &account.root, &e))?;
-            if claimed {
+            let reserve = |m: &mut Mine| m.claim.reserved = m.claim.reserved.saturating_add(bytes);
+            if bytes == 0 || account.update(reserve, allow).map_err(unwritable)? {
                 return Ok(Reservation {
                     ledgers: self,
                     account: at,
@@ -255,18 +329,51 @@ impl Ledgers {
                     "stopped while waiting for room",
                 ));
             }
-            if since.elapsed() > PATIENCE {
-                return Err(failure(
-                    FailureKind::NoSpace,
-                    format!(
-                        "other runs hold the room on the tier at {}: {} are wanted; wait for them, or give this run a tier of its own",
-                        account.root.display(),
-                        Bytes(bytes)
-                    ),
-                ));
+            let waiter = match &mut waiter {
+                Some(waiter) => waiter,
+                none => none.insert(Waiter::new(account).map_err(unwritable)?),
+            };
+            if let Some(failure) = waiter.hopeless(bytes) {
+                return Err(failure);
             }
             std::thread::sleep(POLL);
         }
+    }
+
+    /// Threads that wait for room.
+    pub(crate) fn waiters(&self) -> u64 {
+        let waiting = |a: &Account| a.state.lock().map_or(0, |m| m.waiters);
+        self.accounts.iter().map(waiting).sum()
+    }
+
+    /// Says whether this run has nothing to do but to wait for room.
+    ///
+    /// # Errors
+    /// When it has waited for what only dead runs hold.
+    pub(crate) fn idle(&self, since: Option<Instant>) -> Result<(), String> {
+        for account in &self.accounts {
+            let Ok(mut mine) = account.state.lock() else {
+                continue;
+            };
+            mine.idle = since.is_some() && mine.others > 0;
+            let tired = since.is_some_and(|s| s.elapsed() > PATIENCE);
+            if tired && !mine.held_by_dead.is_empty() {
+                return Err(account.dead_text(&mine, 0));
+            }
+        }
+        Ok(())
+    }
+
+    /// Replicas of this run that stand in the way of an older run on the same tier.
+    pub(crate) fn in_the_way(&self) -> Vec<(Spot, StoreKey)> {
+        let must = |a: &Account| a.state.lock().is_ok_and(|m| m.must_give_way());
+        let accounts: Vec<bool> = self.accounts.iter().map(must).collect();
+        let Ok(replicas) = self.replicas.lock() else {
+            return Vec::new();
+        };
+        let on = |spot: &Spot| self.spots.get(spot).is_some_and(|(at, _)| accounts[*at]);
+        let all = replicas.keys().filter(|(spot, _)| on(spot));
+        all.cloned().collect()
     }
 
     /// A replica has come, with the space it takes.
@@ -293,7 +400,7 @@ impl Ledgers {
         if plus != minus {
             // As for reservations: the next change writes it again.
             let _ = self.accounts[at].update(
-                |c| c.used = c.used.saturating_add(plus).saturating_sub(minus),
+                |m| m.claim.used = m.claim.used.saturating_add(plus).saturating_sub(minus),
                 |_| true,
             );
         }
@@ -303,14 +410,18 @@ impl Ledgers {
     pub(crate) fn news(&self) -> Vec<(Spot, u64)> {
         let mut news = Vec::new();
         for (at, account) in self.accounts.iter().enumerate() {
-            if account.update(|_| {}, |_| true).is_err() {
+            if account.refresh().is_err() {
                 continue;
             }
             let Ok(mut mine) = account.state.lock() else {
                 continue;
             };
             let own = mine.claim.limit.max(1);
-            let taken = (own - mine.limit.min(own)).saturating_add(mine.others);
+            let mut taken = (own - mine.limit.min(own)).saturating_add(mine.others);
+            if mine.elder_waits.is_some() {
+                // Nothing new for this run before the older one has what it waits for.
+                taken = taken.max(own.saturating_sub(mine.held()));
+            }
             let changed =
                 taken.abs_diff(mine.told) > own / TELL_FROM || (taken == 0 && mine.told != 0);
             if !changed {
@@ -330,43 +441,18 @@ impl Ledgers {
 impl Drop for Ledgers {
     fn drop(&mut self) {
         for account in &self.accounts {
-            let _ = account.update(|c| c.reserved = 0, |_| true);
+            let last = |m: &mut Mine| {
+                (m.claim.reserved, m.waiters, m.idle) = (0, 0, false);
+            };
+            let _ = account.update(last, |_| true);
         }
     }
-}
-
-fn claims(root: &Path) -> Vec<Claim> {
-    let bytes = std::fs::read(root.join("ledger")).unwrap_or_default();
-    serde_json::from_slice::<Page>(&bytes)
-        .unwrap_or_default()
-        .entries
-}
-
-/// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run.
-pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
-    let weight = |c: &Claim| match c.alive() {
-        true => c.used.saturating_add(c.reserved),
-        false if root.join(&c.workspace).is_dir() => c.used,
-        false => 0,
-    };
-    let all = claims(root);
-    let others = all.iter().filter(|c| c.workspace != workspace);
-    others.map(weight).fold(0, u64::saturating_add)
-}
-
-/// Bytes on the tier at `root` that are accounted to any workspace: they count as room of the tier that is taken,
-/// not as room that it lacks.
-pub(crate) fn used_by_all(root: &Path) -> u64 {
-    let all = claims(root);
-    let there = all
-        .iter()
-        .filter(|c| c.alive() || root.join(&c.workspace).is_dir());
-    there.map(|c| c.used).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
     use tarn_base::cluster::{Host, Link, Node, Tier};
 
     fn cluster(root: &Path, nodes: u32, capacity: u64) -> Cluster {
@@ -444,6 +530,7 @@ mod tests {
             limit: 10,
             used: 300,
             reserved: 500,
+            waiting: None,
         };
         let page = Page {
             entries: vec![claim],
@@ -459,6 +546,39 @@ mod tests {
         assert!(b.reserve(SPOT, 700, &|| true).is_ok());
         std::fs::remove_dir(root.path().join("gone")).unwrap();
         assert!(b.reserve(SPOT, 1000, &|| true).is_ok());
+    }
+
+    #[test]
+    fn an_older_run_that_waits_goes_first() {
+        let root = tempfile::tempdir().unwrap();
+        let elder = Ledgers::open(&cluster(root.path(), 1, 1000), "elder").unwrap();
+        let younger = Ledgers::open(&cluster(root.path(), 1, 1000), "younger").unwrap();
+        // Both are this process; the younger claims to have been started later.
+        younger.accounts[0].state.lock().unwrap().claim.start += 1;
+        let key = StoreKey("k".into());
+        elder.arrived(SPOT, &key, 400);
+        younger.arrived(SPOT, &key, 400);
+        std::thread::scope(|s| {
+            let waiting = s.spawn(|| elder.reserve(SPOT, 500, &|| false).is_ok());
+            let since = Instant::now();
+            let refused = younger.reserve(SPOT, 500, &|| false).unwrap_err();
+            assert_eq!(refused.kind, FailureKind::Cancelled, "{}", refused.message);
+            assert!(since.elapsed() >= GIVE_WAY, "{:?}", since.elapsed());
+            assert!(
+                younger.in_the_way().is_empty(),
+                "it waits no longer, so it may go on"
+            );
+            assert_eq!(younger.news(), [(SPOT, 400)], "nothing new for it");
+            younger.idle(Some(Instant::now())).unwrap();
+            younger.news();
+            assert_eq!(younger.in_the_way(), [(SPOT, key.clone())]);
+            assert_eq!(elder.in_the_way(), []);
+            younger.left(SPOT, &key);
+            assert!(waiting.join().unwrap());
+        });
+        younger.idle(None).unwrap();
+        younger.news();
+        assert!(younger.reserve(SPOT, 500, &|| true).is_ok());
     }
 
     #[test]

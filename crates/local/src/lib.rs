@@ -30,7 +30,7 @@ mod world;
 
 pub use dests::{check_destination, destination_intact};
 pub use launch::GRACE;
-pub use ledger::held_by_others;
+pub use ledger::{held_by_others, vacate};
 pub use memory::{Memory, memory};
 pub use namespaces::{Namespaces, probe_multi_node};
 pub use pool::MAX_MOVING;

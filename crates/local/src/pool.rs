@@ -94,6 +94,12 @@ impl Pool {
         self.state.changed.notify_one();
     }
 
+    /// Jobs that no thread has taken yet.
+    pub(crate) fn queued(&self) -> u64 {
+        let queue = self.state.queue.lock();
+        queue.map_or(0, |q| q.waiting.len() as u64)
+    }
+
     /// Cancels a transfer, waiting or moving. One that has ended already is no error.
     pub(crate) fn abandon(&self, id: TransferId) {
         if let Ok(queue) = self.state.queue.lock()

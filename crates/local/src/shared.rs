@@ -112,6 +112,13 @@ impl Shared {
         })
     }
 
+    /// The part that is stored under a key, if this run knows it.
+    pub(crate) fn part_of(&self, key: &StoreKey) -> Option<PartRef> {
+        let parts = self.parts.lock().ok()?;
+        let found = parts.iter().find(|(_, (_, k))| k == key);
+        found.map(|(part, _)| *part)
+    }
+
     pub(crate) fn manifest(&self, key: &StoreKey) -> Result<Manifest, Failure> {
         read_manifest(&self.state.manifest(key))
     }

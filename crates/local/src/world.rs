@@ -1,7 +1,7 @@
 //! [`Local`]: the world of N nodes on one machine.
 
 use crate::launch::{Leaving, Stop, Urgency};
-use crate::ledger::{Ledgers, POLL};
+use crate::ledger::{Ledgers, POLL, vacate};
 use crate::namespaces::{Namespaces, isolation};
 use crate::pool::{Job, Pool};
 use crate::prepare::SCRATCH;
@@ -27,7 +27,7 @@ use tarn_base::id::InstanceId;
 use tarn_base::layout::StateDir;
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
-use tarn_base::workflow::Workflow;
+use tarn_base::workflow::{Keep, Workflow};
 use tarn_ports::{Mover, World, WorldError};
 
 /// What a local world is made of.
@@ -74,6 +74,8 @@ pub struct Local {
     started: Instant,
     epoch: Time,
     looked: Instant,
+    /// Since when there is nothing to do but to wait for room that other runs hold.
+    idle: Option<Instant>,
 }
 
 fn world_error(what: &str, error: &dyn std::fmt::Display) -> WorldError {
@@ -137,6 +139,7 @@ impl Local {
             epoch: config.epoch,
             // Others may hold room already: look at the first opportunity.
             looked: now.checked_sub(POLL).unwrap_or(now),
+            idle: None,
         })
     }
 
@@ -175,7 +178,11 @@ impl Local {
         keep: &BTreeSet<(StoreKey, Place)>,
         resumable: &BTreeSet<StoreKey>,
     ) -> Vec<String> {
-        let prior = self.prior.iter().flat_map(|p| &p.outputs).flat_map(|o| &o.parts);
+        let prior = self
+            .prior
+            .iter()
+            .flat_map(|p| &p.outputs)
+            .flat_map(|o| &o.parts);
         let known = prior.map(|(info, _)| info.key.clone()).collect();
         inventory::clean(&self.shared, keep, resumable, known)
     }
@@ -215,7 +222,11 @@ impl Local {
         };
         // An earlier run may have numbered datasets and versions otherwise: outputs go by their position.
         let step = self.shared.workflow.step(instance.step);
-        let made: Vec<_> = step.uses.iter().filter_map(|u| Some((u.data, u.makes?))).collect();
+        let made: Vec<_> = step
+            .uses
+            .iter()
+            .filter_map(|u| Some((u.data, u.makes?)))
+            .collect();
         for (o, (data, version)) in found.outputs.iter().zip(made) {
             for (info, _) in &o.parts {
                 let part = PartRef {
@@ -249,7 +260,38 @@ impl Local {
                 news.into_iter()
                     .map(|(spot, bytes)| Event::Capacity { spot, bytes }),
             );
+            self.give_way();
         }
+    }
+
+    /// When two runs hold a part each of the room that both need, the younger one's data goes, once all that it
+    /// still does is to wait: the engine fetches or makes it again. What is to be kept beyond the run stays.
+    fn give_way(&mut self) {
+        let steps = self.running.lock().map_or(0, |r| r.len());
+        let queued = self.pool.as_ref().map_or(0, Pool::queued);
+        if steps > 0 || self.owed > self.shared.ledgers.waiters() + queued {
+            return;
+        }
+        for (spot, key) in self.shared.ledgers.in_the_way() {
+            let Some(part) = self.shared.part_of(&key) else {
+                continue;
+            };
+            let keep = self.shared.dataset(part.data).map(|d| d.keep);
+            if let (Ok(Keep::UntilConsumed | Keep::Workflow), Some(pool)) = (keep, &self.pool) {
+                self.owed += 1;
+                let at = Place::Node(spot);
+                pool.add(Job::Evict { part, key, at });
+            }
+        }
+    }
+
+    /// Notes whether the engine has nothing under way and only waits for another run's room.
+    fn note_idle(&mut self, until: Option<Time>) -> Result<(), WorldError> {
+        self.idle = match self.owed == 0 && until.is_some() {
+            true => self.idle.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        self.shared.ledgers.idle(self.idle).map_err(WorldError)
     }
 }
 
@@ -360,6 +402,7 @@ impl World for Local {
 
     fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
         loop {
+            self.note_idle(until)?;
             if let Some(event) = self.poll() {
                 return Ok(event);
             }
@@ -413,5 +456,12 @@ impl Drop for Local {
             let _ = thread.join();
         }
         sources::flush(&self.shared);
+        let tiers = self.shared.cluster.nodes.iter().flat_map(|n| &n.tiers);
+        let roots: BTreeSet<&PathBuf> = tiers.map(|t| &t.root).collect();
+        for root in roots {
+            if let Err(e) = vacate(root, &self.shared.workspace, 0) {
+                eprintln!("tarn: cannot update the ledger of {}: {e}", root.display());
+            }
+        }
     }
 }

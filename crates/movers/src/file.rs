@@ -15,7 +15,6 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, openat};
 use rustix::io::{Errno, pread, pwrite};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tarn_base::event::FailureKind;
 use tarn_base::hash::Hash;
 use tarn_base::manifest::{Entry, EntryKind, Xattr};
@@ -35,6 +34,24 @@ pub(crate) struct Source {
     pub(crate) xattrs: Box<[Xattr]>,
     /// Its hash is known and neither size nor time have changed since: it need not be read to be known.
     pub(crate) known: Option<Hash>,
+}
+
+impl Source {
+    /// What is recorded of it; its path and attributes are taken.
+    pub(crate) fn entry(self, hash: Hash, extents: Box<[(u64, u64)]>) -> Entry {
+        Entry {
+            path: self.path,
+            kind: EntryKind::File {
+                size: self.status.size,
+                hash: Some(hash),
+                link_group: 0,
+                extents,
+            },
+            mode: self.status.mode,
+            mtime: self.status.mtime,
+            xattrs: self.xattrs,
+        }
+    }
 }
 
 /// Where a file's content goes.
@@ -61,18 +78,17 @@ impl Worker<'_> {
             return Ok(());
         };
         if let Some(target) = self.job.target() {
-            target
-                .wanted
-                .fetch_add(source.status.size, Ordering::Relaxed);
+            self.tally.wanted += source.status.size;
             if let Some(hash) = self.all_there(target, folder, &source)? {
-                self.job.advance(source.status.size);
+                self.tally.done += source.status.size;
                 self.output.resumed += source.status.size;
                 let extents = self.extents(&source)?;
-                return self.done(&source, hash, extents);
+                self.done(source, hash, extents);
+                return Ok(());
             }
         }
         if source.status.size <= PIECE as u64 && !source.status.may_have_holes() {
-            self.small(folder, &source)
+            self.small(folder, source)
         } else {
             if !others.is_empty() && self.job.threads > 1 {
                 let others = std::mem::take(others);
@@ -104,7 +120,8 @@ impl Worker<'_> {
                 .map_err(|e| self.unreadable(folder.tree, "read the attributes of", &path, e))?,
             path,
         };
-        self.found(folder.tree, entry)
+        self.found(folder.tree, entry);
+        Ok(())
     }
 
     /// Opens a file; `None` when it is another name of one that was seen.
@@ -237,10 +254,11 @@ impl Worker<'_> {
         }
     }
 
-    fn small(&mut self, folder: &Folder, source: &Source) -> Result<()> {
+    fn small(&mut self, folder: &Folder, source: Source) -> Result<()> {
         let len = source.status.size as usize;
-        let got = read_full(&source.fd, &mut self.buffer[..=len], 0)
+        let got = read_full(&source.fd, &mut self.buffer[..len], 0)
             .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
+        // One that grows is noticed by its status afterwards.
         if got != len {
             let path = self.job.trees[source.tree as usize].show(&source.path);
             return Err(changed(&path, "changed its length while it was read"));
@@ -248,9 +266,9 @@ impl Worker<'_> {
         let skip_hash = source.known.filter(|_| self.trusts_hashes());
         let chunk = (len > 0).then(|| content::chunk(&self.buffer[..len]));
         let hash = skip_hash.unwrap_or_else(|| content::file(chunk.as_slice()));
-        self.check_unchanged(source, hash)?;
+        self.check_unchanged(&source, hash)?;
         if let (Some(target), Sink::File(fd, set_mode)) =
-            (self.job.target(), self.sink(folder, source)?)
+            (self.job.target(), self.sink(folder, &source)?)
         {
             if let Some(limiter) = &target.limiter {
                 limiter.bytes(len as u64, self.job.control)?;
@@ -269,8 +287,9 @@ impl Worker<'_> {
             );
         }
         self.output.bytes += len as u64;
-        self.job.advance(len as u64);
-        self.done(source, hash, Box::default())
+        self.tally.done += len as u64;
+        self.done(source, hash, Box::default());
+        Ok(())
     }
 
     /// Whether a known hash need not be computed again.
@@ -316,25 +335,9 @@ impl Worker<'_> {
     }
 
     /// Records a file that has been read.
-    pub(crate) fn done(
-        &mut self,
-        source: &Source,
-        hash: Hash,
-        extents: Box<[(u64, u64)]>,
-    ) -> Result<()> {
-        let entry = Entry {
-            path: source.path.clone(),
-            kind: EntryKind::File {
-                size: source.status.size,
-                hash: Some(hash),
-                link_group: 0,
-                extents,
-            },
-            mode: source.status.mode,
-            mtime: source.status.mtime,
-            xattrs: source.xattrs.clone(),
-        };
-        self.found(source.tree, entry)
+    pub(crate) fn done(&mut self, source: Source, hash: Hash, extents: Box<[(u64, u64)]>) {
+        let tree = source.tree;
+        self.found(tree, source.entry(hash, extents));
     }
 }
 

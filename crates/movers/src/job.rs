@@ -1,6 +1,5 @@
 //! One operation on trees: what its threads share, and what they bring back.
 
-use crate::content::PIECE;
 use crate::error::Result;
 use crate::large::Large;
 use crate::queue::{Queue, lock};
@@ -99,6 +98,8 @@ impl<'a> Job<'a> {
         let work = || {
             let mut worker = Worker::new(&self);
             self.queue.work(self.control, |work| worker.perform(work));
+            // Sorted here, on all threads, so that only runs are left to be merged.
+            worker.output.found.sort_by(by_path);
             lock(&all).absorb(worker.output);
         };
         std::thread::scope(|scope| {
@@ -133,9 +134,9 @@ impl<'a> Job<'a> {
     }
 }
 
-/// A thread's buffer: one byte more than a piece, so that a small file that grows is noticed.
-pub(crate) fn buffer() -> Vec<u8> {
-    vec![0; PIECE + 1]
+/// The order of manifests, tree by tree.
+fn by_path(a: &(u32, Entry), b: &(u32, Entry)) -> std::cmp::Ordering {
+    (a.0, &a.1.path).cmp(&(b.0, &b.1.path))
 }
 
 /// A folder that stays open while its files are worked on.

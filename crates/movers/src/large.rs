@@ -12,6 +12,8 @@ use rustix::fs::{copy_file_range, ftruncate, ioctl_ficlone};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tarn_base::hash::Hash;
+use tarn_base::manifest::{Entry, EntryKind};
 use tarn_base::part::Verify;
 
 /// Chunks that a thread takes at once: long enough to keep a device's read-ahead going.
@@ -61,9 +63,10 @@ impl Worker<'_> {
                     &large.source.xattrs,
                     *set_mode,
                 )?;
-                self.job.advance(large.source.status.size);
+                self.tally.done += large.source.status.size;
                 self.check_unchanged(&large.source, hash)?;
-                return self.done(&large.source, hash, large.extents.clone());
+                self.record_large(large, hash);
+                return Ok(());
             }
         }
         let shared = self.job.threads > 1 && large.chunks() > 2 * GRAIN;
@@ -141,7 +144,25 @@ impl Worker<'_> {
         if let (Some(target), Sink::File(fd, set_mode)) = (self.job.target(), &large.sink) {
             target.finish(fd, &source.path, &source.status, &source.xattrs, *set_mode)?;
         }
-        self.done(source, hash, large.extents.clone())
+        self.record_large(large, hash);
+        Ok(())
+    }
+
+    fn record_large(&mut self, large: &Large, hash: Hash) {
+        let source = &large.source;
+        let entry = Entry {
+            path: source.path.clone(),
+            kind: EntryKind::File {
+                size: source.status.size,
+                hash: Some(hash),
+                link_group: 0,
+                extents: large.extents.clone(),
+            },
+            mode: source.status.mode,
+            mtime: source.status.mtime,
+            xattrs: source.xattrs.clone(),
+        };
+        self.found(source.tree, entry);
     }
 
     /// Copies one chunk and returns its hash (0 where a known hash is trusted and nothing is hashed).
@@ -151,7 +172,7 @@ impl Worker<'_> {
         let (start, len) = (at * CHUNK as u64, content::chunk_len(size, at));
         if let Some(hash) = self.chunk_there(large, at) {
             self.output.resumed += len as u64;
-            self.job.advance(len as u64);
+            self.tally.done += len as u64;
             return Ok(hash);
         }
         if let Some(limiter) = self.job.target().and_then(|t| t.limiter.as_ref()) {
@@ -167,7 +188,7 @@ impl Worker<'_> {
             _ => self.chunk_by_pieces(large, start, len)?,
         };
         self.output.bytes += len as u64;
-        self.job.advance(len as u64);
+        self.tally.done += len as u64;
         Ok(hash)
     }
 

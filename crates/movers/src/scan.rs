@@ -1,8 +1,9 @@
 //! Walking a tree: folders are listed, their files given out in batches.
 
 use crate::beneath::split;
+use crate::content::PIECE;
 use crate::error::{Result, Side, failed};
-use crate::job::{Goal, Job, OpenFolder, Output, buffer};
+use crate::job::{Goal, Job, OpenFolder, Output};
 use crate::large::Large;
 use crate::links;
 use crate::meta::{LINK_MODE, Status, times, xattrs};
@@ -50,15 +51,29 @@ pub(crate) struct Worker<'a> {
     pub(crate) buffer: Vec<u8>,
     /// Progress records not written yet.
     pub(crate) records: Vec<u8>,
+    /// Counts not passed on yet: threads that share a counter for every small file slow each other down.
+    pub(crate) tally: Tally,
     pub(crate) output: Output,
+}
+
+/// What a thread has done since it last said so.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Bytes that are done.
+    pub(crate) done: u64,
+    /// Bytes that the destination needs.
+    pub(crate) wanted: u64,
+    /// Entries found.
+    pub(crate) entries: u64,
 }
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(job: &'a Job<'a>) -> Self {
         Self {
             job,
-            buffer: buffer(),
+            buffer: vec![0; PIECE],
             records: Vec::new(),
+            tally: Tally::default(),
             output: Output::default(),
         }
     }
@@ -93,27 +108,30 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Writes the progress records.
+    /// Writes the progress records and passes the counts on.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        if let (Some(target), false) = (self.job.target(), self.records.is_empty()) {
-            target.progress.append(&self.records)?;
+        let tally = std::mem::take(&mut self.tally);
+        self.job.advance(tally.done);
+        let entries = self.job.entries.fetch_add(tally.entries, Ordering::Relaxed) + tally.entries;
+        if entries > MAX_ENTRIES as u64 {
+            return Err(MoverError::new(
+                FailureKind::Io,
+                format!("there are more than {MAX_ENTRIES} files and folders; pack small files together"),
+            ));
+        }
+        if let Some(target) = self.job.target() {
+            target.wanted.fetch_add(tally.wanted, Ordering::Relaxed);
+            if !self.records.is_empty() {
+                target.progress.append(&self.records)?;
+            }
         }
         self.records.clear();
         Ok(())
     }
 
-    pub(crate) fn found(&mut self, tree: u32, entry: Entry) -> Result<()> {
-        if self.job.entries.fetch_add(1, Ordering::Relaxed) >= MAX_ENTRIES as u64 {
-            let path = crate::error::show_path(&self.job.trees[tree as usize].path);
-            return Err(MoverError::new(
-                FailureKind::Io,
-                format!(
-                    "`{path}` holds more than {MAX_ENTRIES} entries; pack small files together"
-                ),
-            ));
-        }
+    pub(crate) fn found(&mut self, tree: u32, entry: Entry) {
+        self.tally.entries += 1;
         self.output.found.push((tree, entry));
-        Ok(())
     }
 
     /// An error of reading a path of a tree.
@@ -151,7 +169,7 @@ impl<'a> Worker<'a> {
                 mtime: status.mtime,
                 xattrs,
             };
-            self.found(at, entry)?;
+            self.found(at, entry);
         }
         self.output.folders.push((at, path.clone(), status.mtime));
         let dest = match self.job.target() {
@@ -196,6 +214,8 @@ impl<'a> Worker<'a> {
             }
         }
         drop(space);
+        // Taken from the end: in the order of their names.
+        files.sort_unstable_by(|a, b| b.cmp(a));
         self.files(folder, files)
     }
 
@@ -257,7 +277,8 @@ impl<'a> Worker<'a> {
             mtime: status.mtime,
             xattrs: Box::default(),
         };
-        self.found(folder.tree, entry)
+        self.found(folder.tree, entry);
+        Ok(())
     }
 
     fn single(&mut self, at: u32) -> Result<()> {

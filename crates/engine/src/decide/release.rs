@@ -95,11 +95,17 @@ impl Decide<'_> {
             return;
         };
         let parts = vec![PartMove { part: name, from }];
+        // The node's replica goes once this is done, so it is read back; `--verify none` plays what people do
+        // today, who write to the external store and trust it.
+        let verify = match self.state.start.options.verify {
+            Verify::None => Verify::None,
+            _ => Verify::Readback,
+        };
         self.transfer(
             parts,
             Place::Drained,
             TransferKind::ExternalOut,
-            Verify::Copy,
+            verify,
             0,
             Reason::StageOut,
         );
