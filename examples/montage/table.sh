@@ -1,11 +1,12 @@
 #!/bin/sh
 # table.sh DIR TABLE: list the images of DIR in a Montage table. mImgtbl lists in directory order, which
-# differs from place to place; here the rows are sorted by name and counted anew.
+# differs from place to place; here the rows are sorted by name and counted anew. The names are relative to DIR, so
+# that the table holds wherever DIR may lie when it is read.
 set -eu
 export LC_ALL=C
-unsorted=$(mktemp table.XXXXXX)
+unsorted=$PWD/$(mktemp table.XXXXXX)
 trap 'rm -f "$unsorted"' EXIT
-mImgtbl "$1" "$unsorted"
+(cd "$1" && mImgtbl . "$unsorted")
 {
     grep '^[\\|]' "$unsorted"
     # The name is the last column; the counter fills the first seven characters.

@@ -309,14 +309,32 @@ fn remove(catalogue: &mut Catalogue, rows: &[ReplicaRow], mover: &dyn Mover) -> 
         .map(|r| changed(r, ChangeKind::Removed))
         .collect();
     catalogue.record(&changes).exit(Exit::State)?;
+    let mut freed: BTreeMap<(&Path, &str), u64> = BTreeMap::new();
     for r in &ours {
-        mover.remove(&r.path()).exit(Exit::State)?;
+        let path = r.path();
+        mover.remove(&path).exit(Exit::State)?;
+        match &r.at {
+            StoredAt::Node { root, .. } => {
+                *freed.entry((root, &r.workspace)).or_default() += r.stored
+            }
+            // The drained area goes with its last part; it stays while there are others.
+            _ => drop(path.parent().map(std::fs::remove_dir)),
+        }
+    }
+    for ((root, workspace), bytes) in freed {
+        tarn_local::vacate(root, workspace, bytes)
+            .with_context(|| format!("cannot update the ledger of the tier at {}", root.display()))
+            .exit(Exit::State)?;
     }
     Ok(ours.iter().map(|r| r.stored).sum())
 }
 
 /// Removes what nobody asks to keep any more of a workflow whose lock the caller holds.
-pub(crate) fn expire(catalogue: &mut Catalogue, workflow: &str, mover: &dyn Mover) -> CliResult<()> {
+pub(crate) fn expire(
+    catalogue: &mut Catalogue,
+    workflow: &str,
+    mover: &dyn Mover,
+) -> CliResult<()> {
     let mut rows = catalogue.expired(wall()).exit(Exit::State)?;
     rows.retain(|r| r.workflow == workflow);
     if rows.is_empty() {

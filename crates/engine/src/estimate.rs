@@ -1,6 +1,7 @@
 //! What is not known yet: run times, sizes and how long a transfer takes. Observed where possible.
 
 use crate::state::State;
+use crate::steps::Placed;
 use tarn_base::id::{DataId, InstanceId, NodeId, StepId};
 use tarn_base::part::{PartRef, TransferKind};
 use tarn_base::units::{Nanos, SECOND};
@@ -18,17 +19,26 @@ pub(crate) fn duration(bytes: u64, rate: u64) -> Nanos {
 }
 
 impl State {
-    /// The mean of what was observed, else half the time limit, else a constant.
+    /// The mean of what was observed of the step, else half its time limit, else the mean of all other steps of
+    /// the workflow, else a constant.
     pub(crate) fn run_time(&self, step: StepId) -> Nanos {
-        match self.steps.all[step.at()].observed {
-            (sum, n) if n > 0 => sum / n,
-            _ => self
-                .start
-                .workflow
-                .step(step)
-                .time
-                .map_or(UNKNOWN_RUN_TIME, |limit| limit / 2),
-        }
+        let mean = |(sum, n): (Nanos, u64)| sum.checked_div(n);
+        let limit = self.start.workflow.step(step).time;
+        mean(self.steps.all[step.at()].observed)
+            .or(limit.map(|limit| limit / 2))
+            .or(mean(self.steps.observed))
+            .unwrap_or(UNKNOWN_RUN_TIME)
+    }
+
+    /// How long a placed instance still keeps its cores. Something that is overdue is expected to take a tenth
+    /// of its time more.
+    pub(crate) fn time_left(&self, id: InstanceId, placed: &Placed) -> Nanos {
+        let run_time = self.run_time(id.step);
+        let end = match placed.started {
+            Some(started) => started.saturating_add(run_time),
+            None => placed.end,
+        };
+        end.saturating_sub(self.now).max(run_time / 10)
     }
 
     /// Bytes of a version: observed, declared or guessed.

@@ -127,10 +127,15 @@ impl Ledger {
         t.used = t.used.saturating_sub(bytes);
     }
 
-    /// Forgets all bytes in use and promised: for recovery, which counts them anew.
-    pub(crate) fn clear_bytes(&mut self) {
-        for t in self.tiers.iter_mut().flatten() {
-            (t.used, t.reserved) = (0, 0);
+    /// Forgets all bytes in use and promised, and what other runs held: for recovery, which counts them anew.
+    pub(crate) fn clear_bytes(&mut self, cluster: &Cluster) {
+        for (tiers, node) in self.tiers.iter_mut().zip(&cluster.nodes) {
+            for (account, tier) in tiers.iter_mut().zip(&node.tiers) {
+                *account = TierAccount {
+                    capacity: tier.capacity,
+                    ..TierAccount::default()
+                };
+            }
         }
     }
 

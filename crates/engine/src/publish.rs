@@ -29,10 +29,15 @@ impl State {
 
     /// Lets the steps that read a version look whether they can be bound.
     pub(crate) fn wake_readers(&mut self, data: DataId, version: u32) {
-        for (i, step) in self.start.workflow.steps.iter().enumerate() {
-            if reads(step).contains(&(data, version)) {
-                self.steps.to_bind.insert(StepId(i as u32));
-            }
+        let readers = self.readers.get(&(data, version)).into_iter().flatten();
+        self.steps.to_bind.extend(readers);
+    }
+
+    /// A version is complete: if it has a `dest`, it is to go there.
+    pub(crate) fn note_sealed(&mut self, data: DataId, version: u32) {
+        let w = &self.start.workflow;
+        if w.dataset(data).dest.is_some() && w.last_version(data) == version {
+            self.undelivered.insert(data);
         }
     }
 
@@ -248,6 +253,10 @@ impl State {
             }
             let same = same && before.is_empty();
             version.delivered &= !again || same;
+            let sealed = version.sealed;
+            if sealed {
+                self.note_sealed(o.data, o.version);
+            }
             self.check_parts(o.data, o.version);
             if again && !same {
                 self.content_changed(id, o.data, o.version);
@@ -258,12 +267,8 @@ impl State {
     /// A second run of an instance has made other content than the first: whoever has not yet used the
     /// first is bound anew; if somebody has, the run cannot be consistent any more.
     fn content_changed(&mut self, id: InstanceId, data: DataId, version: u32) {
-        let readers: Vec<_> = (0u32..)
-            .zip(&self.start.workflow.steps)
-            .filter(|(_, s)| reads(s).contains(&(data, version)))
-            .map(|(i, _)| StepId(i))
-            .collect();
-        for reader in readers {
+        let readers = self.readers.get(&(data, version)).cloned();
+        for reader in readers.unwrap_or_default() {
             let Some(instances) = self.steps.all[reader.at()].instances.as_ref() else {
                 continue;
             };
@@ -331,6 +336,7 @@ impl State {
         let made: Vec<_> = makes(self.start.workflow.step(id)).collect();
         for (data, version) in made {
             self.data.version_mut(data, version).sealed = true;
+            self.note_sealed(data, version);
             self.compare_with_dest(data, version);
             self.check_parts(data, version);
             self.wake_readers(data, version);
@@ -483,7 +489,7 @@ impl State {
         self.under_way.clear();
         self.listing.clear();
         self.leaving = 0;
-        self.ledger.clear_bytes();
+        self.ledger.clear_bytes(&self.start.cluster);
         self.data.to_release.clear();
         let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
         for name in names {
@@ -509,6 +515,9 @@ impl State {
                 .values()
                 .all(|p| p.replicas.contains_key(&place));
             version.rescued = false;
+            if version.sealed {
+                self.undelivered.insert(data);
+            }
         }
     }
 }

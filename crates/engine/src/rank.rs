@@ -1,30 +1,20 @@
 //! Upward ranks: how long it is from the start of a step to the end of the workflow, with the bytes on the
 //! edges counted (Topcuoglu, Hariri, Wu 2002, equation 4), from declared and, once there are some, observed sizes.
 
-use crate::data::{makes, reads};
+use crate::data::makes;
 use crate::state::State;
 use crate::steps::Progress;
-use std::collections::BTreeMap;
-use tarn_base::id::{DataId, InstanceId, StepId};
+use tarn_base::id::{InstanceId, StepId};
 
 /// Computes all ranks anew and puts the waiting instances into their order.
 pub(crate) fn refresh(state: &mut State) {
     let steps = &state.start.workflow.steps;
-    let mut readers: BTreeMap<(DataId, u32), Vec<usize>> = BTreeMap::new();
-    for (i, step) in steps.iter().enumerate() {
-        for version in reads(step) {
-            readers.entry(version).or_default().push(i);
-        }
-    }
     let edges = |i: usize| {
         let id = StepId(i as u32);
         let data = makes(&steps[i]).flat_map(|v| {
             let seconds = state.edge_time(v.0, v.1);
-            readers
-                .get(&v)
-                .into_iter()
-                .flatten()
-                .map(move |r| (*r, seconds))
+            let readers = state.readers.get(&v).into_iter().flatten();
+            readers.map(move |r| (r.at(), seconds))
         });
         let control = state
             .steps

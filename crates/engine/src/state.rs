@@ -1,6 +1,6 @@
 //! The state of a run, and the two ways it changes: by an event, by an action. No choice is made here.
 
-use crate::data::{Data, Part, Replica, ReplicaState};
+use crate::data::{Data, Part, Replica, ReplicaState, reads};
 use crate::ledger::{Demand, Ledger};
 use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Start, Usage};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, Spot, TransferId};
+use tarn_base::id::{DataId, InstanceId, Spot, StepId, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place, Transfer, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
+use tarn_base::workflow::Workflow;
 
 /// Failures of one part's transfers in a row after which the run gives up: transient faults of a busy store
 /// pass within a few tries, lasting ones do not pass at all.
@@ -41,6 +42,16 @@ pub(crate) struct Active {
     pub(crate) bytes: u64,
 }
 
+fn readers(w: &Workflow) -> BTreeMap<(DataId, u32), Vec<StepId>> {
+    let mut readers: BTreeMap<_, Vec<StepId>> = BTreeMap::new();
+    for (i, step) in (0u32..).zip(&w.steps) {
+        for version in reads(step) {
+            readers.entry(version).or_default().push(StepId(i));
+        }
+    }
+    readers
+}
+
 /// Everything the engine knows.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -49,6 +60,12 @@ pub(crate) struct State {
     pub(crate) data: Data,
     pub(crate) steps: Steps,
     pub(crate) ledger: Ledger,
+    /// For each version, the steps that read it.
+    pub(crate) readers: BTreeMap<(DataId, u32), Vec<StepId>>,
+    /// Sources that have not been listed.
+    pub(crate) unlisted: BTreeSet<DataId>,
+    /// Datasets whose last version is sealed, has to go to a `dest` and is not on its way there.
+    pub(crate) undelivered: BTreeSet<DataId>,
     pub(crate) transfers: BTreeMap<TransferId, Active>,
     pub(crate) next_transfer: u64,
     /// Sources asked for and not yet listed.
@@ -75,6 +92,13 @@ impl State {
             data: Data::new(w),
             steps: Steps::new(w, start.cluster.nodes.len()),
             ledger: Ledger::new(&start.cluster),
+            readers: readers(w),
+            unlisted: (0u32..)
+                .zip(&w.data)
+                .filter(|(_, d)| d.source.is_some())
+                .map(|(i, _)| DataId(i))
+                .collect(),
+            undelivered: BTreeSet::new(),
             transfers: BTreeMap::new(),
             next_transfer: 0,
             listing: BTreeSet::new(),
@@ -204,6 +228,8 @@ impl State {
             part.replicas.insert(Place::Source, replica);
         }
         version.sealed = true;
+        self.unlisted.remove(&data);
+        self.note_sealed(data, 0);
         self.wake_readers(data, 0);
     }
 
@@ -235,6 +261,9 @@ impl State {
             }
         }
         *self.under_way.entry(t.kind).or_default() += bytes;
+        if self.delivers(t) {
+            self.undelivered.remove(&t.data);
+        }
         let releases = matches!(
             why,
             Reason::DemoteForRoom { .. } | Reason::DrainForRoom { .. } | Reason::StageOut
@@ -248,6 +277,12 @@ impl State {
             bytes,
         };
         self.transfers.insert(t.id, active);
+    }
+
+    /// Whether a transfer brings a dataset to its `dest`.
+    fn delivers(&self, t: &Transfer) -> bool {
+        let dest = &self.start.workflow.dataset(t.data).dest;
+        matches!(&t.to, Place::External(path) if Some(path) == dest.as_ref())
     }
 
     /// What ends with a transfer however it ends: pins, reservations, the count of bytes under way.
@@ -293,13 +328,10 @@ impl State {
             }
             self.data.to_check.insert(m.part);
         }
-        let dest = &self.start.workflow.dataset(t.data).dest;
+        let delivers = self.delivers(t);
         let version = self.data.version_mut(t.data, t.version);
-        match &t.to {
-            Place::External(path) if Some(path) == dest.as_ref() => version.delivered = true,
-            Place::External(_) if active.rescue => version.rescued = true,
-            _ => {}
-        }
+        version.delivered |= delivers;
+        version.rescued |= active.rescue && !delivers;
     }
 
     fn transfer_failed(&mut self, id: TransferId, failure: &Failure) {
@@ -307,6 +339,9 @@ impl State {
             return;
         };
         let t = &active.transfer;
+        if self.delivers(t) {
+            self.undelivered.insert(t.data);
+        }
         let mut exhausted = false;
         for m in &t.parts {
             let Some(part) = self.data.part_mut(m.part) else {
@@ -425,8 +460,10 @@ impl State {
         match ended {
             Ended::Committed { outputs, .. } => {
                 let step = &mut self.steps.all[id.step.at()];
-                step.observed.0 += usage.wall;
-                step.observed.1 += 1;
+                for observed in [&mut step.observed, &mut self.steps.observed] {
+                    observed.0 = observed.0.saturating_add(usage.wall);
+                    observed.1 += 1;
+                }
                 let stored: u64 = outputs
                     .iter()
                     .flat_map(|o| &o.parts)

@@ -122,6 +122,8 @@ pub(crate) struct Steps {
     pub(crate) to_bind: BTreeSet<StepId>,
     /// Steps not complete.
     pub(crate) incomplete: usize,
+    /// Sum and number of the observed run times of all steps.
+    pub(crate) observed: (Nanos, u64),
 }
 
 impl Steps {
@@ -153,6 +155,7 @@ impl Steps {
             followers,
             to_bind: ids.collect(),
             incomplete: w.steps.len(),
+            observed: (0, 0),
         }
     }
 

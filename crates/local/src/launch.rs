@@ -3,7 +3,6 @@
 use crate::protocol::{Channel, End, HELPER_ARGUMENT, Order, Report, Spec, Used};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -62,8 +61,6 @@ impl Stop {
 /// One node of a step.
 pub(crate) struct Launch<'a> {
     pub(crate) spec: Spec,
-    pub(crate) env: &'a [(OsString, OsString)],
-    pub(crate) log: File,
     /// Where the helper's identity is noted, for whoever cleans up after a crash.
     pub(crate) note: &'a Path,
 }
@@ -78,7 +75,8 @@ pub(crate) enum Outcome {
     Broken(String),
 }
 
-struct Helper {
+/// A helper process. It waits for its orders: it is started first, and comes up while the step is prepared.
+pub(crate) struct Helper {
     node: String,
     child: Child,
     channel: Channel,
@@ -86,32 +84,33 @@ struct Helper {
 }
 
 impl Helper {
-    fn start(exe: &Path, launch: Launch<'_>) -> io::Result<Self> {
+    /// Starts a helper that writes to `log`, as its step will. It ends with the thread that started it.
+    pub(crate) fn spawn(exe: &Path, log: File) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(exe);
         command
             .arg(HELPER_ARGUMENT)
             .env_clear()
-            .envs(launch.env.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(launch.log.try_clone()?)
-            .stderr(launch.log)
+            .stdout(log.try_clone()?)
+            .stderr(log)
             // The terminal's Ctrl-C is for tarn, which then decides.
             .process_group(0);
         let child = command.spawn()?;
         ours.set_read_timeout(Some(HELPER_PATIENCE))?;
         ours.set_write_timeout(Some(HELPER_PATIENCE))?;
-        let mut helper = Self {
-            node: launch.spec.node.clone(),
+        Ok(Self {
+            node: String::new(),
             child,
             channel: Channel::new(ours),
             used: None,
-        };
-        helper.note(launch.note)?;
-        helper
-            .channel
-            .send(&Order::Prepare(Box::new(launch.spec)))?;
-        Ok(helper)
+        })
+    }
+
+    fn prepare(&mut self, launch: Launch<'_>) -> io::Result<()> {
+        self.node = launch.spec.node.clone();
+        self.note(launch.note)?;
+        self.channel.send(&Order::Prepare(Box::new(launch.spec)))
     }
 
     fn note(&self, at: &Path) -> io::Result<()> {
@@ -164,26 +163,20 @@ pub(crate) struct Leaving {
     _helpers: Vec<Helper>,
 }
 
-/// Runs a step to its end on all of its nodes; the first has the command.
+/// Runs a step to its end on all of its nodes, a helper each; the first has the command.
 pub(crate) fn execute(
-    exe: &Path,
+    mut helpers: Vec<Helper>,
     launches: Vec<Launch<'_>>,
     limit: Option<Duration>,
     stop: &Stop,
 ) -> (Outcome, Used, Leaving) {
     let broken = |why| (Outcome::Broken(why), Used::default(), Leaving::default());
-    let mut helpers = Vec::new();
-    for launch in launches {
-        let node = launch.spec.node.clone();
-        match Helper::start(exe, launch) {
-            Ok(helper) => helpers.push(helper),
-            Err(e) => {
-                let why = format!(
-                    "the helper process of node `{node}` ({}) cannot be started: {e}",
-                    exe.display()
-                );
-                return broken(why);
-            }
+    for (helper, launch) in helpers.iter_mut().zip(launches) {
+        if let Err(e) = helper.prepare(launch) {
+            let node = &helper.node;
+            return broken(format!(
+                "the helper process of node `{node}` takes no orders: {e}"
+            ));
         }
     }
     for helper in &mut helpers {

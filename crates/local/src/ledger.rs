@@ -29,6 +29,9 @@ const GIVE_WAY: Duration = Duration::from_secs(2);
 /// A change of what others leave is told to the engine from this fraction of the tier on: every telling is a
 /// record of the log.
 const TELL_FROM: u64 = 64;
+/// While no other run is on a tier, this fraction of it is reserved beyond what is held: most changes of a run of
+/// short steps are then covered by what the page says already, and cost no access to it.
+const MARGIN: u64 = 4096;
 
 /// One tier root.
 #[derive(Debug)]
@@ -44,6 +47,8 @@ struct Mine {
     /// The least of all live runs' limits.
     limit: u64,
     told: u64,
+    /// What the page says of this run, if no other run was on it then.
+    published: Option<Claim>,
     /// Threads of this run that wait for room here.
     waiters: u64,
     /// This run has nothing to do but to wait, and others hold room here.
@@ -77,6 +82,7 @@ impl Mine {
             others: 0,
             limit: 0,
             told: 0,
+            published: None,
             waiters: 0,
             idle: false,
             elder_waits: None,
@@ -107,6 +113,28 @@ impl Mine {
         self.held_by_dead = dead.map(|c| c.workspace.clone()).collect();
     }
 
+    /// Whether what the page says is true enough: no less than what is held, and not much more.
+    fn covered(&self) -> bool {
+        let margin = self.claim.limit / MARGIN;
+        self.published.as_ref().is_some_and(|p| {
+            let surplus = p.used.saturating_add(p.reserved).checked_sub(self.held());
+            surplus.is_some_and(|s| s <= 2 * margin)
+                && p.used.abs_diff(self.claim.used) <= margin
+                && p.waiting.is_none()
+                && !self.waits()
+        })
+    }
+
+    /// What the page is to say; `alone`: of no other run.
+    fn to_publish(&self, alone: bool) -> Claim {
+        let mut claim = self.claim.clone();
+        if alone && claim.reserved > 0 && claim.waiting.is_none() {
+            let room = claim.limit.saturating_sub(self.held());
+            claim.reserved += room.min(claim.limit / MARGIN);
+        }
+        claim
+    }
+
     /// Whether this run stands in the way of an older one, and waits itself.
     fn must_give_way(&self) -> bool {
         self.waits() && self.elder_waits.is_some_and(|waited| waited > GIVE_WAY)
@@ -118,7 +146,8 @@ impl Mine {
 }
 
 impl Account {
-    /// Reads the page, applies `change` to this run's claim if `allow` agrees to the sums, and writes it back.
+    /// Applies `change` to this run's claim. If what the page says does not cover it, and `allow` agrees to the sums
+    /// of the page, writes it there; if `allow` disagrees, takes it back.
     fn update(
         &self,
         change: impl FnOnce(&mut Mine),
@@ -128,15 +157,29 @@ impl Account {
             .state
             .lock()
             .map_err(|_| io::Error::other("poisoned"))?;
+        let before = mine.claim.clone();
+        change(&mut mine);
+        if mine.covered() {
+            return Ok(true);
+        }
+        self.publish(&mut mine, before, allow)
+    }
+
+    /// Looks at the page, and writes this run's claim to it, or what it was `before` if `allow` disagrees.
+    fn publish(
+        &self,
+        mine: &mut Mine,
+        before: Claim,
+        allow: impl FnOnce(&Mine) -> bool,
+    ) -> io::Result<bool> {
         let _lock = page::lock(&self.root)?;
         let found = Page::read(&self.root)?;
         let mut page = found.clone();
         page.entries
             .retain(|c| c.workspace != mine.claim.workspace && c.counts(&self.root));
         mine.look(&page.entries);
-        let before = mine.claim.clone();
-        change(&mut mine);
-        let allowed = allow(&mine);
+        let alone = page.entries.is_empty();
+        let allowed = allow(mine);
         if !allowed {
             mine.claim = before;
         }
@@ -145,8 +188,9 @@ impl Account {
             false => None,
         };
         if mine.held() > 0 || mine.claim.waiting.is_some() {
-            page.entries.push(mine.claim.clone());
+            page.entries.push(mine.to_publish(alone));
         }
+        mine.published = page.entries.first().filter(|_| alone).cloned();
         // Claims are compared in one order: a look must not rewrite the file.
         page.entries.sort_by(|a, b| a.workspace.cmp(&b.workspace));
         if page != found {
@@ -156,7 +200,10 @@ impl Account {
     }
 
     fn refresh(&self) -> io::Result<bool> {
-        self.update(|_| {}, |_| true)
+        let mine = self.state.lock();
+        let mut mine = mine.map_err(|_| io::Error::other("poisoned"))?;
+        let claim = mine.claim.clone();
+        self.publish(&mut mine, claim, |_| true)
     }
 }
 
@@ -443,6 +490,7 @@ impl Drop for Ledgers {
         for account in &self.accounts {
             let last = |m: &mut Mine| {
                 (m.claim.reserved, m.waiters, m.idle) = (0, 0, false);
+                m.published = None;
             };
             let _ = account.update(last, |_| true);
         }
@@ -553,15 +601,25 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let elder = Ledgers::open(&cluster(root.path(), 1, 1000), "elder").unwrap();
         let younger = Ledgers::open(&cluster(root.path(), 1, 1000), "younger").unwrap();
-        // Both are this process; the younger claims to have been started later.
-        younger.accounts[0].state.lock().unwrap().claim.start += 1;
+        // Both are in this process; the younger borrows the name of one that was started later.
+        let mut sleeper = std::process::Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(sleeper.id()).unwrap();
+        if let Ok(mut mine) = younger.accounts[0].state.lock() {
+            mine.claim.pid = pid;
+            mine.claim.start = tarn_sys::process::start_time(pid).unwrap();
+        }
+        let begun = Instant::now();
+        let late = || begun.elapsed() > Duration::from_secs(20);
         let key = StoreKey("k".into());
         elder.arrived(SPOT, &key, 400);
         younger.arrived(SPOT, &key, 400);
         std::thread::scope(|s| {
-            let waiting = s.spawn(|| elder.reserve(SPOT, 500, &|| false).is_ok());
+            let waiting = s.spawn(|| elder.reserve(SPOT, 500, &late).is_ok());
             let since = Instant::now();
-            let refused = younger.reserve(SPOT, 500, &|| false).unwrap_err();
+            let refused = younger.reserve(SPOT, 500, &late).unwrap_err();
             assert_eq!(refused.kind, FailureKind::Cancelled, "{}", refused.message);
             assert!(since.elapsed() >= GIVE_WAY, "{:?}", since.elapsed());
             assert!(
@@ -579,6 +637,8 @@ mod tests {
         younger.idle(None).unwrap();
         younger.news();
         assert!(younger.reserve(SPOT, 500, &|| true).is_ok());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
     }
 
     #[test]

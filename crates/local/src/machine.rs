@@ -14,6 +14,10 @@ use tarn_base::units::{Bytes, parse_size};
 
 /// Bytes written and read to measure a tier: enough to leave the caches of a core, little enough to take no time.
 const PROBE_BYTES: u64 = 64 << 20;
+/// The least that tells anything: more than the caches next to a core.
+const PROBE_LEAST: u64 = 256 << 10;
+/// The part of a tier's free room that the measurement may take: others may measure or move data there meanwhile.
+const PROBE_SHARE: u64 = 16;
 /// The unit of that writing and reading.
 const PROBE_CHUNK: usize = 1 << 20;
 /// A measurement older than this (seconds) is made again: machines change.
@@ -174,7 +178,7 @@ pub struct Bandwidth {
 ///
 /// # Errors
 /// When the folder cannot be written.
-pub fn bandwidth(folder: &Path, state: &StateDir) -> Result<Bandwidth, MachineError> {
+pub fn bandwidth(folder: &Path, state: &StateDir, most: u64) -> Result<Bandwidth, MachineError> {
     let file = state.0.join("machine.json");
     let mut known: BTreeMap<String, Bandwidth> = std::fs::read(&file)
         .ok()
@@ -190,7 +194,7 @@ pub fn bandwidth(folder: &Path, state: &StateDir) -> Result<Bandwidth, MachineEr
     {
         return Ok(*found);
     }
-    let (read, write) = probe(folder).map_err(|source| MachineError::Io {
+    let (read, write) = probe(folder, most).map_err(|source| MachineError::Io {
         what: format!("the bandwidth of {name} cannot be measured"),
         source,
     })?;
@@ -212,20 +216,21 @@ pub fn bandwidth(folder: &Path, state: &StateDir) -> Result<Bandwidth, MachineEr
 }
 
 /// Writes (and syncs) and reads again, without the page cache where there is one: (read, write) in bytes a second.
-fn probe(folder: &Path) -> io::Result<(u64, u64)> {
+fn probe(folder: &Path, most: u64) -> io::Result<(u64, u64)> {
     std::fs::create_dir_all(folder)?;
     let path = folder.join(format!(".probe-{}", std::process::id()));
-    let result = measure(&path, in_memory(folder));
+    let result = measure(&path, in_memory(folder), most);
     let removed = std::fs::remove_file(&path);
     let rates = result?;
     removed?;
     Ok(rates)
 }
 
-fn measure(path: &Path, memory: bool) -> io::Result<(u64, u64)> {
+fn measure(path: &Path, memory: bool, most: u64) -> io::Result<(u64, u64)> {
     let size = PROBE_BYTES
         .min(free_bytes(path.parent().unwrap_or(path))? / 4)
-        .max(1 << 20);
+        .min(most)
+        .max(PROBE_LEAST);
     // Not zeros: some devices and file systems store those for nothing.
     let mut chunk: Vec<u8> = (0..PROBE_CHUNK)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
@@ -330,9 +335,12 @@ fn make_tier(
         source,
     };
     std::fs::create_dir_all(&tier.root).map_err(io)?;
-    let rates = bandwidth(&tier.root, spec.state)?;
     // The size of the tier as a whole: the ledger takes off what others hold, now and later.
     let taken = crate::ledger::used_by_all(&tier.root);
+    let room = tier.size.map_or(u64::MAX, |size| {
+        size.saturating_mul(nodes.into()).saturating_sub(taken)
+    });
+    let rates = bandwidth(&tier.root, spec.state, room / PROBE_SHARE)?;
     let on_disk = free_bytes(&tier.root).map_err(io)?.saturating_add(taken);
     let memory = in_memory(&tier.root);
     let (free, limit) = match memory {
@@ -425,7 +433,7 @@ mod tests {
                 .all(|n| n.cores == 1 && n.tiers[0].capacity == 1 << 20)
         );
         assert!(c.nodes[0].tiers[0].read > 0 && c.hosts[0].cores == 2);
-        let again = bandwidth(&tiers[0].root, &state).unwrap();
+        let again = bandwidth(&tiers[0].root, &state, u64::MAX).unwrap();
         assert_eq!(again.read, c.nodes[0].tiers[0].read);
         assert_eq!(
             std::fs::read_dir(dir.path().join("tier")).unwrap().count(),

@@ -1,6 +1,6 @@
 //! Whether this machine lets a step have namespaces: found out by doing it, never by looking at settings.
 
-use crate::launch::{Launch, Outcome, Stop, execute};
+use crate::launch::{Helper, Launch, Outcome, Stop, execute};
 use crate::protocol::{Bind, End, Isolation, Spec};
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
     let inner = work.join("inner");
     std::fs::create_dir_all(&inner).map_err(io)?;
     let null = || OpenOptions::new().write(true).open("/dev/null");
-    let launch = |log, note| Launch {
+    let launch = |note| Launch {
         spec: Spec {
             isolate,
             node: "probe".into(),
@@ -70,22 +70,22 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             }],
             listen: None,
             cwd: inner.clone(),
+            env: Vec::new(),
             // Writable inside what was bound so, read-only around it.
             script: Some("touch ok && ! touch ../no 2>/dev/null".into()),
         },
-        env: &[],
-        log,
         note,
     };
     let note = folder.join(".probe-note");
     let tried = (|| {
         let stop = Stop::new().map_err(io)?;
-        let (outcome, _, _) = execute(
-            helper,
-            vec![launch(null().map_err(io)?, &note)],
-            None,
-            &stop,
-        );
+        let process = Helper::spawn(helper, null().map_err(io)?).map_err(|e| {
+            format!(
+                "the helper process {} cannot be started: {e}",
+                helper.display()
+            )
+        })?;
+        let (outcome, _, _) = execute(vec![process], vec![launch(&note)], None, &stop);
         match outcome {
             Outcome::Ended(End::Exited(0)) => Ok(()),
             Outcome::Broken(why) => Err(why),

@@ -6,7 +6,6 @@ use crate::protocol::{Bind, Isolation, Spec};
 use crate::shared::{Delivery, Shared};
 use crate::store::{failure, io_failure, is_folder, make_folder};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use tarn_base::action::{Held, Run};
@@ -86,17 +85,12 @@ pub(crate) struct Ready {
     /// The folders that become outputs.
     pub(crate) outs: BTreeMap<DataId, PathBuf>,
     spec: Spec,
-    env: Vec<(OsString, OsString)>,
 }
 
 impl Ready {
-    pub(crate) fn launch<'a>(&'a self, log: File, note: &'a Path) -> Launch<'a> {
-        Launch {
-            spec: self.spec.clone(),
-            env: &self.env,
-            log,
-            note,
-        }
+    pub(crate) fn launch<'a>(&self, note: &'a Path) -> Launch<'a> {
+        let spec = self.spec.clone();
+        Launch { spec, note }
     }
 
     /// Where the identity of the node's helper is noted.
@@ -223,6 +217,7 @@ impl NodeSetup<'_> {
             binds,
             listen: exec.map(Path::to_path_buf),
             cwd: seen_scratch,
+            env,
             script: (self.at == 0).then(|| env::script(self.step)),
         };
         Ok(Ready {
@@ -232,7 +227,6 @@ impl NodeSetup<'_> {
             scratch,
             outs,
             spec,
-            env,
         })
     }
 

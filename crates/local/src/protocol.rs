@@ -52,6 +52,8 @@ pub(crate) struct Spec {
     pub(crate) listen: Option<PathBuf>,
     /// The working directory of the command.
     pub(crate) cwd: PathBuf,
+    /// The environment of the command.
+    pub(crate) env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     /// The shell script; only the first node of a step has one.
     pub(crate) script: Option<String>,
 }

@@ -33,8 +33,11 @@ pub fn main() -> ExitCode {
 
 fn run() -> io::Result<()> {
     let mut control = Channel::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
-    let Some(Order::Prepare(spec)) = control.receive()? else {
-        return Err(io::Error::other("`tarn __step` is started by tarn only"));
+    let spec = match control.receive()? {
+        Some(Order::Prepare(spec)) => spec,
+        // The step was not to be after all.
+        None => return Ok(()),
+        Some(_) => return Err(io::Error::other("`tarn __step` is started by tarn only")),
     };
     match enter(&spec) {
         Ok(Side::Outer(inner)) => wait_for(inner),
@@ -193,7 +196,8 @@ impl Helper<'_> {
         };
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(script).current_dir(&self.spec.cwd);
-        command.stdin(Stdio::null());
+        let env = self.spec.env.iter().map(|(name, value)| (name, value));
+        command.env_clear().envs(env).stdin(Stdio::null());
         if self.spec.isolate == Isolation::Group {
             process::die_with_parent(command.process_group(0), Signal::KILL);
         }

@@ -1,7 +1,7 @@
 //! One attempt of a step, from its views to its commit; runs on a thread of its own.
 
 use crate::commit::{commit, undeclared};
-use crate::launch::{Leaving, Outcome, Stop, execute};
+use crate::launch::{Helper, Leaving, Outcome, Stop, execute};
 use crate::prepare::{Need, Ready, needs, open_log, prepare, work_folder};
 use crate::progress::Phase;
 use crate::protocol::{End, Isolation};
@@ -110,14 +110,15 @@ fn attempt(
     shared
         .progress
         .step(run.instance, run.attempt, Phase::Preparing);
+    let helpers = helpers(shared, run, log)?;
     let reserved = reserve(shared, run, handle)?;
     let needs = needs(shared, step, run)?;
     let nodes = prepare(shared, step, run, &needs, &handle.control)?;
-    let mut launches = Vec::new();
     let notes: Vec<PathBuf> = nodes.iter().map(Ready::note).collect();
-    for (node, note) in nodes.iter().zip(&notes) {
-        launches.push(node.launch(open_log(log)?, note));
-    }
+    let launches = nodes
+        .iter()
+        .zip(&notes)
+        .map(|(node, note)| node.launch(note));
     usage.prepare = nanos(began);
     if handle.stop.asked() {
         return Err(failure(FailureKind::Cancelled, "stopped before it started"));
@@ -126,7 +127,7 @@ fn attempt(
         .progress
         .step(run.instance, run.attempt, Phase::Running);
     let limit = step.time.map(Duration::from_nanos);
-    let (outcome, used, helpers) = execute(&shared.helper, launches, limit, &handle.stop);
+    let (outcome, used, helpers) = execute(helpers, launches.collect(), limit, &handle.stop);
     *leaving = helpers;
     usage.wall = used.wall;
     usage.user = used.user;
@@ -149,6 +150,19 @@ fn attempt(
     usage.commit = nanos(committing);
     drop(reserved);
     ended
+}
+
+fn helpers(shared: &Shared, run: &Run, log: &Path) -> Result<Vec<Helper>, Failure> {
+    let start = |_: &Spot| {
+        Helper::spawn(&shared.helper, open_log(log)?).map_err(|e| {
+            let message = format!(
+                "its helper process ({}) cannot be started: {e}",
+                shared.helper.display()
+            );
+            failure(FailureKind::Launch, message)
+        })
+    };
+    run.nodes.iter().map(start).collect()
 }
 
 fn reserve<'a>(

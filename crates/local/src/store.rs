@@ -101,10 +101,19 @@ fn publish(written: Vec<(std::path::PathBuf, &Path, File)>, durable: bool) -> Re
     let mut folders = BTreeSet::new();
     for (temporary, path, file) in &written {
         let done = || -> io::Result<()> {
-            if durable && !at_once {
+            // What is replaced must be whole at any time. A new one that a crash of the machine leaves torn is
+            // known by its checksum, and nothing refers to it yet: after the rename, one commit of the file system
+            // takes content and name together.
+            let sync = durable && !at_once;
+            let replaces = sync && path.symlink_metadata().is_ok();
+            if replaces {
                 file.sync_data()?;
             }
-            std::fs::rename(temporary, path)
+            std::fs::rename(temporary, path)?;
+            match sync && !replaces {
+                true => file.sync_data(),
+                false => Ok(()),
+            }
         };
         done().map_err(|e| io_failure("write the manifest", path, &e))?;
         folders.extend(path.parent());

@@ -74,6 +74,7 @@ pub struct Local {
     started: Instant,
     epoch: Time,
     looked: Instant,
+    boot_noted: bool,
     /// Since when there is nothing to do but to wait for room that other runs hold.
     idle: Option<Instant>,
 }
@@ -139,6 +140,7 @@ impl Local {
             epoch: config.epoch,
             // Others may hold room already: look at the first opportunity.
             looked: now.checked_sub(POLL).unwrap_or(now),
+            boot_noted: false,
             idle: None,
         })
     }
@@ -362,7 +364,9 @@ impl World for Local {
             },
             Do::Run(run) => {
                 self.owed += 1;
-                inventory::note_boot(&self.shared.state);
+                if !std::mem::replace(&mut self.boot_noted, true) {
+                    inventory::note_boot(&self.shared.state);
+                }
                 return self.start(run.clone());
             }
             Do::Stop { instance, attempt } => {

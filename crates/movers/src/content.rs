@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn matches_the_definition() {
-        let bytes: Vec<u8> = (0..CHUNK * 3 + 17).map(|i| (i * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..CHUNK * 3 + 17).map(|i| ((i * 31) >> 3) as u8).collect();
         for len in [
             0,
             1,

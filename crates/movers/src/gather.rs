@@ -32,8 +32,8 @@ pub(crate) fn gather(trees: &[Tree<'_>], output: Output) -> Result<Gathered> {
     for (tree, entry) in output.found {
         manifests[tree as usize].entries.push(entry);
     }
-    for (tree, path, first) in output.linked {
-        links[tree as usize].push((path, first));
+    for link in output.linked {
+        links[link.tree as usize].push((link.path, link.to));
     }
     for (manifest, links) in manifests.iter_mut().zip(&links) {
         manifest
@@ -42,8 +42,8 @@ pub(crate) fn gather(trees: &[Tree<'_>], output: Output) -> Result<Gathered> {
         add_links(manifest, links)?;
         manifest.entries.shrink_to_fit();
     }
-    for (tree, path, target) in &output.undecided {
-        links::check_in(&manifests[*tree as usize], path, target)?;
+    for link in &output.undecided {
+        links::check_in(&manifests[link.tree as usize], &link.path, &link.to)?;
     }
     Ok(Gathered {
         manifests,

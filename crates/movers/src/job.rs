@@ -32,10 +32,19 @@ pub(crate) struct Job<'a> {
     pub(crate) control: &'a Control,
     pub(crate) threads: usize,
     pub(crate) queue: Queue<Task, Large>,
-    /// The first path of every file with several links: by tree, device and inode.
-    pub(crate) firsts: Mutex<HashMap<(u32, u64, u64), Box<[u8]>>>,
+    pub(crate) firsts: Mutex<Firsts>,
     /// Entries found, to keep within the bound.
     pub(crate) entries: AtomicU64,
+}
+
+/// The first path of every file with several links: by tree, device and inode.
+type Firsts = HashMap<(u32, u64, u64), Box<[u8]>>;
+
+/// A path of a tree that points to another.
+pub(crate) struct Pointer {
+    pub(crate) tree: u32,
+    pub(crate) path: Box<[u8]>,
+    pub(crate) to: Box<[u8]>,
 }
 
 /// What a thread found.
@@ -43,10 +52,10 @@ pub(crate) struct Job<'a> {
 pub(crate) struct Output {
     /// Entries by tree.
     pub(crate) found: Vec<(u32, Entry)>,
-    /// Further names of files: (tree, path, first path).
-    pub(crate) linked: Vec<(u32, Box<[u8]>, Box<[u8]>)>,
-    /// Symbolic links whose targets can only be judged with the whole tree: (tree, path, target).
-    pub(crate) undecided: Vec<(u32, Box<[u8]>, Box<[u8]>)>,
+    /// Further names of files, and the names they were first found under.
+    pub(crate) linked: Vec<Pointer>,
+    /// Symbolic links whose targets can only be judged with the whole tree.
+    pub(crate) undecided: Vec<Pointer>,
     /// Folders and their modification times when they were listed.
     pub(crate) folders: Vec<(u32, Box<[u8]>, i64)>,
     /// Entries that were not made because something of that name was there: (tree, path).

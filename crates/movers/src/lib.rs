@@ -34,9 +34,10 @@ use error::Result;
 use gather::{Against, compare, gather};
 use job::{Goal, Job};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tarn_base::manifest::Manifest;
 use tarn_ports::{Control, CopyJob, CopyReport, Mover, TreeCapabilities};
-use throttle::Limiters;
+use throttle::{Limiter, Limiters};
 use tree::Tree;
 
 /// The most threads that one operation uses by default: more did not copy faster from memory to memory.
@@ -74,6 +75,12 @@ impl Trees {
         self
     }
 
+    /// The limiter that jobs with this rate (bytes a second) and latency (nanoseconds a file) share: one for
+    /// this mover, so that all of them together play one slow store. `None` when both are 0.
+    pub fn external_limit(&self, rate: u64, latency: u64) -> Option<Arc<Limiter>> {
+        self.limiters.get(rate, latency)
+    }
+
     fn read(
         &self,
         root: &Path,
@@ -108,7 +115,7 @@ impl Mover for Trees {
     }
 
     fn copy(&self, job: &CopyJob, control: &Control) -> Result<CopyReport> {
-        let limiter = self.limiters.get(job.rate, job.latency);
+        let limiter = self.external_limit(job.rate, job.latency);
         copy::copy(job, control, self.threads, limiter)
     }
 

@@ -3,7 +3,7 @@
 use crate::beneath::split;
 use crate::content::PIECE;
 use crate::error::{Result, Side, failed};
-use crate::job::{Goal, Job, OpenFolder, Output};
+use crate::job::{Goal, Job, OpenFolder, Output, Pointer};
 use crate::large::Large;
 use crate::links;
 use crate::meta::{LINK_MODE, Status, times, xattrs};
@@ -116,7 +116,9 @@ impl<'a> Worker<'a> {
         if entries > MAX_ENTRIES as u64 {
             return Err(MoverError::new(
                 FailureKind::Io,
-                format!("there are more than {MAX_ENTRIES} files and folders; pack small files together"),
+                format!(
+                    "there are more than {MAX_ENTRIES} files and folders; pack small files together"
+                ),
             ));
         }
         if let Some(target) = self.job.target() {
@@ -251,9 +253,11 @@ impl<'a> Worker<'a> {
             .map_err(|e| self.unreadable(folder.tree, "read the link", &path, e))?;
         let target: Box<[u8]> = target.into_bytes().into();
         if links::check(&path, &target)? {
-            self.output
-                .undecided
-                .push((folder.tree, path.clone(), target.clone()));
+            self.output.undecided.push(Pointer {
+                tree: folder.tree,
+                path: path.clone(),
+                to: target.clone(),
+            });
         }
         if let (Some(to), Some(dest)) = (self.job.target(), &folder.dest) {
             let (_, dest_name) = split(&path);
@@ -326,7 +330,11 @@ impl<'a> Worker<'a> {
         let mut firsts = lock(&self.job.firsts);
         match firsts.get(&(tree, status.device, status.inode)) {
             Some(first) => {
-                self.output.linked.push((tree, path.into(), first.clone()));
+                self.output.linked.push(Pointer {
+                    tree,
+                    path: path.into(),
+                    to: first.clone(),
+                });
                 false
             }
             None => {

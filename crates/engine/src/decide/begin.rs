@@ -3,7 +3,6 @@
 use super::Decide;
 use crate::state::Stop;
 use tarn_base::action::{Do, Subject};
-use tarn_base::id::DataId;
 use tarn_base::reason::Reason;
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{Distribution, Role};
@@ -25,11 +24,8 @@ impl Decide<'_> {
 
     fn list_sources(&mut self) {
         let mut unlisted = 0;
-        for i in 0..self.state.start.workflow.data.len() {
-            let data = DataId(i as u32);
-            let version = self.state.data.version(data, 0);
-            let read = version.unbound > 0;
-            if self.state.start.workflow.data[i].source.is_none() || version.sealed || !read {
+        for data in self.state.unlisted.clone() {
+            if self.state.data.version(data, 0).unbound == 0 {
                 continue;
             }
             unlisted += 1;

@@ -17,16 +17,13 @@ impl Decide<'_> {
     }
 
     pub(super) fn deliver(&mut self) {
-        for i in 0..self.state.start.workflow.data.len() {
-            let data = DataId(i as u32);
-            let Some(dest) = self.state.start.workflow.data[i].dest.clone() else {
-                continue;
-            };
+        for data in self.state.undelivered.clone() {
             let last = self.state.start.workflow.last_version(data);
             let version = self.state.data.version(data, last);
-            if !version.sealed || version.delivered {
+            let dest = self.state.start.workflow.dataset(data).dest.clone();
+            let Some(dest) = dest.filter(|_| version.sealed && !version.delivered) else {
                 continue;
-            }
+            };
             self.send_out(data, last, Place::External(dest), Reason::Deliver);
         }
     }

@@ -267,16 +267,13 @@ impl Decide<'_> {
     }
 
     fn earliest(&self, cores: u32, nodes: impl Iterator<Item = NodeId>, want: u32) -> Nanos {
-        let now = self.state.now;
         let mut ends = Vec::new();
         for id in nodes.flat_map(|n| &self.state.steps.on_node[n.at()]) {
             let Some(placed) = self.state.steps.instance(*id).and_then(|i| i.placed()) else {
                 continue;
             };
-            // Something that is overdue is expected to take a tenth of its time more.
-            let overdue = now + self.state.run_time(id.step) / 10;
             let taken = self.state.start.workflow.step(id.step).cores;
-            ends.push((placed.end.max(overdue) - now, taken));
+            ends.push((self.state.time_left(*id, placed), taken));
         }
         ends.sort_unstable();
         let mut free = i64::from(cores) - ends.iter().map(|(_, c)| i64::from(*c)).sum::<i64>();

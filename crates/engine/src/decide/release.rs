@@ -66,16 +66,15 @@ impl Decide<'_> {
             return Some(Reason::NotNeeded);
         }
         let Place::Node(spot) = at else { return None };
-        if self.needed_on(spot.node).contains(&name) && (replica.staged || !self.stage_through()) {
-            return None;
-        }
-        if let Some(transfer) = self.state.data.to_release.get(&(name, at.clone())) {
-            return Some(Reason::MovedAway {
-                transfer: *transfer,
-            });
-        }
-        let outside = self.state.external_source(part).is_some();
-        (self.stage_through() && outside).then_some(Reason::StagedOut)
+        let why = match self.state.data.to_release.get(&(name, at.clone())) {
+            Some(&transfer) => Reason::MovedAway { transfer },
+            None if self.stage_through() && self.state.external_source(part).is_some() => {
+                Reason::StagedOut
+            }
+            None => return None,
+        };
+        let used = replica.staged || !self.stage_through();
+        (!used || !self.needed_on(spot.node).contains(&name)).then_some(why)
     }
 
     /// `stage-through`: what a step made goes out, unless its `dest` takes it at once.

@@ -203,7 +203,11 @@ impl Played {
             history.apply(r.now, &r.event, &r.actions);
             text += &format!("{:.3} {:.90?}\n", r.now as f64 / 1e9, r.event);
             for a in &r.actions {
-                text += &format!("    {:?}\n      because {}\n", a.what, history.explain(&a.why));
+                text += &format!(
+                    "    {:?}\n      because {}\n",
+                    a.what,
+                    history.explain(&a.why)
+                );
             }
         }
         text

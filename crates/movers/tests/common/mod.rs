@@ -33,14 +33,14 @@ pub type Model = BTreeMap<Vec<u8>, Node>;
 /// What lies in a folder.
 pub fn model(root: &Path) -> Model {
     let mut found = Model::new();
-    walk(root, &mut Vec::new(), &mut found);
+    walk(root, b"", &mut found);
     found
 }
 
-fn walk(at: &Path, prefix: &mut Vec<u8>, found: &mut Model) {
+fn walk(at: &Path, prefix: &[u8], found: &mut Model) {
     for entry in std::fs::read_dir(at).unwrap() {
         let entry = entry.unwrap();
-        let mut path = prefix.clone();
+        let mut path = prefix.to_vec();
         if !path.is_empty() {
             path.push(b'/');
         }
@@ -48,7 +48,7 @@ fn walk(at: &Path, prefix: &mut Vec<u8>, found: &mut Model) {
         let meta = entry.path().symlink_metadata().unwrap();
         let (mode, mtime) = (meta.mode() & 0o7777, (meta.mtime(), meta.mtime_nsec()));
         let node = if meta.is_dir() {
-            walk(&entry.path(), &mut path.clone(), found);
+            walk(&entry.path(), &path, found);
             Node::Folder { mode, mtime }
         } else if meta.is_symlink() {
             let target = std::fs::read_link(entry.path()).unwrap();
@@ -132,10 +132,14 @@ pub fn trees() -> impl Strategy<Value = Vec<Random>> {
     proptest::collection::vec(entry, 0..25)
 }
 
+/// Bytes with a period that no chunk size is a multiple of.
 pub fn bytes(size: usize, seed: u8) -> Vec<u8> {
-    (0..size)
-        .map(|i| (i as u32).wrapping_mul(2_654_435_761).rotate_left(7) as u8 ^ seed)
-        .collect()
+    let block: Vec<u8> = (0..65_521u32)
+        .map(|i| i.wrapping_mul(2_654_435_761).rotate_left(7) as u8 ^ seed)
+        .collect();
+    let mut all = block.repeat(size.div_ceil(block.len()));
+    all.truncate(size);
+    all
 }
 
 /// Builds a random tree; entries that do not fit what is there already are left out.
