@@ -1,7 +1,7 @@
 //! What is to be done: the outputs of the engine, and the other half of every record of the event log.
 
 use crate::hash::Hash;
-use crate::id::{DataId, InstanceId, Spot};
+use crate::id::{DataId, InstanceId, Spot, StepId};
 use crate::part::{PartRef, Place, StoreKey, Transfer};
 use crate::reason::Reason;
 use crate::units::Time;
@@ -92,6 +92,8 @@ pub enum Do {
 pub enum Subject {
     /// An instance.
     Instance(InstanceId),
+    /// A step, before its instances are known.
+    Step(StepId),
     /// A dataset.
     Data(DataId),
     /// A tier.
@@ -108,6 +110,8 @@ pub enum Outcome {
     Done,
     /// A step or transfer failed for good.
     Failed,
+    /// The machine can never hold what it needs: nothing was started.
+    Refused,
     /// It was interrupted by this signal.
     Interrupted(i32),
 }

@@ -1,5 +1,6 @@
 //! Why the engine did something. Every answer of `tarn why` is one of these, as logged.
 
+use crate::action::Subject;
 use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
 use crate::units::{Bytes, Elapsed, Nanos};
 use crate::workflow::Workflow;
@@ -142,10 +143,10 @@ pub enum Reason {
         /// The dataset.
         data: DataId,
     },
-    /// A step failed for good, so nothing new is started.
+    /// Something failed for good, so nothing new is started.
     AfterFailure {
-        /// The failed instance, if it was a step that failed.
-        instance: Option<InstanceId>,
+        /// What failed.
+        about: Subject,
     },
     /// Rescue: the run has failed and the dataset asks to be drained.
     Rescue,
@@ -271,11 +272,15 @@ impl Reason {
                     .map_or_else(|| data.to_string(), |d| d.name.clone());
                 format!("no replica of {name} is left and it is needed")
             }
-            Self::AfterFailure { instance: Some(i) } => {
-                format!("{} failed; nothing new is started", inst(i))
-            }
-            Self::AfterFailure { instance: None } => {
-                "a transfer failed; nothing new is started".into()
+            Self::AfterFailure { about } => {
+                let what = match about {
+                    Subject::Instance(i) => inst(i),
+                    Subject::Step(s) => name(workflow.steps.get(s.at()).map(|s| &s.name), s),
+                    Subject::Data(d) => format!("moving {}", name(workflow.data.get(d.at()).map(|d| &d.name), d)),
+                    Subject::Tier(s) => tier(s),
+                    Subject::Run => "the run".into(),
+                };
+                format!("{what} failed; nothing new is started")
             }
             Self::Rescue => "the run failed and the dataset asks to be drained".into(),
             Self::Failed { message } => message.clone(),
@@ -284,4 +289,9 @@ impl Reason {
             Self::AllDone => "every step is committed and every dest is written".into(),
         }
     }
+}
+
+/// A name from a table, or the id itself when it is not in there.
+fn name(found: Option<&String>, id: &dyn std::fmt::Display) -> String {
+    found.cloned().unwrap_or_else(|| id.to_string())
 }

@@ -3,6 +3,7 @@
 use crate::args::{Cli, MachineArgs};
 use crate::cluster;
 use crate::error::{CliResult, ExitWith};
+use crate::print::{self, out};
 use serde::Serialize;
 use std::path::Path;
 use tarn_base::codes::Exit;
@@ -82,15 +83,15 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
         all.push(program_finding(program, use_of_it));
     }
     if cli.json {
-        println!("{}", serde_json::json!({"schema": 1, "findings": all}));
+        print::json(&serde_json::json!({"schema": 1, "findings": all}))?;
     } else {
         for f in &all {
-            println!(
+            out!(
                 "{:<4} {:<16} {}",
                 if f.there { "yes" } else { "no" },
                 f.what,
                 f.detail
-            );
+            )?;
         }
     }
     Ok(Exit::Success)

@@ -2,6 +2,7 @@
 
 use crate::args::{Cli, WhichRun, WhyArgs};
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::{self, out, say};
 use crate::state;
 use std::time::{Duration, Instant};
 use tarn_base::codes::Exit;
@@ -26,11 +27,11 @@ pub(crate) fn status(cli: &Cli, which: &WhichRun) -> CliResult {
     let now = if live { wall } else { 0 };
     let status = tarn_report::status(&records, now).exit(Exit::State)?;
     if cli.json {
-        println!("{}", serde_json::to_string(&status).exit(Exit::Internal)?);
+        print::json(&status)?;
     } else {
-        print!("{status}");
+        print::text(&status.to_string())?;
         if !live && status.outcome == tarn_report::OutcomeName::Unfinished {
-            println!("its process is gone; `tarn resume` goes on from here");
+            out!("its process is gone; `tarn resume` goes on from here")?;
         }
     }
     Ok(Exit::Success)
@@ -42,12 +43,9 @@ pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
     let records = state::records(&dir, &run)?;
     let answers = tarn_report::why(&records, &args.what).exit(Exit::NotFound)?;
     if cli.json {
-        println!(
-            "{}",
-            serde_json::json!({"schema": 1, "run": run, "answers": answers})
-        );
+        print::json(&serde_json::json!({"schema": 1, "run": run, "answers": answers}))?;
     } else {
-        print!("{}", tarn_report::render(&answers));
+        print::text(&tarn_report::render(&answers))?;
     }
     Ok(Exit::Success)
 }
@@ -92,6 +90,6 @@ pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    eprintln!("{run} has stopped; `tarn resume` goes on from here");
+    say!("{run} has stopped; `tarn resume` goes on from here");
     Ok(Exit::Success)
 }

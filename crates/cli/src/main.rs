@@ -9,6 +9,7 @@ mod error;
 mod inspect;
 mod nodes;
 mod plan;
+mod print;
 mod progress;
 mod run;
 mod state;
@@ -17,6 +18,7 @@ mod workflow;
 use args::{BenchCommand, Cli, Command};
 use clap::Parser;
 use error::{CliError, CliResult};
+use print::say;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 use tarn_base::codes::Exit;
@@ -44,9 +46,9 @@ fn main() -> ExitCode {
     };
     match dispatch(&cli) {
         Ok(exit) => ExitCode::from(exit as u8),
-        Err(CliError { exit, error }) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(exit as u8)
+        Err(e) => {
+            say!("error: {e}");
+            ExitCode::from(e.exit as u8)
         }
     }
 }
@@ -85,9 +87,9 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
         BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
     };
     if cli.json {
-        println!("{}", bench::to_json(name, &figures));
+        print::json(&bench::to_json(name, &figures))?;
     } else {
-        print!("{}", bench::to_text(&figures));
+        print::text(&bench::to_text(&figures))?;
     }
     Ok(Exit::Success)
 }

@@ -3,6 +3,7 @@
 use crate::args::{Cli, MachineArgs};
 use crate::cluster;
 use crate::error::{CliResult, ExitWith};
+use crate::print::{self, out};
 use serde::Serialize;
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
@@ -34,18 +35,16 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
         .flat_map(|n| n.tiers.iter().map(|t| row(n, t, &mode)))
         .collect();
     if cli.json {
-        println!(
-            "{}",
-            serde_json::json!({"schema": 1, "hosts": found.hosts, "tiers": rows})
-        );
+        let value = serde_json::json!({"schema": 1, "hosts": found.hosts, "tiers": rows});
+        print::json(&value)?;
         return Ok(Exit::Success);
     }
-    println!(
+    out!(
         "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}",
         "node", "cores", "memory", "mode", "tier", "capacity", "free", "read/s", "write/s"
-    );
+    )?;
     for r in &rows {
-        println!(
+        out!(
             "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}",
             r.node,
             r.cores,
@@ -56,7 +55,7 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
             Bytes(r.free),
             Bytes(r.read),
             Bytes(r.write)
-        );
+        )?;
     }
     Ok(Exit::Success)
 }

@@ -3,6 +3,7 @@
 
 use crate::args::{Cli, RunArgs};
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::{self, out, say};
 use crate::{cluster, state, workflow};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -223,7 +224,7 @@ fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> Cli
                 Do::Note { .. }
                     if matches!(action.why, tarn_base::reason::Reason::Failed { .. }) =>
                 {
-                    eprintln!("error: {}", history.explain(&action.why));
+                    say!("error: {}", history.explain(&action.why));
                 }
                 _ => {}
             }
@@ -234,34 +235,32 @@ fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> Cli
     if cli.json {
         let value =
             serde_json::json!({"schema": 1, "plan": lines, "tiers": tiers, "summary": summary});
-        println!("{value}");
-        return Ok(());
+        return print::json(&value);
     }
     if let Some(banner) = crate::run::emulation(&start.cluster) {
-        eprintln!("{banner}");
+        say!("{banner}");
     }
-    println!("order and placement (times are estimates)");
+    out!("order and placement (times are estimates)")?;
     for l in &lines {
         let at = format!("{:.2}", l.at_ns as f64 / SECOND as f64);
-        println!(
+        out!(
             "{at:>10} s  {:<24} {:<12} {}",
             l.step,
             l.nodes.join(","),
             l.why
-        );
+        )?;
     }
-    print!("{summary}");
+    print::text(&summary.to_string())?;
     for t in &tiers {
-        println!(
+        out!(
             "tier      {}/{}: at most {} of {}",
             t.node,
             t.tier,
             Bytes(t.peak),
             Bytes(t.capacity)
-        );
+        )?;
     }
-    println!("time      {} estimated", Elapsed(summary.makespan_ns));
-    Ok(())
+    out!("time      {} estimated", Elapsed(summary.makespan_ns))
 }
 
 /// The fullest a tier gets.

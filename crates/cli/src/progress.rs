@@ -31,12 +31,13 @@ struct Bars {
 }
 
 impl Watcher {
-    pub(crate) fn new(json: bool, start: &Start, progress: Progress) -> Self {
+    /// `history`: what the log of a resumed run tells already.
+    pub(crate) fn new(json: bool, start: &Start, history: History, progress: Progress) -> Self {
         let names: Vec<String> = start.workflow.data.iter().map(|d| d.name.clone()).collect();
         let bars = (!json && std::io::stderr().is_terminal()).then(|| Bars::new(progress, names));
         Self {
             json,
-            history: History::new(),
+            history,
             bars,
         }
     }

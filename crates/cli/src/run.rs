@@ -40,6 +40,7 @@ struct Session {
     first: Event,
     seq: u64,
     start: Start,
+    history: History,
     _lock: RunLock,
 }
 
@@ -87,6 +88,7 @@ pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs
         state: state.clone(),
         world,
         start,
+        history: History::new(),
         _lock: lock,
     };
     session.drive(cli, args.report.as_deref())
@@ -142,6 +144,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         state,
         world,
         start: begun,
+        history,
         _lock: lock,
     };
     session.drive(cli, args.report.as_deref())
@@ -157,12 +160,13 @@ impl Session {
             first,
             seq,
             start,
+            history,
             _lock,
         } = self;
         if let Some(banner) = emulation(&start.cluster) {
             eprintln!("{banner}");
         }
-        let mut watcher = Watcher::new(cli.json, &start, world.progress());
+        let mut watcher = Watcher::new(cli.json, &start, history, world.progress());
         let crash = crash_point()?;
         let mut world = FaultWorld::new(world, crash.clone());
         let mut journal = FaultJournal::new(journal, crash);
@@ -211,6 +215,10 @@ fn finish(
                 start.run
             );
             Exit::WorkflowFailed
+        }
+        Outcome::Refused => {
+            eprintln!("error: {} was refused: nothing was started", start.run);
+            Exit::NoRoom
         }
         Outcome::Interrupted(signal) => {
             eprintln!(

@@ -1,12 +1,16 @@
 //! Reading a workflow file, and saying well what is wrong with it.
 
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::{self, say};
 use anyhow::Context;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tarn_base::bounds::MAX_WORKFLOW_BYTES;
 use tarn_base::codes::Exit;
 use tarn_flow::{Parsed, Rejected};
+
+/// Bytes of a script that are read to tell whether it has changed: more is no script that somebody wrote.
+const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 
 /// Reads, checks and completes a workflow file. Problems are drawn on stderr.
 pub(crate) fn load(path: &Path) -> CliResult<Parsed> {
@@ -20,10 +24,27 @@ pub(crate) fn load(path: &Path) -> CliResult<Parsed> {
     let mut parsed =
         tarn_flow::parse(&path.display().to_string(), &text, &folder).map_err(rejected)?;
     for note in &parsed.notes {
-        eprintln!("note: {note}");
+        say!("note: {note}");
     }
-    parsed.finish_codes(&|script| std::fs::read(script).ok());
+    parsed.finish_codes(&read_script);
     Ok(parsed)
+}
+
+/// The bytes of a script, if it is a regular file. A large one (data that a command names, or a program) is told
+/// by its size and time.
+fn read_script(path: &Path) -> Option<Vec<u8>> {
+    let meta = std::fs::metadata(path)
+        .ok()
+        .filter(std::fs::Metadata::is_file)?;
+    if meta.len() <= MAX_SCRIPT_BYTES {
+        return std::fs::read(path).ok();
+    }
+    let written = meta
+        .modified()
+        .ok()?
+        .duration_since(std::time::UNIX_EPOCH)
+        .ok()?;
+    Some(format!("{} bytes of {written:?}", meta.len()).into_bytes())
 }
 
 fn read_bounded(path: &Path) -> CliResult<String> {
@@ -46,7 +67,7 @@ fn read_bounded(path: &Path) -> CliResult<String> {
 /// Draws every problem on stderr; the error itself only counts them.
 pub(crate) fn rejected(rejected: Rejected) -> CliError {
     let count = rejected.problems().len();
-    eprintln!("{:?}", miette::Report::new(rejected));
+    print::drawn(&format!("{:?}", miette::Report::new(rejected)));
     CliError::new(
         Exit::InvalidWorkflow,
         format!("{count} problem(s) in the workflow file; nothing was started"),

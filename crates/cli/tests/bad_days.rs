@@ -154,7 +154,10 @@ fn a_missing_source_is_named() {
 fn what_cannot_fit_is_refused_before_anything_moves() {
     let site = one("true", "");
     std::fs::write(site.path("in/big"), vec![1u8; 80 << 20]).expect("write");
-    site.run().exits(1).says("no tier holds more");
+    site.run()
+        .exits(4)
+        .says("no tier holds more")
+        .says("refused");
     assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
 }
 

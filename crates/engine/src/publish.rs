@@ -6,6 +6,7 @@ use crate::rank;
 use crate::state::State;
 use crate::steps::{Instance, Progress};
 use std::collections::BTreeMap;
+use tarn_base::action::Subject;
 use tarn_base::event::Output;
 use tarn_base::id::{DataId, InstanceId, StepId};
 use tarn_base::part::{PartClass, PartRef, Place};
@@ -45,13 +46,13 @@ impl State {
         let step = self.start.workflow.step(id).clone();
         let items = match self.items(&step) {
             Ok(items) => items,
-            Err(message) => return self.fail(None, message),
+            Err(message) => return self.fail(Subject::Step(id), message),
         };
         let mut instances = Vec::with_capacity(items.len());
         for item in items {
             let needs = match self.needs(&step, item.as_deref()) {
                 Ok(needs) => needs,
-                Err(message) => return self.fail(None, message),
+                Err(message) => return self.fail(Subject::Step(id), message),
             };
             instances.push(Instance {
                 item,
@@ -282,7 +283,7 @@ impl State {
                      {} has already used; `tarn run` again uses the new one throughout",
                     self.start.workflow.step(reader).name
                 );
-                return self.fail(Some(id), message);
+                return self.fail(Subject::Instance(id), message);
             }
             self.unbind(reader);
         }
@@ -476,6 +477,7 @@ impl State {
             self.steps.enqueue(id);
         }
         (self.stop, self.finished, self.deadline) = (None, None, None);
+        self.fits_checked = false;
         self.notes.clear();
         let unbound = (0u32..)
             .zip(&self.steps.all)

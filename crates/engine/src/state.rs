@@ -22,10 +22,7 @@ pub(crate) const MAX_TRANSFER_FAILURES: u32 = 3;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// This failed for good.
-    Failed {
-        instance: Option<InstanceId>,
-        message: String,
-    },
+    Failed { about: Subject, message: String },
     /// Somebody asked for it.
     Interrupted(i32),
 }
@@ -130,7 +127,7 @@ impl State {
             Event::SourceListed { data, parts } => self.source_listed(*data, parts),
             Event::SourceFailed { data, failure } => {
                 self.listing.remove(data);
-                self.fail(None, failure.message.clone());
+                self.fail(Subject::Data(*data), failure.message.clone());
             }
             Event::TransferDone {
                 id, hashes, stored, ..
@@ -191,8 +188,8 @@ impl State {
     }
 
     /// Stops the run for good because of a failure; the first one counts.
-    pub(crate) fn fail(&mut self, instance: Option<InstanceId>, message: String) {
-        self.stop.get_or_insert(Stop::Failed { instance, message });
+    pub(crate) fn fail(&mut self, about: Subject, message: String) {
+        self.stop.get_or_insert(Stop::Failed { about, message });
     }
 
     fn noted(&mut self, about: Subject, why: &Reason) {
@@ -204,9 +201,9 @@ impl State {
                     i.progress = Progress::Failed;
                 }
                 self.steps.dequeue(id);
-                self.fail(Some(id), message.clone());
+                self.fail(about, message.clone());
             }
-            (Reason::Failed { message }, _) => self.fail(None, message.clone()),
+            (Reason::Failed { message }, _) => self.fail(about, message.clone()),
             _ => {}
         }
     }
@@ -372,7 +369,7 @@ impl State {
             self.data.version_mut(t.data, t.version).rescued = true;
         } else if hopeless || exhausted {
             let message = format!("moving {name} failed: {}", failure.message);
-            self.fail(None, message);
+            self.fail(Subject::Data(t.data), message);
         }
     }
 
@@ -492,7 +489,7 @@ impl State {
         i.failures += u32::from(!cancelled);
         if !cancelled && (hopeless || i.failures > retries) {
             i.progress = Progress::Failed;
-            self.fail(Some(id), format!("step {name} failed: {}", failure.message));
+            self.fail(Subject::Instance(id), format!("step {name} failed: {}", failure.message));
         } else {
             i.progress = Progress::Pending;
             self.steps.enqueue(id);

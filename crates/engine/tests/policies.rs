@@ -226,7 +226,7 @@ fn what_can_never_fit_is_refused_before_anything_moves() {
     let mut e = estimates(MB);
     e.sources.insert(data(0), Ok(source(None, 100 * MB)));
     let p = play(&s, e);
-    assert_eq!(p.outcome, Outcome::Failed);
+    assert_eq!(p.outcome, Outcome::Refused);
     assert!(
         p.failure().contains("no tier holds more"),
         "{}",

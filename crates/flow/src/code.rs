@@ -66,7 +66,7 @@ fn hash(workflow: &Workflow, step: &Step, script: &mut dyn FnMut(&Path) -> Optio
     for used in &step.uses {
         add_use(&mut h, workflow, used);
     }
-    for word in words(step) {
+    for word in words(step, &workflow.folder) {
         if let Some(hash) = script(&workflow.folder.join(&word)) {
             h.field(word.as_bytes()).field(&hash.0.to_le_bytes());
         }
@@ -106,11 +106,31 @@ fn add_use(h: &mut Hasher, workflow: &Workflow, used: &Use) {
     h.field(rule.map_or("", |r| r.as_str()).as_bytes());
 }
 
-/// The words of `run` and `prelude` that may name a file of the workflow's folder: in order, each once.
-fn words(step: &Step) -> Vec<String> {
+/// The words of `run` and `prelude` that may name a file of the workflow's folder: in order, each once. The
+/// folder may be written out or as `$TARN_WORKFLOW_DIR`.
+fn words(step: &Step, folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
+    // A closing quote may stand between the variable and the path: these come first.
+    let mut spellings: Vec<String> = [
+        "\"${TARN_WORKFLOW_DIR}\"/",
+        "\"$TARN_WORKFLOW_DIR\"/",
+        "${TARN_WORKFLOW_DIR}/",
+        "$TARN_WORKFLOW_DIR/",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    // The root folder would turn every absolute path into a relative one.
+    spellings.extend(
+        folder
+            .to_str()
+            .filter(|f| f.len() > 1)
+            .map(|f| format!("{f}/")),
+    );
     for text in step.prelude.iter().chain([&step.run]) {
-        split(text, 0, &mut found);
+        let plain = spellings
+            .iter()
+            .fold(text.clone(), |t, s| t.replace(s.as_str(), "./"));
+        split(&plain, 0, &mut found);
     }
     let mut seen = std::collections::BTreeSet::new();
     found.retain(|word| is_inside(word) && seen.insert(word.clone()));
@@ -219,6 +239,34 @@ mod tests {
             split_all("open 'never closed"),
             ["open", "never", "closed", "never closed"]
         );
+    }
+
+    #[test]
+    fn scripts_are_found_however_the_folder_is_spelled() {
+        let hash = |run: &str, script: &'static [u8]| {
+            let text = format!("name = \"w\"\n[[step]]\nname = \"a\"\nrun = '''python3 {run}'''\n");
+            let mut parsed =
+                crate::parse("w.toml", &text, Path::new("/home/me/w")).expect("it is right");
+            parsed.finish_codes(&|path| {
+                let plain: PathBuf = path
+                    .components()
+                    .filter(|c| *c != Component::CurDir)
+                    .collect();
+                (plain == Path::new("/home/me/w/s.py")).then(|| script.to_vec())
+            });
+            parsed.workflow.steps[0].code
+        };
+        for run in [
+            "s.py",
+            "$TARN_WORKFLOW_DIR/s.py",
+            "${TARN_WORKFLOW_DIR}/s.py",
+            "\"$TARN_WORKFLOW_DIR\"/s.py",
+            "\"$TARN_WORKFLOW_DIR/s.py\"",
+            "/home/me/w/s.py",
+        ] {
+            assert_ne!(hash(run, b"1"), hash(run, b"2"), "{run}");
+        }
+        assert_eq!(hash("/elsewhere/s.py", b"1"), hash("/elsewhere/s.py", b"2"));
     }
 
     #[test]

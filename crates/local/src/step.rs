@@ -139,7 +139,8 @@ fn attempt(
     shared
         .progress
         .step(run.instance, run.attempt, Phase::Committing);
-    let ended = judge(shared, step, &needs, outcome, log).and_then(|()| {
+    let judged = judge(shared, step, &needs, outcome, log).map_err(|f| for_lack_of_room(&nodes, f));
+    let ended = judged.and_then(|()| {
         let undeclared = undeclared(&nodes);
         let outputs = commit(shared, run, &needs, &nodes, &handle.control)?;
         Ok(Ended::Committed {
@@ -216,6 +217,30 @@ fn judge(
         ))),
         Outcome::Stopped => Err(failure(FailureKind::Cancelled, format!("it was stopped because the run ends; {fate}"))),
         Outcome::Broken(why) => Err(failure(FailureKind::Launch, format!("{why}; {fate}"))),
+    }
+}
+
+/// A tier with less than this free, in bytes, is full: programs write in larger units.
+const FULL: u64 = 64 << 10;
+
+/// A command that fails while its tier is full has failed because of that, whatever it says itself.
+fn for_lack_of_room(nodes: &[Ready], failed: Failure) -> Failure {
+    let free = |n: &&Ready| {
+        let s = rustix::fs::statvfs(&n.work).ok()?;
+        Some(s.f_bavail.saturating_mul(s.f_frsize))
+    };
+    let full = nodes.iter().find(|n| free(n).is_some_and(|b| b < FULL));
+    match (failed.kind, full) {
+        (FailureKind::Exit | FailureKind::Signal, Some(node)) => failure(
+            FailureKind::NoSpace,
+            format!(
+                "{}; no space is left on its tier (the file system of {}): state the `size` of what it writes, or give it \
+                 a larger tier (--tier NAME=PATH:SIZE)",
+                failed.message,
+                node.work.display()
+            ),
+        ),
+        _ => failed,
     }
 }
 

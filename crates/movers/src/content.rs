@@ -107,6 +107,18 @@ mod tests {
                 .collect();
             assert_eq!(file(&hashes), naive(data), "{len}");
         }
+        // The program in docs/manifest-format.md, run with the reference implementation, says the same.
+        let counted: Vec<u8> = (0..CHUNK + 3).map(|i| (i % 251) as u8).collect();
+        let ends = [
+            (0, "99aa06d3014798d86001c324468d497f"),
+            (5, "d41a9004aecbd3f3d48ae647f0af023c"),
+        ];
+        for (len, hash) in ends
+            .into_iter()
+            .chain([(CHUNK + 3, "07defc236fe86c6abc7ee823925ad18a")])
+        {
+            assert_eq!(naive(&counted[..len]).to_string(), hash);
+        }
         assert_eq!(zeros(CHUNK), chunk(&[0; CHUNK]));
         assert_eq!(zeros(7), chunk(&[0; 7]));
     }

@@ -131,6 +131,7 @@ pub fn status(records: &[Record], now: Time) -> Result<Status, ReportError> {
         None => (OutcomeName::Unfinished, now.max(trace.history.now)),
         Some((at, Outcome::Done)) => (OutcomeName::Done, at),
         Some((at, Outcome::Failed)) => (OutcomeName::Failed, at),
+        Some((at, Outcome::Refused)) => (OutcomeName::Refused, at),
         Some((at, Outcome::Interrupted(_))) => (OutcomeName::Interrupted, at),
     };
     Ok(Status {

@@ -52,6 +52,7 @@ fn outcome(trace: &Trace) -> (OutcomeName, Option<i32>) {
         None => (OutcomeName::Unfinished, None),
         Some((_, Outcome::Done)) => (OutcomeName::Done, None),
         Some((_, Outcome::Failed)) => (OutcomeName::Failed, None),
+        Some((_, Outcome::Refused)) => (OutcomeName::Refused, None),
         Some((_, Outcome::Interrupted(signal))) => (OutcomeName::Interrupted, Some(signal)),
     }
 }

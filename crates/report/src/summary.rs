@@ -67,6 +67,8 @@ pub enum OutcomeName {
     Done,
     /// A step or a transfer failed for good.
     Failed,
+    /// The machine can never hold what it needs: nothing was started.
+    Refused,
     /// A signal ended it.
     Interrupted,
     /// The log has no end: it runs, or its process died.
@@ -79,6 +81,7 @@ impl OutcomeName {
         match self {
             Self::Done => "done",
             Self::Failed => "failed",
+            Self::Refused => "refused",
             Self::Interrupted => "interrupted",
             Self::Unfinished => "unfinished",
         }

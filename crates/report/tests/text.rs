@@ -257,7 +257,7 @@ fn status_of_what_has_ended() {
     let mut records = small();
     let last = records.last().expect("there are some").clone();
     let reason = Reason::AfterFailure {
-        instance: Some(instance(0, 0)),
+        about: Subject::Instance(instance(0, 0)),
     };
     let finish = act(
         Do::Finish {

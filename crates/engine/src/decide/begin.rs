@@ -11,11 +11,10 @@ impl Decide<'_> {
     pub(super) fn begin(&mut self) {
         match self.state.stop.clone() {
             None => self.list_sources(),
-            Some(Stop::Failed { instance, message }) => {
-                let about = instance.map_or(Subject::Run, Subject::Instance);
+            Some(Stop::Failed { about, message }) => {
                 self.note(about, Reason::Failed { message });
-                if instance.is_some() {
-                    self.note(Subject::Run, Reason::AfterFailure { instance });
+                if about != Subject::Run {
+                    self.note(Subject::Run, Reason::AfterFailure { about });
                 }
             }
             Some(Stop::Interrupted(signal)) => self.interrupt(signal),

@@ -22,11 +22,18 @@ impl Decide<'_> {
                 self.emit(Do::Finish { outcome }, Reason::Interrupted { signal });
             }
             Some(Stop::Interrupted(_)) => {}
-            Some(Stop::Failed { instance, .. }) => {
+            Some(Stop::Failed { about, message }) => {
                 self.rescue();
                 if quiet && !self.rescuing() && self.state.transfers.is_empty() {
-                    let outcome = Outcome::Failed;
-                    self.emit(Do::Finish { outcome }, Reason::AfterFailure { instance });
+                    let outcome = match self.refused(about) {
+                        true => Outcome::Refused,
+                        false => Outcome::Failed,
+                    };
+                    let why = match about {
+                        Subject::Run => Reason::Failed { message },
+                        _ => Reason::AfterFailure { about },
+                    };
+                    self.emit(Do::Finish { outcome }, why);
                 }
             }
             None if self.all_done() => self.clean_up(),
@@ -47,6 +54,12 @@ impl Decide<'_> {
                 .version(DataId(i), w.last_version(DataId(i)));
             d.dest.is_none() || version.delivered || version.parts.is_empty()
         })
+    }
+
+    /// The run as a whole was refused before anything moved or ran.
+    fn refused(&self, about: Subject) -> bool {
+        let untouched = self.state.steps.instances().all(|(_, i)| i.attempts == 0);
+        about == Subject::Run && self.state.next_transfer == 0 && untouched
     }
 
     /// Removes what nothing asks to keep; when all of it is gone, the run is over.

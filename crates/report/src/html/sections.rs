@@ -22,6 +22,7 @@ pub(super) fn header(page: &mut String, s: &Summary) {
     let (word, class) = match s.outcome {
         OutcomeName::Done => ("done".to_string(), "good"),
         OutcomeName::Failed => ("failed".into(), "bad"),
+        OutcomeName::Refused => ("refused".into(), "bad"),
         OutcomeName::Interrupted => (
             format!("interrupted by signal {}", s.signal.unwrap_or(0)),
             "warn",

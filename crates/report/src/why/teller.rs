@@ -162,6 +162,9 @@ impl<'a> Teller<'a> {
                 about: Subject::Instance(id),
             } => t.instances.push(*id),
             Do::Note {
+                about: Subject::Step(step),
+            } => t.steps.push(*step),
+            Do::Note {
                 about: Subject::Tier(spot),
             } => t.spots.push(*spot),
             Do::Note {
@@ -209,6 +212,7 @@ impl<'a> Teller<'a> {
             Do::Finish { outcome } => match outcome {
                 Outcome::Done => "finish: done".into(),
                 Outcome::Failed => "finish: failed".into(),
+                Outcome::Refused => "finish: refused".into(),
                 Outcome::Interrupted(signal) => format!("finish: interrupted by signal {signal}"),
             },
         }
@@ -243,6 +247,7 @@ impl<'a> Teller<'a> {
     fn subject(&self, subject: Subject) -> String {
         match subject {
             Subject::Instance(id) => self.names.instance(id),
+            Subject::Step(id) => self.names.step(id),
             Subject::Data(id) => self.names.data(id),
             Subject::Tier(spot) => self.names.spot(spot),
             Subject::Run => "the run".into(),

@@ -109,6 +109,7 @@ pub(super) fn all_names(trace: &Trace, names: &Names<'_>) -> Vec<String> {
 #[derive(Default)]
 pub(super) struct Touched {
     pub(super) run: bool,
+    pub(super) steps: Vec<StepId>,
     pub(super) instances: Vec<InstanceId>,
     pub(super) data: Vec<DataId>,
     pub(super) nodes: Vec<NodeId>,
@@ -157,6 +158,7 @@ impl Touched {
                 .instances
                 .iter()
                 .any(|i| topic.instances.contains(i) || topic.steps.contains(&i.step))
+            || self.steps.iter().any(|s| topic.steps.contains(s))
             || self.data.iter().any(|d| topic.data.contains(d))
             || self.nodes.iter().any(|n| topic.nodes.contains(n))
             || spots().any(|s| {
