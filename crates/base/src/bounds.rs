@@ -27,6 +27,8 @@ pub const MAX_RETRIES: u32 = 1000;
 pub const STAGE_AHEAD: usize = 2;
 /// Last bytes of a step's log that a failure message quotes.
 pub const LOG_TAIL_BYTES: usize = 4096;
+/// Bytes of one attempt's log. More is no text that anybody reads: a step that prints in a loop would fill the disk.
+pub const MAX_STEP_LOG_BYTES: u64 = 64 << 20;
 /// Entries of one tree: a manifest takes some 250 bytes an entry in memory.
 pub const MAX_ENTRIES: usize = 16 << 20;
 /// Bytes of one extended attribute, name and value (Linux: 255 and 64 KiB).

@@ -14,7 +14,7 @@ pub enum Exit {
     InvalidWorkflow = 3,
     /// The machine cannot hold what the workflow needs; nothing was started.
     NoRoom = 4,
-    /// tarn's own state cannot be read or written.
+    /// tarn's own state cannot be read or written, or standard output cannot.
     State = 5,
     /// Another run of this workflow is active.
     Busy = 6,
@@ -24,6 +24,6 @@ pub enum Exit {
     Internal = 70,
     /// Interrupted by SIGINT; the run can be resumed.
     Interrupted = 130,
-    /// Terminated by SIGTERM (or `tarn cancel`); the run can be resumed.
+    /// Terminated by SIGTERM (or `tarn cancel`) or SIGHUP; the run can be resumed.
     Terminated = 143,
 }

@@ -74,7 +74,7 @@ pub enum Event {
         /// Bytes that this run may use in all.
         bytes: u64,
     },
-    /// Somebody wants the run to stop: SIGINT, SIGTERM, `tarn cancel`.
+    /// Somebody wants the run to stop: SIGINT, SIGTERM, SIGHUP, `tarn cancel`.
     Interrupted {
         /// The signal's number.
         signal: i32,

@@ -1,6 +1,7 @@
 //! A plain fold over the records of an event log: what is known, without the engine that decided it.
 //! The one read model of `tarn status`, `why`, `data`, the catalogue and the report.
 
+mod elements;
 mod model;
 
 pub use model::*;
@@ -11,7 +12,6 @@ use crate::id::{DataId, InstanceId, NodeId, Spot, StepId, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey, TransferKind};
 use crate::reason::Reason;
 use crate::units::Time;
-use crate::workflow::Foreach;
 use std::collections::BTreeMap;
 
 /// What the records applied so far say. It grows with the log: a summary for each part, transfer, attempt and
@@ -38,6 +38,8 @@ pub struct History {
     pub deeds: BTreeMap<Subject, Deeds>,
     /// Sources that could not be listed.
     pub source_failures: BTreeMap<DataId, Failure>,
+    /// The elements of `foreach` steps over entries, in the order of their instances, once they are known.
+    elements: BTreeMap<StepId, Vec<String>>,
     /// What lies in the datasets' `dest`.
     pub delivered: BTreeMap<DataId, Delivery>,
     /// For each tier that ever held a replica: (time, bytes held from then on).
@@ -76,7 +78,9 @@ impl History {
             Event::SourceListed { data, parts } => {
                 self.source_failures.remove(data);
                 for info in parts {
-                    self.parts.insert(part_ref(*data, 0, 0, info), info.clone());
+                    let part = part_ref(*data, 0, 0, info);
+                    self.expand_anew(part, info);
+                    self.parts.insert(part, info.clone());
                 }
             }
             Event::SourceFailed { data, failure } => {
@@ -219,6 +223,7 @@ impl History {
                 self.remove_replica(part, &place);
             }
         }
+        self.expand_anew(part, info);
         self.parts.insert(part, info.clone());
         for place in places {
             self.add_replica(part, place, info.stored);
@@ -271,6 +276,7 @@ impl History {
 
     fn decided(&mut self, action: &Action) {
         let now = self.now;
+        self.expand(&action.what);
         if let Reason::Retained { bytes } = action.why {
             self.retained = self.retained.saturating_add(bytes);
         }
@@ -514,18 +520,6 @@ impl History {
             (Some(s), Some(item)) => format!("{}[{item}]", s.name),
             (Some(s), None) if s.foreach.is_some() => format!("{}[{}]", s.name, id.index),
             (Some(s), None) => s.name.clone(),
-        }
-    }
-
-    /// The element of an instance of a `foreach` step: written in the file, or known since it has run.
-    pub fn item(&self, id: InstanceId) -> Option<&str> {
-        let step = self
-            .start
-            .as_ref()
-            .and_then(|s| s.workflow.steps.get(id.step.at()))?;
-        match &step.foreach {
-            Some(Foreach::Values(values)) => values.get(id.index as usize).map(String::as_str),
-            _ => self.instances.get(&id).and_then(|i| i.item.as_deref()),
         }
     }
 

@@ -27,7 +27,7 @@ impl StateDir {
     }
     /// The lock that a live run of workflow `name` holds.
     pub fn lock(&self, name: &str) -> PathBuf {
-        self.0.join(format!("{name}.lock"))
+        self.0.join("locks").join(format!("{name}.lock"))
     }
     /// What a step printed.
     pub fn step_log(&self, run: &str, instance: &str, attempt: u32) -> PathBuf {
@@ -39,9 +39,21 @@ impl StateDir {
     pub fn report(&self, run: &str) -> PathBuf {
         self.run(run).join("report.html")
     }
+    /// The manifests of a workspace's parts.
+    pub fn manifests(&self, workspace: &str) -> PathBuf {
+        self.0.join("manifests").join(workspace)
+    }
     /// The manifest of a part.
-    pub fn manifest(&self, key: &StoreKey) -> PathBuf {
-        self.0.join("manifests").join(&key.0)
+    pub fn manifest(&self, workspace: &str, key: &StoreKey) -> PathBuf {
+        self.manifests(workspace).join(&key.0)
+    }
+    /// What a workspace has delivered: one manifest for each `dest`.
+    pub fn dests(&self, workspace: &str) -> PathBuf {
+        self.0.join("dests").join(workspace)
+    }
+    /// What a workspace remembers of its sources.
+    pub fn sources(&self, workspace: &str) -> PathBuf {
+        self.0.join("sources").join(workspace)
     }
 }
 

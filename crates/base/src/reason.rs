@@ -276,7 +276,10 @@ impl Reason {
                 let what = match about {
                     Subject::Instance(i) => inst(i),
                     Subject::Step(s) => name(workflow.steps.get(s.at()).map(|s| &s.name), s),
-                    Subject::Data(d) => format!("moving {}", name(workflow.data.get(d.at()).map(|d| &d.name), d)),
+                    Subject::Data(d) => format!(
+                        "moving {}",
+                        name(workflow.data.get(d.at()).map(|d| &d.name), d)
+                    ),
                     Subject::Tier(s) => tier(s),
                     Subject::Run => "the run".into(),
                 };

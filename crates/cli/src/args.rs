@@ -197,6 +197,9 @@ pub(crate) enum DataCommand {
         dataset: String,
         /// A folder that does not exist yet
         dest: PathBuf,
+        /// As this run has made it [default: the newest that has made any of it]
+        #[arg(long)]
+        run: Option<String>,
     },
     /// Remove a dataset from the nodes
     Rm {
@@ -219,6 +222,9 @@ pub(crate) enum DataCommand {
         dataset: String,
         /// A folder that does not exist yet
         dest: PathBuf,
+        /// As this run has made it [default: the newest that has made any of it]
+        #[arg(long)]
+        run: Option<String>,
     },
 }
 

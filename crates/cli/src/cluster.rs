@@ -9,6 +9,8 @@ use tarn_flow::Abilities;
 use tarn_local::Namespaces;
 use tarn_local::machine::{self, ClusterSpec};
 
+mod tiers;
+
 /// Bytes a second that an external store is taken to have while nothing was measured or emulated: a busy
 /// parallel file system, as one node sees it (the papers' Lustre gave some 50 to 100 MB/s).
 const ASSUMED_EXTERNAL_RATE: u64 = 100_000_000;
@@ -23,6 +25,7 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
     for tier in &mut tiers {
         tier.root = std::path::absolute(&tier.root).exit(Exit::Usage)?;
     }
+    tiers::apart(&tiers)?;
     let found = machine::machine().exit(Exit::State)?;
     let spec = ClusterSpec {
         nodes: args.nodes,

@@ -1,20 +1,23 @@
 //! `tarn data`: datasets on the nodes, between runs. While a run of the workflow is live, its data is its own.
 
+mod held;
+
 use crate::args::{Cli, DataCommand, PolicyArg, RunArgs, VerifyArg};
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::{self, out, say};
 use crate::run::{open_catalogue, wall};
 use crate::{state, workflow};
 use anyhow::Context;
-use std::collections::BTreeMap;
+use held::Held;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
-use tarn_base::manifest::Manifest;
 use tarn_base::part::{StoreKey, Verify};
 use tarn_base::units::Bytes;
-use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, RunLock, StoredAt};
+use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
 use tarn_movers::Trees;
-use tarn_ports::{Control, CopyJob, CopySource, Mover};
+use tarn_ports::Mover;
 
 pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
     match command {
@@ -26,9 +29,8 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             machine,
             keep,
         } => put(cli, path, name, machine.clone(), keep),
-        DataCommand::Get { dataset, dest } => {
-            let held = Held::find(cli, dataset)?;
-            held.copy_to(dest, Verify::Copy)?;
+        DataCommand::Get { dataset, dest, run } => {
+            Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), Verify::Copy)?;
             Ok(Exit::Success)
         }
         DataCommand::Rm { dataset } => {
@@ -38,9 +40,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
         DataCommand::Pin { dataset } => {
             let mut held = Held::find(cli, dataset)?;
             held.record(ChangeKind::KeptUntil(None))?;
-            eprintln!(
-                "{dataset} stays until `tarn data release {dataset}` or `tarn data rm {dataset}`"
-            );
+            say!("{dataset} stays until `tarn data release {dataset}` or `tarn data rm {dataset}`");
             Ok(Exit::Success)
         }
         DataCommand::Release { dataset } => {
@@ -48,9 +48,11 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             held.record(ChangeKind::KeptUntil(Some(wall())))?;
             held.remove()
         }
-        DataCommand::Drain { dataset, dest } => {
+        DataCommand::Drain { dataset, dest, run } => {
             let mut held = Held::find(cli, dataset)?;
-            held.copy_to(dest, Verify::Readback)?;
+            let copied = held.copy_to(dest, run.as_deref(), Verify::Readback)?;
+            // What belongs to no complete version has not been copied: it stays.
+            held.rows.retain(|r| copied.contains(&r.key));
             held.remove()
         }
     }
@@ -64,8 +66,10 @@ fn place(at: &StoredAt) -> String {
     }
 }
 
-fn kept(until: Option<u64>) -> String {
+fn kept(asked: bool, until: Option<u64>) -> String {
     match until {
+        // What a run left that did not end well: the next one uses or removes it.
+        None if !asked => "next run".into(),
         None => "forever".into(),
         Some(at) => match at.saturating_sub(wall()) {
             0 => "no longer".into(),
@@ -84,31 +88,36 @@ fn ls(cli: &Cli) -> CliResult {
             let line = serde_json::json!({
                 "schema": 1, "workflow": r.workflow, "dataset": r.dataset, "version": r.version,
                 "place": place(&r.at), "parts": r.parts, "bytes": r.bytes, "stored": r.stored,
-                "kept_until": r.kept_until,
+                "kept": r.kept, "kept_until": r.kept_until,
             });
-            println!("{line}");
+            print::json(&line)?;
         }
         return Ok(Exit::Success);
     }
     if rows.is_empty() {
-        eprintln!("no data lies on the nodes");
+        say!("no data lies on the nodes");
         return Ok(Exit::Success);
     }
-    println!(
+    out!(
         "{:<16} {:<16} {:>7} {:>6} {:>12}  {:<10} place",
-        "workflow", "dataset", "version", "parts", "size", "kept"
-    );
+        "workflow",
+        "dataset",
+        "version",
+        "parts",
+        "size",
+        "kept"
+    )?;
     for r in rows {
-        println!(
+        out!(
             "{:<16} {:<16} {:>7} {:>6} {:>12}  {:<10} {}",
             r.workflow,
             r.dataset,
             r.version,
             r.parts,
             Bytes(r.bytes),
-            kept(r.kept_until),
+            kept(r.kept, r.kept_until),
             place(&r.at)
-        );
+        )?;
     }
     Ok(Exit::Success)
 }
@@ -121,14 +130,15 @@ fn where_is(cli: &Cli, dataset: &str) -> CliResult {
                 "schema": 1, "dataset": r.dataset, "version": r.version, "place": place(&r.at),
                 "bytes": r.bytes, "path": r.path(), "key": r.key, "run": r.run,
             });
-            println!("{line}");
+            print::json(&line)?;
         } else {
-            println!(
-                "{:<12} {:>12}  {}",
+            out!(
+                "{:<12} {:>12}  {:<12} {}",
                 place(&r.at),
                 Bytes(r.bytes),
+                r.run,
                 r.path().display()
-            );
+            )?;
         }
     }
     Ok(Exit::Success)
@@ -162,7 +172,32 @@ fn put(
         verify: VerifyArg::Copy,
         report: None,
     };
-    crate::run::start(cli, &parsed, &dir, &args)
+    let exit = crate::run::start(cli, &parsed, &dir, &args)?;
+    if exit == Exit::Success {
+        replace_older(&dir, &parsed.workflow.name)?;
+    }
+    Ok(exit)
+}
+
+/// A new `put` takes the place of what an earlier one put under its name.
+fn replace_older(state: &StateDir, workflow: &str) -> CliResult<()> {
+    // Whoever has put something meanwhile does the same.
+    let Ok(_lock) = RunLock::take(&state.lock(workflow)) else {
+        return Ok(());
+    };
+    let Some(newest) = runs::newest(state, Some(workflow)).exit(Exit::State)? else {
+        return Ok(());
+    };
+    let history = runs::history(state, &newest.name).exit(Exit::State)?;
+    let now: BTreeSet<&StoreKey> = history.parts.values().map(|info| &info.key).collect();
+    let mut catalogue = open_catalogue(state)?;
+    let mut older = catalogue.replicas(workflow, None).exit(Exit::State)?;
+    older.retain(|r| !now.contains(&r.key));
+    if !older.is_empty() {
+        let bytes = remove(&mut catalogue, &older, &Trees::new())?;
+        say!("{} freed: put there before under this name", Bytes(bytes));
+    }
+    Ok(())
 }
 
 fn toml_string(path: &Path) -> CliResult<String> {
@@ -178,117 +213,6 @@ fn toml_string(path: &Path) -> CliResult<String> {
     serde_json::to_string(text).exit(Exit::Usage)
 }
 
-/// The newest version of a dataset on the nodes, locked against runs of its workflow.
-struct Held {
-    state: StateDir,
-    catalogue: Catalogue,
-    rows: Vec<ReplicaRow>,
-    _lock: RunLock,
-}
-
-impl Held {
-    fn find(cli: &Cli, dataset: &str) -> CliResult<Self> {
-        let state = state::here(cli)?;
-        let catalogue = open_catalogue(&state)?;
-        let known = catalogue.datasets().exit(Exit::State)?;
-        let mut named = known.iter().filter(|r| r.dataset == dataset);
-        let Some(first) = named.next() else {
-            let mut names: Vec<_> = known.iter().map(|r| r.dataset.as_str()).collect();
-            names.dedup();
-            let there = if names.is_empty() {
-                "nothing".into()
-            } else {
-                names.join(", ")
-            };
-            return Err(CliError::new(
-                Exit::NotFound,
-                format!("no replica of `{dataset}` lies on the nodes; there: {there}"),
-            ));
-        };
-        if let Some(other) = named.find(|r| r.workflow != first.workflow) {
-            return Err(CliError::new(
-                Exit::Usage,
-                format!(
-                    "both {} and {} have a dataset `{dataset}`; use separate state folders",
-                    first.workflow, other.workflow
-                ),
-            ));
-        }
-        let lock = RunLock::take(&state.lock(&first.workflow)).exit(Exit::Busy)?;
-        let all = catalogue
-            .replicas(&first.workflow, Some(dataset))
-            .exit(Exit::State)?;
-        let newest = all.iter().map(|r| r.version).max().unwrap_or(0);
-        let rows = all.into_iter().filter(|r| r.version == newest).collect();
-        Ok(Self {
-            state,
-            catalogue,
-            rows,
-            _lock: lock,
-        })
-    }
-
-    /// One replica of each part, with its manifest.
-    fn parts(&self) -> CliResult<Vec<(PathBuf, Manifest)>> {
-        let one: BTreeMap<&StoreKey, &ReplicaRow> = self.rows.iter().map(|r| (&r.key, r)).collect();
-        let read = |r: &&ReplicaRow| {
-            let path = self.state.manifest(&r.key);
-            let bytes = std::fs::read(&path)
-                .with_context(|| format!("cannot read the manifest {}", path.display()))
-                .exit(Exit::State)?;
-            Ok((r.path(), Manifest::decode(&bytes).exit(Exit::State)?))
-        };
-        one.values().map(read).collect()
-    }
-
-    fn copy_to(&self, dest: &Path, verify: Verify) -> CliResult<()> {
-        let dest = std::path::absolute(dest).exit(Exit::Usage)?;
-        if dest.exists() {
-            return Err(CliError::new(
-                Exit::Usage,
-                format!("{} exists already; choose another place", dest.display()),
-            ));
-        }
-        let source = |(root, manifest): (PathBuf, Manifest)| CopySource {
-            root,
-            as_entry: None,
-            manifest: Some(manifest),
-            only: None,
-        };
-        let mut staging = dest.clone().into_os_string();
-        staging.push(".tarn-incoming");
-        let job = CopyJob {
-            sources: self.parts()?.into_iter().map(source).collect(),
-            dest: dest.clone(),
-            staging: staging.into(),
-            replace: false,
-            verify,
-            sync: true,
-            rate: 0,
-            latency: 0,
-        };
-        let report = Trees::new()
-            .copy(&job, &Control::default())
-            .exit(Exit::WorkflowFailed)?;
-        for lost in &report.lost {
-            eprintln!("warning: {lost}");
-        }
-        eprintln!("{} copied to {}", Bytes(report.bytes), dest.display());
-        Ok(())
-    }
-
-    fn record(&mut self, change: ChangeKind) -> CliResult<()> {
-        let changes: Vec<_> = self.rows.iter().map(|r| changed(r, change)).collect();
-        self.catalogue.record(&changes).exit(Exit::State)
-    }
-
-    fn remove(&mut self) -> CliResult {
-        let bytes = remove(&mut self.catalogue, &self.rows, &Trees::new())?;
-        eprintln!("{} freed", Bytes(bytes));
-        Ok(Exit::Success)
-    }
-}
-
 fn changed(row: &ReplicaRow, change: ChangeKind) -> Change {
     Change {
         wall: wall(),
@@ -299,7 +223,11 @@ fn changed(row: &ReplicaRow, change: ChangeKind) -> Change {
 }
 
 /// Removes replicas: first the record, then the bytes, so that nothing half removed is ever taken for data.
-fn remove(catalogue: &mut Catalogue, rows: &[ReplicaRow], mover: &dyn Mover) -> CliResult<u64> {
+pub(crate) fn remove(
+    catalogue: &mut Catalogue,
+    rows: &[ReplicaRow],
+    mover: &dyn Mover,
+) -> CliResult<u64> {
     let ours: Vec<_> = rows
         .iter()
         .filter(|r| !matches!(r.at, StoredAt::External(_)))
@@ -310,12 +238,16 @@ fn remove(catalogue: &mut Catalogue, rows: &[ReplicaRow], mover: &dyn Mover) -> 
         .collect();
     catalogue.record(&changes).exit(Exit::State)?;
     let mut freed: BTreeMap<(&Path, &str), u64> = BTreeMap::new();
+    let mut sum = 0;
     for r in &ours {
         let path = r.path();
+        // What is gone already is in no ledger any more.
+        let stored = if path.exists() { r.stored } else { 0 };
+        sum += stored;
         mover.remove(&path).exit(Exit::State)?;
         match &r.at {
             StoredAt::Node { root, .. } => {
-                *freed.entry((root, &r.workspace)).or_default() += r.stored
+                *freed.entry((root, &r.workspace)).or_default() += stored;
             }
             // The drained area goes with its last part; it stays while there are others.
             _ => drop(path.parent().map(std::fs::remove_dir)),
@@ -326,7 +258,7 @@ fn remove(catalogue: &mut Catalogue, rows: &[ReplicaRow], mover: &dyn Mover) -> 
             .with_context(|| format!("cannot update the ledger of the tier at {}", root.display()))
             .exit(Exit::State)?;
     }
-    Ok(ours.iter().map(|r| r.stored).sum())
+    Ok(sum)
 }
 
 /// Removes what nobody asks to keep any more of a workflow whose lock the caller holds.
@@ -341,6 +273,6 @@ pub(crate) fn expire(
         return Ok(());
     }
     let bytes = remove(catalogue, &rows, mover)?;
-    eprintln!("{} freed: kept no longer", Bytes(bytes));
+    say!("{} freed: kept no longer", Bytes(bytes));
     Ok(())
 }

@@ -41,7 +41,15 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
     }
     out!(
         "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}",
-        "node", "cores", "memory", "mode", "tier", "capacity", "free", "read/s", "write/s"
+        "node",
+        "cores",
+        "memory",
+        "mode",
+        "tier",
+        "capacity",
+        "free",
+        "read/s",
+        "write/s"
     )?;
     for r in &rows {
         out!(

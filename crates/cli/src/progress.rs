@@ -1,7 +1,8 @@
 //! What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, events as JSON.
 
+use crate::print::{self, say};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -46,16 +47,19 @@ impl Watcher {
         self.history
             .apply(record.now, &record.event, &record.actions);
         if self.json {
-            if let Ok(text) = serde_json::to_string(record) {
-                // A reader that has gone away does not stop the run.
-                let _ = writeln!(std::io::stdout(), "{text}");
-            }
+            // What cannot be printed does not stop the run; its end tells.
+            let _ = print::json(record);
             return;
         }
         if let Some(line) = self.event_line(&record.event) {
             self.say(record.now, &line);
         }
+        let told = failure_of(&record.event);
         for action in &record.actions {
+            if matches!(&action.why, Reason::Failed { message } if told.is_some_and(|t| message.contains(t)))
+            {
+                continue;
+            }
             if let Some(line) = self.action_line(&action.what, &action.why) {
                 self.say(record.now, &line);
             }
@@ -76,8 +80,8 @@ impl Watcher {
     fn say(&self, now: u64, line: &str) {
         let text = format!("[{:>8.2} s] {line}", now as f64 / SECOND as f64);
         match &self.bars {
-            Some(bars) => bars.steps.println(text),
-            None => eprintln!("{text}"),
+            Some(bars) => bars.steps.println(print::plain(&text)),
+            None => say!("{text}"),
         }
     }
 
@@ -102,7 +106,10 @@ impl Watcher {
                     Ended::Failed { failure, log_tail } => {
                         let quoted: String =
                             log_tail.lines().map(|l| format!("\n    | {l}")).collect();
-                        format!("{name} failed: {}{quoted}", failure.message)
+                        // The message names the step too, for those who see nothing else.
+                        let own = format!("step `{name}`: ");
+                        let message = failure.message.trim_start_matches(&own);
+                        format!("{name} failed: {message}{quoted}")
                     }
                 })
             }
@@ -126,6 +133,7 @@ impl Watcher {
             Do::Note {
                 about: Subject::Run,
             } => Some(reason()),
+            Do::Note { .. } if matches!(why, Reason::Failed { .. }) => Some(reason()),
             Do::Run(run) if matches!(why, Reason::Retry { .. }) => Some(format!(
                 "{}: {}",
                 self.history.instance_name(run.instance),
@@ -147,6 +155,18 @@ impl Watcher {
             }
             bars.steps.finish_and_clear();
         }
+    }
+}
+
+/// What an event says of a failure: the engine gives the same as its reason to go no further.
+fn failure_of(event: &Event) -> Option<&str> {
+    match event {
+        Event::Ended {
+            ended: Ended::Failed { failure, .. },
+            ..
+        }
+        | Event::TransferFailed { failure, .. } => Some(&failure.message),
+        _ => None,
     }
 }
 

@@ -2,10 +2,10 @@
 
 use crate::args::{Cli, Isolation, ResumeArgs, RunArgs};
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::{self, out, say};
 use crate::progress::Watcher;
 use crate::{cluster, state, workflow};
 use anyhow::Context;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,7 +16,7 @@ use tarn_base::event::{Event, Options, Policy, PriorDest, Start};
 use tarn_base::history::History;
 use tarn_base::id::DataId;
 use tarn_base::layout::StateDir;
-use tarn_base::part::{PartRef, Place, StoreKey};
+use tarn_base::part::PartRef;
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 use tarn_engine::Engine;
@@ -26,7 +26,9 @@ use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
 use tarn_local::{Config, Local};
 use tarn_movers::Trees;
 use tarn_ports::Mover;
-use tarn_report::Summary;
+use tarn_report::{Emulated, Summary};
+
+mod kept;
 
 /// Names a point at which the process kills itself: for tests of recovery. See docs/testing.md.
 const CRASH_VARIABLE: &str = "TARN_CRASH_AT";
@@ -53,10 +55,10 @@ pub(crate) fn run(cli: &Cli, args: &RunArgs) -> CliResult {
 /// Runs a workflow that was read already.
 pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs) -> CliResult {
     let workspace = state::workspace(&parsed.workflow.name, state);
+    let lock = lock(state, &parsed.workflow.name)?;
     let found = cluster::discover(&args.machine, state)?;
     check(parsed, &found, args)?;
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());
-    let lock = lock(state, &parsed.workflow.name)?;
     check_dests(parsed, state, mover.as_ref())?;
     let mut catalogue = open_catalogue(state)?;
     crate::data::expire(&mut catalogue, &parsed.workflow.name, mover.as_ref())?;
@@ -78,8 +80,8 @@ pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs
         prior,
         prior_dest,
     };
-    let world = open_world(state, &start, mover, 0, args.machine.isolation)?;
-    keep_what_is_there(&mut start, &world);
+    let mut world = open_world(state, &start, mover, 0, args.machine.isolation)?;
+    kept::keep_what_is_there(&mut start, &mut world, &mut catalogue)?;
     let session = Session {
         journal: LogWriter::create(&state.log(&name)).exit(Exit::State)?,
         engine: Engine::new(),
@@ -102,7 +104,8 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let opened = LogWriter::open_append(&state.log(&name)).exit(Exit::State)?;
     let (engine, seq, now) = tarn_engine::replay(&opened.records);
     if engine.outcome() == Some(Outcome::Done) {
-        eprintln!("{name} is complete; there is nothing to resume");
+        kept::leave_tiers(&begun);
+        say!("{name} is complete; there is nothing to resume");
         return Ok(Exit::Success);
     }
     let newest = runs::newest(&state, Some(&begun.workflow.name)).exit(Exit::State)?;
@@ -135,7 +138,9 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         .flat_map(|t| &t.order.parts)
         .filter_map(|m| key(&m.part))
         .collect();
-    tidy(&world, &keep, &resumable);
+    let mut catalogue = open_catalogue(&state)?;
+    let left = kept::Left::of(&catalogue, &begun)?;
+    kept::tidy(&world, &mut catalogue, &left, &keep, &resumable)?;
     let session = Session {
         journal: opened.writer,
         engine,
@@ -164,7 +169,7 @@ impl Session {
             _lock,
         } = self;
         if let Some(banner) = emulation(&start.cluster) {
-            eprintln!("{banner}");
+            say!("{banner}");
         }
         let mut watcher = Watcher::new(cli.json, &start, history, world.progress());
         let crash = crash_point()?;
@@ -200,28 +205,34 @@ fn finish(
     for path in std::iter::once(own.as_path()).chain(report) {
         write_page(path, &page)?;
     }
-    open_catalogue(state)?.index(&start.run).exit(Exit::State)?;
-    if cli.json {
-        println!("{}", serde_json::to_string(&summary).exit(Exit::Internal)?);
-    } else {
-        print!("{summary}");
-        println!("report    {}", report.unwrap_or(&own).display());
+    let mut catalogue = open_catalogue(state)?;
+    catalogue.index(&start.run).exit(Exit::State)?;
+    kept::replaced(&mut catalogue, start)?;
+    if outcome == Outcome::Done {
+        kept::leftovers(&mut catalogue, start)?;
     }
+    let printed = if cli.json {
+        print::json(&summary)
+    } else {
+        print::text(&summary.to_string())
+            .and_then(|()| out!("report    {}", report.unwrap_or(&own).display()))
+    };
     Ok(match outcome {
-        Outcome::Done => Exit::Success,
+        // What could not be printed is the only thing that went wrong.
+        Outcome::Done => return printed.map(|()| Exit::Success),
         Outcome::Failed => {
-            eprintln!(
+            say!(
                 "error: {} failed; `tarn why` says why, `tarn resume` goes on from here",
                 start.run
             );
             Exit::WorkflowFailed
         }
         Outcome::Refused => {
-            eprintln!("error: {} was refused: nothing was started", start.run);
+            say!("error: {} was refused: nothing was started", start.run);
             Exit::NoRoom
         }
         Outcome::Interrupted(signal) => {
-            eprintln!(
+            say!(
                 "{} was interrupted; `tarn resume` goes on from here",
                 start.run
             );
@@ -274,9 +285,10 @@ pub(crate) fn check(parsed: &Parsed, cluster: &Cluster, args: &RunArgs) -> CliRe
 
 /// A `dest` that holds somebody else's files is refused before anything starts.
 fn check_dests(parsed: &Parsed, state: &StateDir, mover: &dyn Mover) -> CliResult<()> {
+    let workspace = state::workspace(&parsed.workflow.name, state);
     for dataset in &parsed.workflow.data {
         if let Some(dest) = &dataset.dest {
-            tarn_local::check_destination(state, &dataset.name, dest, mover)
+            tarn_local::check_destination(state, &workspace, &dataset.name, dest, mover)
                 .map_err(|e| CliError::new(Exit::InvalidWorkflow, e))?;
         }
     }
@@ -287,19 +299,24 @@ fn lock(state: &StateDir, workflow: &str) -> CliResult<RunLock> {
     std::fs::create_dir_all(&state.0)
         .with_context(|| format!("cannot create the state folder {}", state.0.display()))
         .exit(Exit::State)?;
-    RunLock::take(&state.lock(workflow)).map_err(|e| {
+    let lock = RunLock::take(&state.lock(workflow)).map_err(|e| {
         let exit = match e {
             tarn_journal::LockError::Busy { .. } => Exit::Busy,
             _ => Exit::State,
         };
         CliError::new(exit, e)
-    })
+    })?;
+    // The end of a run writes into the catalogue what this says: better known before the first step.
+    tarn_journal::changes::read(state)
+        .context("nothing was started")
+        .exit(Exit::State)?;
+    Ok(lock)
 }
 
 pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {
     let catalogue = Catalogue::open(state).exit(Exit::State)?;
     for (run, e) in catalogue.skipped() {
-        eprintln!("warning: {run} is left out of the catalogue: {e}");
+        say!("warning: {run} is left out of the catalogue: {e}");
     }
     Ok(catalogue)
 }
@@ -311,67 +328,19 @@ fn prior_dests(
     mover: &dyn Mover,
 ) -> CliResult<Vec<PriorDest>> {
     let rows = catalogue.dests(&w.name).exit(Exit::State)?;
+    let workspace = state::workspace(&w.name, state);
     let prior = |(i, dataset): (usize, &tarn_base::workflow::Dataset)| {
         let dest = dataset.dest.as_ref()?;
         let row = rows
             .iter()
             .find(|r| r.dataset == dataset.name && r.path == *dest)?;
-        let intact = tarn_local::destination_intact(state, &dataset.name, dest, mover);
+        let intact = tarn_local::destination_intact(state, &workspace, dest, mover);
         intact.then_some(PriorDest {
             data: DataId(i as u32),
             hash: row.hash,
         })
     };
     Ok(w.data.iter().enumerate().filter_map(prior).collect())
-}
-
-/// Of what earlier runs held, only what is really there counts; everything else in the workspace goes.
-fn keep_what_is_there(start: &mut Start, world: &Local) {
-    let mut asked: Vec<(PartRef, StoreKey, Place)> = Vec::new();
-    for (instance, prior) in (0u32..).zip(&start.prior) {
-        for (output, part, place) in &prior.held {
-            let info = prior
-                .outputs
-                .get(*output as usize)
-                .and_then(|o| o.parts.get(*part as usize));
-            // The name stands for the position in `prior`: nothing is known of this run's parts yet.
-            let name = PartRef {
-                data: DataId(instance),
-                version: *output,
-                origin: *part,
-                seq: 0,
-            };
-            asked.extend(info.map(|(info, _)| (name, info.key.clone(), place.clone())));
-        }
-    }
-    let found: BTreeSet<_> = world.inventory(&asked).into_iter().collect();
-    let there = |instance: u32, held: &(u32, u32, Place)| {
-        let name = PartRef {
-            data: DataId(instance),
-            version: held.0,
-            origin: held.1,
-            seq: 0,
-        };
-        found.contains(&(name, held.2.clone()))
-    };
-    for (instance, prior) in (0u32..).zip(&mut start.prior) {
-        prior.held.retain(|held| there(instance, held));
-    }
-    let kept = asked
-        .into_iter()
-        .filter(|(name, _, place)| found.contains(&(*name, place.clone())));
-    tidy(
-        world,
-        &kept.map(|(_, key, place)| (key, place)).collect(),
-        &BTreeSet::new(),
-    );
-}
-
-/// Removes what no run knows of from the workflow's folders on the tiers.
-fn tidy(world: &Local, keep: &BTreeSet<(StoreKey, Place)>, resumable: &BTreeSet<StoreKey>) {
-    for problem in world.clean(keep, resumable) {
-        eprintln!("warning: {problem}");
-    }
 }
 
 fn history_of(records: &[tarn_ports::Record]) -> History {
@@ -424,14 +393,10 @@ fn crash_point() -> CliResult<CrashPoint> {
 
 /// What the external store is made to look like, as a sentence.
 pub(crate) fn emulation(cluster: &Cluster) -> Option<String> {
-    let link = &cluster.external;
-    link.emulated.then(|| {
-        format!(
-            "external store emulated at {}/s, {} a file: tarn's own transfers are held back, not what programs read and write themselves",
-            tarn_base::units::Bytes(link.read),
-            tarn_base::units::Elapsed(link.latency)
-        )
-    })
+    let emulated = Emulated::of(&cluster.external)?;
+    Some(format!(
+        "{emulated}: tarn's own transfers are held back, not what programs read and write themselves"
+    ))
 }
 
 pub(crate) fn wall() -> u64 {

@@ -489,7 +489,10 @@ impl State {
         i.failures += u32::from(!cancelled);
         if !cancelled && (hopeless || i.failures > retries) {
             i.progress = Progress::Failed;
-            self.fail(Subject::Instance(id), format!("step {name} failed: {}", failure.message));
+            self.fail(
+                Subject::Instance(id),
+                format!("step {name} failed: {}", failure.message),
+            );
         } else {
             i.progress = Progress::Pending;
             self.steps.enqueue(id);

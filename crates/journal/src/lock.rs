@@ -139,6 +139,9 @@ impl Drop for RunLock {
 }
 
 fn open(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
     let mut options = OpenOptions::new();
     options
         .read(true)

@@ -3,7 +3,7 @@
 use crate::prepare::{Need, Ready};
 use crate::shared::Shared;
 use crate::sources::part_info;
-use crate::store::{failure, in_memory, io_failure, make_folder, write_manifests};
+use crate::store::{failure, in_memory, io_failure, make_folder, stored_estimate, write_manifests};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,6 +13,7 @@ use tarn_base::event::{Failure, FailureKind, Output, Undeclared};
 use tarn_base::manifest::Manifest;
 use tarn_base::merge::{self, Conflict};
 use tarn_base::part::{PartClass, PartInfo, PartRef, StoreKey};
+use tarn_base::units::Bytes;
 use tarn_base::workflow::{Distribution, Role};
 use tarn_ports::{Control, MoverError};
 
@@ -21,6 +22,15 @@ const NAMES: usize = 8;
 
 /// Content, and the nodes of the step (by position) whose trees hold it.
 type Groups = Vec<(Vec<usize>, Manifest)>;
+
+/// An output that is not published yet.
+struct Made<'n, 'd> {
+    need: &'n Need<'d>,
+    version: u32,
+    /// Its tree on every node that counts.
+    trees: Vec<Manifest>,
+    groups: Groups,
+}
 
 /// Hashes and publishes every output of a step that has succeeded.
 pub(crate) fn commit(
@@ -45,16 +55,70 @@ pub(crate) fn commit(
                 ),
             ));
         }
-        made.push((need, version, trees, groups));
+        made.push(Made {
+            need,
+            version,
+            trees,
+            groups,
+        });
     }
+    fits(shared, &made, needs, nodes)?;
     let mut outputs = Vec::new();
     let mut key_number = 0u32;
-    for (need, version, trees, groups) in made {
+    for Made {
+        need,
+        version,
+        trees,
+        groups,
+    } in made
+    {
         let parts = name_parts(shared, run, need, groups, &mut key_number)?;
         publish(shared, need, nodes, &trees, &parts)?;
         outputs.push(record(shared, run, need, version, nodes, parts)?);
     }
     Ok(outputs)
+}
+
+/// What a step wrote must fit onto its tier beside what it reads there: a tier without a quota takes more than
+/// its size, and what is on it then is in the way of everything else.
+fn fits(
+    shared: &Shared,
+    made: &[Made<'_, '_>],
+    needs: &[Need<'_>],
+    nodes: &[Ready],
+) -> Result<(), Failure> {
+    for (at, node) in nodes.iter().enumerate() {
+        let tier = shared.cluster.nodes.get(node.spot.node.at());
+        let Some(tier) = tier.and_then(|n| n.tiers.get(node.spot.tier.at())) else {
+            continue;
+        };
+        let on_node = |trees: &'_ [Manifest]| trees.get(at).map_or(0, stored_estimate);
+        let written: u64 = made.iter().map(|m| on_node(&m.trees)).sum();
+        let held = needs.iter().filter_map(|n| n.held.get(at)).flatten();
+        let mut read = BTreeSet::new();
+        for held in held.filter(|h| h.spot == node.spot) {
+            read.insert(&held.key);
+        }
+        let mut beside = 0u64;
+        for key in read {
+            beside = beside.saturating_add(stored_estimate(&shared.manifest(key)?));
+        }
+        if written.saturating_add(beside) > tier.capacity {
+            return Err(failure(
+                FailureKind::NoSpace,
+                format!(
+                    "it succeeded, but its outputs take {} on node `{}`, and its tier `{}` of {} cannot hold them beside \
+                     the {} of its inputs; nothing was kept; give a larger tier (--tier NAME=PATH:SIZE)",
+                    Bytes(written),
+                    node.name,
+                    tier.name,
+                    Bytes(tier.capacity),
+                    Bytes(beside)
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The output's tree on every node that counts.
@@ -245,10 +309,7 @@ fn publish(
     trees: &[Manifest],
     parts: &[NewPart],
 ) -> Result<(), Failure> {
-    let paths: Vec<PathBuf> = parts
-        .iter()
-        .map(|p| shared.state.manifest(&p.key))
-        .collect();
+    let paths: Vec<PathBuf> = parts.iter().map(|p| shared.manifest_file(&p.key)).collect();
     let durable = nodes.iter().any(|n| !in_memory(&n.work));
     write_manifests(
         paths

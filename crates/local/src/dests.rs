@@ -1,60 +1,98 @@
 //! Destinations outside: what tarn has put there is replaced, what somebody else has put or changed there never.
+//!
+//! `<state>/dests/<workspace>/<hash of the folder's path>` has two kinds of manifests: `.manifest` tells what tarn
+//! has put there, `.intent` what it is about to put there.
 
 use crate::shared::Shared;
 use crate::store::failure;
-use crate::store::{
-    first_difference, io_failure, make_folder, read_manifest, sync_folder, write_manifests,
-};
+use crate::store::{first_difference, make_folder, read_manifest, write_manifests};
 use crate::transfer::remove_file;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use tarn_base::event::{Failure, FailureKind};
+use tarn_base::hash::Hash;
 use tarn_base::layout::StateDir;
 use tarn_base::manifest::Manifest;
 use tarn_base::merge;
 use tarn_ports::{Control, Mover};
 
-fn memory_file(state: &StateDir, dataset: &str) -> PathBuf {
-    state.0.join("dests").join(format!("{dataset}.manifest"))
+/// The folder that a destination stands for: what a link given as `dest` points to.
+pub(crate) fn real_folder(dest: &Path) -> Result<PathBuf, String> {
+    if !dest.is_symlink() {
+        return Ok(dest.to_path_buf());
+    }
+    match std::fs::canonicalize(dest) {
+        Ok(real) if real.is_dir() => Ok(real),
+        Ok(real) => Err(format!(
+            "the destination {} is a link to {}, which is no folder; let it point to a folder or remove it",
+            dest.display(),
+            real.display()
+        )),
+        Err(e) => Err(format!(
+            "the destination {} is a link that leads nowhere: {e}; let it point to a folder or remove it",
+            dest.display()
+        )),
+    }
 }
 
-fn intent_file(state: &StateDir, dataset: &str) -> PathBuf {
-    state.0.join("dests").join(format!("{dataset}.intent"))
+/// What is remembered of one folder.
+struct Memory {
+    /// What tarn has put there.
+    known: PathBuf,
+    /// What it is about to put there.
+    intended: PathBuf,
+}
+
+impl Memory {
+    fn of(state: &StateDir, workspace: &str, folder: &Path) -> Self {
+        let name = Hash::of(folder.as_os_str().as_encoded_bytes()).to_string();
+        let base = state.dests(workspace).join(name);
+        Self {
+            known: base.with_extension("manifest"),
+            intended: base.with_extension("intent"),
+        }
+    }
+}
+
+/// Whether a folder holds just what a file of the memory says.
+fn holds(folder: &Path, memory: &Path, mover: &dyn Mover) -> bool {
+    let Ok(known) = read_manifest(memory) else {
+        return false;
+    };
+    mover
+        .list(folder, &Control::default())
+        .is_ok_and(|listed| first_difference(&listed, &known).is_none())
 }
 
 /// Whether the destination still holds what an earlier run put there: nothing added, removed or changed.
-pub fn destination_intact(state: &StateDir, dataset: &str, dest: &Path, mover: &dyn Mover) -> bool {
-    let Ok(known) = read_manifest(&memory_file(state, dataset)) else {
-        return false;
-    };
-    let recorded =
-        std::fs::read(memory_file(state, dataset).with_extension("path")).unwrap_or_default();
-    recorded == dest.as_os_str().as_encoded_bytes()
-        && mover
-            .list(dest, &Control::default())
-            .is_ok_and(|listed| first_difference(&listed, &known).is_none())
+pub fn destination_intact(
+    state: &StateDir,
+    workspace: &str,
+    dest: &Path,
+    mover: &dyn Mover,
+) -> bool {
+    real_folder(dest)
+        .is_ok_and(|real| holds(&real, &Memory::of(state, workspace, &real).known, mover))
 }
 
-/// Whether tarn may write this destination: it is missing or empty, or holds exactly what tarn put there, or an
+/// Whether tarn may write this destination: it is missing or empty, or holds exactly what tarn put there, or what an
 /// interrupted run was about to. For the check before a run starts.
 ///
 /// # Errors
 /// The sentence to show when it may not.
 pub fn check_destination(
     state: &StateDir,
+    workspace: &str,
     dataset: &str,
     dest: &Path,
     mover: &dyn Mover,
 ) -> Result<(), String> {
-    let empty = match std::fs::read_dir(dest) {
+    let real = real_folder(dest)?;
+    let empty = match std::fs::read_dir(&real) {
         Ok(mut entries) => entries.next().is_none(),
         Err(e) => e.kind() == std::io::ErrorKind::NotFound,
     };
-    let intended = std::fs::read(intent_file(state, dataset)).unwrap_or_default();
-    if empty
-        || intended == dest.as_os_str().as_encoded_bytes()
-        || destination_intact(state, dataset, dest, mover)
-    {
+    let memory = Memory::of(state, workspace, &real);
+    if empty || holds(&real, &memory.known, mover) || holds(&real, &memory.intended, mover) {
         return Ok(());
     }
     Err(format!(
@@ -63,27 +101,37 @@ pub fn check_destination(
     ))
 }
 
-/// The declared wish to write a destination: it lets a later run replace what a crash left half recorded.
+/// The declared wish to put something into a destination: it lets a later run replace what a crash left there
+/// before it was remembered.
 pub(crate) struct Intent {
-    dataset: String,
     dest: PathBuf,
+    memory: Memory,
     staging: PathBuf,
 }
 
 impl Intent {
+    /// Checks the destination and notes what it is about to hold.
     pub(crate) fn declare(
         shared: &Shared,
         dataset: &str,
         dest: &Path,
+        parts: &[&Manifest],
         control: &Control,
     ) -> Result<Self, Failure> {
         if control.cancelled() {
             return Err(failure(FailureKind::Cancelled, "abandoned before it began"));
         }
-        check_destination(&shared.state, dataset, dest, &*shared.mover)
-            .map_err(|why| failure(FailureKind::Conflict, why))?;
+        check_destination(
+            &shared.state,
+            &shared.workspace,
+            dataset,
+            dest,
+            &*shared.mover,
+        )
+        .map_err(|why| failure(FailureKind::Conflict, why))?;
+        let dest = real_folder(dest).map_err(|why| failure(FailureKind::Conflict, why))?;
         let (Some(parent), Some(staging)) =
-            (dest.parent(), Self::staging_of(dest, &shared.workspace))
+            (dest.parent(), Self::staging_of(&dest, &shared.workspace))
         else {
             return Err(failure(
                 FailureKind::Io,
@@ -94,21 +142,19 @@ impl Intent {
             ));
         };
         make_folder(parent)?;
-        let file = intent_file(&shared.state, dataset);
-        let folder = shared.state.0.join("dests");
-        make_folder(&folder)?;
-        let write = || -> std::io::Result<()> {
-            let mut f = std::fs::File::create(&file)?;
-            f.write_all(dest.as_os_str().as_encoded_bytes())?;
-            f.sync_all()?;
-            sync_folder(&folder)
-        };
-        write().map_err(|e| io_failure("write", &file, &e))?;
+        make_folder(&shared.state.dests(&shared.workspace))?;
+        let memory = Memory::of(&shared.state, &shared.workspace, &dest);
+        write_manifests([(memory.intended.as_path(), &united(parts)?)], true)?;
         Ok(Self {
-            dataset: dataset.to_owned(),
-            dest: dest.to_path_buf(),
+            dest,
+            memory,
             staging,
         })
+    }
+
+    /// The folder itself, links resolved.
+    pub(crate) fn dest(&self) -> &Path {
+        &self.dest
     }
 
     /// Where the tree grows, beside its destination.
@@ -117,16 +163,18 @@ impl Intent {
     }
 
     /// The destination is written: remember what it holds.
-    pub(crate) fn fulfil(self, shared: &Shared, manifests: &[Manifest]) -> Result<(), Failure> {
+    pub(crate) fn fulfil(self, manifests: &[Manifest]) -> Result<(), Failure> {
         let trees: Vec<&Manifest> = manifests.iter().collect();
-        let merged =
-            merge::merge(&trees).map_err(|c| failure(FailureKind::Conflict, c.to_string()))?;
-        let memory = memory_file(&shared.state, &self.dataset);
-        let path = memory.with_extension("path");
-        std::fs::write(&path, self.dest.as_os_str().as_encoded_bytes())
-            .map_err(|e| io_failure("write", &path, &e))?;
-        write_manifests([(memory.as_path(), &merged)], true)?;
-        remove_file(&intent_file(&shared.state, &self.dataset))
+        write_manifests([(self.memory.known.as_path(), &united(&trees)?)], true)?;
+        remove_file(&self.memory.intended)
+    }
+
+    /// The delivery failed: the wish is dropped, unless it has come true all the same.
+    pub(crate) fn abandon(self, mover: &dyn Mover) {
+        if !holds(&self.dest, &self.memory.intended, mover) {
+            // One that stays does no harm: it allows only what tarn itself was about to write.
+            let _ = remove_file(&self.memory.intended);
+        }
     }
 
     /// The staging folder of a destination, for the clean-up after a crash.
@@ -134,4 +182,8 @@ impl Intent {
         let name = dest.file_name()?.to_string_lossy();
         Some(dest.parent()?.join(format!(".{name}.tarn-{workspace}")))
     }
+}
+
+fn united(trees: &[&Manifest]) -> Result<Manifest, Failure> {
+    merge::merge(trees).map_err(|c| failure(FailureKind::Conflict, c.to_string()))
 }

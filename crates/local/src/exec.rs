@@ -5,6 +5,7 @@
 
 use crate::guests::socket_path;
 use crate::protocol::{Answer, Channel, End, Request};
+use crate::store::warn;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -22,12 +23,12 @@ const NOT_STARTED: u8 = 127;
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut words = arguments.into_iter();
     let Some(node) = words.next() else {
-        eprintln!("tarn exec: usage: tarn exec NODE -- COMMAND [ARGUMENT...]");
+        warn("exec: usage: tarn exec NODE -- COMMAND [ARGUMENT...]");
         return ExitCode::from(tarn_base::codes::Exit::Usage as u8);
     };
     let argv = command_line(words.collect());
     if argv.is_empty() {
-        eprintln!("tarn exec: there is no command after the node's name");
+        warn("exec: there is no command after the node's name");
         return ExitCode::from(tarn_base::codes::Exit::Usage as u8);
     }
     match call(&node, argv) {
@@ -38,11 +39,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(UNREACHABLE))
         }
         Ok(Answer::Refused(why)) => {
-            eprintln!("tarn exec: {}: {why}", node.to_string_lossy());
+            warn(&format!("exec: {}: {why}", node.to_string_lossy()));
             ExitCode::from(NOT_STARTED)
         }
         Err(e) => {
-            eprintln!("tarn exec: {e}");
+            warn(&format!("exec: {e}"));
             ExitCode::from(UNREACHABLE)
         }
     }

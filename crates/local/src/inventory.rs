@@ -2,7 +2,7 @@
 
 use crate::shared::Shared;
 use crate::sources::resolve;
-use crate::store::{alike, read_manifest};
+use crate::store::{alike, write_manifests};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub(crate) fn inventory(
     let mut listings: BTreeMap<PathBuf, Option<Manifest>> = BTreeMap::new();
     let mut found = Vec::new();
     for (part, key, place) in wanted {
-        let Ok(manifest) = read_manifest(&shared.state.manifest(key)) else {
+        let Some(manifest) = manifest_of(shared, key, place) else {
             continue;
         };
         if holds(shared, part, key, place, &manifest, contents, &mut listings) {
@@ -64,6 +64,30 @@ pub(crate) fn inventory(
         }
     }
     found
+}
+
+/// The manifest of a part. Where it is missing or damaged, it is made again from a replica, if that has the
+/// content that was recorded.
+fn manifest_of(shared: &Shared, key: &StoreKey, place: &Place) -> Option<Manifest> {
+    if let Ok(manifest) = shared.manifest(key) {
+        return Some(manifest);
+    }
+    let root = match place {
+        Place::Node(spot) => shared.replica(*spot, key).ok()?,
+        Place::Drained => shared.drained(key).ok()?,
+        Place::External(_) | Place::Source => return None,
+    };
+    let recorded = shared.hashes.lock().ok()?.get(key).copied()?;
+    if !crate::store::is_folder(&root) {
+        return None;
+    }
+    let found = shared.mover.digest(&root, &Control::default()).ok()?;
+    if found.hash() != Some(recorded) {
+        return None;
+    }
+    let file = shared.manifest_file(key);
+    write_manifests([(file.as_path(), &found)], true).ok()?;
+    Some(found)
 }
 
 fn holds(
@@ -83,7 +107,7 @@ fn holds(
         Place::External(folder) => {
             let listed = listings
                 .entry(folder.clone())
-                .or_insert_with(|| list(folder));
+                .or_insert_with(|| list(&resolve(folder)));
             return listed.as_ref().is_some_and(|l| contains(l, manifest));
         }
         Place::Source => {
@@ -131,19 +155,41 @@ fn same_shape(listed: &Manifest, manifest: &Manifest) -> bool {
     })
 }
 
-/// Removes everything of this workspace that is neither kept nor resumable, and ends what still runs of a dead
-/// run. Manifests of `known` parts stay. Returns what could not be removed.
-pub(crate) fn clean(
-    shared: &Shared,
-    keep: &BTreeSet<(StoreKey, Place)>,
-    resumable: &BTreeSet<StoreKey>,
-    known: BTreeSet<StoreKey>,
-) -> Vec<String> {
-    let mut trouble = Vec::new();
-    let mut remove = |path: &Path| {
-        if let Err(MoverError(Failure { message, .. })) = shared.mover.remove(path) {
-            trouble.push(message);
-        }
+/// What a clean-up did.
+#[derive(Debug, Default)]
+pub struct Cleaned {
+    /// Folders of replicas that it removed.
+    pub removed: Vec<PathBuf>,
+    /// Bytes on this run's tiers of protected replicas that the run does not know of.
+    pub aside: BTreeMap<Spot, u64>,
+    /// What it could not remove, a sentence each.
+    pub trouble: Vec<String>,
+}
+
+/// What a clean-up must leave.
+pub(crate) struct Staying<'a> {
+    /// Replicas that the run goes on with.
+    pub(crate) keep: &'a BTreeSet<(StoreKey, Place)>,
+    /// Parts whose half-copied replicas a transfer may go on with.
+    pub(crate) resumable: &'a BTreeSet<StoreKey>,
+    /// Folders of replicas that somebody asks to keep.
+    pub(crate) protected: &'a BTreeSet<PathBuf>,
+    /// Parts whose manifests stay.
+    pub(crate) known: BTreeSet<StoreKey>,
+}
+
+struct Cleaner<'a> {
+    shared: &'a Shared,
+    staying: Staying<'a>,
+    done: Cleaned,
+}
+
+/// Removes everything of this workspace that does not stay, and ends what still runs of a dead run.
+pub(crate) fn clean(shared: &Shared, staying: Staying<'_>) -> Cleaned {
+    let mut cleaner = Cleaner {
+        shared,
+        staying,
+        done: Cleaned::default(),
     };
     for (n, node) in (0..).zip(&shared.cluster.nodes) {
         for (t, tier) in (0..).zip(&node.tiers) {
@@ -152,72 +198,138 @@ pub(crate) fn clean(
                 tier: TierId(t),
             };
             let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
-            for work in entries(&dir.work()) {
-                end_leftovers(&work.join(HELPER_NOTE));
-                remove(&work);
-            }
-            let stale = entries(&dir.incoming())
-                .into_iter()
-                .filter(|p| !resumable.contains(&key_of(p)));
-            stale.for_each(|p| remove(&p));
-            let stale = entries(&dir.parts())
-                .into_iter()
-                .filter(|p| !keep.contains(&(key_of(p), Place::Node(spot))));
-            stale.for_each(|p| remove(&p));
+            cleaner.tier(&dir, Some(spot));
         }
     }
-    foreign_folders(shared).iter().for_each(|p| remove(p));
-    if let Some(external) = &shared.workflow.external {
-        let area = external.join(format!("tarn-{}", shared.workspace));
+    for (root, spot) in roots(shared) {
+        cleaner.foreign(&root, spot);
+    }
+    cleaner.external();
+    cleaner.forget_manifests();
+    cleaner.done
+}
+
+/// The workspace's folder on each tier root, with a spot that is accounted there.
+fn roots(shared: &Shared) -> BTreeMap<PathBuf, Spot> {
+    let mut roots = BTreeMap::new();
+    for (n, node) in (0..).zip(&shared.cluster.nodes) {
+        for (t, tier) in (0..).zip(&node.tiers) {
+            let spot = Spot {
+                node: NodeId(n),
+                tier: TierId(t),
+            };
+            let root = tier.root.join(&shared.workspace);
+            roots.entry(root).or_insert(spot);
+        }
+    }
+    roots
+}
+
+impl Cleaner<'_> {
+    fn remove(&mut self, path: &Path) {
+        if let Err(MoverError(Failure { message, .. })) = self.shared.mover.remove(path) {
+            self.done.trouble.push(message);
+        }
+    }
+
+    fn remove_replica(&mut self, path: PathBuf) {
+        self.remove(&path);
+        self.done.removed.push(path);
+    }
+
+    /// One node's folder; without a spot it is no node of this cluster.
+    fn tier(&mut self, dir: &TierDir, spot: Option<Spot>) {
+        for work in entries(&dir.work()) {
+            end_leftovers(&work.join(HELPER_NOTE));
+            self.remove(&work);
+        }
+        for path in entries(&dir.incoming()) {
+            if spot.is_none() || !self.staying.resumable.contains(&key_of(&path)) {
+                self.remove(&path);
+            }
+        }
+        for path in entries(&dir.parts()) {
+            let kept = spot.is_some_and(|spot| {
+                let id = (key_of(&path), Place::Node(spot));
+                self.staying.keep.contains(&id)
+            });
+            match self.staying.protected.contains(&path) {
+                _ if kept => {}
+                false => self.remove_replica(path),
+                true => {
+                    if let Some(spot) = spot {
+                        let stored = self.set_aside(&path, spot, key_of(&path));
+                        *self.done.aside.entry(spot).or_default() += stored;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Accounts for a protected replica that the run does not know of.
+    fn set_aside(&self, path: &Path, spot: Spot, key: StoreKey) -> u64 {
+        let stored = self.shared.mover.stored(path).unwrap_or(0);
+        self.shared.ledgers.arrived(spot, &key, stored);
+        stored
+    }
+
+    /// Nodes that this cluster does not have: an earlier run had more of them.
+    fn foreign(&mut self, root: &Path, spot: Spot) {
+        for path in entries(root) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name == "at" || self.shared.cluster.nodes.iter().any(|n| *n.name == *name) {
+                continue;
+            }
+            let dir = TierDir(path.clone());
+            self.tier(&dir, None);
+            let left = entries(&dir.parts());
+            for part in &left {
+                // A name of its own: this cluster may hold another replica of the part.
+                let key = StoreKey(format!("{name}/{}", key_of(part).0));
+                self.set_aside(part, spot, key);
+            }
+            if left.is_empty() {
+                self.remove(&path);
+            }
+        }
+    }
+
+    /// What was drained.
+    fn external(&mut self) {
+        let Some(external) = &self.shared.workflow.external else {
+            return;
+        };
+        let area = external.join(format!("tarn-{}", self.shared.workspace));
         for path in entries(&area) {
             let key = key_of(&path);
-            let half = key
-                .0
-                .strip_prefix(".incoming-")
-                .map(|k| StoreKey(k.to_owned()));
-            let kept = match half {
-                Some(key) => resumable.contains(&key),
-                None => keep.contains(&(key, Place::Drained)),
-            };
-            if !kept {
-                remove(&path);
+            let half = key.0.strip_prefix(".incoming-");
+            if let Some(key) = half.map(|k| StoreKey(k.to_owned())) {
+                if !self.staying.resumable.contains(&key) {
+                    self.remove(&path);
+                }
+            } else if !self.staying.keep.contains(&(key, Place::Drained))
+                && !self.staying.protected.contains(&path)
+            {
+                self.remove_replica(path);
             }
         }
         // It goes when nothing is left in it.
         let _ = std::fs::remove_dir(&area);
     }
-    forget_manifests(shared, keep, resumable, known);
-    trouble
-}
 
-/// Folders of nodes that this cluster does not have: an earlier run had more of them.
-fn foreign_folders(shared: &Shared) -> Vec<PathBuf> {
-    let tiers = shared.cluster.nodes.iter().flat_map(|n| &n.tiers);
-    let roots: BTreeSet<PathBuf> = tiers.map(|t| t.root.join(&shared.workspace)).collect();
-    let known = |p: &Path| {
-        let name = p.file_name().unwrap_or_default();
-        name == "at" || shared.cluster.nodes.iter().any(|n| name == n.name.as_str())
-    };
-    let all = roots.iter().flat_map(|r| entries(r));
-    all.filter(|p| !known(p)).collect()
-}
-
-fn forget_manifests(
-    shared: &Shared,
-    keep: &BTreeSet<(StoreKey, Place)>,
-    resumable: &BTreeSet<StoreKey>,
-    known: BTreeSet<StoreKey>,
-) {
-    let mut needed = known;
-    needed.extend(keep.iter().map(|(k, _)| k.clone()));
-    needed.extend(resumable.iter().cloned());
-    if let Ok(parts) = shared.parts.lock() {
-        needed.extend(parts.values().map(|(_, key)| key.clone()));
-    }
-    for path in entries(&shared.state.0.join("manifests")) {
-        if !needed.contains(&key_of(&path)) {
-            // One that stays costs some bytes; the next clean-up tries again.
-            let _ = std::fs::remove_file(&path);
+    fn forget_manifests(&self) {
+        let mut needed = self.staying.known.clone();
+        needed.extend(self.staying.keep.iter().map(|(k, _)| k.clone()));
+        needed.extend(self.staying.resumable.iter().cloned());
+        needed.extend(self.staying.protected.iter().map(|p| key_of(p)));
+        if let Ok(parts) = self.shared.parts.lock() {
+            needed.extend(parts.values().map(|(_, key)| key.clone()));
+        }
+        for path in entries(&self.shared.state.manifests(&self.shared.workspace)) {
+            if !needed.contains(&key_of(&path)) {
+                // One that stays costs some bytes; the next clean-up tries again.
+                let _ = std::fs::remove_file(&path);
+            }
         }
     }
 }

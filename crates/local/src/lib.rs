@@ -13,6 +13,7 @@ mod guests;
 mod inventory;
 mod launch;
 mod ledger;
+mod log;
 pub mod machine;
 mod memory;
 mod namespaces;
@@ -29,6 +30,7 @@ mod transfer;
 mod world;
 
 pub use dests::{check_destination, destination_intact};
+pub use inventory::Cleaned;
 pub use launch::GRACE;
 pub use ledger::{held_by_others, vacate};
 pub use memory::{Memory, memory};

@@ -2,10 +2,12 @@
 
 use crate::memory::{Memory, memory};
 use crate::store::in_memory;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
@@ -14,6 +16,8 @@ use tarn_base::units::{Bytes, parse_size};
 
 /// Bytes written and read to measure a tier: enough to leave the caches of a core, little enough to take no time.
 const PROBE_BYTES: u64 = 64 << 20;
+/// As much for memory, whose rate shows sooner: a first run on a machine waits for it.
+const PROBE_MEMORY_BYTES: u64 = 16 << 20;
 /// The least that tells anything: more than the caches next to a core.
 const PROBE_LEAST: u64 = 256 << 10;
 /// The part of a tier's free room that the measurement may take: others may measure or move data there meanwhile.
@@ -174,7 +178,7 @@ pub struct Bandwidth {
     pub measured: u64,
 }
 
-/// The bandwidth of a folder, measured now or remembered in `<state>/machine.json`.
+/// The bandwidth of a folder, measured now or remembered in `<state>/machine.json` (where there is a state folder).
 ///
 /// # Errors
 /// When the folder cannot be written.
@@ -205,8 +209,8 @@ pub fn bandwidth(folder: &Path, state: &StateDir, most: u64) -> Result<Bandwidth
     };
     known.retain(|_, b| now.saturating_sub(b.measured) < PROBE_LIFE);
     known.insert(name, found);
-    // Only a memory: without it, the next run measures again.
-    if std::fs::create_dir_all(&state.0).is_ok()
+    // Only a memory: without it, the next run measures again. Looking at a machine makes no state folder.
+    if state.0.is_dir()
         && let Ok(text) = serde_json::to_vec_pretty(&known)
     {
         let temporary = file.with_extension(format!("{}.tmp", std::process::id()));
@@ -218,24 +222,44 @@ pub fn bandwidth(folder: &Path, state: &StateDir, most: u64) -> Result<Bandwidth
 /// Writes (and syncs) and reads again, without the page cache where there is one: (read, write) in bytes a second.
 fn probe(folder: &Path, most: u64) -> io::Result<(u64, u64)> {
     std::fs::create_dir_all(folder)?;
-    let path = folder.join(format!(".probe-{}", std::process::id()));
-    let result = measure(&path, in_memory(folder), most);
-    let removed = std::fs::remove_file(&path);
-    let rates = result?;
-    removed?;
-    Ok(rates)
-}
-
-fn measure(path: &Path, memory: bool, most: u64) -> io::Result<(u64, u64)> {
-    let size = PROBE_BYTES
-        .min(free_bytes(path.parent().unwrap_or(path))? / 4)
+    let memory = in_memory(folder);
+    let enough = match memory {
+        true => PROBE_MEMORY_BYTES,
+        false => PROBE_BYTES,
+    };
+    let size = enough
+        .min(free_bytes(folder)? / 4)
         .min(most)
         .max(PROBE_LEAST);
+    measure(nameless(folder)?, memory, size)
+}
+
+/// A file without a name: it goes with the process, however that ends.
+fn nameless(folder: &Path) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => Ok(file.into()),
+        // Not every file system has such files (NFS has not).
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {
+            let path = folder.join(format!(".probe-{}", std::process::id()));
+            let mut options = OpenOptions::new();
+            let file = options
+                .create_new(true)
+                .read(true)
+                .write(true)
+                .open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn measure(mut file: File, memory: bool, size: u64) -> io::Result<(u64, u64)> {
     // Not zeros: some devices and file systems store those for nothing.
     let mut chunk: Vec<u8> = (0..PROBE_CHUNK)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
         .collect();
-    let mut file = OpenOptions::new().create_new(true).write(true).open(path)?;
     let began = Instant::now();
     let mut left = size;
     while left > 0 {
@@ -248,7 +272,7 @@ fn measure(path: &Path, memory: bool, most: u64) -> io::Result<(u64, u64)> {
     }
     let write = began.elapsed();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-    let mut file = File::open(path)?;
+    file.rewind()?;
     let began = Instant::now();
     while file.read(&mut chunk)? > 0 {}
     let rate = |t: std::time::Duration| (size as f64 / t.as_secs_f64().max(1e-9)) as u64;
@@ -400,6 +424,14 @@ mod tests {
     }
 
     #[test]
+    fn a_measurement_has_no_name_that_a_crash_could_leave() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = nameless(dir.path()).unwrap();
+        file.write_all(b"x").unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn a_cluster_shares_the_machine() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir(dir.path().join("state"));
@@ -433,8 +465,14 @@ mod tests {
                 .all(|n| n.cores == 1 && n.tiers[0].capacity == 1 << 20)
         );
         assert!(c.nodes[0].tiers[0].read > 0 && c.hosts[0].cores == 2);
+        assert!(
+            !state.0.exists(),
+            "looking at a machine makes no state folder"
+        );
+        std::fs::create_dir(&state.0).unwrap();
+        let first = bandwidth(&tiers[0].root, &state, u64::MAX).unwrap();
         let again = bandwidth(&tiers[0].root, &state, u64::MAX).unwrap();
-        assert_eq!(again.read, c.nodes[0].tiers[0].read);
+        assert_eq!(again, first);
         assert_eq!(
             std::fs::read_dir(dir.path().join("tier")).unwrap().count(),
             0

@@ -6,7 +6,9 @@
 //! the ancestor of everything that the step starts.
 
 use crate::guests::Guests;
+use crate::log::Log;
 use crate::protocol::{Channel, End, Isolation, Order, Report, Spec, Used};
+use crate::store::warn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::io;
@@ -25,7 +27,7 @@ pub fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("tarn: the helper of a step failed: {e}");
+            warn(&format!("the helper of a step failed: {e}"));
             ExitCode::FAILURE
         }
     }
@@ -91,14 +93,16 @@ fn serve(mut control: Channel, spec: &Spec) -> io::Result<()> {
         control,
         guests,
         command: None,
+        log: None,
         end: None,
         usage: process::Usage::default(),
         io_before: process::io_bytes().unwrap_or_default(),
     };
     let served = helper.events();
     // Whatever happened, nothing of the step outlives its helper.
-    helper.end_all()?;
-    served
+    let ended = helper.end_all();
+    helper.log.iter_mut().for_each(Log::finish);
+    ended.and(served)
 }
 
 /// Mounts and names, inside the namespaces. Order matters: what is bound writable must be bound before the
@@ -153,6 +157,8 @@ struct Helper<'a> {
     control: Channel,
     guests: Guests,
     command: Option<Running>,
+    /// What the command prints.
+    log: Option<Log>,
     end: Option<(End, u64)>,
     usage: process::Usage,
     io_before: (u64, u64),
@@ -170,6 +176,7 @@ impl Helper<'_> {
     fn events(&mut self) -> io::Result<()> {
         loop {
             self.wait()?;
+            self.log.as_mut().map(Log::take);
             self.reap()?;
             if let Some((end, wall)) = self.end {
                 return self.finish(Some(end), wall);
@@ -197,7 +204,10 @@ impl Helper<'_> {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(script).current_dir(&self.spec.cwd);
         let env = self.spec.env.iter().map(|(name, value)| (name, value));
-        command.env_clear().envs(env).stdin(Stdio::null());
+        let (log, [out, error]) = Log::open(io::stdout().as_fd().try_clone_to_owned()?)?;
+        self.log = Some(log);
+        command.env_clear().envs(env);
+        command.stdin(Stdio::null()).stdout(out).stderr(error);
         if self.spec.isolate == Isolation::Group {
             process::die_with_parent(command.process_group(0), Signal::KILL);
         }
@@ -223,6 +233,12 @@ impl Helper<'_> {
             self.command
                 .iter()
                 .filter_map(|c| Some(PollFd::new(c.fd.as_ref()?, PollFlags::IN))),
+        );
+        fds.extend(
+            self.log
+                .iter()
+                .filter_map(Log::fd)
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
         );
         fds.extend(
             self.guests
@@ -285,14 +301,16 @@ impl Helper<'_> {
 
     fn finish(&mut self, end: Option<End>, wall: u64) -> io::Result<()> {
         self.end_all()?;
+        self.log.iter_mut().for_each(Log::finish);
+        let passed = self.log.as_ref().map_or((0, 0), Log::passed);
         let (read, written) = process::io_bytes().unwrap_or_default();
         let used = Used {
             wall,
             user: self.usage.user,
             system: self.usage.system,
             memory: self.usage.memory,
-            read: read.saturating_sub(self.io_before.0),
-            written: written.saturating_sub(self.io_before.1),
+            read: read.saturating_sub(self.io_before.0 + passed.0),
+            written: written.saturating_sub(self.io_before.1 + passed.1),
         };
         let end = end.filter(|_| self.spec.script.is_some());
         self.control.send(&Report::Ended { end, used })

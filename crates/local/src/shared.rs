@@ -11,6 +11,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Event, Failure, FailureKind};
+use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, Spot};
 use tarn_base::layout::{StateDir, TierDir, drained_part};
 use tarn_base::manifest::Manifest;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) progress: Progress,
     pub(crate) remembered: Mutex<Remembered>,
     pub(crate) parts: Mutex<BTreeMap<PartRef, (PartClass, StoreKey)>>,
+    /// The content of parts that are known from earlier.
+    pub(crate) hashes: Mutex<BTreeMap<StoreKey, Hash>>,
     pub(crate) deliveries: Sender<Delivery>,
 }
 
@@ -119,8 +122,13 @@ impl Shared {
         found.map(|(part, _)| *part)
     }
 
+    /// Where the manifest of a part is stored.
+    pub(crate) fn manifest_file(&self, key: &StoreKey) -> PathBuf {
+        self.state.manifest(&self.workspace, key)
+    }
+
     pub(crate) fn manifest(&self, key: &StoreKey) -> Result<Manifest, Failure> {
-        read_manifest(&self.state.manifest(key))
+        read_manifest(&self.manifest_file(key))
     }
 
     /// The folder below which every step finds its data: `$TARN_<dataset>` is `<this>/<dataset>`.

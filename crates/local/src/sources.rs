@@ -1,28 +1,34 @@
 //! External datasets: listing them, and remembering the hashes of files that have not changed since they were read.
 
+mod memory;
+
 use crate::shared::Shared;
-use crate::store::{alike, failure, make_folder, read_manifest, stored_estimate, write_manifests};
+use crate::store::{alike, failure, stored_estimate, write_manifests};
+use memory::{Files, Stamp};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::{Hash, Hasher};
 use tarn_base::id::DataId;
-use tarn_base::manifest::{Entry, EntryKind, Manifest};
+use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::merge;
 use tarn_base::part::{PartClass, PartInfo, PartRef, StoreKey};
 use tarn_ports::{Control, MoverError};
 
 /// A file changed this short before it was read may change again within the same time stamp (FAT and old NFS
-/// have 2 s): its hash is not remembered.
+/// have 2 s): its hash is not remembered. Nor is that of a file whose inode was changed (ctime) so short before:
+/// a program can set its time back, not that.
 const RACY: i64 = 2_000_000_000;
 /// How often what is remembered goes to disk; losing the rest costs only reading again.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// Entries of sources with hashes that were read in this run, to be written to `<state>/sources`.
+/// Files of sources with hashes that were read in this run, to be written to `<state>/sources`.
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
-    fresh: BTreeMap<DataId, BTreeMap<Box<[u8]>, Entry>>,
+    fresh: BTreeMap<DataId, Files>,
     flushed: Option<Instant>,
 }
 
@@ -71,12 +77,19 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
         ));
     }
     let now = wall_clock();
+    let root = resolve(source);
     let mut tree = shared
         .mover
-        .list(&resolve(source), control)
+        .list(&root, control)
         .map_err(|MoverError(f)| f)?;
-    fill_hashes(&mut tree, &memory_file(shared, &dataset.name));
-    let signature = signature(source, &tree, &shared.run, now);
+    let stamps = stamps(&root, &tree);
+    fill_hashes(
+        &mut tree,
+        &stamps,
+        &memory_file(shared, &dataset.name),
+        &root,
+    );
+    let signature = signature(shared, source, &tree, &stamps, now);
     let parts = merge::partition(&tree, dataset.partition, dataset.scatter.as_ref())
         .map_err(|e| failure(FailureKind::Io, format!("dataset `{}`: {e}", dataset.name)))?;
     if parts.len() > tarn_base::bounds::MAX_PARTS {
@@ -108,7 +121,7 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
             stored_estimate(&manifest),
             key.clone(),
         ));
-        files.push((shared.state.manifest(&key), manifest));
+        files.push((shared.manifest_file(&key), manifest));
     }
     write_manifests(files.iter().map(|(p, m)| (p.as_path(), m)), true)?;
     Ok(infos)
@@ -140,12 +153,38 @@ fn deepest_existing(path: &Path) -> String {
     }
 }
 
-/// Names this state of the source. Files that may still change unseen make it the run's own.
-fn signature(source: &Path, tree: &Manifest, run: &str, now: i64) -> Hash {
+/// What tells a changed file from one that looks the same; `None` for what is no file.
+fn stamps(root: &Path, tree: &Manifest) -> Vec<Option<Stamp>> {
+    let folder = root.is_dir();
+    let stamp = |e: &tarn_base::manifest::Entry| match e.kind {
+        EntryKind::File { .. } => Stamp::of(&on_disk(root, folder, &e.path)),
+        _ => None,
+    };
+    tree.entries.iter().map(stamp).collect()
+}
+
+/// Where a source has an entry; a source that is one file is that entry.
+fn on_disk(root: &Path, folder: bool, path: &[u8]) -> PathBuf {
+    match folder {
+        true => root.join(OsStr::from_bytes(path)),
+        false => root.to_path_buf(),
+    }
+}
+
+/// Names this state of the source for this workspace. Files that may still change unseen make it the run's own.
+fn signature(
+    shared: &Shared,
+    source: &Path,
+    tree: &Manifest,
+    stamps: &[Option<Stamp>],
+    now: i64,
+) -> Hash {
     let mut h = Hasher::new();
-    h.field(source.as_os_str().as_encoded_bytes());
+    h.field(shared.workspace.as_bytes())
+        .field(source.as_os_str().as_encoded_bytes());
+    let young = now.saturating_sub(RACY);
     let mut racy = false;
-    for e in &tree.entries {
+    for (e, stamp) in tree.entries.iter().zip(stamps) {
         let (kind, size) = match &e.kind {
             EntryKind::Directory => (0, 0),
             EntryKind::File { size, .. } => (1, *size),
@@ -160,59 +199,73 @@ fn signature(source: &Path, tree: &Manifest, run: &str, now: i64) -> Hash {
             .number(e.mode.into());
         if kind == 1 {
             h.field(&e.mtime.to_le_bytes());
-            racy |= e.mtime > now.saturating_sub(RACY);
+            racy |= e.mtime > young || stamp.is_none_or(|s| s.changed > young);
+        }
+        if let Some(s) = stamp {
+            h.field(&s.changed.to_le_bytes()).number(s.inode);
         }
     }
     if racy {
-        h.field(run.as_bytes());
+        h.field(shared.run.as_bytes());
     }
     h.finish()
 }
 
 fn memory_file(shared: &Shared, dataset: &str) -> PathBuf {
-    shared
-        .state
-        .0
-        .join("sources")
-        .join(format!("{dataset}.manifest"))
+    shared.state.sources(&shared.workspace).join(dataset)
 }
 
-fn fill_hashes(tree: &mut Manifest, memory: &Path) {
-    // Without a memory, or with a damaged one, files are read again.
-    let Ok(known) = read_manifest(memory) else {
-        return;
-    };
-    let mut used = BTreeMap::new();
-    for entry in &mut tree.entries {
-        let Some(before) = known.find(&entry.path) else {
+fn fill_hashes(tree: &mut Manifest, stamps: &[Option<Stamp>], file: &Path, root: &Path) {
+    let known = memory::read(file, root);
+    let mut used = Files::new();
+    for (entry, stamp) in tree.entries.iter_mut().zip(stamps) {
+        let Some(before) = known.get(&entry.path) else {
             continue;
         };
-        if alike(entry, before)
-            && let EntryKind::File { hash: known, .. } = &before.kind
+        if alike(entry, &before.0)
+            && *stamp == Some(before.1)
+            && let EntryKind::File { hash: known, .. } = &before.0.kind
             && let EntryKind::File { hash, .. } = &mut entry.kind
         {
             *hash = *known;
-            used.insert(before.path.clone(), before.clone());
+            used.insert(before.0.path.clone(), before.clone());
         }
     }
-    if (used.len() as u64) < known.files() {
+    if used.len() < known.len() {
         // What the source no longer holds is forgotten: the memory never outgrows the source.
-        let _ = write_manifests([(memory, &with_folders(used))], false);
+        memory::write(file, root, used);
+    }
+}
+
+/// A source has other content than is remembered: all that is remembered of it is forgotten.
+pub(crate) fn forget(shared: &Shared, data: DataId) {
+    let Ok(dataset) = shared.dataset(data) else {
+        return;
+    };
+    if let Ok(mut memory) = shared.remembered.lock() {
+        memory.fresh.remove(&data);
+        // A file that cannot be removed is found wrong, and read again, the next time as well.
+        let _ = std::fs::remove_file(memory_file(shared, &dataset.name));
     }
 }
 
 /// A part of a source has been read, beginning at `began`: its hashes hold as long as the files look the same.
 pub(crate) fn remember(shared: &Shared, data: DataId, manifest: &Manifest, began: i64) {
+    let source = shared.dataset(data).ok().and_then(|d| d.source.as_deref());
+    let Some(root) = source.map(resolve) else {
+        return;
+    };
+    let stamps = stamps(&root, manifest);
+    let young = began.saturating_sub(RACY);
+    let files = manifest.entries.iter().zip(stamps);
+    let settled = files.filter_map(|(e, stamp)| {
+        let stamp = stamp.filter(|s| s.changed < young && e.mtime < young)?;
+        Some((e.path.clone(), (e.clone(), stamp)))
+    });
     let Ok(mut memory) = shared.remembered.lock() else {
         return;
     };
-    let settled = |e: &&Entry| e.mtime < began.saturating_sub(RACY);
-    let files = manifest
-        .entries
-        .iter()
-        .filter(|e| matches!(e.kind, EntryKind::File { .. }));
-    let fresh = memory.fresh.entry(data).or_default();
-    fresh.extend(files.filter(settled).map(|e| (e.path.clone(), e.clone())));
+    memory.fresh.entry(data).or_default().extend(settled);
     let due = memory.flushed.get_or_insert_with(Instant::now).elapsed() >= FLUSH;
     drop(memory);
     if due {
@@ -222,58 +275,20 @@ pub(crate) fn remember(shared: &Shared, data: DataId, manifest: &Manifest, began
 
 /// Writes what is remembered. A memory that cannot be written is no reason to fail a run.
 pub(crate) fn flush(shared: &Shared) {
-    let Ok(mut memory) = shared.remembered.lock() else {
+    let Ok(mut remembered) = shared.remembered.lock() else {
         return;
     };
-    memory.flushed = Some(Instant::now());
-    for (data, fresh) in std::mem::take(&mut memory.fresh) {
+    remembered.flushed = Some(Instant::now());
+    for (data, fresh) in std::mem::take(&mut remembered.fresh) {
         let Ok(dataset) = shared.dataset(data) else {
             continue;
         };
-        let path = memory_file(shared, &dataset.name);
-        let mut all: BTreeMap<Box<[u8]>, Entry> = BTreeMap::new();
-        if let Ok(before) = read_manifest(&path) {
-            all.extend(before.entries.into_iter().map(|e| (e.path.clone(), e)));
-        }
+        let Some(root) = dataset.source.as_deref().map(resolve) else {
+            continue;
+        };
+        let file = memory_file(shared, &dataset.name);
+        let mut all = memory::read(&file, &root);
         all.extend(fresh);
-        let merged = with_folders(all);
-        if make_folder(&shared.state.0.join("sources")).is_ok() {
-            let _ = write_manifests([(path.as_path(), &merged)], false);
-        }
+        memory::write(&file, &root, all);
     }
-}
-
-/// A manifest needs the folders of its files.
-fn with_folders(mut all: BTreeMap<Box<[u8]>, Entry>) -> Manifest {
-    let mut folders = std::collections::BTreeSet::new();
-    for path in all.keys() {
-        let mut at: &[u8] = path;
-        while let Some(parent) = tarn_base::manifest::parent(at) {
-            if !folders.insert(Box::<[u8]>::from(parent)) {
-                break;
-            }
-            at = parent;
-        }
-    }
-    for path in folders {
-        all.entry(path.clone())
-            .and_modify(|e| e.kind = EntryKind::Directory)
-            .or_insert(Entry {
-                path,
-                kind: EntryKind::Directory,
-                mode: 0o755,
-                mtime: 0,
-                xattrs: Box::default(),
-            });
-    }
-    // What was a folder may have become a file since: keep nothing below files.
-    let mut manifest = Manifest::default();
-    for (path, entry) in all {
-        let parent = tarn_base::manifest::parent(&path);
-        if parent.is_none_or(|p| manifest.find(p).is_some_and(Entry::is_folder)) {
-            manifest.entries.push(entry);
-        }
-    }
-    manifest.renumber_links();
-    manifest
 }

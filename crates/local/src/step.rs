@@ -6,7 +6,7 @@ use crate::prepare::{Need, Ready, needs, open_log, prepare, work_folder};
 use crate::progress::Phase;
 use crate::protocol::{End, Isolation};
 use crate::shared::{Delivery, Shared};
-use crate::store::{failure, first_difference, tail};
+use crate::store::{failure, first_difference, tail, warn};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_base::action::{Held, Run};
@@ -35,7 +35,7 @@ pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> (Event, Leavin
         if let Ok(folder) = work_folder(shared, run, *spot)
             && let Err(MoverError(f)) = shared.mover.remove(&folder)
         {
-            eprintln!("tarn: {}; the next clean-up tries again", f.message);
+            warn(&format!("{}; the next clean-up tries again", f.message));
         }
     }
     usage.commit = usage.commit.saturating_add(nanos(cleaning));

@@ -42,6 +42,11 @@ pub(crate) fn failure(kind: FailureKind, message: impl Into<String>) -> Failure 
     }
 }
 
+/// Says something on stderr that no event can carry. Whoever has closed it does not want to know.
+pub(crate) fn warn(text: &str) {
+    let _ = std::io::stderr().write_all(format!("tarn: {text}\n").as_bytes());
+}
+
 /// Creates a folder and its parents.
 pub(crate) fn make_folder(path: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(path).map_err(|e| io_failure("create the folder", path, &e))

@@ -2,17 +2,19 @@
 
 use crate::dests;
 use crate::shared::Shared;
-use crate::sources::{remember, resolve, wall_clock};
-use crate::store::{failure, in_memory, io_failure, make_folder, stored_estimate, write_manifests};
+use crate::sources::{forget, remember, resolve, wall_clock};
+use crate::store::{
+    failure, in_memory, io_failure, make_folder, stored_estimate, warn, write_manifests,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
 use tarn_base::layout::source_part;
-use tarn_base::manifest::Manifest;
+use tarn_base::manifest::{Entry, EntryKind, Manifest};
 use tarn_base::part::{PartClass, PartMove, PartRef, Place, StoreKey, Transfer};
-use tarn_ports::{Control, CopyJob, CopySource, MoverError};
+use tarn_ports::{Control, CopyJob, CopyReport, CopySource, MoverError};
 
 struct Done {
     bytes: u64,
@@ -31,15 +33,15 @@ struct Moving<'a> {
 /// Carries out a transfer; the event to report.
 pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Event {
     let began = Instant::now();
-    let result = prepared(shared, t).and_then(|parts| {
+    let result = prepared(shared, t).and_then(|mut parts| {
         if control.cancelled() {
             return Err(failure(FailureKind::Cancelled, "abandoned before it began"));
         }
         let total = parts.iter().map(|p| p.manifest.bytes()).sum();
         shared.progress.moving(t.id, t.data, t.kind, total, control);
         match &t.to {
-            Place::External(dest) => whole(shared, t, &parts, dest, control),
-            Place::Node(_) | Place::Drained => each(shared, t, &parts, control),
+            Place::External(dest) => whole(shared, t, &mut parts, dest, control),
+            Place::Node(_) | Place::Drained => each(shared, t, &mut parts, control),
             Place::Source => Err(failure(FailureKind::Io, "a source is never written")),
         }
     });
@@ -85,7 +87,7 @@ fn prepared<'a>(shared: &Shared, t: &'a Transfer) -> Result<Vec<Moving<'a>>, Fai
 fn each(
     shared: &Shared,
     t: &Transfer,
-    parts: &[Moving<'_>],
+    parts: &mut [Moving<'_>],
     control: &Control,
 ) -> Result<Done, Failure> {
     let mut done = Done {
@@ -118,9 +120,7 @@ fn each(
             rate: rate(shared, &part.order.from, &t.to),
             latency: latency(shared, &part.order.from, &t.to),
         };
-        let report = shared
-            .mover
-            .copy(&job, control)
+        let report = copy(shared, std::slice::from_mut(part), job, control)
             .map_err(|e| vanished(shared, part, e))?;
         let manifest = report.manifests.into_iter().next().unwrap_or_default();
         done.bytes = done.bytes.saturating_add(report.bytes);
@@ -140,17 +140,32 @@ fn each(
 fn whole(
     shared: &Shared,
     t: &Transfer,
-    parts: &[Moving<'_>],
+    parts: &mut [Moving<'_>],
     dest: &Path,
     control: &Control,
 ) -> Result<Done, Failure> {
     let dataset = shared.dataset(t.data)?;
-    let intent = dests::Intent::declare(shared, &dataset.name, dest, control)?;
+    let manifests: Vec<_> = parts.iter().map(|p| &p.manifest).collect();
+    let intent = dests::Intent::declare(shared, &dataset.name, dest, &manifests, control)?;
+    match deliver(shared, t, parts, &intent, control) {
+        Ok((done, manifests)) => intent.fulfil(&manifests).map(|()| done),
+        Err(failure) => {
+            intent.abandon(&*shared.mover);
+            Err(failure)
+        }
+    }
+}
+
+/// Writes what a destination is to hold; also the manifests of what it holds then.
+fn deliver(
+    shared: &Shared,
+    t: &Transfer,
+    parts: &mut [Moving<'_>],
+    intent: &dests::Intent,
+    control: &Control,
+) -> Result<(Done, Vec<Manifest>), Failure> {
     let began = wall_clock();
-    let (rate, latency) = (
-        rate(shared, &Place::Source, &t.to),
-        latency(shared, &Place::Source, &t.to),
-    );
+    let dest = intent.dest();
     let job = CopyJob {
         sources: parts
             .iter()
@@ -161,39 +176,65 @@ fn whole(
         replace: dest.exists(),
         verify: t.verify,
         sync: true,
-        rate,
-        latency,
+        rate: rate(shared, &Place::Source, &t.to),
+        latency: latency(shared, &Place::Source, &t.to),
     };
-    let report = match shared.mover.copy(&job, control) {
-        Ok(report) => report,
-        Err(e) => {
-            return Err(match parts {
-                [only] => vanished(shared, only, e),
-                _ => e.0,
-            });
-        }
-    };
-    let mut hashes = Vec::new();
-    for (part, manifest) in parts.iter().zip(&report.manifests) {
-        hashes.push(settle(shared, part, manifest.clone(), began, dest)?);
-    }
-    if hashes.len() != parts.len() {
+    let report = copy(shared, parts, job, control).map_err(|e| match &*parts {
+        [only] => vanished(shared, only, e),
+        _ => e.0,
+    })?;
+    if report.manifests.len() != parts.len() {
         return Err(failure(
             FailureKind::Io,
             "the mover reported fewer trees than it was given",
         ));
     }
-    let stored = parts
-        .iter()
-        .zip(&report.manifests)
-        .map(|(_, m)| stored_estimate(m))
-        .collect();
-    intent.fulfil(shared, &report.manifests)?;
-    Ok(Done {
+    let mut hashes = Vec::new();
+    for (part, manifest) in parts.iter().zip(&report.manifests) {
+        hashes.push(settle(shared, part, manifest.clone(), began, dest)?);
+    }
+    let done = Done {
         bytes: report.bytes,
         hashes,
-        stored,
-    })
+        stored: report.manifests.iter().map(stored_estimate).collect(),
+    };
+    Ok((done, report.manifests))
+}
+
+/// A source is what it is now: where its content differs from what an earlier run remembered, it is read anew.
+fn copy(
+    shared: &Shared,
+    parts: &mut [Moving<'_>],
+    mut job: CopyJob,
+    control: &Control,
+) -> Result<CopyReport, MoverError> {
+    let first = shared.mover.copy(&job, control);
+    let remembered = |p: &Moving<'_>| {
+        p.order.from == Place::Source && p.manifest.entries.iter().any(|e| hash_of(e).is_some())
+    };
+    match first {
+        Err(MoverError(f)) if f.kind == FailureKind::Corrupt && parts.iter().any(&remembered) => {
+            for part in parts.iter_mut().filter(|p| remembered(p)) {
+                forget(shared, part.order.part.data);
+                for entry in &mut part.manifest.entries {
+                    if let EntryKind::File { hash, .. } = &mut entry.kind {
+                        *hash = None;
+                    }
+                }
+            }
+            let sources = parts.iter().map(|p| source_of(shared, p));
+            job.sources = sources.collect::<Result<_, _>>().map_err(MoverError)?;
+            shared.mover.copy(&job, control)
+        }
+        other => other,
+    }
+}
+
+fn hash_of(entry: &Entry) -> Option<Hash> {
+    match entry.kind {
+        EntryKind::File { hash, .. } => hash,
+        _ => None,
+    }
 }
 
 fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> {
@@ -209,7 +250,7 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
     let (root, as_entry, only) = match &part.order.from {
         Place::Node(spot) => (shared.replica(*spot, &part.key)?, None, None),
         Place::Drained => (shared.drained(&part.key)?, None, None),
-        Place::External(folder) => (folder.clone(), None, paths()),
+        Place::External(folder) => (resolve(folder), None, paths()),
         Place::Source => {
             let dataset = shared.dataset(part.order.part.data)?;
             let source = dataset.source.as_deref().ok_or_else(|| {
@@ -307,7 +348,7 @@ fn settle(
         remember(shared, part.order.part.data, &manifest, began);
     }
     if part.manifest.hash().is_none() {
-        let path = shared.state.manifest(&part.key);
+        let path = shared.manifest_file(&part.key);
         let durable = dest.parent().is_none_or(|p| !in_memory(p));
         write_manifests([(path.as_path(), &manifest)], durable)?;
     }
@@ -350,10 +391,10 @@ pub(crate) fn evict(shared: &Shared, part: PartRef, key: &StoreKey, at: &Place) 
         Place::Source | Place::External(_) => Ok(()),
     };
     if let Err(e) = removed {
-        eprintln!(
-            "tarn: a replica of part {part} could not be removed: {}",
+        warn(&format!(
+            "a replica of part {part} could not be removed: {}",
             e.message
-        );
+        ));
     }
     Event::Evicted {
         part,

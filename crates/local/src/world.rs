@@ -1,5 +1,6 @@
 //! [`Local`]: the world of N nodes on one machine.
 
+use crate::inventory::{Cleaned, Staying};
 use crate::launch::{Leaving, Stop, Urgency};
 use crate::ledger::{Ledgers, POLL, vacate};
 use crate::namespaces::{Namespaces, isolation};
@@ -9,9 +10,9 @@ use crate::progress::Progress;
 use crate::protocol::Isolation;
 use crate::shared::{Delivery, Shared};
 use crate::step::{self, Handle};
-use crate::store::make_folder;
+use crate::store::{make_folder, warn};
 use crate::{inventory, sources};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use tarn_base::action::{Action, Do, Run};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorInstance, Usage};
+use tarn_base::hash::Hash;
 use tarn_base::id::InstanceId;
 use tarn_base::layout::StateDir;
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
@@ -52,7 +54,7 @@ pub struct Config {
     pub epoch: Time,
     /// What to use of namespaces.
     pub namespaces: Namespaces,
-    /// Whether SIGINT and SIGTERM of this process become events.
+    /// Whether SIGINT, SIGTERM and SIGHUP of this process become events.
     pub signals: bool,
 }
 
@@ -90,7 +92,7 @@ impl Local {
     /// When a tier or the state folder cannot be used.
     pub fn new(config: Config) -> Result<Self, WorldError> {
         let folder = |f: Failure| WorldError(f.message);
-        make_folder(&config.state.0.join("manifests")).map_err(folder)?;
+        make_folder(&config.state.manifests(&config.workspace)).map_err(folder)?;
         make_folder(&config.state.run(&config.run)).map_err(folder)?;
         let ledgers = Ledgers::open(&config.cluster, &config.workspace).map_err(folder)?;
         let found = match config.namespaces {
@@ -113,6 +115,7 @@ impl Local {
             progress: Progress::default(),
             remembered: Mutex::default(),
             parts: Mutex::default(),
+            hashes: Mutex::new(known_hashes(&config.prior)),
             deliveries: sender,
         });
         make_mount_points(&shared).map_err(folder)?;
@@ -158,9 +161,17 @@ impl Local {
         self.shared.progress.clone()
     }
 
+    /// What earlier runs left, after a look at what of it is still there: what [`Do::Reuse`] counts in from now on.
+    pub fn offer(&mut self, prior: Vec<PriorInstance>) {
+        self.prior = prior;
+    }
+
     /// Makes parts known that the log of an interrupted run tells of.
     pub fn know(&self, parts: impl IntoIterator<Item = (PartRef, PartInfo)>) {
         for (part, info) in parts {
+            if let (Some(hash), Ok(mut hashes)) = (info.hash, self.shared.hashes.lock()) {
+                hashes.insert(info.key.clone(), hash);
+            }
             self.shared.know(part, info.class, info.key);
         }
     }
@@ -173,20 +184,28 @@ impl Local {
     }
 
     /// Removes everything else of this workspace: working folders, half-copied and stale replicas (but for
-    /// `resumable` ones, which a transfer may go on with), manifests of parts that nobody knows; ends what is
-    /// left of a dead run. Call it before anything is performed. Returns what could not be removed.
+    /// `resumable` ones, which a transfer may go on with, and for the `protected` folders, which somebody asks to
+    /// keep whatever this run makes of them), manifests of parts that nobody knows; ends what is left of a dead
+    /// run. Call it before anything is performed.
     pub fn clean(
         &self,
         keep: &BTreeSet<(StoreKey, Place)>,
         resumable: &BTreeSet<StoreKey>,
-    ) -> Vec<String> {
+        protected: &BTreeSet<PathBuf>,
+    ) -> Cleaned {
         let prior = self
             .prior
             .iter()
             .flat_map(|p| &p.outputs)
             .flat_map(|o| &o.parts);
         let known = prior.map(|(info, _)| info.key.clone()).collect();
-        inventory::clean(&self.shared, keep, resumable, known)
+        let staying = Staying {
+            keep,
+            resumable,
+            protected,
+            known,
+        };
+        inventory::clean(&self.shared, staying)
     }
 
     fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {
@@ -297,6 +316,14 @@ impl Local {
     }
 }
 
+fn known_hashes(prior: &[PriorInstance]) -> BTreeMap<StoreKey, Hash> {
+    let outputs = prior.iter().flat_map(|p| &p.outputs);
+    let parts = outputs.flat_map(|o| &o.parts);
+    parts
+        .filter_map(|(info, _)| Some((info.key.clone(), info.hash?)))
+        .collect()
+}
+
 fn broken(run: &Run) -> Event {
     Event::Ended {
         instance: run.instance,
@@ -324,12 +351,18 @@ fn make_mount_points(shared: &Shared) -> Result<(), Failure> {
         .try_for_each(|name| make_folder(&stage.join(name)))
 }
 
-/// The first signal is an event: the engine stops the steps in good order. Any later one kills them.
+/// The first signal is an event: the engine stops the steps in good order. Any later one kills them, but for
+/// SIGHUP: a terminal that closes may send several.
 fn watch_signals(
     shared: &Arc<Shared>,
     running: &Running,
 ) -> std::io::Result<(SignalHandle, JoinHandle<()>)> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut watched = vec![SIGINT, SIGTERM];
+    // Who has started tarn with nohup wants it to outlive the terminal.
+    if !tarn_sys::process::ignores(SIGHUP) {
+        watched.push(SIGHUP);
+    }
+    let mut signals = Signals::new(watched)?;
     let handle = signals.handle();
     let (shared, running) = (Arc::clone(shared), Arc::clone(running));
     let thread = std::thread::Builder::new()
@@ -337,7 +370,10 @@ fn watch_signals(
         .spawn(move || {
             let mut before = false;
             for signal in signals.forever() {
-                if before && let Ok(running) = running.lock() {
+                if before
+                    && signal != SIGHUP
+                    && let Ok(running) = running.lock()
+                {
                     running.values().for_each(|h| h.stop.ask(Urgency::Kill));
                 }
                 before = true;
@@ -464,7 +500,10 @@ impl Drop for Local {
         let roots: BTreeSet<&PathBuf> = tiers.map(|t| &t.root).collect();
         for root in roots {
             if let Err(e) = vacate(root, &self.shared.workspace, 0) {
-                eprintln!("tarn: cannot update the ledger of {}: {e}", root.display());
+                warn(&format!(
+                    "cannot update the ledger of {}: {e}",
+                    root.display()
+                ));
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::progress::{Identity, record};
 use crate::queue::lock;
 use crate::scan::Worker;
 use crate::target::Target;
-use rustix::fs::{FallocateFlags, copy_file_range, fallocate, ftruncate, ioctl_ficlone};
+use rustix::fs::{copy_file_range, ftruncate, ioctl_ficlone};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -69,32 +69,11 @@ impl Worker<'_> {
                 return Ok(());
             }
         }
-        if let Some(target) = self.job.target() {
-            self.preallocate(target, large)?;
-        }
         let shared = self.job.threads > 1 && large.chunks() > 2 * GRAIN;
         if shared {
             self.job.queue.share(large);
         }
         self.share(large)
-    }
-
-    /// Takes the space of a large file at once: ext4 then wrote a fifth faster, and a full disk is found out early. Only
-    /// where the file goes to a device: in a tmpfs it was slower.
-    fn preallocate(&self, target: &Target, large: &Large) -> Result<()> {
-        let Sink::File(fd, _) = &large.sink else {
-            return Ok(());
-        };
-        if !target.sync || !large.extents.is_empty() || large.chunks() <= 2 * GRAIN {
-            return Ok(());
-        }
-        match fallocate(fd, FallocateFlags::empty(), 0, large.source.status.size) {
-            Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => {
-                Err(target.failed("reserve space for", &large.source.path, errno))
-            }
-            // Whatever else: writing will tell.
-            _ => Ok(()),
-        }
     }
 
     /// Shares blocks with the source instead of copying, where the file system can. Only a file whose hash is

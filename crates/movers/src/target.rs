@@ -7,7 +7,7 @@ use crate::meta::{Status, set_mode_and_time, set_xattrs};
 use crate::progress::{Copied, Earlier, Identity, Progress};
 use crate::throttle::Limiter;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, fstatvfs, mkdirat, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fstatvfs, mkdirat, openat, statat};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,8 +19,6 @@ use tarn_ports::MoverError;
 
 /// The permissions of a folder while it is being filled: its own are set at the end.
 const FILLING: Mode = Mode::RWXU;
-/// The name of the file that probes the staging folder; removed at once.
-const PROBE: &str = ".tarn-probe";
 
 /// The destination.
 pub(crate) struct Target {
@@ -61,11 +59,9 @@ impl Target {
     ) -> Result<Self> {
         let root =
             Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
-        let granted = granted(&root)
-            .map_err(|e| failed(Side::Dest, "create files in", &show_path(staging), e))?;
         Ok(Self {
+            granted: granted(&root),
             root,
-            granted,
             verify,
             sync: sync || verify == Verify::Readback,
             limiter,
@@ -185,15 +181,12 @@ impl Target {
     }
 }
 
-/// The permission bits that a new file really gets of `0o777`.
-fn granted(root: &Root) -> std::result::Result<u32, Errno> {
-    match unlinkat(root, PROBE, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = openat(root, PROBE, flags, Mode::from_raw_mode(0o777))?;
-    let status = Status::of(&fd);
-    unlinkat(root, PROBE, AtFlags::empty())?;
-    Ok(status?.mode & 0o777)
+/// The permission bits that a new file really gets of `0o777`: tried with a file without a name. Where there are no
+/// such files, none are sure, and every file's mode is set after it was written.
+fn granted(root: &Root) -> u32 {
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let unnamed = openat(root, ".", flags, Mode::from_raw_mode(0o777));
+    unnamed
+        .and_then(Status::of)
+        .map_or(0, |status| status.mode & 0o777)
 }

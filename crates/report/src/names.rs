@@ -1,29 +1,21 @@
 //! Names for people, from ids. A log is checksummed, not trusted: an id that is not in its table prints itself.
 
-use std::collections::BTreeMap;
 use tarn_base::cluster::Cluster;
 use tarn_base::event::Start;
 use tarn_base::history::History;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId};
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::reason::Reason;
-use tarn_base::workflow::Foreach;
 
 /// The names of one run.
 pub(crate) struct Names<'a> {
     start: &'a Start,
-    items: BTreeMap<InstanceId, &'a str>,
+    history: &'a History,
 }
 
 impl<'a> Names<'a> {
     pub(crate) fn new(start: &'a Start, history: &'a History) -> Self {
-        let items = history.instances.iter();
-        Self {
-            start,
-            items: items
-                .filter_map(|(id, i)| Some((*id, i.item.as_deref()?)))
-                .collect(),
-        }
+        Self { start, history }
     }
 
     pub(crate) fn cluster(&self) -> &'a Cluster {
@@ -37,13 +29,7 @@ impl<'a> Names<'a> {
 
     /// The element of a `foreach` instance; `None` for a plain step, or while it is not known.
     pub(crate) fn item(&self, id: InstanceId) -> Option<&'a str> {
-        if let Some(item) = self.items.get(&id) {
-            return Some(item);
-        }
-        match &self.start.workflow.steps.get(id.step.at())?.foreach {
-            Some(Foreach::Values(values)) => values.get(id.index as usize).map(String::as_str),
-            _ => None,
-        }
+        self.history.item(id)
     }
 
     /// `solve`, `project[tile-3]`, or `project[7]` while the element is not known.

@@ -58,12 +58,7 @@ fn outcome(trace: &Trace) -> (OutcomeName, Option<i32>) {
 }
 
 pub(crate) fn emulated(trace: &Trace) -> Option<Emulated> {
-    let link = &trace.start.cluster.external;
-    link.emulated.then_some(Emulated {
-        read: link.read,
-        write: link.write,
-        latency_ns: link.latency,
-    })
+    Emulated::of(&trace.start.cluster.external)
 }
 
 fn traffic(trace: &Trace) -> Traffic {

@@ -5,6 +5,7 @@ use crate::ReportError;
 use crate::summarize::summarize;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
+use tarn_base::cluster::Link;
 use tarn_base::units::Nanos;
 use tarn_ports::Record;
 
@@ -97,6 +98,17 @@ pub struct Emulated {
     pub write: u64,
     /// Nanoseconds added to every file.
     pub latency_ns: Nanos,
+}
+
+impl Emulated {
+    /// What a link to the external store is made to look like; `None` when it is as it is.
+    pub fn of(link: &Link) -> Option<Self> {
+        link.emulated.then_some(Self {
+            read: link.read,
+            write: link.write,
+            latency_ns: link.latency,
+        })
+    }
 }
 
 /// Bytes by what happened to them.

@@ -165,7 +165,7 @@ fn why_of_an_element() {
 #[test]
 fn why_of_a_tier_tells_again_and_again_once() {
     let said = said("n1/tmpfs");
-    let golden = "   910 ms  project[1] (3 times)
+    let golden = "   910 ms  project[t1.fits] (3 times)
            because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; what is running will free enough
 ";
     assert!(said.ends_with(golden), "{said}");
@@ -178,7 +178,7 @@ fn why_of_the_run_tells_what_failed_and_what_waits() {
            because `project.sh` ended with status 2
            | no header
            | giving up
-   912 ms  project[1]
+   912 ms  project[t1.fits]
            because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; what is running will free enough
 ";
     assert_eq!(said(""), golden);

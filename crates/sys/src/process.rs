@@ -236,6 +236,18 @@ pub fn start_time(pid: i32) -> Option<u64> {
     stat_of(pid).map(|(_, start)| start)
 }
 
+/// Whether this process was told to ignore a signal, as `nohup` tells its command.
+pub fn ignores(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // proc(5): a hexadecimal mask; signal 1 is the lowest bit.
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok());
+    let bit = u32::try_from(signal - 1)
+        .ok()
+        .and_then(|n| 1u64.checked_shl(n));
+    matches!((mask, bit), (Some(mask), Some(bit)) if mask & bit != 0)
+}
+
 /// Parent and start time from `/proc/<pid>/stat` (proc(5): fields 4 and 22; the name may hold any character).
 fn stat_of(pid: i32) -> Option<(i32, u64)> {
     let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
@@ -251,6 +263,12 @@ fn stat_of(pid: i32) -> Option<(i32, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pipes_are_ignored_and_children_are_not() {
+        // Rust's runtime ignores SIGPIPE (13) and nothing else.
+        assert!(ignores(13) && !ignores(17) && !ignores(0) && !ignores(-1) && !ignores(65));
+    }
 
     #[test]
     fn own_start_time_is_stable_and_children_are_found() {

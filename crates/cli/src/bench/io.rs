@@ -76,7 +76,7 @@ pub(crate) fn main() -> ExitCode {
     match io_main(std::env::args_os().skip(2)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {e:#}");
+            crate::print::say!("error: {e:#}");
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,7 @@
 //! `tarn bench`: figures beside the plain tool's, and the form in which they are given.
 
 pub(crate) mod io;
+mod noop;
 pub(crate) mod stage;
 pub(crate) mod workflow;
 

@@ -152,7 +152,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(e) = Trees::new().remove(&self.0) {
-            eprintln!("warning: {e}");
+            crate::print::say!("warning: {e}");
         }
     }
 }
@@ -292,7 +292,7 @@ impl Bench {
                 .zip(&seconds)
                 .map(|(w, s)| format!("{w:?} {:.3} s", s[round as usize]))
                 .collect();
-            eprintln!(
+            crate::print::say!(
                 "{}  {}/{rounds}: {}",
                 self.label,
                 round + 1,
@@ -335,7 +335,7 @@ impl Bench {
             }
             before = Some(now);
         }
-        eprintln!(
+        crate::print::say!(
             "{}: no two rounds agreed within {:.0} %; the machine is busy",
             self.label,
             AGREE * 100.0

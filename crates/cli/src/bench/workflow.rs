@@ -18,6 +18,18 @@ const MAX_PAIRS: u32 = 1024;
 /// Repetitions; the papers have 5.
 const MAX_RUNS: u32 = 100;
 
+/// Steps of the workflow that does nothing.
+const MAX_STEPS: u32 = 100_000;
+
+/// A part of the benchmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// The papers' producers and consumers.
+    Papers,
+    /// Steps that do nothing: what a step costs.
+    Noop,
+}
+
 /// Options of `tarn bench workflow`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
@@ -27,6 +39,12 @@ pub(crate) struct Args {
     /// Producers and consumers at once (the papers: 1 and 36); above 1 each has a tenth of the files.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PAIRS)))]
     pairs: u32,
+    /// Only this part of it.
+    #[arg(long, value_enum)]
+    case: Option<Part>,
+    /// Steps of the no-op workflows.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_STEPS)))]
+    steps: u32,
     /// Repetitions, all cases in turns.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RUNS)))]
     runs: u32,
@@ -82,6 +100,18 @@ struct Timing {
 /// # Errors
 /// When there is no room, a folder cannot be used, or a process fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
+    let mut all = Vec::new();
+    if args.case != Some(Part::Noop) {
+        all.extend(papers(args)?);
+    }
+    if args.case != Some(Part::Papers) {
+        let media = [args.disk.as_path(), args.memory.as_path()];
+        all.extend(super::noop::run(&media, args.steps, args.runs)?);
+    }
+    Ok(all)
+}
+
+fn papers(args: &Args) -> anyhow::Result<Vec<Figure>> {
     let mut cases = plan(args)?;
     room(args, &cases)?;
     let home = Scratch::new(&args.disk)?;
@@ -92,7 +122,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
                 Some((target, cache)) => direct(case, target, *cache, args.pairs, seed)?,
                 None => through_tarn(case, &home.0, &args.memory, args.pairs, seed)?,
             };
-            eprintln!(
+            crate::print::say!(
                 "{}/{}  {}: write {:.3} s, read {:.3} s ({method})",
                 turn + 1,
                 args.runs,
@@ -174,7 +204,7 @@ fn targets(args: &Args) -> anyhow::Result<Vec<Target>> {
 }
 
 /// The type of the file system of a folder, as its mount says.
-fn file_system(folder: &Path) -> anyhow::Result<String> {
+pub(super) fn file_system(folder: &Path) -> anyhow::Result<String> {
     let folder = folder.canonicalize().with_context(|| {
         format!(
             "cannot use the directory {}: make it, or name another",
@@ -446,10 +476,14 @@ fn figures(cases: &[Case], pairs: u32) -> Vec<Figure> {
 }
 
 /// A folder of its own that goes when it is dropped.
-struct Scratch(PathBuf);
+pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(parent: &Path) -> anyhow::Result<Self> {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn new(parent: &Path) -> anyhow::Result<Self> {
         static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = parent.join(format!("tarn-bench-{}-{count}", std::process::id()));
@@ -461,7 +495,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(e) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("tarn bench: {} remains: {e}", self.0.display());
+            crate::print::say!("tarn bench: {} remains: {e}", self.0.display());
         }
     }
 }
@@ -506,6 +540,8 @@ mod tests {
         Args {
             scale,
             pairs,
+            case: None,
+            steps: 1,
             runs: 1,
             external: None,
             external_rate: rate.map(str::to_owned),

@@ -86,10 +86,14 @@ impl Site {
             .collect()
     }
 
-    /// Files below the tier, but for the ledger's lock.
+    /// Files below the tier, or where there are none its folders; but for the ledger's lock.
     pub(crate) fn left_on_tier(&self) -> Vec<PathBuf> {
         let mut all = Vec::new();
         files(&self.path("tier"), &mut all);
+        if all.iter().all(|p| p.ends_with("ledger.lock")) {
+            let entries = fs::read_dir(self.path("tier")).expect("the tier");
+            all = entries.map(|e| e.expect("an entry").path()).collect();
+        }
         all.retain(|p| !p.ends_with("ledger.lock"));
         all
     }

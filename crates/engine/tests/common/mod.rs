@@ -14,11 +14,11 @@ use tarn_engine::{Engine, drive};
 use tarn_ports::{Journal, JournalError, Record};
 use tarn_sim::{Estimates, Simulation};
 
-pub const MB: u64 = 1_000_000;
+pub(crate) const MB: u64 = 1_000_000;
 
 /// Records in memory.
 #[derive(Default)]
-pub struct Memory(pub Vec<Record>);
+pub(crate) struct Memory(pub(crate) Vec<Record>);
 
 impl Journal for Memory {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
@@ -27,7 +27,7 @@ impl Journal for Memory {
     }
 }
 
-pub fn workflow(text: &str) -> Workflow {
+pub(crate) fn workflow(text: &str) -> Workflow {
     let parsed = tarn_flow::parse("test.toml", text, &PathBuf::from("/w"));
     let mut parsed = parsed.unwrap_or_else(|e| panic!("{:?}", e.problems()));
     parsed.finish_codes(&|_| None);
@@ -35,7 +35,7 @@ pub fn workflow(text: &str) -> Workflow {
 }
 
 /// `nodes` nodes on one host, each with `cores` cores and tiers of the given capacities (fast to slow).
-pub fn cluster(nodes: u32, cores: u32, tiers: &[u64]) -> Cluster {
+pub(crate) fn cluster(nodes: u32, cores: u32, tiers: &[u64]) -> Cluster {
     let tier = |i: usize, capacity: u64| Tier {
         name: ["fast", "slow", "slower"][i].into(),
         root: PathBuf::from("/tier"),
@@ -75,7 +75,7 @@ pub fn cluster(nodes: u32, cores: u32, tiers: &[u64]) -> Cluster {
     }
 }
 
-pub fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Start {
+pub(crate) fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Start {
     Start {
         run: "test-1".into(),
         workspace: "test".into(),
@@ -92,7 +92,7 @@ pub fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Start {
 }
 
 /// A source of `entries` entries of `bytes` each, or of one part.
-pub fn source(entries: Option<u64>, bytes: u64) -> Vec<PartInfo> {
+pub(crate) fn source(entries: Option<u64>, bytes: u64) -> Vec<PartInfo> {
     let part = |seq: u32, class| PartInfo {
         seq,
         class,
@@ -111,7 +111,7 @@ pub fn source(entries: Option<u64>, bytes: u64) -> Vec<PartInfo> {
 }
 
 /// Steps run for a second and write `bytes`.
-pub fn estimates(bytes: u64) -> Estimates {
+pub(crate) fn estimates(bytes: u64) -> Estimates {
     Estimates {
         run_time: Box::new(|_| SECOND),
         output: Box::new(move |_, _| vec![tarn_sim::SimEntry::file("out", bytes)]),
@@ -120,17 +120,17 @@ pub fn estimates(bytes: u64) -> Estimates {
     }
 }
 
-pub struct Played {
-    pub outcome: Outcome,
-    pub records: Vec<Record>,
-    pub sim: Simulation,
+pub(crate) struct Played {
+    pub(crate) outcome: Outcome,
+    pub(crate) records: Vec<Record>,
+    pub(crate) sim: Simulation,
 }
 
-pub fn play(start: &Start, estimates: Estimates) -> Played {
+pub(crate) fn play(start: &Start, estimates: Estimates) -> Played {
     play_in(start, Simulation::new(start, estimates))
 }
 
-pub fn play_in(start: &Start, mut sim: Simulation) -> Played {
+pub(crate) fn play_in(start: &Start, mut sim: Simulation) -> Played {
     let mut journal = Memory::default();
     let first = Event::Started(Box::new(start.clone()));
     let outcome = drive(
@@ -150,11 +150,11 @@ pub fn play_in(start: &Start, mut sim: Simulation) -> Played {
 }
 
 impl Played {
-    pub fn actions(&self) -> impl Iterator<Item = &Action> {
+    pub(crate) fn actions(&self) -> impl Iterator<Item = &Action> {
         self.records.iter().flat_map(|r| &r.actions)
     }
 
-    pub fn runs(&self) -> Vec<&Run> {
+    pub(crate) fn runs(&self) -> Vec<&Run> {
         self.actions()
             .filter_map(|a| match &a.what {
                 Do::Run(r) => Some(&**r),
@@ -163,7 +163,7 @@ impl Played {
             .collect()
     }
 
-    pub fn runs_of(&self, step: u32) -> usize {
+    pub(crate) fn runs_of(&self, step: u32) -> usize {
         self.runs()
             .iter()
             .filter(|r| r.instance.step.0 == step)
@@ -171,7 +171,7 @@ impl Played {
     }
 
     /// Bytes that arrived, by kind.
-    pub fn moved(&self, kind: TransferKind) -> u64 {
+    pub(crate) fn moved(&self, kind: TransferKind) -> u64 {
         let mut history = tarn_base::history::History::new();
         for r in &self.records {
             history.apply(r.now, &r.event, &r.actions);
@@ -179,15 +179,15 @@ impl Played {
         history.moved().get(&kind).copied().unwrap_or(0)
     }
 
-    pub fn reasons(&self) -> impl Iterator<Item = &Reason> {
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = &Reason> {
         self.actions().map(|a| &a.why)
     }
 
-    pub fn position(&self, test: impl Fn(&Action) -> bool) -> Option<usize> {
+    pub(crate) fn position(&self, test: impl Fn(&Action) -> bool) -> Option<usize> {
         self.actions().position(test)
     }
 
-    pub fn failure(&self) -> String {
+    pub(crate) fn failure(&self) -> String {
         let message = |r: &Reason| match r {
             Reason::Failed { message } => Some(message.clone()),
             _ => None,
@@ -196,7 +196,7 @@ impl Played {
     }
 
     /// The whole run as text, for the message of a failing test.
-    pub fn trace(&self) -> String {
+    pub(crate) fn trace(&self) -> String {
         let mut history = tarn_base::history::History::new();
         let mut text = String::new();
         for r in &self.records {
@@ -213,23 +213,23 @@ impl Played {
         text
     }
 
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.records.last().map_or(0, |r| r.now)
     }
 }
 
-pub fn fast(node: u32) -> Spot {
+pub(crate) fn fast(node: u32) -> Spot {
     Spot {
         node: NodeId(node),
         tier: TierId(0),
     }
 }
 
-pub fn data(i: u32) -> DataId {
+pub(crate) fn data(i: u32) -> DataId {
     DataId(i)
 }
 
-pub fn instance(step: u32, index: u32) -> InstanceId {
+pub(crate) fn instance(step: u32, index: u32) -> InstanceId {
     InstanceId {
         step: tarn_base::id::StepId(step),
         index,

@@ -159,9 +159,10 @@ impl Indexing<'_> {
 
     fn replicas(&self) -> Indexed {
         let mut insert = self.tx.prepare_cached(
-            "INSERT INTO replicas VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0)
+            "INSERT INTO replicas VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?12, ?11, 0)
              ON CONFLICT (key, place) DO UPDATE SET run = excluded.run, since = excluded.since,
              stored = excluded.stored, version = excluded.version, dataset = excluded.dataset,
+             kept = CASE WHEN by_user THEN kept ELSE excluded.kept END,
              kept_until = CASE WHEN by_user THEN kept_until ELSE excluded.kept_until END",
         )?;
         let workflow = &self.start.workflow;
@@ -170,6 +171,9 @@ impl Indexing<'_> {
             let (Some(dataset), Some(info)) = (dataset, self.history.parts.get(part)) else {
                 continue;
             };
+            // Of a dataset that is changed in place, what is to be kept is the last version.
+            let kept = matches!(dataset.keep, Keep::For(_) | Keep::Forever)
+                && workflow.last_version(part.data) == part.version;
             for (place, replica) in places {
                 let Some(stored_at) = self.stored_at(place) else {
                     continue;
@@ -186,6 +190,8 @@ impl Indexing<'_> {
                     self.run,
                     int(self.wall(replica.since)),
                     self.kept_until(dataset.keep).map(int),
+                    // What lies in a `dest` is the user's.
+                    kept || matches!(place, Place::External(_)),
                 ])?;
             }
         }
@@ -268,7 +274,7 @@ pub(super) fn apply_changes(tx: &Transaction<'_>, changes: &[Change]) -> Indexed
                 params![key, place, wall],
             )?,
             ChangeKind::KeptUntil(until) => tx.execute(
-                "UPDATE replicas SET kept_until = ?4, by_user = 1 WHERE key = ?1 AND place = ?2 AND since <= ?3",
+                "UPDATE replicas SET kept = 1, kept_until = ?4, by_user = 1 WHERE key = ?1 AND place = ?2 AND since <= ?3",
                 params![key, place, wall, until.map(int)],
             )?,
         };

@@ -80,16 +80,18 @@ impl Catalogue {
     /// When the catalogue cannot be read.
     pub fn datasets(&self) -> Result<Vec<DatasetRow>, CatalogueError> {
         let rows = self.all(
-            "SELECT workflow, dataset, version, place, count(*), sum(bytes), sum(stored), min(kept_until)
+            "SELECT workflow, dataset, version, place, count(*), sum(bytes), sum(stored), min(kept_until), min(kept)
              FROM replicas GROUP BY workflow, dataset, version, place ORDER BY 1, 2, 3, 4",
             [],
             |r| {
                 let head = (r.get(0)?, r.get(1)?, r.get(2)?, r.get::<_, String>(3)?);
-                Ok((head, count(r, 4)?, count(r, 5)?, count(r, 6)?, maybe_count(r, 7)?))
+                let sums = (count(r, 4)?, count(r, 5)?, count(r, 6)?);
+                Ok((head, sums, maybe_count(r, 7)?, r.get(8)?))
             },
         )?;
         let mut datasets = Vec::with_capacity(rows.len());
-        for ((workflow, dataset, version, place), parts, bytes, stored, kept_until) in rows {
+        for (head, (parts, bytes, stored), kept_until, kept) in rows {
+            let (workflow, dataset, version, place) = head;
             datasets.push(DatasetRow {
                 workflow,
                 dataset,
@@ -98,6 +100,7 @@ impl Catalogue {
                 parts,
                 bytes,
                 stored,
+                kept,
                 kept_until,
             });
         }
@@ -133,7 +136,7 @@ impl Catalogue {
         params: impl Params,
     ) -> Result<Vec<ReplicaRow>, CatalogueError> {
         let query = format!(
-            "SELECT key, place, workflow, workspace, dataset, version, bytes, stored, run, since, kept_until
+            "SELECT key, place, workflow, workspace, dataset, version, bytes, stored, run, since, kept, kept_until
              FROM replicas {filter} ORDER BY workflow, dataset, version, key, place"
         );
         let rows = self.all(&query, params, |r| {
@@ -148,7 +151,8 @@ impl Catalogue {
                 stored: count(r, 7)?,
                 run: r.get(8)?,
                 since: count(r, 9)?,
-                kept_until: maybe_count(r, 10)?,
+                kept: r.get(10)?,
+                kept_until: maybe_count(r, 11)?,
             };
             Ok((row, r.get::<_, String>(1)?))
         })?;

@@ -26,7 +26,7 @@ CREATE TABLE replicas (
     key TEXT NOT NULL, place TEXT NOT NULL,
     workflow TEXT NOT NULL, workspace TEXT NOT NULL, dataset TEXT NOT NULL, version INTEGER NOT NULL,
     bytes INTEGER NOT NULL, stored INTEGER NOT NULL, run TEXT NOT NULL,
-    since INTEGER NOT NULL, kept_until INTEGER, by_user INTEGER NOT NULL,
+    since INTEGER NOT NULL, kept INTEGER NOT NULL, kept_until INTEGER, by_user INTEGER NOT NULL,
     PRIMARY KEY (key, place)
 ) STRICT;
 CREATE INDEX replicas_of_dataset ON replicas (workflow, dataset, version);
@@ -98,6 +98,9 @@ pub struct ReplicaRow {
     pub run: String,
     /// Since when, in seconds since 1970.
     pub since: u64,
+    /// Whether somebody asks to keep it. What nobody asks to keep lies there only because its run has not ended well:
+    /// the next run uses or removes it.
+    pub kept: bool,
     /// Until when it is kept, in the same seconds; `None`: until somebody removes it.
     pub kept_until: Option<u64>,
 }
@@ -106,6 +109,11 @@ impl ReplicaRow {
     /// Its folder.
     pub fn path(&self) -> PathBuf {
         self.at.path(&self.workspace, &self.key)
+    }
+
+    /// Whether somebody asks to keep it at `wall` (seconds since 1970).
+    pub fn is_kept(&self, wall: u64) -> bool {
+        self.kept && self.kept_until.is_none_or(|until| until > wall)
     }
 }
 
@@ -126,6 +134,8 @@ pub struct DatasetRow {
     pub bytes: u64,
     /// Bytes that they take.
     pub stored: u64,
+    /// Whether somebody asks to keep all of them: see [`ReplicaRow::kept`].
+    pub kept: bool,
     /// Until when the first of them is kept, in seconds since 1970; `None`: until somebody removes it.
     pub kept_until: Option<u64>,
 }

@@ -140,8 +140,9 @@ fn a_killed_run_takes_its_steps_along() {
         let work = TierDir::new(&bench.path("tier"), "ws", "n0").work();
         assert_eq!(std::fs::read_dir(&work).unwrap().count(), 1);
         let world = bench.world();
-        let trouble = world.local.clean(&BTreeSet::new(), &BTreeSet::new());
-        assert!(trouble.is_empty(), "{trouble:?}");
+        let none = BTreeSet::new();
+        let cleaned = world.local.clean(&BTreeSet::new(), &none, &BTreeSet::new());
+        assert!(cleaned.trouble.is_empty(), "{:?}", cleaned.trouble);
         assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0);
         std::fs::remove_file(dir.join("tick")).unwrap();
         std::thread::sleep(Duration::from_millis(150));
@@ -187,22 +188,34 @@ fn inventory_and_clean() {
     assert_eq!(world.local.inventory(&all), []);
     std::fs::create_dir_all(dir.incoming().join("half")).unwrap();
     std::fs::create_dir_all(dir.incoming().join("stale")).unwrap();
-    std::fs::create_dir_all(bench.path("tier/ws/n9/parts/old")).unwrap();
+    let (old, pinned) = (
+        bench.path("tier/ws/n9/parts/old"),
+        bench.path("tier/ws/n9/parts/pinned"),
+    );
+    for folder in [&old, &pinned, &dir.part(&StoreKey("pinned".into()))] {
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::write(folder.join("f"), "f").unwrap();
+    }
     let keep = [(all[0].1.clone(), Place::Node(spot(0)))]
         .into_iter()
         .collect();
     let resumable = [StoreKey("half".into())].into_iter().collect();
-    assert!(world.local.clean(&keep, &resumable).is_empty());
+    let protected = [pinned.clone(), dir.part(&StoreKey("pinned".into()))];
+    let cleaned = world
+        .local
+        .clean(&keep, &resumable, &protected.into_iter().collect());
+    assert!(cleaned.trouble.is_empty(), "{:?}", cleaned.trouble);
+    assert_eq!(cleaned.removed, [dir.part(&all[1].1), old.clone()]);
+    assert!(cleaned.aside[&spot(0)] > 0, "{:?}", cleaned.aside);
     let names = |p: &Path| {
         let all = std::fs::read_dir(p).unwrap().flatten();
         all.map(|e| e.file_name().to_string_lossy().into_owned())
             .collect::<Vec<_>>()
     };
-    assert_eq!(names(&dir.parts()), [all[0].1.0.clone()]);
+    let mut parts = names(&dir.parts());
+    parts.sort();
+    assert_eq!(parts, ["pinned".into(), all[0].1.0.clone()]);
     assert_eq!(names(&dir.incoming()), ["half"]);
-    assert!(!bench.path("tier/ws/n9").exists());
-    assert_eq!(
-        names(&bench.state().0.join("manifests")),
-        [all[0].1.0.clone()]
-    );
+    assert!(!old.exists() && pinned.join("f").exists());
+    assert_eq!(names(&bench.state().manifests("ws")), [all[0].1.0.clone()]);
 }

@@ -1,4 +1,4 @@
-//! A plain mover for these tests: std only, one thread, no verification beyond hashes.
+//! A plain mover for these tests: std only, one thread, no verification beyond hashes of what is known.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -165,6 +165,10 @@ impl Mover for Plain {
                 .filter(|e| listed.find(&e.path).is_some())
                 .collect();
             let manifest = Manifest { entries: own };
+            if listed.hash().is_some() && listed.hash() != manifest.hash() {
+                let why = format!("{} does not match its hash", s.root.display());
+                return Err(MoverError::new(FailureKind::Corrupt, why));
+            }
             report.bytes += manifest.bytes();
             report.manifests.push(manifest);
         }

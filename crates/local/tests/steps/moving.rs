@@ -20,6 +20,10 @@ pub(crate) const TESTS: &[Test] = &[
         "moving::sources_are_divided_and_their_hashes_remembered",
         sources_are_divided_and_their_hashes_remembered,
     ),
+    (
+        "moving::a_source_is_what_it_is_now",
+        a_source_is_what_it_is_now,
+    ),
     ("moving::parts_go_round", parts_go_round),
     ("moving::a_source_may_be_one_file", a_source_may_be_one_file),
     (
@@ -82,6 +86,10 @@ fn age(bench: &Bench, names: &[&str]) {
 fn sources_are_divided_and_their_hashes_remembered() {
     let bench = bench(Partition::Entries);
     age(&bench, &["raw/p0/f", "raw/c"]);
+    // Until a file's inode is old enough to be trusted as well.
+    std::thread::sleep(Duration::from_millis(2100));
+    let young = std::fs::read_to_string(bench.path("raw/p1/f")).unwrap();
+    bench.write("raw/p1/f", &young);
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     let classes: Vec<_> = infos.iter().map(|i| i.class.clone()).collect();
@@ -100,9 +108,67 @@ fn sources_are_divided_and_their_hashes_remembered() {
     let known: Vec<bool> = again.iter().map(|i| i.hash.is_some()).collect();
     // p1/f is too young to trust its time stamp.
     assert_eq!(known, [true, true, false]);
-    bench.write("raw/c", "ddd");
+    // Same size, same time, other content: its inode tells.
+    let length = std::fs::metadata(bench.path("raw/c")).unwrap().len();
+    let before = std::fs::metadata(bench.path("raw/c")).unwrap().modified();
+    bench.write("raw/c", &"d".repeat(length as usize));
+    let times = std::fs::FileTimes::new().set_modified(before.unwrap());
+    let file = std::fs::File::options()
+        .write(true)
+        .open(bench.path("raw/c"));
+    file.unwrap().set_times(times).unwrap();
     let changed = bench.world().list(0).unwrap();
     assert!(changed[0].hash.is_none() && changed[0].key != again[0].key);
+    assert!(changed[1].hash.is_some());
+    // Another folder with files that look the same is another source.
+    let mut elsewhere = bench;
+    std::fs::rename(elsewhere.path("raw"), elsewhere.path("moved")).unwrap();
+    elsewhere.workflow.data[0].source = Some(elsewhere.path("moved"));
+    assert!(
+        elsewhere
+            .world()
+            .list(0)
+            .unwrap()
+            .iter()
+            .all(|i| i.hash.is_none())
+    );
+}
+
+/// A memory that is wrong costs reading again, not the run.
+fn a_source_is_what_it_is_now() {
+    let bench = bench(Partition::Whole);
+    age(&bench, &["raw/p0/f", "raw/p1/f", "raw/c"]);
+    std::thread::sleep(Duration::from_millis(2100));
+    let mut world = bench.world();
+    let infos = world.list(0).unwrap();
+    let to = Place::Node(spot(0));
+    world.transfer(0, 0, &infos, &Place::Source, &to).unwrap();
+    drop(world);
+    let mut world = bench.world();
+    let infos = world.list(0).unwrap();
+    let right = infos[0].hash.expect("remembered");
+    // As if another content had been remembered: the manifest of the listing says so.
+    let file = bench.state().manifest("ws", &infos[0].key);
+    let mut manifest =
+        tarn_base::manifest::Manifest::decode(&std::fs::read(&file).unwrap()).unwrap();
+    for entry in &mut manifest.entries {
+        if let tarn_base::manifest::EntryKind::File { hash, .. } = &mut entry.kind {
+            *hash = Some(tarn_base::hash::Hash(1));
+        }
+    }
+    std::fs::write(&file, manifest.encode()).unwrap();
+    let id = world.order(0, 0, &infos, &Place::Source, &to);
+    match world.next() {
+        Event::TransferDone {
+            id: done, hashes, ..
+        } => {
+            assert_eq!((done, hashes), (id, vec![right]));
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(world);
+    let kept = tarn_base::manifest::Manifest::decode(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(kept.hash(), Some(right));
 }
 
 fn parts_go_round() {
@@ -138,7 +204,7 @@ fn parts_go_round() {
     assert_eq!(tree(&bench.path("out")), tree(&bench.path("raw")));
     assert!(tarn_local::destination_intact(
         &bench.state(),
-        "raw",
+        "ws",
         &bench.path("out"),
         &crate::mover::Plain {
             delay: Duration::ZERO

@@ -1,0 +1,281 @@
+//! A dataset that lies on the nodes, and its way out.
+
+use super::{changed, remove};
+use crate::args::Cli;
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::say;
+use crate::run::open_catalogue;
+use crate::state;
+use anyhow::Context;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use tarn_base::codes::Exit;
+use tarn_base::event::FailureKind;
+use tarn_base::history::History;
+use tarn_base::id::DataId;
+use tarn_base::layout::StateDir;
+use tarn_base::manifest::Manifest;
+use tarn_base::part::{StoreKey, Verify};
+use tarn_base::units::Bytes;
+use tarn_journal::{Catalogue, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
+use tarn_movers::Trees;
+use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError};
+
+/// The newest version of a dataset on the nodes, locked against runs of its workflow.
+pub(super) struct Held {
+    state: StateDir,
+    catalogue: Catalogue,
+    pub(super) rows: Vec<ReplicaRow>,
+    _lock: RunLock,
+}
+
+/// A part: what it must be, and its replicas, the one that is to be read first.
+struct Choice<'a> {
+    manifest: Manifest,
+    replicas: Vec<&'a ReplicaRow>,
+}
+
+impl Held {
+    pub(super) fn find(cli: &Cli, dataset: &str) -> CliResult<Self> {
+        let state = state::here(cli)?;
+        let catalogue = open_catalogue(&state)?;
+        let known = catalogue.datasets().exit(Exit::State)?;
+        let mut named = known.iter().filter(|r| r.dataset == dataset);
+        let Some(first) = named.next() else {
+            let mut names: Vec<_> = known.iter().map(|r| r.dataset.as_str()).collect();
+            names.dedup();
+            let there = if names.is_empty() {
+                "nothing".into()
+            } else {
+                names.join(", ")
+            };
+            return Err(CliError::new(
+                Exit::NotFound,
+                format!("no replica of `{dataset}` lies on the nodes; there: {there}"),
+            ));
+        };
+        if let Some(other) = named.find(|r| r.workflow != first.workflow) {
+            return Err(CliError::new(
+                Exit::Usage,
+                format!(
+                    "both {} and {} have a dataset `{dataset}`; use separate state folders",
+                    first.workflow, other.workflow
+                ),
+            ));
+        }
+        let lock = RunLock::take(&state.lock(&first.workflow)).exit(Exit::Busy)?;
+        // Once more: a run may have ended since.
+        let catalogue = open_catalogue(&state)?;
+        let all = catalogue
+            .replicas(&first.workflow, Some(dataset))
+            .exit(Exit::State)?;
+        let newest = all.iter().map(|r| r.version).max().unwrap_or(0);
+        let rows = all.into_iter().filter(|r| r.version == newest).collect();
+        Ok(Self {
+            state,
+            catalogue,
+            rows,
+            _lock: lock,
+        })
+    }
+
+    /// The parts of the version, as the newest run that spoke of them has made it, or the run that is asked for.
+    /// What two runs have made is never mixed.
+    fn complete(&self, asked: Option<&str>) -> CliResult<BTreeSet<StoreKey>> {
+        let of: BTreeSet<&str> = self.rows.iter().map(|r| r.run.as_str()).collect();
+        let meant = |run: &str| asked.map_or(of.contains(run), |asked| asked == run);
+        let listed = runs::list(&self.state).exit(Exit::State)?;
+        let mut newest_first = listed.iter().rev().filter(|r| meant(&r.name));
+        let Some(newest) = newest_first.next() else {
+            let name = asked.unwrap_or("the run that has made it");
+            return Err(CliError::new(
+                Exit::NotFound,
+                format!("{name} is not there (any more); `tarn data where` names the runs"),
+            ));
+        };
+        let parts = |run: &str| -> CliResult<_> {
+            let history = runs::history(&self.state, run).exit(Exit::State)?;
+            Ok(self.parts_in(&history))
+        };
+        let why = match parts(&newest.name)? {
+            Ok(keys) => return Ok(keys),
+            Err(why) => why,
+        };
+        for older in newest_first {
+            if parts(&older.name)?.is_ok() {
+                return Err(CliError::new(
+                    Exit::WorkflowFailed,
+                    format!(
+                        "{why}; nothing was copied. `tarn resume` makes what is missing; `--run {}` takes what that run has made",
+                        older.name
+                    ),
+                ));
+            }
+        }
+        Err(CliError::new(
+            Exit::WorkflowFailed,
+            format!(
+                "{why}; nothing was copied. `tarn resume` (or `tarn run` again) makes what is missing"
+            ),
+        ))
+    }
+
+    /// The keys of all parts that a run says the version has, or why it is not all there.
+    fn parts_in(&self, history: &History) -> Result<BTreeSet<StoreKey>, String> {
+        let there: BTreeSet<&StoreKey> = self.rows.iter().map(|r| &r.key).collect();
+        let (Some(row), Some(start)) = (self.rows.first(), &history.start) else {
+            return Err("nothing of it is there".into());
+        };
+        let (name, version) = (&row.dataset, row.version);
+        let known = start.workflow.data.iter().position(|d| d.name == *name);
+        let Some(data) = known.map(|at| DataId(at as u32)) else {
+            return Err(format!("{} knows no dataset `{name}`", start.run));
+        };
+        if !history.is_sealed(data, version) {
+            let (done, all) = history.makers(data, version);
+            let of = all.map_or(String::new(), |all| format!(" of {all}"));
+            let step = start.workflow.producer(data, version);
+            let step = step.map_or("source", |s| &start.workflow.step(s).name);
+            return Err(format!(
+                "version {version} of `{name}` is not complete: in {}, {done}{of} instances of `{step}` are committed",
+                start.run
+            ));
+        }
+        let keys: BTreeSet<StoreKey> = history
+            .parts_of(data, version)
+            .map(|(_, info)| info.key.clone())
+            .collect();
+        match keys.iter().filter(|k| !there.contains(k)).count() {
+            0 => Ok(keys),
+            gone => Err(format!(
+                "version {version} of `{name}` is not all there: {gone} of its {} parts, as {} made them, lie nowhere any more",
+                keys.len(),
+                start.run
+            )),
+        }
+    }
+
+    /// What there is to choose from for each part: nodes first, what people may have changed last.
+    fn choices(&self, keys: &BTreeSet<StoreKey>) -> CliResult<Vec<Choice<'_>>> {
+        let mut rows: BTreeMap<&StoreKey, Vec<&ReplicaRow>> = BTreeMap::new();
+        for row in self.rows.iter().filter(|r| keys.contains(&r.key)) {
+            rows.entry(&row.key).or_default().push(row);
+        }
+        rows.into_values().map(|r| self.choice(r)).collect()
+    }
+
+    fn choice<'a>(&self, mut replicas: Vec<&'a ReplicaRow>) -> CliResult<Choice<'a>> {
+        replicas.sort_by_key(|r| match r.at {
+            StoredAt::Node { .. } => 0,
+            StoredAt::Drained(_) => 1,
+            StoredAt::External(_) => 2,
+        });
+        // Every replica of a part has the same manifest.
+        let row = replicas[0];
+        let path = self.state.manifest(&row.workspace, &row.key);
+        let bytes = std::fs::read(&path)
+            .with_context(|| format!("cannot read the manifest {}", path.display()))
+            .exit(Exit::State)?;
+        let manifest = Manifest::decode(&bytes).exit(Exit::State)?;
+        Ok(Choice { manifest, replicas })
+    }
+
+    /// Copies the version out; the keys of its parts.
+    pub(super) fn copy_to(
+        &self,
+        dest: &Path,
+        run: Option<&str>,
+        verify: Verify,
+    ) -> CliResult<BTreeSet<StoreKey>> {
+        let dest = std::path::absolute(dest).exit(Exit::Usage)?;
+        if dest.symlink_metadata().is_ok() {
+            return Err(CliError::new(
+                Exit::Usage,
+                format!("{} exists already; choose another place", dest.display()),
+            ));
+        }
+        let keys = self.complete(run)?;
+        let report = copy(&mut self.choices(&keys)?, &dest, verify).exit(Exit::WorkflowFailed)?;
+        for lost in &report.lost {
+            say!("warning: {lost}");
+        }
+        say!("{} copied to {}", Bytes(report.bytes), dest.display());
+        Ok(keys)
+    }
+
+    pub(super) fn record(&mut self, change: ChangeKind) -> CliResult<()> {
+        let changes: Vec<_> = self.rows.iter().map(|r| changed(r, change)).collect();
+        self.catalogue.record(&changes).exit(Exit::State)
+    }
+
+    pub(super) fn remove(&mut self) -> CliResult {
+        let bytes = remove(&mut self.catalogue, &self.rows, &Trees::new())?;
+        say!("{} freed", Bytes(bytes));
+        Ok(Exit::Success)
+    }
+}
+
+/// Copies parts into one folder. Where a replica turns out to be damaged, another of its part is taken.
+fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyReport, MoverError> {
+    let mover = Trees::new();
+    let mut staging = dest.as_os_str().to_owned();
+    staging.push(".tarn-incoming");
+    loop {
+        let job = CopyJob {
+            sources: parts.iter().map(Choice::source).collect(),
+            dest: dest.to_path_buf(),
+            staging: staging.clone().into(),
+            replace: false,
+            verify,
+            sync: true,
+            rate: 0,
+            latency: 0,
+        };
+        let failed = match mover.copy(&job, &Control::default()) {
+            Err(failed) => failed,
+            done => return done,
+        };
+        let hopeless = matches!(
+            failed.0.kind,
+            FailureKind::NoSpace | FailureKind::Cancelled | FailureKind::Conflict
+        );
+        // Each round leaves out a replica at least: there is an end.
+        let other = |p: &mut Choice<'_>| p.leave_damaged(&mover);
+        if hopeless || parts.iter_mut().map(other).filter(|left| *left).count() == 0 {
+            // What was copied so far is of no use to anybody; what cannot be removed is named by the error.
+            let _ = mover.remove(staging.as_ref());
+            return Err(failed);
+        }
+    }
+}
+
+impl Choice<'_> {
+    fn source(&self) -> CopySource {
+        let row = self.replicas[0];
+        let paths = || self.manifest.entries.iter().map(|e| e.path.clone());
+        CopySource {
+            root: row.path(),
+            as_entry: None,
+            manifest: Some(self.manifest.clone()),
+            // There the other parts of the version lie as well.
+            only: matches!(row.at, StoredAt::External(_)).then(|| paths().collect()),
+        }
+    }
+
+    /// Turns from a damaged replica to the next, if there is one.
+    fn leave_damaged(&mut self, mover: &dyn Mover) -> bool {
+        if self.replicas.len() < 2 {
+            return false;
+        }
+        let path = self.replicas[0].path();
+        let Err(e) = mover.verify(&path, &self.manifest, &Control::default()) else {
+            return false;
+        };
+        say!(
+            "warning: the replica at {} cannot be used ({e}); another is taken",
+            path.display()
+        );
+        self.replicas.remove(0);
+        true
+    }
+}

@@ -1,0 +1,234 @@
+//! What earlier runs left on the tiers: what a run finds, what stays whatever it does, and what is gone.
+
+use crate::error::{CliResult, ExitWith};
+use crate::print::say;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use tarn_base::codes::Exit;
+use tarn_base::event::{PriorInstance, Start};
+use tarn_base::id::{DataId, Spot};
+use tarn_base::layout::{TierDir, drained_part};
+use tarn_base::part::{PartRef, Place, StoreKey};
+use tarn_base::units::Bytes;
+use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, StoredAt};
+use tarn_local::{Cleaned, Local};
+use tarn_movers::Trees;
+
+/// What the catalogue tells of a workflow's replicas, but for those in its `dest`s, which are the user's.
+pub(super) struct Left {
+    rows: Vec<ReplicaRow>,
+    wall: u64,
+}
+
+impl Left {
+    pub(super) fn of(catalogue: &Catalogue, start: &Start) -> CliResult<Self> {
+        let mut rows = catalogue
+            .replicas(&start.workflow.name, None)
+            .exit(Exit::State)?;
+        rows.retain(|r| r.workspace == start.workspace && !matches!(r.at, StoredAt::External(_)));
+        let wall = super::wall();
+        Ok(Self { rows, wall })
+    }
+
+    fn kept(&self) -> impl Iterator<Item = &ReplicaRow> {
+        self.rows.iter().filter(|r| r.is_kept(self.wall))
+    }
+
+    /// Parts that are to be kept and of which no replica is left; those at `bad` are damaged.
+    fn lost(&self, bad: &BTreeSet<PathBuf>) -> BTreeSet<StoreKey> {
+        let left = |r: &&ReplicaRow| r.path().exists() && !bad.contains(&r.path());
+        let there: BTreeSet<_> = self.kept().filter(left).map(|r| &r.key).collect();
+        let gone = self.kept().map(|r| &r.key).filter(|k| !there.contains(k));
+        gone.cloned().collect()
+    }
+
+    fn tell(&self, lost: &BTreeSet<StoreKey>, bad: &BTreeSet<PathBuf>) {
+        for row in self.kept() {
+            let (name, path) = (&row.dataset, row.path());
+            if bad.contains(&path) {
+                say!(
+                    "warning: {} was changed or damaged and is not used; `tarn data rm {name}` removes what is kept of `{name}`",
+                    path.display()
+                );
+            } else if lost.contains(&row.key) {
+                say!(
+                    "warning: `{name}` was to be kept, but {} is gone; what made it runs again if it is still part of the workflow",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+/// Of what earlier runs held, only what is really there counts; what is to be kept and is lost is made again.
+/// Everything else in the workspace goes.
+pub(super) fn keep_what_is_there(
+    start: &mut Start,
+    world: &mut Local,
+    catalogue: &mut Catalogue,
+) -> CliResult<()> {
+    let asked = held(&start.prior);
+    let found: BTreeSet<_> = world.inventory(&asked).into_iter().collect();
+    let is_there = |name: &PartRef, place: &Place| found.contains(&(*name, place.clone()));
+    let bad = asked.iter().filter(|(n, _, p)| !is_there(n, p));
+    let bad = bad.filter_map(|(_, key, place)| path(start, key, place));
+    let bad: BTreeSet<PathBuf> = bad.filter(|p| p.exists()).collect();
+    for (instance, prior) in (0u32..).zip(&mut start.prior) {
+        prior
+            .held
+            .retain(|(output, part, place)| is_there(&name(instance, *output, *part), place));
+    }
+    let keep = asked
+        .iter()
+        .filter(|(n, _, p)| is_there(n, p))
+        .map(|(_, key, place)| (key.clone(), place.clone()))
+        .collect();
+    let left = Left::of(catalogue, start)?;
+    let lost = left.lost(&bad);
+    left.tell(&lost, &bad);
+    let cleaned = tidy(world, catalogue, &left, &keep, &BTreeSet::new())?;
+    start.prior.retain(|prior| {
+        let mut parts = prior.outputs.iter().flat_map(|o| &o.parts);
+        !parts.any(|(info, _)| lost.contains(&info.key))
+    });
+    world.offer(start.prior.clone());
+    set_aside(start, &cleaned);
+    Ok(())
+}
+
+/// Stands for a position in `prior`: nothing is known of this run's parts yet.
+fn name(instance: u32, output: u32, part: u32) -> PartRef {
+    PartRef {
+        data: DataId(instance),
+        version: output,
+        origin: part,
+        seq: 0,
+    }
+}
+
+fn held(prior: &[PriorInstance]) -> Vec<(PartRef, StoreKey, Place)> {
+    let mut all = Vec::new();
+    for (instance, prior) in (0u32..).zip(prior) {
+        for (output, part, place) in &prior.held {
+            let output_made = prior.outputs.get(*output as usize);
+            if let Some((info, _)) = output_made.and_then(|o| o.parts.get(*part as usize)) {
+                let name = name(instance, *output, *part);
+                all.push((name, info.key.clone(), place.clone()));
+            }
+        }
+    }
+    all
+}
+
+fn path(start: &Start, key: &StoreKey, place: &Place) -> Option<PathBuf> {
+    match place {
+        Place::Node(Spot { node, tier }) => {
+            let node = start.cluster.nodes.get(node.at())?;
+            let root = &node.tiers.get(tier.at())?.root;
+            Some(TierDir::new(root, &start.workspace, &node.name).part(key))
+        }
+        Place::Drained => {
+            let external = start.workflow.external.as_deref()?;
+            Some(drained_part(external, &start.workspace, key))
+        }
+        Place::External(_) | Place::Source => None,
+    }
+}
+
+/// Room that kept data takes is no room for this run.
+fn set_aside(start: &mut Start, cleaned: &Cleaned) {
+    for (spot, bytes) in cleaned.aside.iter().filter(|(_, bytes)| **bytes > 0) {
+        let node = start.cluster.nodes.get_mut(spot.node.at());
+        let Some(node) = node else { continue };
+        if let Some(tier) = node.tiers.get_mut(spot.tier.at()) {
+            tier.capacity = tier.capacity.saturating_sub(*bytes);
+            say!(
+                "{} of {}/{} hold kept data, {} are left for this run; `tarn data ls` shows it",
+                Bytes(*bytes),
+                node.name,
+                tier.name,
+                Bytes(tier.capacity)
+            );
+        }
+    }
+}
+
+/// Removes what no run knows of and nobody asks to keep from the workflow's folders on the tiers, and records what
+/// is gone.
+pub(super) fn tidy(
+    world: &Local,
+    catalogue: &mut Catalogue,
+    left: &Left,
+    keep: &BTreeSet<(StoreKey, Place)>,
+    resumable: &BTreeSet<StoreKey>,
+) -> CliResult<Cleaned> {
+    let protected = left.kept().map(ReplicaRow::path).collect();
+    let cleaned = world.clean(keep, resumable, &protected);
+    for problem in &cleaned.trouble {
+        say!("warning: {problem}");
+    }
+    let removed: BTreeSet<_> = cleaned.removed.iter().collect();
+    let gone = |r: &&ReplicaRow| {
+        removed.contains(&r.path()) || (!r.is_kept(left.wall) && !r.path().exists())
+    };
+    forget(catalogue, left.rows.iter().filter(gone))?;
+    Ok(cleaned)
+}
+
+/// After a run: replicas that were to be kept, are gone, and were made again by it are no longer listed.
+pub(super) fn replaced(catalogue: &mut Catalogue, start: &Start) -> CliResult<()> {
+    let left = Left::of(catalogue, start)?;
+    let made = left
+        .rows
+        .iter()
+        .filter(|r| r.run == start.run && r.path().exists());
+    let made: BTreeSet<_> = made.map(|r| (&r.dataset, r.version)).collect();
+    let gone = left.kept().filter(|r| !r.path().exists());
+    forget(
+        catalogue,
+        gone.filter(|r| made.contains(&(&r.dataset, r.version))),
+    )
+}
+
+/// After a run that has ended well nothing is left to be gone on with: what earlier, failed runs left for it goes.
+pub(super) fn leftovers(catalogue: &mut Catalogue, start: &Start) -> CliResult<()> {
+    let mut left = Left::of(catalogue, start)?;
+    left.rows
+        .retain(|r| !r.is_kept(left.wall) && r.path().exists());
+    match left.rows.is_empty() {
+        true => Ok(()),
+        false => crate::data::remove(catalogue, &left.rows, &Trees::new()).map(drop),
+    }
+}
+
+/// What a run does last, for one that died just before: its empty folders and its claims on the tiers go.
+pub(super) fn leave_tiers(start: &Start) {
+    let tiers = start.cluster.nodes.iter().flat_map(|n| &n.tiers);
+    let roots: BTreeSet<&PathBuf> = tiers.map(|t| &t.root).collect();
+    for root in roots {
+        if let Err(e) = tarn_local::vacate(root, &start.workspace, 0) {
+            say!(
+                "warning: cannot update the ledger of the tier at {}: {e}",
+                root.display()
+            );
+        }
+    }
+}
+
+fn forget<'a>(
+    catalogue: &mut Catalogue,
+    rows: impl Iterator<Item = &'a ReplicaRow>,
+) -> CliResult<()> {
+    let change = |r: &ReplicaRow| Change {
+        // It counts for what is not younger: a replica that this run puts in the same place is.
+        wall: r.since,
+        key: r.key.clone(),
+        at: r.at.clone(),
+        change: ChangeKind::Removed,
+    };
+    let changes: Vec<_> = rows.map(change).collect();
+    match changes.is_empty() {
+        true => Ok(()),
+        false => catalogue.record(&changes).exit(Exit::State),
+    }
+}

@@ -1,0 +1,377 @@
+//! The commands around `run`: what they print, to whom, and what they refuse. Real processes.
+
+mod common;
+use common::{Ran, Site, files};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// One step makes `r`, which stays on the nodes.
+const KEPT: &str = r#"
+name = "kept"
+[data.r]
+keep = "forever"
+[[step]]
+name = "a"
+run = "echo one > $TARN_r/a"
+out = ["r"]
+"#;
+
+/// Two instances make `r`; the second fails until there is a file `go`.
+const HALF: &str = r#"
+name = "half"
+[data.r]
+keep = "forever"
+[[step]]
+name = "a"
+foreach = ["1", "2"]
+run = "echo begun; { test $TARN_ITEM = 1 || test -e $TARN_WORKFLOW_DIR/go; } && echo $TARN_ITEM > $TARN_r/$TARN_ITEM"
+out = ["r"]
+"#;
+
+/// A pipe that nobody reads any more.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+fn full() -> Stdio {
+    let full = OpenOptions::new().write(true).open("/dev/full");
+    full.expect("/dev/full").into()
+}
+
+fn printing_to(mut command: Command, out: Stdio) -> Ran {
+    command.stdout(out).stderr(Stdio::piped());
+    Ran::of(command.output().expect("tarn starts"))
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_a_command_quietly() {
+    let site = Site::new(KEPT);
+    site.run().exits(0);
+    let tier = site.options[1].clone();
+    let commands: [&[&str]; 9] = [
+        &["data", "ls"],
+        &["data", "ls", "--json"],
+        &["data", "where", "r"],
+        &["status"],
+        &["why"],
+        &["why", "--json"],
+        &["nodes", "--tier", &tier],
+        &["doctor", "--tier", &tier],
+        &["plan", "workflow.toml", "--tier", &tier],
+    ];
+    for arguments in commands {
+        let ran = printing_to(site.command(arguments), closed_pipe());
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{arguments:?}");
+        let ran = printing_to(site.command(arguments), full()).exits(5);
+        assert!(ran.err.contains("No space left"), "{}", ran.err);
+        assert!(!ran.err.contains("panicked"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_run_goes_on_when_nobody_reads() {
+    let site = Site::new(&KEPT.replace("keep = \"forever\"", "dest = \"out\""));
+    let mut arguments = site.run_arguments();
+    arguments.push("--json");
+    for (round, (out, code)) in [(closed_pipe(), 0), (full(), 5)].into_iter().enumerate() {
+        site.write(
+            "workflow.toml",
+            &site
+                .read("workflow.toml")
+                .replace("echo ", &format!("echo {round}")),
+        );
+        let mut command = site.command(&arguments);
+        let status = command.stdout(out).stderr(closed_pipe()).status();
+        assert_eq!(status.expect("tarn starts").code(), Some(code));
+        assert!(
+            site.read("out/a")
+                .starts_with(char::from(b'0' + round as u8))
+        );
+    }
+}
+
+/// Starts a run of a step that waits, and sends it SIGHUP once it runs.
+fn hung_up(site: &Site, shell: &str) -> Option<i32> {
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", shell, env!("CARGO_BIN_EXE_tarn")])
+        .args(site.run_arguments())
+        .current_dir(site.dir.path())
+        .env_remove("TARN_STATE")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().expect("tarn starts");
+    let begun = Instant::now();
+    while !site.path("runs").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("kill");
+    std::thread::sleep(Duration::from_millis(200));
+    site.write("go", "");
+    child.wait().expect("it ends").code()
+}
+
+const WAITS: &str = r#"
+name = "waits"
+[data.r]
+dest = "out"
+[[step]]
+name = "a"
+run = "touch $TARN_WORKFLOW_DIR/runs; while ! test -e $TARN_WORKFLOW_DIR/go; do sleep 0.02; done; echo 1 > $TARN_r/a"
+out = ["r"]
+"#;
+
+#[test]
+fn a_terminal_that_closes_stops_a_run_in_good_order() {
+    let site = Site::new(&WAITS.replace("touch", "trap 'exit 9' TERM; touch"));
+    assert_eq!(hung_up(&site, "exec \"$0\" \"$@\""), Some(143));
+    assert!(!site.path("out").exists());
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(site.read("out/a"), "1\n");
+}
+
+#[test]
+fn a_run_under_nohup_outlives_its_terminal() {
+    let site = Site::new(WAITS);
+    assert_eq!(hung_up(&site, "trap '' HUP; exec \"$0\" \"$@\""), Some(0));
+    assert_eq!(site.read("out/a"), "1\n");
+}
+
+#[test]
+fn tiers_that_do_not_lie_apart_are_refused() {
+    let site = Site::new(KEPT);
+    symlink(site.path("tier"), site.path("link")).expect("symlink");
+    let root = |name: &str| site.path(name).display().to_string();
+    let tier = |name: &str, at: &str| format!("{name}={}:16MiB", root(at));
+    for (one, two, why) in [
+        (
+            tier("a", "tier"),
+            tier("a", "other"),
+            "two tiers are called",
+        ),
+        (tier("a", "tier"), tier("b", "tier"), "are one folder"),
+        (tier("a", "tier"), tier("b", "link"), "are one folder"),
+        (tier("a", "tier/x"), tier("b", "tier"), "inside the other"),
+        (tier("a", "new"), tier("b", "new/x"), "inside the other"),
+    ] {
+        let arguments = ["run", "workflow.toml", "--tier", &one, "--tier", &two];
+        site.tarn(&arguments).exits(2).says(why);
+    }
+    assert!(site.left_on_tier().is_empty() && !site.path("new").exists());
+}
+
+#[test]
+fn an_incomplete_version_is_not_given_out() {
+    let site = Site::new(HALF);
+    site.run().exits(1);
+    for command in ["get", "drain"] {
+        let why = "1 of 2 instances of `a` are committed";
+        site.tarn(&["data", command, "r", "copy"])
+            .exits(1)
+            .says(why);
+        assert!(!site.path("copy").exists());
+    }
+    site.write("go", "");
+    site.tarn(&["resume"]).exits(0);
+    // A later run that has made half of it: the earlier one's is there for who asks.
+    let text = site.read("workflow.toml");
+    let newer = text.replace("TARN_ITEM > ", "TARN_ITEM new > ");
+    fs::remove_file(site.path("go")).expect("remove");
+    site.write("workflow.toml", &newer);
+    site.run().exits(1);
+    site.tarn(&["data", "get", "r", "copy"])
+        .exits(1)
+        .says("--run half-1");
+    assert!(!site.path("copy").exists());
+    site.tarn(&["data", "get", "r", "none", "--run", "half-9"])
+        .exits(7);
+    site.tarn(&["data", "get", "r", "first", "--run", "half-1"])
+        .exits(0);
+    assert_eq!(site.read("first/1") + &site.read("first/2"), "1\n2\n");
+    site.tarn(&["data", "rm", "r"]).exits(0);
+    site.write("go", "");
+    site.write("workflow.toml", &text);
+    site.run().exits(0);
+    site.tarn(&["data", "get", "r", "copy"]).exits(0);
+    assert_eq!(site.read("copy/1") + &site.read("copy/2"), "1\n2\n");
+    site.tarn(&["data", "drain", "r", "moved"]).exits(0);
+    assert_eq!(site.read("moved/1") + &site.read("moved/2"), "1\n2\n");
+    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_damaged_replica_is_left_for_another() {
+    let copies = KEPT.replace("keep =", "copies = 2\nkeep =");
+    let site = Site::new(&copies).with(&["--nodes", "2"]);
+    site.run().exits(0);
+    let mut replicas = site.left_on_tier();
+    replicas.retain(|p| p.ends_with("a"));
+    assert_eq!(replicas.len(), 2, "{replicas:?}");
+    replicas.sort();
+    fs::write(&replicas[0], "ONE\n").expect("damage");
+    site.tarn(&["data", "get", "r", "copy"])
+        .exits(0)
+        .says("another is taken");
+    assert_eq!(site.read("copy/a"), "one\n");
+    fs::write(&replicas[1], "ONE\n").expect("damage");
+    site.tarn(&["data", "get", "r", "second"]).exits(1);
+    assert!(!site.path("second").exists() && !site.path("second.tarn-incoming").exists());
+}
+
+#[test]
+fn a_new_put_takes_the_place_of_the_old() {
+    let site = Site::new(KEPT);
+    site.write("s1/old", "old\n");
+    site.write("s2/new", "new\n");
+    for source in ["s1", "s2"] {
+        let mut arguments = vec!["data", "put", source, "zz"];
+        arguments.extend(site.options.iter().map(String::as_str));
+        site.tarn(&arguments).exits(0);
+    }
+    let listed = site.tarn(&["data", "ls"]).exits(0);
+    assert_eq!(listed.out.matches("zz ").count(), 2, "{}", listed.out);
+    site.tarn(&["data", "get", "zz", "copy"]).exits(0);
+    let mut found = Vec::new();
+    files(&site.path("copy"), &mut found);
+    assert_eq!(found, [site.path("copy/new")]);
+    let mut kept = Vec::new();
+    files(&site.path("tier"), &mut kept);
+    kept.retain(|p| p.components().any(|c| c.as_os_str() == "parts"));
+    assert!(
+        matches!(&kept[..], [one] if one.ends_with("new")),
+        "{kept:?}"
+    );
+}
+
+#[test]
+fn a_delivered_version_is_copied_as_it_was_made() {
+    let site = Site::new(&HALF.replace("keep = \"forever\"", "dest = \"out\""));
+    site.write("go", "");
+    site.run().exits(0);
+    site.tarn(&["data", "get", "r", "copy"]).exits(0);
+    assert_eq!(site.read("copy/1") + &site.read("copy/2"), "1\n2\n");
+    site.write("out/2", "3\n");
+    site.tarn(&["data", "get", "r", "second"]).exits(1);
+    assert!(!site.path("second").exists());
+}
+
+#[test]
+fn a_damaged_log_of_changes_is_found_before_anything_starts() {
+    let site = Site::new(&KEPT.replace("run = \"", "run = \"touch $TARN_WORKFLOW_DIR/runs; "));
+    site.run().exits(0);
+    fs::remove_file(site.path("runs")).expect("it ran");
+    for _ in 0..2 {
+        site.tarn(&["data", "pin", "r"]).exits(0);
+    }
+    let text = site.read(".tarn/data.log");
+    site.write(".tarn/data.log", &text.replacen("\"wall\"", "\"wail\"", 1));
+    site.write(
+        "workflow.toml",
+        &site.read("workflow.toml").replace("echo one", "echo two"),
+    );
+    site.run()
+        .exits(5)
+        .says("nothing was started")
+        .says("data.log")
+        .says("restore the file");
+    assert!(!site.path("runs").exists());
+    site.write(".tarn/data.log", &text);
+    site.run().exits(0);
+}
+
+#[test]
+fn lines_have_names_and_say_a_failure_once() {
+    let text = HALF.replace("echo begun;", "printf '\\\\033[31mred\\\\n';");
+    let site = Site::new(&text);
+    let failed = site.run().exits(1);
+    for ran in [&failed, &site.tarn(&["resume"]).exits(1)] {
+        assert!(!ran.err.contains('\u{1b}'), "{:?}", ran.err);
+        assert!(ran.err.contains("| \\u{1b}[31mred"), "{}", ran.err);
+        assert!(ran.err.contains("a[2] failed"), "{}", ran.err);
+        assert_eq!(ran.err.matches("status 1").count(), 1, "{}", ran.err);
+        assert!(!ran.err.contains("Failed {"), "{}", ran.err);
+    }
+    let why = site.tarn(&["why", "a[2]"]).exits(0);
+    assert!(why.out.contains("red") && !why.out.contains('\u{1b}'));
+}
+
+#[test]
+fn what_is_unchanged_is_named_by_its_element() {
+    let site = Site::new(
+        r#"
+name = "each"
+[data.i]
+source = "in"
+[data.o]
+dest = "out"
+[[step]]
+name = "each"
+foreach = "i/*.txt"
+run = "cp $TARN_i/$TARN_ITEM $TARN_o/"
+in = ["i/{item}"]
+out = ["o"]
+"#,
+    );
+    site.write("in/b.txt", "b\n");
+    site.write("in/a.txt", "a\n");
+    site.write("in/other", "o\n");
+    site.run().exits(0);
+    let plan = site.tarn(&["plan", "workflow.toml", "--tier", &site.options[1]]);
+    plan.exits(0).says("each[a.txt]").says("each[b.txt]");
+    site.write("in/a.txt", "A\n");
+    let again = site.run().exits(0).says("each[b.txt] unchanged");
+    assert!(again.err.contains("each[a.txt] done"), "{}", again.err);
+    assert!(!again.err.contains("each[1]"), "{}", again.err);
+}
+
+#[test]
+fn a_steps_log_has_a_bound() {
+    let site = Site::new(&KEPT.replace(
+        "echo one",
+        "yes noise | head -c 80000000; echo; echo the cause; false",
+    ));
+    site.run().exits(1).says("| the cause");
+    let mut logs = Vec::new();
+    files(&site.path(".tarn/runs/kept-1/steps"), &mut logs);
+    let log = File::open(&logs[0])
+        .and_then(|f| f.metadata())
+        .expect("a log");
+    assert!(
+        log.len() > 64 << 20 && log.len() < (64 << 20) + 8192,
+        "{}",
+        log.len()
+    );
+    let text = fs::read_to_string(&logs[0]).expect("a log");
+    assert!(text.contains("[tarn: this log was cut at"));
+}
+
+#[test]
+fn looking_makes_no_state_folder() {
+    let site = Site::new(KEPT);
+    let tier = site.options[1].clone();
+    for arguments in [
+        &["nodes", "--tier", &tier][..],
+        &["doctor", "--tier", &tier],
+        &["plan", "workflow.toml", "--tier", &tier],
+    ] {
+        site.tarn(arguments).exits(0);
+        assert!(!site.path(".tarn").exists(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_cause_is_said_once() {
+    let site = Site::new(KEPT);
+    let tier = format!("a={}:64", site.path("tier").display());
+    let ran = site.tarn(&["nodes", "--tier", &tier]).exits(2);
+    let (_, cause) = ran.err.trim().rsplit_once("is wrong: ").expect("a cause");
+    assert_eq!(ran.err.matches(cause).count(), 1, "{}", ran.err);
+}
