@@ -210,6 +210,24 @@ fn what_was_to_be_kept_and_is_gone_is_made_again_and_listed_once() {
 }
 
 #[test]
+fn what_was_to_be_kept_and_was_changed_stays_and_is_made_again() {
+    let site = Site::new(&one("w", "keep = \"forever\"", "echo 1 > $TARN_r/a"));
+    site.run().exits(0);
+    let changed = replicas(&site.path("tier"))[0].join("a");
+    fs::write(&changed, "edited by hand").expect("write");
+    let again = site.run().exits(0).says("was changed or damaged");
+    assert!(again.err.contains("kept data"), "{}", again.err);
+    assert_eq!(
+        fs::read_to_string(&changed).expect("it stays"),
+        "edited by hand"
+    );
+    site.tarn(&["data", "get", "r", "copy"]).exits(0);
+    assert_eq!(site.read("copy/a"), "1\n");
+    site.tarn(&["data", "rm", "r"]).exits(0);
+    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn what_a_failed_run_left_is_listed_until_the_next_run_removes_it() {
     let text = |status: u32| {
         format!(

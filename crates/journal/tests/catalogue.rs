@@ -317,16 +317,24 @@ fn a_growing_log_is_indexed_again_and_a_damaged_one_is_skipped() {
     let mut log = LogWriter::create(&state.log(&run)).unwrap();
     let mut catalogue = Catalogue::open(&state).unwrap();
     let mut seen = Vec::new();
+    let mut sources_seen = false;
     for record in &records {
         log.append(std::slice::from_ref(record)).unwrap();
         catalogue.index(&run).unwrap();
         let rows = catalogue.runs().unwrap();
-        seen.push((
-            rows[0].done,
-            catalogue.replicas("w", None).unwrap().len(),
-            rows[0].outcome,
-        ));
+        let replicas = catalogue.replicas("w", None).unwrap();
+        for r in replicas.iter().filter(|r| r.dataset == "mid") {
+            // A lease on time begins with the replica, and anew when the run ends.
+            let from = rows[0].ended.unwrap_or(r.since);
+            assert_eq!((r.kept, r.kept_until), (true, Some(from + 3600)));
+            assert!(r.is_kept(from + 3599) && !r.is_kept(from + 3600));
+        }
+        let sources = replicas.iter().filter(|r| r.version == 0);
+        assert!(sources.clone().all(|r| !r.kept && !r.is_kept(0)));
+        sources_seen |= sources.count() > 0;
+        seen.push((rows[0].done, replicas.len(), rows[0].outcome));
     }
+    assert!(sources_seen);
     let running = [
         (0, 0),
         (0, 0),

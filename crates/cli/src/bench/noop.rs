@@ -162,10 +162,10 @@ fn plain(steps: u32, width: usize) -> anyhow::Result<f64> {
     let started = Instant::now();
     std::thread::scope(|scope| {
         let loops: Vec<_> = (0..width).map(|_| scope.spawn(one)).collect();
-        let ended = loops.into_iter().map(std::thread::ScopedJoinHandle::join);
-        ended
-            .map(|end| end.unwrap_or_else(|_| Err(anyhow::anyhow!("a plain loop panicked"))))
-            .collect::<anyhow::Result<()>>()
+        let mut ended = loops.into_iter().map(std::thread::ScopedJoinHandle::join);
+        ended.try_for_each(|end| {
+            end.unwrap_or_else(|_| Err(anyhow::anyhow!("a plain loop panicked")))
+        })
     })?;
     Ok(started.elapsed().as_secs_f64())
 }

@@ -189,7 +189,7 @@ impl Indexing<'_> {
                     int(replica.stored),
                     self.run,
                     int(self.wall(replica.since)),
-                    self.kept_until(dataset.keep).map(int),
+                    self.kept_until(dataset.keep, replica.since).map(int),
                     // What lies in a `dest` is the user's.
                     kept || matches!(place, Place::External(_)),
                 ])?;
@@ -198,14 +198,13 @@ impl Indexing<'_> {
         Ok(())
     }
 
-    /// A lease on time begins when the run ends.
-    fn kept_until(&self, keep: Keep) -> Option<u64> {
-        match (keep, self.history.outcome) {
-            (Keep::For(nanos), Some((end, _))) => {
-                Some(self.wall(end).saturating_add(nanos.div_ceil(SECOND)))
-            }
-            _ => None,
-        }
+    /// A lease on time begins when the run ends; of one that has not (yet), when the replica came.
+    fn kept_until(&self, keep: Keep, since: Time) -> Option<u64> {
+        let Keep::For(nanos) = keep else {
+            return None;
+        };
+        let from = self.history.outcome.map_or(since, |(end, _)| end);
+        Some(self.wall(from).saturating_add(nanos.div_ceil(SECOND)))
     }
 
     fn dests(&self) -> Indexed {
