@@ -10,7 +10,7 @@ use tarn_base::history::History;
 use tarn_base::id::InstanceId;
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::reason::Reason;
-use tarn_engine::{Engine, drive, replay};
+use tarn_engine::{drive, replay};
 use tarn_ports::Record;
 use tarn_sim::{FaultPlan, Simulation};
 
