@@ -210,6 +210,7 @@ fn finish(
     kept::replaced(&mut catalogue, start)?;
     if outcome == Outcome::Done {
         kept::leftovers(&mut catalogue, start)?;
+        kept::leave_tiers(start);
     }
     let printed = if cli.json {
         print::json(&summary)

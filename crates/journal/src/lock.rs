@@ -5,9 +5,14 @@ use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Bytes of a lock file that are read: a process id is far shorter.
 const MAX_LOCK_BYTES: u64 = 64;
+
+/// How long a dead holder's lock is waited for. A process that it was just starting has its descriptors until it
+/// runs another program.
+const DEAD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a lock was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -73,14 +78,20 @@ impl RunLock {
             source,
         };
         let mut file = open(path).map_err(failed)?;
+        let since = Instant::now();
         loop {
             match rustix::fs::flock(&file, operation) {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => {
+                    let pid = read_pid(&mut file);
+                    if pid.is_some_and(is_dead) && since.elapsed() < DEAD_PATIENCE {
+                        std::thread::sleep(Duration::from_millis(5));
+                        continue;
+                    }
                     return Err(LockError::Busy {
                         path: path.to_path_buf(),
-                        pid: read_pid(&mut file),
+                        pid,
                     });
                 }
                 Err(e @ (Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL)) => {
@@ -158,6 +169,17 @@ fn read_pid(file: &mut (impl Read + Seek)) -> Option<u32> {
     text.trim().parse().ok()
 }
 
+/// Whether a process is gone, or was killed and nobody has asked how it ended.
+fn is_dead(pid: u32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // The state comes behind the name in parentheses, which may hold anything.
+        Ok(stat) => stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+        Err(e) => e.kind() == io::ErrorKind::NotFound && Path::new("/proc/self").exists(),
+    }
+}
+
 fn write_pid(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
     file.seek(SeekFrom::Start(0))?;
@@ -187,6 +209,30 @@ mod tests {
         drop(held);
         assert_eq!(RunLock::holder(&path).unwrap(), None);
         RunLock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn what_a_dead_holder_started_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("w.lock");
+        let mut holder = std::process::Command::new("true").spawn().unwrap();
+        // It has ended, asked for or not.
+        while !is_dead(holder.id()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::fs::write(&path, format!("{}\n", holder.id())).unwrap();
+        let file = open(&path).unwrap();
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+        let child = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(file);
+        });
+        let since = Instant::now();
+        RunLock::take(&path).unwrap();
+        assert!(since.elapsed() >= Duration::from_millis(90));
+        child.join().unwrap();
+        holder.wait().unwrap();
+        assert!(is_dead(holder.id()) && !is_dead(std::process::id()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::prepare::{Need, Ready};
 use crate::shared::Shared;
 use crate::sources::part_info;
-use crate::store::{failure, in_memory, io_failure, make_folder, stored_estimate, write_manifests};
+use crate::store::{failure, io_failure, make_folder, stored_estimate, write_manifests};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -301,7 +301,8 @@ fn name_parts(
     Ok(parts)
 }
 
-/// Manifests first, then the replicas by renames: a replica without a manifest is never taken for one.
+/// Manifests first, then the replicas by renames: a replica without a manifest is never taken for one. Neither is
+/// synced: after a crash of the machine both are read again and compared with the log before they are believed.
 fn publish(
     shared: &Shared,
     need: &Need<'_>,
@@ -310,13 +311,12 @@ fn publish(
     parts: &[NewPart],
 ) -> Result<(), Failure> {
     let paths: Vec<PathBuf> = parts.iter().map(|p| shared.manifest_file(&p.key)).collect();
-    let durable = nodes.iter().any(|n| !in_memory(&n.work));
     write_manifests(
         paths
             .iter()
             .map(PathBuf::as_path)
             .zip(parts.iter().map(|p| &p.manifest)),
-        durable,
+        false,
     )?;
     let holding = nodes.iter().filter(|n| n.outs.contains_key(&need.data));
     for (at, (node, tree)) in holding.zip(trees).enumerate() {

@@ -3,9 +3,7 @@
 use crate::dests;
 use crate::shared::Shared;
 use crate::sources::{forget, remember, resolve, wall_clock};
-use crate::store::{
-    failure, in_memory, io_failure, make_folder, stored_estimate, warn, write_manifests,
-};
+use crate::store::{failure, io_failure, make_folder, stored_estimate, warn, write_manifests};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -125,7 +123,7 @@ fn each(
         let manifest = report.manifests.into_iter().next().unwrap_or_default();
         done.bytes = done.bytes.saturating_add(report.bytes);
         done.hashes
-            .push(settle(shared, part, manifest, began, &dest)?);
+            .push(settle(shared, part, manifest, began, &t.to)?);
         let stored = shared.mover.stored(&dest).map_err(|MoverError(f)| f)?;
         if let Place::Node(spot) = t.to {
             shared.ledgers.arrived(spot, &part.key, stored);
@@ -191,7 +189,7 @@ fn deliver(
     }
     let mut hashes = Vec::new();
     for (part, manifest) in parts.iter().zip(&report.manifests) {
-        hashes.push(settle(shared, part, manifest.clone(), began, dest)?);
+        hashes.push(settle(shared, part, manifest.clone(), began, &t.to)?);
     }
     let done = Done {
         bytes: report.bytes,
@@ -333,7 +331,7 @@ fn settle(
     part: &Moving<'_>,
     manifest: Manifest,
     began: i64,
-    dest: &Path,
+    to: &Place,
 ) -> Result<Hash, Failure> {
     let hash = manifest
         .hash()
@@ -347,10 +345,11 @@ fn settle(
     if part.order.from == Place::Source {
         remember(shared, part.order.part.data, &manifest, began);
     }
-    if part.manifest.hash().is_none() {
+    // What lies outside survives a crash of the machine, so what describes it must.
+    let drained = matches!(to, Place::Drained);
+    if part.manifest.hash().is_none() || drained {
         let path = shared.manifest_file(&part.key);
-        let durable = dest.parent().is_none_or(|p| !in_memory(p));
-        write_manifests([(path.as_path(), &manifest)], durable)?;
+        write_manifests([(path.as_path(), &manifest)], drained)?;
     }
     Ok(hash)
 }
