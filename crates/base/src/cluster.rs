@@ -67,11 +67,11 @@ pub struct Link {
     pub read: u64,
     /// Bytes a second away from the node, over all streams.
     pub write: u64,
-    /// Nanoseconds added to every file.
+    /// Nanoseconds that tarn adds to every file, to play a slow store; what a real store takes is part of its rate.
     pub latency: u64,
     /// Transfers in flight at once.
     pub streams: u32,
-    /// Whether rate and latency are imposed by tarn rather than found.
+    /// Whether the rate is imposed by tarn rather than found or assumed.
     pub emulated: bool,
 }
 

@@ -591,6 +591,8 @@ fn serves(why: &Reason) -> Option<InstanceId> {
 fn short_of_room(why: &Reason) -> Option<Spot> {
     match why {
         Reason::WaitForRoom { spot, .. }
+        | Reason::MakingRoom { spot, .. }
+        | Reason::WaitForOthers { spot, .. }
         | Reason::EvictForRoom { spot, .. }
         | Reason::DemoteForRoom { spot, .. }
         | Reason::DrainForRoom { spot, .. } => Some(*spot),

@@ -1,7 +1,8 @@
 //! L0: what every other crate of tarn speaks. Pure values and functions, no I/O, no clock.
 //!
 //! Reading order: [`workflow`] (what was asked for), [`cluster`] (what there is), [`part`] (how data is
-//! named and divided), [`event`] and [`action`] (what happened and what is to be done), [`reason`] (why).
+//! named and divided), [`event`] and [`action`] (what happened and what is to be done), [`reason`] (why), [`policy`] (by
+//! which rule); [`site`] (the same for a whole machine with many users).
 
 pub mod action;
 pub mod bounds;
@@ -16,6 +17,8 @@ pub mod manifest;
 pub mod merge;
 pub mod part;
 pub mod pattern;
+pub mod policy;
 pub mod reason;
+pub mod site;
 pub mod units;
 pub mod workflow;

@@ -158,7 +158,7 @@ impl Entry {
     pub fn same_content(&self, other: &Entry) -> bool {
         let kind = match (&self.kind, &other.kind) {
             (EntryKind::Directory, EntryKind::Directory) => true,
-            (EntryKind::Symlink(a), EntryKind::Symlink(b)) => return a == b,
+            (EntryKind::Symlink(a), EntryKind::Symlink(b)) => a == b,
             (
                 EntryKind::File { size, hash, .. },
                 EntryKind::File {

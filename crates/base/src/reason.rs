@@ -23,7 +23,7 @@ pub enum Reason {
         data_in: Nanos,
         /// Bytes it must get from elsewhere.
         missing: u64,
-        /// Bytes that lie there already.
+        /// Bytes that lie there already, or are on their way there.
         local: u64,
         /// The next best node and how much later it would have ended.
         next: Option<(NodeId, Nanos)>,
@@ -37,7 +37,7 @@ pub enum Reason {
     Ready,
     /// Another attempt after a failure.
     Retry {
-        /// The attempt that begins.
+        /// The attempt that begins, not counting those that were cancelled.
         attempt: u32,
         /// Attempts allowed in all.
         of: u32,
@@ -79,7 +79,7 @@ pub enum Reason {
     WorkflowEnded,
     /// `stage-through`: a node keeps nothing after a step.
     StagedOut,
-    /// A tier is full and what is running will free enough.
+    /// A tier is full and what is under way can still free room there.
     WaitForRoom {
         /// The tier.
         spot: Spot,
@@ -87,6 +87,32 @@ pub enum Reason {
         want: u64,
         /// Bytes free.
         free: u64,
+    },
+    /// A tier is full and replicas are on their way off it.
+    MakingRoom {
+        /// The tier.
+        spot: Spot,
+        /// Bytes wanted.
+        want: u64,
+        /// Bytes free.
+        free: u64,
+        /// Bytes being removed.
+        evicting: u64,
+        /// Bytes on their way to a slower tier.
+        demoting: u64,
+        /// Bytes on their way to the external store.
+        draining: u64,
+    },
+    /// A tier is full, and it is not this run that can free room: others hold a part of it.
+    WaitForOthers {
+        /// The tier.
+        spot: Spot,
+        /// Bytes wanted.
+        want: u64,
+        /// Bytes free.
+        free: u64,
+        /// Bytes of the tier that other runs hold, or data kept from earlier ones.
+        held: u64,
     },
     /// A tier is full and this is not needed by anything that waits.
     EvictForRoom {
@@ -120,6 +146,8 @@ pub enum Reason {
         /// The transfer that moved it.
         transfer: TransferId,
     },
+    /// It was assigned, but the room for its inputs went to others before they were there.
+    RoomGone,
     /// No node has enough free cores, memory or GPUs.
     WaitForCores {
         /// The node that will be free first.
@@ -233,8 +261,44 @@ impl Reason {
             Self::StagedOut => "stage-through keeps nothing on the nodes".into(),
             Self::WaitForRoom { spot, want, free } => {
                 format!(
-                    "waiting: {}; what is running will free enough",
+                    "waiting: {}; what is under way has to end first",
                     room(spot, want, free)
+                )
+            }
+            Self::MakingRoom {
+                spot,
+                want,
+                free,
+                evicting,
+                demoting,
+                draining,
+            } => {
+                let ways = [
+                    (evicting, "being removed"),
+                    (demoting, "on their way to a slower tier"),
+                    (draining, "on their way to the external store"),
+                ];
+                let making: Vec<_> = ways
+                    .iter()
+                    .filter(|(bytes, _)| **bytes > 0)
+                    .map(|(bytes, how)| format!("{} {how}", Bytes(**bytes)))
+                    .collect();
+                format!(
+                    "waiting: {}; room is being made: {}",
+                    room(spot, want, free),
+                    making.join(", ")
+                )
+            }
+            Self::WaitForOthers {
+                spot,
+                want,
+                free,
+                held,
+            } => {
+                format!(
+                    "waiting: {}; other runs, or data kept from earlier ones, hold {} of it",
+                    room(spot, want, free),
+                    Bytes(*held)
                 )
             }
             Self::EvictForRoom { spot, want, free } => {
@@ -248,6 +312,10 @@ impl Reason {
             }
             Self::MovedAway { transfer } => {
                 format!("{transfer} has put a verified replica elsewhere")
+            }
+            Self::RoomGone => {
+                "the room for its inputs went to others before they were there; a place is looked for anew"
+                    .into()
             }
             Self::WaitForCores { node: n, free_in } => {
                 format!(
@@ -266,10 +334,7 @@ impl Reason {
             }
             Self::Damaged => "the replica does not match its hash".into(),
             Self::OutputLost { data } => {
-                let name = workflow
-                    .data
-                    .get(data.at())
-                    .map_or_else(|| data.to_string(), |d| d.name.clone());
+                let name = name(workflow.data.get(data.at()).map(|d| &d.name), data);
                 format!("no replica of {name} is left and it is needed")
             }
             Self::AfterFailure { about } => {

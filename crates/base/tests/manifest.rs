@@ -210,3 +210,23 @@ fn the_bytes_of_version_1() {
     );
     assert_eq!(bytes, sealed(expect));
 }
+
+#[test]
+fn links_are_the_same_with_the_same_mode_and_attributes_only() {
+    let link = |target: &[u8]| Entry {
+        kind: EntryKind::Symlink(target.into()),
+        ..file(b"l")
+    };
+    let with_mode = Entry {
+        mode: 0,
+        ..link(b"a")
+    };
+    let with_attribute = Entry {
+        xattrs: [(b"security.x".as_slice().into(), b"1".as_slice().into())].into(),
+        ..link(b"a")
+    };
+    assert!(link(b"a").same_content(&link(b"a")));
+    for other in [link(b"b"), with_mode, with_attribute] {
+        assert!(!link(b"a").same_content(&other), "{other:?}");
+    }
+}

@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Plan(RunArgs),
     /// Go on with an interrupted or failed run
     Resume(ResumeArgs),
+    /// Simulate a cluster and a workload under one or more policies
+    Sim(Box<crate::sim::SimArgs>),
     /// What a run is doing, or how it ended
     Status(WhichRun),
     /// Why something happened or waits: a step, step[index], a dataset, a node, or the run
@@ -68,7 +70,7 @@ pub(crate) struct MachineArgs {
     /// (a program's own reads and writes are not slowed)
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) external_rate: Option<u64>,
-    /// Play a slow external store: add this much to every file
+    /// Play a slow external store: add this much to every file; alone, it limits no rate
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) external_latency: Option<u64>,
     /// Transfers to and from the external store at once
@@ -234,6 +236,8 @@ pub(crate) enum BenchCommand {
     Stage(crate::bench::stage::Args),
     /// The papers' producer and consumer, by target and with or without the page cache
     Workflow(crate::bench::workflow::Args),
+    /// The planner of a site: what a step takes, and whole simulations
+    Plan(crate::bench::plan::Args),
 }
 
 #[derive(Debug, Clone, Args)]

@@ -46,7 +46,7 @@ fn external(args: &MachineArgs) -> Link {
         write: rate,
         latency: args.external_latency.unwrap_or(0),
         streams: args.external_streams,
-        emulated: args.external_rate.is_some() || args.external_latency.is_some(),
+        emulated: args.external_rate.is_some(),
     }
 }
 

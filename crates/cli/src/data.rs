@@ -5,6 +5,7 @@ mod held;
 use crate::args::{Cli, DataCommand, PolicyArg, RunArgs, VerifyArg};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
+use crate::run::files::Files;
 use crate::run::{open_catalogue, wall};
 use crate::{state, workflow};
 use anyhow::Context;
@@ -172,7 +173,7 @@ fn put(
         verify: VerifyArg::Copy,
         report: None,
     };
-    let exit = crate::run::start(cli, &parsed, &dir, &args)?;
+    let exit = crate::run::start(cli, &parsed, Files::default(), &dir, &args)?;
     if exit == Exit::Success {
         replace_older(&dir, &parsed.workflow.name)?;
     }

@@ -6,7 +6,9 @@ use crate::print::{self, out, say};
 use crate::state;
 use std::time::{Duration, Instant};
 use tarn_base::codes::Exit;
+use tarn_base::id::DataId;
 use tarn_base::units::SECOND;
+use tarn_base::workflow::{Step, Workflow};
 use tarn_journal::RunLock;
 
 /// How long `tarn cancel` waits for the run to end: steps get five seconds to stop before they are killed.
@@ -44,10 +46,32 @@ pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
     let answers = tarn_report::why(&records, &args.what).exit(Exit::NotFound)?;
     if cli.json {
         print::json(&serde_json::json!({"schema": 1, "run": run, "answers": answers}))?;
+    } else if answers.is_empty() {
+        let begun = state::started(&dir, &run)?;
+        out!("{}", nothing_decided(&begun.workflow, &run, &args.what))?;
     } else {
         print::text(&tarn_report::render(&answers))?;
     }
     Ok(Exit::Success)
+}
+
+/// What a run that has decided nothing about something can say all the same: where to look instead.
+fn nothing_decided(workflow: &Workflow, run: &str, what: &str) -> String {
+    let text = format!("{run} has decided nothing about `{what}`");
+    let data = workflow.data.iter().position(|d| d.name == what);
+    let Some(data) = data.map(|at| DataId(at as u32)) else {
+        return text;
+    };
+    let makes = |s: &&Step| s.uses.iter().any(|u| u.data == data && u.makes.is_some());
+    let makers = workflow.steps.iter().filter(makes);
+    let hints: Vec<_> = makers.map(|s| format!("`tarn why {}`", s.name)).collect();
+    match hints.is_empty() {
+        true => format!("{text}: it was neither moved nor removed"),
+        false => format!(
+            "{text}: it was neither moved nor removed, and lies where it was made; {} tells why it was made there",
+            hints.join(", ")
+        ),
+    }
 }
 
 pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {

@@ -7,11 +7,13 @@ mod data;
 mod doctor;
 mod error;
 mod inspect;
+mod location;
 mod nodes;
 mod plan;
 mod print;
 mod progress;
 mod run;
+mod sim;
 mod state;
 mod workflow;
 
@@ -63,6 +65,7 @@ fn dispatch(cli: &Cli) -> CliResult {
     match &cli.command {
         Command::Run(args) => run::run(cli, args),
         Command::Plan(args) => plan::plan(cli, args),
+        Command::Sim(args) => sim::sim(cli, args),
         Command::Resume(args) => run::resume(cli, args),
         Command::Status(which) => inspect::status(cli, which),
         Command::Why(args) => inspect::why(cli, args),
@@ -85,6 +88,7 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
     let (name, figures) = match command {
         BenchCommand::Stage(args) => ("stage", bench::stage::run(args)?),
         BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
+        BenchCommand::Plan(args) => ("plan", bench::plan::run(args)?),
     };
     if cli.json {
         print::json(&bench::to_json(name, &figures))?;

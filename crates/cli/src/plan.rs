@@ -7,6 +7,7 @@ use crate::print::{self, out, say};
 use crate::{cluster, state, workflow};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use tarn_base::action::{Do, Outcome};
 use tarn_base::codes::Exit;
 use tarn_base::event::{Event, Failure, Options, Start};
@@ -26,6 +27,8 @@ use tarn_sim::{Estimates, SimEntry, Simulation};
 const ASSUMED_RUN_TIME: Nanos = SECOND;
 /// Size assumed for an output without a `size` that was never made.
 const ASSUMED_BYTES: u64 = 1 << 20;
+/// A plan that takes longer than this shows that it goes on.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// Allocation unit of a tier.
 const BLOCK: u64 = 4096;
 
@@ -35,6 +38,36 @@ impl Journal for Memory {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         self.0.extend_from_slice(records);
         Ok(())
+    }
+}
+
+/// Says now and then how far a long plan has come.
+struct SignOfLife {
+    planned: u64,
+    said: Instant,
+}
+
+impl SignOfLife {
+    fn new() -> Self {
+        Self {
+            planned: 0,
+            said: Instant::now(),
+        }
+    }
+
+    /// What is to be said now, `every` so often.
+    fn see(&mut self, record: &Record, every: Duration) -> Option<String> {
+        let runs = record.actions.iter();
+        let runs = runs.filter(|a| matches!(a.what, Do::Run(_) | Do::Reuse { .. }));
+        self.planned += runs.count() as u64;
+        if self.said.elapsed() < every {
+            return None;
+        }
+        self.said = Instant::now();
+        Some(format!(
+            "planning: {} steps have their place so far",
+            self.planned
+        ))
     }
 }
 
@@ -74,13 +107,18 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     let mut world = Simulation::new(&start, estimates(&start.workflow, seen));
     let mut journal = Memory(Vec::new());
     let first = Event::Started(Box::new(start.clone()));
+    let mut alive = SignOfLife::new();
     let outcome = tarn_engine::drive(
         &mut Engine::new(),
         &mut world,
         &mut journal,
         first,
         0,
-        &mut |_| {},
+        &mut |r| {
+            if let Some(sign) = alive.see(r, SIGN_OF_LIFE) {
+                say!("{sign}");
+            }
+        },
     );
     let outcome = outcome.exit(Exit::Internal)?;
     show(cli, &start, &journal.0, &world)?;
@@ -289,4 +327,33 @@ fn peaks(start: &Start, world: &Simulation) -> Vec<Peak> {
         tiers.map(peak).collect::<Vec<_>>()
     };
     nodes.flat_map(of_node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_plan_shows_that_it_goes_on_and_a_short_one_says_nothing() {
+        let mut alive = SignOfLife::new();
+        let record = Record {
+            seq: 0,
+            now: 0,
+            engine: 1,
+            event: Event::Timer,
+            actions: vec![tarn_base::action::Action {
+                what: Do::Reuse {
+                    instance: tarn_base::id::InstanceId {
+                        step: tarn_base::id::StepId(0),
+                        index: 0,
+                    },
+                    prior: 0,
+                },
+                why: tarn_base::reason::Reason::Needed,
+            }],
+        };
+        assert_eq!(alive.see(&record, Duration::from_secs(3600)), None);
+        let said = alive.see(&record, Duration::ZERO);
+        assert!(said.is_some_and(|s| s.contains(" 2 steps")));
+    }
 }

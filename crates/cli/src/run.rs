@@ -6,6 +6,7 @@ use crate::print::{self, out, say};
 use crate::progress::Watcher;
 use crate::{cluster, state, workflow};
 use anyhow::Context;
+use files::Files;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,7 +29,9 @@ use tarn_movers::Trees;
 use tarn_ports::Mover;
 use tarn_report::{Emulated, Summary};
 
+pub(crate) mod files;
 mod kept;
+mod places;
 
 /// Names a point at which the process kills itself: for tests of recovery. See docs/testing.md.
 const CRASH_VARIABLE: &str = "TARN_CRASH_AT";
@@ -47,19 +50,25 @@ struct Session {
 }
 
 pub(crate) fn run(cli: &Cli, args: &RunArgs) -> CliResult {
-    let parsed = workflow::load(&args.workflow)?;
+    let (parsed, files) = workflow::load_with_files(&args.workflow)?;
     let state = state::beside(cli, &args.workflow)?;
-    start(cli, &parsed, &state, args)
+    start(cli, &parsed, files, &state, args)
 }
 
 /// Runs a workflow that was read already.
-pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs) -> CliResult {
+pub(crate) fn start(
+    cli: &Cli,
+    parsed: &Parsed,
+    files: Files,
+    state: &StateDir,
+    args: &RunArgs,
+) -> CliResult {
     let workspace = state::workspace(&parsed.workflow.name, state);
     let lock = lock(state, &parsed.workflow.name)?;
     let found = cluster::discover(&args.machine, state)?;
     check(parsed, &found, args)?;
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());
-    check_dests(parsed, state, mover.as_ref())?;
+    places::check(&parsed.workflow, &workspace, &found, state, mover.as_ref())?;
     let mut catalogue = open_catalogue(state)?;
     crate::data::expire(&mut catalogue, &parsed.workflow.name, mover.as_ref())?;
     let prior = catalogue
@@ -80,7 +89,8 @@ pub(crate) fn start(cli: &Cli, parsed: &Parsed, state: &StateDir, args: &RunArgs
         prior,
         prior_dest,
     };
-    let mut world = open_world(state, &start, mover, 0, args.machine.isolation)?;
+    files.write(&state.run(&name))?;
+    let mut world = open_world(state, &start, files, mover, 0, args.machine.isolation)?;
     kept::keep_what_is_there(&mut start, &mut world, &mut catalogue)?;
     let session = Session {
         journal: LogWriter::create(&state.log(&name)).exit(Exit::State)?,
@@ -119,8 +129,10 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         ));
     }
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());
-    let world = open_world(&state, &begun, mover, now, args.isolation)?;
     let history = history_of(&opened.records);
+    let files = Files::read(&state.run(&name));
+    files.check_for_resume(&begun.workflow, &history)?;
+    let world = open_world(&state, &begun, files, mover, now, args.isolation)?;
     world.know(
         history
             .parts
@@ -140,7 +152,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         .collect();
     let mut catalogue = open_catalogue(&state)?;
     let left = kept::Left::of(&catalogue, &begun)?;
-    kept::tidy(&world, &mut catalogue, &left, &keep, &resumable)?;
+    kept::tidy(&world, &mut catalogue, &left, &keep, Some(&resumable))?;
     let session = Session {
         journal: opened.writer,
         engine,
@@ -284,18 +296,6 @@ pub(crate) fn check(parsed: &Parsed, cluster: &Cluster, args: &RunArgs) -> CliRe
     Ok(())
 }
 
-/// A `dest` that holds somebody else's files is refused before anything starts.
-fn check_dests(parsed: &Parsed, state: &StateDir, mover: &dyn Mover) -> CliResult<()> {
-    let workspace = state::workspace(&parsed.workflow.name, state);
-    for dataset in &parsed.workflow.data {
-        if let Some(dest) = &dataset.dest {
-            tarn_local::check_destination(state, &workspace, &dataset.name, dest, mover)
-                .map_err(|e| CliError::new(Exit::InvalidWorkflow, e))?;
-        }
-    }
-    Ok(())
-}
-
 fn lock(state: &StateDir, workflow: &str) -> CliResult<RunLock> {
     std::fs::create_dir_all(&state.0)
         .with_context(|| format!("cannot create the state folder {}", state.0.display()))
@@ -355,6 +355,7 @@ fn history_of(records: &[tarn_ports::Record]) -> History {
 fn open_world(
     state: &StateDir,
     start: &Start,
+    files: Files,
     mover: Arc<dyn Mover>,
     now: Time,
     isolation: Isolation,
@@ -368,6 +369,7 @@ fn open_world(
         mover,
         prior: start.prior.clone(),
         helper_exe: own_program()?,
+        changed_since: files.guard(&start.workflow),
         epoch: now,
         namespaces: cluster::namespaces(isolation),
         signals: true,

@@ -2,7 +2,9 @@
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, say};
+use crate::run::files::Files;
 use anyhow::Context;
+use std::cell::RefCell;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tarn_base::bounds::MAX_WORKFLOW_BYTES;
@@ -14,6 +16,11 @@ const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 
 /// Reads, checks and completes a workflow file. Problems are drawn on stderr.
 pub(crate) fn load(path: &Path) -> CliResult<Parsed> {
+    load_with_files(path).map(|(parsed, _)| parsed)
+}
+
+/// The same, with what the file and the scripts that it names held when they were read.
+pub(crate) fn load_with_files(path: &Path) -> CliResult<(Parsed, Files)> {
     let absolute = std::path::absolute(path)
         .with_context(|| format!("{} is not a usable path", path.display()))
         .exit(Exit::NotFound)?;
@@ -26,13 +33,18 @@ pub(crate) fn load(path: &Path) -> CliResult<Parsed> {
     for note in &parsed.notes {
         say!("note: {note}");
     }
-    parsed.finish_codes(&read_script);
-    Ok(parsed)
+    let files = RefCell::new(Files::of(absolute, text.as_bytes()));
+    parsed.finish_codes(&|path| {
+        let bytes = read_script(path)?;
+        files.borrow_mut().add(path, &bytes);
+        Some(bytes)
+    });
+    Ok((parsed, files.into_inner()))
 }
 
 /// The bytes of a script, if it is a regular file. A large one (data that a command names, or a program) is told
 /// by its size and time.
-fn read_script(path: &Path) -> Option<Vec<u8>> {
+pub(crate) fn read_script(path: &Path) -> Option<Vec<u8>> {
     let meta = std::fs::metadata(path)
         .ok()
         .filter(std::fs::Metadata::is_file)?;

@@ -1,13 +1,13 @@
 //! What can go wrong with a step or its data, and what tarn says and leaves behind.
 
 mod common;
-use common::Site;
+use common::workflows::reads;
+use common::{Ran, Site, send, until};
+use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 fn one(run: &str, rest: &str) -> Site {
-    let site = Site::new(&format!(
-        "name = \"w\"\n[data.i]\nsource = \"in\"\n[data.o]\ndest = \"out\"\n[[step]]\nname = \"only\"\nrun = '''{run}'''\nin = [\"i\"]\nout = [\"o\"]\n{rest}\n"
-    ));
+    let site = Site::new(&reads("only", run, rest));
     site.write("in/x", "input\n");
     site
 }
@@ -88,7 +88,7 @@ inout = ["d"]
         .filter(|a| a["do"] == "run" && a["instance"]["step"] == 0)
         .count();
     assert_eq!(makes, 1, "what was committed is not run again");
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn somebody_elses_files_in_a_dest_are_not_touched() {
 fn a_missing_source_is_named() {
     let site = one("true", "");
     std::fs::remove_dir_all(site.path("in")).expect("rm");
-    site.run().exits(1).says("in");
+    site.run().exits(3).says("does not exist").says("[data.i]");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn what_cannot_fit_is_refused_before_anything_moves() {
         .exits(4)
         .says("no tier holds more")
         .says("refused");
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -205,59 +205,79 @@ out = ["e"]
     );
 }
 
-fn signalled(signal: rustix::process::Signal, code: i32) {
+fn signalled(signal: Signal, code: i32) {
     let site = one(
         "echo started > $TARN_WORKFLOW_DIR/started; test -e $TARN_WORKFLOW_DIR/go || sleep 100; cp $TARN_i/x $TARN_o/x",
         "",
     );
-    let child = site
-        .command(&site.run_arguments())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("tarn starts");
+    let child = site.begin(&[]);
     let begun = Instant::now();
-    while !site.path("started").exists() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(30),
-            "the step did not start"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, signal).expect("kill");
-    let ran = common::Ran::of(child.wait_with_output().expect("it ends"))
-        .exits(code)
-        .says("tarn resume");
+    until("the step starts", || site.path("started").exists());
+    send(signal, &child);
+    let ran = Ran::end(child).exits(code).says("tarn resume");
     assert!(begun.elapsed() < Duration::from_secs(60), "{}", ran.err);
     site.write("go", "");
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/x"), "input\n");
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
 fn ctrl_c_stops_in_good_order() {
-    signalled(rustix::process::Signal::INT, 130);
+    signalled(Signal::INT, 130);
 }
 
 #[test]
 fn sigterm_stops_in_good_order() {
-    signalled(rustix::process::Signal::TERM, 143);
+    signalled(Signal::TERM, 143);
 }
 
 #[test]
 fn cancel_stops_a_run_and_a_second_run_is_refused() {
     let site = one("echo > $TARN_WORKFLOW_DIR/started; sleep 100", "");
-    let child = site
-        .command(&site.run_arguments())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("tarn starts");
-    while !site.path("started").exists() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let child = site.begin(&[]);
+    until("the step starts", || site.path("started").exists());
     site.run().exits(6).says("tarn cancel");
     site.tarn(&["status"]).exits(0).says("only");
     site.tarn(&["cancel"]).exits(0);
-    common::Ran::of(child.wait_with_output().expect("it ends")).exits(143);
+    Ran::end(child).exits(143);
+}
+
+#[test]
+fn a_step_whose_input_somebody_removes_is_not_told_that_it_is_intact() {
+    let site = Site::new(
+        r#"
+name = "w"
+[data.mid]
+[data.r]
+dest = "out"
+[[step]]
+name = "one"
+run = "echo 1 > $TARN_mid/a"
+out = ["mid"]
+[[step]]
+name = "two"
+run = "echo > $TARN_WORKFLOW_DIR/begun; until test -e $TARN_WORKFLOW_DIR/go; do sleep 0.02; done; cp $TARN_mid/a $TARN_r/a"
+in = ["mid"]
+out = ["r"]
+"#,
+    );
+    let run = site.begin(&[]);
+    until("the second step runs", || site.path("begun").exists());
+    let mut replicas = Vec::new();
+    common::files(&site.path("tier"), &mut replicas);
+    replicas.retain(|p| p.ends_with("a") && p.to_string_lossy().contains("/parts/"));
+    assert_eq!(replicas.len(), 1, "{replicas:?}");
+    std::fs::remove_file(&replicas[0]).expect("rm");
+    site.write("go", "");
+    let ran = common::Ran::end(run);
+    assert!(!ran.err.contains("intact"), "{}", ran.err);
+    let told = "somebody has removed or changed its input `mid`";
+    // Without namespaces it cannot be told from what the step itself does.
+    let told = ran.err.contains(told) || ran.err.contains("it changed `a` of its input");
+    assert!(told, "{}", ran.err);
+    if ran.code != Some(0) {
+        site.tarn(&["resume"]).exits(0);
+    }
+    assert_eq!(site.read("out/a"), "1\n");
 }

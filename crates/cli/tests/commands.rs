@@ -1,23 +1,17 @@
 //! The commands around `run`: what they print, to whom, and what they refuse. Real processes.
 
 mod common;
-use common::{Ran, Site, files};
+use common::workflows::makes;
+use common::{Ran, Site, files, send, until};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One step makes `r`, which stays on the nodes.
-const KEPT: &str = r#"
-name = "kept"
-[data.r]
-keep = "forever"
-[[step]]
-name = "a"
-run = "echo one > $TARN_r/a"
-out = ["r"]
-"#;
+fn kept() -> String {
+    makes("kept", "keep = \"forever\"", "echo one > $TARN_r/a")
+}
 
 /// Two instances make `r`; the second fails until there is a file `go`.
 const HALF: &str = r#"
@@ -50,7 +44,7 @@ fn printing_to(mut command: Command, out: Stdio) -> Ran {
 
 #[test]
 fn a_reader_that_goes_away_ends_a_command_quietly() {
-    let site = Site::new(KEPT);
+    let site = Site::new(&kept());
     site.run().exits(0);
     let tier = site.options[1].clone();
     let commands: [&[&str]; 9] = [
@@ -75,7 +69,7 @@ fn a_reader_that_goes_away_ends_a_command_quietly() {
 
 #[test]
 fn a_run_goes_on_when_nobody_reads() {
-    let site = Site::new(&KEPT.replace("keep = \"forever\"", "dest = \"out\""));
+    let site = Site::new(&kept().replace("keep = \"forever\"", "dest = \"out\""));
     let mut arguments = site.run_arguments();
     arguments.push("--json");
     for (round, (out, code)) in [(closed_pipe(), 0), (full(), 5)].into_iter().enumerate() {
@@ -107,31 +101,21 @@ fn hung_up(site: &Site, shell: &str) -> Option<i32> {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut child = command.spawn().expect("tarn starts");
-    let begun = Instant::now();
-    while !site.path("runs").exists() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "never began");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("kill");
+    until("the step begins", || site.path("runs").exists());
+    send(rustix::process::Signal::HUP, &child);
     std::thread::sleep(Duration::from_millis(200));
     site.write("go", "");
     child.wait().expect("it ends").code()
 }
 
-const WAITS: &str = r#"
-name = "waits"
-[data.r]
-dest = "out"
-[[step]]
-name = "a"
-run = "touch $TARN_WORKFLOW_DIR/runs; while ! test -e $TARN_WORKFLOW_DIR/go; do sleep 0.02; done; echo 1 > $TARN_r/a"
-out = ["r"]
-"#;
+fn waits() -> String {
+    let run = "touch $TARN_WORKFLOW_DIR/runs; while ! test -e $TARN_WORKFLOW_DIR/go; do sleep 0.02; done; echo 1 > $TARN_r/a";
+    makes("waits", "dest = \"out\"", run)
+}
 
 #[test]
 fn a_terminal_that_closes_stops_a_run_in_good_order() {
-    let site = Site::new(&WAITS.replace("touch", "trap 'exit 9' TERM; touch"));
+    let site = Site::new(&waits().replace("touch", "trap 'exit 9' TERM; touch"));
     assert_eq!(hung_up(&site, "exec \"$0\" \"$@\""), Some(143));
     assert!(!site.path("out").exists());
     site.tarn(&["resume"]).exits(0);
@@ -140,14 +124,14 @@ fn a_terminal_that_closes_stops_a_run_in_good_order() {
 
 #[test]
 fn a_run_under_nohup_outlives_its_terminal() {
-    let site = Site::new(WAITS);
+    let site = Site::new(&waits());
     assert_eq!(hung_up(&site, "trap '' HUP; exec \"$0\" \"$@\""), Some(0));
     assert_eq!(site.read("out/a"), "1\n");
 }
 
 #[test]
 fn tiers_that_do_not_lie_apart_are_refused() {
-    let site = Site::new(KEPT);
+    let site = Site::new(&kept());
     symlink(site.path("tier"), site.path("link")).expect("symlink");
     let root = |name: &str| site.path(name).display().to_string();
     let tier = |name: &str, at: &str| format!("{name}={}:16MiB", root(at));
@@ -204,12 +188,12 @@ fn an_incomplete_version_is_not_given_out() {
     assert_eq!(site.read("copy/1") + &site.read("copy/2"), "1\n2\n");
     site.tarn(&["data", "drain", "r", "moved"]).exits(0);
     assert_eq!(site.read("moved/1") + &site.read("moved/2"), "1\n2\n");
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
 fn a_damaged_replica_is_left_for_another() {
-    let copies = KEPT.replace("keep =", "copies = 2\nkeep =");
+    let copies = kept().replace("keep =", "copies = 2\nkeep =");
     let site = Site::new(&copies).with(&["--nodes", "2"]);
     site.run().exits(0);
     let mut replicas = site.left_on_tier();
@@ -228,7 +212,7 @@ fn a_damaged_replica_is_left_for_another() {
 
 #[test]
 fn a_new_put_takes_the_place_of_the_old() {
-    let site = Site::new(KEPT);
+    let site = Site::new(&kept());
     site.write("s1/old", "old\n");
     site.write("s2/new", "new\n");
     for source in ["s1", "s2"] {
@@ -261,11 +245,18 @@ fn a_delivered_version_is_copied_as_it_was_made() {
     site.write("out/2", "3\n");
     site.tarn(&["data", "get", "r", "second"]).exits(1);
     assert!(!site.path("second").exists());
+    let removed = site.tarn(&["data", "rm", "r"]).exits(0);
+    let said = format!(
+        "`r` is not on any tier; the copy in {} stays",
+        site.path("out").display()
+    );
+    assert!(removed.err.contains(&said), "{}", removed.err);
+    assert_eq!(site.read("out/2"), "3\n");
 }
 
 #[test]
 fn a_damaged_log_of_changes_is_found_before_anything_starts() {
-    let site = Site::new(&KEPT.replace("run = \"", "run = \"touch $TARN_WORKFLOW_DIR/runs; "));
+    let site = Site::new(&kept().replace("echo one", "touch $TARN_WORKFLOW_DIR/runs; echo one"));
     site.run().exits(0);
     fs::remove_file(site.path("runs")).expect("it ran");
     for _ in 0..2 {
@@ -334,7 +325,7 @@ out = ["o"]
 
 #[test]
 fn a_steps_log_has_a_bound() {
-    let site = Site::new(&KEPT.replace(
+    let site = Site::new(&kept().replace(
         "echo one",
         "yes noise | head -c 80000000; echo; echo the cause; false",
     ));
@@ -355,7 +346,7 @@ fn a_steps_log_has_a_bound() {
 
 #[test]
 fn looking_makes_no_state_folder() {
-    let site = Site::new(KEPT);
+    let site = Site::new(&kept());
     let tier = site.options[1].clone();
     for arguments in [
         &["nodes", "--tier", &tier][..],
@@ -369,9 +360,23 @@ fn looking_makes_no_state_folder() {
 
 #[test]
 fn a_cause_is_said_once() {
-    let site = Site::new(KEPT);
+    let site = Site::new(&kept());
     let tier = format!("a={}:64", site.path("tier").display());
     let ran = site.tarn(&["nodes", "--tier", &tier]).exits(2);
     let (_, cause) = ran.err.trim().rsplit_once("is wrong: ").expect("a cause");
     assert_eq!(ran.err.matches(cause).count(), 1, "{}", ran.err);
+}
+
+#[test]
+fn why_says_something_of_a_dataset_that_stays_where_it_was_made() {
+    let site = Site::new(&common::workflows::makes(
+        "w",
+        "keep = \"forever\"",
+        "echo 1 > $TARN_r/a",
+    ));
+    site.run().exits(0);
+    let ran = site.tarn(&["why", "r"]).exits(0);
+    assert!(ran.out.contains("`tarn why a`"), "{}", ran.out);
+    let json = site.tarn(&["--json", "why", "r"]).exits(0).summary();
+    assert_eq!(json["answers"], serde_json::json!([]));
 }

@@ -13,17 +13,22 @@ source = "raw"
 [data.half]
 [data.whole]
 dest = "result"
+[data.kept]
+keep = "forever"
 [[step]]
 name = "each"
 foreach = "raw/*"
-run = "tr a-z A-Z < $TARN_raw/$TARN_ITEM > $TARN_half/$TARN_ITEM"
+run = "tr a-z A-Z < $TARN_raw/$TARN_ITEM > $TARN_half/$TARN_ITEM; mkdir -p $TARN_half/folder/$TARN_ITEM"
 in = ["raw/{item}"]
 out = ["half"]
 [[step]]
 name = "join"
-run = "cat $TARN_half/* > $TARN_whole/all"
+run = """
+cat $TARN_half/? > $TARN_whole/all && cp -r $TARN_half/folder $TARN_whole
+mkdir -p $TARN_kept/empty/deep
+"""
 in = ["half"]
-out = ["whole"]
+out = ["whole", "kept"]
 [[step]]
 name = "sign"
 run = "echo signed >> $TARN_whole/all"
@@ -64,11 +69,13 @@ fn finish(site: &Site, label: &str) {
     };
     assert_eq!(ran.code, Some(0), "{label}: {}", ran.err);
     assert_eq!(site.read("result/all"), RESULT, "{label}");
-    assert_eq!(
-        site.left_on_tier(),
-        Vec::<std::path::PathBuf>::new(),
-        "{label}"
-    );
+    let folders = ["result/folder/a", "result/folder/b"];
+    assert!(folders.iter().all(|f| site.path(f).is_dir()), "{label}");
+    // Empty folders are data, on the tier as well.
+    let drained = site.tarn(&["data", "drain", "kept", "drained"]);
+    assert_eq!(drained.code, Some(0), "{label}: {}", drained.err);
+    assert!(site.path("drained/empty/deep").is_dir(), "{label}");
+    assert!(site.left_on_tier().is_empty(), "{label}");
     let mut committed = std::collections::BTreeSet::new();
     for record in site.log() {
         if record["event"] == "ended" && record["ended"]["how"] == "committed" {

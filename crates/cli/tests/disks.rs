@@ -1,10 +1,10 @@
 //! Disks on bad days: tiers, sources, external stores and state folders that fill, change, vanish or refuse.
 
 mod common;
-use common::{Ran, Site};
+use common::workflows::{makes, reads};
+use common::{Ran, Site, until};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -42,9 +42,11 @@ fn with_small_disk(site: &Site, folder: &str, size: &str, arguments: &[&str]) ->
 #[test]
 fn a_step_that_fills_its_tier_says_so_and_goes_on_with_more_room() {
     // What it promises fits; the disk below is smaller than it seemed.
-    let site = site(
-        "name = \"w\"\n[data.i]\nsource = \"in\"\n[data.o]\ndest = \"out\"\n[[step]]\nname = \"fill\"\nrun = \"head -c 5000000 /dev/zero > $TARN_WORKFLOW_DIR/tier/stolen; head -c 5000000 /dev/zero > $TARN_o/f\"\nin = [\"i\"]\nout = [\"o\"]\n",
-    );
+    let site = site(&reads(
+        "fill",
+        "head -c 5000000 /dev/zero > $TARN_WORKFLOW_DIR/tier/stolen; head -c 5000000 /dev/zero > $TARN_o/f",
+        "",
+    ));
     site.write("in/x", "input\n");
     let arguments = site.run_arguments();
     let Some(ran) = with_small_disk(&site, "tier", "8m", &arguments) else {
@@ -75,9 +77,11 @@ fn a_step_that_fills_its_tier_says_so_and_goes_on_with_more_room() {
 #[test]
 fn a_transfer_that_fills_its_tier_fails_whole_and_goes_on_with_more_room() {
     // The first step takes the tier's room behind tarn's back: no account can know of it.
-    let site = site(
-        "name = \"w\"\n[data.i]\nsource = \"in\"\n[data.o]\ndest = \"out\"\n[[step]]\nname = \"steal\"\nrun = \"head -c 7000000 /dev/zero > $TARN_WORKFLOW_DIR/tier/stolen; true\"\n[[step]]\nname = \"read\"\nafter = [\"steal\"]\nrun = \"cp $TARN_i/x $TARN_o/x\"\nin = [\"i\"]\nout = [\"o\"]\n",
-    );
+    let site = site(&reads(
+        "read",
+        "cp $TARN_i/x $TARN_o/x",
+        "after = [\"steal\"]\n[[step]]\nname = \"steal\"\nrun = \"head -c 7000000 /dev/zero > $TARN_WORKFLOW_DIR/tier/stolen; true\"",
+    ));
     let content: Vec<u8> = (0..2 * MIB).map(|i| (i / 7) as u8).collect();
     std::fs::create_dir(site.path("in")).expect("mkdir");
     std::fs::write(site.path("in/x"), &content).expect("write");
@@ -146,15 +150,7 @@ out = ["o"]
     let ran = ran.exits(0).says("No space left").says("tarn resume");
     assert!(ran.out.ends_with("5 0\n"), "{}\n{}", ran.out, ran.err);
     assert_eq!(site.read("out/x"), "1\n");
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
-}
-
-fn begin(site: &Site, more: &[&str]) -> Child {
-    let mut arguments = site.run_arguments();
-    arguments.extend(more);
-    let mut command = site.command(&arguments);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("tarn starts")
+    site.leaves_nothing_on_its_tier();
 }
 
 /// Files of the source that `while_copying` copies, and their size.
@@ -163,33 +159,20 @@ const FILE: usize = 32 << 10;
 
 /// A run over a slow link whose source is being copied.
 fn while_copying() -> (Site, Child) {
-    let site = site(
-        "name = \"w\"\n[data.i]\nsource = \"in\"\n[data.o]\ndest = \"out\"\n[[step]]\nname = \"read\"\nrun = \"cat $TARN_i/* | wc -c > $TARN_o/n\"\nin = [\"i\"]\nout = [\"o\"]\n",
-    );
+    let site = site(&reads("read", "cat $TARN_i/* | wc -c > $TARN_o/n", ""));
     std::fs::create_dir(site.path("in")).expect("mkdir");
     for n in 0..FILES {
         std::fs::write(site.path(&format!("in/{n}")), vec![n as u8; FILE]).expect("write");
     }
-    let child = begin(&site, &["--external-rate", "1MB/s"]);
-    let begun = Instant::now();
+    let child = site.begin(&["--external-rate", "1MB/s"]);
     let half_copied = || {
         let mut all = Vec::new();
         common::files(&site.path("tier"), &mut all);
         all.iter()
             .any(|p| p.to_string_lossy().contains("/incoming/"))
     };
-    while !half_copied() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(30),
-            "nothing is copied"
-        );
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until("something is copied", half_copied);
     (site, child)
-}
-
-fn end(child: Child) -> Ran {
-    Ran::of(child.wait_with_output().expect("it ends"))
 }
 
 #[test]
@@ -198,7 +181,7 @@ fn a_source_that_changes_while_it_is_copied_fails_the_transfer_whole() {
     for n in 0..FILES {
         std::fs::write(site.path(&format!("in/{n}")), vec![9; FILE + 1000]).expect("write");
     }
-    let ran = end(child).exits(1).says("tarn resume");
+    let ran = Ran::end(child).exits(1).says("tarn resume");
     assert!(ran.err.contains("`i`"), "{}", ran.err);
     let log = site.log();
     assert!(
@@ -213,7 +196,7 @@ fn a_source_that_changes_while_it_is_copied_fails_the_transfer_whole() {
         site.read("out/n").trim(),
         (FILES * (FILE + 1000)).to_string()
     );
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -225,7 +208,7 @@ fn a_source_that_vanishes_while_it_is_copied_is_named_and_resume_goes_on_when_it
         .status();
     assert!(copied.expect("cp").success());
     std::fs::remove_dir_all(site.path("in")).expect("rm");
-    let ran = end(child).exits(1).says("tarn resume");
+    let ran = Ran::end(child).exits(1).says("tarn resume");
     assert!(
         ran.err.contains("vanished") && ran.err.contains("`i`"),
         "{}",
@@ -235,7 +218,7 @@ fn a_source_that_vanishes_while_it_is_copied_is_named_and_resume_goes_on_when_it
     std::fs::rename(site.path("away"), site.path("in")).expect("rename");
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/n").trim(), (FILES * FILE).to_string());
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 /// The command, as an unprivileged user: root passes over permissions. Nobody's id, as every Debian has it.
@@ -270,9 +253,8 @@ fn unprivileged(site: &Site, arguments: &[&str]) -> Option<Ran> {
 
 #[test]
 fn an_external_folder_that_cannot_be_written_is_named_and_nothing_is_lost() {
-    let site = site(
-        "name = \"w\"\n[data.o]\ndest = \"store/out\"\n[[step]]\nname = \"make\"\nrun = \"echo 1 > $TARN_o/x\"\nout = [\"o\"]\n",
-    );
+    let run = "chmod 555 $TARN_WORKFLOW_DIR/store; echo 1 > $TARN_r/x";
+    let site = site(&makes("w", "dest = \"store/out\"", run));
     std::fs::create_dir(site.path("store")).expect("mkdir");
     let mode = |bits| {
         let permissions = std::fs::Permissions::from_mode(bits);
@@ -282,6 +264,11 @@ fn an_external_folder_that_cannot_be_written_is_named_and_nothing_is_lost() {
     let Some(ran) = unprivileged(&site, &site.run_arguments()) else {
         return;
     };
+    ran.exits(3).says("Permission denied");
+    assert!(!site.path(".tarn/runs").exists(), "nothing was computed");
+    // Only when the result is there can it be found out that the folder was closed meanwhile.
+    mode(0o755);
+    let ran = unprivileged(&site, &site.run_arguments()).expect("as before");
     let ran = ran.exits(1).says("tarn resume");
     assert!(
         ran.err.contains("store") && ran.err.contains("Permission denied"),
@@ -293,7 +280,7 @@ fn an_external_folder_that_cannot_be_written_is_named_and_nothing_is_lost() {
         .expect("as before")
         .exits(0);
     assert!(
-        !resumed.err.contains("make done"),
+        !resumed.err.contains("a done"),
         "what was made was lost: {}",
         resumed.err
     );
@@ -302,9 +289,7 @@ fn an_external_folder_that_cannot_be_written_is_named_and_nothing_is_lost() {
 
 #[test]
 fn an_emulated_store_holds_transfers_back_and_every_result_says_so() {
-    let site = site(
-        "name = \"w\"\n[data.i]\nsource = \"in\"\n[data.o]\ndest = \"out\"\n[[step]]\nname = \"read\"\nrun = \"wc -c < $TARN_i/x > $TARN_o/n\"\nin = [\"i\"]\nout = [\"o\"]\n",
-    );
+    let site = site(&reads("read", "wc -c < $TARN_i/x > $TARN_o/n", ""));
     std::fs::create_dir(site.path("in")).expect("mkdir");
     std::fs::write(site.path("in/x"), vec![5; 1_000_000]).expect("write");
     let plain = site.run().exits(0);
@@ -313,14 +298,25 @@ fn an_emulated_store_holds_transfers_back_and_every_result_says_so() {
     std::fs::remove_dir_all(site.path("out")).expect("rm");
     let begun = Instant::now();
     let slow = ["--external-rate", "1MB/s", "--external-latency", "50ms"];
-    let ran = end(begin(&site, &[&slow[..], &["--json"]].concat())).exits(0);
+    let ran = Ran::end(site.begin(&[&slow[..], &["--json"]].concat())).exits(0);
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(950), "{took:?}");
     assert!(ran.err.contains("emulated at"), "{}", ran.err);
-    let summary: serde_json::Value =
-        serde_json::from_str(ran.out.lines().last().expect("a summary")).expect("JSON");
+    let summary = ran.summary();
     assert!(summary.to_string().contains("emulated"), "{summary}");
     let report = site.read(".tarn/runs/w-1/report.html");
     assert!(report.contains("emulated at"), "the report does not say it");
     assert_eq!(site.read("out/n").trim(), "1000000");
+    // A latency alone limits no rate.
+    std::fs::remove_dir_all(site.path(".tarn")).expect("rm");
+    std::fs::remove_dir_all(site.path("out")).expect("rm");
+    let begun = Instant::now();
+    let ran = Ran::end(site.begin(&["--external-latency", "50ms"])).exits(0);
+    assert!(begun.elapsed() >= Duration::from_millis(100), "two files");
+    ran.says("emulated at full rate, 50 ms a file");
+    let link = site.log()[0]["cluster"]["external"].clone();
+    assert_eq!(
+        (link["emulated"].as_bool(), link["latency"].as_u64()),
+        (Some(false), Some(50_000_000))
+    );
 }

@@ -3,7 +3,6 @@
 
 mod common;
 use common::{Ran, Site, files};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -130,34 +129,6 @@ fn solved() -> BTreeMap<String, String> {
     all
 }
 
-/// Bytes that the newest run's log says were moved, by kind and by the instance's step they were moved for.
-fn moved(site: &Site) -> BTreeMap<(String, u64), u64> {
-    let log = site.log();
-    let mut orders = BTreeMap::new();
-    for action in log
-        .iter()
-        .flat_map(|r| r["actions"].as_array().into_iter().flatten())
-    {
-        if action["do"] == "transfer" {
-            let kind = action["kind"].as_str().expect("a kind").to_owned();
-            let step = action["why"]["instance"]["step"]
-                .as_u64()
-                .unwrap_or(u64::MAX);
-            orders.insert(action["id"].as_u64().expect("an id"), (kind, step));
-        }
-    }
-    let mut sums = BTreeMap::new();
-    for done in log.iter().filter(|r| r["event"] == "transfer-done") {
-        let order = &orders[&done["id"].as_u64().expect("an id")];
-        *sums.entry(order.clone()).or_default() += done["bytes"].as_u64().expect("bytes");
-    }
-    sums
-}
-
-fn summary(ran: &Ran) -> Value {
-    serde_json::from_str(ran.out.lines().last().expect("a summary")).expect("JSON")
-}
-
 fn run_json(site: &Site) -> Ran {
     let mut arguments = site.run_arguments();
     arguments.push("--json");
@@ -221,7 +192,7 @@ fn mpirun_changes_a_scattered_tree_and_the_next_step_gathers_it() {
         "processor3/state",
         "processor3/old",
     ]);
-    let moved = moved(&site);
+    let moved = site.moved();
     assert_eq!(
         moved.get(&("peer".into(), 1)),
         Some(&(ranks + common)),
@@ -232,8 +203,8 @@ fn mpirun_changes_a_scattered_tree_and_the_next_step_gathers_it() {
         .filter(|((k, _), _)| k == "peer")
         .map(|(_, b)| b)
         .sum();
-    assert_eq!(summary(&ran)["bytes"]["peer"].as_u64(), Some(peer));
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    assert_eq!(ran.summary()["bytes"]["peer"].as_u64(), Some(peer));
+    site.leaves_nothing_on_its_tier();
     assert!(run_json(&site).exits(0).code == Some(0) && started(&site).is_empty());
 }
 
@@ -265,7 +236,7 @@ fn conflicting(first: &str, second: &str) {
     let mut delivered = tree(&site, "case-out");
     delivered.retain(|name, _| !name.ends_with("/node"));
     assert_eq!(delivered, solved());
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -299,7 +270,7 @@ name = "reconstruct""#;
         );
     }
     // Only the common files that one node alone has after `solve` go to the other: each once.
-    let moved = moved(&site);
+    let moved = site.moved();
     let fresh = ("new\n".len() + "changed\n".len()) as u64;
     assert_eq!(moved.get(&("peer".into(), 2)), Some(&fresh), "{moved:?}");
 }
@@ -355,7 +326,7 @@ inout = ["raw:scatter"]
     assert_eq!(tree(&site, "raw"), raw);
     let all: u64 = CASE.iter().map(|(_, t)| t.len() as u64).sum();
     let common = sizes(&["common/settings", "common/gone", "common/stays", "top"]);
-    let moved = moved(&site);
+    let moved = site.moved();
     let within = |kind: &str| -> u64 {
         moved
             .iter()
@@ -369,7 +340,7 @@ inout = ["raw:scatter"]
         all + common,
         "{moved:?}"
     );
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -418,8 +389,8 @@ out = ["both:scatter"]
             (table.into(), table.into())
         );
         // Both nodes hold the table already.
-        assert_eq!(moved(&site).get(&("peer".into(), 1)), None);
-        assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+        assert_eq!(site.moved().get(&("peer".into(), 1)), None);
+        site.leaves_nothing_on_its_tier();
     }
 }
 
@@ -489,7 +460,7 @@ fn without_namespaces_steps_of_two_nodes_are_refused_before_anything_starts() {
         ran.err
     );
     assert!(!site.path(".tarn/runs").exists(), "a run was begun");
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
     // One node does: every distribution is `single` there.
     let mut one = site
         .read("workflow.toml")

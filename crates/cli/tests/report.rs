@@ -1,10 +1,11 @@
 //! The report of a real run in a real browser: the totals it shows are those of the log.
 
+#[path = "../../report/tests/common/chromium.rs"]
+mod chromium;
 mod common;
+use chromium::{browser, opened, shows};
 use common::Site;
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
-use tarn_base::units::Bytes;
 
 const WORKFLOW: &str = r#"
 name = "pairs"
@@ -26,72 +27,11 @@ in = ["half"]
 out = ["all"]
 "#;
 
-/// Seconds until a browser that hangs is killed.
-const PATIENCE: &str = "120";
-
-fn browser() -> Option<&'static str> {
-    let known = ["chromium", "chromium-browser", "google-chrome", "chrome"];
-    let found = known.into_iter().find(|name| {
-        let mut version = Command::new(name);
-        version.arg("--version").stdin(Stdio::null());
-        version.output().is_ok_and(|o| o.status.success())
-    });
-    if found.is_none() {
-        eprintln!("skipped: no browser ({}) is installed", known.join(", "));
-    }
-    found
-}
-
-/// The report after its scripts have run.
-fn opened(browser: &str, site: &Site) -> String {
-    let profile = site.path("profile");
-    let output = Command::new("timeout")
-        .args(["-k", "5", PATIENCE, browser, "--headless", "--no-sandbox"])
-        .args(["--disable-gpu", "--no-first-run", "--disable-sync"])
-        .args(["--disable-background-networking", "--disable-dev-shm-usage"])
-        .arg(format!("--user-data-dir={}", profile.display()))
-        .args(["--window-size=1300,1800", "--dump-dom"])
-        .arg(format!("file://{}", site.path("page.html").display()))
-        .env("HOME", site.dir.path())
-        .stdin(Stdio::null())
-        .output()
-        .expect("the browser starts");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).expect("the document is UTF-8")
-}
-
-/// The exact value behind an element and the text that it shows.
-fn shown(dom: &str, id: &str) -> (u64, String) {
-    let (_, rest) = dom
-        .split_once(&format!("id=\"{id}\" data-bytes=\""))
-        .unwrap_or_else(|| panic!("{id} is missing"));
-    let (bytes, rest) = rest.split_once('"').expect("an attribute ends");
-    let (_, rest) = rest.split_once('>').expect("a tag ends");
-    let text = rest.split_once('<').expect("an element ends").0;
-    (bytes.parse().expect("a number"), text.into())
-}
-
 /// Bytes of the log's completed transfers by kind.
 fn moved(site: &Site) -> BTreeMap<String, u64> {
-    let log = site.log();
-    let actions = log
-        .iter()
-        .flat_map(|r| r["actions"].as_array().into_iter().flatten());
-    let orders: BTreeMap<u64, String> = actions
-        .filter(|a| a["do"] == "transfer")
-        .map(|a| {
-            let kind = a["kind"].as_str().expect("a kind").to_owned();
-            (a["id"].as_u64().expect("an id"), kind)
-        })
-        .collect();
     let mut sums = BTreeMap::new();
-    for done in log.iter().filter(|r| r["event"] == "transfer-done") {
-        let kind = &orders[&done["id"].as_u64().expect("an id")];
-        *sums.entry(kind.clone()).or_default() += done["bytes"].as_u64().expect("bytes");
+    for ((kind, _), bytes) in site.moved() {
+        *sums.entry(kind).or_default() += bytes;
     }
     sums
 }
@@ -115,21 +55,12 @@ fn the_totals_that_a_browser_shows_are_those_of_the_log() {
         site.read(".tarn/runs/pairs-1/report.html")
     );
     let Some(browser) = browser() else { return };
-    let dom = opened(browser, &site);
-    assert!(
-        dom.contains("data-ready=\"yes\""),
-        "a script did not run to its end"
-    );
+    let dom = opened(browser, &site.path("page.html"));
     for kind in ["external-in", "external-out", "peer", "promote", "demote"] {
         let bytes = moved.get(kind).copied().unwrap_or(0);
-        assert_eq!(
-            shown(&dom, &format!("bytes-{kind}")),
-            (bytes, Bytes(bytes).to_string()),
-            "{kind}"
-        );
+        shows(&dom, &format!("bytes-{kind}"), bytes);
     }
     for step in ["halve", "join"] {
         assert!(dom.contains(step), "{step} is missing");
     }
-    assert!(!dom.contains("NaN"), "something is no number");
 }

@@ -2,6 +2,7 @@
 
 mod common;
 use common::Site;
+use common::workflows::makes;
 
 const WORDS: &str = r#"
 name = "words"
@@ -37,7 +38,7 @@ fn the_result_is_right_and_nothing_is_left() {
     let site = words();
     site.run().exits(0).says("report");
     assert_eq!(site.read("result/words"), "6\n");
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
     assert!(site.path(".tarn/runs/words-1/report.html").exists());
 }
 
@@ -75,13 +76,12 @@ fn stage_through_gives_the_same_result_with_more_traffic() {
     arguments.extend(["--policy", "stage-through", "--json"]);
     let ran = site.tarn(&arguments).exits(0);
     assert_eq!(site.read("result/words"), "6\n");
-    let summary: serde_json::Value =
-        serde_json::from_str(ran.out.lines().last().expect("a summary")).expect("JSON");
+    let summary = ran.summary();
     assert!(
         summary["bytes"]["external_out"].as_u64() > Some(2),
         "{summary}"
     );
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn plan_moves_nothing_and_names_every_step() {
         plan.out
     );
     assert!(!site.path("result").exists());
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn status_why_and_data_tell_what_happened() {
         .exits(0)
         .says("freed");
     assert_eq!(site.read("drained/c.txt").trim(), "1");
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
     site.tarn(&["data", "rm", "counts"]).exits(7);
     site.tarn(&["cancel"]).exits(7).says("not running");
     // The drained data is gone from the nodes: its producers run again when it is needed.
@@ -153,7 +153,7 @@ fn a_folder_can_be_put_on_a_node_and_fetched() {
     site.tarn(&["data", "get", "library", "back"]).exits(0);
     assert_eq!(site.read("back/a.txt"), "one two three\n");
     site.tarn(&["data", "release", "library"]).exits(0);
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -171,9 +171,8 @@ fn nodes_and_doctor_describe_this_machine() {
 
 #[test]
 fn what_a_step_leaves_undeclared_is_removed_and_reported() {
-    let site = Site::new(
-        "name = \"w\"\n[data.o]\ndest = \"o\"\n[[step]]\nname = \"a\"\nrun = \"echo 1 > $TARN_o/x; echo 2 > junk\"\nout = [\"o\"]\n",
-    );
+    let run = "echo 1 > $TARN_r/x; echo 2 > junk";
+    let site = Site::new(&makes("w", "dest = \"out\"", run));
     site.run().exits(0).says("junk");
-    assert_eq!(site.left_on_tier(), Vec::<std::path::PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }

@@ -1,11 +1,12 @@
 //! Several runs on one tier: together they never take more than it has, and each leaves nothing behind.
 
 mod common;
-use common::{Ran, Site};
+use common::{Ran, Site, send, until};
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -60,20 +61,9 @@ fn on_tier(workflow: &str, tier: &Path) -> Site {
     site
 }
 
-fn begin(site: &Site) -> Child {
-    let mut command = site.command(&site.run_arguments());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("tarn starts")
-}
-
-fn end(child: Child) -> Ran {
-    Ran::of(child.wait_with_output().expect("it ends"))
-}
-
 fn kill(child: Child) {
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
-    end(child);
+    send(Signal::KILL, &child);
+    Ran::end(child);
 }
 
 /// Bytes that the files below a folder take; each inode once.
@@ -118,27 +108,15 @@ fn left(tier: &Path) -> Vec<String> {
     names
 }
 
-fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !there() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "waited for {what}"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn two_runs_at_once_never_take_more_than_the_tier_and_both_finish() {
     let tier = TempDir::new().expect("a tier");
     let sites = [chain(tier.path(), 1), chain(tier.path(), 2)];
-    let mut children: Vec<Child> = sites.iter().map(begin).collect();
+    let mut children: Vec<Child> = sites.iter().map(|s| s.begin(&[])).collect();
     let (mut most, mut used, mut both) = (0, 0, false);
-    wait_for("two runs", || {
+    until("two runs", || {
         most = most.max(taken(tier.path()));
-        // A commit's bytes count as used before its reservation is given back.
-        used = used.max(accounted(tier.path(), &["used"]));
+        used = used.max(accounted(tier.path(), &["used", "reserved"]));
         both |= left(tier.path())
             .iter()
             .filter(|n| n.starts_with("chain-"))
@@ -150,7 +128,7 @@ fn two_runs_at_once_never_take_more_than_the_tier_and_both_finish() {
     });
     for (child, fill) in children.into_iter().zip([1, 2]) {
         let site = &sites[usize::from(fill) - 1];
-        end(child).exits(0);
+        Ran::end(child).exits(0);
         assert!(std::fs::read(site.path("c/f")).expect("the result") == content(fill));
     }
     assert!(both, "they did not run at the same time");
@@ -185,12 +163,12 @@ fn a_run_that_is_killed_gives_its_reservation_back() {
             .replace("WRITE", "true"),
         tier.path(),
     );
-    let holder = begin(&hangs);
-    wait_for("the step", || hangs.path("made").exists());
+    let holder = hangs.begin(&[]);
+    until("the step", || hangs.path("made").exists());
     assert!(accounted(tier.path(), &["used", "reserved"]) >= 8 * MIB);
     let other = chain(tier.path(), 3);
-    let mut waiting = begin(&other);
-    wait_for("the other", || {
+    let mut waiting = other.begin(&[]);
+    until("the other", || {
         other.path(".tarn/runs/chain-1/events.log").exists()
     });
     std::thread::sleep(Duration::from_millis(700));
@@ -200,7 +178,7 @@ fn a_run_that_is_killed_gives_its_reservation_back() {
     );
     assert!(!other.path("c").exists());
     kill(holder);
-    end(waiting).exits(0);
+    Ran::end(waiting).exits(0);
     assert!(std::fs::read(other.path("c/f")).expect("the result") == content(3));
     hangs.write("go", "");
     hangs.tarn(&["resume"]).exits(0);
@@ -230,8 +208,8 @@ out = ["next"]
 fn the_data_of_a_killed_run_blocks_nobody_for_ever() {
     let tier = TempDir::new().expect("a tier");
     let holds = on_tier(HOLDS, tier.path());
-    let holder = begin(&holds);
-    wait_for("the step", || holds.path("made").exists());
+    let holder = holds.begin(&[]);
+    until("the step", || holds.path("made").exists());
     kill(holder);
     let other = chain(tier.path(), 4);
     let begun = Instant::now();

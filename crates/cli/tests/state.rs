@@ -1,32 +1,12 @@
 //! What tarn keeps between runs: nobody's data is lost, and nothing that has changed is taken for what it was.
 
 mod common;
-use common::{Site, files};
+use common::workflows::makes;
+use common::{Site, files, send, until};
+use rustix::process::Signal;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Child;
-use std::time::{Duration, Instant};
-
-/// A workflow of one step that writes `$TARN_r/a`.
-fn one(name: &str, data: &str, run: &str) -> String {
-    format!(
-        "name = \"{name}\"\n[data.r]\n{data}\n[[step]]\nname = \"a\"\nrun = '''{run}'''\nout = [\"r\"]\n"
-    )
-}
-
-/// Waits until `there` is true.
-fn until(what: &str, mut there: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !there() {
-        assert!(since.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn signal(child: &Child, signal: rustix::process::Signal) {
-    let pid = rustix::process::Pid::from_child(child);
-    rustix::process::kill_process(pid, signal).expect("kill");
-}
+use std::time::Duration;
 
 /// Folders of replicas below a tier.
 fn replicas(tier: &Path) -> Vec<PathBuf> {
@@ -51,8 +31,8 @@ fn staged(site: &Site) -> bool {
 
 #[test]
 fn what_appears_in_a_dest_while_it_was_being_written_is_never_replaced() {
-    for how in [rustix::process::Signal::KILL, rustix::process::Signal::INT] {
-        let text = one(
+    for how in [Signal::KILL, Signal::INT] {
+        let text = makes(
             "w",
             "dest = \"out\"",
             "head -c 3000000 /dev/zero > $TARN_r/a",
@@ -60,7 +40,7 @@ fn what_appears_in_a_dest_while_it_was_being_written_is_never_replaced() {
         let site = Site::new(&text).with(&["--external-rate", "1 MB/s"]);
         let mut run = site.command(&site.run_arguments()).spawn().expect("tarn");
         until("the delivery has begun", || staged(&site));
-        signal(&run, how);
+        send(how, &run);
         run.wait().expect("wait");
         site.write("out/thesis", "years of work");
         site.run().exits(3).says("did not put there");
@@ -75,8 +55,39 @@ fn what_appears_in_a_dest_while_it_was_being_written_is_never_replaced() {
 }
 
 #[test]
+fn what_is_put_beside_old_results_while_new_ones_are_copied_is_never_removed() {
+    let text = |fill: &str| {
+        let run = format!("head -c 2000000 {fill} > $TARN_r/a");
+        makes("w", "dest = \"out\"", &run)
+    };
+    let mut site = Site::new(&text("/dev/zero"));
+    site.run().exits(0);
+    site.write("workflow.toml", &text("/dev/urandom"));
+    site.options
+        .extend(["--external-rate".into(), "1 MB/s".into()]);
+    let mut command = site.command(&site.run_arguments());
+    let run = command.stderr(std::process::Stdio::piped()).spawn();
+    let run = run.expect("tarn");
+    until("the delivery has begun", || staged(&site));
+    site.write("out/thesis", "years of work");
+    let refused = common::Ran::of(run.wait_with_output().expect("wait")).exits(1);
+    refused.says("did not put there").says("thesis");
+    assert_eq!(site.read("out/thesis"), "years of work");
+    let old = fs::read(site.path("out/a")).expect("the old result");
+    assert!(old.len() == 2_000_000 && old.iter().all(|b| *b == 0));
+    fs::rename(site.path("out/thesis"), site.path("thesis")).expect("rename");
+    site.tarn(&["resume"]).exits(0);
+    let new = fs::read(site.path("out/a")).expect("the new result");
+    assert!(new.len() == 2_000_000 && new.iter().any(|b| *b != 0));
+    let beside = fs::read_dir(site.dir.path()).expect("the site").flatten();
+    let hidden = |n: &std::ffi::OsString| n.to_string_lossy().starts_with(".out");
+    let left: Vec<_> = beside.map(|e| e.file_name()).filter(hidden).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn a_dest_may_be_a_link_and_one_that_leads_nowhere_is_refused() {
-    let site = Site::new(&one("w", "dest = \"out\"", "echo 1 > $TARN_r/a"));
+    let site = Site::new(&makes("w", "dest = \"out\"", "echo 1 > $TARN_r/a"));
     fs::create_dir(site.path("real")).expect("mkdir");
     std::os::unix::fs::symlink("real", site.path("out")).expect("symlink");
     site.run().exits(0);
@@ -85,7 +96,7 @@ fn a_dest_may_be_a_link_and_one_that_leads_nowhere_is_refused() {
     site.run().exits(0).says("unchanged");
     site.write(
         "workflow.toml",
-        &one("w", "dest = \"out\"", "echo 2 > $TARN_r/a"),
+        &makes("w", "dest = \"out\"", "echo 2 > $TARN_r/a"),
     );
     site.run().exits(0);
     assert_eq!(site.read("real/a"), "2\n");
@@ -97,7 +108,7 @@ fn a_dest_may_be_a_link_and_one_that_leads_nowhere_is_refused() {
 #[test]
 fn a_dest_is_remembered_by_its_folder() {
     let text = |dest: &str, n: u32| {
-        one(
+        makes(
             "w",
             &format!("dest = \"{dest}\""),
             &format!("echo {n} > $TARN_r/a"),
@@ -134,12 +145,12 @@ fn a_rescue_is_not_what_a_dest_holds() {
 
 #[test]
 fn workflows_in_one_folder_leave_each_other_alone() {
-    let site = Site::new(&one("one", "keep = \"forever\"", "echo 1 > $TARN_r/a"));
+    let site = Site::new(&makes("one", "keep = \"forever\"", "echo 1 > $TARN_r/a"));
     site.run().exits(0);
     let before = replicas(&site.path("tier"));
     assert_eq!(before.len(), 1, "{before:?}");
     let first = site.read("workflow.toml");
-    site.write("workflow.toml", &one("two", "", "echo 2 > $TARN_r/a"));
+    site.write("workflow.toml", &makes("two", "", "echo 2 > $TARN_r/a"));
     site.run().exits(0);
     site.write("workflow.toml", &first);
     site.run().exits(0).says("unchanged");
@@ -150,7 +161,7 @@ fn workflows_in_one_folder_leave_each_other_alone() {
 
 #[test]
 fn a_lost_manifest_is_made_again() {
-    let site = Site::new(&one("w", "keep = \"forever\"", "echo 1 > $TARN_r/a"));
+    let site = Site::new(&makes("w", "keep = \"forever\"", "echo 1 > $TARN_r/a"));
     site.run().exits(0);
     let before = replicas(&site.path("tier"));
     fs::remove_dir_all(site.path(".tarn/manifests")).expect("rm");
@@ -193,7 +204,7 @@ fn what_is_to_be_kept_stays_whatever_the_nodes() {
 
 #[test]
 fn what_was_to_be_kept_and_is_gone_is_made_again_and_listed_once() {
-    let site = Site::new(&one("w", "keep = \"forever\"", "echo 1 > $TARN_r/a"));
+    let site = Site::new(&makes("w", "keep = \"forever\"", "echo 1 > $TARN_r/a"));
     site.run().exits(0);
     for entry in fs::read_dir(site.path("tier")).expect("tier").flatten() {
         if entry.path().is_dir() {
@@ -211,7 +222,7 @@ fn what_was_to_be_kept_and_is_gone_is_made_again_and_listed_once() {
 
 #[test]
 fn what_was_to_be_kept_and_was_changed_stays_and_is_made_again() {
-    let site = Site::new(&one("w", "keep = \"forever\"", "echo 1 > $TARN_r/a"));
+    let site = Site::new(&makes("w", "keep = \"forever\"", "echo 1 > $TARN_r/a"));
     site.run().exits(0);
     let changed = replicas(&site.path("tier"))[0].join("a");
     fs::write(&changed, "edited by hand").expect("write");
@@ -224,7 +235,7 @@ fn what_was_to_be_kept_and_was_changed_stays_and_is_made_again() {
     site.tarn(&["data", "get", "r", "copy"]).exits(0);
     assert_eq!(site.read("copy/a"), "1\n");
     site.tarn(&["data", "rm", "r"]).exits(0);
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -243,7 +254,7 @@ fn what_a_failed_run_left_is_listed_until_the_next_run_removes_it() {
     site.run().exits(0);
     let listed = site.tarn(&["data", "ls"]).exits(0);
     assert!(!listed.out.contains("src"), "{}", listed.out);
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -259,21 +270,21 @@ fn what_failed_runs_made_goes_with_the_next_success() {
     site.write("workflow.toml", &text(2, 0));
     site.run().exits(0);
     assert_eq!(site.read("out/a"), "2\n");
-    assert_eq!(site.left_on_tier(), Vec::<PathBuf>::new());
+    site.leaves_nothing_on_its_tier();
     let listed = site.tarn(&["data", "ls"]).exits(0);
     assert!(!listed.out.contains("node0"), "{}", listed.out);
 }
 
 #[test]
 fn a_pinned_dataset_outlives_an_edit() {
-    let site = Site::new(&one("w", "keep = \"7d\"", "echo 1 > $TARN_r/a"));
+    let site = Site::new(&makes("w", "keep = \"7d\"", "echo 1 > $TARN_r/a"));
     site.run().exits(0);
     let before = replicas(&site.path("tier"));
     site.tarn(&["data", "pin", "r"]).exits(0);
     // The dataset is no longer part of the workflow.
     site.write(
         "workflow.toml",
-        &one("w", "", "echo 2 > $TARN_r/b")
+        &makes("w", "", "echo 2 > $TARN_r/b")
             .replace("r\"]", "s\"]")
             .replace("data.r", "data.s")
             .replace("TARN_r", "TARN_s"),
@@ -333,7 +344,7 @@ fn a_source_is_what_it_is_now() {
 
 #[test]
 fn any_name_will_do_for_a_workflow() {
-    let site = Site::new(&one("catalogue", "dest = \"out\"", "echo 1 > $TARN_r/a"));
+    let site = Site::new(&makes("catalogue", "dest = \"out\"", "echo 1 > $TARN_r/a"));
     let mut run = site.command(&site.run_arguments()).spawn().expect("tarn");
     until("it ends", || run.try_wait().expect("wait").is_some());
     assert_eq!(site.read("out/a"), "1\n");
@@ -341,7 +352,7 @@ fn any_name_will_do_for_a_workflow() {
 
 #[test]
 fn a_step_that_writes_more_than_its_tier_holds_fails_and_says_so() {
-    let mut site = Site::new(&one(
+    let mut site = Site::new(&makes(
         "w",
         "dest = \"out\"",
         "head -c 9000000 /dev/zero > $TARN_r/a",
@@ -354,4 +365,46 @@ fn a_step_that_writes_more_than_its_tier_holds_fails_and_says_so() {
     files(&site.path("tier"), &mut left);
     let big = |p: &&PathBuf| fs::metadata(p).is_ok_and(|m| m.len() > 1_000_000);
     assert_eq!(left.iter().find(big), None);
+    // With a retry and a slower tier that has the room, it goes on there.
+    let retried = site.read("workflow.toml") + "retries = 1\n";
+    site.write("workflow.toml", &retried);
+    fs::create_dir(site.path("slow")).expect("mkdir");
+    let slow = format!("slow={}:64MiB", site.path("slow").display());
+    site.options.extend(["--tier".into(), slow]);
+    site.run().exits(0);
+    assert_eq!(site.read("out/a").len(), 9_000_000);
+}
+
+#[test]
+fn a_log_that_has_lost_its_end_is_gone_on_with_though_what_was_kept_is_there() {
+    let text = r#"
+name = "w"
+[data.a]
+keep = "forever"
+[data.b]
+keep = "forever"
+[[step]]
+name = "one"
+run = "echo 1 > $TARN_a/a"
+out = ["a"]
+[[step]]
+name = "two"
+run = "mkdir $TARN_b/d; cp $TARN_a/a $TARN_b/d/b; cp $TARN_a/a $TARN_b/b"
+in = ["a"]
+out = ["b"]
+"#;
+    let whole = Site::new(text);
+    whole.run().exits(0);
+    let records = whole.log().len();
+    for kept in 1..records {
+        let site = Site::new(text);
+        site.run().exits(0);
+        let log = site.path(".tarn/runs/w-1/events.log");
+        let lines = fs::read_to_string(&log).expect("the log");
+        let first: String = lines.split_inclusive('\n').take(1 + kept).collect();
+        fs::write(&log, first).expect("write");
+        site.tarn(&["resume"]).exits(0);
+        site.tarn(&["data", "get", "b", "back"]).exits(0);
+        assert_eq!(site.read("back/d/b"), "1\n", "{kept} of {records}");
+    }
 }

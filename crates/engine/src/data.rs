@@ -65,6 +65,16 @@ impl Part {
         })
     }
 
+    /// The transfer that brings a replica to a node, if one does.
+    pub(crate) fn incoming_to(&self, node: NodeId) -> Option<TransferId> {
+        let (first, last) = (spot(node, 0), spot(node, u32::MAX));
+        let mut range = self.replicas.range(Place::Node(first)..=Place::Node(last));
+        range.find_map(|(_, r)| match r.state {
+            ReplicaState::Incoming(id) => Some(id),
+            _ => None,
+        })
+    }
+
     /// Whether a replica is on its way to this node, on this tier or a faster one.
     pub(crate) fn incoming(&self, at: Spot) -> bool {
         let range = self
@@ -99,6 +109,11 @@ pub(crate) struct Version {
 impl Version {
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.values().map(|p| p.info.bytes).sum()
+    }
+
+    /// The space that it takes on a tier: less than its bytes where files have holes.
+    pub(crate) fn stored(&self) -> u64 {
+        self.parts.values().map(|p| p.info.stored).sum()
     }
 
     /// The content hash, if every part has been read.

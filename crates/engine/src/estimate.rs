@@ -72,29 +72,30 @@ impl State {
             .as_ref()
             .map_or(1, |i| i.len().max(1) as u64);
         let stored = |p: &PartRef| self.data.part(*p).map_or(0, |part| part.info.stored);
-        let mut hard = 0;
-        let mut inputs = 0;
+        let mut hard = 0u64;
+        let mut inputs = 0u64;
         if let Some(instance) = self.steps.instance(id) {
             for (used, needs) in step.uses.iter().zip(&instance.needs) {
                 let most = needs
                     .iter()
-                    .map(|n| n.iter().map(stored).sum::<u64>())
+                    .map(|n| n.iter().map(stored).fold(0, u64::saturating_add))
                     .max()
                     .unwrap_or(0);
-                inputs += most;
+                inputs = inputs.saturating_add(most);
                 if used.role == Role::Inout {
-                    hard += most;
+                    hard = hard.saturating_add(most);
                 }
             }
         }
-        let outs = step.uses.iter().filter(|u| u.role == Role::Out);
-        let declared: Option<u64> = outs
-            .map(|u| self.start.workflow.dataset(u.data).size.map(|s| s / count))
-            .sum();
+        let mut outs = step.uses.iter().filter(|u| u.role == Role::Out);
+        let declared = outs.try_fold(0u64, |sum, u| {
+            let size = self.start.workflow.dataset(u.data).size?;
+            Some(sum.saturating_add(size / count))
+        });
         let soft = match (state.written, declared) {
             ((sum, n), _) if n > 0 => sum / n,
             (_, Some(bytes)) => {
-                hard += bytes;
+                hard = hard.saturating_add(bytes);
                 hard
             }
             (_, None) => inputs.max(UNKNOWN_BYTES),
@@ -103,35 +104,45 @@ impl State {
         (soft.max(hard), hard)
     }
 
-    /// How long it would take to bring the missing parts to a node, behind what is already under way, and
-    /// (missing, local) bytes.
+    /// How long it would take to bring the missing parts to a node, each from its best source and behind what is
+    /// already under way, and (missing, local) bytes. What is on its way there already counts as local, and is there
+    /// when the link has carried what it carries now.
     pub(crate) fn data_ready<'a>(
         &self,
         node: NodeId,
         parts: impl Iterator<Item = &'a PartRef>,
     ) -> (Nanos, u64, u64) {
+        let cluster = &self.start.cluster;
+        let queue = |kind| self.under_way.get(&kind).copied().unwrap_or(0);
         let (mut external, mut peer, mut local, mut files) = (0u64, 0u64, 0u64, 0u64);
+        let mut ready = 0;
         for name in parts {
             let Some(part) = self.data.part(*name) else {
                 continue;
             };
+            let coming = || self.transfers.get(&part.incoming_to(node)?);
             if self.usable_on(node, part).is_some() {
                 local += part.info.bytes;
-            } else if self.peer_source(node, part).is_some() {
+            } else if let Some(active) = coming() {
+                local += part.info.bytes;
+                let kind = active.transfer.kind;
+                let rate = match kind {
+                    TransferKind::ExternalIn => cluster.external.read,
+                    _ => cluster.peer.read,
+                };
+                ready = ready.max(duration(queue(kind), rate));
+            } else if self.comes_by_peer(node, part) {
                 peer += part.info.bytes;
             } else {
                 external += part.info.bytes;
                 files += part.info.files;
             }
         }
-        let cluster = &self.start.cluster;
-        let queue = |kind| self.under_way.get(&kind).copied().unwrap_or(0);
-        let mut ready = 0;
         if external > 0 {
             let latency = cluster.external.latency.saturating_mul(files)
                 / u64::from(cluster.external.streams.max(1));
             let bytes = external.saturating_add(queue(TransferKind::ExternalIn));
-            ready = duration(bytes, cluster.external.read).saturating_add(latency);
+            ready = ready.max(duration(bytes, cluster.external.read).saturating_add(latency));
         }
         if peer > 0 {
             ready = ready.max(duration(

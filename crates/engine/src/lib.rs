@@ -2,18 +2,22 @@
 //!
 //! [`Engine::step`] is the whole interface: it takes the time and an event and says what is to be done, and
 //! why. Inside there are only two ways: *apply* changes the [`state::State`] by an event or an action, with
-//! no choice in it; *decide* chooses actions and changes nothing but by applying them. So a recorded log
-//! (events and actions) rebuilds the state without deciding anything again.
+//! no choice in it; *decide* chooses actions and applies them. Beside that it only notes what it has looked at
+//! (sizes checked, parts and instances examined, when to look again), and looking twice does no harm. So a recorded
+//! log (events and actions) rebuilds the state without deciding anything again.
 //!
 //! Reading order: [`state`] (what is known), `data`, `steps` and `ledger` (its three tables), `decide`
 //! (the choices, one file each), [`drive`](mod@drive) (the loop).
 
+pub mod advice;
+pub mod bound;
 mod data;
 mod decide;
 mod drive;
 mod estimate;
 mod identity;
 mod ledger;
+pub mod plan;
 mod publish;
 mod rank;
 mod state;
@@ -27,7 +31,7 @@ use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 
 /// Version of the decisions: recorded with each of them. Raised when the same events give other actions.
-pub const ENGINE_VERSION: u32 = 2;
+pub const ENGINE_VERSION: u32 = 4;
 
 /// Planner and data scheduler of one run.
 #[derive(Debug, Default)]

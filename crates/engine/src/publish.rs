@@ -34,10 +34,13 @@ impl State {
         self.steps.to_bind.extend(readers);
     }
 
-    /// A version is complete: if it has a `dest`, it is to go there.
+    /// A version is complete: if it has a `dest` and is not there, it is to go there.
     pub(crate) fn note_sealed(&mut self, data: DataId, version: u32) {
         let w = &self.start.workflow;
-        if w.dataset(data).dest.is_some() && w.last_version(data) == version {
+        if w.dataset(data).dest.is_some()
+            && w.last_version(data) == version
+            && !self.data.version(data, version).delivered
+        {
             self.undelivered.insert(data);
         }
     }
@@ -60,6 +63,7 @@ impl State {
                 progress: Progress::Pending,
                 attempts: 0,
                 failures: 0,
+                outgrown: None,
                 identity: None,
                 forced: false,
             });
@@ -86,10 +90,16 @@ impl State {
         let state = &mut self.steps.all[id.at()];
         state.left = instances.len() as u32;
         state.instances = Some(instances);
-        self.steps.stale = self.steps.stale.saturating_add(1);
         if self.steps.all[id.at()].left == 0 {
             self.step_complete(id);
         }
+        self.ranks_age();
+    }
+
+    /// Something that the ranks depend on has become known: once that has happened often enough, they are computed
+    /// anew.
+    pub(crate) fn ranks_age(&mut self) {
+        self.steps.stale = self.steps.stale.saturating_add(1);
         if self.steps.stale > self.steps.all.len() / 64 {
             rank::refresh(self);
         }
@@ -285,15 +295,16 @@ impl State {
                 );
                 return self.fail(Subject::Instance(id), message);
             }
-            self.unbind(reader);
+            self.unbind(id, reader);
         }
     }
 
-    fn unbind(&mut self, step: StepId) {
-        let instances = self.steps.all[step.at()]
-            .instances
-            .take()
-            .unwrap_or_default();
+    /// Forgets the instances of a step, all of them pending, because `cause` has changed what it reads.
+    fn unbind(&mut self, cause: InstanceId, step: StepId) {
+        let state = &mut self.steps.all[step.at()];
+        // It had no instances at all then.
+        let was_complete = state.complete();
+        let instances = state.instances.take().unwrap_or_default();
         for (i, instance) in instances.iter().enumerate() {
             self.steps.dequeue(InstanceId {
                 step,
@@ -309,6 +320,15 @@ impl State {
             self.data.version_mut(d, v).unbound += 1;
         }
         self.steps.to_bind.insert(step);
+        if was_complete {
+            self.steps.incomplete += 1;
+            let made: Vec<_> = makes(self.start.workflow.step(step)).collect();
+            for (data, version) in made {
+                let v = self.data.version_mut(data, version);
+                (v.sealed, v.delivered) = (false, false);
+                self.content_changed(cause, data, version);
+            }
+        }
     }
 
     /// An instance is finished: its inputs have one reader less.
@@ -337,8 +357,8 @@ impl State {
         let made: Vec<_> = makes(self.start.workflow.step(id)).collect();
         for (data, version) in made {
             self.data.version_mut(data, version).sealed = true;
-            self.note_sealed(data, version);
             self.compare_with_dest(data, version);
+            self.note_sealed(data, version);
             self.check_parts(data, version);
             self.wake_readers(data, version);
         }
@@ -517,8 +537,9 @@ impl State {
                 .values()
                 .all(|p| p.replicas.contains_key(&place));
             version.rescued = false;
+            self.undelivered.remove(&data);
             if version.sealed {
-                self.undelivered.insert(data);
+                self.note_sealed(data, last);
             }
         }
     }

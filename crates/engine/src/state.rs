@@ -277,7 +277,7 @@ impl State {
     }
 
     /// Whether a transfer brings a dataset to its `dest`.
-    fn delivers(&self, t: &Transfer) -> bool {
+    pub(crate) fn delivers(&self, t: &Transfer) -> bool {
         let dest = &self.start.workflow.dataset(t.data).dest;
         matches!(&t.to, Place::External(path) if Some(path) == dest.as_ref())
     }
@@ -380,10 +380,12 @@ impl State {
             self.steps.on_node[s.node.at()].insert(id);
         }
         self.steps.placed.insert(id);
+        let factor = self.steps.all[id.step.at()].reserve_factor;
         if let Some(i) = self.steps.instance_mut(id) {
             i.progress = Progress::Assigned(Placed {
                 spots: spots.to_vec(),
                 reserve,
+                factor,
                 end,
                 started: None,
                 pinned: Vec::new(),
@@ -434,7 +436,7 @@ impl State {
                 r.pins += 1;
             }
         }
-        let (now, end) = (self.now, self.now + self.run_time(id.step));
+        let now = self.now;
         self.steps.running.insert(id);
         let Some(i) = self.steps.instance_mut(id) else {
             return;
@@ -442,7 +444,7 @@ impl State {
         i.attempts = run.attempt;
         i.identity = Some(run.identity);
         if let Progress::Assigned(mut p) = i.progress.clone() {
-            (p.started, p.end, p.pinned) = (Some(now), end, pinned);
+            (p.started, p.pinned) = (Some(now), pinned);
             i.progress = Progress::Running(p);
         }
     }
@@ -466,20 +468,32 @@ impl State {
                     .flat_map(|o| &o.parts)
                     .map(|(p, _)| p.stored)
                     .sum();
-                step.written.0 += stored / placed.spots.len().max(1) as u64;
+                step.written.0 = step
+                    .written
+                    .0
+                    .saturating_add(stored / placed.spots.len().max(1) as u64);
                 step.written.1 += 1;
+                let doubled = step.observed.1 > 1 && step.observed.1.is_power_of_two();
                 self.publish(id, outputs, false);
                 self.complete(id, Progress::Done);
+                if doubled {
+                    self.ranks_age();
+                }
             }
-            Ended::Failed { failure, .. } => self.attempt_failed(id, failure),
+            Ended::Failed { failure, .. } => self.attempt_failed(id, failure, &placed),
         }
     }
 
-    fn attempt_failed(&mut self, id: InstanceId, failure: &Failure) {
+    fn attempt_failed(&mut self, id: InstanceId, failure: &Failure, placed: &Placed) {
         let step = self.start.workflow.step(id.step);
         let (name, retries) = (step.name.clone(), step.retries);
-        if failure.kind == FailureKind::NoSpace {
-            self.steps.all[id.step.at()].reserve_factor *= 2;
+        let outgrown = match failure.kind {
+            FailureKind::NoSpace => placed.spots.iter().map(|s| s.tier).max(),
+            _ => None,
+        };
+        let factor = &mut self.steps.all[id.step.at()].reserve_factor;
+        if outgrown.is_some() && placed.factor == *factor {
+            *factor = factor.saturating_mul(2);
         }
         let cancelled = failure.kind == FailureKind::Cancelled;
         let hopeless = matches!(failure.kind, FailureKind::Conflict | FailureKind::Escape);
@@ -487,6 +501,7 @@ impl State {
             return;
         };
         i.failures += u32::from(!cancelled);
+        i.outgrown = i.outgrown.max(outgrown);
         if !cancelled && (hopeless || i.failures > retries) {
             i.progress = Progress::Failed;
             self.fail(
@@ -528,3 +543,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::hash::Hash;
-use tarn_base::id::{InstanceId, Spot, StepId};
+use tarn_base::id::{InstanceId, Spot, StepId, TierId};
 use tarn_base::part::PartRef;
 use tarn_base::units::{Nanos, Time};
 use tarn_base::workflow::Workflow;
@@ -30,7 +30,9 @@ pub(crate) struct Placed {
     pub(crate) spots: Vec<Spot>,
     /// Bytes reserved on each spot for what it writes.
     pub(crate) reserve: u64,
-    /// When it is expected to end.
+    /// Its step's [`StepState::reserve_factor`] when it was placed.
+    pub(crate) factor: u64,
+    /// When it was expected to end when it was placed.
     pub(crate) end: Time,
     /// When it was started, once it was.
     pub(crate) started: Option<Time>,
@@ -50,6 +52,8 @@ pub(crate) struct Instance {
     pub(crate) attempts: u32,
     /// Attempts that failed.
     pub(crate) failures: u32,
+    /// The slowest tier on which an attempt ran out of room: the next one takes a slower one, if there is one.
+    pub(crate) outgrown: Option<TierId>,
     /// The identity, once all its inputs have been read.
     pub(crate) identity: Option<Hash>,
     /// It has to run although an earlier run committed it: its output is lost.
@@ -84,7 +88,7 @@ pub(crate) struct StepState {
     pub(crate) observed: (Nanos, u64),
     /// Sum of the bytes that its instances were seen to write on one node, and their number.
     pub(crate) written: (u64, u64),
-    /// Grows when an instance ran out of room.
+    /// Doubles when an instance ran out of room that was reserved with it.
     pub(crate) reserve_factor: u64,
     /// It was complete once: those that wait for it know.
     pub(crate) announced: bool,
@@ -112,7 +116,7 @@ pub(crate) struct Steps {
     pub(crate) running: BTreeSet<InstanceId>,
     /// Upward ranks in nanoseconds, by step.
     pub(crate) ranks: Vec<u64>,
-    /// Steps that are bound or complete since the ranks were computed.
+    /// Since the ranks were computed: steps bound, and doublings of a step's observed instances.
     pub(crate) stale: usize,
     /// Steps that each step must wait for beyond its data, and that are not complete.
     pub(crate) after_left: Vec<u32>,

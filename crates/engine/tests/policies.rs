@@ -6,6 +6,7 @@ use tarn_base::action::{Do, Outcome};
 use tarn_base::event::Policy;
 use tarn_base::part::TransferKind;
 use tarn_base::reason::Reason;
+use tarn_base::units::SECOND;
 
 const PIPELINE: &str = r#"
 name = "pipe"
@@ -234,4 +235,78 @@ fn what_can_never_fit_is_refused_before_anything_moves() {
     );
     assert_eq!(p.moved(TransferKind::ExternalIn), 0);
     assert!(p.runs().is_empty());
+}
+
+#[test]
+fn nothing_moves_before_all_sources_are_listed_and_fit() {
+    let text = "name = \"w\"\n[data.a]\nsource = \"/a\"\n[data.b]\nsource = \"/b\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nin = [\"a\"]\n[[step]]\nname = \"t\"\nrun = \"x\"\nin = [\"b\"]\n";
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), Policy::Data);
+    let (mut hand, _) = Hand::begin(&s);
+    assert_eq!(hand.listed(0, source(None, 20 * MB)), []);
+    let last = hand.listed(1, source(None, 200 * MB));
+    assert!(transfers_in(&last).is_empty());
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Refused));
+    let (mut hand, _) = Hand::begin(&s);
+    hand.listed(0, source(None, 20 * MB));
+    assert_eq!(
+        transfers_in(&hand.listed(1, source(None, 30 * MB))).len(),
+        2
+    );
+}
+
+#[test]
+fn an_input_that_is_on_its_way_to_a_node_is_not_fetched_for_another() {
+    let text = "name = \"w\"\n[data.a]\nsource = \"/a\"\n[[step]]\nname = \"s\"\nforeach = [\"1\", \"2\", \"3\", \"4\"]\nrun = \"x\"\nin = [\"a\"]\n";
+    let s = start(workflow(text), cluster(2, 8, &[100_000 * MB]), Policy::Data);
+    let mut e = estimates(0);
+    e.sources.insert(data(0), Ok(source(None, 10_000 * MB)));
+    let p = play(&s, e);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    assert_eq!(p.moved(TransferKind::ExternalIn), 10_000 * MB);
+}
+
+#[test]
+fn the_estimate_reads_from_where_the_transfer_will() {
+    // Half of what the second step reads lies on the first node; outside, a copy of it comes four times sooner.
+    let text = "name = \"w\"\n[data.a]\nsource = \"/a\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nin = [\"a\"]\n[[step]]\nname = \"t\"\ncores = 2\nrun = \"x\"\nin = [\"a\"]\nafter = [\"s\"]\n";
+    let mut c = cluster(2, 1, &[1000 * MB]);
+    c.nodes[1].cores = 2;
+    (c.external.read, c.peer.read) = (400 * MB, 100 * MB);
+    let s = start(workflow(text), c, Policy::Data);
+    let mut e = estimates(0);
+    e.sources.insert(data(0), Ok(source(None, 400 * MB)));
+    let p = play(&s, e);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    let placed: Vec<_> = p
+        .reasons()
+        .filter_map(|r| match r {
+            Reason::EarliestEnd { node, data_in, .. } => Some((node.0, *data_in)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(placed, [(0, SECOND), (1, SECOND)]);
+    assert_eq!(p.moved(TransferKind::ExternalIn), 800 * MB);
+}
+
+#[test]
+fn observed_run_times_of_one_large_step_change_the_order() {
+    // By their limits, the first step is the longer one; it turns out to be short.
+    let items: Vec<_> = (0..64).map(|i| format!("\"{i}\"")).collect();
+    let step = |name: &str, time: &str| {
+        format!(
+            "[[step]]\nname = \"{name}\"\nforeach = [{}]\ntime = \"{time}\"\nrun = \"{name}\"\n",
+            items.join(",")
+        )
+    };
+    let text = format!(
+        "name = \"w\"\n{}{}",
+        step("short", "20s"),
+        step("long", "10s")
+    );
+    let s = start(workflow(&text), cluster(1, 1, &[MB]), Policy::Data);
+    let p = play(&s, estimates(0));
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    let order: Vec<u32> = p.runs().iter().map(|r| r.instance.step.0).collect();
+    let first_long = order.iter().position(|step| *step == 1).expect("it ran");
+    assert!(first_long < 16, "{order:?}");
 }

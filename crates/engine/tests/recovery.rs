@@ -4,11 +4,14 @@
 mod common;
 use common::*;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_base::action::{Do, Outcome};
-use tarn_base::event::{Ended, Event, Policy, PriorDest, PriorInstance, Start};
+use tarn_base::action::{Do, Outcome, Run};
+use tarn_base::event::{
+    Ended, Event, FailureKind, Output, Policy, PriorDest, PriorInstance, Start, Undeclared,
+};
+use tarn_base::hash::Hash;
 use tarn_base::history::History;
 use tarn_base::id::InstanceId;
-use tarn_base::part::{Place, TransferKind};
+use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_engine::{drive, replay};
 use tarn_ports::Record;
@@ -337,4 +340,112 @@ fn a_failed_run_rescues_what_asks_for_it_and_keeps_the_rest() {
         return;
     }
     panic!("no seed failed after the first step");
+}
+
+#[test]
+fn a_step_that_had_nothing_to_do_is_bound_anew_with_what_it_reads() {
+    let text = r#"
+name = "w"
+[data.d]
+[data.e]
+[data.f]
+[[step]]
+name = "p"
+run = "x"
+out = ["d"]
+[[step]]
+name = "z"
+run = "x"
+out = ["e"]
+[[step]]
+name = "each"
+foreach = "d/want*"
+max = 10
+run = "x"
+in = ["d/{item}"]
+out = ["f"]
+[[step]]
+name = "x"
+run = "x"
+in = ["d", "e"]
+[[step]]
+name = "y"
+run = "x"
+in = ["f"]
+after = ["x"]
+"#;
+    let s = start(workflow(text), cluster(1, 2, &[100 * MB]), Policy::Data);
+    let part = |run: &Run, seq: u32, name: &str| {
+        let info = PartInfo {
+            seq,
+            class: PartClass::Entry(name.into()),
+            hash: Some(Hash(u128::from(seq) + 1)),
+            key: StoreKey(format!("{}.{seq}", run.store)),
+            ..source(None, MB).remove(0)
+        };
+        (info, vec![run.nodes[0]])
+    };
+    let committed = |run: &Run, of: u32, names: &[&str]| Ended::Committed {
+        outputs: vec![Output {
+            data: data(of),
+            version: 1,
+            parts: (0..).zip(names).map(|(i, n)| part(run, i, n)).collect(),
+        }],
+        undeclared: Undeclared::default(),
+    };
+    let (mut hand, begun) = Hand::begin(&s);
+    let runs = runs_in(&begun);
+    hand.ended(&runs[0], committed(&runs[0], 0, &["other"]));
+    let lost = PartRef {
+        data: data(0),
+        version: 1,
+        origin: 0,
+        seq: 0,
+    };
+    hand.says(Event::Evicted {
+        part: lost,
+        at: Place::Node(fast(0)),
+    });
+    let again = runs_in(&hand.commits(&runs[1], Some((1, MB)), 9));
+    assert_eq!(
+        steps_of(&again),
+        [0],
+        "what is lost and needed is made again"
+    );
+    let all = hand.ended(&again[0], committed(&again[0], 0, &["other", "wanted"]));
+    let next = runs_in(&all);
+    assert_eq!(steps_of(&next), [2, 3], "there is something to do for each");
+    hand.ended(&next[0], committed(&next[0], 2, &["made"]));
+    let last = runs_in(&hand.commits(&next[1], None, 0));
+    assert_eq!(steps_of(&last), [4]);
+    assert_eq!(last[0].views[0][0].len(), 1, "it reads what was made since");
+    assert_eq!(hand.engine.outcome(), None);
+    hand.commits(&last[0], None, 0);
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
+}
+
+fn steps_of(runs: &[Run]) -> Vec<u32> {
+    let mut steps: Vec<_> = runs.iter().map(|r| r.instance.step.0).collect();
+    steps.sort_unstable();
+    steps
+}
+
+#[test]
+fn cancelled_attempts_are_no_retries() {
+    let text = "name = \"w\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nretries = 2\n";
+    let s = start(workflow(text), cluster(1, 1, &[MB]), Policy::Data);
+    let (mut hand, mut actions) = Hand::begin(&s);
+    let mut said = Vec::new();
+    for kind in [
+        FailureKind::Cancelled,
+        FailureKind::Exit,
+        FailureKind::Cancelled,
+        FailureKind::Exit,
+    ] {
+        actions = hand.fails(&runs_in(&actions)[0], kind);
+        let why = actions.iter().filter(|a| matches!(a.what, Do::Run(_)));
+        said.extend(why.map(|a| a.why.clone()));
+    }
+    let retry = |attempt| Reason::Retry { attempt, of: 3 };
+    assert_eq!(said, [Reason::Ready, retry(2), retry(2), retry(3)]);
 }

@@ -3,9 +3,11 @@
 mod common;
 use common::*;
 use tarn_base::action::{Do, Outcome};
-use tarn_base::event::Policy;
+use tarn_base::event::{Ended, Event, Failure, FailureKind, Policy, Usage};
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::reason::Reason;
+use tarn_base::units::SECOND;
+use tarn_engine::Engine;
 
 /// Datasets a, b, c, ... of 40 MB each are made one after the other and all read at the end.
 fn hoarder(count: usize, tiers: &[u64], external: bool) -> Played {
@@ -227,4 +229,82 @@ fn replicas_never_exceed_a_tier_at_any_time() {
         };
         assert!(!p.records.iter().any(there));
     }
+}
+
+/// The tiers of each attempt of a single step that runs out of room until its retries are used up.
+fn tiers_of_attempts(tiers: &[u64]) -> Vec<u32> {
+    let text = "name = \"w\"\n[data.r]\ndest = \"/r\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"r\"\nretries = 2\n";
+    let s = start(workflow(text), cluster(1, 1, tiers), Policy::Data);
+    let mut engine = Engine::new();
+    let mut event = Event::Started(Box::new(s));
+    let mut used = Vec::new();
+    loop {
+        let mut actions = Vec::new();
+        engine.step(0, &event, &mut actions);
+        let runs = actions.iter().filter_map(|a| match &a.what {
+            Do::Run(run) => Some(run),
+            _ => None,
+        });
+        let Some(run) = runs.last() else {
+            assert_eq!(engine.outcome(), Some(Outcome::Failed));
+            return used;
+        };
+        used.push(run.nodes[0].tier.0);
+        event = Event::Ended {
+            instance: run.instance,
+            attempt: run.attempt,
+            ended: Ended::Failed {
+                failure: Failure {
+                    kind: FailureKind::NoSpace,
+                    message: "full".into(),
+                },
+                log_tail: String::new(),
+            },
+            usage: Usage::default(),
+        };
+    }
+}
+
+#[test]
+fn an_attempt_that_filled_its_tier_is_repeated_on_a_slower_one() {
+    assert_eq!(
+        tiers_of_attempts(&[100 * MB, 1000 * MB, 2000 * MB]),
+        [0, 1, 2]
+    );
+    assert_eq!(tiers_of_attempts(&[100 * MB, 1000 * MB]), [0, 1, 1]);
+    assert_eq!(tiers_of_attempts(&[100 * MB]), [0, 0, 0]);
+}
+
+#[test]
+fn waiting_for_another_run_is_told_apart_from_waiting_for_oneself() {
+    let text = "name = \"w\"\n[data.a]\nsize = \"10 MB\"\n[data.b]\nsize = \"60 MB\"\ndest = \"/b\"\n[[step]]\nname = \"one\"\nrun = \"x\"\nout = \"a\"\n[[step]]\nname = \"two\"\nrun = \"x\"\nin = \"a\"\nout = \"b\"\n";
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), Policy::Data);
+    let mut e = estimates(0);
+    e.output = Box::new(|_, d| vec![tarn_sim::SimEntry::file("out", [10 * MB, 60 * MB][d.at()])]);
+    let mut sim = tarn_sim::Simulation::new(&s, e);
+    for (at, bytes) in [(SECOND / 2, 40 * MB), (5 * SECOND, 100 * MB)] {
+        let spot = fast(0);
+        sim.inject(at, Event::Capacity { spot, bytes });
+    }
+    let p = play_in(&s, sim);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    let waited =
+        |r: &&Reason| matches!(r, Reason::WaitForOthers { .. } | Reason::WaitForRoom { .. });
+    let reasons: Vec<_> = p.reasons().filter(waited).cloned().collect();
+    let expected = Reason::WaitForOthers {
+        spot: fast(0),
+        want: 60 * MB,
+        free: 30 * MB,
+        held: 60 * MB,
+    };
+    assert_eq!(reasons, [expected.clone()]);
+    let mut history = tarn_base::history::History::new();
+    p.records
+        .iter()
+        .for_each(|r| history.apply(r.now, &r.event, &r.actions));
+    let told = history.explain(&expected);
+    assert!(
+        told.contains("other runs") && told.contains("hold 57.22 MiB"),
+        "{told}"
+    );
 }

@@ -147,11 +147,18 @@ fn is_inside(word: &str) -> bool {
 }
 
 /// Splits as a shell does, near enough to find file names: quotes, escapes, comments, operators; the text of
-/// `name=text` and what stands in quotes is looked at again. A word too many does no harm: it names no file.
+/// `name=text` and what stands in quotes is looked at again. What output is redirected to is written, not read. A word
+/// too many does no harm: it names no file.
 fn split(text: &str, depth: u32, found: &mut Vec<String>) {
     let mut word = String::new();
+    // The next word is what a `>` writes to.
+    let mut written = false;
     let mut letters = text.chars().peekable();
     while let Some(c) = letters.next() {
+        if written && !word.is_empty() && (c.is_whitespace() || is_operator(c)) {
+            word.clear();
+            written = false;
+        }
         match c {
             '\\' => match letters.next() {
                 Some('\n') | None => {}
@@ -160,6 +167,7 @@ fn split(text: &str, depth: u32, found: &mut Vec<String>) {
             '\'' | '"' => {
                 let inner = quote(&mut letters, c);
                 if depth < MAX_NESTING
+                    && !written
                     && inner.contains(|c: char| c.is_whitespace() || is_operator(c))
                 {
                     split(&inner, depth + 1, found);
@@ -167,11 +175,16 @@ fn split(text: &str, depth: u32, found: &mut Vec<String>) {
                 word.push_str(&inner);
             }
             '#' if word.is_empty() => while letters.next_if(|c| *c != '\n').is_some() {},
-            c if c.is_whitespace() || is_operator(c) => finish(&mut word, found),
+            c if c.is_whitespace() || is_operator(c) => {
+                finish(&mut word, found);
+                written = c == '>' || (written && (c == '&' || c == '|' || c.is_whitespace()));
+            }
             c => word.push(c),
         }
     }
-    finish(&mut word, found);
+    if !written {
+        finish(&mut word, found);
+    }
 }
 
 fn is_operator(c: char) -> bool {
@@ -220,7 +233,13 @@ mod tests {
     fn splits_like_a_shell() {
         assert_eq!(
             split_all("./a.sh x|b.py  'c d.sh'>e"),
-            ["./a.sh", "x", "b.py", "c", "d.sh", "c d.sh", "e"]
+            ["./a.sh", "x", "b.py", "c", "d.sh", "c d.sh"]
+        );
+        assert_eq!(
+            split_all("a.sh >> \"b c\" x <y.in 2>&1 z; w >| v; p >(q.sh r); t &> u\ns"),
+            [
+                "a.sh", "x", "y.in", "2", "z", "w", "p", "q.sh", "r", "t", "s"
+            ]
         );
         assert_eq!(split_all("a\\ b.sh # comment c.sh\nd"), ["a b.sh", "d"]);
         assert_eq!(

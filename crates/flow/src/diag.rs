@@ -115,6 +115,14 @@ impl Finding {
         self
     }
 
+    /// Names the file, where no place in it does.
+    pub(crate) fn of_file(mut self, file: &str) -> Self {
+        if !self.message.contains(file) {
+            self.message = format!("{file}: {}", self.message);
+        }
+        self
+    }
+
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
@@ -288,6 +296,16 @@ impl Findings {
     /// A hint that takes work to find: not sought when it would not be shown.
     pub(crate) fn suggest(&self, hint: impl FnOnce() -> Option<String>) -> Option<String> {
         (self.problems.len() < MAX_FINDINGS).then(hint).flatten()
+    }
+
+    /// The name of the file.
+    pub(crate) fn file(&self) -> &str {
+        self.source.name()
+    }
+
+    /// Whether no more problems are shown: their places need not be sought.
+    pub(crate) fn is_full(&self) -> bool {
+        self.problems.len() >= MAX_FINDINGS
     }
 
     pub(crate) fn is_empty(&self) -> bool {

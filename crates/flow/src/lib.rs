@@ -1,9 +1,10 @@
-//! L2: the workflow file: strict parsing, checks and diagnostics.
+//! L2: workflow, cluster and workload files: strict parsing, checks and diagnostics.
 //!
 //! docs/workflow-file.md is the grammar. Reading order: `parsed` (the stages of a check), `section` and `namerule`
 //! (typed reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`,
 //! `parts` and `graph` (what they mean together), `cluster` and `room` (what the machine must have), `code` (what makes
-//! a step the same step), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown).
+//! a step the same step), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files
+//! of a simulated site.
 
 mod cluster;
 mod code;
@@ -20,6 +21,7 @@ mod paths;
 mod resolve;
 mod room;
 mod section;
+pub mod site;
 mod step;
 mod suggest;
 mod text;

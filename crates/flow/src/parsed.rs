@@ -145,7 +145,7 @@ pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> 
 }
 
 /// The refusal. Every way here has reported a problem; should one not have, the file is refused all the same.
-fn refuse(mut out: Findings, name: &str) -> Result<Parsed, Rejected> {
+pub(crate) fn refuse<T>(mut out: Findings, name: &str) -> Result<T, Rejected> {
     if out.is_empty() {
         out.add(
             Finding::error(
@@ -174,7 +174,7 @@ fn too_large(name: &str, bytes: usize) -> Rejected {
     out.into_rejected()
 }
 
-fn syntax(error: &toml::de::Error) -> Finding {
+pub(crate) fn syntax(error: &toml::de::Error) -> Finding {
     Finding::error(
         Code::Syntax,
         format!(

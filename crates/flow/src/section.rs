@@ -231,7 +231,8 @@ impl<'d> Section<'d> {
         })
     }
 
-    fn quantity(
+    /// An amount above 0 in quotes, with its unit.
+    pub(crate) fn quantity(
         &self,
         out: &mut Findings,
         key: &str,

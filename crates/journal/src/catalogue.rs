@@ -6,7 +6,7 @@ mod query;
 mod rows;
 
 pub use query::MAX_PRIOR;
-pub use rows::{DatasetRow, DestRow, ReplicaRow, RunBytes, RunRow};
+pub use rows::{DatasetRow, DestRow, ReplicaRow, RunRow};
 
 use crate::changes::{self, Change, ChangesError};
 use crate::lines::LineError;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tarn_base::layout::StateDir;
 
 /// `PRAGMA user_version` of this layout.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 /// How long a writer waits for another process's transaction: they take milliseconds.
 const BUSY: Duration = Duration::from_secs(20);
 

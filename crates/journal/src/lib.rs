@@ -10,7 +10,7 @@ pub mod lock;
 pub mod log;
 pub mod runs;
 
-pub use catalogue::{Catalogue, CatalogueError, DatasetRow, DestRow, ReplicaRow, RunBytes, RunRow};
+pub use catalogue::{Catalogue, CatalogueError, DatasetRow, DestRow, ReplicaRow, RunRow};
 pub use changes::{Change, ChangeKind, StoredAt};
 pub use lines::LineError;
 pub use lock::{LockError, RunLock};

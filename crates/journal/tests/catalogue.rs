@@ -17,8 +17,10 @@ use tarn_journal::changes::{Change, ChangeKind, StoredAt};
 use tarn_journal::{Catalogue, LogWriter, runs};
 use tarn_ports::{Journal, Record};
 
-fn state(dir: &tempfile::TempDir) -> StateDir {
-    StateDir(dir.path().join(".tarn"))
+fn state() -> (tempfile::TempDir, StateDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir(dir.path().join(".tarn"));
+    (dir, state)
 }
 
 fn add_run(state: &StateDir, records: impl FnOnce(&str) -> Vec<Record>) -> String {
@@ -55,8 +57,7 @@ fn everything(catalogue: &Catalogue) -> String {
 
 #[test]
 fn a_run_is_indexed() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = state(&dir);
+    let (_dir, state) = state();
     let mut catalogue = Catalogue::open(&state).unwrap();
     assert!(catalogue.runs().unwrap().is_empty());
     let run = add_run(&state, |run| story(run, WALL));
@@ -122,8 +123,7 @@ fn a_run_is_indexed() {
 
 #[test]
 fn prior_speaks_of_the_present_cluster() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = state(&dir);
+    let (_dir, state) = state();
     add_run(&state, |run| story(run, WALL));
     let catalogue = Catalogue::open(&state).unwrap();
     let held = |names: &[&str], root: &str, workspace: &str| {
@@ -244,8 +244,7 @@ fn lived_in(state: &StateDir) -> Catalogue {
 
 #[test]
 fn later_runs_and_people_change_what_is_there() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = state(&dir);
+    let (_dir, state) = state();
     let catalogue = lived_in(&state);
     let rows = catalogue.replicas("w", None).unwrap();
     let rows: Vec<_> = rows
@@ -280,8 +279,7 @@ fn later_runs_and_people_change_what_is_there() {
 
 #[test]
 fn it_is_made_again_from_the_logs() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = state(&dir);
+    let (_dir, state) = state();
     let before = everything(&lived_in(&state));
     let file = state.catalogue();
     let good = fs::read(&file).unwrap();
@@ -310,8 +308,7 @@ fn it_is_made_again_from_the_logs() {
 
 #[test]
 fn a_growing_log_is_indexed_again_and_a_damaged_one_is_skipped() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = state(&dir);
+    let (_dir, state) = state();
     let records = story("w-1", WALL);
     let run = runs::allocate(&state, "w").unwrap();
     let mut log = LogWriter::create(&state.log(&run)).unwrap();
@@ -375,8 +372,7 @@ fn a_growing_log_is_indexed_again_and_a_damaged_one_is_skipped() {
 
 #[test]
 fn a_change_outlives_a_torn_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = state(&dir);
+    let (_dir, state) = state();
     drop(lived_in(&state));
     let log = state.0.join("data.log");
     let mut bytes = fs::read(&log).unwrap();

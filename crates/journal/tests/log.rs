@@ -5,11 +5,49 @@ mod common;
 use common::{APPENDS, WALL, fixture, story, write};
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_journal::lines::LineError;
 use tarn_journal::{LogReader, LogWriter};
 use tarn_ports::{Journal, Record};
+use tempfile::TempDir;
+
+/// A folder, and where a log is to be in it.
+fn nothing() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.log");
+    (dir, path)
+}
+
+/// The log of a whole run.
+struct Written {
+    _dir: TempDir,
+    path: PathBuf,
+    records: Vec<Record>,
+    bytes: Vec<u8>,
+    /// Where each line ends, the first (the format's) included.
+    ends: Vec<usize>,
+}
+
+fn written() -> Written {
+    let (_dir, path) = nothing();
+    let records = story("w-1", WALL);
+    write(&path, &records);
+    let bytes = fs::read(&path).unwrap();
+    Written {
+        ends: line_ends(&bytes),
+        _dir,
+        path,
+        records,
+        bytes,
+    }
+}
+
+/// Why a log cannot be gone on with.
+fn refusal(path: &Path) -> String {
+    let opened = LogWriter::open_append(path).map(|_| ());
+    opened.unwrap_err().to_string()
+}
 
 fn read(path: &Path) -> (Vec<Record>, Option<LineError>) {
     let mut records = Vec::new();
@@ -27,7 +65,6 @@ fn read(path: &Path) -> (Vec<Record>, Option<LineError>) {
     (records, None)
 }
 
-/// Where each line ends, the first (the format's) included.
 fn line_ends(bytes: &[u8]) -> Vec<usize> {
     let newlines = bytes.iter().enumerate().filter(|(_, b)| **b == b'\n');
     newlines.map(|(at, _)| at + 1).collect()
@@ -35,10 +72,12 @@ fn line_ends(bytes: &[u8]) -> Vec<usize> {
 
 #[test]
 fn what_was_written_is_read_and_goes_on() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("events.log");
-    let records = story("w-1", WALL);
-    write(&path, &records);
+    let Written {
+        path,
+        records,
+        _dir,
+        ..
+    } = written();
     assert_eq!(read(&path).0, records);
     let opened = LogWriter::open_append(&path).unwrap();
     assert_eq!((opened.records, opened.cut), (records, 0));
@@ -50,11 +89,9 @@ fn what_was_written_is_read_and_goes_on() {
 
 #[test]
 fn people_can_grep_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("events.log");
-    write(&path, &story("w-1", WALL));
-    let text = fs::read_to_string(&path).unwrap();
-    assert_eq!(text.lines().count(), story("w-1", WALL).len() + 1);
+    let log = written();
+    let text = String::from_utf8(log.bytes).unwrap();
+    assert_eq!(text.lines().count(), log.records.len() + 1);
     let marks: String = text.lines().map(|l| &l[8..9]).collect();
     assert_eq!(marks, "    + ++  ", "one mark for each append");
     let found = text
@@ -65,12 +102,13 @@ fn people_can_grep_it() {
 
 #[test]
 fn a_log_cut_at_any_byte_gives_what_was_whole_and_goes_on() {
-    let dir = tempfile::tempdir().unwrap();
-    let (whole, image) = (dir.path().join("whole"), dir.path().join("image"));
-    let records = story("w-1", WALL);
-    write(&whole, &records);
-    let bytes = fs::read(&whole).unwrap();
-    let ends = line_ends(&bytes);
+    let Written {
+        path: image,
+        records,
+        bytes,
+        ends,
+        _dir,
+    } = written();
     for cut in 0..=bytes.len() {
         fs::write(&image, &bytes[..cut]).unwrap();
         let lines = ends.iter().filter(|end| **end <= cut).count();
@@ -98,12 +136,13 @@ fn a_log_cut_at_any_byte_gives_what_was_whole_and_goes_on() {
 
 #[test]
 fn a_flipped_byte_never_gives_wrong_records() {
-    let dir = tempfile::tempdir().unwrap();
-    let (whole, image) = (dir.path().join("whole"), dir.path().join("image"));
-    let records = story("w-1", WALL);
-    write(&whole, &records);
-    let bytes = fs::read(&whole).unwrap();
-    let ends = line_ends(&bytes);
+    let Written {
+        path: image,
+        records,
+        bytes,
+        ends,
+        _dir,
+    } = written();
     // The newline before the last append belongs to it: without it the last two lines are one bad line.
     let last_append = ends[APPENDS[APPENDS.len() - 1]] - 1;
     for at in 0..bytes.len() {
@@ -128,29 +167,21 @@ fn a_flipped_byte_never_gives_wrong_records() {
 
 #[test]
 fn damage_in_the_middle_is_named_and_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("events.log");
-    write(&path, &story("w-1", WALL));
-    let mut bytes = fs::read(&path).unwrap();
-    let at = line_ends(&bytes)[2] + 20;
-    bytes[at] ^= 1;
-    fs::write(&path, &bytes).unwrap();
-    let error = LogWriter::open_append(&path)
-        .map(|_| ())
-        .unwrap_err()
-        .to_string();
+    let mut log = written();
+    log.bytes[log.ends[2] + 20] ^= 1;
+    fs::write(&log.path, &log.bytes).unwrap();
+    let error = refusal(&log.path);
     assert!(
         error.contains("line 4 of") && error.contains("restore the file"),
         "{error}"
     );
-    assert_eq!(fs::read(&path).unwrap(), bytes);
+    assert_eq!(fs::read(&log.path).unwrap(), log.bytes);
 }
 
 /// The sectors of one write reach the medium in any order: a lost one before an intact one is torn, not damage.
 #[test]
 fn an_append_torn_in_its_middle_is_cut_off_whole() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("events.log");
+    let (_dir, path) = nothing();
     let records = story("w-1", WALL);
     let mut log = LogWriter::create(&path).unwrap();
     log.append(&records[..2]).unwrap();
@@ -169,8 +200,7 @@ fn an_append_torn_in_its_middle_is_cut_off_whole() {
 
 #[test]
 fn a_log_with_a_gap_is_not_written_and_not_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("events.log");
+    let (_dir, path) = nothing();
     let records = story("w-1", WALL);
     let mut log = LogWriter::create(&path).unwrap();
     log.append(&records[..2]).unwrap();
@@ -198,8 +228,7 @@ fn a_log_with_a_gap_is_not_written_and_not_read() {
 
 #[test]
 fn another_format_is_refused_and_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("events.log");
+    let (_dir, path) = nothing();
     let rest = b" tarn-log 2";
     let next = format!("{:08x} tarn-log 2\n", crc32fast::hash(rest));
     for foreign in [
@@ -207,10 +236,7 @@ fn another_format_is_refused_and_left_alone() {
         "some other text, long enough to be no torn line\n",
     ] {
         fs::write(&path, foreign).unwrap();
-        let error = LogWriter::open_append(&path)
-            .map(|_| ())
-            .unwrap_err()
-            .to_string();
+        let error = refusal(&path);
         assert!(error.contains("tarn-log 1"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), foreign);
     }
@@ -218,8 +244,7 @@ fn another_format_is_refused_and_left_alone() {
 
 #[test]
 fn every_released_format_opens() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("events.log");
+    let (_dir, path) = nothing();
     fs::copy(fixture("format-1.log"), &path).unwrap();
     let opened = LogWriter::open_append(&path).unwrap();
     assert_eq!((opened.records, opened.cut), (story("w-1", WALL), 0));
@@ -255,8 +280,7 @@ fn append_until_full() {
 
 #[test]
 fn an_append_that_does_not_fit_is_taken_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("events.log");
+    let (_dir, path) = nothing();
     let records = story("w-1", WALL);
     let mut log = LogWriter::create(&path).unwrap();
     log.append(&records[..1]).unwrap();

@@ -1,18 +1,21 @@
 //! After the command: outputs become parts, and what was left undeclared is counted.
 
+use crate::ledger::Reservation;
 use crate::prepare::{Need, Ready};
 use crate::shared::Shared;
 use crate::sources::part_info;
 use crate::store::{failure, io_failure, make_folder, stored_estimate, write_manifests};
+use crate::transfer::take_back;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tarn_base::action::{Held, Run};
 use tarn_base::event::{Failure, FailureKind, Output, Undeclared};
+use tarn_base::id::Spot;
 use tarn_base::manifest::Manifest;
 use tarn_base::merge::{self, Conflict};
-use tarn_base::part::{PartClass, PartInfo, PartRef, StoreKey};
+use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{Distribution, Role};
 use tarn_ports::{Control, MoverError};
@@ -32,12 +35,13 @@ struct Made<'n, 'd> {
     groups: Groups,
 }
 
-/// Hashes and publishes every output of a step that has succeeded.
+/// Hashes and publishes every output of a step that has succeeded, in the room that was `reserved` on each node.
 pub(crate) fn commit(
     shared: &Shared,
     run: &Run,
     needs: &[Need<'_>],
     nodes: &[Ready],
+    reserved: &mut [Reservation<'_>],
     control: &Control,
 ) -> Result<Vec<Output>, Failure> {
     let mut made = Vec::new();
@@ -63,6 +67,29 @@ pub(crate) fn commit(
         });
     }
     fits(shared, &made, needs, nodes)?;
+    let mut begun = Vec::new();
+    let outputs = publish_all(shared, run, nodes, reserved, made, &mut begun);
+    if outputs.is_err() {
+        for (spots, key) in begun {
+            for spot in spots {
+                take_back(shared, &Place::Node(spot), &key);
+            }
+            // What is left of it no replica has: the next clean-up removes it.
+            let _ = std::fs::remove_file(shared.manifest_file(&key));
+        }
+    }
+    outputs
+}
+
+/// Publishes one output after the other; what was `begun`, and where: all of it goes if one fails.
+fn publish_all(
+    shared: &Shared,
+    run: &Run,
+    nodes: &[Ready],
+    reserved: &mut [Reservation<'_>],
+    made: Vec<Made<'_, '_>>,
+    begun: &mut Vec<(Vec<Spot>, StoreKey)>,
+) -> Result<Vec<Output>, Failure> {
     let mut outputs = Vec::new();
     let mut key_number = 0u32;
     for Made {
@@ -73,8 +100,12 @@ pub(crate) fn commit(
     } in made
     {
         let parts = name_parts(shared, run, need, groups, &mut key_number)?;
+        begun.extend(parts.iter().map(|part| {
+            let holders = part.holders.iter().filter_map(|at| nodes.get(*at));
+            (holders.map(|n| n.spot).collect(), part.key.clone())
+        }));
         publish(shared, need, nodes, &trees, &parts)?;
-        outputs.push(record(shared, run, need, version, nodes, parts)?);
+        outputs.push(record(shared, run, need, version, nodes, reserved, parts)?);
     }
     Ok(outputs)
 }
@@ -103,7 +134,10 @@ fn fits(
         for key in read {
             beside = beside.saturating_add(stored_estimate(&shared.manifest(key)?));
         }
-        if written.saturating_add(beside) > tier.capacity {
+        let capacity = tier
+            .capacity
+            .saturating_sub(shared.ledgers.not_ours(node.spot));
+        if written.saturating_add(beside) > capacity {
             return Err(failure(
                 FailureKind::NoSpace,
                 format!(
@@ -112,7 +146,7 @@ fn fits(
                     Bytes(written),
                     node.name,
                     tier.name,
-                    Bytes(tier.capacity),
+                    Bytes(capacity),
                     Bytes(beside)
                 ),
             ));
@@ -331,12 +365,14 @@ fn publish(
             .iter()
             .map(|p| (&p.manifest, dir.part(&p.key)))
             .collect();
-        if let Err(MoverError(f)) = shared.mover.split(folder, &pieces) {
-            for (_, path) in &pieces {
-                let _ = shared.mover.remove(path);
-            }
-            return Err(f);
+        for (_, path) in pieces.iter().filter(|(_, path)| path.exists()) {
+            // An attempt commits once: only one whose record the log has lost since can have been here.
+            shared.mover.remove(path).map_err(|MoverError(f)| f)?;
         }
+        shared
+            .mover
+            .split(folder, &pieces)
+            .map_err(|MoverError(f)| f)?;
     }
     Ok(())
 }
@@ -373,16 +409,20 @@ fn record(
     need: &Need<'_>,
     version: u32,
     nodes: &[Ready],
+    reserved: &mut [Reservation<'_>],
     parts: Vec<NewPart>,
 ) -> Result<Output, Failure> {
     let mut recorded: Vec<(PartInfo, Vec<_>)> = Vec::with_capacity(parts.len());
     for part in parts {
         let mut most = 0;
         let mut spots = Vec::new();
-        for node in part.holders.iter().filter_map(|at| nodes.get(*at)) {
+        for at in part.holders {
+            let (Some(node), Some(reserved)) = (nodes.get(at), reserved.get_mut(at)) else {
+                continue;
+            };
             let path = shared.replica(node.spot, &part.key)?;
             let stored = shared.mover.stored(&path).map_err(|MoverError(f)| f)?;
-            shared.ledgers.arrived(node.spot, &part.key, stored);
+            reserved.arrived(node.spot, &part.key, stored);
             most = most.max(stored);
             spots.push(node.spot);
         }

@@ -58,7 +58,7 @@ pub(crate) fn inventory(
                 && let Ok(path) = shared.replica(*spot, key)
             {
                 let stored = shared.mover.stored(&path).unwrap_or(0);
-                shared.ledgers.arrived(*spot, key, stored);
+                shared.ledgers.found(*spot, key, stored);
             }
             found.push((*part, place.clone()));
         }
@@ -176,6 +176,9 @@ pub(crate) struct Staying<'a> {
     pub(crate) protected: &'a BTreeSet<PathBuf>,
     /// Parts whose manifests stay.
     pub(crate) known: BTreeSet<StoreKey>,
+    /// Of a resumed run, the parts that it may still take over: everything else that is protected is missing in the
+    /// capacities already.
+    pub(crate) offered: Option<BTreeSet<StoreKey>>,
 }
 
 struct Cleaner<'a> {
@@ -258,8 +261,8 @@ impl Cleaner<'_> {
                 false => self.remove_replica(path),
                 true => {
                     if let Some(spot) = spot {
-                        let stored = self.set_aside(&path, spot, key_of(&path));
-                        *self.done.aside.entry(spot).or_default() += stored;
+                        let key = key_of(&path);
+                        self.set_aside(path, spot, key);
                     }
                 }
             }
@@ -267,10 +270,16 @@ impl Cleaner<'_> {
     }
 
     /// Accounts for a protected replica that the run does not know of.
-    fn set_aside(&self, path: &Path, spot: Spot, key: StoreKey) -> u64 {
-        let stored = self.shared.mover.stored(path).unwrap_or(0);
-        self.shared.ledgers.arrived(spot, &key, stored);
-        stored
+    fn set_aside(&mut self, path: PathBuf, spot: Spot, key: StoreKey) {
+        let stored = self.shared.mover.stored(&path).unwrap_or(0);
+        let ledgers = &self.shared.ledgers;
+        ledgers.found(spot, &key, stored);
+        match &self.staying.offered {
+            None => ledgers.set_aside(spot, stored),
+            Some(offered) if offered.contains(&key) => ledgers.leave(spot, key, path, true),
+            Some(_) => ledgers.enlarge(spot, stored),
+        }
+        *self.done.aside.entry(spot).or_default() += stored;
     }
 
     /// Nodes that this cluster does not have: an earlier run had more of them.
@@ -286,7 +295,7 @@ impl Cleaner<'_> {
             for part in &left {
                 // A name of its own: this cluster may hold another replica of the part.
                 let key = StoreKey(format!("{name}/{}", key_of(part).0));
-                self.set_aside(part, spot, key);
+                self.set_aside(part.clone(), spot, key);
             }
             if left.is_empty() {
                 self.remove(&path);

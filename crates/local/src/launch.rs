@@ -1,6 +1,7 @@
 //! Starting the helpers of a step and seeing them through: time limit, stop, end.
 
 use crate::protocol::{Channel, End, HELPER_ARGUMENT, Order, Report, Spec, Used};
+use crate::store::warn;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::File;
@@ -12,11 +13,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
+use tarn_base::units::Elapsed;
 
 /// From SIGTERM to SIGKILL.
 pub const GRACE: Duration = Duration::from_secs(5);
-/// How long a helper may take to set up or to take leave; it does nothing slow.
+/// How long a helper may take to set up or to take leave, and the kernel to end it; it does nothing slow.
 const HELPER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a helper that is told to leave may take before it is killed.
+const LEAVE: Duration = Duration::from_secs(2);
 
 /// How urgently a step is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,6 +117,17 @@ impl Helper {
         self.channel.send(&Order::Prepare(Box::new(launch.spec)))
     }
 
+    /// What is said of a step whose helper does not answer any more.
+    fn stuck(&self) -> String {
+        format!(
+            "the helper process {} of node `{}` was told to end the step and did not within {}: something of it hangs in \
+             the kernel, perhaps on a file system that does not answer",
+            self.child.id(),
+            self.node,
+            Elapsed(u64::try_from(HELPER_PATIENCE.as_nanos()).unwrap_or(u64::MAX))
+        )
+    }
+
     fn note(&self, at: &Path) -> io::Result<()> {
         let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
         match tarn_sys::process::start_time(pid) {
@@ -132,27 +147,57 @@ impl Helper {
 }
 
 impl Helper {
-    /// Waits a little for the process to end. Without pidfds it is not worth waiting: all of the step has ended.
-    fn leaves_by_itself(&self) -> bool {
-        let Ok(fd) = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) else {
-            return false;
-        };
-        let patience = Timespec {
-            tv_sec: 2,
-            tv_nsec: 0,
-        };
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).is_ok_and(|n| n > 0)
+    /// Whether the process has ended, or does so in this time.
+    fn ends_within(&mut self, patience: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            // An error says that it is no child any more.
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return true;
+            }
+            let left = patience.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            match pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) {
+                // Whatever it says, the process is asked again.
+                Ok(fd) => drop(poll(
+                    &mut [PollFd::new(&fd, PollFlags::IN)],
+                    Some(&timespec(left)),
+                )),
+                Err(_) => std::thread::sleep(left.min(Duration::from_millis(5))),
+            }
+        }
+    }
+
+    /// Ends the process; whether it has gone. One that hangs in the kernel (a dead network file system) does not.
+    fn end(&mut self) -> bool {
+        // Closing the socket makes the helper end everything; killing it is the safety net.
+        let _ = self.channel.socket.shutdown(std::net::Shutdown::Both);
+        if self.ends_within(LEAVE) {
+            return true;
+        }
+        let _ = self.child.kill();
+        self.ends_within(HELPER_PATIENCE)
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Closing the socket makes the helper end everything; killing it is the safety net.
-        let _ = self.channel.socket.shutdown(std::net::Shutdown::Both);
-        if !self.leaves_by_itself() {
-            let _ = self.child.kill();
+        if !self.end() {
+            warn(&format!(
+                "process {} of node `{}` hangs in the kernel and cannot be killed; it is left behind",
+                self.child.id(),
+                self.node
+            ));
         }
-        let _ = self.child.wait();
+    }
+}
+
+fn timespec(d: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: d.subsec_nanos().into(),
     }
 }
 
@@ -188,14 +233,18 @@ pub(crate) fn execute(
         helpers: &mut helpers,
         stop,
         limit: None,
-        kill_at: None,
+        ending: None,
         why: None,
+        patience: HELPER_PATIENCE,
     }
     .until_the_end(limit);
     let used = collect(&mut helpers);
     if helpers.iter().any(|h| h.used.is_none()) {
         // Something of the step may still run there: nothing may be committed before it is gone.
-        drop(helpers);
+        let stuck = helpers
+            .iter_mut()
+            .find_map(|h| (!h.end()).then(|| h.stuck()));
+        let outcome = stuck.map_or(outcome, Outcome::Broken);
         return (outcome, used, Leaving::default());
     }
     for helper in &helpers {
@@ -209,8 +258,27 @@ struct Watch<'a> {
     helpers: &'a mut [Helper],
     stop: &'a Stop,
     limit: Option<Instant>,
-    kill_at: Option<Instant>,
+    ending: Option<Ending>,
     why: Option<Outcome>,
+    /// How long the helpers may take to end the step once they are told to.
+    patience: Duration,
+}
+
+/// How far the end of a step has come, and when the next means is taken.
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    /// Its processes were sent SIGTERM.
+    Asked(Instant),
+    /// The helpers were told to kill it.
+    Ordered(Instant),
+}
+
+impl Ending {
+    fn at(self) -> Instant {
+        match self {
+            Self::Asked(at) | Self::Ordered(at) => at,
+        }
+    }
 }
 
 impl Watch<'_> {
@@ -227,19 +295,16 @@ impl Watch<'_> {
             if let Some(end) = self.reports() {
                 return self.why.unwrap_or(end);
             }
-            self.deadlines();
+            if let Some(broken) = self.deadlines() {
+                return broken;
+            }
         }
     }
 
     fn wait(&self) -> io::Result<()> {
-        let next = self.kill_at.or(self.limit.filter(|_| self.why.is_none()));
-        let timeout = next.map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            }
-        });
+        let limit = self.limit.filter(|_| self.why.is_none());
+        let next = self.ending.map(Ending::at).or(limit);
+        let timeout = next.map(|at| timespec(at.saturating_duration_since(Instant::now())));
         let mut fds = vec![PollFd::new(&self.stop.wake, PollFlags::IN)];
         let live = self.helpers.iter().filter(|h| h.used.is_none());
         fds.extend(live.map(|h| PollFd::new(&h.channel.socket, PollFlags::IN)));
@@ -281,7 +346,8 @@ impl Watch<'_> {
         None
     }
 
-    fn deadlines(&mut self) {
+    /// Takes the next means to end the step when it is time; an outcome when that was the last.
+    fn deadlines(&mut self) -> Option<Outcome> {
         let now = Instant::now();
         let level = self.stop.take();
         if level >= Urgency::Terminate as u8 && self.why.is_none() {
@@ -291,16 +357,27 @@ impl Watch<'_> {
             self.begin_to_end(Outcome::TimedOut);
         }
         let impatient = level >= Urgency::Kill as u8;
-        if self.kill_at.is_some_and(|k| k <= now || impatient) {
-            self.order_all(&Order::Finish);
-            // The first helper's report ends the wait; were it stuck, this kills it.
-            self.kill_at = Some(now + HELPER_PATIENCE);
+        match self.ending {
+            Some(Ending::Asked(until)) if until <= now || impatient => {
+                // The first helper's report ends the wait.
+                self.order_all(&Order::Finish);
+                self.ending = Some(Ending::Ordered(now + self.patience));
+                None
+            }
+            Some(Ending::Ordered(until)) if until <= now => {
+                for helper in self.helpers.iter_mut() {
+                    let _ = helper.child.kill();
+                }
+                let first = &self.helpers[0];
+                Some(Outcome::Broken(first.stuck()))
+            }
+            _ => None,
         }
     }
 
     fn begin_to_end(&mut self, why: Outcome) {
         self.why = Some(why);
-        self.kill_at = Some(Instant::now() + GRACE);
+        self.ending = Some(Ending::Asked(Instant::now() + GRACE));
         self.order_all(&Order::Terminate);
     }
 
@@ -333,4 +410,48 @@ fn collect(helpers: &mut [Helper]) -> Used {
         sum.written = sum.written.saturating_add(used.written);
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_helper_that_does_not_end_is_killed_and_named() {
+        // It takes every order and does nothing about it.
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while theirs.read(&mut buffer).is_ok_and(|n| n > 0) {}
+        });
+        let child = Command::new("sleep").arg("100").spawn().unwrap();
+        let mut helpers = [Helper {
+            node: "n7".into(),
+            child,
+            channel: Channel::new(ours),
+            used: None,
+        }];
+        let stop = Stop::new().unwrap();
+        stop.ask(Urgency::Kill);
+        let begun = Instant::now();
+        let outcome = Watch {
+            helpers: &mut helpers,
+            stop: &stop,
+            limit: None,
+            ending: None,
+            why: None,
+            patience: Duration::from_millis(50),
+        }
+        .until_the_end(None);
+        assert!(
+            matches!(&outcome, Outcome::Broken(why) if why.contains("`n7` was told to end")),
+            "{outcome:?}"
+        );
+        assert!(helpers[0].ends_within(Duration::from_secs(10)));
+        assert!(begun.elapsed() < GRACE, "the second signal means it");
+    }
 }

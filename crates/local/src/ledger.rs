@@ -3,9 +3,11 @@
 //! Every run publishes what it uses and has reserved before it moves or starts anything; together they never
 //! exceed the tier. A run that died keeps its use counted as long as its folder is there: the bytes are.
 
+mod leftovers;
 mod page;
 
 use crate::store::{failure, io_failure};
+use leftovers::Leftover;
 pub(crate) use page::used_by_all;
 use page::{Claim, Page};
 pub use page::{held_by_others, vacate};
@@ -13,6 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Failure, FailureKind};
@@ -38,6 +41,8 @@ const MARGIN: u64 = 4096;
 struct Account {
     root: PathBuf,
     state: Mutex<Mine>,
+    /// The engine is told of what is kept here from earlier runs.
+    counts_kept: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -273,6 +278,10 @@ pub(crate) struct Ledgers {
     /// Spot, its account, its capacity at the start.
     spots: BTreeMap<Spot, (usize, u64)>,
     replicas: Mutex<BTreeMap<(Spot, StoreKey), u64>>,
+    /// Those of them that earlier runs have left, and this run has not taken over.
+    leftovers: Mutex<BTreeMap<(Spot, StoreKey), Leftover>>,
+    /// Bytes on tiers that are not this run's at all.
+    aside: Mutex<BTreeMap<Spot, u64>>,
 }
 
 /// Room claimed on a tier; given back when dropped.
@@ -281,6 +290,15 @@ pub(crate) struct Reservation<'a> {
     ledgers: &'a Ledgers,
     account: usize,
     bytes: u64,
+}
+
+impl Reservation<'_> {
+    /// A replica has come, with the space it takes: as much of the reservation becomes used in the same step, so that
+    /// nothing is ever counted twice.
+    pub(crate) fn arrived(&mut self, spot: Spot, key: &StoreKey, stored: u64) {
+        self.ledgers
+            .change(spot, key, Some(stored), &mut self.bytes);
+    }
 }
 
 impl Drop for Reservation<'_> {
@@ -311,9 +329,13 @@ impl Ledgers {
                     .unwrap_or(accounts.len());
                 if at == accounts.len() {
                     crate::store::make_folder(&tier.root)?;
+                    let own = tier.root.join(workspace);
+                    crate::machine::own_folder(&own)
+                        .map_err(|e| io_failure("use the folder", &own, &e))?;
                     accounts.push(Account {
                         root: tier.root.clone(),
                         state: Mutex::new(Mine::new(workspace, pid, start)),
+                        counts_kept: AtomicBool::new(false),
                     });
                 }
                 if let Ok(mine) = accounts[at].state.get_mut() {
@@ -330,6 +352,8 @@ impl Ledgers {
             accounts,
             spots,
             replicas: Mutex::default(),
+            leftovers: Mutex::default(),
+            aside: Mutex::default(),
         };
         for account in &ledgers.accounts {
             account
@@ -396,19 +420,29 @@ impl Ledgers {
     /// Says whether this run has nothing to do but to wait for room.
     ///
     /// # Errors
-    /// When it has waited for what only dead runs hold.
+    /// When it has waited for what only dead runs hold, or what is kept.
     pub(crate) fn idle(&self, since: Option<Instant>) -> Result<(), String> {
+        let tired = since.is_some_and(|s| s.elapsed() > PATIENCE);
+        let mut alone = true;
         for account in &self.accounts {
             let Ok(mut mine) = account.state.lock() else {
                 continue;
             };
             mine.idle = since.is_some() && mine.others > 0;
-            let tired = since.is_some_and(|s| s.elapsed() > PATIENCE);
             if tired && !mine.held_by_dead.is_empty() {
                 return Err(account.dead_text(&mine, 0));
             }
+            alone &= mine.others == 0;
         }
-        Ok(())
+        let kept = |(at, account): (usize, &Account)| match self.counted_at(at) {
+            0 => None,
+            kept => Some(account.kept_text(kept)),
+        };
+        let why = self.accounts.iter().enumerate().find_map(kept);
+        match why.filter(|_| tired && alone) {
+            Some(why) => Err(why),
+            None => Ok(()),
+        }
     }
 
     /// Replicas of this run that stand in the way of an older run on the same tier.
@@ -423,17 +457,18 @@ impl Ledgers {
         all.cloned().collect()
     }
 
-    /// A replica has come, with the space it takes.
-    pub(crate) fn arrived(&self, spot: Spot, key: &StoreKey, stored: u64) {
-        self.change(spot, key, Some(stored));
+    /// A replica was found, with the space it takes.
+    pub(crate) fn found(&self, spot: Spot, key: &StoreKey, stored: u64) {
+        self.change(spot, key, Some(stored), &mut 0);
     }
 
     /// A replica has gone.
     pub(crate) fn left(&self, spot: Spot, key: &StoreKey) {
-        self.change(spot, key, None);
+        self.change(spot, key, None, &mut 0);
     }
 
-    fn change(&self, spot: Spot, key: &StoreKey, stored: Option<u64>) {
+    /// What grows is taken from the reservation, as far as that goes.
+    fn change(&self, spot: Spot, key: &StoreKey, stored: Option<u64>, reserved: &mut u64) {
         let (Some(&(at, _)), Ok(mut replicas)) = (self.spots.get(&spot), self.replicas.lock())
         else {
             return;
@@ -444,13 +479,17 @@ impl Ledgers {
             None => replicas.remove(&id),
         };
         let (plus, minus) = (stored.unwrap_or(0), before.unwrap_or(0));
-        if plus != minus {
-            // As for reservations: the next change writes it again.
-            let _ = self.accounts[at].update(
-                |m| m.claim.used = m.claim.used.saturating_add(plus).saturating_sub(minus),
-                |_| true,
-            );
+        if plus == minus {
+            return;
         }
+        let settled = plus.saturating_sub(minus).min(*reserved);
+        *reserved -= settled;
+        let change = |m: &mut Mine| {
+            m.claim.used = m.claim.used.saturating_add(plus).saturating_sub(minus);
+            m.claim.reserved = m.claim.reserved.saturating_sub(settled);
+        };
+        // As for reservations: the next change writes it again.
+        let _ = self.accounts[at].update(change, |_| true);
     }
 
     /// What this run may use of each tier, where that has changed enough since it was told last.
@@ -460,6 +499,7 @@ impl Ledgers {
             if account.refresh().is_err() {
                 continue;
             }
+            let kept = self.counted_at(at);
             let Ok(mut mine) = account.state.lock() else {
                 continue;
             };
@@ -469,16 +509,20 @@ impl Ledgers {
                 // Nothing new for this run before the older one has what it waits for.
                 taken = taken.max(own.saturating_sub(mine.held()));
             }
+            let lacking = taken.saturating_add(kept);
             let changed =
-                taken.abs_diff(mine.told) > own / TELL_FROM || (taken == 0 && mine.told != 0);
+                lacking.abs_diff(mine.told) > own / TELL_FROM || (lacking == 0 && mine.told != 0);
             if !changed {
                 continue;
             }
-            mine.told = taken;
+            mine.told = lacking;
+            drop(mine);
             let left = u128::from(own.saturating_sub(taken));
             for (spot, (_, capacity)) in self.spots.iter().filter(|(_, (a, _))| *a == at) {
-                let share = u128::from(*capacity) * left / u128::from(own);
-                news.push((*spot, u64::try_from(share).unwrap_or(*capacity)));
+                let whole = capacity.saturating_sub(self.aside(*spot));
+                let share = u128::from(whole) * left / u128::from(own);
+                let share = u64::try_from(share).unwrap_or(whole);
+                news.push((*spot, share.saturating_sub(self.counted_on(at, *spot))));
             }
         }
         news
@@ -547,7 +591,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let a = Ledgers::open(&cluster(root.path(), 2, 1000), "a").unwrap();
         let b = Ledgers::open(&cluster(root.path(), 2, 1000), "b").unwrap();
-        let held = a.reserve(SPOT, 1500, &|| false).unwrap();
+        let mut held = a.reserve(SPOT, 1500, &|| false).unwrap();
         assert_eq!(
             b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
             [250, 250]
@@ -556,7 +600,9 @@ mod tests {
         assert!(b.reserve(SPOT, 400, &|| true).is_ok());
         let refused = b.reserve(SPOT, 600, &|| true).unwrap_err();
         assert_eq!(refused.kind, FailureKind::Cancelled);
-        a.arrived(SPOT, &StoreKey("k".into()), 700);
+        // What is committed turns from reserved to used, and is never both.
+        held.arrived(SPOT, &StoreKey("k".into()), 700);
+        assert_eq!(held_by_others(root.path(), "b"), 1500);
         drop(held);
         assert_eq!(held_by_others(root.path(), "b"), 700);
         assert!(b.reserve(SPOT, 1300, &|| true).is_ok());
@@ -566,6 +612,39 @@ mod tests {
             b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
             [1000, 1000]
         );
+    }
+
+    #[test]
+    fn what_is_kept_counts_once_it_is_in_the_way_and_what_is_aside_always() {
+        let root = tempfile::tempdir().unwrap();
+        let a = Ledgers::open(&cluster(root.path(), 1, 1000), "a").unwrap();
+        let key = StoreKey("k".into());
+        a.found(SPOT, &key, 300);
+        a.leave(SPOT, key.clone(), root.path().join("k"), true);
+        assert_eq!(a.kept_in_the_way(SPOT, 700), None);
+        assert!(a.news().is_empty());
+        assert_eq!(a.kept_in_the_way(SPOT, 701), Some(vec![(SPOT, 700)]));
+        assert_eq!(a.kept_in_the_way(SPOT, 701), None, "it is said once");
+        assert!(a.take_over(SPOT, &key));
+        assert_eq!(a.news(), [(SPOT, 1000)]);
+        // Of 1000, 200 are not this run's; of a resumed run the capacity is without them.
+        for (capacity, resumed) in [(1000, false), (800, true)] {
+            let root = tempfile::tempdir().unwrap();
+            let a = Ledgers::open(&cluster(root.path(), 1, capacity), "a").unwrap();
+            a.found(SPOT, &key, 200);
+            match resumed {
+                true => a.enlarge(SPOT, 200),
+                false => a.set_aside(SPOT, 200),
+            }
+            assert!(a.news().is_empty());
+            let b = Ledgers::open(&cluster(root.path(), 1, 1000), "b").unwrap();
+            let held = b.reserve(SPOT, 500, &|| true).unwrap();
+            assert_eq!(a.news(), [(SPOT, 400)]);
+            assert!(a.reserve(SPOT, 300, &|| true).is_ok());
+            assert!(a.reserve(SPOT, 301, &|| true).is_err());
+            drop(held);
+            assert_eq!(a.news(), [(SPOT, 800)]);
+        }
     }
 
     #[test]
@@ -614,8 +693,8 @@ mod tests {
         let begun = Instant::now();
         let late = || begun.elapsed() > Duration::from_secs(20);
         let key = StoreKey("k".into());
-        elder.arrived(SPOT, &key, 400);
-        younger.arrived(SPOT, &key, 400);
+        elder.found(SPOT, &key, 400);
+        younger.found(SPOT, &key, 400);
         std::thread::scope(|s| {
             let waiting = s.spawn(|| elder.reserve(SPOT, 500, &late).is_ok());
             let since = Instant::now();

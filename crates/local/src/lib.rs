@@ -29,7 +29,7 @@ mod store;
 mod transfer;
 mod world;
 
-pub use dests::{check_destination, destination_intact};
+pub use dests::{check_destination, destination_intact, probe_destination};
 pub use inventory::Cleaned;
 pub use launch::GRACE;
 pub use ledger::{held_by_others, vacate};
@@ -38,4 +38,6 @@ pub use namespaces::{Namespaces, probe_multi_node};
 pub use pool::MAX_MOVING;
 pub use progress::{MovingTransfer, Phase, Progress, RunningStep};
 pub use protocol::HELPER_ARGUMENT;
+pub use shared::ChangedSince;
+pub use sources::check_source;
 pub use world::{Config, Local};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
@@ -28,6 +29,9 @@ const PROBE_CHUNK: usize = 1 << 20;
 const PROBE_LIFE: u64 = 30 * 24 * 3600;
 /// Of a disk's free space, tarn takes at most so many tenths for a tier whose size nobody gave.
 const DISK_TENTHS: u64 = 9;
+
+/// The mode of folders that data is put into: what was private where it came from must not be readable on a tier.
+const PRIVATE: u32 = 0o700;
 
 /// Why the machine cannot be what was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -358,7 +362,12 @@ fn make_tier(
         ),
         source,
     };
-    std::fs::create_dir_all(&tier.root).map_err(io)?;
+    match tier.root == default_tier().root {
+        // Its name is known to everybody, and everybody may write the folder it is in.
+        true => own_folder(&tier.root),
+        false => std::fs::create_dir_all(&tier.root),
+    }
+    .map_err(io)?;
     // The size of the tier as a whole: the ledger takes off what others hold, now and later.
     let taken = crate::ledger::used_by_all(&tier.root);
     let room = tier.size.map_or(u64::MAX, |size| {
@@ -405,6 +414,37 @@ fn make_tier(
     })
 }
 
+/// Makes a folder that only this user can enter, or makes one that is there such a folder.
+///
+/// # Errors
+/// When it is somebody else's, or no folder (a link to one is none): what is put there would be theirs to read.
+pub(crate) fn own_folder(path: &Path) -> io::Result<()> {
+    match std::fs::DirBuilder::new().mode(PRIVATE).create(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    let found = path.symlink_metadata()?;
+    let refused = |why: String| {
+        Err(io::Error::other(format!(
+            "{why}; tarn keeps data only in folders of your own: remove it, or give another tier (--tier NAME=PATH)"
+        )))
+    };
+    if !found.is_dir() {
+        return refused(format!("{} is no folder", path.display()));
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return refused(format!(
+            "{} belongs to user {}",
+            path.display(),
+            found.uid()
+        ));
+    }
+    if found.mode() & 0o777 != PRIVATE {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(PRIVATE))?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -421,6 +461,33 @@ mod tests {
         for bad in ["disk", "=/a", "d=a/b", "d k=/a", "d=/a:20 gb", "d=/a:20"] {
             assert!(bad.parse::<TierSpec>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_folder_of_ones_own_is_nobody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        let new = dir.path().join("new");
+        own_folder(&new).unwrap();
+        assert_eq!(mode(&new), 0o700);
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
+        own_folder(&new).unwrap();
+        assert_eq!(mode(&new), 0o700, "made by an older tarn");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&new, &link).unwrap();
+        assert!(
+            own_folder(&link)
+                .unwrap_err()
+                .to_string()
+                .contains("no folder")
+        );
+        // Root may give a folder away; for everybody else `/` is somebody else's.
+        let theirs = match std::os::unix::fs::chown(&new, Some(1234), None) {
+            Ok(()) => new.as_path(),
+            Err(_) => Path::new("/"),
+        };
+        let refused = own_folder(theirs).unwrap_err().to_string();
+        assert!(refused.contains("belongs to user"), "{refused}");
     }
 
     #[test]

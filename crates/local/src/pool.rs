@@ -17,6 +17,13 @@ use tarn_ports::Control;
 /// latency rules, which is the external store's `streams`, and that is at most this.
 pub const MAX_MOVING: usize = 8;
 
+/// What can be cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    List(DataId),
+    Transfer(TransferId),
+}
+
 pub(crate) enum Job {
     List(DataId),
     Transfer(Box<Transfer>),
@@ -33,7 +40,7 @@ type Rank = (Reverse<u64>, u64);
 #[derive(Default)]
 struct Queue {
     waiting: BTreeMap<Rank, Job>,
-    controls: BTreeMap<TransferId, Arc<Control>>,
+    controls: BTreeMap<Name, Arc<Control>>,
     arrived: u64,
     external: u32,
     closed: bool,
@@ -59,6 +66,31 @@ fn uses_external(job: &Job) -> bool {
     }
 }
 
+fn name(job: &Job) -> Option<Name> {
+    match job {
+        Job::List(data) => Some(Name::List(*data)),
+        Job::Transfer(t) => Some(Name::Transfer(t.id)),
+        Job::Evict { .. } => None,
+    }
+}
+
+/// Whether a job gives room on tiers back and never waits for any.
+fn frees_room(job: &Job) -> bool {
+    match job {
+        Job::Evict { .. } => true,
+        Job::Transfer(t) => !matches!(t.to, Place::Node(_)),
+        Job::List(_) => false,
+    }
+}
+
+/// Which jobs a thread takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Any,
+    /// Those that free room: were all other threads waiting for room, nobody else would.
+    FreesRoom,
+}
+
 impl Pool {
     pub(crate) fn new(shared: &Arc<Shared>) -> std::io::Result<Self> {
         let state = Arc::new(State {
@@ -68,10 +100,14 @@ impl Pool {
             streams: shared.cluster.external.streams.max(1),
         });
         let mut threads = Vec::new();
-        for n in 0..MAX_MOVING {
+        for n in 0..=MAX_MOVING {
+            let takes = match n {
+                MAX_MOVING => Takes::FreesRoom,
+                _ => Takes::Any,
+            };
             let state = Arc::clone(&state);
             let thread = std::thread::Builder::new().name(format!("tarn-move-{n}"));
-            threads.push(thread.spawn(move || work(&state))?);
+            threads.push(thread.spawn(move || work(&state, takes))?);
         }
         Ok(Self { state, threads })
     }
@@ -80,18 +116,19 @@ impl Pool {
         let Ok(mut queue) = self.state.queue.lock() else {
             return;
         };
+        if let Some(name) = name(&job) {
+            queue.controls.insert(name, Arc::default());
+        }
         let urgency = match &job {
-            Job::Transfer(t) => {
-                queue.controls.insert(t.id, Arc::default());
-                t.priority
-            }
+            Job::Transfer(t) => t.priority,
             // They are short, and others wait for them.
             Job::List(_) | Job::Evict { .. } => u64::MAX,
         };
         queue.arrived += 1;
         let rank = (Reverse(urgency), queue.arrived);
         queue.waiting.insert(rank, job);
-        self.state.changed.notify_one();
+        // One thread alone might be the one that does not take it.
+        self.state.changed.notify_all();
     }
 
     /// Jobs that no thread has taken yet.
@@ -103,7 +140,7 @@ impl Pool {
     /// Cancels a transfer, waiting or moving. One that has ended already is no error.
     pub(crate) fn abandon(&self, id: TransferId) {
         if let Ok(queue) = self.state.queue.lock()
-            && let Some(control) = queue.controls.get(&id)
+            && let Some(control) = queue.controls.get(&Name::Transfer(id))
         {
             control
                 .cancel
@@ -132,49 +169,40 @@ impl Drop for Pool {
 }
 
 /// The most urgent job that may begin: one that uses the external store only while a stream is free.
-fn take(state: &State) -> Option<(Job, Arc<Control>)> {
+fn take(state: &State, takes: Takes) -> Option<(Job, Arc<Control>)> {
     let mut queue = state.queue.lock().ok()?;
     loop {
         if queue.closed {
             return None;
         }
         let busy = queue.external >= state.streams;
-        let cancelled = |job: &Job| match job {
-            Job::Transfer(t) => queue.controls.get(&t.id).is_some_and(|c| c.cancelled()),
-            _ => false,
+        let control = |job: &Job| queue.controls.get(&name(job)?).cloned();
+        let may_begin = |job: &Job| {
+            control(job).is_some_and(|c| c.cancelled())
+                || !(busy && uses_external(job)) && (takes == Takes::Any || frees_room(job))
         };
-        let next = queue
-            .waiting
-            .iter()
-            .find(|(_, job)| cancelled(job) || !(busy && uses_external(job)));
+        let next = queue.waiting.iter().find(|(_, job)| may_begin(job));
         if let Some(rank) = next.map(|(rank, _)| *rank)
             && let Some(job) = queue.waiting.remove(&rank)
         {
             queue.external += u32::from(uses_external(&job));
-            let control = match &job {
-                Job::Transfer(t) => queue.controls.get(&t.id).cloned(),
-                _ => None,
-            };
+            let control = name(&job).and_then(|name| queue.controls.get(&name).cloned());
             return Some((job, control.unwrap_or_default()));
         }
         queue = state.changed.wait(queue).ok()?;
     }
 }
 
-fn work(state: &State) {
-    while let Some((job, control)) = take(state) {
+fn work(state: &State, takes: Takes) {
+    while let Some((job, control)) = take(state, takes) {
         let external = uses_external(&job);
-        let id = match &job {
-            Job::Transfer(t) => Some(t.id),
-            _ => None,
-        };
         // A bug in a mover must not leave the run waiting for ever.
         let done = catch_unwind(AssertUnwindSafe(|| perform(&state.shared, &job, &control)));
         let event = done.unwrap_or_else(|_| broken(&job));
         if let Ok(mut queue) = state.queue.lock() {
             queue.external -= u32::from(external);
-            if let Some(id) = id {
-                queue.controls.remove(&id);
+            if let Some(name) = name(&job) {
+                queue.controls.remove(&name);
             }
         }
         state.changed.notify_all();

@@ -115,6 +115,16 @@ pub(crate) fn prepare(
     needs: &[Need<'_>],
     control: &Control,
 ) -> Result<Vec<Ready>, Failure> {
+    if let Some(path) = (shared.changed_since)(run.instance.step) {
+        return Err(failure(
+            FailureKind::Launch,
+            format!(
+                "{}, which its command names, is not what it was when the run began; it was not started: `tarn run` \
+                 takes the file as it is now and runs again only what that changes",
+                path.display()
+            ),
+        ));
+    }
     let names: Vec<String> = run
         .nodes
         .iter()

@@ -1,6 +1,6 @@
 //! What all threads of a local world share.
 
-use crate::ledger::Ledgers;
+use crate::ledger::{Ledgers, Reservation};
 use crate::progress::Progress;
 use crate::protocol::Isolation;
 use crate::sources::Remembered;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, Spot};
+use tarn_base::id::{DataId, Spot, StepId};
 use tarn_base::layout::{StateDir, TierDir, drained_part};
 use tarn_base::manifest::Manifest;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
@@ -28,6 +28,9 @@ pub(crate) enum Delivery {
     News(Event),
 }
 
+/// Of a step, a file that its command names and that has changed since the run began, if there is one.
+pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
+
 pub(crate) struct Shared {
     pub(crate) run: String,
     pub(crate) workspace: String,
@@ -36,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) state: StateDir,
     pub(crate) mover: Arc<dyn Mover>,
     pub(crate) helper: PathBuf,
+    pub(crate) changed_since: ChangedSince,
     pub(crate) isolation: Isolation,
     /// Why steps of several nodes cannot run here, if they cannot.
     pub(crate) multi_node: Result<(), String>,
@@ -113,6 +117,26 @@ impl Shared {
                 ),
             )
         })
+    }
+
+    /// Claims room on a tier; what earlier runs have left there and nobody asks to keep makes way for it.
+    pub(crate) fn reserve(
+        &self,
+        spot: Spot,
+        bytes: u64,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Reservation<'_>, Failure> {
+        self.ledgers.make_way(spot, bytes, &*self.mover);
+        if let Some(news) = self.ledgers.kept_in_the_way(spot, bytes) {
+            for (spot, bytes) in news {
+                self.deliver(Delivery::News(Event::Capacity { spot, bytes }));
+            }
+            return Err(failure(
+                FailureKind::Cancelled,
+                "data that is kept from earlier runs takes the room that was meant for it; a place is looked for anew",
+            ));
+        }
+        self.ledgers.reserve(spot, bytes, cancelled)
     }
 
     /// The part that is stored under a key, if this run knows it.

@@ -64,18 +64,7 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
             format!("dataset `{}` has no source", dataset.name),
         )
     })?;
-    if let Err(e) = std::fs::symlink_metadata(source) {
-        return Err(failure(
-            FailureKind::Io,
-            format!(
-                "the source of dataset `{}` cannot be read: {}: {e}; check `source` in [data.{}]{}",
-                dataset.name,
-                source.display(),
-                dataset.name,
-                deepest_existing(source)
-            ),
-        ));
-    }
+    check_source(&dataset.name, source)?;
     let now = wall_clock();
     let root = resolve(source);
     let mut tree = shared
@@ -144,6 +133,28 @@ pub(crate) fn part_info(
         hash: manifest.hash(),
         key,
     }
+}
+
+/// Whether there is a source: a link that leads nowhere is none.
+///
+/// # Errors
+/// What is missing, and where to look.
+pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
+    std::fs::metadata(source).map(drop).map_err(|e| {
+        let why = match source.is_symlink() {
+            true => format!("it is a link that leads nowhere: {e}"),
+            false => e.to_string(),
+        };
+        failure(
+            FailureKind::Io,
+            format!(
+                "the source of dataset `{dataset}` does not exist or cannot be read: {}: {why}; check `source` in \
+                 [data.{dataset}]{}",
+                source.display(),
+                deepest_existing(source)
+            ),
+        )
+    })
 }
 
 fn deepest_existing(path: &Path) -> String {

@@ -111,7 +111,7 @@ fn attempt(
         .progress
         .step(run.instance, run.attempt, Phase::Preparing);
     let helpers = helpers(shared, run, log)?;
-    let reserved = reserve(shared, run, handle)?;
+    let mut reserved = reserve(shared, run, handle)?;
     let needs = needs(shared, step, run)?;
     let nodes = prepare(shared, step, run, &needs, &handle.control)?;
     let notes: Vec<PathBuf> = nodes.iter().map(Ready::note).collect();
@@ -142,14 +142,13 @@ fn attempt(
     let judged = judge(shared, step, &needs, outcome, log).map_err(|f| for_lack_of_room(&nodes, f));
     let ended = judged.and_then(|()| {
         let undeclared = undeclared(&nodes);
-        let outputs = commit(shared, run, &needs, &nodes, &handle.control)?;
+        let outputs = commit(shared, run, &needs, &nodes, &mut reserved, &handle.control)?;
         Ok(Ended::Committed {
             outputs,
             undeclared,
         })
     });
     usage.commit = nanos(committing);
-    drop(reserved);
     ended
 }
 
@@ -171,11 +170,7 @@ fn reserve<'a>(
     run: &Run,
     handle: &Handle,
 ) -> Result<Vec<crate::ledger::Reservation<'a>>, Failure> {
-    let claim = |spot: &Spot| {
-        shared
-            .ledgers
-            .reserve(*spot, run.reserve, &|| handle.stop.asked())
-    };
+    let claim = |spot: &Spot| shared.reserve(*spot, run.reserve, &|| handle.stop.asked());
     run.nodes.iter().map(claim).collect()
 }
 
@@ -188,10 +183,12 @@ fn judge(
     log: &Path,
 ) -> Result<(), Failure> {
     // Looked at whatever the outcome: damaged inputs must not stay.
-    let inputs = match shared.isolation {
-        Isolation::Group => unchanged(shared, needs),
-        // They were mounted read-only.
-        Isolation::Namespaces { .. } => Ok(()),
+    let inputs = match (shared.isolation, &outcome) {
+        (Isolation::Group, _) => unchanged(shared, needs),
+        // They were mounted read-only: the step has not changed them.
+        (Isolation::Namespaces { .. }, Outcome::Ended(End::Exited(0)) | Outcome::Stopped) => Ok(()),
+        // Somebody else may have, and that would be why it failed.
+        (Isolation::Namespaces { .. }, _) => unchanged(shared, needs),
     };
     let fate = "its inputs are intact, nothing it wrote was kept";
     let log = log.display();
@@ -215,8 +212,11 @@ fn judge(
                 Elapsed(step.time.unwrap_or(0))
             ),
         ))),
-        Outcome::Stopped => Err(failure(FailureKind::Cancelled, format!("it was stopped because the run ends; {fate}"))),
-        Outcome::Broken(why) => Err(failure(FailureKind::Launch, format!("{why}; {fate}"))),
+        Outcome::Stopped => Err(failure(
+            FailureKind::Cancelled,
+            "it was stopped because the run ends; nothing it wrote was kept",
+        )),
+        Outcome::Broken(why) => inputs.and(Err(failure(FailureKind::Launch, format!("{why}; {fate}")))),
     }
 }
 
@@ -291,6 +291,13 @@ fn unchanged(shared: &Shared, needs: &[Need<'_>]) -> Result<(), Failure> {
     }
     match first {
         None => Ok(()),
+        Some((data, path)) if shared.isolation != Isolation::Group => Err(failure(
+            FailureKind::Corrupt,
+            format!(
+                "somebody has removed or changed its input `{data}` ({path}) while it ran, which could only read it; the \
+                 damaged copy was removed and will be fetched or made again"
+            ),
+        )),
         Some((data, path)) => Err(failure(
             FailureKind::InputChanged,
             format!(

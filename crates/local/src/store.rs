@@ -4,7 +4,7 @@ use rustix::fs::CWD;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::manifest::{Entry, EntryKind, Manifest};
@@ -73,24 +73,11 @@ pub(crate) fn write_manifests<'a>(
     durable: bool,
 ) -> Result<(), Failure> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let mut written: Vec<(std::path::PathBuf, &Path, File)> = Vec::new();
+    let mut written: Vec<Written<'a>> = Vec::new();
     for (path, manifest) in items {
-        let mut name = path.as_os_str().to_owned();
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        name.push(format!(".{}.{n}.tmp", std::process::id()));
-        let temporary = std::path::PathBuf::from(name);
-        let write = || -> io::Result<File> {
-            let mut file = File::create(&temporary)?;
-            file.write_all(&manifest.encode())?;
-            Ok(file)
-        };
-        match write() {
-            Ok(file) => written.push((temporary, path, file)),
-            Err(e) => {
-                let _ = std::fs::remove_file(&temporary);
-                return Err(io_failure("write the manifest", path, &e));
-            }
-        }
+        let item = Written::new(path, n, manifest);
+        written.push(item.map_err(|e| io_failure("write the manifest", path, &e))?);
         if written.len() >= 256 {
             publish(std::mem::take(&mut written), durable)?;
         }
@@ -98,14 +85,49 @@ pub(crate) fn write_manifests<'a>(
     publish(written, durable)
 }
 
-fn publish(written: Vec<(std::path::PathBuf, &Path, File)>, durable: bool) -> Result<(), Failure> {
+/// A manifest that is written under a temporary name, which does not outlive it: it is renamed or removed.
+struct Written<'a> {
+    temporary: PathBuf,
+    path: &'a Path,
+    file: File,
+    renamed: bool,
+}
+
+impl<'a> Written<'a> {
+    fn new(path: &'a Path, number: u64, manifest: &Manifest) -> io::Result<Self> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}.{number}.tmp", std::process::id()));
+        let temporary = PathBuf::from(name);
+        let file = File::create(&temporary)?;
+        let mut written = Self {
+            temporary,
+            path,
+            file,
+            renamed: false,
+        };
+        written.file.write_all(&manifest.encode())?;
+        Ok(written)
+    }
+}
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        if !self.renamed {
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+fn publish(mut written: Vec<Written<'_>>, durable: bool) -> Result<(), Failure> {
     let at_once = durable && written.len() > SYNC_EACH;
-    if at_once && let Some((_, path, file)) = written.first() {
+    if at_once && let Some(Written { path, file, .. }) = written.first() {
         rustix::fs::syncfs(file).map_err(|e| io_failure("sync", path, &e.into()))?;
     }
     let mut folders = BTreeSet::new();
-    for (temporary, path, file) in &written {
-        let done = || -> io::Result<()> {
+    for item in &mut written {
+        let path = item.path;
+        let mut done = || -> io::Result<()> {
+            let file = &item.file;
             // What is replaced must be whole at any time. A new one that a crash of the machine leaves torn is
             // known by its checksum, and nothing refers to it yet: after the rename, one commit of the file system
             // takes content and name together.
@@ -114,7 +136,8 @@ fn publish(written: Vec<(std::path::PathBuf, &Path, File)>, durable: bool) -> Re
             if replaces {
                 file.sync_data()?;
             }
-            std::fs::rename(temporary, path)?;
+            std::fs::rename(&item.temporary, path)?;
+            item.renamed = true;
             match sync && !replaces {
                 true => file.sync_data(),
                 false => Ok(()),

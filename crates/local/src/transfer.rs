@@ -81,7 +81,7 @@ fn prepared<'a>(shared: &Shared, t: &'a Transfer) -> Result<Vec<Moving<'a>>, Fai
     t.parts.iter().map(part).collect()
 }
 
-/// To a tier or the drained area: every part becomes a replica of its own.
+/// To a tier or the drained area: every part becomes a replica of its own. If one fails, none is left.
 fn each(
     shared: &Shared,
     t: &Transfer,
@@ -93,45 +93,60 @@ fn each(
         hashes: Vec::new(),
         stored: Vec::new(),
     };
-    for part in parts {
-        let claim = match t.to {
-            Place::Node(spot) => {
-                let bytes = stored_estimate(&part.manifest);
-                Some(
-                    shared
-                        .ledgers
-                        .reserve(spot, bytes, &|| control.cancelled())?,
-                )
+    for at in 0..parts.len() {
+        match one(shared, t, &mut parts[at], control) {
+            Ok((bytes, hash, stored)) => {
+                done.bytes = done.bytes.saturating_add(bytes);
+                done.hashes.push(hash);
+                done.stored.push(stored);
             }
-            _ => None,
-        };
-        let (dest, staging) = replica_paths(shared, &t.to, &part.key)?;
-        let began = wall_clock();
-        let job = CopyJob {
-            sources: vec![source_of(shared, part)?],
-            // It can be there only from a transfer whose end was not recorded: its key is its own.
-            replace: dest.exists(),
-            dest: dest.clone(),
-            staging,
-            verify: t.verify,
-            sync: t.to == Place::Drained,
-            rate: rate(shared, &part.order.from, &t.to),
-            latency: latency(shared, &part.order.from, &t.to),
-        };
-        let report = copy(shared, std::slice::from_mut(part), job, control)
-            .map_err(|e| vanished(shared, part, e))?;
-        let manifest = report.manifests.into_iter().next().unwrap_or_default();
-        done.bytes = done.bytes.saturating_add(report.bytes);
-        done.hashes
-            .push(settle(shared, part, manifest, began, &t.to)?);
-        let stored = shared.mover.stored(&dest).map_err(|MoverError(f)| f)?;
-        if let Place::Node(spot) = t.to {
-            shared.ledgers.arrived(spot, &part.key, stored);
+            Err(failure) => {
+                for part in &parts[..=at] {
+                    take_back(shared, &t.to, &part.key);
+                }
+                return Err(failure);
+            }
         }
-        drop(claim);
-        done.stored.push(stored);
     }
     Ok(done)
+}
+
+/// Makes one replica; bytes moved, the part's hash, the space that the replica takes.
+fn one(
+    shared: &Shared,
+    t: &Transfer,
+    part: &mut Moving<'_>,
+    control: &Control,
+) -> Result<(u64, Hash, u64), Failure> {
+    let mut claim = match t.to {
+        Place::Node(spot) => {
+            let bytes = stored_estimate(&part.manifest);
+            Some(shared.reserve(spot, bytes, &|| control.cancelled())?)
+        }
+        _ => None,
+    };
+    let (dest, staging) = replica_paths(shared, &t.to, &part.key)?;
+    let began = wall_clock();
+    let job = CopyJob {
+        sources: vec![source_of(shared, part)?],
+        // It can be there only from a transfer whose end was not recorded: its key is its own.
+        replace: dest.exists(),
+        dest: dest.clone(),
+        staging,
+        verify: t.verify,
+        sync: t.to == Place::Drained,
+        rate: rate(shared, &part.order.from, &t.to),
+        latency: latency(shared, &part.order.from, &t.to),
+    };
+    let report = copy(shared, std::slice::from_mut(part), job, control)
+        .map_err(|e| vanished(shared, part, e))?;
+    let manifest = report.manifests.into_iter().next().unwrap_or_default();
+    let hash = settle(shared, part, manifest, began, &t.to)?;
+    let stored = shared.mover.stored(&dest).map_err(|MoverError(f)| f)?;
+    if let (Place::Node(spot), Some(claim)) = (&t.to, &mut claim) {
+        claim.arrived(*spot, &part.key, stored);
+    }
+    Ok((report.bytes, hash, stored))
 }
 
 /// To a folder of the external store: one tree of all parts.
@@ -163,15 +178,14 @@ fn deliver(
     control: &Control,
 ) -> Result<(Done, Vec<Manifest>), Failure> {
     let began = wall_clock();
-    let dest = intent.dest();
     let job = CopyJob {
         sources: parts
             .iter()
             .map(|p| source_of(shared, p))
             .collect::<Result<_, _>>()?,
-        dest: dest.to_path_buf(),
+        dest: intent.ready().to_path_buf(),
         staging: intent.staging().to_path_buf(),
-        replace: dest.exists(),
+        replace: false,
         verify: t.verify,
         sync: true,
         rate: rate(shared, &Place::Source, &t.to),
@@ -187,6 +201,7 @@ fn deliver(
             "the mover reported fewer trees than it was given",
         ));
     }
+    intent.publish(&*shared.mover)?;
     let mut hashes = Vec::new();
     for (part, manifest) in parts.iter().zip(&report.manifests) {
         hashes.push(settle(shared, part, manifest.clone(), began, &t.to)?);
@@ -317,11 +332,9 @@ fn rate(shared: &Shared, from: &Place, to: &Place) -> u64 {
 }
 
 fn latency(shared: &Shared, from: &Place, to: &Place) -> u64 {
-    let link = &shared.cluster.external;
-    if link.emulated && (is_external(to) || is_external(from)) {
-        link.latency
-    } else {
-        0
+    match is_external(to) || is_external(from) {
+        true => shared.cluster.external.latency,
+        false => 0,
     }
 }
 
@@ -375,6 +388,16 @@ fn vanished(shared: &Shared, part: &Moving<'_>, MoverError(error): MoverError) -
 /// Removes a replica; the event to report. What cannot be removed is reported as gone, because nothing may use it
 /// any more, and is tried again by every later clean-up.
 pub(crate) fn evict(shared: &Shared, part: PartRef, key: &StoreKey, at: &Place) -> Event {
+    take_back(shared, at, key);
+    Event::Evicted {
+        part,
+        at: at.clone(),
+    }
+}
+
+/// Removes a replica that is there, or is not: what fails in the middle leaves nothing visible and nothing counted.
+/// What cannot be removed stays counted, and is told of on stderr.
+pub(crate) fn take_back(shared: &Shared, at: &Place, key: &StoreKey) {
     let removed = match at {
         Place::Node(spot) => shared.replica(*spot, key).and_then(|path| {
             shared.mover.remove(&path).map_err(|MoverError(f)| f)?;
@@ -391,13 +414,9 @@ pub(crate) fn evict(shared: &Shared, part: PartRef, key: &StoreKey, at: &Place) 
     };
     if let Err(e) = removed {
         warn(&format!(
-            "a replica of part {part} could not be removed: {}",
-            e.message
+            "the replica {} could not be removed: {}",
+            key.0, e.message
         ));
-    }
-    Event::Evicted {
-        part,
-        at: at.clone(),
     }
 }
 

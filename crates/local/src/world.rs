@@ -8,9 +8,9 @@ use crate::pool::{Job, Pool};
 use crate::prepare::SCRATCH;
 use crate::progress::Progress;
 use crate::protocol::Isolation;
-use crate::shared::{Delivery, Shared};
+use crate::shared::{ChangedSince, Delivery, Shared};
 use crate::step::{self, Handle};
-use crate::store::{make_folder, warn};
+use crate::store::{is_folder, make_folder, warn};
 use crate::{inventory, sources};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
@@ -40,7 +40,8 @@ pub struct Config {
     pub workspace: String,
     /// The workflow.
     pub workflow: Workflow,
-    /// The nodes. Where `external.emulated` is set, movement to and from the external store is throttled.
+    /// The nodes. Movement to and from the external store is held back where `external.emulated` is set, and by
+    /// `external.latency`.
     pub cluster: Cluster,
     /// What earlier runs left, as in [`tarn_base::event::Start::prior`].
     pub prior: Vec<PriorInstance>,
@@ -50,6 +51,8 @@ pub struct Config {
     pub mover: Arc<dyn Mover>,
     /// The tarn binary, started again as the helper of each step.
     pub helper_exe: PathBuf,
+    /// Asked before each attempt: a step whose script has changed since the run began is not what the log says.
+    pub changed_since: ChangedSince,
     /// The time at which this world begins: 0, or for a resumed run the last time in its log.
     pub epoch: Time,
     /// What to use of namespaces.
@@ -81,6 +84,12 @@ pub struct Local {
     idle: Option<Instant>,
 }
 
+/// So long ago that the ledgers are looked at without delay.
+fn long_ago() -> Instant {
+    let now = Instant::now();
+    now.checked_sub(POLL).unwrap_or(now)
+}
+
 fn world_error(what: &str, error: &dyn std::fmt::Display) -> WorldError {
     WorldError(format!("{what}: {error}"))
 }
@@ -108,6 +117,7 @@ impl Local {
             state: config.state,
             mover: config.mover,
             helper: config.helper_exe,
+            changed_since: config.changed_since,
             isolation: found.clone().unwrap_or(Isolation::Group),
             multi_node: found.map(drop),
             caller_env: std::env::vars_os().collect(),
@@ -142,7 +152,7 @@ impl Local {
             started: now,
             epoch: config.epoch,
             // Others may hold room already: look at the first opportunity.
-            looked: now.checked_sub(POLL).unwrap_or(now),
+            looked: long_ago(),
             boot_noted: false,
             idle: None,
         })
@@ -162,8 +172,23 @@ impl Local {
     }
 
     /// What earlier runs left, after a look at what of it is still there: what [`Do::Reuse`] counts in from now on.
-    pub fn offer(&mut self, prior: Vec<PriorInstance>) {
+    /// The replicas are `there`; those in the `protected` folders take room until they are reused, all others make
+    /// way when theirs is wanted.
+    pub fn offer(
+        &mut self,
+        prior: Vec<PriorInstance>,
+        there: &BTreeSet<(StoreKey, Place)>,
+        protected: &BTreeSet<PathBuf>,
+    ) {
         self.prior = prior;
+        for (key, place) in there {
+            if let Place::Node(spot) = place
+                && let Ok(path) = self.shared.replica(*spot, key)
+            {
+                let kept = protected.contains(&path);
+                self.shared.ledgers.leave(*spot, key.clone(), path, kept);
+            }
+        }
     }
 
     /// Makes parts known that the log of an interrupted run tells of.
@@ -186,13 +211,23 @@ impl Local {
     /// Removes everything else of this workspace: working folders, half-copied and stale replicas (but for
     /// `resumable` ones, which a transfer may go on with, and for the `protected` folders, which somebody asks to
     /// keep whatever this run makes of them), manifests of parts that nobody knows; ends what is left of a dead
-    /// run. Call it before anything is performed.
+    /// run. Call it before anything is performed. Of a `resumed` run the capacities are already without what was
+    /// protected when it began, and of no instance that was offered to it.
     pub fn clean(
         &self,
         keep: &BTreeSet<(StoreKey, Place)>,
         resumable: &BTreeSet<StoreKey>,
         protected: &BTreeSet<PathBuf>,
+        resumed: bool,
     ) -> Cleaned {
+        let offered = self.prior.iter().flat_map(|p| {
+            let info = |&(o, part, _): &(u32, u32, Place)| {
+                let output = p.outputs.get(o as usize)?;
+                Some(output.parts.get(part as usize)?.0.key.clone())
+            };
+            p.held.iter().filter_map(info)
+        });
+        let offered = resumed.then(|| offered.collect());
         let prior = self
             .prior
             .iter()
@@ -204,6 +239,7 @@ impl Local {
             resumable,
             protected,
             known,
+            offered,
         };
         inventory::clean(&self.shared, staying)
     }
@@ -237,8 +273,8 @@ impl Local {
         Ok(())
     }
 
-    fn reuse(&self, instance: InstanceId, prior: u32) {
-        let Some(found) = self.prior.get(prior as usize) else {
+    fn reuse(&mut self, instance: InstanceId, prior: u32) {
+        let Some(found) = self.prior.get(prior as usize).cloned() else {
             return;
         };
         // An earlier run may have numbered datasets and versions otherwise: outputs go by their position.
@@ -248,16 +284,44 @@ impl Local {
             .iter()
             .filter_map(|u| Some((u.data, u.makes?)))
             .collect();
-        for (o, (data, version)) in found.outputs.iter().zip(made) {
+        let named = |(data, version), seq| PartRef {
+            data,
+            version,
+            origin: instance.index,
+            seq,
+        };
+        for (o, made) in found.outputs.iter().zip(&made) {
             for (info, _) in &o.parts {
-                let part = PartRef {
-                    data,
-                    version,
-                    origin: instance.index,
-                    seq: info.seq,
-                };
+                let part = named(*made, info.seq);
                 self.shared.know(part, info.class.clone(), info.key.clone());
             }
+        }
+        for (output, part, place) in &found.held {
+            let output_made = found.outputs.get(*output as usize);
+            let info = output_made.and_then(|o| Some(&o.parts.get(*part as usize)?.0));
+            if let (Some(info), Some(made)) = (info, made.get(*output as usize)) {
+                self.take_over(named(*made, info.seq), &info.key, place);
+            }
+        }
+    }
+
+    /// A replica of an earlier run becomes one of this run, if it has not made way for something else.
+    fn take_over(&mut self, part: PartRef, key: &StoreKey, at: &Place) {
+        let path = match at {
+            Place::Node(spot) => {
+                if self.shared.ledgers.take_over(*spot, key) {
+                    // Room that was kept from the engine is now its own.
+                    self.looked = long_ago();
+                }
+                self.shared.replica(*spot, key)
+            }
+            Place::Drained => self.shared.drained(key),
+            Place::Source | Place::External(_) => return,
+        };
+        if !path.is_ok_and(|p| is_folder(&p)) {
+            let at = at.clone();
+            let gone = Event::Evicted { part, at };
+            self.shared.deliver(Delivery::News(gone));
         }
     }
 
@@ -295,6 +359,7 @@ impl Local {
         }
         for (spot, key) in self.shared.ledgers.in_the_way() {
             let Some(part) = self.shared.part_of(&key) else {
+                self.shared.ledgers.discard(spot, &key, &*self.shared.mover);
                 continue;
             };
             let keep = self.shared.dataset(part.data).map(|d| d.keep);
@@ -370,6 +435,8 @@ fn watch_signals(
         .spawn(move || {
             let mut before = false;
             for signal in signals.forever() {
+                // Told first: what it ends is not to be heard of before it.
+                shared.deliver(Delivery::News(Event::Interrupted { signal }));
                 if before
                     && signal != SIGHUP
                     && let Ok(running) = running.lock()
@@ -377,7 +444,6 @@ fn watch_signals(
                     running.values().for_each(|h| h.stop.ask(Urgency::Kill));
                 }
                 before = true;
-                shared.deliver(Delivery::News(Event::Interrupted { signal }));
             }
         })?;
     Ok((handle, thread))

@@ -91,7 +91,9 @@ fn attempt(
 ) -> Result<CopyReport> {
     let earlier = prepare(&job.staging, control, threads)?;
     let resumed = !earlier.is_empty();
-    let target = Target::new(&job.staging, job.verify, job.sync, limiter, earlier)?;
+    let manifests = job.sources.iter().map(|s| s.manifest.as_ref());
+    let whole = manifests.map(|m| Some(m?.bytes())).sum();
+    let target = Target::new(&job.staging, job.verify, job.sync, limiter, earlier, whole)?;
     let clashed = Arc::clone(&target.clash);
     let outcome = Job::new(trees, Goal::Copy(Box::new(target)), control, threads).run();
     *clash = resumed && clashed.load(Ordering::Relaxed);

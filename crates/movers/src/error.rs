@@ -40,7 +40,7 @@ pub(crate) fn failed(side: Side, doing: &str, path: &str, errno: Errno) -> Mover
     let (kind, remedy) = match (errno, side) {
         (Errno::NOSPC | Errno::DQUOT, _) => (
             FailureKind::NoSpace,
-            "free space there or choose another tier",
+            "free space there, or choose a place with more",
         ),
         (Errno::FBIG, _) => (
             FailureKind::NoSpace,

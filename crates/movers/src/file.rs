@@ -77,15 +77,14 @@ impl Worker<'_> {
         let Some(source) = self.open(folder, name, path)? else {
             return Ok(());
         };
-        if let Some(target) = self.job.target() {
-            self.tally.wanted += source.status.size;
-            if let Some(hash) = self.all_there(target, folder, &source)? {
-                self.tally.done += source.status.size;
-                self.output.resumed += source.status.size;
-                let extents = self.extents(&source)?;
-                self.done(source, hash, extents);
-                return Ok(());
-            }
+        if let Some(target) = self.job.target()
+            && let Some(hash) = self.all_there(target, folder, &source)?
+        {
+            self.tally.done += source.status.size;
+            self.output.resumed += source.status.size;
+            let extents = self.extents(&source)?;
+            self.done(source, hash, extents);
+            return Ok(());
         }
         if source.status.size <= PIECE as u64 && !source.status.may_have_holes() {
             self.small(folder, source)
@@ -112,8 +111,9 @@ impl Worker<'_> {
         if !self.claim(folder.tree, &status, &path) {
             return Ok(());
         }
+        let extents = self.listed_extents(folder, name, &status, &path)?;
         let entry = Entry {
-            kind: status.unread(),
+            kind: status.unread(extents),
             mode: status.mode,
             mtime: status.mtime,
             xattrs: crate::meta::xattrs_of(&folder.source, name)
@@ -122,6 +122,25 @@ impl Worker<'_> {
         };
         self.found(folder.tree, entry);
         Ok(())
+    }
+
+    /// Where a listed file has data: only one with holes is opened for that, and one that cannot be is taken for full.
+    fn listed_extents(
+        &self,
+        folder: &Folder,
+        name: &[u8],
+        status: &Status,
+        path: &[u8],
+    ) -> Result<Box<[(u64, u64)]>> {
+        if !status.may_have_holes() {
+            return Ok(Box::default());
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match openat(&folder.source, name, flags, Mode::empty()) {
+            Ok(fd) => extents::of(&fd, status)
+                .map_err(|e| self.unreadable(folder.tree, "find the holes of", path, e)),
+            Err(_) => Ok(Box::default()),
+        }
     }
 
     /// Opens a file; `None` when it is another name of one that was seen.

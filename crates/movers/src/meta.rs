@@ -37,13 +37,13 @@ impl Status {
         self.blocks.saturating_mul(512) < self.size
     }
 
-    /// A regular file's kind, not read yet.
-    pub(crate) fn unread(&self) -> EntryKind {
+    /// A regular file's kind, not read yet; it has data in these extents.
+    pub(crate) fn unread(&self, extents: Box<[(u64, u64)]>) -> EntryKind {
         EntryKind::File {
             size: self.size,
             hash: None,
             link_group: 0,
-            extents: Box::default(),
+            extents,
         }
     }
 }
@@ -59,12 +59,28 @@ impl From<Stat> for Status {
             device: s.st_dev as u64,
             inode: s.st_ino as u64,
             links: s.st_nlink as u64,
-            mode: s.st_mode as u32 & 0o7777,
+            mode: s.st_mode as u32 & 0o7777 & !another_s(&s),
             size: u64::try_from(s.st_size).unwrap_or(0),
             blocks: u64::try_from(s.st_blocks).unwrap_or(0),
             mtime: nanos(s.st_mtime as i64, s.st_mtime_nsec as i64),
             ctime: nanos(s.st_ctime as i64, s.st_ctime_nsec as i64),
         }
+    }
+}
+
+/// The bits of a file's mode that would let whoever runs a copy act as the copy's owner, where that is another than
+/// the file's: setuid and setgid are a promise of the owner (or the group) and of nobody else. On a folder setgid only
+/// says which group its files get.
+#[allow(clippy::unnecessary_cast)]
+fn another_s(s: &Stat) -> u32 {
+    const SETUID: u32 = 0o4000;
+    const SETGID: u32 = 0o2000;
+    let own_group = s.st_gid as u32 == rustix::process::getegid().as_raw();
+    match FileType::from_raw_mode(s.st_mode as _) {
+        FileType::Directory => 0,
+        _ if s.st_uid as u32 != rustix::process::geteuid().as_raw() => SETUID | SETGID,
+        _ if !own_group => SETGID,
+        _ => 0,
     }
 }
 

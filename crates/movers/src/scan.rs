@@ -61,8 +61,6 @@ pub(crate) struct Worker<'a> {
 pub(crate) struct Tally {
     /// Bytes that are done.
     pub(crate) done: u64,
-    /// Bytes that the destination needs.
-    pub(crate) wanted: u64,
     /// Entries found.
     pub(crate) entries: u64,
 }
@@ -121,11 +119,10 @@ impl<'a> Worker<'a> {
                 ),
             ));
         }
-        if let Some(target) = self.job.target() {
-            target.wanted.fetch_add(tally.wanted, Ordering::Relaxed);
-            if !self.records.is_empty() {
-                target.progress.append(&self.records)?;
-            }
+        if let Some(target) = self.job.target()
+            && !self.records.is_empty()
+        {
+            target.progress.append(&self.records)?;
         }
         self.records.clear();
         Ok(())

@@ -11,10 +11,11 @@ use rustix::fs::{AtFlags, Mode, OFlags, fstatvfs, mkdirat, openat, statat};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::Xattr;
 use tarn_base::part::Verify;
+use tarn_base::units::Bytes;
 use tarn_ports::MoverError;
 
 /// The permissions of a folder while it is being filled: its own are set at the end.
@@ -33,8 +34,8 @@ pub(crate) struct Target {
     pub(crate) progress: Progress,
     /// What an earlier attempt left, proven intact.
     pub(crate) earlier: Earlier,
-    /// Bytes that the whole copy needs, as far as known, for the message when they do not fit.
-    pub(crate) wanted: AtomicU64,
+    /// Bytes of all that is copied, where that is known beforehand: for the message when they do not fit.
+    whole: Option<u64>,
     /// Whether extended attributes were lost.
     pub(crate) lost_xattrs: AtomicBool,
     /// Whether something unexpected stood where an entry was to be made: another source's, or a leftover.
@@ -56,6 +57,7 @@ impl Target {
         sync: bool,
         limiter: Option<Arc<Limiter>>,
         earlier: Earlier,
+        whole: Option<u64>,
     ) -> Result<Self> {
         let root =
             Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
@@ -67,7 +69,7 @@ impl Target {
             limiter,
             progress: Progress::open(staging)?,
             earlier,
-            wanted: AtomicU64::new(0),
+            whole,
             lost_xattrs: AtomicBool::new(false),
             clash: Arc::default(),
         })
@@ -84,7 +86,9 @@ impl Target {
             return failed(Side::Dest, doing, &self.show(path), errno);
         }
         let free = fstatvfs(&self.root).map_or(0, |s| s.f_bavail.saturating_mul(s.f_frsize));
-        let wanted = self.wanted.load(Ordering::Relaxed);
+        let whole = self.whole.map_or(String::new(), |whole| {
+            format!(", the whole copy has {}", Bytes(whole))
+        });
         let why = match errno {
             Errno::DQUOT => "the quota is used up",
             _ => "the file system is full",
@@ -92,8 +96,9 @@ impl Target {
         MoverError::new(
             FailureKind::NoSpace,
             format!(
-                "no room for `{}`: {why}; the copy needs {wanted} bytes so far, {free} bytes are free in `{}`; free space there or choose another tier",
+                "no room for `{}`: {why}; {} are free in `{}`{whole}; free space there, or choose a place with more",
                 self.show(path),
+                Bytes(free),
                 show_path(&self.root.path)
             ),
         )

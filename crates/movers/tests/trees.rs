@@ -6,9 +6,7 @@ use common::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tarn_base::manifest::Manifest;
-use tarn_base::merge::partition;
 use tarn_base::part::Verify;
-use tarn_base::pattern::ScatterRule;
 use tarn_base::workflow::Partition;
 use tarn_movers::Trees;
 use tarn_ports::{CopySource, Mover};
@@ -69,20 +67,15 @@ proptest! {
         let mover = Trees::new();
         let manifest = mover.digest(&from, &quiet()).unwrap();
         let before = model(&from);
-        let rule = ScatterRule::new("processor{rank}").unwrap();
         let how = if ranks { Partition::Ranks } else { Partition::Entries };
-        let Ok(parts) = partition(&manifest, how, Some(&rule)) else {
+        let Ok(parts) = dir.parts(&manifest, how) else {
             // Names that are not UTF-8 cannot be selected.
             prop_assert!(!ranks);
             return Ok(());
         };
-        let named: Vec<_> = parts.iter().enumerate().map(|(i, (_, m))| (m, dir.at(&format!("part{i}")))).collect();
-        mover.split(&from, &named).unwrap();
+        split(&from, &parts).unwrap();
         prop_assert!(!from.exists());
-        for (manifest, path) in &named {
-            mover.verify(path, manifest, &quiet()).unwrap();
-        }
-        let sources = named.iter().map(|(m, path)| CopySource { manifest: Some((*m).clone()), ..source(path) }).collect();
+        let sources = parts.into_iter().map(|(m, path)| CopySource { manifest: Some(m), ..source(&path) }).collect();
         mover.copy(&job(sources, &all), &quiet()).unwrap();
         // Folders that parts share get the first part's time; everything else is as it was.
         prop_assert_eq!(model(&all), before);

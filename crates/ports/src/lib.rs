@@ -2,8 +2,10 @@
 
 pub mod journal;
 pub mod mover;
+pub mod site;
 pub mod world;
 
 pub use journal::{Journal, JournalError, Record};
 pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};
+pub use site::SiteWorld;
 pub use world::{World, WorldError};

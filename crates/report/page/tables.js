@@ -103,12 +103,3 @@ list('transfers', [...transfers], [
   ['rate', (t) => (t.how === 'done' && t.to > t.from ? t.bytes / (t.to - t.from) : 0), none((r) => `${size(r * 1e6)}/s`), 'n'],
   ['why', (t) => t.why, null, 'wide'],
 ], (t) => `var(--${kindClass[t.kind]})`);
-
-const redraw = () => view.redraw.forEach((draw) => draw());
-redraw();
-let resized = 0;
-window.addEventListener('resize', () => {
-  cancelAnimationFrame(resized);
-  resized = requestAnimationFrame(redraw);
-});
-document.documentElement.dataset.ready = 'yes';

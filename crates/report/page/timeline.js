@@ -9,19 +9,6 @@ const laneGap = 3;
 const curveHeight = 34;
 const box = byId('timeline');
 
-/* First-fit lanes, so that nothing in one lane overlaps; beyond `most` lanes, the last one takes the rest. */
-function pack(items, from, to, most = Infinity) {
-  const lanes = [];
-  const ends = [];
-  for (const item of [...items].sort((a, b) => from(a) - from(b))) {
-    let at = ends.findIndex((end) => end <= from(item));
-    if (at < 0) at = Math.min(lanes.length, most - 1);
-    if (!lanes[at]) lanes[at] = [];
-    lanes[at].push(item);
-    ends[at] = Math.max(ends[at] ?? 0, to(item));
-  }
-  return lanes;
-}
 /* (time, busy cores) of a node. */
 function load(items) {
   const changes = items.flatMap((a) => [[a.from, a.cores], [a.to, -a.cores]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
@@ -156,11 +143,6 @@ function moveTip(event, t) {
     ['queued', time(t.from - t.ordered)], ['moving', time(t.to - t.from)], ['rate', t.how === 'done' ? rate(t.bytes, t.to - t.from) : t.how],
   ], t.why);
 }
-const pointerX = (event, c) => {
-  const r = c.svg.getBoundingClientRect();
-  return ((event.clientX - r.left) / r.width) * c.width;
-};
-
 function drawTimeline() {
   const top = 22;
   const c = canvas(box, top + drawnRows.reduce((sum, r) => sum + r.height, 0) + 4);
@@ -188,33 +170,6 @@ function drawTimeline() {
   box.replaceChildren(c.svg);
   follow(c);
 }
-
-/* Wheel, drag and tooltip, for both charts. */
-function follow(c) {
-  c.svg.addEventListener('pointermove', (event) => {
-    if (view.drag) {
-      const by = (view.drag.x - event.clientX) * view.drag.per;
-      return look(view.drag.from + by, view.drag.to + by);
-    }
-    if (event.target.tip) event.target.tip(event);
-    else tip.hidden = true;
-  });
-  c.svg.addEventListener('pointerleave', () => { tip.hidden = true; });
-  c.svg.addEventListener('pointerdown', (event) => {
-    const shown = c.svg.getBoundingClientRect().width * ((c.width - side - right) / c.width);
-    view.drag = { x: event.clientX, from: view.from, to: view.to, per: (view.to - view.from) / shown };
-    tip.hidden = true;
-  });
-  c.svg.addEventListener('wheel', (event) => {
-    if (!event.ctrlKey && !event.metaKey) return;
-    event.preventDefault();
-    zoom(Math.exp(event.deltaY * 0.002), c.t(pointerX(event, c)));
-  }, { passive: false });
-}
-window.addEventListener('pointerup', () => { view.drag = null; });
-byId('zoom-in').addEventListener('click', () => zoom(0.5));
-byId('zoom-out').addEventListener('click', () => zoom(2));
-byId('zoom-all').addEventListener('click', () => look(0, whole));
 
 const legend = byId('legend');
 function legendItem(text, attributes) {

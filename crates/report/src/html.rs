@@ -2,9 +2,9 @@
 //! Totals are written by Rust; JavaScript draws what moves with the zoom (`page/*.js`).
 
 mod data;
-mod sections;
+pub(crate) mod sections;
 mod tables;
-mod text;
+pub(crate) mod text;
 
 use crate::ReportError;
 use crate::names::Names;
@@ -21,11 +21,17 @@ use text::{escape, json_in_script};
 pub const MAX_DRAWN: usize = 20_000;
 
 const CSS: &str = include_str!("../page/page.css");
-const JS: [&str; 4] = [
+/// What the scripts of every page use, once `run` is there.
+pub(crate) const TOOLS: &str = include_str!("../page/tools.js");
+/// What comes after all other scripts.
+pub(crate) const LAST: &str = include_str!("../page/last.js");
+const JS: [&str; 6] = [
     include_str!("../page/base.js"),
+    TOOLS,
     include_str!("../page/timeline.js"),
     include_str!("../page/fill.js"),
     include_str!("../page/tables.js"),
+    LAST,
 ];
 
 /// Nothing may be loaded, even if something slipped through the escaping.
@@ -41,16 +47,7 @@ pub fn html(records: &[Record]) -> Result<String, ReportError> {
     let names = Names::new(&trace.start, &trace.history);
     let summary = summarize(&trace);
     let notes = notes(&trace, &names, records);
-    let title = escape(&format!("{} – tarn report", summary.run));
-    let mut page = String::new();
-    let _ = write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
-         <style>\n{CSS}</style>\n</head>\n<body>\n"
-    );
+    let mut page = begin(&format!("{} – tarn report", summary.run), "");
     sections::header(&mut page, &summary);
     page.push_str("<main>\n");
     sections::figures(&mut page, &summary);
@@ -79,10 +76,26 @@ pub fn html(records: &[Record]) -> Result<String, ReportError> {
         "<script type=\"application/json\" id=\"tarn-run\">{}</script>",
         json_in_script(&data::drawing(&trace, &names, &summary))
     );
+    end(&mut page, &JS.concat());
+    Ok(page)
+}
+
+/// The beginning of a page, with style of its own.
+pub(crate) fn begin(title: &str, style: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
+         <style>\n{CSS}{style}</style>\n</head>\n<body>\n",
+        escape(title)
+    )
+}
+
+/// The end of a page: its scripts.
+pub(crate) fn end(page: &mut String, scripts: &str) {
     let _ = write!(
         page,
-        "<script>\n(() => {{\n'use strict';\n{}}})();\n</script>\n</body>\n</html>\n",
-        JS.concat()
+        "<script>\n(() => {{\n'use strict';\n{scripts}}})();\n</script>\n</body>\n</html>\n"
     );
-    Ok(page)
 }

@@ -6,6 +6,7 @@
 
 pub mod html;
 mod names;
+pub mod site;
 mod status;
 mod suggest;
 mod summarize;

@@ -2,13 +2,13 @@
 
 use crate::summary::{
     EQUATION_5, Emulated, Estimate, External, MAX_FILL_POINTS, NodeSummary, OutcomeName, SCHEMA,
-    StepSummary, Summary, Tally, TierSummary, Traffic, TransferTally,
+    StepSummary, Summary, Tally, TierSummary, TransferTally,
 };
 use crate::trace::{AttemptKey, Trace};
 use tarn_base::action::Outcome;
 use tarn_base::cluster::Tier;
 use tarn_base::event::{Policy, Usage};
-use tarn_base::history::{Attempt, AttemptEnd, InstanceState, TransferEnd};
+use tarn_base::history::{Attempt, AttemptEnd, InstanceState, Traffic, TransferEnd};
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::TransferKind;
 use tarn_base::units::{Nanos, Time};
@@ -218,12 +218,7 @@ fn nodes(trace: &Trace) -> Vec<NodeSummary> {
     let mut core_busy = vec![0u64; spans.len()];
     for ((instance, _), attempt) in trace.attempts() {
         let (from, to) = (attempt.started, trace.attempt_end(attempt));
-        let cores = trace
-            .start
-            .workflow
-            .steps
-            .get(instance.step.at())
-            .map_or(1, |s| s.cores);
+        let cores = trace.cores(instance.step);
         for spot in &attempt.nodes {
             let (Some(spans), Some(core_busy)) = (
                 spans.get_mut(spot.node.at()),

@@ -6,6 +6,7 @@ use crate::summarize::summarize;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 use tarn_base::cluster::Link;
+use tarn_base::history::Traffic;
 use tarn_base::units::Nanos;
 use tarn_ports::Record;
 
@@ -103,29 +104,13 @@ pub struct Emulated {
 impl Emulated {
     /// What a link to the external store is made to look like; `None` when it is as it is.
     pub fn of(link: &Link) -> Option<Self> {
-        link.emulated.then_some(Self {
-            read: link.read,
-            write: link.write,
+        let imposed = |rate| if link.emulated { rate } else { 0 };
+        (link.emulated || link.latency > 0).then_some(Self {
+            read: imposed(link.read),
+            write: imposed(link.write),
             latency_ns: link.latency,
         })
     }
-}
-
-/// Bytes by what happened to them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Traffic {
-    /// From the external store to nodes.
-    pub external_in: u64,
-    /// From nodes to the external store.
-    pub external_out: u64,
-    /// Between nodes.
-    pub peer: u64,
-    /// To a faster tier of the same node.
-    pub promote: u64,
-    /// To a slower tier of the same node.
-    pub demote: u64,
-    /// Bytes of inputs that lay where they were needed.
-    pub retained: u64,
 }
 
 /// Bytes over the external store's link.
@@ -258,7 +243,7 @@ impl std::fmt::Display for Summary {
         let (b, s, i) = (&self.bytes, &self.stage_through, &self.instances);
         writeln!(
             f,
-            "{:<10}{} in {} ({})",
+            "{:<9} {} in {} ({})",
             self.run,
             self.outcome.as_str(),
             Elapsed(self.makespan_ns),

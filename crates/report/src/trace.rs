@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Do, Run};
 use tarn_base::event::{Ended, Event, Output, Start};
 use tarn_base::history::{Attempt, AttemptEnd, History, TransferEnd, TransferHistory};
-use tarn_base::id::{InstanceId, NodeId, Spot, TierId, TransferId};
+use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId, TransferId};
 use tarn_base::part::{PartRef, Place};
 use tarn_base::units::Time;
 use tarn_ports::Record;
@@ -231,6 +231,12 @@ impl Trace {
     pub(crate) fn inputs_there(&self, key: AttemptKey, attempt: &Attempt) -> Time {
         let there = self.inputs.get(&key).map_or(0, |i| i.there);
         there.max(attempt.assigned).min(attempt.started)
+    }
+
+    /// Cores that each attempt of a step takes on each of its nodes.
+    pub(crate) fn cores(&self, step: StepId) -> u32 {
+        let step = self.start.workflow.steps.get(step.at());
+        step.map_or(1, |s| s.cores)
     }
 
     /// Every attempt with its key, in the order of steps and elements.

@@ -166,7 +166,7 @@ fn why_of_an_element() {
 fn why_of_a_tier_tells_again_and_again_once() {
     let said = said("n1/tmpfs");
     let golden = "   910 ms  project[t1.fits] (3 times)
-           because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; what is running will free enough
+           because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; what is under way has to end first
 ";
     assert!(said.ends_with(golden), "{said}");
     assert!(!said.contains("n0/tmpfs"), "{said}");
@@ -179,7 +179,7 @@ fn why_of_the_run_tells_what_failed_and_what_waits() {
            | no header
            | giving up
    912 ms  project[t1.fits]
-           because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; what is running will free enough
+           because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; what is under way has to end first
 ";
     assert_eq!(said(""), golden);
     let ended = why(&mosaic::mosaic(1, 9, 2, 1), "").expect("it ran");

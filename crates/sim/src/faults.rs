@@ -31,15 +31,19 @@ impl FaultPlan {
     }
 
     fn draw(&self, kind: u64, a: u64, b: u64, probability: f64) -> Option<f64> {
-        let mixed = [kind, a, b]
-            .iter()
-            .fold(self.seed, |s, v| splitmix64(s ^ splitmix64(*v)));
-        (unit(mixed) < probability).then(|| unit(splitmix64(mixed)))
+        let mixed = mix(self.seed, &[kind, a, b]);
+        (share(mixed) < probability).then(|| share(splitmix64(mixed)))
     }
 }
 
+/// Random bits that depend on all of these and on nothing else.
+pub(crate) fn mix(seed: u64, values: &[u64]) -> u64 {
+    let mixed = values.iter();
+    mixed.fold(seed, |s, v| splitmix64(s ^ splitmix64(*v)))
+}
+
 /// A number in 0..1 from the upper 53 bits.
-fn unit(bits: u64) -> f64 {
+pub(crate) fn share(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 

@@ -10,6 +10,7 @@ mod faults;
 mod instances;
 mod network;
 mod simulation;
+pub mod site;
 mod store;
 mod transfers;
 

@@ -7,6 +7,7 @@ use crate::id::{InstanceId, Spot, TransferId};
 use crate::part::{PartRef, Place, Transfer};
 use crate::reason::Reason;
 use crate::units::{Nanos, Time};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
@@ -230,4 +231,21 @@ impl Deeds {
         }
         self.kept.push_back(deed);
     }
+}
+
+/// Bytes that a run moved, by kind, and those it did not need to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// From the external store to nodes.
+    pub external_in: u64,
+    /// From nodes to the external store.
+    pub external_out: u64,
+    /// Between nodes.
+    pub peer: u64,
+    /// To a faster tier of the same node.
+    pub promote: u64,
+    /// To a slower tier of the same node.
+    pub demote: u64,
+    /// Bytes of inputs that lay where they were needed.
+    pub retained: u64,
 }

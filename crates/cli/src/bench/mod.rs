@@ -2,6 +2,7 @@
 
 pub(crate) mod io;
 mod noop;
+pub(crate) mod plan;
 pub(crate) mod stage;
 pub(crate) mod workflow;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use std::fs::read_to_string;
 
 /// Units in which less is better; in all others more is.
-const LESS_IS_BETTER: &[&str] = &["s", "ms", "us", "ns", "B", "MiB"];
+const LESS_IS_BETTER: &[&str] = &["s", "ms", "us", "ns", "B", "MiB", "times"];
 
 /// One result of a benchmark.
 #[derive(Debug, Clone, PartialEq)]

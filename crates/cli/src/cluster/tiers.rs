@@ -1,9 +1,8 @@
 //! Tiers must lie apart: what is moved from one to another would otherwise be moved onto itself, and be lost.
 
 use crate::error::{CliError, CliResult};
+use crate::location::Location;
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
 use tarn_base::codes::Exit;
 use tarn_local::machine::TierSpec;
 
@@ -39,58 +38,10 @@ pub(super) fn apart(tiers: &[TierSpec]) -> CliResult<()> {
     Ok(())
 }
 
-/// A folder that may not exist yet.
-struct Location {
-    /// Without links, as far as it exists.
-    path: PathBuf,
-    /// Device and inode of those of its ancestors that exist, its own first.
-    above: Vec<(u64, u64)>,
-    exists: bool,
-}
-
-impl Location {
-    fn of(root: &Path) -> Self {
-        let path = real(root);
-        let identity = |p: &Path| std::fs::metadata(p).ok().map(|m| (m.dev(), m.ino()));
-        Self {
-            exists: path.exists(),
-            above: path.ancestors().filter_map(identity).collect(),
-            path,
-        }
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        let one = self.exists && other.exists && self.above.first() == other.above.first();
-        one || self.path == other.path
-    }
-
-    fn holds(&self, other: &Self) -> bool {
-        let own = self.above.first().filter(|_| self.exists);
-        own.is_some_and(|o| other.above.contains(o)) || other.path.starts_with(&self.path)
-    }
-}
-
-/// The path without links: of its deepest ancestor that exists, and the rest as written.
-fn real(path: &Path) -> PathBuf {
-    let found = path
-        .ancestors()
-        .find_map(|a| Some((a, std::fs::canonicalize(a).ok()?)));
-    let Some((ancestor, mut whole)) = found else {
-        return path.to_path_buf();
-    };
-    let rest = path.strip_prefix(ancestor).unwrap_or(Path::new(""));
-    for part in rest.components() {
-        match part {
-            Component::ParentDir => drop(whole.pop()),
-            other => whole.push(other),
-        }
-    }
-    whole
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn tiers(roots: &[&Path]) -> Vec<TierSpec> {
         let tier = |(n, root): (usize, &&Path)| TierSpec {

@@ -210,8 +210,29 @@ impl Held {
 
     pub(super) fn remove(&mut self) -> CliResult {
         let bytes = remove(&mut self.catalogue, &self.rows, &Trees::new())?;
-        say!("{} freed", Bytes(bytes));
+        say!("{}", freed(&self.rows, bytes));
         Ok(Exit::Success)
+    }
+}
+
+/// What the removal of replicas has done, in words: a `dest` is the user's, and stays.
+fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
+    let (theirs, ours): (Vec<_>, Vec<_>) = rows
+        .iter()
+        .partition(|r| matches!(r.at, StoredAt::External(_)));
+    let dests: BTreeSet<_> = theirs.iter().map(|r| r.path()).collect();
+    let there: Vec<_> = dests
+        .iter()
+        .filter(|d| d.exists())
+        .map(|d| d.display().to_string())
+        .collect();
+    let stays = match there.is_empty() {
+        true => String::new(),
+        false => format!("; the copy in {} stays", there.join(", ")),
+    };
+    match theirs.first().filter(|_| ours.is_empty()) {
+        Some(row) => format!("`{}` is not on any tier{stays}", row.dataset),
+        None => format!("{} freed{stays}", Bytes(bytes)),
     }
 }
 

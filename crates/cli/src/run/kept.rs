@@ -35,6 +35,11 @@ impl Left {
         self.rows.iter().filter(|r| r.is_kept(self.wall))
     }
 
+    /// The folders of what is to be kept.
+    fn protected(&self) -> BTreeSet<PathBuf> {
+        self.kept().map(ReplicaRow::path).collect()
+    }
+
     /// Parts that are to be kept and of which no replica is left; those at `bad` are damaged.
     fn lost(&self, bad: &BTreeSet<PathBuf>) -> BTreeSet<StoreKey> {
         let left = |r: &&ReplicaRow| r.path().exists() && !bad.contains(&r.path());
@@ -87,12 +92,12 @@ pub(super) fn keep_what_is_there(
     let left = Left::of(catalogue, start)?;
     let lost = left.lost(&bad);
     left.tell(&lost, &bad);
-    let cleaned = tidy(world, catalogue, &left, &keep, &BTreeSet::new())?;
     start.prior.retain(|prior| {
         let mut parts = prior.outputs.iter().flat_map(|o| &o.parts);
         !parts.any(|(info, _)| lost.contains(&info.key))
     });
-    world.offer(start.prior.clone());
+    world.offer(start.prior.clone(), &keep, &left.protected());
+    let cleaned = tidy(world, catalogue, &left, &keep, None)?;
     set_aside(start, &cleaned);
     Ok(())
 }
@@ -155,16 +160,21 @@ fn set_aside(start: &mut Start, cleaned: &Cleaned) {
 }
 
 /// Removes what no run knows of and nobody asks to keep from the workflow's folders on the tiers, and records what
-/// is gone.
+/// is gone. `resumable`: of a run that is resumed, the parts whose half-copied replicas are gone on with.
 pub(super) fn tidy(
     world: &Local,
     catalogue: &mut Catalogue,
     left: &Left,
     keep: &BTreeSet<(StoreKey, Place)>,
-    resumable: &BTreeSet<StoreKey>,
+    resumable: Option<&BTreeSet<StoreKey>>,
 ) -> CliResult<Cleaned> {
-    let protected = left.kept().map(ReplicaRow::path).collect();
-    let cleaned = world.clean(keep, resumable, &protected);
+    let none = BTreeSet::new();
+    let cleaned = world.clean(
+        keep,
+        resumable.unwrap_or(&none),
+        &left.protected(),
+        resumable.is_some(),
+    );
     for problem in &cleaned.trouble {
         say!("warning: {problem}");
     }
@@ -194,8 +204,7 @@ pub(super) fn replaced(catalogue: &mut Catalogue, start: &Start) -> CliResult<()
 /// After a run that has ended well nothing is left to be gone on with: what earlier, failed runs left for it goes.
 pub(super) fn leftovers(catalogue: &mut Catalogue, start: &Start) -> CliResult<()> {
     let mut left = Left::of(catalogue, start)?;
-    left.rows
-        .retain(|r| !r.is_kept(left.wall) && r.path().exists());
+    left.rows.retain(|r| !r.is_kept(left.wall));
     match left.rows.is_empty() {
         true => Ok(()),
         false => crate::data::remove(catalogue, &left.rows, &Trees::new()).map(drop),

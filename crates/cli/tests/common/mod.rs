@@ -1,9 +1,14 @@
 //! A folder with a workflow, tiers of its own, and the real `tarn` in it.
 #![allow(dead_code)]
 
+pub(crate) mod workflows;
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 pub(crate) struct Site {
@@ -71,6 +76,13 @@ impl Site {
         self.tarn(&self.run_arguments())
     }
 
+    /// A run that goes on beside the test; [`Ran::end`] waits for it.
+    pub(crate) fn begin(&self, more: &[&str]) -> Child {
+        let mut command = self.command(&[&self.run_arguments(), more].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("tarn starts")
+    }
+
     /// The records of the newest run, as JSON.
     pub(crate) fn log(&self) -> Vec<serde_json::Value> {
         let mut runs: Vec<_> = fs::read_dir(self.path(".tarn/runs"))
@@ -84,6 +96,33 @@ impl Site {
             .skip(1)
             .map(|l| serde_json::from_str(&l[9..]).expect("JSON"))
             .collect()
+    }
+
+    /// Bytes that the newest run's log says were moved, by kind and by the step of the instance they were moved
+    /// for (`u64::MAX` for none).
+    pub(crate) fn moved(&self) -> BTreeMap<(String, u64), u64> {
+        let log = self.log();
+        let actions = log.iter().flat_map(|r| r["actions"].as_array());
+        let transfers = actions.flatten().filter(|a| a["do"] == "transfer");
+        let orders: BTreeMap<u64, (String, u64)> = transfers
+            .map(|a| {
+                let kind = a["kind"].as_str().expect("a kind").to_owned();
+                let step = a["why"]["instance"]["step"].as_u64();
+                let id = a["id"].as_u64().expect("an id");
+                (id, (kind, step.unwrap_or(u64::MAX)))
+            })
+            .collect();
+        let mut sums = BTreeMap::new();
+        for done in log.iter().filter(|r| r["event"] == "transfer-done") {
+            let order = &orders[&done["id"].as_u64().expect("an id")];
+            *sums.entry(order.clone()).or_default() += done["bytes"].as_u64().expect("bytes");
+        }
+        sums
+    }
+
+    #[track_caller]
+    pub(crate) fn leaves_nothing_on_its_tier(&self) {
+        assert_eq!(self.left_on_tier(), Vec::<PathBuf>::new());
     }
 
     /// Files below the tier, or where there are none its folders; but for the ledger's lock.
@@ -110,6 +149,21 @@ pub(crate) fn files(folder: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
+/// Waits until `there` is true.
+#[track_caller]
+pub(crate) fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !there() {
+        let patience = Duration::from_secs(60);
+        assert!(begun.elapsed() < patience, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn send(signal: Signal, to: &Child) {
+    kill_process(Pid::from_child(to), signal).expect("kill");
+}
+
 /// What a command did.
 #[derive(Debug)]
 pub(crate) struct Ran {
@@ -125,6 +179,17 @@ impl Ran {
             out: String::from_utf8_lossy(&o.stdout).into_owned(),
             err: String::from_utf8_lossy(&o.stderr).into_owned(),
         }
+    }
+
+    /// Waits for what [`Site::begin`] began.
+    pub(crate) fn end(child: Child) -> Self {
+        Self::of(child.wait_with_output().expect("it ends"))
+    }
+
+    /// What `--json` prints last.
+    pub(crate) fn summary(&self) -> serde_json::Value {
+        let last = self.out.lines().last().expect("a summary");
+        serde_json::from_str(last).expect("JSON")
     }
 
     #[track_caller]

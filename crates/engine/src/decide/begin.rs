@@ -83,7 +83,7 @@ impl Decide<'_> {
         for u in inputs {
             let known = u.reads.map(|v| self.state.data.version(u.data, v));
             let bytes = match known {
-                Some(v) if v.sealed => v.bytes(),
+                Some(v) if v.sealed => v.stored(),
                 _ => w.dataset(u.data).size.unwrap_or(0),
             };
             // An `inout` keeps its pre-image beside what it writes.

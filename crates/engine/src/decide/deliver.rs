@@ -28,7 +28,8 @@ impl Decide<'_> {
         }
     }
 
-    /// Sends a whole version to one place outside, if that is not under way and has not failed for good.
+    /// Sends a whole version to one place outside, if that is not under way and has not failed for good. After a
+    /// failure of the run, what has failed to move before is not tried again, but for the one attempt of a rescue.
     fn send_out(&mut self, data: DataId, version: u32, to: Place, why: Reason) {
         let under_way = self
             .state
@@ -48,10 +49,9 @@ impl Decide<'_> {
                 self.make_again(name);
                 return;
             }
+            let tries = self.state.stop.is_none() || part.failures == 0 || why == Reason::Rescue;
             match nearest(part) {
-                Some(from) if self.state.stop.is_none() || part.failures == 0 => {
-                    moves.push(PartMove { part: name, from })
-                }
+                Some(from) if tries => moves.push(PartMove { part: name, from }),
                 _ => return,
             }
         }
@@ -77,9 +77,10 @@ impl Decide<'_> {
             .collect()
     }
 
-    /// Replicas on further nodes, where there is room for them without making any.
+    /// Replicas on further nodes, where there is room for them without making any. While somebody waits for room
+    /// there are none: they would take what has just been freed for him, and be evicted again.
     pub(super) fn copies(&mut self) {
-        if self.stage_through() || self.state.stop.is_some() {
+        if self.stage_through() || self.state.stop.is_some() || self.short_of_room {
             return;
         }
         let wanting = (0u32..)
@@ -145,7 +146,8 @@ impl Decide<'_> {
         }
     }
 
-    /// After a failure: the newest sealed version of each dataset that asks for it goes out.
+    /// After a failure: the newest sealed version of each dataset that asks for it goes out, unless it is on its way
+    /// to its `dest`.
     pub(super) fn rescue(&mut self) {
         for i in 0..self.state.start.workflow.data.len() {
             let data = DataId(i as u32);
@@ -170,10 +172,16 @@ impl Decide<'_> {
                 .join(format!("rescued-{}", self.state.start.run))
                 .join(&dataset.name);
             let version = self.state.data.version(data, newest);
-            if !version.delivered && !version.rescued {
+            if !version.delivered && !version.rescued && !self.delivering(data) {
                 self.send_out(data, newest, Place::External(to), Reason::Rescue);
             }
         }
+    }
+
+    /// Whether a dataset is on its way to its `dest`.
+    fn delivering(&self, data: DataId) -> bool {
+        let mut transfers = self.state.transfers.values().map(|t| &t.transfer);
+        transfers.any(|t| t.data == data && self.state.delivers(t))
     }
 
     /// Whether a rescue is still under way.

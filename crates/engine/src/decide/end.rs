@@ -25,7 +25,7 @@ impl Decide<'_> {
             Some(Stop::Failed { about, message }) => {
                 self.rescue();
                 if quiet && !self.rescuing() && self.state.transfers.is_empty() {
-                    let outcome = match self.refused(about) {
+                    let outcome = match self.refused() {
                         true => Outcome::Refused,
                         false => Outcome::Failed,
                     };
@@ -40,6 +40,20 @@ impl Decide<'_> {
             None if nothing_new => self.guard(),
             None => {}
         }
+    }
+
+    /// Takes every assignment back, once in one go of decisions; whether there was anything to take back.
+    fn take_back(&mut self) -> bool {
+        let taken = self.actions.iter().any(|a| a.why == Reason::RoomGone);
+        let assigned = match taken {
+            true => Vec::new(),
+            false => self.state.steps.placed.iter().copied().collect(),
+        };
+        for instance in &assigned {
+            let instance = *instance;
+            self.emit(Do::Unassign { instance }, Reason::RoomGone);
+        }
+        !assigned.is_empty()
     }
 
     fn all_done(&self) -> bool {
@@ -57,9 +71,13 @@ impl Decide<'_> {
     }
 
     /// The run as a whole was refused before anything moved or ran.
-    fn refused(&self, about: Subject) -> bool {
-        let untouched = self.state.steps.instances().all(|(_, i)| i.attempts == 0);
-        about == Subject::Run && self.state.next_transfer == 0 && untouched
+    pub(super) fn refused(&self) -> bool {
+        let untouched = || self.state.steps.instances().all(|(_, i)| i.attempts == 0);
+        let about = match &self.state.stop {
+            Some(Stop::Failed { about, .. }) => Some(*about),
+            _ => None,
+        };
+        about == Some(Subject::Run) && self.state.next_transfer == 0 && untouched()
     }
 
     /// Removes what nothing asks to keep; when all of it is gone, the run is over.
@@ -89,10 +107,11 @@ impl Decide<'_> {
         }
     }
 
-    /// Nothing is under way and the run is not over: wait for another run's room if that is the cause,
-    /// otherwise say so instead of hanging.
+    /// Nothing is under way and the run is not over: what is assigned but lacks the room for its inputs is placed
+    /// anew, and what is left waits for another run's room if that is the cause. Otherwise it is said, instead of
+    /// hanging.
     fn guard(&mut self) {
-        if !self.idle() {
+        if !self.nothing_under_way() || self.take_back() {
             return;
         }
         let cluster = &self.state.start.cluster;
@@ -112,7 +131,8 @@ impl Decide<'_> {
             self.state.deadline = Some(self.state.now + SECOND);
             return;
         }
-        let waiting = self.state.steps.pending.first().map(|(_, id)| *id);
+        let pending = self.state.steps.pending.first().map(|(_, id)| *id);
+        let waiting = pending.or(self.state.steps.placed.first().copied());
         let name = waiting.map_or("the workflow".to_owned(), |id| {
             format!("step {}", self.state.start.workflow.step(id.step).name)
         });

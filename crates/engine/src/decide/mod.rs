@@ -22,9 +22,14 @@ use tarn_base::reason::Reason;
 /// Chooses what is to be done now.
 pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
     state.deadline = None;
-    let mut d = Decide { state, actions };
+    let mut d = Decide {
+        state,
+        actions,
+        short_of_room: false,
+    };
     loop {
         let before = d.actions.len();
+        d.short_of_room = false;
         if d.state.finished.is_some() {
             return;
         }
@@ -34,13 +39,14 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         if !interrupted {
             d.release();
         }
-        if d.state.stop.is_none() {
+        // Nothing moves or runs before it is known that all of it fits.
+        if d.state.stop.is_none() && d.state.fits_checked {
             d.reuse();
             d.place();
             d.stage();
             d.start();
         }
-        if !interrupted {
+        if !interrupted && d.state.fits_checked && !d.refused() {
             d.deliver();
             d.copies();
         }
@@ -55,6 +61,8 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
 struct Decide<'a> {
     state: &'a mut State,
     actions: &'a mut Vec<Action>,
+    /// In this round, somebody was found waiting for room.
+    short_of_room: bool,
 }
 
 impl Decide<'_> {

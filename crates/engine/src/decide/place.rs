@@ -289,7 +289,7 @@ impl Decide<'_> {
     }
 
     /// A tier of the node with room for what the instance brings and writes: the fastest that can hold it at
-    /// all. While there is no room now, it is made.
+    /// all, of those slower than the one that an earlier attempt has filled. While there is no room now, it is made.
     fn find_room(
         &mut self,
         id: InstanceId,
@@ -298,14 +298,20 @@ impl Decide<'_> {
         claimed: &mut BTreeSet<Spot>,
     ) -> Option<(Spot, u64)> {
         let wanted = self.tier_of(id.step);
+        let outgrown = self.state.steps.instance(id).and_then(|i| i.outgrown);
         let tiers = (0u32..).zip(&self.state.start.cluster.node(node).tiers);
-        let allowed: Vec<_> = tiers
+        let mut allowed: Vec<_> = tiers
             .filter(|(_, t)| wanted.as_ref().is_none_or(|w| *w == t.name))
             .map(|(i, _)| Spot {
                 node,
                 tier: TierId(i),
             })
             .collect();
+        // Where none is slower, the slowest: it is most likely the largest.
+        allowed.sort_by_key(|s| match outgrown {
+            Some(full) if s.tier <= full => (true, u32::MAX - s.tier.0),
+            _ => (false, s.tier.0),
+        });
         for spot in &allowed {
             let mut wants = self.bytes_by_spot(id, position, *spot);
             let (soft, hard) = self.state.output_bytes(id);
@@ -314,10 +320,11 @@ impl Decide<'_> {
             let too_much = wants
                 .iter()
                 .any(|(s, (missing, here))| missing + here > capacity(s));
-            if too_much || missing + here + hard > capacity(spot) {
+            let beside = capacity(spot).saturating_sub(missing + here);
+            if too_much || hard > beside {
                 continue;
             }
-            let reserve = soft.min(capacity(spot) - missing - here).max(hard);
+            let reserve = soft.min(beside).max(hard);
             for (at, (missing, _)) in wants {
                 let want = if at == *spot {
                     missing + reserve

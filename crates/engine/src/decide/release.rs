@@ -86,7 +86,12 @@ impl Decide<'_> {
         let to_dest =
             w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
         let outside = part.replicas.keys().any(|p| !matches!(p, Place::Node(_)));
-        let stopping = matches!(self.state.stop, Some(Stop::Interrupted(_)));
+        let stopping = match self.state.stop {
+            Some(Stop::Interrupted(_)) => true,
+            // As for what goes to a `dest`: one attempt is made, and the rest is for `tarn resume`.
+            Some(Stop::Failed { .. }) => part.failures > 0,
+            None => false,
+        };
         if to_dest || outside || stopping || unneeded(self.state, name, part) {
             return;
         }

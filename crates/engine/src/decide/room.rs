@@ -28,13 +28,13 @@ impl Decide<'_> {
         if free >= want {
             return true;
         }
+        self.short_of_room = true;
         let lack = want - free;
         let coming = self.will_free(spot, id);
         if coming >= lack {
-            self.note(
-                Subject::Instance(id),
-                Reason::WaitForRoom { spot, want, free },
-            );
+            let why = self.room_being_made(spot, want, free);
+            let why = why.unwrap_or(Reason::WaitForRoom { spot, want, free });
+            self.note(Subject::Instance(id), why);
             return false;
         }
         let mut lack = lack - coming;
@@ -54,7 +54,7 @@ impl Decide<'_> {
             if lack == 0 {
                 return false;
             }
-            if self.demote(m, spot, want, free) || self.drain(m, spot, want, free) {
+            if self.move_away(m, spot, want, free) {
                 lack = lack.saturating_sub(m.stored);
             }
         }
@@ -67,12 +67,19 @@ impl Decide<'_> {
     /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it never will.
     fn no_room(&mut self, spot: Spot, want: u64, free: u64, id: InstanceId) {
         let configured = self.state.start.cluster.tier(spot).capacity;
-        let shared = self.state.ledger.capacity(spot) < configured;
-        if shared || !self.idle() {
-            return self.note(
-                Subject::Instance(id),
-                Reason::WaitForRoom { spot, want, free },
-            );
+        let held = configured.saturating_sub(self.state.ledger.capacity(spot));
+        let wait = match (held, self.idle()) {
+            (1.., _) => Some(Reason::WaitForOthers {
+                spot,
+                want,
+                free,
+                held,
+            }),
+            (0, false) => Some(Reason::WaitForRoom { spot, want, free }),
+            (0, true) => None,
+        };
+        if let Some(why) = wait {
+            return self.note(Subject::Instance(id), why);
         }
         let message = format!(
             "{} wanted on {} of {} and only {} can be freed: everything else there is needed. Enlarge the tier, \
@@ -90,13 +97,44 @@ impl Decide<'_> {
         );
     }
 
-    /// Nothing is under way anywhere.
-    pub(super) fn idle(&self) -> bool {
+    /// Nothing is under way anywhere, and nothing is assigned that could be.
+    fn idle(&self) -> bool {
+        self.state.steps.placed.is_empty() && self.nothing_under_way()
+    }
+
+    /// Nothing runs, moves, leaves or is being listed: no event will come by itself.
+    pub(super) fn nothing_under_way(&self) -> bool {
         let s = &self.state;
-        s.steps.placed.is_empty()
+        s.steps.running.is_empty()
             && s.transfers.is_empty()
             && s.listing.is_empty()
             && s.leaving == 0
+    }
+
+    /// That replicas are on their way off a full tier, if some are.
+    fn room_being_made(&self, spot: Spot, want: u64, free: u64) -> Option<Reason> {
+        let place = Place::Node(spot);
+        let moved_as = |kind| -> u64 {
+            let transfers = self.state.transfers.values();
+            let releasing = transfers.filter(|t| t.releases && t.transfer.kind == kind);
+            let parts = releasing.flat_map(|t| &t.transfer.parts);
+            let here = parts.filter(|m| m.from == place);
+            let parts = here.filter_map(|m| self.state.data.part(m.part)?.replicas.get(&place));
+            parts.map(|replica| replica.stored).sum()
+        };
+        let (demoting, draining) = (
+            moved_as(TransferKind::Demote),
+            moved_as(TransferKind::ExternalOut),
+        );
+        let evicting = self.leaving_from(spot);
+        (demoting + draining + evicting > 0).then_some(Reason::MakingRoom {
+            spot,
+            want,
+            free,
+            evicting,
+            demoting,
+            draining,
+        })
     }
 
     /// Bytes of a tier that come free by themselves: replicas that are leaving, sources of transfers that
@@ -210,48 +248,30 @@ impl Decide<'_> {
             .unwrap_or(0)
     }
 
-    fn demote(&mut self, m: &Movable, spot: Spot, want: u64, free: u64) -> bool {
-        let slower = (spot.tier.0 + 1)..self.state.start.cluster.node(spot.node).tiers.len() as u32;
-        let mut spots = slower.map(|t| Spot {
+    /// Moves a replica to the fastest slower tier with room for it, or else to the external store, if there is one.
+    fn move_away(&mut self, m: &Movable, spot: Spot, want: u64, free: u64) -> bool {
+        let tiers = self.state.start.cluster.node(spot.node).tiers.len() as u32;
+        let mut slower = ((spot.tier.0 + 1)..tiers).map(|t| Spot {
             node: spot.node,
             tier: TierId(t),
         });
-        let Some(to) = spots.find(|s| self.state.ledger.free(*s) >= m.stored) else {
-            return false;
+        let roomy = slower.find(|s| self.state.ledger.free(*s) >= m.stored);
+        let (to, kind, why) = match roomy {
+            Some(to) => (
+                Place::Node(to),
+                TransferKind::Demote,
+                Reason::DemoteForRoom { spot, want, free },
+            ),
+            None if self.state.start.workflow.external.is_some() => (
+                Place::Drained,
+                TransferKind::ExternalOut,
+                Reason::DrainForRoom { spot, want, free },
+            ),
+            None => return false,
         };
-        let parts = vec![PartMove {
-            part: m.name,
-            from: Place::Node(spot),
-        }];
-        let why = Reason::DemoteForRoom { spot, want, free };
-        self.transfer(
-            parts,
-            Place::Node(to),
-            TransferKind::Demote,
-            Verify::Readback,
-            u64::MAX,
-            why,
-        );
-        true
-    }
-
-    fn drain(&mut self, m: &Movable, spot: Spot, want: u64, free: u64) -> bool {
-        if self.state.start.workflow.external.is_none() {
-            return false;
-        }
-        let parts = vec![PartMove {
-            part: m.name,
-            from: Place::Node(spot),
-        }];
-        let why = Reason::DrainForRoom { spot, want, free };
-        self.transfer(
-            parts,
-            Place::Drained,
-            TransferKind::ExternalOut,
-            Verify::Readback,
-            u64::MAX,
-            why,
-        );
+        let from = Place::Node(spot);
+        let parts = vec![PartMove { part: m.name, from }];
+        self.transfer(parts, to, kind, Verify::Readback, u64::MAX, why);
         true
     }
 }

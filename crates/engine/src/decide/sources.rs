@@ -61,38 +61,42 @@ impl State {
     }
 
     /// A replica outside the nodes.
-    pub(crate) fn external_source(&self, part: &Part) -> Option<Place> {
+    pub(crate) fn external_source<'a>(&self, part: &'a Part) -> Option<&'a Place> {
         part.present()
             .map(|(p, _)| p)
             .find(|p| !matches!(p, Place::Node(_)))
-            .cloned()
     }
 
     /// The best source of a part for a node that lacks it, counting what is already under way on each link.
     pub(crate) fn best_source(&self, node: NodeId, part: &Part) -> Option<(Place, TransferKind)> {
-        let outside = self
-            .external_source(part)
-            .map(|p| (p, TransferKind::ExternalIn));
-        let peer = self
-            .peer_source(node, part)
-            .map(|s| (Place::Node(s), TransferKind::Peer));
+        match self.peer_source(node, part) {
+            Some(peer) if self.peer_is_sooner(part) => {
+                Some((Place::Node(peer), TransferKind::Peer))
+            }
+            _ => Some((
+                self.external_source(part)?.clone(),
+                TransferKind::ExternalIn,
+            )),
+        }
+    }
+
+    /// Whether [`Self::best_source`] is another node.
+    pub(crate) fn comes_by_peer(&self, node: NodeId, part: &Part) -> bool {
+        self.peer_source(node, part).is_some() && self.peer_is_sooner(part)
+    }
+
+    /// Whether a part that some node has comes sooner from there than from outside.
+    fn peer_is_sooner(&self, part: &Part) -> bool {
+        if self.external_source(part).is_none() {
+            return true;
+        }
         let cost = |kind, rate| {
             let queue = self.under_way.get(&kind).copied().unwrap_or(0);
             duration(part.info.bytes.saturating_add(queue), rate)
         };
         let cluster = &self.start.cluster;
-        match (peer, outside) {
-            (Some(peer), Some(outside)) => {
-                let by_peer = cost(TransferKind::Peer, cluster.peer.read);
-                let from_outside = cost(TransferKind::ExternalIn, cluster.external.read);
-                Some(if by_peer <= from_outside {
-                    peer
-                } else {
-                    outside
-                })
-            }
-            (peer, outside) => peer.or(outside),
-        }
+        cost(TransferKind::Peer, cluster.peer.read)
+            <= cost(TransferKind::ExternalIn, cluster.external.read)
     }
 }
 

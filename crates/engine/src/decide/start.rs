@@ -102,8 +102,8 @@ impl Decide<'_> {
         let why = match instance.failures {
             0 => Reason::Ready,
             _ => Reason::Retry {
-                attempt,
-                of: step.retries + 1,
+                attempt: instance.failures.saturating_add(1),
+                of: step.retries.saturating_add(1),
             },
         };
         self.emit(Do::Run(Box::new(run)), why);

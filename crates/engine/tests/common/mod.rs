@@ -4,9 +4,13 @@
 use std::path::PathBuf;
 use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_base::event::{Event, Options, Policy, PriorInstance, Start, Verify};
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId};
-use tarn_base::part::{PartClass, PartInfo, StoreKey, TransferKind};
+use tarn_base::event::{
+    Ended, Event, Failure, FailureKind, Options, Output, Policy, PriorInstance, Start, Undeclared,
+    Usage, Verify,
+};
+use tarn_base::hash::Hash;
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
+use tarn_base::part::{PartClass, PartInfo, StoreKey, Transfer, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
 use tarn_base::workflow::Workflow;
@@ -234,4 +238,132 @@ pub(crate) fn instance(step: u32, index: u32) -> InstanceId {
         step: tarn_base::id::StepId(step),
         index,
     }
+}
+
+/// An engine whose events a test writes by hand.
+pub(crate) struct Hand {
+    pub(crate) engine: Engine,
+    now: u64,
+}
+
+impl Hand {
+    pub(crate) fn begin(s: &Start) -> (Self, Vec<Action>) {
+        let mut hand = Self {
+            engine: Engine::new(),
+            now: 0,
+        };
+        let actions = hand.says(Event::Started(Box::new(s.clone())));
+        (hand, actions)
+    }
+
+    /// What is decided when this happens, a second after what happened last. Evictions take no time.
+    pub(crate) fn says(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.now += SECOND;
+        self.engine.step(self.now, &event, &mut actions);
+        let mut answered = 0;
+        while let Some(action) = actions.get(answered) {
+            answered += 1;
+            if let Do::Evict { part, at, .. } = action.what.clone() {
+                let gone = Event::Evicted { part, at };
+                self.engine.step(self.now, &gone, &mut actions);
+            }
+        }
+        actions
+    }
+
+    pub(crate) fn listed(&mut self, of: u32, parts: Vec<PartInfo>) -> Vec<Action> {
+        self.says(Event::SourceListed {
+            data: data(of),
+            parts,
+        })
+    }
+
+    /// A run commits one whole part of `bytes` as its only output, if it has one.
+    pub(crate) fn commits(
+        &mut self,
+        run: &Run,
+        made: Option<(u32, u64)>,
+        hash: u128,
+    ) -> Vec<Action> {
+        let output = |(of, bytes): (u32, u64)| Output {
+            data: data(of),
+            version: 1,
+            parts: vec![(
+                PartInfo {
+                    hash: Some(Hash(hash)),
+                    key: StoreKey(format!("{}.0", run.store)),
+                    ..source(None, bytes).remove(0)
+                },
+                vec![run.nodes[0]],
+            )],
+        };
+        self.ended(
+            run,
+            Ended::Committed {
+                outputs: made.into_iter().map(output).collect(),
+                undeclared: Undeclared::default(),
+            },
+        )
+    }
+
+    pub(crate) fn fails(&mut self, run: &Run, kind: FailureKind) -> Vec<Action> {
+        self.ended(
+            run,
+            Ended::Failed {
+                failure: failure(kind),
+                log_tail: String::new(),
+            },
+        )
+    }
+
+    pub(crate) fn ended(&mut self, run: &Run, ended: Ended) -> Vec<Action> {
+        self.says(Event::Ended {
+            instance: run.instance,
+            attempt: run.attempt,
+            ended,
+            usage: Usage::default(),
+        })
+    }
+
+    pub(crate) fn failed(&mut self, id: TransferId, kind: FailureKind) -> Vec<Action> {
+        self.says(Event::TransferFailed {
+            id,
+            failure: failure(kind),
+        })
+    }
+
+    /// A transfer brings all of its parts.
+    pub(crate) fn brought(&mut self, t: &Transfer, bytes: u64) -> Vec<Action> {
+        self.says(Event::TransferDone {
+            id: t.id,
+            bytes,
+            hashes: t.parts.iter().map(|_| Hash(1)).collect(),
+            stored: t.parts.iter().map(|_| bytes).collect(),
+            took: SECOND,
+        })
+    }
+}
+
+fn failure(kind: FailureKind) -> Failure {
+    Failure {
+        kind,
+        message: "it is said to".into(),
+    }
+}
+
+pub(crate) fn runs_in(actions: &[Action]) -> Vec<Run> {
+    let run = |a: &Action| match &a.what {
+        Do::Run(run) => Some((**run).clone()),
+        _ => None,
+    };
+    actions.iter().filter_map(run).collect()
+}
+
+pub(crate) fn transfers_in(actions: &[Action]) -> Vec<Transfer> {
+    let transfer = |a: &Action| match &a.what {
+        Do::Transfer(t) => Some(t.clone()),
+        _ => None,
+    };
+    actions.iter().filter_map(transfer).collect()
 }

@@ -116,7 +116,7 @@ impl Indexing<'_> {
             .execute("DELETE FROM instances WHERE run = ?1", [self.run])?;
         let mut insert = self
             .tx
-            .prepare_cached("INSERT INTO instances VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
+            .prepare_cached("INSERT INTO instances VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
         let workflow = &self.start.workflow;
         for (id, instance) in &self.history.instances {
             let known = matches!(
@@ -126,16 +126,16 @@ impl Indexing<'_> {
             let (true, Some(identity)) = (known, instance.identity) else {
                 continue;
             };
-            let step = workflow
-                .steps
-                .get(id.step.at())
-                .map_or("", |s| s.name.as_str());
+            let Some(step) = workflow.steps.get(id.step.at()) else {
+                continue;
+            };
             insert.execute(params![
                 workflow.name,
                 identity.to_string(),
                 self.run,
                 int(self.start.wall),
-                step,
+                step.name,
+                step.code.to_string(),
                 self.history.item(*id),
                 serde_json::to_string(&instance.outputs)?,
             ])?;

@@ -1,16 +1,15 @@
 //! What is asked of the catalogue.
 
 use super::index::stored_at;
-use super::{
-    Catalogue, CatalogueError, DatasetRow, DestRow, ReplicaRow, RunBytes, RunRow, json, sql,
-};
+use super::{Catalogue, CatalogueError, DatasetRow, DestRow, ReplicaRow, RunRow, json, sql};
 use crate::changes::StoredAt;
 use rusqlite::{Params, Row, params};
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Output, PriorInstance};
 use tarn_base::hash::Hash;
+use tarn_base::history::Traffic;
 use tarn_base::id::{NodeId, Spot, TierId};
 use tarn_base::part::{Place, StoreKey};
 use tarn_base::workflow::Workflow;
@@ -46,7 +45,7 @@ impl Catalogue {
              external_in, external_out, peer, promote, demote, retained FROM runs ORDER BY wall, name",
             [],
             |r| {
-                let bytes = RunBytes {
+                let bytes = Traffic {
                     external_in: count(r, 7)?,
                     external_out: count(r, 8)?,
                     peer: count(r, 9)?,
@@ -191,8 +190,8 @@ impl Catalogue {
         Ok(dests)
     }
 
-    /// What earlier runs of a workflow committed, one for each identity: that of which most is still held, and
-    /// of those the newest. Held is what the logs say lies on the given cluster, or was drained to the
+    /// What earlier runs of a workflow committed by steps that it still has, one for each identity (the code of the
+    /// step is a part of it): that of which most is still held, and of those the newest. Held is what the logs say lies on the given cluster, or was drained to the
     /// workflow's `external`; whether it is really there is for the caller to check. A `dest` is not held: it
     /// belongs to the user.
     ///
@@ -205,10 +204,13 @@ impl Catalogue {
         cluster: &Cluster,
     ) -> Result<Vec<PriorInstance>, CatalogueError> {
         let places = self.places(workflow, workspace, cluster)?;
+        let codes: BTreeSet<_> = workflow.steps.iter().map(|s| s.code.to_string()).collect();
+        let codes = serde_json::to_string(&codes).map_err(json(&self.path))?;
         let rows = self.all(
-            "SELECT identity, outputs FROM instances WHERE workflow = ?1
+            "SELECT identity, outputs FROM instances
+             WHERE workflow = ?1 AND code IN (SELECT value FROM json_each(?3))
              ORDER BY wall DESC, rowid DESC LIMIT ?2",
-            params![workflow.name, MAX_PRIOR as i64],
+            params![workflow.name, MAX_PRIOR as i64, codes],
             |r| Ok((r.get::<_, String>(0)?, r.get::<_, String>(1)?)),
         )?;
         let mut newest: Vec<PriorInstance> = Vec::new();

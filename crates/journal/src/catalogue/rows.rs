@@ -4,6 +4,7 @@ use crate::changes::StoredAt;
 use std::path::PathBuf;
 use tarn_base::action::Outcome;
 use tarn_base::hash::Hash;
+use tarn_base::history::Traffic;
 use tarn_base::part::StoreKey;
 
 /// The tables. docs/formats.md describes them.
@@ -18,7 +19,7 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE TABLE instances (
     workflow TEXT NOT NULL, identity TEXT NOT NULL, run TEXT NOT NULL, wall INTEGER NOT NULL,
-    step TEXT NOT NULL, item TEXT, outputs TEXT NOT NULL
+    step TEXT NOT NULL, code TEXT NOT NULL, item TEXT, outputs TEXT NOT NULL
 ) STRICT;
 CREATE INDEX instances_newest ON instances (workflow, wall);
 CREATE INDEX instances_of_run ON instances (run);
@@ -55,24 +56,7 @@ pub struct RunRow {
     /// Those that are committed, reused or not needed.
     pub done: u64,
     /// Bytes by kind.
-    pub bytes: RunBytes,
-}
-
-/// Bytes that a run moved, by kind, and those it did not need to move.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RunBytes {
-    /// From the external store.
-    pub external_in: u64,
-    /// To the external store.
-    pub external_out: u64,
-    /// Between nodes.
-    pub peer: u64,
-    /// To faster tiers.
-    pub promote: u64,
-    /// To slower tiers.
-    pub demote: u64,
-    /// Where they were needed already.
-    pub retained: u64,
+    pub bytes: Traffic,
 }
 
 /// A replica.

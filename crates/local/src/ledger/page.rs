@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// All claims on one tier root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ pub(crate) fn used_by_all(root: &Path) -> u64 {
 /// When the ledger cannot be changed; folders that cannot be removed stay.
 pub fn vacate(root: &Path, workspace: &str, freed: u64) -> io::Result<()> {
     let folder = root.join(workspace);
-    remove_empty(&folder);
+    remove_skeleton(&folder);
     if !root.is_dir() {
         return Ok(());
     }
@@ -135,15 +135,22 @@ pub fn vacate(root: &Path, workspace: &str, freed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a folder and those below it as far as they hold no files. Links are not followed.
-fn remove_empty(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            remove_empty(&entry.path());
+/// Removes a workspace's own folders as far as nothing is in them: `<node>/{parts,incoming,work}` and `at/<dataset>`.
+/// Never what lies below those: an empty folder there is data. Links are not followed.
+fn remove_skeleton(workspace: &Path) {
+    for group in folders_in(workspace) {
+        for folder in folders_in(&group).iter().chain([&group]) {
+            // It fails where something is left in it, and then the folder is needed.
+            let _ = std::fs::remove_dir(folder);
         }
     }
-    // It fails where something is left in it, and then the folder is needed.
-    let _ = std::fs::remove_dir(folder);
+    let _ = std::fs::remove_dir(workspace);
+}
+
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    folders.map(|e| e.path()).collect()
 }
 
 #[cfg(test)]
@@ -167,6 +174,8 @@ mod tests {
         let tier = tempfile::tempdir().unwrap();
         let root = tier.path();
         std::fs::create_dir_all(root.join("a/node0/parts/k")).unwrap();
+        std::fs::create_dir_all(root.join("a/node0/parts/folders/only")).unwrap();
+        std::fs::create_dir_all(root.join("a/node0/work")).unwrap();
         std::fs::create_dir_all(root.join("a/at/x")).unwrap();
         std::fs::create_dir_all(root.join("b/node0/parts")).unwrap();
         std::fs::write(root.join("a/node0/parts/k/file"), "1").unwrap();
@@ -177,7 +186,12 @@ mod tests {
         vacate(root, "a", 20).unwrap();
         assert_eq!(held_by_others(root, "b"), 30, "a file is left");
         assert!(root.join("a/node0/parts/k/file").exists() && !root.join("a/at").exists());
-        std::fs::remove_file(root.join("a/node0/parts/k/file")).unwrap();
+        assert!(!root.join("a/node0/work").exists());
+        std::fs::remove_dir_all(root.join("a/node0/parts/k")).unwrap();
+        vacate(root, "a", 5).unwrap();
+        let kept = root.join("a/node0/parts/folders");
+        assert!(kept.join("only").is_dir(), "an empty folder is data");
+        std::fs::remove_dir_all(kept).unwrap();
         vacate(root, "a", 5).unwrap();
         assert!(!root.join("a").exists() && root.join("b/node0/parts").exists());
         assert_eq!(Page::read(root).unwrap().entries, [claim("b", 7)]);

@@ -1,10 +1,8 @@
 //! A small machine for one test: workflow, tiers, world.
 
-use crate::mover::Plain;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tarn_base::action::{Action, Do, Held, Run};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Output, Usage};
@@ -19,7 +17,8 @@ use tarn_base::workflow::{
     Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
 };
 use tarn_local::{Config, Local, Namespaces};
-use tarn_ports::World;
+use tarn_movers::Trees;
+use tarn_ports::{Mover, World};
 
 pub(crate) struct Bench {
     dir: PathBuf,
@@ -28,9 +27,11 @@ pub(crate) struct Bench {
     pub(crate) workflow: Workflow,
     pub(crate) nodes: u32,
     pub(crate) namespaces: Namespaces,
-    pub(crate) delay: Duration,
+    /// Nanoseconds that a file to or from the external store costs, so that a test can interrupt a transfer.
+    pub(crate) external_latency: u64,
     pub(crate) capacity: u64,
     pub(crate) signals: bool,
+    pub(crate) mover: Arc<dyn Mover>,
 }
 
 pub(crate) fn spot(node: u32) -> Spot {
@@ -117,9 +118,10 @@ impl Bench {
             _guard: None,
             nodes: 1,
             namespaces: Namespaces::Auto,
-            delay: Duration::ZERO,
+            external_latency: 0,
             capacity: 1 << 30,
             signals: false,
+            mover: Arc::new(Trees::new()),
         }
     }
 
@@ -167,21 +169,31 @@ impl Bench {
                 memory: 1 << 32,
             }],
             nodes: (0..self.nodes).map(node).collect(),
-            external: link.clone(),
+            external: Link {
+                latency: self.external_latency,
+                emulated: self.external_latency > 0,
+                ..link.clone()
+            },
             peer: link,
         }
     }
 
     pub(crate) fn world(&self) -> Machine {
+        self.world_of("ws")
+    }
+
+    /// The world of another workflow on the same tiers.
+    pub(crate) fn world_of(&self, workspace: &str) -> Machine {
         let local = Local::new(Config {
             run: "r1".into(),
-            workspace: "ws".into(),
+            workspace: workspace.into(),
             workflow: self.workflow.clone(),
             cluster: self.cluster(),
             prior: Vec::new(),
             state: self.state(),
-            mover: Arc::new(Plain { delay: self.delay }),
+            mover: Arc::clone(&self.mover),
             helper_exe: std::env::current_exe().expect("this program"),
+            changed_since: Arc::new(|_| None),
             epoch: 0,
             namespaces: self.namespaces,
             signals: self.signals,

@@ -141,7 +141,9 @@ fn a_killed_run_takes_its_steps_along() {
         assert_eq!(std::fs::read_dir(&work).unwrap().count(), 1);
         let world = bench.world();
         let none = BTreeSet::new();
-        let cleaned = world.local.clean(&BTreeSet::new(), &none, &BTreeSet::new());
+        let cleaned = world
+            .local
+            .clean(&BTreeSet::new(), &none, &BTreeSet::new(), true);
         assert!(cleaned.trouble.is_empty(), "{:?}", cleaned.trouble);
         assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0);
         std::fs::remove_file(dir.join("tick")).unwrap();
@@ -203,7 +205,7 @@ fn inventory_and_clean() {
     let protected = [pinned.clone(), dir.part(&StoreKey("pinned".into()))];
     let cleaned = world
         .local
-        .clean(&keep, &resumable, &protected.into_iter().collect());
+        .clean(&keep, &resumable, &protected.into_iter().collect(), true);
     assert!(cleaned.trouble.is_empty(), "{:?}", cleaned.trouble);
     assert_eq!(cleaned.removed, [dir.part(&all[1].1), old.clone()]);
     assert!(cleaned.aside[&spot(0)] > 0, "{:?}", cleaned.aside);

@@ -3,10 +3,10 @@
 
 mod bench;
 mod crashes;
-mod mover;
 mod moving;
 mod multi;
 mod running;
+mod whole;
 
 use std::ffi::OsString;
 use std::panic::catch_unwind;
@@ -25,7 +25,14 @@ fn main() -> ExitCode {
 }
 
 fn run_all(arguments: Vec<OsString>) -> ExitCode {
-    let tests: Vec<Test> = [running::TESTS, moving::TESTS, multi::TESTS, crashes::TESTS].concat();
+    let tests: Vec<Test> = [
+        running::TESTS,
+        moving::TESTS,
+        multi::TESTS,
+        crashes::TESTS,
+        whole::TESTS,
+    ]
+    .concat();
     if arguments.iter().any(|a| a == "--list") {
         tests.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;

@@ -8,7 +8,9 @@ use tarn_base::action::Do;
 use tarn_base::event::{Event, FailureKind};
 use tarn_base::layout::TierDir;
 use tarn_base::part::{PartClass, Place};
+use tarn_base::units::SECOND;
 use tarn_base::workflow::{Dataset, Partition};
+use tarn_movers::Trees;
 use tarn_ports::World;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -206,9 +208,7 @@ fn parts_go_round() {
         &bench.state(),
         "ws",
         &bench.path("out"),
-        &crate::mover::Plain {
-            delay: Duration::ZERO
-        }
+        &Trees::new()
     ));
     world.transfer(0, 0, &infos, &dest, &here).unwrap();
     let found: BTreeSet<String> = held(0, 0, &infos, 0)
@@ -251,7 +251,7 @@ fn a_destination_of_somebody_else_is_refused() {
 
 fn an_abandoned_transfer_fails_whole() {
     let mut bench = bench(Partition::Whole);
-    bench.delay = Duration::from_millis(100);
+    bench.external_latency = 10 * SECOND;
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     let to = Place::Node(spot(0));

@@ -124,13 +124,14 @@ fn the_environment_is_as_documented() {
         cat $TARN_HOSTFILE >> $TARN_made/env
         test "$(pwd)" = "$TARN_SCRATCH" && test "$TMPDIR" = "$TARN_SCRATCH" && tool >> $TARN_made/env
         echo "$OMP_NUM_THREADS $MINE $(readlink /proc/self/fd/0)" >> $TARN_made/env"#;
-    let mut wanted = step(run, vec![used(0, Role::Out, Distribution::Single)]);
-    wanted.env.insert("MINE".into(), "own".into());
-    let mut bench = Bench::new(vec![data("made")], vec![wanted]);
-    // Found because the workflow's folder leads PATH.
-    let tool = bench.write("tool", "#!/bin/sh\necho tool\n");
-    std::fs::set_permissions(tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     both(|namespaces| {
+        let mut wanted = step(run, vec![used(0, Role::Out, Distribution::Single)]);
+        wanted.env.insert("MINE".into(), "own".into());
+        let mut bench = Bench::new(vec![data("made")], vec![wanted]);
+        // Found because the workflow's folder leads PATH.
+        let tool = bench.write("tool", "#!/bin/sh\necho tool\n");
+        std::fs::set_permissions(tool, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
         bench.namespaces = namespaces;
         let outputs = committed(bench.world().run(vec![vec![]]));
         let part = TierDir::new(&bench.path("tier"), "ws", "n0").part(&outputs[0].parts[0].0.key);
@@ -145,22 +146,22 @@ fn the_environment_is_as_documented() {
 }
 
 fn several_parts_are_one_view() {
-    let uses = vec![
-        used(0, Role::In, Distribution::Single),
-        used(1, Role::Out, Distribution::Single),
-    ];
-    let mut bench = Bench::new(
-        vec![crate::bench::ranked("raw"), data("made")],
-        vec![step(
-            "cat $TARN_raw/p0/f $TARN_raw/p1/f $TARN_raw/c > $TARN_made/all",
-            uses,
-        )],
-    );
-    bench.write("raw/p0/f", "a");
-    bench.write("raw/p1/f", "b");
-    bench.write("raw/c", "c");
-    source(&mut bench, 0, "raw");
     both(|namespaces| {
+        let uses = vec![
+            used(0, Role::In, Distribution::Single),
+            used(1, Role::Out, Distribution::Single),
+        ];
+        let mut bench = Bench::new(
+            vec![crate::bench::ranked("raw"), data("made")],
+            vec![step(
+                "cat $TARN_raw/p0/f $TARN_raw/p1/f $TARN_raw/c > $TARN_made/all",
+                uses,
+            )],
+        );
+        bench.write("raw/p0/f", "a");
+        bench.write("raw/p1/f", "b");
+        bench.write("raw/c", "c");
+        source(&mut bench, 0, "raw");
         bench.namespaces = namespaces;
         let mut world = bench.world();
         let view = world.stage(0, 0);

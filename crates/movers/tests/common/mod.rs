@@ -8,7 +8,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use tarn_base::manifest::Manifest;
+use tarn_base::merge::{PartitionError, partition};
 use tarn_base::part::Verify;
+use tarn_base::pattern::ScatterRule;
+use tarn_base::workflow::Partition;
 use tarn_movers::Trees;
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError};
 
@@ -194,8 +198,23 @@ impl Scratch {
         let dir = tempfile::tempdir().unwrap();
         Self(dir.path().to_path_buf(), Some(dir))
     }
+    /// With an empty folder to copy from, and where it is to be copied.
+    pub fn with_source() -> (Self, PathBuf, PathBuf) {
+        let dir = Self::new();
+        let (from, to) = (dir.at("from"), dir.at("to"));
+        std::fs::create_dir(&from).unwrap();
+        (dir, from, to)
+    }
     pub fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+    /// The parts of a tree, with a folder to come for each.
+    pub fn parts(&self, tree: &Manifest, how: Partition) -> Result<Parts, PartitionError> {
+        let rule = ScatterRule::new("processor{rank}").unwrap();
+        let parts = partition(tree, how, Some(&rule))?.into_iter().enumerate();
+        Ok(parts
+            .map(|(i, (_, m))| (m, self.at(&format!("part{i}"))))
+            .collect())
     }
 }
 
@@ -234,6 +253,19 @@ pub fn job(sources: Vec<CopySource>, dest: &Path) -> CopyJob {
 
 pub fn copy(from: &Path, to: &Path) -> Result<CopyReport, MoverError> {
     Trees::new().copy(&job(vec![source(from)], to), &Control::default())
+}
+
+pub type Parts = Vec<(Manifest, PathBuf)>;
+
+/// Divides a tree; each part must be what its manifest says.
+pub fn split(from: &Path, parts: &[(Manifest, PathBuf)]) -> Result<(), MoverError> {
+    let mover = Trees::new();
+    let borrowed: Vec<_> = parts.iter().map(|(m, path)| (m, path.clone())).collect();
+    mover.split(from, &borrowed)?;
+    let mut verified = parts
+        .iter()
+        .map(|(m, path)| mover.verify(path, m, &quiet()));
+    verified.try_for_each(|part| part)
 }
 
 pub fn quiet() -> Control {

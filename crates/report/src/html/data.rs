@@ -142,12 +142,7 @@ fn attempt(trace: &Trace, names: &Names<'_>, key: AttemptKey, a: &Attempt) -> Va
     let made = trace.written.get(&key).copied();
     let estimate = equation_5(&a.usage);
     let u = &a.usage;
-    let cores = trace
-        .start
-        .workflow
-        .steps
-        .get(id.step.at())
-        .map_or(1, |s| s.cores);
+    let cores = trace.cores(id.step);
     let nodes: Vec<u32> = a.nodes.iter().map(|s| s.node.0).collect();
     let times = [
         a.assigned,

@@ -8,11 +8,11 @@ use std::fmt::Write;
 use tarn_base::units::{Bytes, Elapsed};
 
 /// The pattern of what waits: defined once, used by the drawings.
-const HATCH: &str = r#"<svg width="0" height="0" aria-hidden="true"><pattern id="hatch" width="4" height="4"
+pub(crate) const HATCH: &str = r#"<svg width="0" height="0" aria-hidden="true"><pattern id="hatch" width="4" height="4"
  patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path d="M0 0V4"/></pattern></svg>"#;
 
 /// A tarn: water below peaks.
-const SCENE: &str = r##"<svg class="scene" viewBox="0 0 420 120" preserveAspectRatio="xMaxYMax slice" aria-hidden="true">
+pub(crate) const SCENE: &str = r##"<svg class="scene" viewBox="0 0 420 120" preserveAspectRatio="xMaxYMax slice" aria-hidden="true">
 <path class="far" d="M40 84 96 40l22 18 34-36 40 44 24-20 46 46 30-26 40 34 36-20 52 24v36H40z"/>
 <path class="near" d="M0 92 70 58l26 14 44-30 36 32 28-14 60 34 52-26 44 22 60-18v48H0z"/>
 <path class="lake" d="M150 96c40-5 150-5 196 0 30 4 60 10 74 24H92c8-12 30-20 58-24z"/>
@@ -58,7 +58,7 @@ pub(super) fn header(page: &mut String, s: &Summary) {
     }
 }
 
-fn counted(n: u64, what: &str) -> String {
+pub(crate) fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 

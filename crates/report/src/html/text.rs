@@ -4,7 +4,7 @@ use serde::Serialize;
 use tarn_base::units::Nanos;
 
 /// Text for an element or a quoted attribute. Control characters, which no page may hold, become visible.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -22,7 +22,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// JSON that no HTML parser can leave early: `<` appears only as an escape.
-pub(super) fn json_in_script(value: &impl Serialize) -> String {
+pub(crate) fn json_in_script(value: &impl Serialize) -> String {
     // Only maps with keys that are no strings, and failing Serialize implementations, make an error: there are none.
     let json = serde_json::to_string(value)
         .unwrap_or_else(|e| format!("{{\"error\":{:?}}}", e.to_string()));
@@ -60,7 +60,7 @@ pub(super) fn date(seconds: u64) -> String {
 }
 
 /// Nanoseconds as whole microseconds: what the page draws with.
-pub(super) fn micros(t: Nanos) -> u64 {
+pub(crate) fn micros(t: Nanos) -> u64 {
     t / 1000
 }
 

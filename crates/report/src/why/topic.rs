@@ -142,6 +142,8 @@ impl Touched {
                 self.nodes.push(*from);
             }
             Reason::WaitForRoom { spot, .. }
+            | Reason::MakingRoom { spot, .. }
+            | Reason::WaitForOthers { spot, .. }
             | Reason::EvictForRoom { spot, .. }
             | Reason::DemoteForRoom { spot, .. }
             | Reason::DrainForRoom { spot, .. } => self.spots.push(*spot),

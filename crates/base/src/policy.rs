@@ -1,0 +1,240 @@
+//! Scheduling policies by name: an order of jobs, and what is done with data. `docs/scheduling.md` explains each.
+
+use crate::units::{Nanos, SECOND, parse_time};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// In which order jobs get nodes, and which nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Strictly as they came: nobody overtakes.
+    Fcfs,
+    /// As they came, but whatever fits begins.
+    Greedy,
+    /// As they came; what does not delay the first in the queue may begin before it.
+    Easy,
+    /// Like `easy`, the shortest (by its limit) first.
+    SjfEasy,
+    /// The job with the longest way to its workflow's end first, where it ends first.
+    Heft,
+    /// Like `easy`; a step of a workflow waits for the nodes of its predecessor.
+    SameNodes,
+    /// Jobs go to their data.
+    Data,
+    /// Like `data`, with as little energy as possible.
+    Energy,
+}
+
+/// What is done with the data of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Handling {
+    /// Everything is read from the external store and written there, by the job itself.
+    StageThrough,
+    /// Like `stage-through`, but what happens to lie on the job's nodes is read there.
+    Cache,
+    /// Data stays on the nodes; only what has to be in the external store goes there.
+    Keep,
+}
+
+/// A policy with its settings. Written `ORDER[+HANDLING][:KEY=VALUE,...]`, such as `easy`, `heft+cache` or
+/// `data:bound=10m`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Policy {
+    /// The order.
+    pub order: Order,
+    /// The handling of data: `Keep` with `Data` and `Energy`, one of the others with the others.
+    pub handling: Handling,
+    /// With `Greedy`: a job that has waited so long is not overtaken any more.
+    pub patience: Option<Nanos>,
+    /// With `Data` and `Energy`: the most that workflows which overtake a job may delay it, against what it was
+    /// promised when it came to be the first in the queue.
+    pub bound: Nanos,
+    /// With `Energy`: the most that a job's begin may be put off to save energy, as a share of its limit, in percent.
+    pub slow_down: u32,
+}
+
+/// Delay of others that is accepted when nothing is said: short against the hours for which batch jobs queue.
+const DEFAULT_BOUND: Nanos = 600 * SECOND;
+/// Slow-down in percent that is accepted for energy when nothing is said.
+const DEFAULT_SLOW_DOWN: u32 = 10;
+
+impl Policy {
+    /// A policy with its default settings. `None` handling: the usual one of that order.
+    pub fn new(order: Order, handling: Option<Handling>) -> Self {
+        let usual = match order {
+            Order::Data | Order::Energy => Handling::Keep,
+            _ => Handling::StageThrough,
+        };
+        Self {
+            order,
+            handling: handling.unwrap_or(usual),
+            patience: None,
+            bound: DEFAULT_BOUND,
+            slow_down: DEFAULT_SLOW_DOWN,
+        }
+    }
+
+    /// Every order with its name.
+    pub const ORDERS: [(&'static str, Order); 8] = [
+        ("fcfs", Order::Fcfs),
+        ("greedy", Order::Greedy),
+        ("easy", Order::Easy),
+        ("sjf-easy", Order::SjfEasy),
+        ("heft", Order::Heft),
+        ("same-nodes", Order::SameNodes),
+        ("data", Order::Data),
+        ("energy", Order::Energy),
+    ];
+}
+
+/// Why the text of a policy was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// No such order.
+    #[error(
+        "no policy is called `{0}`; there are fcfs, greedy, easy, sjf-easy, heft, same-nodes, data and energy"
+    )]
+    UnknownOrder(String),
+    /// No such handling, or not with this order.
+    #[error(
+        "`{0}` is no way of handling data for {1}; fcfs, greedy, easy, sjf-easy, heft and same-nodes take \
+         `+stage-through` or `+cache`, data and energy take none"
+    )]
+    BadHandling(String, String),
+    /// No such setting, or not with this order.
+    #[error(
+        "`{0}` is no setting of {1}; greedy has `patience=TIME`, data and energy have `bound=TIME`, energy has \
+         `slow-down=PERCENT`"
+    )]
+    BadSetting(String, String),
+    /// A value that cannot be read.
+    #[error("the value of `{0}` cannot be read: {1}")]
+    BadValue(String, String),
+}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        let (order_name, handling) = match name.split_once('+') {
+            Some((order, handling)) => (order, Some(handling)),
+            None => (name, None),
+        };
+        let found = Self::ORDERS.iter().find(|(n, _)| *n == order_name);
+        let order = found.map(|(_, o)| *o);
+        let order = order.ok_or_else(|| PolicyError::UnknownOrder(order_name.into()))?;
+        let own = matches!(order, Order::Data | Order::Energy);
+        let handling = match handling {
+            None => None,
+            Some("stage-through") if !own => Some(Handling::StageThrough),
+            Some("cache") if !own => Some(Handling::Cache),
+            Some(other) => {
+                return Err(PolicyError::BadHandling(other.into(), order_name.into()));
+            }
+        };
+        let mut policy = Self::new(order, handling);
+        for setting in settings.split(',').filter(|s| !s.is_empty()) {
+            policy.set(setting, order_name)?;
+        }
+        Ok(policy)
+    }
+}
+
+impl Policy {
+    fn set(&mut self, setting: &str, order: &str) -> Result<(), PolicyError> {
+        let bad = || PolicyError::BadSetting(setting.into(), order.into());
+        let (key, value) = setting.split_once('=').ok_or_else(bad)?;
+        let time =
+            || parse_time(value).map_err(|e| PolicyError::BadValue(key.into(), e.to_string()));
+        match (key, self.order) {
+            ("patience", Order::Greedy) => self.patience = Some(time()?),
+            ("bound", Order::Data | Order::Energy) => self.bound = time()?,
+            ("slow-down", Order::Energy) => {
+                let percent = value.trim_end_matches('%').parse();
+                self.slow_down = percent.map_err(|_| {
+                    PolicyError::BadValue(
+                        key.into(),
+                        "a whole number of percent is expected".into(),
+                    )
+                })?;
+            }
+            _ => return Err(bad()),
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ORDERS.iter().find(|(_, o)| *o == self.order);
+        f.write_str(name.map_or("", |(n, _)| n))?;
+        if self.handling == Handling::Cache {
+            f.write_str("+cache")?;
+        }
+        let default = Self::new(self.order, Some(self.handling));
+        let mut settings = Vec::new();
+        if let Some(patience) = self.patience {
+            settings.push(format!("patience={}ns", patience).replace("000000000ns", "s"));
+        }
+        if self.bound != default.bound {
+            settings.push(format!("bound={}ns", self.bound).replace("000000000ns", "s"));
+        }
+        if self.slow_down != default.slow_down {
+            settings.push(format!("slow-down={}%", self.slow_down));
+        }
+        if settings.is_empty() {
+            return Ok(());
+        }
+        write!(f, ":{}", settings.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_printed() {
+        for text in [
+            "fcfs",
+            "greedy",
+            "easy",
+            "easy+cache",
+            "sjf-easy",
+            "heft+cache",
+            "same-nodes",
+            "data",
+            "energy",
+            "energy:slow-down=25%",
+        ] {
+            let policy: Policy = text.parse().expect(text);
+            assert_eq!(policy.to_string(), text);
+        }
+        let same: Policy = "easy+stage-through".parse().expect("the usual handling");
+        assert_eq!(same, Policy::new(Order::Easy, None));
+        let bounded: Policy = "data:bound=60s".parse().expect("a bound");
+        assert_eq!(bounded.bound, 60 * SECOND);
+        let patient: Policy = "greedy:patience=5m".parse().expect("patience");
+        assert_eq!(patient.patience, Some(300 * SECOND));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, part) in [
+            ("fifo", "fifo"),
+            ("easy+keep", "keep"),
+            ("data+cache", "cache"),
+            ("easy:bound=5m", "bound=5m"),
+            ("data:bound=5", "bound"),
+            ("energy:slow-down=x", "slow-down"),
+            ("greedy:patience", "patience"),
+        ] {
+            let error = text.parse::<Policy>().expect_err(text).to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! A site as the planner sees it: a machine of thousands of nodes, jobs (batch jobs and steps of workflows) and the
+//! data between them, as summaries. The vocabulary of `tarn sim`, and of a controller that serves many users.
+//!
+//! Reading order: [`machine`] (what there is), [`job`] (what is asked for), [`event`] and [`action`] (what happens and
+//! what is decided), [`workload`] (jobs with what is true of them, for a simulation),
+//! [`result`] (what became of it).
+
+pub mod action;
+pub mod event;
+pub mod job;
+pub mod machine;
+pub mod result;
+pub mod workload;
+
+pub use action::{Move, MoveId, Nodes, SiteAction, Urgency, Where, Why};
+pub use event::SiteEvent;
+pub use job::{FlowId, Input, Item, ItemId, Job, JobId, Spread};
+pub use machine::{Island, Machine, Mode, ModeChange, NodeKind, Power, Rates, Store, TierKind};
+pub use result::{BytesByWay, Fate, JobResult, Refused, SiteResult, Span, SpanOf, Way};
+pub use workload::{Flow, Skipped, Submit, WorkItem, WorkJob, Workload};

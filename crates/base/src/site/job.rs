@@ -1,0 +1,103 @@
+//! Jobs and the data between them, as the planner is told of them at submission.
+
+use super::machine::Mode;
+use crate::units::Nanos;
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident, $letter:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The position in its table.
+            pub fn at(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!($letter, "{}"), self.0)
+            }
+        }
+    };
+}
+
+number!(
+    /// A job: what gets nodes as one. A batch job, or an instance of a step of a workflow.
+    JobId,
+    "j"
+);
+number!(
+    /// An item of data.
+    ItemId,
+    "i"
+);
+number!(
+    /// A workflow.
+    FlowId,
+    "w"
+);
+
+/// A job as it was submitted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// The workflow it is a step of.
+    pub flow: Option<FlowId>,
+    /// Nodes, at least 1.
+    pub nodes: u32,
+    /// Cores on each node; 0 for nodes as a whole, which nobody else may use meanwhile.
+    pub cores: u32,
+    /// Bytes of memory on each node.
+    pub memory: u64,
+    /// GPUs on each node.
+    pub gpus: u32,
+    /// The memory mode it needs; `None` where it does not matter.
+    pub mode: Option<Mode>,
+    /// What its user asked for: nobody expects it to keep its nodes longer, reading and writing included.
+    pub limit: Nanos,
+    /// How long its program is expected to run when no data has to be moved; at most `limit`.
+    pub expect: Nanos,
+    /// Jobs that must have ended before, beside the producers of what it reads.
+    pub after: Vec<JobId>,
+    /// It goes on in the allocation of this job, on the first `nodes` of its nodes, without queueing: both are parts of
+    /// one batch script (Weiland, Figure 3). The allocation ends with the last of them.
+    pub continues: Option<JobId>,
+    /// What it reads.
+    pub reads: Vec<Input>,
+    /// What it writes: each node an equal share.
+    pub writes: Vec<ItemId>,
+}
+
+/// What a job reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// The item.
+    pub item: ItemId,
+    /// How it lies over the job's nodes.
+    pub spread: Spread,
+}
+
+/// How an item lies over several nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spread {
+    /// Each node has an equal share, in the order of the nodes.
+    Share,
+    /// Each node has the whole.
+    Whole,
+}
+
+/// An item of data: what is made by one job and read by the same jobs moves as one. It never changes once made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// Bytes, as far as known at submission.
+    pub bytes: u64,
+    /// It lies in the external store from the start; nobody writes it.
+    pub outside: bool,
+    /// It has to be in the external store in the end.
+    pub keep: bool,
+}

@@ -1,0 +1,273 @@
+//! A machine, and a workload for it, from a seed. docs/sim.md states the rules.
+
+use std::sync::Arc;
+use tarn_base::site::{
+    Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, NodeKind, Power, Rates,
+    Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
+};
+use tarn_base::units::{Nanos, SECOND, Time};
+
+const GB: u64 = 1_000_000_000;
+/// Node-time that jobs bring, as a share of what the machine has.
+const LOAD: f64 = 0.9;
+/// Run times.
+const SHORTEST: f64 = 60.0;
+const LONGEST: f64 = 12.0 * 3600.0;
+/// Users ask for up to so many times what they need.
+const MOST_ASKED: f64 = 5.0;
+/// A job takes at most one of so many parts of the machine.
+const LARGEST_PART: u32 = 16;
+/// Share of the ordinary jobs that read and write outside.
+const WITH_DATA: f64 = 0.2;
+/// Share of arrivals that are workflows of [`FLOW_JOBS`] jobs: one makes what three read, whose results one gathers.
+const FLOWS: f64 = 0.03;
+const FLOW_JOBS: usize = 5;
+/// Seconds that reading or writing takes at [`NODE_RATE`] on the job's nodes.
+const LEAST_IO: f64 = 1.0;
+const MOST_IO: f64 = 300.0;
+const NODE_RATE: u64 = GB;
+
+/// How much of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Jobs submitted at time 0; the others come later.
+    pub(super) at_once: u64,
+    /// All jobs, at least; the last workflow may bring some more.
+    pub(super) jobs: u64,
+    /// The same seed gives the same.
+    pub(super) seed: u64,
+}
+
+/// Nodes like those of the NEXTGenIO prototype, and an external store of 100 MB/s a node.
+pub(super) fn machine(nodes: u32) -> Machine {
+    let both = |rate: u64| Rates {
+        read: rate,
+        write: rate,
+    };
+    let kind = NodeKind {
+        sockets: 2,
+        cores: 48,
+        memory: 192 << 30,
+        gpus: 0,
+        tiers: vec![TierKind {
+            name: "pmem".into(),
+            capacity: 3000 * GB,
+            rates: Rates {
+                read: 40 * GB,
+                write: 10 * GB,
+            },
+            app_direct: false,
+        }],
+        link: both(10 * GB),
+        mode: Mode::OneLevel,
+        mode_change: None,
+        power: Power::default(),
+        temperature: 20.0,
+    };
+    Machine {
+        name: format!("{nodes} nodes"),
+        islands: vec![Island {
+            name: "n".into(),
+            nodes,
+            kind,
+        }],
+        store: Store {
+            rates: both(u64::from(nodes) * GB / 10),
+            client: both(2 * GB),
+            saturates: 64,
+        },
+    }
+}
+
+/// The workload.
+pub(super) fn workload(machine: &Machine, shape: &Shape) -> Workload {
+    let largest = (machine.nodes() / LARGEST_PART).max(1).ilog2();
+    let mut made = Made {
+        random: Random(shape.seed),
+        largest,
+        workload: Workload::default(),
+    };
+    let sizes = f64::from((2u32 << largest) - 1) / f64::from(largest + 1);
+    let mean_run = (LONGEST - SHORTEST) / (LONGEST / SHORTEST).ln();
+    let each_job = sizes * mean_run / (LOAD * f64::from(machine.nodes()));
+    let mut now = 0.0;
+    while (made.workload.jobs.len() as u64) < shape.jobs {
+        let count = match made.random.share() < FLOWS {
+            true => made.flow(seconds(now)),
+            false => made.ordinary(seconds(now)),
+        };
+        if made.workload.jobs.len() as u64 >= shape.at_once {
+            // Exponential: arrivals know nothing of each other.
+            now -= each_job * count as f64 * (1.0 - made.random.share()).ln();
+        }
+    }
+    made.workload
+}
+
+fn seconds(time: f64) -> Nanos {
+    (time * SECOND as f64) as Nanos
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 to below 1.
+    fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn log_uniform(&mut self, least: f64, most: f64) -> f64 {
+        least * (most / least).powf(self.share())
+    }
+}
+
+struct Made {
+    random: Random,
+    /// The largest job has 2 to the power of this nodes.
+    largest: u32,
+    workload: Workload,
+}
+
+impl Made {
+    fn ordinary(&mut self, now: Time) -> usize {
+        let nodes = self.size();
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        if self.random.share() < WITH_DATA {
+            reads.push(self.item(nodes, true, false));
+            writes.push(self.item(nodes, false, true));
+        }
+        self.job(None, nodes, now, &reads, writes);
+        1
+    }
+
+    fn flow(&mut self, now: Time) -> usize {
+        let number = self.workload.flows.len();
+        let flow = FlowId(number as u32);
+        self.workload.flows.push(Flow {
+            name: format!("w{number}"),
+            arrives: now,
+        });
+        let nodes = self.size();
+        let input = self.item(nodes, true, false);
+        let made = self.item(nodes, false, false);
+        self.job(Some(flow), nodes, now, &[input], vec![made]);
+        let results: Vec<ItemId> = (0..FLOW_JOBS - 2)
+            .map(|_| self.item(nodes, false, false))
+            .collect();
+        for result in &results {
+            self.job(Some(flow), nodes, now, &[made], vec![*result]);
+        }
+        let kept = self.item(nodes, false, true);
+        self.job(Some(flow), nodes, now, &results, vec![kept]);
+        FLOW_JOBS
+    }
+
+    fn size(&mut self) -> u32 {
+        let sizes = f64::from(self.largest + 1);
+        1 << (self.random.share() * sizes) as u32
+    }
+
+    fn item(&mut self, nodes: u32, outside: bool, keep: bool) -> ItemId {
+        let seconds = self.random.log_uniform(LEAST_IO, MOST_IO);
+        let bytes = (seconds * f64::from(nodes) * NODE_RATE as f64) as u64;
+        let id = ItemId(self.workload.items.len() as u32);
+        self.workload.items.push(WorkItem {
+            item: Item {
+                bytes,
+                outside,
+                keep,
+            },
+            name: "".into(),
+            bytes,
+        });
+        id
+    }
+
+    fn job(
+        &mut self,
+        flow: Option<FlowId>,
+        nodes: u32,
+        now: Time,
+        reads: &[ItemId],
+        writes: Vec<ItemId>,
+    ) {
+        let run = self.random.log_uniform(SHORTEST, LONGEST);
+        let asked = 1.0 + self.random.share() * (MOST_ASKED - 1.0);
+        // The time to read and write is part of what a user asks for.
+        let moving = if reads.is_empty() { 0.0 } else { 2.0 * MOST_IO };
+        let reads = reads.iter().map(|item| Input {
+            item: *item,
+            spread: Spread::Share,
+        });
+        let job = Job {
+            flow,
+            nodes,
+            cores: 0,
+            memory: 0,
+            gpus: 0,
+            mode: None,
+            limit: seconds(run * asked + moving),
+            expect: seconds(run * asked),
+            after: Vec::<JobId>::new(),
+            continues: None,
+            reads: reads.collect(),
+            writes,
+        };
+        self.workload.jobs.push(WorkJob {
+            job: Arc::new(job),
+            name: "".into(),
+            submit: Submit::At(now),
+            compute: seconds(run),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_load() {
+        let machine = machine(1000);
+        let made = |seed| {
+            workload(
+                &machine,
+                &Shape {
+                    at_once: 0,
+                    jobs: 20_000,
+                    seed,
+                },
+            )
+        };
+        let first = made(3);
+        let described = |w: &Workload| {
+            w.jobs
+                .iter()
+                .map(|j| (j.submit, j.compute, j.job.nodes))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(described(&first), described(&made(3)));
+        assert_ne!(described(&first), described(&made(4)));
+        let area: f64 = first
+            .jobs
+            .iter()
+            .map(|j| j.compute as f64 * f64::from(j.job.nodes))
+            .sum();
+        let Some(Submit::At(last)) = first.jobs.last().map(|j| j.submit) else {
+            panic!("jobs come at times");
+        };
+        let load = area / (last as f64 * 1000.0);
+        assert!((0.85..0.95).contains(&load), "load {load}");
+        let steps = first.jobs.iter().filter(|j| j.job.flow.is_some()).count();
+        assert!((2000..4000).contains(&steps), "{steps} steps of workflows");
+    }
+}

@@ -1,0 +1,165 @@
+//! The files that a run is made of: the workflow file and what its commands name. What they held when the run began
+//! is kept beside its log, because a step's identity says that just those bytes have run.
+
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::say;
+use crate::workflow::read_script;
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use tarn_base::codes::Exit;
+use tarn_base::hash::Hash;
+use tarn_base::history::History;
+use tarn_base::id::StepId;
+use tarn_base::workflow::{Foreach, Step, Workflow};
+use tarn_local::ChangedSince;
+
+/// Their name in a run's folder.
+const NAME: &str = "files.json";
+
+/// What was read when a run began.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Files {
+    /// The workflow file; a run of `tarn data put` has none.
+    workflow: Option<(PathBuf, Hash)>,
+    /// The files that commands name.
+    scripts: BTreeMap<PathBuf, Hash>,
+}
+
+impl Files {
+    pub(crate) fn of(workflow: PathBuf, text: &[u8]) -> Self {
+        Self {
+            workflow: Some((workflow, Hash::of(text))),
+            scripts: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, path: &Path, bytes: &[u8]) {
+        self.scripts.insert(path.to_path_buf(), Hash::of(bytes));
+    }
+
+    /// Keeps them in a run's folder, durably: without them a resumed run could not tell a changed script.
+    pub(super) fn write(&self, run: &Path) -> CliResult<()> {
+        let write = || -> anyhow::Result<()> {
+            let mut file = File::create(run.join(NAME))?;
+            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            Ok(file.sync_data()?)
+        };
+        let doing = || format!("cannot write {}", run.join(NAME).display());
+        write().with_context(doing).exit(Exit::State)
+    }
+
+    /// What a run has kept; nothing of one that died before it did.
+    pub(super) fn read(run: &Path) -> Self {
+        let bytes = std::fs::read(run.join(NAME)).ok();
+        let files = bytes.and_then(|b| serde_json::from_slice(&b).ok());
+        files.unwrap_or_default()
+    }
+
+    /// A resumed run goes on with the workflow as it was: it says so where the file is another by now, and refuses where
+    /// a script is that it still has to run.
+    pub(super) fn check_for_resume(&self, workflow: &Workflow, history: &History) -> CliResult<()> {
+        if let Some((path, hash)) = &self.workflow {
+            let now = std::fs::read(path).ok().map(|bytes| Hash::of(&bytes));
+            let how = match now {
+                Some(now) if now == *hash => None,
+                Some(_) => Some("has changed"),
+                None => Some("cannot be read any more"),
+            };
+            if let Some(how) = how {
+                say!(
+                    "note: {} {how} since this run began, which goes on with what it was; `tarn run` uses the new one",
+                    path.display()
+                );
+            }
+        }
+        for (id, step) in (0u32..).map(StepId).zip(&workflow.steps) {
+            let named = self.named_by(workflow, step);
+            let changed = named.into_iter().find(|p| !self.holds(p));
+            if let Some(path) = changed.filter(|_| !is_done(history, id, step)) {
+                return Err(CliError::new(
+                    Exit::Usage,
+                    format!(
+                        "{}, which step `{}` names, has changed since this run began, and the step is still to be run; \
+                         `tarn run` begins a run with the file as it is now, and runs again only what that changes",
+                        path.display(),
+                        step.name
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The kept files that a step's command names.
+    fn named_by(&self, workflow: &Workflow, step: &Step) -> Vec<PathBuf> {
+        let named = RefCell::new(Vec::new());
+        tarn_flow::code_hash(workflow, step, &|path| {
+            if self.scripts.contains_key(path) {
+                named.borrow_mut().push(path.to_path_buf());
+            }
+            None
+        });
+        named.into_inner()
+    }
+
+    fn holds(&self, path: &Path) -> bool {
+        let now = read_script(path).map(|bytes| Hash::of(&bytes));
+        self.scripts.get(path).copied() == now
+    }
+
+    /// What the world asks before each attempt.
+    pub(super) fn guard(self, workflow: &Workflow) -> ChangedSince {
+        let steps = workflow.steps.iter();
+        let named: Vec<Vec<PathBuf>> = steps.map(|s| self.named_by(workflow, s)).collect();
+        // A file that looks as it did when it was read is not read again: steps may be very short.
+        let seen: Mutex<BTreeMap<PathBuf, Look>> = Mutex::default();
+        Arc::new(move |step| {
+            let changed = |path: &&PathBuf| {
+                let look = Look::at(path);
+                let known = seen.lock().ok().and_then(|s| s.get(*path).copied());
+                if look.is_some() && look == known {
+                    return false;
+                }
+                if !self.holds(path) {
+                    return true;
+                }
+                if let (Some(look), Ok(mut seen)) = (look, seen.lock()) {
+                    seen.insert((*path).clone(), look);
+                }
+                false
+            };
+            named.get(step.at())?.iter().find(changed).cloned()
+        })
+    }
+}
+
+/// What changes whenever a file does: size, inode, time of its inode's last change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Look(u64, u64, i64, i64);
+
+impl Look {
+    fn at(path: &Path) -> Option<Self> {
+        let m = std::fs::metadata(path).ok()?;
+        Some(Self(m.len(), m.ino(), m.ctime(), m.ctime_nsec()))
+    }
+}
+
+/// Whether every instance of a step is done, as far as the log tells how many there are.
+fn is_done(history: &History, id: StepId, step: &Step) -> bool {
+    let makes = step.uses.iter().find_map(|u| Some((u.data, u.makes?)));
+    let all = match (&step.foreach, makes) {
+        (None, _) => Some(1),
+        (Some(Foreach::Values(values)), _) => Some(values.len()),
+        (Some(Foreach::Entries { .. }), Some((data, version))) => history.makers(data, version).1,
+        (Some(Foreach::Entries { .. }), None) => None,
+    };
+    let done = history.instances_of(id).filter(|(_, i)| i.state.is_done());
+    all == Some(done.count())
+}

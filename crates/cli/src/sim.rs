@@ -1,0 +1,275 @@
+//! `tarn sim`: a machine and a workload under one or more policies, in virtual time.
+
+mod advice;
+mod args;
+
+use crate::args::Cli;
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::{self, say};
+use anyhow::Context;
+pub(crate) use args::SimArgs;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use tarn_base::codes::Exit;
+use tarn_base::policy::Policy;
+use tarn_base::site::{Machine, SiteAction, SiteResult, Workload};
+use tarn_engine::bound::{Bounds, lower_bound};
+use tarn_engine::plan::{Planner, drive_site};
+use tarn_flow::Rejected;
+use tarn_flow::site::{parse_machine, read_workloads};
+use tarn_ports::WorldError;
+use tarn_report::site::{Chart, SiteRun, SiteSummary, page, table};
+use tarn_sim::site::Site;
+
+/// Bytes of a file that is read: the largest traces of the Parallel Workloads Archive have some hundred megabytes.
+const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Events between two strokes of the progress bar.
+const STROKE: u64 = 1 << 12;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Output<'a> {
+    schema: u32,
+    runs: &'a [SiteSummary],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<serde_json::Value>,
+}
+
+pub(crate) fn sim(cli: &Cli, args: &SimArgs) -> CliResult {
+    if let Some(path) = &args.report {
+        check_folder(path)?;
+    }
+    let machine = read_machine(args)?;
+    let workload = Arc::new(read_workload(args, &machine)?);
+    let bounds = lower_bound(&machine, &workload);
+    let simulated = Simulated {
+        machine: &machine,
+        workload: &workload,
+        bounds: &bounds,
+        args,
+    };
+    let mut runs = Vec::new();
+    let mut last = None;
+    for policy in &args.policy.0 {
+        let (result, wall_s) = simulated.run(*policy)?;
+        let name = policy.to_string();
+        let run = simulated.site_run(&name, &result, wall_s);
+        let summary = SiteSummary::of(&run);
+        tell_refused(&summary);
+        let chart = args.report.is_some().then(|| Chart::of(&run));
+        runs.push((summary, chart));
+        last = Some(result);
+    }
+    if let Some(path) = &args.report {
+        write_page(path, &machine, &workload, &mut runs)?;
+    }
+    let summaries: Vec<SiteSummary> = runs.into_iter().map(|(summary, _)| summary).collect();
+    let advice = last.filter(|_| args.advice);
+    let advice = advice.map(|result| advice::of(args, &machine, &workload, &result));
+    if cli.json {
+        print::json(&Output {
+            schema: 1,
+            runs: &summaries,
+            advice: advice.map(|a| a.json()),
+        })?;
+    } else {
+        print::text(&table(&summaries))?;
+        if let Some(advice) = advice {
+            print::text(&advice.text())?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn read_machine(args: &SimArgs) -> CliResult<Machine> {
+    let path = &args.cluster;
+    let bytes = read_bounded(path)
+        .with_context(|| format!("cannot read the cluster file {}", path.display()))
+        .exit(Exit::NotFound)?;
+    let text = String::from_utf8(bytes)
+        .with_context(|| format!("the cluster file {} is no text", path.display()))
+        .exit(Exit::InvalidWorkflow)?;
+    let name = path.display().to_string();
+    let mut machine = parse_machine(&name, &text).map_err(|r| rejected(r, "cluster"))?;
+    if let Some(rate) = args.external_rate {
+        machine.store.rates.read = rate;
+        machine.store.rates.write = rate;
+    }
+    Ok(machine)
+}
+
+fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
+    for path in &args.workload {
+        std::fs::metadata(path)
+            .with_context(|| format!("cannot read the workload {}", path.display()))
+            .exit(Exit::NotFound)?;
+    }
+    let paths: Vec<&Path> = args.workload.iter().map(AsRef::as_ref).collect();
+    let loaded = read_workloads(&paths, machine, &args.reading(), &read_bounded)
+        .map_err(|r| rejected(r, "workload"))?;
+    for note in &loaded.notes {
+        say!("note: {note}");
+    }
+    for s in &loaded.workload.skipped {
+        say!(
+            "note: {}: {} record(s) left out: {} (the first in line {})",
+            s.file,
+            s.count,
+            s.why,
+            s.first_line
+        );
+    }
+    Ok(loaded.workload)
+}
+
+fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+    let bytes = std::fs::metadata(path)?.len();
+    if bytes > MAX_FILE_BYTES {
+        let message = format!("it has {bytes} bytes, and at most {MAX_FILE_BYTES} are read");
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::FileTooLarge,
+            message,
+        ));
+    }
+    std::fs::read(path)
+}
+
+/// Draws every problem on stderr; the error itself only counts them.
+fn rejected(rejected: Rejected, what: &str) -> CliError {
+    let count = rejected.problems().len();
+    print::drawn(&format!("{:?}", miette::Report::new(rejected)));
+    CliError::new(
+        Exit::InvalidWorkflow,
+        format!("{count} problem(s) in the {what}; nothing was simulated"),
+    )
+}
+
+fn tell_refused(summary: &SiteSummary) {
+    for job in &summary.refused_jobs {
+        say!(
+            "note: {}: {} was taken out: {}",
+            summary.policy,
+            job.job,
+            job.why
+        );
+    }
+    let named = summary.refused_jobs.len() as u64;
+    if summary.refused > named {
+        let more = summary.refused - named;
+        say!("note: {}: {more} more jobs were taken out", summary.policy);
+    }
+}
+
+/// What is simulated.
+struct Simulated<'a> {
+    machine: &'a Machine,
+    workload: &'a Arc<Workload>,
+    bounds: &'a Bounds,
+    args: &'a SimArgs,
+}
+
+impl<'a> Simulated<'a> {
+    /// What happens under a policy, and the seconds that simulating it took.
+    fn run(&self, policy: Policy) -> CliResult<(SiteResult, f64)> {
+        let started = Instant::now();
+        let result = self.simulate(policy);
+        let wall = started.elapsed().as_secs_f64();
+        let result = result
+            .with_context(|| format!("the simulation of `{policy}` stopped"))
+            .exit(Exit::Internal)?;
+        Ok((result, wall))
+    }
+
+    fn simulate(&self, policy: Policy) -> Result<SiteResult, WorldError> {
+        let mut site = Site::new(self.machine, self.workload.clone())?;
+        if self.args.report.is_some() {
+            site = site.with_spans();
+        }
+        let mut planner = Planner::new(self.machine, policy);
+        let mut progress = Progress::new(policy, self.workload.jobs.len());
+        let mut watch = |_, _: &_, actions: &[SiteAction]| progress.see(actions);
+        if self.args.check {
+            let mut checked = site.checked();
+            drive_site(&mut planner, &mut checked, &mut watch)?;
+            return Ok(checked.into_inner().into_result());
+        }
+        drive_site(&mut planner, &mut site, &mut watch)?;
+        Ok(site.into_result())
+    }
+
+    fn site_run(&self, policy: &'a str, result: &'a SiteResult, wall_s: f64) -> SiteRun<'a> {
+        SiteRun {
+            policy,
+            machine: self.machine,
+            workload: self.workload,
+            result,
+            lower_bound: self.bounds.makespan,
+            flow_bounds: &self.bounds.flows,
+            wall_s,
+        }
+    }
+}
+
+/// Before anything is simulated: a page without a folder could only be refused in the end.
+fn check_folder(page: &Path) -> CliResult<()> {
+    let folder = page.parent().filter(|p| !p.as_os_str().is_empty());
+    std::fs::read_dir(folder.unwrap_or(Path::new(".")))
+        .map(|_| ())
+        .with_context(|| format!("cannot write the report to {}", page.display()))
+        .exit(Exit::State)
+}
+
+fn write_page(
+    path: &Path,
+    machine: &Machine,
+    workload: &Workload,
+    runs: &mut [(SiteSummary, Option<Chart>)],
+) -> CliResult<()> {
+    let drawn = runs
+        .iter_mut()
+        .filter_map(|(s, chart)| Some((s.clone(), chart.take()?)));
+    let drawn: Vec<_> = drawn.collect();
+    std::fs::write(path, page(machine, workload, &drawn))
+        .with_context(|| format!("cannot write the report to {}", path.display()))
+        .exit(Exit::State)
+}
+
+/// A bar on a terminal: jobs that have released their nodes.
+struct Progress {
+    bar: ProgressBar,
+    events: u64,
+    released: u64,
+}
+
+impl Progress {
+    fn new(policy: Policy, jobs: usize) -> Self {
+        let bar = ProgressBar::new(jobs as u64).with_prefix(policy.to_string());
+        let style = "{prefix} {wide_bar} {pos}/{len} jobs, {per_sec}, {eta} left";
+        bar.set_style(ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()));
+        Self {
+            bar,
+            events: 0,
+            released: 0,
+        }
+    }
+
+    fn see(&mut self, actions: &[SiteAction]) {
+        let released = actions
+            .iter()
+            .filter(|a| matches!(a, SiteAction::Release { .. }));
+        self.released += released.count() as u64;
+        self.events += 1;
+        if self.events.is_multiple_of(STROKE) {
+            self.bar.set_position(self.released);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,183 @@
+//! What `tarn sim` is asked.
+
+use clap::Args;
+use std::path::PathBuf;
+use tarn_base::policy::Policy;
+use tarn_base::units::parse_rate;
+use tarn_flow::site::{DataModel, FlowOptions, ReadOptions, SubmitWay, TraceOptions};
+
+/// What is compared when nobody says what: what sites run, the same with opportunistic caching, and tarn.
+const DEFAULT_POLICIES: &str = "easy,easy+cache,data";
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SimArgs {
+    /// The machine (docs/cluster-file.md)
+    #[arg(long, value_name = "FILE")]
+    pub(super) cluster: PathBuf,
+    /// What is submitted: a workload file, a trace (SWF), a recorded workflow (WfFormat) or a workflow file; may be given
+    /// several times
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub(super) workload: Vec<PathBuf>,
+    /// Policies to compare, such as easy,heft+cache,data:bound=10m (docs/scheduling.md)
+    #[arg(long, value_name = "A,B,...", default_value = DEFAULT_POLICIES, value_parser = policies)]
+    pub(super) policy: Policies,
+    /// Write a page with charts here
+    #[arg(long, value_name = "FILE")]
+    pub(super) report: Option<PathBuf>,
+    /// Say as well how much tier the workload is worth; uses are counted under the last policy
+    #[arg(long)]
+    pub(super) advice: bool,
+    /// With --advice: what a gigabyte of tier costs, in any currency
+    #[arg(long, value_name = "PRICE", value_parser = positive, requires_all = ["advice", "external_price"])]
+    pub(super) tier_price: Option<f64>,
+    /// With --advice: what a gigabyte a second of the external store costs, in the same currency
+    #[arg(long, value_name = "PRICE", value_parser = positive, requires_all = ["advice", "tier_price"])]
+    pub(super) external_price: Option<f64>,
+    /// Bandwidth of the external store in both directions, instead of what the machine says
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(super) external_rate: Option<u64>,
+    /// All bytes of workflows times this
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = scale)]
+    bytes_scale: f64,
+    /// All run times of workflows times this
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = scale)]
+    time_scale: f64,
+    /// How a workflow is submitted: dependencies, chain or script
+    #[arg(long, value_name = "WAY", default_value = "dependencies", value_parser = submit_way)]
+    submit: SubmitWay,
+    /// Give the jobs of a trace data, so that reading and writing are this share of their run time
+    #[arg(long, value_name = "SHARE", value_parser = io_share)]
+    io_share: Option<f64>,
+    /// With --io-share: how many of the jobs have data
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share, requires = "io_share")]
+    io_jobs: f64,
+    /// With --io-share: which data; the same seed gives the same
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Processors of a trace that make a node
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    procs_per_node: u32,
+    /// Use only so many jobs of a trace, the first
+    #[arg(long, value_name = "N")]
+    max_jobs: Option<u64>,
+    /// Hold the planner to every rule while it works: slower
+    #[arg(long)]
+    pub(super) check: bool,
+}
+
+impl SimArgs {
+    /// How the files are read.
+    pub(super) fn reading(&self) -> ReadOptions {
+        let default = TraceOptions::default();
+        let data = self.io_share.map(|io| DataModel {
+            seed: self.seed,
+            jobs: self.io_jobs,
+            io,
+        });
+        ReadOptions {
+            trace: TraceOptions {
+                procs_per_node: self.procs_per_node,
+                max_jobs: self.max_jobs.unwrap_or(default.max_jobs),
+                data,
+                ..default
+            },
+            flow: FlowOptions {
+                submit: self.submit,
+                bytes_scale: self.bytes_scale,
+                time_scale: self.time_scale,
+            },
+            arrives: 0,
+        }
+    }
+}
+
+/// Policies in the order in which they were named.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Policies(pub(super) Vec<Policy>);
+
+/// Settings of a policy are divided by commas as policies are: what has a `=` and no `:` before it is one more setting.
+fn policies(text: &str) -> Result<Policies, String> {
+    let mut names: Vec<String> = Vec::new();
+    for piece in text.split(',') {
+        let setting = piece.contains('=') && !piece.contains(':');
+        match names.last_mut().filter(|_| setting) {
+            Some(last) => {
+                last.push(',');
+                last.push_str(piece);
+            }
+            None => names.push(piece.to_owned()),
+        }
+    }
+    let mut policies: Vec<Policy> = Vec::new();
+    for name in names {
+        let policy: Policy = name.trim().parse().map_err(|e| format!("{e}"))?;
+        if policies.contains(&policy) {
+            return Err(format!("`{policy}` is named twice"));
+        }
+        policies.push(policy);
+    }
+    Ok(Policies(policies))
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|n: &f64| n.is_finite() && *n > 0.0);
+    number.ok_or_else(|| "a number above 0 is expected".into())
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|n| (1e-6..=1e6).contains(n));
+    number.ok_or_else(|| "a number from 1e-6 to 1e6 is expected".into())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|n| (0.0..=1.0).contains(n));
+    number.ok_or_else(|| "a share is expected: a number from 0 to 1".into())
+}
+
+fn io_share(text: &str) -> Result<f64, String> {
+    let (least, most) = DataModel::IO_RANGE;
+    let number = text.parse().ok().filter(|n| (least..=most).contains(n));
+    number.ok_or_else(|| format!("a share is expected: a number from {least} to {most}"))
+}
+
+fn submit_way(text: &str) -> Result<SubmitWay, String> {
+    let found = SubmitWay::NAMES.iter().find(|(name, _)| *name == text);
+    found
+        .map(|(_, way)| *way)
+        .ok_or_else(|| "there are dependencies, chain and script".into())
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    parse_rate(text).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_stay_with_their_policy() {
+        let read = |text: &str| {
+            policies(text).map(|p| p.0.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            read("easy, energy:bound=60s,slow-down=5%,heft+cache"),
+            Ok(vec![
+                "easy".into(),
+                "energy:bound=60s,slow-down=5%".into(),
+                "heft+cache".into()
+            ])
+        );
+        for (text, part) in [
+            ("easy,,data", "no policy"),
+            ("bound=5m", "no policy"),
+            ("data,easy,data", "twice"),
+        ] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What a step is said to have been is what has run: scripts and workflow files that change between runs, while one
+//! runs, and before it is resumed.
+
+mod common;
+use common::{Ran, Site, until};
+use std::fs;
+
+/// `first` makes `a` once `go` is there; `second` is `script.sh`.
+const WORKFLOW: &str = r#"
+name = "w"
+[data.a]
+[data.r]
+dest = "out"
+[[step]]
+name = "first"
+run = "echo > $TARN_WORKFLOW_DIR/begun; until test -e $TARN_WORKFLOW_DIR/go; do sleep 0.02; done; echo 1 > $TARN_a/a"
+out = ["a"]
+[[step]]
+name = "second"
+run = "sh $TARN_WORKFLOW_DIR/script.sh > $TARN_r/out"
+in = ["a"]
+out = ["r"]
+"#;
+
+#[test]
+fn a_script_that_was_edited_is_not_run_by_a_resume_and_never_taken_for_the_old_one() {
+    let site = Site::new(WORKFLOW);
+    site.write("go", "");
+    site.write("script.sh", "echo v1; exit 1");
+    site.run().exits(1);
+    site.write("script.sh", "echo v2");
+    let refused = site.tarn(&["resume"]).exits(2);
+    assert!(
+        refused.err.contains("script.sh") && refused.err.contains("tarn run"),
+        "{}",
+        refused.err
+    );
+    site.run().exits(0).says("1 unchanged");
+    assert_eq!(site.read("out/out"), "v2\n");
+    // As it was when the first run began: it can be gone on with, or run, and is never v2.
+    site.write("script.sh", "echo v1");
+    site.run().exits(0);
+    assert_eq!(site.read("out/out"), "v1\n");
+}
+
+#[test]
+fn a_script_that_is_edited_while_an_earlier_step_runs_is_not_started() {
+    let site = Site::new(WORKFLOW);
+    site.write("script.sh", "echo v1");
+    let run = site.begin(&[]);
+    until("the first step runs", || site.path("begun").exists());
+    site.write("script.sh", "echo v2");
+    site.write("go", "");
+    let ran = Ran::end(run).exits(1);
+    assert!(ran.err.contains("script.sh"), "{}", ran.err);
+    assert!(!site.path("out").exists());
+    // The new one, by a new run; and the old one is not taken for it.
+    site.run().exits(0);
+    assert_eq!(site.read("out/out"), "v2\n");
+    site.write("script.sh", "echo v1");
+    site.run().exits(0);
+    assert_eq!(site.read("out/out"), "v1\n");
+}
+
+#[test]
+fn a_resume_says_that_the_workflow_file_is_another_by_now() {
+    for gone in [false, true] {
+        let text = WORKFLOW.replace("sh $TARN", "test -e $TARN_WORKFLOW_DIR/ok && sh $TARN");
+        let site = Site::new(&text);
+        site.write("go", "");
+        site.write("script.sh", "echo v1");
+        site.run().exits(1);
+        match gone {
+            true => fs::remove_file(site.path("workflow.toml")).expect("remove"),
+            false => site.write("workflow.toml", "this is no workflow"),
+        }
+        site.write("ok", "");
+        let ran = site.tarn(&["resume"]).exits(0);
+        let says = if gone {
+            "cannot be read"
+        } else {
+            "has changed"
+        };
+        assert!(
+            ran.err.contains(says) && ran.err.contains("tarn run"),
+            "{}",
+            ran.err
+        );
+        assert_eq!(site.read("out/out"), "v1\n");
+        assert!(
+            !site.tarn(&["resume"]).err.contains("note:"),
+            "it is complete"
+        );
+    }
+}

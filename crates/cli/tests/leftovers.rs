@@ -1,0 +1,93 @@
+//! What earlier forms of a workflow have left on a tier: what is to be kept takes its room, everything else makes way.
+
+mod common;
+use common::Site;
+
+/// `make` writes 4 MB of `fill` into `m`, `use` counts the replicas on the tier into `r`.
+fn workflow(fill: &str, keep: &str, then: &str) -> String {
+    format!(
+        r#"name = "w"
+[data.i]
+source = "in"
+[data.m]
+size = "4 MB"
+{keep}
+[data.r]
+dest = "out"
+[[step]]
+name = "make"
+run = "cat $TARN_i/n > $TARN_m/n; head -c 4000000 {fill} > $TARN_m/f"
+in = ["i"]
+out = ["m"]
+[[step]]
+name = "use"
+run = "ls $TARN_WORKFLOW_DIR/tier/w-*/node0/parts | grep -c make > $TARN_r/n; {then}"
+in = ["m"]
+out = ["r"]
+"#
+    )
+}
+
+/// A tier for one version of `m`, and not for two.
+fn site(text: &str) -> Site {
+    let mut site = Site::new(text);
+    site.options[1] = site.options[1].replace("64MiB", "7MiB");
+    site.write("in/n", "1");
+    site
+}
+
+#[test]
+fn what_a_failed_run_left_makes_way_for_what_a_changed_step_or_source_makes() {
+    let site = site(&workflow("/dev/zero", "", "exit 1"));
+    site.run().exits(1);
+    // Another step makes it: nothing of the old one can be used again.
+    site.write("workflow.toml", &workflow("/dev/urandom", "", "exit 1"));
+    site.run().exits(1);
+    // The same step, from another source.
+    site.write("in/n", "2");
+    site.write("workflow.toml", &workflow("/dev/urandom", "", "true"));
+    site.run().exits(0);
+    assert_eq!(site.read("out/n").trim(), "1");
+    assert!(site.left_on_tier().is_empty(), "{:?}", site.left_on_tier());
+}
+
+#[test]
+fn what_is_kept_from_an_older_form_takes_room_and_the_next_goes_to_the_slower_tier() {
+    let keep = "keep = \"forever\"";
+    let mut site = site(&workflow("/dev/zero", keep, "true"));
+    std::fs::create_dir(site.path("slow")).expect("mkdir");
+    let slow = format!("slow={}:64MiB", site.path("slow").display());
+    site.options.extend(["--tier".into(), slow]);
+    site.run().exits(0);
+    let edited = workflow("/dev/urandom", keep, "true");
+    site.write("workflow.toml", &edited);
+    site.run().exits(0).says("hold kept data");
+    let place = |tier: &str| {
+        let mut all = Vec::new();
+        common::files(&site.path(tier), &mut all);
+        all.iter().filter(|p| p.ends_with("f")).count()
+    };
+    assert_eq!((place("tier"), place("slow")), (1, 1));
+}
+
+#[test]
+fn what_is_kept_of_the_same_step_is_counted_and_named_where_there_is_no_room_beside_it() {
+    let text = workflow("/dev/zero", "keep = \"forever\"", "true");
+    let site = site(&text);
+    site.run().exits(0);
+    // Unchanged, it is used; its room is the run's own.
+    site.write(
+        "workflow.toml",
+        &text.replace("; true", "; echo more >> $TARN_r/n"),
+    );
+    site.run().exits(0);
+    assert_eq!(site.read("out/n"), "1\nmore\n");
+    // From another source the same step makes another, for which there is no room.
+    site.write("in/n", "2");
+    let refused = site.run();
+    assert_ne!(refused.code, Some(0), "{}", refused.err);
+    refused.says("asked to be kept").says("tarn data release");
+    site.tarn(&["data", "rm", "m"]).exits(0);
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(site.read("out/n"), "1\nmore\n");
+}

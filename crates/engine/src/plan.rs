@@ -1,0 +1,87 @@
+//! The planner of a site: which job gets which nodes when, and what is done with its data. Sans-I/O like the engine of a
+//! run: [`Planner::step`] takes the time and an event and says what is to be done.
+//!
+//! Reading order: `state` (what is known), `nodes` (capacity), `queue` and `timeline` (its fast indexes), `desk` and
+//! `policy` (the choices), `site` (the desk of a site), `life` (what becomes of a job), `submit`, `data` and `moves` (what
+//! it needs), `modes` (memory modes and sleep), `happen` (everything else that happens).
+
+mod data;
+mod desk;
+mod happen;
+mod life;
+mod modes;
+mod moves;
+mod nodes;
+mod nodeset;
+mod policy;
+mod queue;
+mod site;
+mod state;
+mod submit;
+mod timeline;
+
+use policy::Rule;
+use state::State;
+use tarn_base::policy::Policy;
+use tarn_base::site::{Machine, SiteAction, SiteEvent};
+use tarn_base::units::Time;
+use tarn_ports::{SiteWorld, WorldError};
+
+/// The planner of a site.
+pub struct Planner {
+    state: State,
+    rule: Box<dyn Rule<State> + Send>,
+}
+
+impl Planner {
+    /// A planner for an empty machine.
+    pub fn new(machine: &Machine, policy: Policy) -> Self {
+        Self {
+            state: State::new(machine, policy),
+            rule: policy::rule(&policy),
+        }
+    }
+
+    /// Takes in what happened and appends what is to be done about it.
+    pub fn step(&mut self, now: Time, event: &SiteEvent, actions: &mut Vec<SiteAction>) {
+        self.state.now = self.state.now.max(now);
+        self.state.deadline = None;
+        self.state.apply(event);
+        self.state.lose_patience();
+        self.rule.decide(&mut self.state);
+        self.state.housekeeping();
+        self.state.lose_patience();
+        actions.append(&mut self.state.actions);
+    }
+
+    /// When the planner wants to be asked again even if nothing happens.
+    pub fn deadline(&self) -> Option<Time> {
+        self.state.deadline
+    }
+
+    /// Jobs that wait for nodes.
+    pub fn waiting(&self) -> usize {
+        self.state.queue.len()
+    }
+}
+
+/// Runs a site until nothing happens any more. `watch` sees every event with the actions that it led to.
+///
+/// # Errors
+/// When the world refuses an action.
+pub fn drive_site(
+    planner: &mut Planner,
+    world: &mut dyn SiteWorld,
+    watch: &mut dyn FnMut(Time, &SiteEvent, &[SiteAction]),
+) -> Result<(), WorldError> {
+    let mut actions = Vec::new();
+    while let Some((now, event)) = world.next(planner.deadline())? {
+        actions.clear();
+        planner.step(now, &event, &mut actions);
+        watch(now, &event, &actions);
+        for action in &actions {
+            world.perform(now, action)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! What a policy sees of a site and may do there: [`Desk`]. Policies are written against it alone, so that the same code
+//! decides in a simulation, at a site and in a single run.
+
+use super::queue::{Fit, Waiting};
+use tarn_base::id::NodeId;
+use tarn_base::site::Why;
+use tarn_base::units::{Nanos, Time};
+
+/// When a job could begin if nobody overtook it, and what may begin before it without delaying it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shadow {
+    /// When.
+    pub(crate) at: Time,
+    /// Its nodes are of this class (an index of the desk's own).
+    pub(crate) class: usize,
+    /// Nodes of that class that are idle then and that it does not need.
+    pub(crate) extra: u32,
+    /// Nodes that it waits for by name; nobody else may keep them beyond `at`.
+    pub(crate) keeps: Vec<NodeId>,
+}
+
+/// Where a job could run, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) node: NodeId,
+    /// When the node has what it needs, from now.
+    pub(crate) free_in: Nanos,
+    /// When its data is there, from now.
+    pub(crate) data_in: Nanos,
+    /// Bytes that have to be brought.
+    pub(crate) missing: u64,
+    /// The node takes another job that waits.
+    pub(crate) open: bool,
+}
+
+impl Candidate {
+    pub(crate) fn begin(&self) -> Nanos {
+        self.free_in.max(self.data_in)
+    }
+}
+
+/// The view of a policy.
+pub(crate) trait Desk {
+    /// Time.
+    fn now(&self) -> Time;
+    /// The first waiting job in the policy's order, or the first after another that fits.
+    fn next(&self, after: Option<&Waiting>, fit: &Fit) -> Option<Waiting>;
+    /// What is free: the most idle nodes of one kind, the most free cores of one node.
+    fn free(&self) -> Fit;
+    /// Whether all nodes are of one class.
+    fn one_class(&self) -> bool;
+    /// Nodes that a job could have now, those with its data first; nodes in `not` only if it ends by `until`.
+    fn nodes_for(&self, w: &Waiting, not: &[NodeId], until: Time) -> Option<Vec<NodeId>>;
+    /// The class of a node.
+    fn class_of(&self, node: NodeId) -> usize;
+    /// When it could begin.
+    fn earliest(&self, w: &Waiting) -> Option<Shadow>;
+    /// The same if `nodes` nodes of a class were taken until `until` before.
+    fn earliest_behind(&self, w: &Waiting, class: usize, nodes: u32, until: Time)
+    -> Option<Shadow>;
+    /// How long it has waited since it could have begun.
+    fn waited(&self, w: &Waiting) -> Nanos;
+    /// It is a step of a workflow.
+    fn in_flow(&self, w: &Waiting) -> bool;
+    /// Gives it its nodes, free now. False if its data has no room there yet: it goes on waiting.
+    fn start(&mut self, w: &Waiting, nodes: &[NodeId], why: Why) -> bool;
+    /// Where a one-node job could run, best first not guaranteed.
+    fn candidates(&self, w: &Waiting) -> Vec<Candidate>;
+    /// Lets a one-node job bring its data to a node and begin there as soon as it can.
+    fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool;
+    /// Of a job on several nodes whose data lies on others that are busy: when those are free, if waiting for them ends
+    /// sooner than bringing the data to `nodes`.
+    fn worth_waiting(&self, w: &Waiting, nodes: &[NodeId]) -> Option<Shadow>;
+    /// What the first ordinary job that waits was promised, if it still waits.
+    fn promised(&self) -> Option<(Waiting, Time)>;
+    /// Promises a begin to the first ordinary job that waits.
+    fn promise(&mut self, w: &Waiting, begin: Time);
+}

@@ -1,0 +1,515 @@
+//! The desk of a site: [`Desk`] over the planner's [`State`].
+
+use super::data::Way;
+use super::life::HOLDS;
+use super::desk::{Candidate, Desk, Shadow};
+use super::nodes::{MODES, Power};
+use super::queue::{Fit, Waiting};
+use super::state::{Promise, Stage, State};
+use tarn_base::id::NodeId;
+use tarn_base::policy::{Handling, Order};
+use tarn_base::site::{Job, JobId, Mode, Why};
+use tarn_base::units::{Nanos, SECOND, Time};
+
+/// Nodes up to which all of them are looked at for a job that takes a part of one; beyond, those that hold its data and
+/// those with free cores.
+const ALL_NODES: usize = 64;
+/// Nodes with a job's data that are looked at.
+const HOLDERS: usize = 16;
+/// Free nodes that are looked at beside.
+const SOME_FREE: usize = 4;
+/// Jobs that bring their data to a busy node ahead, beside those that its cores could run at once: enough that a node never
+/// waits for data, few enough that better choices stay open.
+const AHEAD: usize = 2;
+
+impl State {
+    fn classes_of(&self, job: &Job) -> Vec<(usize, Mode)> {
+        self.nodes.classes_for(job)
+    }
+
+    fn class_index(island: usize, mode: Mode) -> usize {
+        island * MODES.len() + usize::from(mode == Mode::TwoLevel)
+    }
+
+    /// Nodes that hold a job's data, those with most of it first.
+    fn holders(&self, job: &Job) -> Vec<NodeId> {
+        let mut found: Vec<(u64, NodeId)> = Vec::new();
+        for input in &job.reads {
+            let Some(item) = self.item(input.item) else {
+                continue;
+            };
+            let bytes = item.item.bytes;
+            // A layout of as many nodes as the job has comes first, in its order.
+            let same = |l: &&super::state::Layout| l.nodes.len() == job.nodes as usize;
+            let layouts = item.layouts.iter().filter(same);
+            let others = item.layouts.iter().filter(|l| !same(l));
+            for l in layouts.chain(others).take(HOLDERS) {
+                for n in l.nodes.iter().take(job.nodes.max(1) as usize) {
+                    match found.iter().position(|f| f.1 == *n) {
+                        Some(at) => found[at].0 = found[at].0.saturating_add(bytes),
+                        None if found.len() < HOLDERS.max(job.nodes as usize) => {
+                            found.push((bytes, *n));
+                        }
+                        None => {}
+                    }
+                }
+            }
+        }
+        // Stable: nodes with as many bytes keep the order of their shares.
+        found.sort_by_key(|f| std::cmp::Reverse(f.0));
+        found.into_iter().map(|f| f.1).collect()
+    }
+
+    /// The nodes of the job that a step's input comes from.
+    fn predecessor_nodes(&self, job: &Job) -> Option<Vec<NodeId>> {
+        let items = job.reads.iter().filter_map(|i| self.item(i.item));
+        let made = items.filter_map(|i| Some((i.item.bytes, i.producer?)));
+        let (_, producer) = made.max_by_key(|(bytes, p)| (*bytes, *p))?;
+        let nodes = &self.job(producer)?.nodes;
+        (!nodes.is_empty()).then(|| nodes.to_vec())
+    }
+
+    fn preferred(&self, job: &Job) -> Vec<NodeId> {
+        match (self.policy.order, self.policy.handling) {
+            (_, Handling::StageThrough) => Vec::new(),
+            _ => self.holders(job),
+        }
+    }
+
+    /// When a node is expected to have `cores` free, what is planned there included.
+    fn free_in(&self, id: NodeId, job: &Job) -> Nanos {
+        let node = self.nodes.node(id);
+        let kind = self.nodes.kind(id);
+        let want = if job.cores == 0 {
+            kind.cores
+        } else {
+            job.cores
+        };
+        let mut ends: Vec<(Time, u32)> = Vec::new();
+        for (guest, _) in &node.guests {
+            if let Some(state) = self.job(*guest) {
+                let cores = if state.job.cores == 0 {
+                    kind.cores
+                } else {
+                    state.job.cores
+                };
+                ends.push((self.expected_end(*guest), cores));
+            }
+        }
+        for planned in &node.planned {
+            if let Some(state) = self.job(*planned) {
+                let begin = self.now;
+                ends.push((
+                    begin.saturating_add(state.job.expect),
+                    state.job.cores.max(1),
+                ));
+            }
+        }
+        ends.sort_unstable();
+        let taken: u32 = ends.iter().map(|e| e.1).sum();
+        let mut free = i64::from(kind.cores) - i64::from(taken);
+        let mut at = self.now;
+        for (end, cores) in ends {
+            if free >= i64::from(want) {
+                break;
+            }
+            free += i64::from(cores);
+            at = end;
+        }
+        at.saturating_sub(self.now)
+    }
+
+    /// Somebody else has taken nodes on which jobs were planned: those that would now wait longer than it takes to bring
+    /// their data elsewhere choose anew.
+    pub(crate) fn overtaken(&mut self, nodes: &[NodeId], by: JobId) {
+        for n in nodes {
+            let planned: Vec<JobId> = self.nodes.node(*n).planned.iter().copied().collect();
+            for id in planned.into_iter().filter(|p| *p != by) {
+                let Some(job) = self.job(id).map(|s| s.job.clone()) else {
+                    continue;
+                };
+                let bring = |i: &tarn_base::site::Input| {
+                    let bytes = self.item(i.item).map_or(0, |i| i.item.bytes);
+                    let link = self.nodes.kind(*n).link.read;
+                    super::data::duration(bytes, link)
+                };
+                let bring: Nanos = job.reads.iter().map(bring).sum();
+                let patience = bring.saturating_add(job.expect / HOLDS).max(SECOND);
+                if self.free_in(*n, &job).saturating_sub(job.expect) > patience {
+                    self.unplan(id);
+                    self.enqueue(id);
+                }
+            }
+        }
+    }
+
+    /// When a job with nodes is expected to end by what is known of its program; one that is overdue needs a tenth more.
+    fn expected_end(&self, id: JobId) -> Time {
+        let Some(state) = self.job(id) else {
+            return self.now;
+        };
+        let end = state.began.saturating_add(state.job.expect);
+        end.max(self.now.saturating_add(state.job.expect / 10))
+    }
+
+    fn data_in(&self, node: NodeId, job: &Job) -> (Nanos, u64) {
+        let (mut wait, mut missing) = (0, 0);
+        for input in &job.reads {
+            let (way, time) = self.way(input.item, &[node], input.spread);
+            let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
+            wait = wait.max(time);
+            if !matches!(way, Way::There(..)) {
+                missing += bytes;
+            }
+        }
+        (wait, missing)
+    }
+
+    fn candidate(&self, node: NodeId, job: &Job) -> Option<Candidate> {
+        let state = self.nodes.node(node);
+        if state.power != Power::Up || !self.nodes.suits(job, usize::from(state.island), state.mode)
+        {
+            return None;
+        }
+        let (data_in, missing) = self.data_in(node, job);
+        let slots = (state.cores / job.cores.max(1)) as usize;
+        let waiting = state.planned.len();
+        Some(Candidate {
+            node,
+            free_in: self.free_in(node, job),
+            data_in,
+            missing,
+            open: waiting < slots + AHEAD,
+        })
+    }
+
+    fn job_of(&self, w: &Waiting) -> Option<std::sync::Arc<Job>> {
+        self.job(w.job).map(|s| s.job.clone())
+    }
+
+    /// When `want` nodes of a class are idle, after `taken` of those that are idle now.
+    fn class_earliest(
+        &self,
+        island: usize,
+        mode: Mode,
+        want: u32,
+        taken: u32,
+        until: Time,
+    ) -> Option<Shadow> {
+        let class = self.nodes.class(island, mode);
+        let idle = (class.idle.len() as u32).saturating_sub(taken);
+        let index = Self::class_index(island, mode);
+        let mut lack = u64::from(want.saturating_sub(idle));
+        let (mut at, mut ended) = match lack {
+            0 => (self.now, 0),
+            _ => match class.ends.earliest(lack) {
+                Some(found) => found,
+                None if taken > 0 => {
+                    lack = lack.saturating_sub(u64::from(taken));
+                    match lack {
+                        0 => (until, 0),
+                        _ => class.ends.earliest(lack)?,
+                    }
+                }
+                None => return None,
+            },
+        };
+        // What was taken comes back.
+        if taken > 0 && at > until {
+            let sooner = u64::from(want.saturating_sub(idle)).saturating_sub(u64::from(taken));
+            (at, ended) = match sooner {
+                0 => (until, class.ends.by(until)),
+                _ => class
+                    .ends
+                    .earliest(sooner)
+                    .map_or((at, ended), |f| (f.0.max(until), f.1)),
+            };
+        }
+        let at = at.max(self.now + 1);
+        let there = u64::from(idle) + ended.max(class.ends.by(at));
+        Some(Shadow {
+            at,
+            class: index,
+            extra: u32::try_from(there.saturating_sub(u64::from(want))).unwrap_or(u32::MAX),
+            keeps: Vec::new(),
+        })
+    }
+
+    /// When certain nodes are free for a job.
+    fn nodes_earliest(&self, job: &Job, nodes: &[NodeId]) -> Option<Shadow> {
+        let first = nodes.first()?;
+        let free = |n: &NodeId| match self.nodes.free_for(job, *n) {
+            true => self.now,
+            false => super::nodes::until(self.nodes.node(*n)),
+        };
+        let at = nodes.iter().map(free).max()?;
+        let node = self.nodes.node(*first);
+        Some(Shadow {
+            at: at.max(self.now + 1),
+            class: Self::class_index(usize::from(node.island), node.mode),
+            extra: u32::MAX,
+            keeps: nodes.to_vec(),
+        })
+    }
+
+    fn own_nodes(&self, job: &Job) -> Option<Vec<NodeId>> {
+        if self.policy.order != Order::SameNodes {
+            return None;
+        }
+        let mut nodes = self.predecessor_nodes(job)?;
+        nodes.truncate(job.nodes as usize);
+        let up = |n: &NodeId| self.nodes.node(*n).power == Power::Up;
+        (nodes.len() == job.nodes as usize && nodes.iter().all(up)).then_some(nodes)
+    }
+}
+
+impl Desk for State {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn next(&self, after: Option<&Waiting>, fit: &Fit) -> Option<Waiting> {
+        self.queue.next(after, fit)
+    }
+
+    fn free(&self) -> Fit {
+        let (nodes, cores) = self.nodes.most_free();
+        Fit::room(nodes, cores)
+    }
+
+    fn one_class(&self) -> bool {
+        self.nodes.one_class()
+    }
+
+    fn nodes_for(&self, w: &Waiting, not: &[NodeId], until: Time) -> Option<Vec<NodeId>> {
+        let job = self.job_of(w)?;
+        let late = self.now.saturating_add(w.limit) > until;
+        let barred = |n: &NodeId| late && not.contains(n);
+        if let Some(own) = self.own_nodes(&job) {
+            let free = own
+                .iter()
+                .all(|n| self.nodes.free_for(&job, *n) && !barred(n));
+            return free.then_some(own);
+        }
+        let mut prefer = self.preferred(&job);
+        prefer.retain(|n| !barred(n));
+        let found = self
+            .classes_of(&job)
+            .into_iter()
+            .find_map(|(island, mode)| self.nodes.pick(&job, island, mode, &prefer))?;
+        (!found.iter().any(barred)).then_some(found)
+    }
+
+    fn class_of(&self, node: NodeId) -> usize {
+        let node = self.nodes.node(node);
+        Self::class_index(usize::from(node.island), node.mode)
+    }
+
+    fn earliest(&self, w: &Waiting) -> Option<Shadow> {
+        self.earliest_behind(w, usize::MAX, 0, 0)
+    }
+
+    fn earliest_behind(
+        &self,
+        w: &Waiting,
+        class: usize,
+        nodes: u32,
+        until: Time,
+    ) -> Option<Shadow> {
+        let job = self.job_of(w)?;
+        if let Some(own) = self.own_nodes(&job) {
+            return self.nodes_earliest(&job, &own);
+        }
+        let shadows = self
+            .classes_of(&job)
+            .into_iter()
+            .filter_map(|(island, mode)| {
+                if job.cores > 0 && job.nodes == 1 {
+                    return self.node_earliest(&job, island, mode);
+                }
+                let taken = match Self::class_index(island, mode) == class {
+                    true => nodes,
+                    false => 0,
+                };
+                self.class_earliest(island, mode, job.nodes, taken, until)
+            });
+        shadows.min_by_key(|s| (s.at, s.class))
+    }
+
+    fn waited(&self, w: &Waiting) -> Nanos {
+        let ready = self.job(w.job).map_or(self.now, |s| s.ready);
+        self.now.saturating_sub(ready)
+    }
+
+    fn in_flow(&self, w: &Waiting) -> bool {
+        self.job(w.job).is_some_and(|s| s.job.flow.is_some())
+    }
+
+    fn start(&mut self, w: &Waiting, nodes: &[NodeId], why: Why) -> bool {
+        if self.policy.order == Order::SameNodes && self.own_nodes_of(w).is_some() {
+            return self.begin(w.job, nodes, Why::SameNodes);
+        }
+        self.begin(w.job, nodes, why)
+    }
+
+    fn candidates(&self, w: &Waiting) -> Vec<Candidate> {
+        let Some(job) = self.job_of(w) else {
+            return Vec::new();
+        };
+        let mut nodes: Vec<NodeId> = Vec::new();
+        if self.nodes.all.len() <= ALL_NODES {
+            nodes.extend((0..self.nodes.all.len() as u32).map(NodeId));
+        } else {
+            nodes.extend(self.holders(&job));
+            for (island, mode) in self.classes_of(&job) {
+                nodes.extend(self.nodes.some_free(&job, island, mode, SOME_FREE));
+            }
+            nodes.sort_unstable();
+            nodes.dedup();
+        }
+        nodes
+            .into_iter()
+            .filter_map(|n| self.candidate(n, &job))
+            .collect()
+    }
+
+    fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool {
+        let why = Why::EarliestEnd {
+            data_in: on.data_in,
+            free_in: on.free_in,
+        };
+        let expect = self.job(w.job).map_or(0, |s| s.job.expect);
+        let free = self.job(w.job).is_some_and(|s| self.nodes.free_for(&s.job, on.node));
+        if free && on.data_in <= (expect / HOLDS).max(SECOND) {
+            return self.begin(w.job, &[on.node], why);
+        }
+        let begin = self.now.saturating_add(on.begin());
+        State::plan(self, w.job, &[on.node], begin, why)
+    }
+
+    fn worth_waiting(&self, w: &Waiting, nodes: &[NodeId]) -> Option<Shadow> {
+        let job = self.job_of(w)?;
+        let bring = |nodes: &[NodeId]| {
+            let times = job
+                .reads
+                .iter()
+                .map(|i| self.way(i.item, nodes, i.spread).1);
+            times.max().unwrap_or(0)
+        };
+        let here = bring(nodes);
+        if here == 0 {
+            return None;
+        }
+        let mut own = self.holders(&job);
+        own.truncate(job.nodes as usize);
+        if own.len() < job.nodes as usize || own == nodes {
+            return None;
+        }
+        let up = |n: &NodeId| {
+            let node = self.nodes.node(*n);
+            node.power == Power::Up && self.nodes.suits(&job, usize::from(node.island), node.mode)
+        };
+        if !own.iter().all(up) {
+            return None;
+        }
+        let until = |n: &NodeId| match self.nodes.free_for(&job, *n) {
+            true => self.now,
+            false => self
+                .nodes
+                .node(*n)
+                .guests
+                .iter()
+                .map(|g| self.expected_end(g.0))
+                .max()
+                .unwrap_or(self.now),
+        };
+        let free = own.iter().map(until).max()?;
+        let there = free.saturating_sub(self.now).saturating_add(bring(&own));
+        if there >= here {
+            return None;
+        }
+        self.nodes_earliest(&job, &own)
+    }
+
+    fn promised(&self) -> Option<(Waiting, Time)> {
+        let promise = self.promise?;
+        let state = self.job(promise.job).filter(|s| s.stage == Stage::Queued)?;
+        let w = Waiting {
+            key: state.key,
+            job: promise.job,
+            nodes: state.job.nodes,
+            cores: state.job.cores,
+            limit: state.job.limit,
+        };
+        Some((w, promise.begin))
+    }
+
+    fn promise(&mut self, w: &Waiting, begin: Time) {
+        self.promise = Some(Promise { job: w.job, begin });
+    }
+}
+
+/// The node of an entry of a timeline that stands for a single node.
+fn node_of(who: u64) -> Option<NodeId> {
+    (who >> 32 == 1).then_some(NodeId(who as u32))
+}
+
+impl State {
+    fn own_nodes_of(&self, w: &Waiting) -> Option<Vec<NodeId>> {
+        let job = self.job_of(w)?;
+        self.own_nodes(&job)
+    }
+
+    /// When the first node of a class has the cores that a job asks for.
+    fn node_earliest(&self, job: &Job, island: usize, mode: Mode) -> Option<Shadow> {
+        let class = self.nodes.class(island, mode);
+        let shared = class
+            .ends
+            .iter()
+            .filter_map(|e| node_of(e.1))
+            .take(ALL_NODES);
+        let idle = class.idle.iter().take(1);
+        let by_name = shared
+            .chain(idle)
+            .map(|n| (self.now.saturating_add(self.limit_free_in(n, job)), n))
+            .min();
+        let whole = class.ends.earliest(1).map(|(at, _)| at);
+        let index = Self::class_index(island, mode);
+        match (by_name, whole) {
+            (Some((at, node)), whole) if whole.is_none_or(|w| at <= w) => Some(Shadow {
+                at: at.max(self.now + 1),
+                class: index,
+                extra: u32::MAX,
+                keeps: vec![node],
+            }),
+            (_, Some(at)) => Some(Shadow {
+                at: at.max(self.now + 1),
+                class: index,
+                extra: 0,
+                keeps: Vec::new(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Like [`State::free_in`], by the limits that jobs have.
+    fn limit_free_in(&self, id: NodeId, job: &Job) -> Nanos {
+        let node = self.nodes.node(id);
+        let mut ends: Vec<(Time, u32)> = node
+            .guests
+            .iter()
+            .filter_map(|(g, until)| Some((*until, self.job(*g)?.job.cores)))
+            .collect();
+        ends.sort_unstable();
+        let mut free = node.cores;
+        let mut at = self.now;
+        for (end, cores) in ends {
+            if free >= job.cores {
+                break;
+            }
+            free += cores;
+            at = end;
+        }
+        at.saturating_sub(self.now)
+    }
+}

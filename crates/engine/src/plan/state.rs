@@ -1,0 +1,199 @@
+//! Everything that the planner of a site knows.
+
+use super::moves::{Draft, Outbox};
+use super::nodes::Nodes;
+use super::queue::{Key, Queue};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use tarn_base::policy::Policy;
+use tarn_base::site::{
+    FlowId, Item, ItemId, Job, JobId, Machine, MoveId, Nodes as NodeList, SiteAction, Spread, Store,
+};
+use tarn_base::units::{Nanos, Time};
+
+/// Attempts of a job after which it is given up: what fails three times fails for a reason of its own.
+pub(crate) const MAX_ATTEMPTS: u32 = 3;
+
+/// How far a job has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Something that it waits for is not there.
+    Blocked,
+    /// It waits for nodes.
+    Queued,
+    /// It knows its nodes; its data moves there; it does not have them yet.
+    Planned,
+    /// It has its nodes; its data moves there.
+    Staging,
+    /// Its program runs.
+    Running,
+    /// Its program has ended; it has its nodes until its results are out.
+    Draining,
+    /// It has ended; the next job of its script uses its nodes.
+    Handed,
+    /// It has ended.
+    Done,
+}
+
+/// A job.
+#[derive(Debug)]
+pub(crate) struct JobState {
+    pub(crate) job: Arc<Job>,
+    /// Place in the order of submission: by time, then by number.
+    pub(crate) seq: u64,
+    pub(crate) key: Key,
+    pub(crate) stage: Stage,
+    /// Items and jobs that it still waits for.
+    pub(crate) lacks: u32,
+    /// Jobs that wait for its end, beside the readers of what it writes.
+    pub(crate) followers: Vec<JobId>,
+    /// Jobs of its script that are still to use, or use, its allocation; the one that does.
+    pub(crate) heirs: u32,
+    pub(crate) heir: Option<JobId>,
+    /// It is to go on in another job's allocation, or does.
+    pub(crate) attached: bool,
+    /// Planned or allocated nodes.
+    pub(crate) nodes: NodeList,
+    /// Moves that it waits for now.
+    pub(crate) moving: u32,
+    /// Direct moves that begin one after the other: what a program on several nodes reads and writes, it reads and
+    /// writes through all of them, item by item. The first is under way.
+    pub(crate) in_turn: VecDeque<Draft>,
+    /// One of its inputs is best taken from another node, once it is there.
+    pub(crate) follows: bool,
+    pub(crate) attempt: u32,
+    /// When it got its nodes.
+    pub(crate) began: Time,
+    /// Since when it could have begun.
+    pub(crate) ready: Time,
+    /// Its data does not go through its nodes' tiers (there are none, or too small ones): it reads and writes outside.
+    pub(crate) direct: bool,
+    /// Bytes of its input that lay on its nodes when it got them.
+    pub(crate) retained: u64,
+    /// Planned: when its patience with its node ends.
+    pub(crate) patience: Time,
+    /// Space promised on each of its nodes for what it writes.
+    pub(crate) promised: u64,
+    /// Longest way from its begin to its workflow's end (HEFT's upward rank).
+    pub(crate) rank: Nanos,
+}
+
+/// Where an item lies: a list of nodes and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) nodes: NodeList,
+    pub(crate) spread: Spread,
+    /// The move that brings it; `None` once it is there.
+    pub(crate) coming: Option<MoveId>,
+    /// When it was expected to be there, when it was ordered.
+    pub(crate) eta: Time,
+    /// Jobs and moves that read it.
+    pub(crate) pins: u32,
+    /// When it was last used.
+    pub(crate) used: Time,
+}
+
+/// An item.
+#[derive(Debug)]
+pub(crate) struct ItemState {
+    pub(crate) item: Item,
+    pub(crate) producer: Option<JobId>,
+    /// Its producer has ended (or nobody makes it), and it lies somewhere.
+    pub(crate) made: bool,
+    /// A copy is outside.
+    pub(crate) outside: bool,
+    /// The move that brings it outside.
+    pub(crate) leaving: Option<MoveId>,
+    /// Jobs that read it and have not ended.
+    pub(crate) readers: BTreeSet<JobId>,
+    pub(crate) layouts: Vec<Layout>,
+}
+
+/// A workflow.
+#[derive(Debug)]
+pub(crate) struct FlowState {
+    /// Place of its first job in the order of submission.
+    pub(crate) seq: u64,
+    pub(crate) jobs: Vec<JobId>,
+    /// Jobs that have not ended.
+    pub(crate) left: u32,
+}
+
+/// What the first ordinary job in the queue was promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Promise {
+    pub(crate) job: JobId,
+    /// When it was to begin.
+    pub(crate) begin: Time,
+}
+
+/// The state of a site.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) now: Time,
+    pub(crate) policy: Policy,
+    pub(crate) store: Store,
+    pub(crate) nodes: Nodes,
+    pub(crate) jobs: Vec<Option<Box<JobState>>>,
+    /// Jobs that were refused or given up.
+    pub(crate) gone: BTreeSet<JobId>,
+    pub(crate) items: Vec<Option<Box<ItemState>>>,
+    pub(crate) flows: BTreeMap<FlowId, FlowState>,
+    pub(crate) queue: Queue,
+    pub(crate) outbox: Outbox,
+    /// Moments at which jobs came so far, and the last of them.
+    pub(crate) arrivals: (u64, Option<Time>),
+    pub(crate) promise: Option<Promise>,
+    /// Planned jobs by the end of their patience.
+    pub(crate) plans: BTreeSet<(Time, JobId)>,
+    /// Jobs that wait for room on tiers: tried again when something goes.
+    pub(crate) roomless: BTreeSet<JobId>,
+    /// Jobs that run, move data or reboot nodes: nothing of it means that nothing will happen by itself.
+    pub(crate) under_way: u32,
+    pub(crate) deadline: Option<Time>,
+    pub(crate) actions: Vec<SiteAction>,
+}
+
+impl State {
+    pub(crate) fn new(machine: &Machine, policy: Policy) -> Self {
+        Self {
+            now: 0,
+            policy,
+            store: machine.store,
+            nodes: Nodes::new(machine),
+            jobs: Vec::new(),
+            gone: BTreeSet::new(),
+            items: Vec::new(),
+            flows: BTreeMap::new(),
+            queue: Queue::default(),
+            outbox: Outbox::default(),
+            arrivals: (0, None),
+            promise: None,
+            plans: BTreeSet::new(),
+            roomless: BTreeSet::new(),
+            under_way: 0,
+            deadline: None,
+            actions: Vec::new(),
+        }
+    }
+
+    pub(crate) fn job(&self, id: JobId) -> Option<&JobState> {
+        self.jobs.get(id.at())?.as_deref()
+    }
+
+    pub(crate) fn job_mut(&mut self, id: JobId) -> Option<&mut JobState> {
+        self.jobs.get_mut(id.at())?.as_deref_mut()
+    }
+
+    pub(crate) fn item(&self, id: ItemId) -> Option<&ItemState> {
+        self.items.get(id.at())?.as_deref()
+    }
+
+    pub(crate) fn item_mut(&mut self, id: ItemId) -> Option<&mut ItemState> {
+        self.items.get_mut(id.at())?.as_deref_mut()
+    }
+
+    pub(crate) fn emit(&mut self, action: SiteAction) {
+        self.actions.push(action);
+    }
+}

@@ -1,0 +1,34 @@
+//! The files of a simulated site: the machine (docs/cluster-file.md) and what is submitted to it
+//! (docs/workload-file.md).
+//!
+//! Reading order: `machine`, `read` (which file is what), `mix`, `jobs` and `connect` (workload.toml), `swf` with `model`
+//! (traces of batch jobs), `wfformat`, `instance` and `files` (recorded workflows), `steps` (workflow files of tarn), `draft` and
+//! `ways` (a workflow before it is submitted).
+
+mod alone;
+mod connect;
+mod document;
+mod draft;
+mod files;
+mod gather;
+mod instance;
+mod jobs;
+mod machine;
+mod mix;
+mod model;
+mod open;
+mod random;
+mod read;
+mod steps;
+mod swf;
+mod values;
+mod ways;
+mod wfformat;
+
+pub use gather::{Loaded, MAX_SITE_ITEMS, MAX_SITE_JOBS};
+pub use machine::parse_machine;
+pub use model::DataModel;
+pub use open::{MAX_TRACE_BYTES, ReadFile};
+pub use read::{ReadOptions, read_workload, read_workloads};
+pub use swf::TraceOptions;
+pub use ways::{FlowOptions, SubmitWay};

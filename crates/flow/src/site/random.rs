@@ -1,0 +1,63 @@
+//! Numbers from a seed, the same on every machine.
+
+/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// A sequence of its own for each pair of numbers.
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+        let mut mixed = Self(seed);
+        let start = mixed.next() ^ stream;
+        Self(start)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 to below 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Exponential with mean 1.
+    pub(crate) fn exponential(&mut self) -> f64 {
+        -(1.0 - self.unit()).ln()
+    }
+
+    /// Normal with mean 0 and deviation 1 (Box and Muller, 1958).
+    pub(crate) fn normal(&mut self) -> f64 {
+        let radius = (2.0 * self.exponential()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn has_the_moments_it_should() {
+        let mut random = Random::new(1, 0);
+        let normal: Vec<f64> = (0..20_000).map(|_| random.normal()).collect();
+        let mean = normal.iter().sum::<f64>() / 20_000.0;
+        let square = normal.iter().map(|n| n * n).sum::<f64>() / 20_000.0;
+        assert!(
+            mean.abs() < 0.03 && (square - 1.0).abs() < 0.05,
+            "{mean} {square}"
+        );
+        let wait = (0..20_000).map(|_| random.exponential()).sum::<f64>() / 20_000.0;
+        assert!((wait - 1.0).abs() < 0.03, "{wait}");
+        let streams = [
+            Random::new(1, 1).unit(),
+            Random::new(1, 2).unit(),
+            Random::new(2, 1).unit(),
+        ];
+        assert!(streams[0] != streams[1] && streams[0] != streams[2]);
+    }
+}

@@ -1,0 +1,101 @@
+//! Sources whose bytes, entries or modes are not what they were.
+
+use crate::common::*;
+use crate::{CHUNK, fails, meanwhile, refused, with_manifest, writable};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use tarn_base::event::FailureKind;
+use tarn_movers::Trees;
+use tarn_ports::{Control, CopySource, Mover};
+
+#[test]
+fn a_flipped_byte_is_found_by_copy_and_verify() {
+    let (_dir, from, to) = Scratch::with_source();
+    for size in [100, 3 * CHUNK + 5] {
+        std::fs::write(from.join("f"), bytes(size, 1)).unwrap();
+        let job = with_manifest(&from, &to);
+        let file = writable(from.join("f"));
+        let time = file.metadata().unwrap().modified().unwrap();
+        file.write_all_at(&[bytes(size, 1)[size - 1] ^ 1], size as u64 - 1)
+            .unwrap();
+        file.set_modified(time).unwrap();
+        refused(&job, FailureKind::Corrupt, "does not match its hash");
+        assert!(!to.exists() && clean(&job));
+        let manifest = job.sources[0].manifest.as_ref().unwrap();
+        let failure = Trees::new()
+            .verify(&from, manifest, &quiet())
+            .unwrap_err()
+            .0;
+        assert_eq!(failure.kind, FailureKind::Corrupt);
+        assert!(failure.message.contains("/from/f"), "{}", failure.message);
+    }
+}
+
+#[test]
+fn a_source_that_is_not_what_it_was() {
+    let (_dir, from, to) = Scratch::with_source();
+    std::fs::write(from.join("f"), "one").unwrap();
+    std::fs::write(from.join("g"), "two").unwrap();
+    let job = with_manifest(&from, &to);
+    let fails = |says| refused(&job, FailureKind::SourceChanged, says);
+    std::fs::write(from.join("f"), "ONE").unwrap();
+    fails("other content");
+    std::fs::write(from.join("f"), "longer").unwrap();
+    fails("another size");
+    std::fs::remove_file(from.join("f")).unwrap();
+    fails("is missing");
+    std::fs::create_dir(from.join("f")).unwrap();
+    fails("another kind");
+    std::fs::remove_dir(from.join("f")).unwrap();
+    std::fs::write(from.join("f"), "one").unwrap();
+    std::fs::write(from.join("new"), "").unwrap();
+    fails("not in the manifest");
+    std::fs::remove_file(from.join("new")).unwrap();
+    std::fs::set_permissions(from.join("f"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    fails("another mode");
+    assert!(!to.exists() && clean(&job));
+}
+
+#[test]
+fn a_listed_source_that_changed_before_it_was_read() {
+    let (_dir, from, to) = Scratch::with_source();
+    std::fs::write(from.join("f"), "one").unwrap();
+    let manifest = Trees::new().list(&from, &quiet()).unwrap();
+    std::fs::write(from.join("f"), "two").unwrap();
+    let file = writable(from.join("f"));
+    file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    let source = CopySource {
+        manifest: Some(manifest),
+        ..source(&from)
+    };
+    let outcome = Trees::new().copy(&job(vec![source], &to), &quiet());
+    fails(outcome, FailureKind::SourceChanged, "since it was listed");
+}
+
+#[test]
+fn a_source_changes_or_vanishes_while_it_is_copied() {
+    let (_dir, from, to) = Scratch::with_source();
+    let big = from.join("big");
+    let write = || std::fs::write(&big, bytes(40 * CHUNK, 3)).unwrap();
+    let job = job(vec![source(&from)], &to);
+    let change = |change: &(dyn Fn() + Sync)| {
+        write();
+        let outcome = meanwhile(&job, &Control::default(), change);
+        fails(outcome, FailureKind::SourceChanged, "/from");
+        assert!(!to.exists() && clean(&job));
+    };
+    let open = || writable(&big);
+    change(&|| open().write_all_at(b"changed", 39 << 20).unwrap());
+    change(&|| open().set_len(5).unwrap());
+    change(&|| std::fs::remove_file(&big).unwrap());
+    change(&|| std::fs::write(from.join("appears"), "").unwrap());
+}
+
+#[test]
+fn a_new_hard_link_to_a_source_is_no_change() {
+    let (dir, from, to) = Scratch::with_source();
+    std::fs::write(from.join("big"), bytes(24 * CHUNK, 3)).unwrap();
+    let job = job(vec![source(&from)], &to);
+    let link = || std::fs::hard_link(from.join("big"), dir.at("view")).unwrap();
+    meanwhile(&job, &Control::default(), link).unwrap();
+    assert_eq!(model(&from), model(&to));
+}

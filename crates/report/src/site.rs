@@ -1,0 +1,14 @@
+//! A simulated site: what happened under each policy, as figures, JSON, a table and a page with charts. docs/sim.md
+//! defines each figure.
+//!
+//! Reading order: [`summary`] (the figures), [`table`] (for terminals), [`page()`] (for browsers).
+
+mod charts;
+mod page;
+pub mod summary;
+mod table;
+
+pub use charts::Chart;
+pub use page::page;
+pub use summary::{SiteRun, SiteSummary};
+pub use table::table;
