@@ -238,6 +238,10 @@ pub(crate) enum BenchCommand {
     Workflow(crate::bench::workflow::Args),
     /// The planner of a site: what a step takes, and whole simulations
     Plan(crate::bench::plan::Args),
+    /// Policies on workflows, over how much of the time is reading and writing outside
+    Policies(crate::bench::policies::Args),
+    /// Policies on a trace of batch jobs with workflows mixed in
+    Mixed(crate::bench::mixed::Args),
 }
 
 #[derive(Debug, Clone, Args)]

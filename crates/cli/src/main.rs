@@ -89,6 +89,8 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
         BenchCommand::Stage(args) => ("stage", bench::stage::run(args)?),
         BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
         BenchCommand::Plan(args) => ("plan", bench::plan::run(args)?),
+        BenchCommand::Policies(args) => return bench::policies::run(cli, args),
+        BenchCommand::Mixed(args) => return bench::mixed::run(cli, args),
     };
     if cli.json {
         print::json(&bench::to_json(name, &figures))?;

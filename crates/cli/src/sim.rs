@@ -1,7 +1,7 @@
 //! `tarn sim`: a machine and a workload under one or more policies, in virtual time.
 
 mod advice;
-mod args;
+pub(crate) mod args;
 
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
@@ -85,7 +85,16 @@ pub(crate) fn sim(cli: &Cli, args: &SimArgs) -> CliResult {
 }
 
 fn read_machine(args: &SimArgs) -> CliResult<Machine> {
-    let path = &args.cluster;
+    let mut machine = machine_of(&args.cluster)?;
+    if let Some(rate) = args.external_rate {
+        machine.store.rates.read = rate;
+        machine.store.rates.write = rate;
+    }
+    Ok(machine)
+}
+
+/// The machine of a cluster file.
+pub(crate) fn machine_of(path: &Path) -> CliResult<Machine> {
     let bytes = read_bounded(path)
         .with_context(|| format!("cannot read the cluster file {}", path.display()))
         .exit(Exit::NotFound)?;
@@ -93,12 +102,7 @@ fn read_machine(args: &SimArgs) -> CliResult<Machine> {
         .with_context(|| format!("the cluster file {} is no text", path.display()))
         .exit(Exit::InvalidWorkflow)?;
     let name = path.display().to_string();
-    let mut machine = parse_machine(&name, &text).map_err(|r| rejected(r, "cluster"))?;
-    if let Some(rate) = args.external_rate {
-        machine.store.rates.read = rate;
-        machine.store.rates.write = rate;
-    }
-    Ok(machine)
+    parse_machine(&name, &text).map_err(|r| rejected(r, "cluster"))
 }
 
 fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
@@ -125,7 +129,7 @@ fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
     Ok(loaded.workload)
 }
 
-fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     let bytes = std::fs::metadata(path)?.len();
     if bytes > MAX_FILE_BYTES {
         let message = format!("it has {bytes} bytes, and at most {MAX_FILE_BYTES} are read");
@@ -138,7 +142,7 @@ fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// Draws every problem on stderr; the error itself only counts them.
-fn rejected(rejected: Rejected, what: &str) -> CliError {
+pub(crate) fn rejected(rejected: Rejected, what: &str) -> CliError {
     let count = rejected.problems().len();
     print::drawn(&format!("{:?}", miette::Report::new(rejected)));
     CliError::new(
@@ -214,7 +218,7 @@ impl<'a> Simulated<'a> {
 }
 
 /// Before anything is simulated: a page without a folder could only be refused in the end.
-fn check_folder(page: &Path) -> CliResult<()> {
+pub(crate) fn check_folder(page: &Path) -> CliResult<()> {
     let folder = page.parent().filter(|p| !p.as_os_str().is_empty());
     std::fs::read_dir(folder.unwrap_or(Path::new(".")))
         .map(|_| ())

@@ -241,11 +241,11 @@ fn tiers_of_attempts(tiers: &[u64]) -> Vec<u32> {
     loop {
         let mut actions = Vec::new();
         engine.step(0, &event, &mut actions);
-        let runs = actions.iter().filter_map(|a| match &a.what {
+        let mut runs = actions.iter().filter_map(|a| match &a.what {
             Do::Run(run) => Some(run),
             _ => None,
         });
-        let Some(run) = runs.last() else {
+        let Some(run) = runs.next_back() else {
             assert_eq!(engine.outcome(), Some(Outcome::Failed));
             return used;
         };
@@ -297,7 +297,7 @@ fn waiting_for_another_run_is_told_apart_from_waiting_for_oneself() {
         free: 30 * MB,
         held: 60 * MB,
     };
-    assert_eq!(reasons, [expected.clone()]);
+    assert_eq!(reasons, std::slice::from_ref(&expected));
     let mut history = tarn_base::history::History::new();
     p.records
         .iter()

@@ -1,9 +1,11 @@
 //! A simulated site: what happened under each policy, as figures, JSON, a table and a page with charts. docs/sim.md
 //! defines each figure.
 //!
-//! Reading order: [`summary`] (the figures), [`table`] (for terminals), [`page()`] (for browsers).
+//! Reading order: [`summary`] (the figures), [`table`] (for terminals), [`page()`] (for browsers), [`curves`] (comparisons of
+//! many simulations).
 
 mod charts;
+pub mod curves;
 mod page;
 pub mod summary;
 mod table;

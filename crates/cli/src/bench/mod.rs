@@ -1,9 +1,12 @@
 //! `tarn bench`: figures beside the plain tool's, and the form in which they are given.
 
 pub(crate) mod io;
+pub(crate) mod mixed;
 mod noop;
 pub(crate) mod plan;
+pub(crate) mod policies;
 pub(crate) mod stage;
+mod trial;
 pub(crate) mod workflow;
 
 use serde_json::{Value, json};

@@ -93,10 +93,10 @@ impl SimArgs {
 
 /// Policies in the order in which they were named.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Policies(pub(super) Vec<Policy>);
+pub(crate) struct Policies(pub(crate) Vec<Policy>);
 
 /// Settings of a policy are divided by commas as policies are: what has a `=` and no `:` before it is one more setting.
-fn policies(text: &str) -> Result<Policies, String> {
+pub(crate) fn policies(text: &str) -> Result<Policies, String> {
     let mut names: Vec<String> = Vec::new();
     for piece in text.split(',') {
         let setting = piece.contains('=') && !piece.contains(':');
@@ -127,17 +127,17 @@ fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "a number above 0 is expected".into())
 }
 
-fn scale(text: &str) -> Result<f64, String> {
+pub(crate) fn scale(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|n| (1e-6..=1e6).contains(n));
     number.ok_or_else(|| "a number from 1e-6 to 1e6 is expected".into())
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|n| (0.0..=1.0).contains(n));
     number.ok_or_else(|| "a share is expected: a number from 0 to 1".into())
 }
 
-fn io_share(text: &str) -> Result<f64, String> {
+pub(crate) fn io_share(text: &str) -> Result<f64, String> {
     let (least, most) = DataModel::IO_RANGE;
     let number = text.parse().ok().filter(|n| (least..=most).contains(n));
     number.ok_or_else(|| format!("a share is expected: a number from {least} to {most}"))

@@ -254,7 +254,7 @@ impl State {
 
     /// About how long it takes until `bytes` are in from outside, behind what is ordered already.
     pub(crate) fn inward(&self, bytes: u64, nodes: usize) -> Nanos {
-        let queued = bytes.saturating_add(self.outbox.bytes[0]);
+        let queued = bytes.saturating_add(self.outbox.ahead(self.store.rates.read, bytes));
         self.alone(bytes, nodes)
             .max(duration(queued, self.store.rates.read))
     }
@@ -401,7 +401,7 @@ impl State {
 
     /// Brings an item to a node that has at least twice the space left that this one has (uneven tiers; TaskVine saw
     /// 350 against 100 tasks a worker), or outside.
-    fn rebalance(&mut self, id: ItemId, from: &Nodes, spread: Spread, node: NodeId) {
+    pub(crate) fn rebalance(&mut self, id: ItemId, from: &Nodes, spread: Spread, node: NodeId) {
         let Some(bytes) = self.item(id).map(|i| i.item.bytes) else {
             return;
         };

@@ -68,6 +68,8 @@ pub(crate) trait Desk {
     fn candidates(&self, w: &Waiting) -> Vec<Candidate>;
     /// Lets a one-node job bring its data to a node and begin there as soon as it can.
     fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool;
+    /// Asks to decide again at a time, even if nothing happens.
+    fn remind(&mut self, at: Time);
     /// Of a job on several nodes whose data lies on others that are busy: when those are free, if waiting for them ends
     /// sooner than bringing the data to `nodes`.
     fn worth_waiting(&self, w: &Waiting, nodes: &[NodeId]) -> Option<Shadow>;

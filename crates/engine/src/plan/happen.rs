@@ -36,9 +36,6 @@ impl State {
             return;
         };
         let m = &order.what;
-        if let Some(job) = m.job.filter(|_| order.in_turn()) {
-            self.next_in_turn(job);
-        }
         match (&m.to, &order.purpose) {
             (Where::Outside, purpose) => self.is_outside(m.item, purpose),
             (Where::Nodes(_), _) if m.direct => {}
@@ -69,10 +66,25 @@ impl State {
             (item.outside, item.leaving) = (true, None);
         }
         if let Purpose::Output(job) = purpose {
+            self.next_in_turn(*job);
             self.one_move_less(*job);
         }
         if let Some(producer) = self.item(id).and_then(|i| i.producer) {
             self.settle(producer);
+        }
+    }
+
+    /// A job's program has read an item by itself.
+    fn own_arrived(&mut self, id: JobId) {
+        if let Some(state) = self.job_mut(id) {
+            state.own_left = state.own_left.saturating_sub(1);
+        }
+        if self.next_in_turn(id) {
+            self.run_if_there(id);
+        } else {
+            // The next item that it was to read is nowhere any more.
+            self.abort(id);
+            self.begin_anew(id);
         }
     }
 
@@ -99,10 +111,18 @@ impl State {
                 }
             }
         }
-        if let Purpose::Input(jobs) = &order.purpose {
-            for job in jobs.clone() {
-                self.one_move_less(job);
+        match &order.purpose {
+            Purpose::Input(jobs) if order.what.direct => {
+                for job in jobs.clone() {
+                    self.own_arrived(job);
+                }
             }
+            Purpose::Input(jobs) => {
+                for job in jobs.clone() {
+                    self.one_move_less(job);
+                }
+            }
+            _ => {}
         }
         let readers = self.item(order.what.item).map(|i| i.readers.clone());
         for reader in readers.unwrap_or_default() {
@@ -221,8 +241,11 @@ impl State {
                 again.push(id);
                 continue;
             };
-            // The rest of the script queues for itself.
+            // What runs on its other nodes goes on; else the rest of the script queues for itself.
             if let Some(heir) = first.heir.filter(|h| self.has_nodes(*h)) {
+                if self.job(heir).is_some_and(|h| !h.nodes.contains(&node)) {
+                    continue;
+                }
                 self.abort(heir);
                 again.push(heir);
             }

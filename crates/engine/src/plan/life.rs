@@ -52,7 +52,8 @@ impl State {
             begin,
             why,
         });
-        self.fetch(id, Urgency::Ahead);
+        let free = nodes_free(self, &job, id);
+        self.fetch(id, if free { Urgency::Now } else { Urgency::Ahead });
         self.begin_planned(id);
         true
     }
@@ -129,6 +130,7 @@ impl State {
         };
         let (job, nodes, direct) = (state.job.clone(), state.nodes.clone(), state.direct);
         let mut retained = 0;
+        let holds = state.stage == Stage::Staging;
         let (mut waits, mut follows) = (0, false);
         for input in &job.reads {
             let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
@@ -153,9 +155,11 @@ impl State {
                 }
                 Way::From(from, travels) => {
                     // A direct move is the program's own: it begins with the job.
-                    if !direct || urgency == Urgency::Now {
+                    if !direct {
                         self.bring(id, *input, from, travels, &nodes, direct, urgency);
                         waits += 1;
+                    } else if holds && self.reads_itself(id, input.item) {
+                        self.bring(id, *input, from, travels, &nodes, direct, urgency);
                     }
                 }
                 Way::Follow | Way::Nowhere => {
@@ -167,6 +171,16 @@ impl State {
         if let Some(state) = self.job_mut(id) {
             (state.moving, state.retained, state.follows) = (waits, retained, follows);
         }
+    }
+
+    /// Whether a job's program has yet to begin reading an item by itself.
+    fn reads_itself(&mut self, id: JobId, item: ItemId) -> bool {
+        let Some(state) = self.job_mut(id) else {
+            return false;
+        };
+        let first = state.own.insert(item);
+        state.own_left += u32::from(first);
+        first
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -306,6 +320,9 @@ impl State {
             return;
         };
         state.stage = Stage::Staging;
+        state.own.clear();
+        state.own_left = 0;
+        state.in_turn.clear();
         state.nodes = nodes.clone();
         state.began = now;
         let job = state.job.clone();
@@ -370,7 +387,7 @@ impl State {
         let Some(state) = self.job(id) else {
             return;
         };
-        if state.stage != Stage::Staging || state.moving > 0 {
+        if state.stage != Stage::Staging || state.moving > 0 || state.own_left > 0 {
             return;
         }
         let (job, nodes, direct, retained) = (
@@ -570,6 +587,7 @@ impl State {
         let root = self.script_of(id);
         let handed = self.job(root).filter(|b| b.stage == Stage::Handed);
         let (Some(first), Some(state)) = (handed, self.job(id)) else {
+            self.detach(id);
             return self.enqueue(id);
         };
         let job = state.job.clone();
@@ -648,9 +666,6 @@ impl State {
             return;
         };
         let job = state.job.clone();
-        for input in &job.reads {
-            self.read_by(input.item, id);
-        }
         let lacks = self.need_inputs(id, &job);
         let Some(state) = self.job_mut(id) else {
             return;
@@ -718,6 +733,12 @@ impl State {
             self.detach(id);
         }
     }
+}
+
+/// Whether the nodes of a planned job are free: it waits for nothing but its data.
+fn nodes_free(state: &State, job: &Job, id: JobId) -> bool {
+    let nodes = state.job(id).map(|s| s.nodes.clone());
+    nodes.is_some_and(|n| n.iter().all(|n| state.nodes.free_for(job, *n)))
 }
 
 fn state_direct(state: &State, id: JobId) -> bool {

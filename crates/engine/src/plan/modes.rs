@@ -42,23 +42,35 @@ impl State {
             let Some(job) = self.job(w.job).map(|s| s.job.clone()) else {
                 return;
             };
-            for island in 0..self.nodes.islands.len() {
-                for mode in MODES {
-                    if self.lacks_mode(&job, island, mode) {
-                        self.reboot_for(&job, island, mode, groups);
-                        return;
-                    }
-                }
-            }
+            let Some((island, mode)) = self.lacks_mode(&job) else {
+                continue;
+            };
+            let patient = self.now.saturating_sub(self.job(w.job).map_or(0, |s| s.ready)) < self.policy.bound;
+            let groups = groups && patient && self.under_way > 0;
+            self.reboot_for(&job, island, mode, groups);
+            return;
         }
     }
 
-    /// Whether a job needs nodes of an island to be in a mode in which too few are.
-    fn lacks_mode(&self, job: &Job, island: usize, mode: Mode) -> bool {
-        let other = MODES.into_iter().find(|m| *m != mode);
-        let only = self.nodes.suits(job, island, mode)
-            && other.is_none_or(|o| !self.nodes.suits(job, island, o));
-        only && self.in_mode(island, mode) < job.nodes
+    /// Where a job could run if more nodes were in the right mode, and that mode: where fewest are missing. `None` if
+    /// enough are somewhere.
+    fn lacks_mode(&self, job: &Job) -> Option<(usize, Mode)> {
+        let mut best: Option<(u32, usize, Mode)> = None;
+        for island in 0..self.nodes.islands.len() {
+            for mode in MODES {
+                if !self.nodes.suits(job, island, mode) {
+                    continue;
+                }
+                let lacks = job.nodes.saturating_sub(self.in_mode(island, mode));
+                if lacks == 0 {
+                    return None;
+                }
+                if best.is_none_or(|b| (lacks, island) < (b.0, b.1)) {
+                    best = Some((lacks, island, mode));
+                }
+            }
+        }
+        best.map(|(_, island, mode)| (island, mode))
     }
 
     /// Nodes of an island that are in a mode, or on their way into it.
@@ -93,6 +105,7 @@ impl State {
         idle.sort_by_key(|n| (self.nodes.node(*n).held.len(), *n));
         for node in idle.into_iter().take(lack) {
             if self.only_copy(node) {
+                self.evacuate(node);
                 continue;
             }
             self.clear_tiers(node);
@@ -138,6 +151,26 @@ impl State {
         })
     }
 
+    /// Brings away what is needed and lies on this node alone.
+    fn evacuate(&mut self, node: NodeId) {
+        let held: Vec<_> = self.nodes.node(node).held.iter().copied().collect();
+        for id in held {
+            let Some(item) = self.item(id) else {
+                continue;
+            };
+            let elsewhere = |l: &super::state::Layout| l.present() && !l.nodes.contains(&node);
+            if item.outside || item.leaving.is_some() || item.layouts.iter().any(elsewhere) {
+                continue;
+            }
+            let here = |l: &&super::state::Layout| {
+                l.present() && l.pins == 0 && l.nodes.contains(&node)
+            };
+            if let Some(l) = item.layouts.iter().find(here).cloned() {
+                self.rebalance(id, &l.nodes, l.spread, node);
+            }
+        }
+    }
+
     /// Drops all that lies on a node.
     fn clear_tiers(&mut self, node: NodeId) {
         let held: Vec<_> = self.nodes.node(node).held.iter().copied().collect();
@@ -166,7 +199,8 @@ impl State {
                 for id in class.idle.iter() {
                     let node = self.nodes.node(id);
                     let at = node.idle_since.saturating_add(SLEEPS_AFTER);
-                    if !node.planned.is_empty() {
+                    // Its data would not be there for others.
+                    if !node.planned.is_empty() || !node.held.is_empty() {
                         continue;
                     }
                     if at <= self.now {
@@ -178,22 +212,10 @@ impl State {
             }
         }
         for id in sleepers {
-            // Moves from and to it go on elsewhere first.
-            if !self.only_copy_moves(id) {
-                self.nodes.set_power(id, Power::Asleep);
-                self.emit(SiteAction::Sleep { node: id });
-            }
+            self.nodes.set_power(id, Power::Asleep);
+            self.emit(SiteAction::Sleep { node: id });
         }
         self.deadline = [self.deadline, next].into_iter().flatten().min();
-    }
-
-    fn only_copy_moves(&self, node: NodeId) -> bool {
-        let held = self.nodes.node(node).held.iter();
-        let mut items = held.filter_map(|id| self.item(*id));
-        items.any(|i| {
-            let mut here = i.layouts.iter().filter(|l| l.nodes.contains(&node));
-            here.any(|l| l.pins > 0 || !l.present()) || i.item.keep && !i.outside
-        })
     }
 
     /// Wakes as many nodes as the first in the queue lacks.
@@ -205,40 +227,29 @@ impl State {
         let Some(job) = self.job(w.job).map(|s| s.job.clone()) else {
             return;
         };
+        // For one that lacks a mode, nodes in the other are woken too: they can be rebooted then.
+        let any_mode = self.lacks_mode(&job).is_some();
         for island in 0..self.nodes.islands.len() {
-            for mode in MODES {
-                if !self.nodes.suits(&job, island, mode) {
-                    continue;
-                }
-                let idle = self.nodes.class(island, mode).idle.len() as u32;
-                let count = |p: Power| {
-                    let nodes = self.nodes.all.iter();
-                    nodes
-                        .filter(|n| {
-                            usize::from(n.island) == island && n.mode == mode && n.power == p
-                        })
-                        .count() as u32
-                };
-                let coming = count(Power::Waking);
-                let lack = job.nodes.saturating_sub(idle).saturating_sub(coming);
-                let asleep: Vec<NodeId> = (0u32..)
-                    .zip(&self.nodes.all)
-                    .filter(|(_, n)| {
-                        usize::from(n.island) == island
-                            && n.mode == mode
-                            && n.power == Power::Asleep
-                    })
-                    .map(|(i, _)| NodeId(i))
-                    .take(lack as usize)
-                    .collect();
-                for node in asleep {
-                    self.nodes.set_power(node, Power::Waking);
-                    self.under_way += 1;
-                    self.emit(SiteAction::Wake { node });
-                }
-                if lack > 0 || coming > 0 {
-                    return;
-                }
+            let suits = |m: &Mode| self.nodes.suits(&job, island, *m);
+            if !MODES.iter().any(suits) {
+                continue;
+            }
+            let could = |n: &super::nodes::Node, power: Power| {
+                usize::from(n.island) == island && n.power == power && (any_mode || suits(&n.mode))
+            };
+            let nodes = || (0u32..).zip(&self.nodes.all);
+            let up = nodes().filter(|(_, n)| could(n, Power::Up) && n.guests.is_empty()).count();
+            let waking = nodes().filter(|(_, n)| could(n, Power::Waking)).count();
+            let lack = (job.nodes as usize).saturating_sub(up + waking);
+            let asleep = nodes().filter(|(_, n)| could(n, Power::Asleep));
+            let asleep: Vec<NodeId> = asleep.map(|(i, _)| NodeId(i)).take(lack).collect();
+            for node in &asleep {
+                self.nodes.set_power(*node, Power::Waking);
+                self.under_way += 1;
+                self.emit(SiteAction::Wake { node: *node });
+            }
+            if !asleep.is_empty() || waking > 0 {
+                return;
             }
         }
     }

@@ -1,14 +1,15 @@
 //! Moves: those under way, and those that wait because the external store is busy enough (admission control after
 //! Herbein et al., HPDC 2016): more clients at once only slow each other down.
 
-use super::data::one_way;
+use super::data::{Way, one_way};
 use super::state::State;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::policy::Handling;
 use tarn_base::site::{ItemId, JobId, Move, MoveId, SiteAction, Spread, Urgency, Where};
 
-/// Bytes from which on another stream is worth its while: a stream moves so much in the time it takes to begin.
+/// Bytes from which on another stream is worth its while: a stream moves so much in the time it takes to begin. Less
+/// needs no admission either: it would only wait.
 const STREAM_BYTES: u64 = 16 << 20;
 
 /// What a move is for.
@@ -38,6 +39,16 @@ pub(crate) struct Order {
     rate: u64,
 }
 
+impl Outbox {
+    /// Bytes from outside that go before so many more: none while the store has bandwidth left, or for little.
+    pub(crate) fn ahead(&self, rate: u64, bytes: u64) -> u64 {
+        match self.busy[0] >= rate && (bytes == 0 || bytes > STREAM_BYTES) {
+            true => self.bytes[0],
+            false => 0,
+        }
+    }
+}
+
 impl Order {
     /// A job that has its nodes reads or writes by itself.
     pub(crate) fn in_turn(&self) -> bool {
@@ -61,11 +72,11 @@ pub(crate) struct Outbox {
     waiting: [BTreeSet<Place>; 2],
     /// Bytes a second that those admitted to the store can take: towards the nodes, away from them.
     busy: [u64; 2],
-    /// Bytes ordered and not yet arrived: from outside, to outside, between nodes.
-    pub(crate) bytes: [u64; 3],
+    /// Bytes that were admitted, or wait for that: towards the nodes, away from them.
+    bytes: [u64; 2],
 }
 
-/// The way of a move: an index of [`Outbox::bytes`].
+/// The way of a move: from outside, to outside, between nodes.
 fn way(m: &Move) -> usize {
     match (&m.from, &m.to) {
         (Where::Outside, _) => 0,
@@ -112,9 +123,12 @@ impl State {
         };
         self.under_way += 1;
         let at = way(&what);
-        self.outbox.bytes[at] = self.outbox.bytes[at].saturating_add(what.bytes);
         let reads = self.pin_source(&what);
         let ours = self.policy.handling == Handling::Keep && at < 2 && !what.direct;
+        let ours = ours && what.bytes > STREAM_BYTES;
+        if ours {
+            self.outbox.bytes[at] = self.outbox.bytes[at].saturating_add(what.bytes);
+        }
         let place = ours.then_some((Reverse(what.urgency), Reverse(rank), id));
         let purpose = draft.purpose;
         let order = Order {
@@ -159,15 +173,24 @@ impl State {
         self.order(draft);
     }
 
-    /// A direct move of a job has arrived: the next one's turn.
-    pub(crate) fn next_in_turn(&mut self, job: JobId) {
+    /// A direct move of a job has arrived: the next one's turn, from where it is best taken now. False if it is nowhere.
+    pub(crate) fn next_in_turn(&mut self, job: JobId) -> bool {
         let Some(state) = self.job_mut(job) else {
-            return;
+            return true;
         };
         state.in_turn.pop_front();
-        if let Some(next) = state.in_turn.front().cloned() {
-            self.order(next);
+        let Some(mut next) = state.in_turn.front().cloned() else {
+            return true;
+        };
+        if let (Where::Nodes(to), Purpose::Input(_)) = (&next.to, &next.purpose) {
+            match self.way(next.item, to, next.spread).0 {
+                Way::From(from, bytes) => (next.from, next.bytes) = (from, bytes),
+                Way::There(nodes, _) => next.from = Where::Nodes(nodes),
+                Way::Coming(..) | Way::Follow | Way::Nowhere => return false,
+            }
         }
+        self.order(next);
+        true
     }
 
     /// The bandwidth of the store in the direction of a move, that of the nodes at its other end, and how many those are.
@@ -257,8 +280,8 @@ impl State {
         let order = self.outbox.orders.remove(&id)?;
         self.under_way = self.under_way.saturating_sub(1);
         let at = way(&order.what);
-        self.outbox.bytes[at] = self.outbox.bytes[at].saturating_sub(order.what.bytes);
         if let Some(place) = order.place {
+            self.outbox.bytes[at] = self.outbox.bytes[at].saturating_sub(order.what.bytes);
             if !self.outbox.waiting[at].remove(&place) {
                 self.outbox.busy[at] = self.outbox.busy[at].saturating_sub(order.rate);
             }

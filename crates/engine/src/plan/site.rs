@@ -258,7 +258,10 @@ impl State {
         }
         let mut nodes = self.predecessor_nodes(job)?;
         nodes.truncate(job.nodes as usize);
-        let up = |n: &NodeId| self.nodes.node(*n).power == Power::Up;
+        let up = |n: &NodeId| {
+            let node = self.nodes.node(*n);
+            node.power == Power::Up && self.nodes.suits(job, usize::from(node.island), node.mode)
+        };
         (nodes.len() == job.nodes as usize && nodes.iter().all(up)).then_some(nodes)
     }
 }
@@ -385,6 +388,11 @@ impl Desk for State {
         }
         let begin = self.now.saturating_add(on.begin());
         State::plan(self, w.job, &[on.node], begin, why)
+    }
+
+    fn remind(&mut self, at: Time) {
+        let at = at.max(self.now + 1);
+        self.deadline = Some(self.deadline.map_or(at, |d| d.min(at)));
     }
 
     fn worth_waiting(&self, w: &Waiting, nodes: &[NodeId]) -> Option<Shadow> {

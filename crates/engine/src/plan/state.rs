@@ -54,8 +54,11 @@ pub(crate) struct JobState {
     pub(crate) attached: bool,
     /// Planned or allocated nodes.
     pub(crate) nodes: NodeList,
-    /// Moves that it waits for now.
+    /// Moves that it waits for now, beside those that its program makes itself to read.
     pub(crate) moving: u32,
+    /// Items that its program reads by itself in this allocation, and how many of them have not arrived.
+    pub(crate) own: BTreeSet<ItemId>,
+    pub(crate) own_left: u32,
     /// Direct moves that begin one after the other: what a program on several nodes reads and writes, it reads and
     /// writes through all of them, item by item. The first is under way.
     pub(crate) in_turn: VecDeque<Draft>,

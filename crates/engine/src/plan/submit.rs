@@ -39,7 +39,7 @@ impl State {
             self.rank(flow);
         }
         for (id, job) in jobs {
-            if let Some(lacks) = self.nodes.lacks(job) {
+            if let Some(lacks) = self.nodes.lacks(job).or_else(|| self.lacks_input(job)) {
                 self.emit(SiteAction::Refuse { job: *id, lacks });
                 self.take_out(*id);
             } else if self.job(*id).is_some_and(|j| j.lacks == 0) {
@@ -75,6 +75,8 @@ impl State {
             attached: false,
             nodes: Arc::from([]),
             moving: 0,
+            own: BTreeSet::new(),
+            own_left: 0,
             in_turn: VecDeque::new(),
             follows: false,
             attempt: 0,
@@ -129,6 +131,22 @@ impl State {
             lacks += u32::from(self.item(input).is_some_and(|i| !i.made));
         }
         lacks
+    }
+
+    /// What is said of a job whose input is nowhere and that nobody can make any more.
+    fn lacks_input(&self, job: &Job) -> Option<String> {
+        let gone = |i: &&tarn_base::site::Input| {
+            let item = self.item(i.item);
+            item.is_none_or(|i| {
+                let alive = i.producer.is_some_and(|p| self.job(p).is_some());
+                !alive && !i.outside && i.layouts.is_empty()
+            })
+        };
+        let input = job.reads.iter().find(gone)?;
+        Some(format!(
+            "its input {} is nowhere any more: what a later submission reads has to be kept in the external store",
+            input.item
+        ))
     }
 
     /// Upward ranks of a workflow's jobs: how long it is from the begin of a job to the end of the workflow, with the

@@ -282,6 +282,10 @@ impl Random {
         for _ in 0..self.within(2, 5) {
             let mut job = self.job(machine, Some(flow));
             self.data(work, &mut job, &mut there);
+            // Nobody is told what later jobs will read: it has to be outside.
+            for item in &job.writes {
+                work.items[item.at()].item.keep = true;
+            }
             submit = Submit::After(self.enter(work, job, submit));
         }
     }

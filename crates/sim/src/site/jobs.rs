@@ -42,7 +42,7 @@ pub(super) struct Live {
     /// It writes to its tiers: space for that is taken.
     writes: bool,
     /// Moves under way that it waits for, since when there is at least one, and how long there was before.
-    moves: u32,
+    pub(super) moves: u32,
     moves_since: Time,
     moved_for: Nanos,
     /// How long its program read and wrote the tiers.

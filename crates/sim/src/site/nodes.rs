@@ -4,6 +4,7 @@ use super::faults::Slow;
 use super::fluid::rate_of;
 use super::plumbing::{self, NodePipe};
 use super::power::Draw;
+use super::jobs::Phase;
 use super::{Due, Site, SiteEvent};
 use tarn_base::id::NodeId;
 use tarn_base::site::{JobId, Mode, SpanOf};
@@ -168,17 +169,23 @@ impl Site {
         if self.nodes.get(node.at())?.state == State::Lost {
             return None;
         }
+        // A job that has ended well and writes nothing any more only lends its nodes to the rest of its script.
+        let lost: Vec<JobId> = (0u32..)
+            .zip(&self.jobs)
+            .filter(|(_, slot)| {
+                let there = slot.live.as_ref().filter(|l| l.nodes.contains(&node));
+                there.is_some_and(|l| slot.phase != Phase::Ended { ok: true } || l.moves > 0)
+            })
+            .map(|(number, _)| JobId(number))
+            .collect();
         for slot in 0..self.moving.len() {
             let touched = self.moving[slot].as_ref().is_some_and(|m| m.touches(node));
             if let Some(moving) = touched.then(|| self.take_stream(slot as u32)).flatten() {
                 self.undo(moving);
             }
         }
-        for number in 0..self.jobs.len() {
-            let slot = &self.jobs[number];
-            if slot.live.as_ref().is_some_and(|l| l.nodes.contains(&node)) {
-                self.stop_program(JobId(number as u32), false);
-            }
+        for job in lost {
+            self.stop_program(job, false);
         }
         self.space.lose(node);
         self.turn(node, State::Lost);

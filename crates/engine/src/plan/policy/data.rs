@@ -9,7 +9,7 @@ use super::queueing::{allowed, charge, fit_before};
 use super::{LOOKED_AT, Rule};
 use tarn_base::id::NodeId;
 use tarn_base::site::Why;
-use tarn_base::units::{Nanos, Time};
+use tarn_base::units::{Nanos, SECOND, Time};
 
 /// The rule.
 pub(super) struct Data {
@@ -113,10 +113,15 @@ fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Option<
     let all = desk.candidates(w);
     let key = |c: &&Candidate| (c.begin(), c.missing, NodeId(c.node.0));
     let best = all.iter().filter(|c| may(c)).min_by_key(key)?.clone();
-    // With its data there, nothing is gained by binding it to a node that is busy.
-    if best.open && (best.free_in == 0 || best.missing > 0) {
+    // Data is brought to a busy node when it would else come too late, not before: until then, another may be free sooner.
+    let ahead = best.data_in.saturating_mul(2).saturating_add(SECOND);
+    if best.open && (best.free_in == 0 || best.missing > 0 && best.free_in <= ahead) {
         desk.plan(w, &best);
         return None;
+    }
+    if best.open && best.missing > 0 {
+        let at = desk.now().saturating_add(best.free_in.saturating_sub(ahead));
+        desk.remind(at);
     }
     Some(Shadow {
         at: desk.now().saturating_add(best.begin()),

@@ -3,14 +3,16 @@
 use super::super::space::Layout;
 use super::Broken;
 use super::state::{Account, JobRow, Power, Stage};
-use tarn_base::site::{ItemId, Job, JobId, Mode, MoveId, NodeKind, Nodes, SiteAction, Spread};
+use tarn_base::site::{ItemId, Job, JobId, Mode, MoveId, NodeKind, Nodes, SiteAction, Spread, Why};
 
 impl Account {
     pub(super) fn check(&mut self, action: &SiteAction) -> Result<(), Broken> {
         match action {
             SiteAction::Plan { job, nodes, .. } => self.plan(*job, nodes),
             SiteAction::Unplan { job } => self.job(*job).map(drop),
-            SiteAction::Allocate { job, nodes, .. } => self.allocate(*job, nodes),
+            SiteAction::Allocate { job, nodes, why } => {
+                self.allocate(*job, nodes, *why == Why::Continues)
+            }
             SiteAction::Move(order) => self.start_move(order),
             SiteAction::Cancel { id } => match self.moves.contains_key(id) {
                 true => Ok(()),
@@ -58,7 +60,7 @@ impl Account {
         Ok(())
     }
 
-    fn allocate(&mut self, id: JobId, nodes: &Nodes) -> Result<(), Broken> {
+    fn allocate(&mut self, id: JobId, nodes: &Nodes, goes_on: bool) -> Result<(), Broken> {
         let row = self.job(id)?;
         let again = row.stage == Stage::Done && row.job.writes.iter().any(|i| self.is_lost(*i));
         if row.stage != Stage::Waiting && !again {
@@ -87,8 +89,9 @@ impl Account {
                 ));
             }
         }
-        if !self.goes_on(id, &job, nodes)? {
-            self.fits(id, &job, nodes)?;
+        match goes_on {
+            true => self.goes_on(id, &job, nodes)?,
+            false => self.fits(id, &job, nodes)?,
         }
         let row = self.job_mut(id)?;
         if again {
@@ -118,12 +121,12 @@ impl Account {
         job
     }
 
-    /// Whether a job gets nodes that its script has. Once that lost them, its steps get nodes as others do.
-    fn goes_on(&self, id: JobId, job: &Job, nodes: &Nodes) -> Result<bool, Broken> {
-        let Some(before) = job.continues else {
-            return Ok(false);
-        };
+    /// A job gets nodes that its script has.
+    fn goes_on(&self, id: JobId, job: &Job, nodes: &Nodes) -> Result<(), Broken> {
         let rule = "goes on in its allocation";
+        let Some(before) = job.continues else {
+            return Err((rule, format!("job {id} continues none")));
+        };
         let stage = self.job(before)?.stage;
         if !matches!(stage, Stage::Ended { ok: true } | Stage::Done) {
             let how =
@@ -131,11 +134,9 @@ impl Account {
             return Err((rule, how));
         }
         let owner = self.owner(before);
-        let Some(held) = &self.job(owner)?.nodes else {
-            return Ok(false);
-        };
-        if held.starts_with(nodes) {
-            return Ok(true);
+        let held = &self.job(owner)?.nodes;
+        if held.as_ref().is_some_and(|h| h.starts_with(nodes)) {
+            return Ok(());
         }
         let how = format!(
             "job {id} gets {nodes:?}, which are not the first that job {owner} has: {held:?}"
