@@ -52,12 +52,17 @@ pub struct Policy {
     /// With `Data` and `Energy`: the most that workflows which overtake a job may delay it, against what it was
     /// promised when it came to be the first in the queue.
     pub bound: Nanos,
+    /// With `Data` and `Energy`: a workflow queues as if it had come so much earlier; jobs that came before that are not
+    /// overtaken by it.
+    pub lead: Nanos,
     /// With `Energy`: the most that a job's begin may be put off to save energy, as a share of its limit, in percent.
     pub slow_down: u32,
 }
 
 /// Delay of others that is accepted when nothing is said: short against the hours for which batch jobs queue.
 const DEFAULT_BOUND: Nanos = 600 * SECOND;
+/// Head start of workflows when nothing is said: within a working day.
+const DEFAULT_LEAD: Nanos = 6 * 3600 * SECOND;
 /// Slow-down in percent that is accepted for energy when nothing is said.
 const DEFAULT_SLOW_DOWN: u32 = 10;
 
@@ -73,6 +78,7 @@ impl Policy {
             handling: handling.unwrap_or(usual),
             patience: None,
             bound: DEFAULT_BOUND,
+            lead: DEFAULT_LEAD,
             slow_down: DEFAULT_SLOW_DOWN,
         }
     }
@@ -106,7 +112,7 @@ pub enum PolicyError {
     BadHandling(String, String),
     /// No such setting, or not with this order.
     #[error(
-        "`{0}` is no setting of {1}; greedy has `patience=TIME`, data and energy have `bound=TIME`, energy has \
+        "`{0}` is no setting of {1}; greedy has `patience=TIME`, data and energy have `bound=TIME` and `lead=TIME`, energy has \
          `slow-down=PERCENT`"
     )]
     BadSetting(String, String),
@@ -153,6 +159,7 @@ impl Policy {
         match (key, self.order) {
             ("patience", Order::Greedy) => self.patience = Some(time()?),
             ("bound", Order::Data | Order::Energy) => self.bound = time()?,
+            ("lead", Order::Data | Order::Energy) => self.lead = time()?,
             ("slow-down", Order::Energy) => {
                 let percent = value.trim_end_matches('%').parse();
                 self.slow_down = percent.map_err(|_| {
@@ -183,6 +190,9 @@ impl fmt::Display for Policy {
         if self.bound != default.bound {
             settings.push(format!("bound={}ns", self.bound).replace("000000000ns", "s"));
         }
+        if self.lead != default.lead {
+            settings.push(format!("lead={}ns", self.lead).replace("000000000ns", "s"));
+        }
         if self.slow_down != default.slow_down {
             settings.push(format!("slow-down={}%", self.slow_down));
         }
@@ -210,6 +220,7 @@ mod tests {
             "data",
             "energy",
             "energy:slow-down=25%",
+            "data:bound=60s,lead=3600s",
         ] {
             let policy: Policy = text.parse().expect(text);
             assert_eq!(policy.to_string(), text);

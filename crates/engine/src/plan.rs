@@ -51,11 +51,6 @@ impl Planner {
         self.rule.decide(&mut self.state);
         self.state.housekeeping();
         self.state.lose_patience();
-        if std::env::var("TARN_DEBUG").is_ok() {
-            for (i, j) in self.state.jobs.iter().enumerate() { if let Some(j) = j { eprintln!("DBG {} j{i} {:?} lacks {} moving {} attached {} dir {} key {:?} nodes {:?}", self.state.now, j.stage, j.lacks, j.moving, j.attached, j.direct, j.key, j.nodes); } }
-            for (i, n) in self.state.nodes.all.iter().enumerate() { eprintln!("DBG node {i} {:?} {:?} cores {} mem {} guests {:?} planned {:?} used {} held {:?}", n.power, n.mode, n.cores, n.memory, n.guests, n.planned, n.used, n.held); }
-            eprintln!("DBG queue {:?} promise {:?} uw {} roomless {:?} idle {:?}", self.state.queue.next(None, &queue::Fit::room(99, 99)), self.state.promise, self.state.under_way, self.state.roomless, self.state.nodes.islands.iter().map(|i| i.classes.iter().map(|c| c.idle.len()).collect::<Vec<_>>()).collect::<Vec<_>>());
-        }
         actions.append(&mut self.state.actions);
     }
 

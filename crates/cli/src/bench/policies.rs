@@ -99,9 +99,7 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
 fn machine(args: &Args) -> CliResult<Machine> {
     match &args.cluster {
         Some(path) => machine_of(path),
-        None => {
-            parse_machine("eight-nodes.toml", EIGHT_NODES).map_err(|r| rejected(r, "cluster"))
-        }
+        None => parse_machine("eight-nodes.toml", EIGHT_NODES).map_err(|r| rejected(r, "cluster")),
     }
 }
 

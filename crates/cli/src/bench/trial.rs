@@ -63,9 +63,29 @@ impl Trial<'_> {
     }
 }
 
+/// What of the external store is varied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Varied {
+    /// The bandwidth of all nodes together.
+    Store,
+    /// What one node gets too, in the proportion that the machine has.
+    StoreAndClients,
+}
+
 /// The same machine with an external store of this bandwidth in both directions.
-pub(super) fn with_store(machine: &Machine, rate: u64) -> Machine {
+pub(super) fn with_store(machine: &Machine, rate: u64, varied: Varied) -> Machine {
     let mut machine = machine.clone();
+    let store = machine.store;
+    let scaled = |client: u64, all: u64| match all {
+        0 => 0,
+        all => (client as f64 / all as f64 * rate as f64).ceil() as u64,
+    };
+    if varied == Varied::StoreAndClients {
+        machine.store.client = Rates {
+            read: scaled(store.client.read, store.rates.read),
+            write: scaled(store.client.write, store.rates.write),
+        };
+    }
     machine.store.rates = Rates {
         read: rate,
         write: rate,
@@ -180,7 +200,10 @@ mod tests {
 
     #[test]
     fn columns_stand_below_each_other() {
-        let rows = [vec!["a".into(), "1".into()], vec!["long".into(), "22".into()]];
+        let rows = [
+            vec!["a".into(), "1".into()],
+            vec!["long".into(), "22".into()],
+        ];
         assert_eq!(aligned(&rows), "a      1\nlong  22\n");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::data::{Way, each};
 use super::moves::{Draft, Purpose};
-use super::nodes::Ends;
+use super::nodes::{Ends, Power};
 use super::state::{MAX_ATTEMPTS, Stage, State};
 use std::sync::Arc;
 use tarn_base::id::NodeId;
@@ -597,6 +597,10 @@ impl State {
             .take(job.nodes as usize)
             .copied()
             .collect();
+        if nodes.iter().any(|n| self.nodes.node(*n).power != Power::Up) {
+            self.detach(id);
+            return self.enqueue(id);
+        }
         if let Some(first) = self.job_mut(root) {
             first.heir = Some(id);
         }
@@ -621,6 +625,10 @@ impl State {
         self.emit(SiteAction::Release { job: id });
         if attached {
             return self.detach(id);
+        }
+        // Without its nodes it lends none: what is left of its script queues for itself.
+        if let Some(state) = self.job_mut(id) {
+            state.heirs = 0;
         }
         let now = self.now;
         self.nodes.give(now, id, &job, &nodes);

@@ -13,6 +13,9 @@ const LOOKED_AT: usize = 32;
 /// With `energy`: how long a node is idle before it sleeps. Shorter, it would be woken too often.
 const SLEEPS_AFTER: u64 = 120 * SECOND;
 
+/// Nodes of an island in a mode that are spoken for.
+type Claims = std::collections::BTreeMap<(usize, Mode), u32>;
+
 impl State {
     /// After every decision: modes and sleep.
     pub(crate) fn housekeeping(&mut self) {
@@ -32,6 +35,8 @@ impl State {
         }
         let groups = matches!(self.policy.order, Order::Data | Order::Energy);
         let looked_at = if groups { LOOKED_AT } else { 1 };
+        // Nodes that those ahead wait for in the mode in which they are.
+        let mut claimed: Claims = Claims::new();
         let all = Fit::room(u32::MAX, u32::MAX);
         let mut after: Option<Waiting> = None;
         for _ in 0..looked_at {
@@ -43,11 +48,12 @@ impl State {
                 return;
             };
             let Some((island, mode)) = self.lacks_mode(&job) else {
+                self.claim(&job, &mut claimed);
                 continue;
             };
             let patient = self.now.saturating_sub(self.job(w.job).map_or(0, |s| s.ready)) < self.policy.bound;
             let groups = groups && patient && self.under_way > 0;
-            self.reboot_for(&job, island, mode, groups);
+            self.reboot_for(&job, island, mode, groups, &claimed);
             return;
         }
     }
@@ -86,7 +92,26 @@ impl State {
         there.count() as u32
     }
 
-    fn reboot_for(&mut self, job: &Job, island: usize, mode: Mode, groups: bool) {
+    /// Notes where a job that no mode lacks for will get its nodes.
+    fn claim(&self, job: &Job, claimed: &mut Claims) {
+        let places = (0..self.nodes.islands.len()).flat_map(|i| MODES.iter().map(move |m| (i, *m)));
+        let enough = |(i, m): &(usize, Mode)| {
+            self.nodes.suits(job, *i, *m) && self.in_mode(*i, *m) >= job.nodes
+        };
+        if let Some(place) = places.into_iter().find(enough) {
+            let nodes = claimed.entry(place).or_default();
+            *nodes = (*nodes).max(job.nodes);
+        }
+    }
+
+    fn reboot_for(
+        &mut self,
+        job: &Job,
+        island: usize,
+        mode: Mode,
+        groups: bool,
+        claimed: &Claims,
+    ) {
         let from = match mode {
             Mode::OneLevel => Mode::TwoLevel,
             Mode::TwoLevel => Mode::OneLevel,
@@ -94,7 +119,9 @@ impl State {
         if memory_in(&self.nodes.islands[island].kind, mode).is_none() {
             return;
         }
-        let lack = job.nodes.saturating_sub(self.in_mode(island, mode)) as usize;
+        let kept = claimed.get(&(island, from)).copied().unwrap_or(0);
+        let spare = self.in_mode(island, from).saturating_sub(kept);
+        let lack = job.nodes.saturating_sub(self.in_mode(island, mode)).min(spare) as usize;
         let wanted = groups && self.wanted_as_is(island, from);
         if wanted {
             return;

@@ -296,8 +296,16 @@ impl Desk for State {
         }
         let mut prefer = self.preferred(&job);
         prefer.retain(|n| !barred(n));
-        let found = self
-            .classes_of(&job)
+        let mut classes = self.classes_of(&job);
+        if classes.len() > 1 && !prefer.is_empty() {
+            // Where most of its data is.
+            classes.sort_by_key(|(island, mode)| {
+                let index = Self::class_index(*island, *mode);
+                let there = prefer.iter().filter(|n| self.class_of(**n) == index);
+                std::cmp::Reverse(there.count())
+            });
+        }
+        let found = classes
             .into_iter()
             .find_map(|(island, mode)| self.nodes.pick(&job, island, mode, &prefer))?;
         (!found.iter().any(barred)).then_some(found)
@@ -432,6 +440,10 @@ impl Desk for State {
                 .unwrap_or(self.now),
         };
         let free = own.iter().map(until).max()?;
+        if free <= self.now {
+            // They are of another kind, and not all of them can be had.
+            return None;
+        }
         let there = free.saturating_sub(self.now).saturating_add(bring(&own));
         if there >= here {
             return None;

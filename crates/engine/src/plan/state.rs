@@ -41,6 +41,7 @@ pub(crate) struct JobState {
     pub(crate) job: Arc<Job>,
     /// Place in the order of submission: by time, then by number.
     pub(crate) seq: u64,
+    pub(crate) submitted: Time,
     pub(crate) key: Key,
     pub(crate) stage: Stage,
     /// Items and jobs that it still waits for.
@@ -115,8 +116,8 @@ pub(crate) struct ItemState {
 /// A workflow.
 #[derive(Debug)]
 pub(crate) struct FlowState {
-    /// Place of its first job in the order of submission.
-    pub(crate) seq: u64,
+    /// When its first job was submitted.
+    pub(crate) arrived: Time,
     pub(crate) jobs: Vec<JobId>,
     /// Jobs that have not ended.
     pub(crate) left: u32,

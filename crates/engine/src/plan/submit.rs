@@ -54,8 +54,9 @@ impl State {
         }
         let seq = self.arrivals.0 << 32 | u64::from(id.0);
         if let Some(flow) = job.flow {
+            let now = self.now;
             let first = || FlowState {
-                seq,
+                arrived: now,
                 jobs: Vec::new(),
                 left: 0,
             };
@@ -66,6 +67,7 @@ impl State {
         self.jobs[id.at()] = Some(Box::new(JobState {
             job: job.clone(),
             seq,
+            submitted: self.now,
             key: (0, 0),
             stage: Stage::Blocked,
             lacks: 0,
@@ -222,9 +224,13 @@ impl State {
             Order::SjfEasy => (state.job.limit, state.seq),
             Order::Heft => (u64::MAX - state.rank, state.seq),
             // A workflow keeps the place of its first job: it was reserved as a whole.
-            Order::Data | Order::Energy => {
-                (flow.map_or(state.seq, |f| f.seq), u64::MAX - state.rank)
-            }
+            Order::Data | Order::Energy => match flow {
+                Some(flow) => {
+                    let place = flow.arrived.saturating_sub(self.policy.lead);
+                    (place << 1, u64::MAX - state.rank)
+                }
+                None => (state.submitted << 1 | 1, state.seq),
+            },
         }
     }
 

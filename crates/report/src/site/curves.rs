@@ -137,7 +137,11 @@ fn charts(page: &mut String, comparison: &Comparison) {
     );
     for (n, name) in names.iter().enumerate() {
         let tone = n % TONES;
-        let _ = write!(page, "<span class=\"c{tone}\"><i></i>{}</span>", escape(name));
+        let _ = write!(
+            page,
+            "<span class=\"c{tone}\"><i></i>{}</span>",
+            escape(name)
+        );
     }
     page.push_str("</div>\n<div class=\"panels\">\n");
     let axes = Axes::of(&comparison.panels);
@@ -156,7 +160,11 @@ fn charts(page: &mut String, comparison: &Comparison) {
         }
         page.push_str("</svg></figure>\n");
     }
-    let _ = writeln!(page, "</div>\n<p class=\"fine\">{}</p></section>", escape(&comparison.note));
+    let _ = writeln!(
+        page,
+        "</div>\n<p class=\"fine\">{}</p></section>",
+        escape(&comparison.note)
+    );
 }
 
 /// The axes that all charts share: shares across, ratios upwards.
@@ -170,7 +178,9 @@ impl Axes {
         let curves = || panels.iter().flat_map(|p| &p.curves);
         let values = curves().flat_map(|c| c.line.iter().chain(&c.dots));
         let most = values.map(|(_, ratio)| *ratio).fold(LEAST_TOP, f64::max);
-        let mut shares: Vec<f64> = curves().flat_map(|c| c.line.iter().map(|(s, _)| *s)).collect();
+        let mut shares: Vec<f64> = curves()
+            .flat_map(|c| c.line.iter().map(|(s, _)| *s))
+            .collect();
         shares.sort_by(f64::total_cmp);
         shares.dedup();
         Self {
@@ -220,7 +230,11 @@ impl Axes {
             .iter()
             .map(|p| format!("{:.1},{:.1}", at(p).0, at(p).1))
             .collect();
-        let _ = write!(page, "<g class=\"c{tone}\"><polyline points=\"{}\"/>", points.join(" "));
+        let _ = write!(
+            page,
+            "<g class=\"c{tone}\"><polyline points=\"{}\"/>",
+            points.join(" ")
+        );
         for dot in &curve.dots {
             let (x, y) = at(dot);
             let _ = write!(
@@ -266,8 +280,16 @@ mod tests {
 
     fn axes(ratios: &[f64]) -> Axes {
         let dots = ratios.iter().map(|r| (0.5, *r)).collect();
-        let curve = Curve { name: "a".into(), line: vec![(0.5, 1.0)], dots };
-        Axes::of(&[Panel { name: "p".into(), note: String::new(), curves: vec![curve] }])
+        let curve = Curve {
+            name: "a".into(),
+            line: vec![(0.5, 1.0)],
+            dots,
+        };
+        Axes::of(&[Panel {
+            name: "p".into(),
+            note: String::new(),
+            curves: vec![curve],
+        }])
     }
 
     #[test]
@@ -276,7 +298,10 @@ mod tests {
         assert_eq!(axes(&[1.3]).top, 1.5);
         let wide = axes(&[50.0]);
         assert_eq!((wide.top, wide.y(50.0)), (MOST_TOP, TOP));
-        assert_eq!((wide.y(0.0), Axes::x(1.0)), (HEIGHT - BOTTOM, WIDTH - RIGHT));
+        assert_eq!(
+            (wide.y(0.0), Axes::x(1.0)),
+            (HEIGHT - BOTTOM, WIDTH - RIGHT)
+        );
     }
 
     #[test]
@@ -287,13 +312,24 @@ mod tests {
             sub: nasty.into(),
             heading: nasty.into(),
             note: nasty.into(),
-            cards: vec![Card { label: nasty.into(), value: nasty.into(), below: nasty.into() }],
+            cards: vec![Card {
+                label: nasty.into(),
+                value: nasty.into(),
+                below: nasty.into(),
+            }],
             panels: vec![Panel {
                 name: nasty.into(),
                 note: nasty.into(),
-                curves: vec![Curve { name: nasty.into(), line: vec![(0.5, 1.0)], dots: vec![(0.5, 1.0)] }],
+                curves: vec![Curve {
+                    name: nasty.into(),
+                    line: vec![(0.5, 1.0)],
+                    dots: vec![(0.5, 1.0)],
+                }],
             }],
-            tables: vec![TableOf { name: nasty.into(), rows: vec![vec![nasty.into()], vec![nasty.into()]] }],
+            tables: vec![TableOf {
+                name: nasty.into(),
+                rows: vec![vec![nasty.into()], vec![nasty.into()]],
+            }],
             json: serde_json::json!([nasty]),
         });
         assert!(!page.contains("<script>alert"));

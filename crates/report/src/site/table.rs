@@ -23,7 +23,13 @@ pub(super) fn times(value: f64, bound: f64) -> String {
 }
 
 pub(super) fn joules(joules: f64) -> String {
-    let units = [("J", 1.0), ("kJ", 1e3), ("MJ", 1e6), ("GJ", 1e9), ("TJ", 1e12)];
+    let units = [
+        ("J", 1.0),
+        ("kJ", 1e3),
+        ("MJ", 1e6),
+        ("GJ", 1e9),
+        ("TJ", 1e12),
+    ];
     let fitting = units.iter().rev().find(|(_, unit)| joules >= *unit);
     let (name, unit) = fitting.unwrap_or(&units[0]);
     format!("{:.2} {name}", joules / unit)

@@ -28,7 +28,11 @@ pub(super) fn page(machine: &Machine, of: ShareOf, points: &[Point], families: &
     let workflows: std::collections::BTreeSet<_> = points.iter().map(|p| &p.instance).collect();
     comparison_page(&Comparison {
         title: format!("{subject} on {}", machine.name),
-        sub: format!("{} nodes · {} workflows · {share}", machine.nodes(), workflows.len()),
+        sub: format!(
+            "{} nodes · {} workflows · {share}",
+            machine.nodes(),
+            workflows.len()
+        ),
         heading: format!("Makespan of {subject} over that of the others"),
         note: format!(
             "Below 1 {subject} is faster. Lines are medians of a family, dots its workflows; across: {share}. No policy can \
@@ -37,8 +41,14 @@ pub(super) fn page(machine: &Machine, of: ShareOf, points: &[Point], families: &
         cards: cards.collect(),
         panels,
         tables: vec![
-            TableOf { name: "Families".into(), rows: family_rows(points, families) },
-            TableOf { name: "Workflows".into(), rows: rows(points) },
+            TableOf {
+                name: "Families".into(),
+                rows: family_rows(points, families),
+            },
+            TableOf {
+                name: "Workflows".into(),
+                rows: rows(points),
+            },
         ],
         json: json!({"points": points, "families": families}),
     })

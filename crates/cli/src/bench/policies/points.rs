@@ -43,6 +43,8 @@ pub(super) struct Point {
     pub(super) shares: Shares,
     /// Bytes a second in both directions.
     pub(super) external_rate: u64,
+    /// Of one node, read and written, bytes a second: those of the machine, or in proportion (0: no limit).
+    pub(super) client_rates: [u64; 2],
     /// In the order asked for, at least one.
     pub(super) runs: Vec<PolicyRun>,
     pub(super) lower_bound_s: f64,
@@ -137,7 +139,12 @@ fn percent(share: f64) -> String {
 
 /// Every point, as rows with a head: for the table and the page.
 pub(super) fn rows(points: &[Point]) -> Vec<Vec<String>> {
-    let mut head = vec!["workflow".into(), "of time".into(), "of node time".into(), "MB/s".into()];
+    let mut head = vec![
+        "workflow".into(),
+        "of time".into(),
+        "of node time".into(),
+        "MB/s".into(),
+    ];
     if let Some(first) = points.first() {
         head.extend(first.runs.iter().map(|r| format!("{} s", r.policy)));
         head.push(format!("{BOUND} s"));
@@ -157,22 +164,34 @@ pub(super) fn rows(points: &[Point]) -> Vec<Vec<String>> {
         row.extend(p.ratios().iter().map(|(_, ratio)| format!("{ratio:.3}")));
         row
     };
-    std::iter::once(head).chain(points.iter().map(row)).collect()
+    std::iter::once(head)
+        .chain(points.iter().map(row))
+        .collect()
 }
 
 /// The medians of families, as rows with a head.
 pub(super) fn family_rows(points: &[Point], medians: &Medians) -> Vec<Vec<String>> {
     let subject = subject(points);
-    let mut head = vec!["median of family".into(), "share".into(), "workflows".into()];
+    let mut head = vec![
+        "median of family".into(),
+        "share".into(),
+        "workflows".into(),
+    ];
     let first = medians.0.first();
     let names = first.iter().flat_map(|m| &m.ratios);
     head.extend(names.map(|(name, _)| format!("{subject}/{name}")));
     let row = |m: &Median| {
-        let mut row = vec![m.family.clone(), percent(m.wanted_share), m.instances.to_string()];
+        let mut row = vec![
+            m.family.clone(),
+            percent(m.wanted_share),
+            m.instances.to_string(),
+        ];
         row.extend(m.ratios.iter().map(|(_, ratio)| format!("{ratio:.3}")));
         row
     };
-    std::iter::once(head).chain(medians.0.iter().map(row)).collect()
+    std::iter::once(head)
+        .chain(medians.0.iter().map(row))
+        .collect()
 }
 
 /// All of it for terminals.
@@ -218,7 +237,11 @@ pub(super) fn figures(points: &[Point], medians: &Medians) -> Vec<Figure> {
     for m in &medians.0 {
         for (name, ratio) in &m.ratios {
             figures.push(Figure {
-                name: format!("{} at {}: {subject}/{name}", m.family, percent(m.wanted_share)),
+                name: format!(
+                    "{} at {}: {subject}/{name}",
+                    m.family,
+                    percent(m.wanted_share)
+                ),
                 value: *ratio,
                 unit: "times",
                 against: None,
@@ -243,8 +266,12 @@ mod tests {
             instance: instance.into(),
             family: instance.split('-').next().unwrap_or_default().into(),
             wanted_share: share,
-            shares: Shares { time_to_solution: share, node_time: share },
+            shares: Shares {
+                time_to_solution: share,
+                node_time: share,
+            },
             external_rate: 1,
+            client_rates: [0, 0],
             runs: vec![run("easy", makespans[0]), run("data", makespans[1])],
             lower_bound_s: 10.0,
             unavoidable_bytes: 0,
@@ -264,9 +291,19 @@ mod tests {
         let short: Vec<_> = medians
             .0
             .iter()
-            .map(|m| (m.family.as_str(), m.wanted_share, m.instances, m.ratios[0].1))
+            .map(|m| {
+                (
+                    m.family.as_str(),
+                    m.wanted_share,
+                    m.instances,
+                    m.ratios[0].1,
+                )
+            })
             .collect();
-        assert_eq!(short, [("a", 0.1, 1, 1.1), ("a", 0.5, 2, 0.5), ("b", 0.5, 1, 0.5)]);
+        assert_eq!(
+            short,
+            [("a", 0.1, 1, 1.1), ("a", 0.5, 2, 0.5), ("b", 0.5, 1, 0.5)]
+        );
         let worst = worst(&points);
         let named: Vec<_> = worst
             .iter()
@@ -274,6 +311,9 @@ mod tests {
             .collect();
         assert_eq!(named, [("easy", 1.1, 0.1), ("bound", 11.0, 0.1)]);
         let text = text(&points, &medians);
-        assert!(text.contains("data/easy") && text.contains("worst data/bound: 11.000"), "{text}");
+        assert!(
+            text.contains("data/easy") && text.contains("worst data/bound: 11.000"),
+            "{text}"
+        );
     }
 }

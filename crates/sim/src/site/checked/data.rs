@@ -124,7 +124,7 @@ impl Account {
             ));
         }
         self.give_back(id, layout)?;
-        self.runs_undisturbed(&what)?;
+        self.runs_undisturbed(&what, &[id])?;
         self.still_there(&what, id)
     }
 
@@ -165,10 +165,10 @@ impl Account {
             true => self.forget(node)?,
             false => Vec::new(),
         };
-        for item in lost {
-            self.still_there(&format!("rebooting node {node}"), item)?;
+        for item in &lost {
+            self.still_there(&format!("rebooting node {node}"), *item)?;
         }
-        self.runs_undisturbed(&format!("rebooting node {node}"))?;
+        self.runs_undisturbed(&format!("rebooting node {node}"), &lost)?;
         self.nodes[node.at()].power = Power::Booting(mode);
         Ok(())
     }

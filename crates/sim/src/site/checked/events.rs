@@ -172,6 +172,7 @@ impl Account {
         };
         for item in writes {
             if ok {
+                self.lost.remove(&item);
                 self.item_mut(item)?.layouts.push(layout.clone());
             } else {
                 self.give_back(item, &layout)?;
@@ -201,7 +202,8 @@ impl Account {
             self.ended(job, false)?;
             self.job_mut(job)?.broken += 1;
         }
-        self.forget(node)?;
+        let gone = self.forget(node)?;
+        self.lost.extend(gone);
         let left = self.nodes[node.at()].taken;
         if left > 0 {
             return Err((

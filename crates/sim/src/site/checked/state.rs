@@ -3,7 +3,7 @@
 use super::super::plumbing;
 use super::super::space::Layout;
 use super::Broken;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_base::id::NodeId;
 use tarn_base::site::{
@@ -89,6 +89,8 @@ pub(crate) struct Account {
     pub(super) jobs: BTreeMap<JobId, JobRow>,
     pub(super) items: BTreeMap<ItemId, ItemRow>,
     pub(super) moves: BTreeMap<MoveId, (Move, Memory)>,
+    /// Items of which a lost node took the last: nobody else can be blamed for that.
+    pub(super) lost: BTreeSet<ItemId>,
 }
 
 impl Account {
@@ -108,6 +110,7 @@ impl Account {
             jobs: BTreeMap::new(),
             items: BTreeMap::new(),
             moves: BTreeMap::new(),
+            lost: BTreeSet::new(),
         }
     }
 
@@ -274,10 +277,11 @@ impl Account {
         }
     }
 
-    /// Jobs that run still have their inputs.
-    pub(super) fn runs_undisturbed(&self, what: &str) -> Result<(), Broken> {
+    /// Jobs that run still have these inputs. A lost node may have taken others, from a script that goes on elsewhere in
+    /// its allocation: it has them in memory.
+    pub(super) fn runs_undisturbed(&self, what: &str, gone: &[ItemId]) -> Result<(), Broken> {
         for (id, row) in self.jobs.iter().filter(|(_, r)| r.stage == Stage::Running) {
-            if let Some((item, node)) = self.lacking(row)? {
+            if let Some((item, node)) = self.lacking(row)?.filter(|l| gone.contains(&l.0)) {
                 return Err((
                     "inputs stay",
                     format!(
