@@ -95,11 +95,14 @@ fn fan(seed: u64, width: u64) -> String {
     made.text()
 }
 
+/// Bytes that many tasks read.
+const BASE: f64 = 2e9;
+
 /// Many tasks that read one large file from outside: the shape of blast and 1000genome.
 fn shared_input(seed: u64, width: u64) -> String {
     let mut random = Random(seed);
     let mut made = Instance::default();
-    let base = made.file("base", 2_000_000_000);
+    let base = made.file("base", BASE as u64);
     let mut results = Vec::new();
     for n in 0..width {
         let result = made.file(&format!("result-{n}"), random.within(1, 20) * 1_000_000);
@@ -183,20 +186,25 @@ fn policies_are_compared_at_the_wanted_share() {
             point["stage_through_bytes"],
             "each job reads and writes outside"
         );
-        // Nothing is lost and the tiers are large: what comes twice could have come from a peer.
-        assert_eq!(
-            run("data")["external_bytes"],
-            point["unavoidable_bytes"],
-            "{point}"
-        );
+        let again = number(&run("data")["external_bytes"]) - number(&point["unavoidable_bytes"]);
+        match point["family"].as_str() {
+            Some("fan") => assert_eq!(
+                again, 0.0,
+                "what one task makes never comes from outside: {point}"
+            ),
+            _ => assert!(
+                again <= 7.0 * BASE,
+                "at most once for each of eight nodes: {point}"
+            ),
+        }
     }
     let families = value["families"].as_array().expect("families");
     assert_eq!(families.len(), 6, "two families at three shares");
-    let worst = |family: &Value| {
+    let instances = |family: &Value| {
         let of_family = points.iter().filter(|p| p["family"] == family["family"]);
-        of_family.count() as u64 / 3
+        of_family.count() / 3
     };
-    assert!(families.iter().all(|f| f["instances"] == worst(f)));
+    assert!(families.iter().all(|f| f["instances"] == instances(f)));
     if let Some(browser) = browser() {
         let page = opened(browser, &site.path("page.html"));
         assert_eq!(

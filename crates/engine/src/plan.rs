@@ -16,6 +16,7 @@ mod nodeset;
 mod policy;
 mod queue;
 mod site;
+mod spare;
 mod state;
 mod submit;
 mod timeline;

@@ -313,19 +313,29 @@ impl State {
 
     /// Whether `bytes` more have room on a node. If not, begins to make room.
     pub(crate) fn room(&mut self, node: NodeId, bytes: u64) -> bool {
-        let mut free = self.nodes.free_space(node);
-        if free >= bytes {
-            return true;
-        }
-        for id in self.expendable(node) {
-            self.drop_on(id, node);
-            free = self.nodes.free_space(node);
-            if free >= bytes {
+        for id in self.expendable_for(node, bytes) {
+            if self.has_room(node, bytes) {
                 return true;
             }
+            self.drop_on(id, node);
         }
-        self.send_away(node, bytes - free);
+        if self.has_room(node, bytes) {
+            return true;
+        }
+        let lack = self.nodes.node(node).used.saturating_add(bytes);
+        self.send_away(node, lack.saturating_sub(self.nodes.capacity(node)));
         false
+    }
+
+    fn has_room(&self, node: NodeId, bytes: u64) -> bool {
+        self.nodes.node(node).used.saturating_add(bytes) <= self.nodes.capacity(node)
+    }
+
+    fn expendable_for(&self, node: NodeId, bytes: u64) -> Vec<ItemId> {
+        match self.has_room(node, bytes) {
+            true => Vec::new(),
+            false => self.expendable(node),
+        }
     }
 
     /// Items of a node that may go at once, least recently used first: nobody reads them here now, and they lie

@@ -140,11 +140,11 @@ impl State {
             };
             match self.way(input.item, &nodes, input.spread).0 {
                 Way::There(at, spread) => {
-                    self.pin(input.item, &at, spread);
+                    self.pin_for(id, input.item, &at, spread);
                     retained += all;
                 }
                 Way::Coming(order, at, spread) => {
-                    self.pin(input.item, &at, spread);
+                    self.pin_for(id, input.item, &at, spread);
                     if let Some(Purpose::Input(jobs)) = self.purpose_mut(order) {
                         jobs.push(id);
                         waits += 1;
@@ -210,7 +210,7 @@ impl State {
         }
         let order = self.order(draft);
         self.lay(input.item, nodes, input.spread, Some(order));
-        self.pin(input.item, nodes, input.spread);
+        self.pin_for(id, input.item, nodes, input.spread);
     }
 
     /// Looks again what a job lacks: something that it waits for has come to another node, or did not come.
@@ -382,6 +382,24 @@ impl State {
         fits.then_some((next, job.nodes, job.limit))
     }
 
+    /// Others may have written more than was known when space was promised: then a job writes outside by itself.
+    fn keep_within_tiers(&mut self, id: JobId) {
+        let Some(state) = self.job(id).filter(|s| !s.direct && s.promised > 0) else {
+            return;
+        };
+        let (nodes, promised) = (state.nodes.clone(), state.promised);
+        let full = |s: &Self, n: &NodeId| s.nodes.node(*n).used > s.nodes.capacity(*n);
+        for n in nodes.iter().filter(|n| full(self, n)).copied().collect::<Vec<_>>() {
+            self.room(n, 0);
+        }
+        if nodes.iter().any(|n| full(self, n)) {
+            self.promise_space(&nodes, promised, false);
+            if let Some(state) = self.job_mut(id) {
+                (state.direct, state.promised) = (true, 0);
+            }
+        }
+    }
+
     /// Runs a job that has its nodes and its data.
     pub(crate) fn run_if_there(&mut self, id: JobId) {
         let Some(state) = self.job(id) else {
@@ -390,6 +408,10 @@ impl State {
         if state.stage != Stage::Staging || state.moving > 0 || state.own_left > 0 {
             return;
         }
+        self.keep_within_tiers(id);
+        let Some(state) = self.job(id) else {
+            return;
+        };
         let (job, nodes, direct, retained) = (
             state.job.clone(),
             state.nodes.clone(),
@@ -442,18 +464,17 @@ impl State {
         }
     }
 
+    fn pin_for(&mut self, id: JobId, item: ItemId, nodes: &Nodes, spread: Spread) {
+        self.pin(item, nodes, spread);
+        if let Some(state) = self.job_mut(id) {
+            state.pinned.push((item, nodes.clone(), spread));
+        }
+    }
+
     pub(crate) fn unpin_inputs(&mut self, id: JobId) {
-        let Some(state) = self.job(id) else {
-            return;
-        };
-        let (job, nodes) = (state.job.clone(), state.nodes.clone());
-        for input in &job.reads {
-            match self.way(input.item, &nodes, input.spread).0 {
-                Way::There(at, spread) | Way::Coming(_, at, spread) => {
-                    self.unpin(input.item, &at, spread);
-                }
-                _ => {}
-            }
+        let pinned = self.job_mut(id).map(|s| std::mem::take(&mut s.pinned));
+        for (item, nodes, spread) in pinned.unwrap_or_default() {
+            self.unpin(item, &nodes, spread);
         }
     }
 
@@ -470,6 +491,7 @@ impl State {
         }
         if !ok {
             self.release(id);
+            self.end_script(id);
             if attempt >= MAX_ATTEMPTS {
                 self.emit(SiteAction::GiveUp { job: id });
                 return self.take_out(id);
@@ -633,6 +655,16 @@ impl State {
         let now = self.now;
         self.nodes.give(now, id, &job, &nodes);
         self.begin_planned_on(&nodes);
+    }
+
+    /// A job of a script has failed: the rest queues for itself, and its nodes are free.
+    fn end_script(&mut self, id: JobId) {
+        let root = self.script_of(id);
+        let handed = self.job(root).is_some_and(|s| s.stage == Stage::Handed);
+        if handed && root != id {
+            self.release(root);
+            self.done(root);
+        }
     }
 
     /// A job does not use its script's allocation any more; with the last of them it ends.

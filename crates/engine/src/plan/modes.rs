@@ -20,6 +20,7 @@ impl State {
     /// After every decision: modes and sleep.
     pub(crate) fn housekeeping(&mut self) {
         self.change_modes();
+        self.copy_ahead();
         if self.policy.order == Order::Energy {
             self.sleep_and_wake();
         }
@@ -254,30 +255,47 @@ impl State {
         let Some(job) = self.job(w.job).map(|s| s.job.clone()) else {
             return;
         };
-        // For one that lacks a mode, nodes in the other are woken too: they can be rebooted then.
-        let any_mode = self.lacks_mode(&job).is_some();
-        for island in 0..self.nodes.islands.len() {
-            let suits = |m: &Mode| self.nodes.suits(&job, island, *m);
-            if !MODES.iter().any(suits) {
-                continue;
-            }
-            let could = |n: &super::nodes::Node, power: Power| {
-                usize::from(n.island) == island && n.power == power && (any_mode || suits(&n.mode))
-            };
-            let nodes = || (0u32..).zip(&self.nodes.all);
-            let up = nodes().filter(|(_, n)| could(n, Power::Up) && n.guests.is_empty()).count();
-            let waking = nodes().filter(|(_, n)| could(n, Power::Waking)).count();
-            let lack = (job.nodes as usize).saturating_sub(up + waking);
-            let asleep = nodes().filter(|(_, n)| could(n, Power::Asleep));
-            let asleep: Vec<NodeId> = asleep.map(|(i, _)| NodeId(i)).take(lack).collect();
-            for node in &asleep {
-                self.nodes.set_power(*node, Power::Waking);
-                self.under_way += 1;
-                self.emit(SiteAction::Wake { node: *node });
-            }
-            if !asleep.is_empty() || waking > 0 {
-                return;
-            }
+        let count = |island: usize, mode: Mode, power: Power| {
+            let there = self.nodes.all.iter().filter(|n| {
+                let free = n.guests.is_empty() && n.power == power;
+                usize::from(n.island) == island && n.mode == mode && free
+            });
+            there.count() as u32
+        };
+        let places: Vec<(usize, Mode)> = (0..self.nodes.islands.len())
+            .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
+            .filter(|(i, m)| self.nodes.suits(&job, *i, *m))
+            .collect();
+        let coming = |p: &(usize, Mode)| count(p.0, p.1, Power::Up) + count(p.0, p.1, Power::Waking);
+        if places.iter().any(|p| coming(p) >= job.nodes) {
+            return;
+        }
+        let enough = places
+            .iter()
+            .find(|p| coming(p) + count(p.0, p.1, Power::Asleep) >= job.nodes);
+        let islands: Vec<usize> = places.iter().map(|p| p.0).collect();
+        let (wanted, lack): (Vec<(usize, Mode)>, u32) = match enough {
+            Some(p) => (vec![*p], job.nodes - coming(p)),
+            // Nodes have to come free, or to be rebooted: all of them may be.
+            None => (
+                islands
+                    .into_iter()
+                    .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
+                    .collect(),
+                job.nodes,
+            ),
+        };
+        let asleep = (0u32..).zip(&self.nodes.all).filter(|(_, n)| {
+            n.power == Power::Asleep && wanted.contains(&(usize::from(n.island), n.mode))
+        });
+        let asleep: Vec<NodeId> = asleep
+            .map(|(i, _)| NodeId(i))
+            .take(lack as usize)
+            .collect();
+        for node in asleep {
+            self.nodes.set_power(node, Power::Waking);
+            self.under_way += 1;
+            self.emit(SiteAction::Wake { node });
         }
     }
 }

@@ -40,6 +40,11 @@ pub(crate) struct Order {
 }
 
 impl Outbox {
+    /// Whether a copy that may turn out useful is under way: one at a time.
+    pub(crate) fn spare_under_way(&self) -> bool {
+        self.spare > 0
+    }
+
     /// Bytes from outside that go before so many more: none while the store has bandwidth left, or for little.
     pub(crate) fn ahead(&self, rate: u64, bytes: u64) -> u64 {
         match self.busy[0] >= rate && (bytes == 0 || bytes > STREAM_BYTES) {
@@ -72,6 +77,8 @@ pub(crate) struct Outbox {
     waiting: [BTreeSet<Place>; 2],
     /// Bytes a second that those admitted to the store can take: towards the nodes, away from them.
     busy: [u64; 2],
+    /// Copies under way that may turn out useful.
+    spare: u32,
     /// Bytes that were admitted, or wait for that: towards the nodes, away from them.
     bytes: [u64; 2],
 }
@@ -131,6 +138,7 @@ impl State {
         }
         let place = ours.then_some((Reverse(what.urgency), Reverse(rank), id));
         let purpose = draft.purpose;
+        self.outbox.spare += u32::from(purpose == Purpose::Spare);
         let order = Order {
             what,
             purpose,
@@ -278,6 +286,9 @@ impl State {
     /// A move is over: forgets it and admits the next.
     pub(crate) fn over(&mut self, id: MoveId) -> Option<Order> {
         let order = self.outbox.orders.remove(&id)?;
+        if order.what.urgency == Urgency::Spare {
+            self.outbox.spare = self.outbox.spare.saturating_sub(1);
+        }
         self.under_way = self.under_way.saturating_sub(1);
         let at = way(&order.what);
         if let Some(place) = order.place {

@@ -470,7 +470,7 @@ impl Desk for State {
 }
 
 /// The node of an entry of a timeline that stands for a single node.
-fn node_of(who: u64) -> Option<NodeId> {
+pub(crate) fn node_of(who: u64) -> Option<NodeId> {
     (who >> 32 == 1).then_some(NodeId(who as u32))
 }
 

@@ -55,6 +55,8 @@ pub(crate) struct JobState {
     pub(crate) attached: bool,
     /// Planned or allocated nodes.
     pub(crate) nodes: NodeList,
+    /// Layouts that it reads: they stay.
+    pub(crate) pinned: Vec<(ItemId, NodeList, Spread)>,
     /// Moves that it waits for now, beside those that its program makes itself to read.
     pub(crate) moving: u32,
     /// Items that its program reads by itself in this allocation, and how many of them have not arrived.

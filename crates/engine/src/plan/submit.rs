@@ -76,6 +76,7 @@ impl State {
             heir: None,
             attached: false,
             nodes: Arc::from([]),
+            pinned: Vec::new(),
             moving: 0,
             own: BTreeSet::new(),
             own_left: 0,

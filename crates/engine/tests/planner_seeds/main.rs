@@ -16,7 +16,7 @@ use tarn_ports::{SiteWorld, WorldError};
 use tarn_sim::site::{Site, SiteFaults};
 
 /// Seeds of each policy.
-const SEEDS: u64 = 600;
+const SEEDS: u64 = 100;
 
 /// Events of one run; most have some hundred. So many are a planner that goes round in circles.
 const MAX_EVENTS: u32 = 10_000;

@@ -98,6 +98,7 @@ impl Account {
             row.attempts = 0;
         }
         row.stage = Stage::Held;
+        row.within = goes_on;
         row.nodes = Some(nodes.clone());
         row.brought.clear();
         Ok(())
@@ -204,10 +205,7 @@ impl Account {
         let nodes = row.nodes.clone().unwrap_or_default();
         self.usable(&format!("job {id}"), &nodes)?;
         for before in &row.job.after {
-            if !matches!(
-                self.job(*before)?.stage,
-                Stage::Done | Stage::Ended { ok: true }
-            ) {
+            if !self.job(*before)?.ended_once {
                 return Err((
                     "order of jobs",
                     format!("job {id} runs before job {before} has ended"),
@@ -274,7 +272,8 @@ impl Account {
             ));
         }
         let has = |r: &JobRow| !matches!(r.stage, Stage::Waiting | Stage::Done | Stage::TakenOut);
-        let inside = |j: &JobId| *j != id && self.owner(*j) == id;
+        let within = |j: &JobId| self.jobs.get(j).is_some_and(|r| r.within);
+        let inside = |j: &JobId| *j != id && within(j) && self.owner(*j) == id;
         if let Some((other, _)) = self.jobs.iter().find(|(j, r)| has(r) && inside(j)) {
             return Err((
                 "goes on in its allocation",

@@ -77,6 +77,8 @@ impl Account {
                 attempts: 0,
                 broken: 0,
                 nodes: None,
+                within: false,
+                ended_once: false,
                 brought: Vec::new(),
                 writes_locally: false,
             };
@@ -164,6 +166,7 @@ impl Account {
         let row = self.job_mut(job)?;
         let ran = row.stage == Stage::Running;
         row.stage = Stage::Ended { ok };
+        row.ended_once |= ok;
         let layout = Self::written(row).filter(|_| row.writes_locally && ran);
         row.writes_locally = false;
         let writes = row.job.writes.clone();

@@ -52,6 +52,10 @@ pub(super) struct JobRow {
     /// Times its nodes were taken from it by a loss.
     pub(super) broken: u32,
     pub(super) nodes: Option<Nodes>,
+    /// It goes on in its script's allocation.
+    pub(super) within: bool,
+    /// It has ended well, though it may run again for what a lost node took.
+    pub(super) ended_once: bool,
     /// What direct moves brought into its memory: item and nodes.
     pub(super) brought: Vec<(ItemId, Nodes)>,
     /// It writes to its tiers.
@@ -179,7 +183,7 @@ impl Account {
             let capacity = plumbing::capacity(self.kind(*node), self.nodes[node.at()].mode);
             let taken = &mut self.nodes[node.at()].taken;
             *taken += each;
-            if *taken > capacity {
+            if each > 0 && *taken > capacity {
                 return Err((
                     "tier capacity",
                     format!(
