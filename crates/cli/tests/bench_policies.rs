@@ -79,14 +79,14 @@ fn fan(seed: u64, width: u64) -> String {
         made.task(
             &format!("first-{n}"),
             work(&mut random),
-            &[piece.clone()],
-            &[half.clone()],
+            std::slice::from_ref(piece),
+            std::slice::from_ref(&half),
         );
         made.task(
             &format!("second-{n}"),
             work(&mut random),
             &[half],
-            &[whole.clone()],
+            std::slice::from_ref(&whole),
         );
         results.push(whole);
     }
@@ -109,8 +109,8 @@ fn shared_input(seed: u64, width: u64) -> String {
         made.task(
             &format!("search-{n}"),
             random.within(10, 40),
-            &[base.clone()],
-            &[result.clone()],
+            std::slice::from_ref(&base),
+            std::slice::from_ref(&result),
         );
         results.push(result);
     }

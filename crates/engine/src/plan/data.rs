@@ -64,18 +64,26 @@ impl Layout {
     /// The part of what `nodes` need (as a share of the item's bytes, in millionths) that lies on the same nodes here.
     fn overlap(&self, nodes: &[NodeId]) -> u64 {
         const ALL: u64 = 1_000_000;
+        if *self.nodes == *nodes {
+            return ALL;
+        }
+        let mut places: Vec<(NodeId, u64)> = self.nodes.iter().copied().zip(0u64..).collect();
+        places.sort_unstable();
+        let place = |n: &NodeId| {
+            let at = places.binary_search_by_key(n, |p| p.0).ok()?;
+            Some(places[at].1)
+        };
         if self.spread == Spread::Whole {
-            let there = nodes.iter().filter(|n| self.nodes.contains(n)).count() as u64;
+            let there = nodes.iter().filter_map(place).count() as u64;
             return ALL * there / nodes.len().max(1) as u64;
         }
         let (m, k) = (self.nodes.len() as u64, nodes.len() as u64);
         let mut sum = 0;
         for (j, node) in (0u64..).zip(nodes) {
-            let Some(i) = self.nodes.iter().position(|n| n == node) else {
+            let Some(i) = place(node) else {
                 continue;
             };
             // Share i of m is [i/m, (i+1)/m), share j of k likewise.
-            let i = i as u64;
             let (from, to) = ((i * k).max(j * m), ((i + 1) * k).min((j + 1) * m));
             sum += ALL * to.saturating_sub(from) / (m * k).max(1);
         }

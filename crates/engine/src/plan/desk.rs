@@ -51,6 +51,8 @@ pub(crate) trait Desk {
     fn one_class(&self) -> bool;
     /// Nodes that a job could have now, those with its data first; nodes in `not` only if it ends by `until`.
     fn nodes_for(&self, w: &Waiting, not: &[NodeId], until: Time) -> Option<Vec<NodeId>>;
+    /// The class of the nodes that a job could have now.
+    fn class_for(&self, w: &Waiting) -> Option<usize>;
     /// The class of a node.
     fn class_of(&self, node: NodeId) -> usize;
     /// When it could begin.

@@ -434,11 +434,11 @@ impl Nodes {
             let node = self.node(*n);
             usize::from(node.island) == island && node.mode == mode && self.free_for(job, *n)
         };
+        // `prefer` has each node once.
         let mut chosen: Vec<NodeId> = Vec::with_capacity(want);
-        for n in prefer.iter().filter(|n| here(n)).take(want) {
-            if !chosen.contains(n) {
-                chosen.push(*n);
-            }
+        chosen.extend(prefer.iter().filter(|n| here(n)).take(want));
+        if chosen.len() == want {
+            return Some(chosen);
         }
         let preferred: BTreeSet<NodeId> = chosen.iter().copied().collect();
         if job.cores > 0 {

@@ -6,6 +6,7 @@ use super::desk::{Candidate, Desk, Shadow};
 use super::nodes::{MODES, Power};
 use super::queue::{Fit, Waiting};
 use super::state::{Promise, Stage, State};
+use std::collections::BTreeMap;
 use tarn_base::id::NodeId;
 use tarn_base::policy::{Handling, Order};
 use tarn_base::site::{Job, JobId, Mode, Why};
@@ -31,9 +32,22 @@ impl State {
         island * MODES.len() + usize::from(mode == Mode::TwoLevel)
     }
 
-    /// Nodes that hold a job's data, those with most of it first.
+    /// Nodes that hold a job's data, those with most of it first; of as many bytes in the order of its shares.
     fn holders(&self, job: &Job) -> Vec<NodeId> {
-        let mut found: Vec<(u64, NodeId)> = Vec::new();
+        // On several nodes, the layout of the largest input that was made on as many decides alone.
+        if job.nodes > 1 {
+            let inputs = job.reads.iter().filter_map(|i| self.item(i.item));
+            let same = inputs.filter_map(|i| {
+                let mut layouts = i.layouts.iter();
+                let like = layouts.find(|l| l.nodes.len() == job.nodes as usize)?;
+                Some((i.item.bytes, like))
+            });
+            if let Some((_, like)) = same.max_by_key(|(bytes, _)| *bytes) {
+                return like.nodes.to_vec();
+            }
+        }
+        let most = HOLDERS.max(job.nodes as usize);
+        let mut found: BTreeMap<NodeId, (u64, usize)> = BTreeMap::new();
         for input in &job.reads {
             let Some(item) = self.item(input.item) else {
                 continue;
@@ -45,19 +59,20 @@ impl State {
             let others = item.layouts.iter().filter(|l| !same(l));
             for l in layouts.chain(others).take(HOLDERS) {
                 for n in l.nodes.iter().take(job.nodes.max(1) as usize) {
-                    match found.iter().position(|f| f.1 == *n) {
-                        Some(at) => found[at].0 = found[at].0.saturating_add(bytes),
-                        None if found.len() < HOLDERS.max(job.nodes as usize) => {
-                            found.push((bytes, *n));
+                    let order = found.len();
+                    match found.get_mut(n) {
+                        Some(f) => f.0 = f.0.saturating_add(bytes),
+                        None if order < most => {
+                            found.insert(*n, (bytes, order));
                         }
                         None => {}
                     }
                 }
             }
         }
-        // Stable: nodes with as many bytes keep the order of their shares.
-        found.sort_by_key(|f| std::cmp::Reverse(f.0));
-        found.into_iter().map(|f| f.1).collect()
+        let mut all: Vec<_> = found.into_iter().collect();
+        all.sort_unstable_by_key(|(_, (bytes, order))| (std::cmp::Reverse(*bytes), *order));
+        all.into_iter().map(|(n, _)| n).collect()
     }
 
     /// The nodes of the job that a step's input comes from.
@@ -294,9 +309,15 @@ impl Desk for State {
                 .all(|n| self.nodes.free_for(&job, *n) && !barred(n));
             return free.then_some(own);
         }
+        let mut classes = self.classes_of(&job);
+        if job.cores == 0 {
+            classes.retain(|(i, m)| self.nodes.class(*i, *m).idle.len() >= job.nodes as usize);
+        }
+        if classes.is_empty() {
+            return None;
+        }
         let mut prefer = self.preferred(&job);
         prefer.retain(|n| !barred(n));
-        let mut classes = self.classes_of(&job);
         if classes.len() > 1 && !prefer.is_empty() {
             // Where most of its data is.
             classes.sort_by_key(|(island, mode)| {
@@ -309,6 +330,19 @@ impl Desk for State {
             .into_iter()
             .find_map(|(island, mode)| self.nodes.pick(&job, island, mode, &prefer))?;
         (!found.iter().any(barred)).then_some(found)
+    }
+
+    fn class_for(&self, w: &Waiting) -> Option<usize> {
+        let job = self.job_of(w)?;
+        if job.cores > 0 {
+            let nodes = self.nodes_for(w, &[], Time::MAX)?;
+            return nodes.first().map(|n| self.class_of(*n));
+        }
+        let enough = |(i, m): &(usize, Mode)| {
+            self.nodes.class(*i, *m).idle.len() >= job.nodes as usize
+        };
+        let (island, mode) = self.classes_of(&job).into_iter().find(enough)?;
+        Some(Self::class_index(island, mode))
     }
 
     fn class_of(&self, node: NodeId) -> usize {

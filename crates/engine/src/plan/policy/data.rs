@@ -11,6 +11,9 @@ use tarn_base::id::NodeId;
 use tarn_base::site::Why;
 use tarn_base::units::{Nanos, SECOND, Time};
 
+/// Nodes that the jobs looked at for one event may ask for together: choosing them is what costs time.
+const NODES_LOOKED_AT: u32 = 16_384;
+
 /// The rule.
 pub(super) struct Data {
     /// The most that workflows may delay the first ordinary job against its promise.
@@ -21,7 +24,11 @@ impl<D: Desk> Rule<D> for Data {
     fn decide(&self, desk: &mut D) {
         let mut shadow: Option<Shadow> = None;
         let mut after: Option<Waiting> = None;
+        let mut looked_at = 0u32;
         for _ in 0..LOOKED_AT {
+            if looked_at > NODES_LOOKED_AT {
+                return;
+            }
             let fit = match &shadow {
                 Some(shadow) => fit_before(desk, shadow),
                 None => Fit::room(u32::MAX, u32::MAX),
@@ -30,6 +37,7 @@ impl<D: Desk> Rule<D> for Data {
                 return;
             };
             after = Some(w);
+            looked_at = looked_at.saturating_add(w.nodes);
             if self.would_delay(desk, &w) {
                 continue;
             }
@@ -58,16 +66,15 @@ impl Data {
         if first.job == w.job || w.key > first.key || !desk.in_flow(w) {
             return false;
         }
-        let Some(nodes) = desk.nodes_for(w, &[], Time::MAX) else {
+        let Some(class) = desk.class_for(w) else {
             return false;
         };
         let Some(now) = desk.earliest(&first) else {
             return false;
         };
-        let class = nodes.first().map_or(now.class, |n| desk.class_of(*n));
         let until = desk.now().saturating_add(w.limit);
         let then = desk.earliest_behind(&first, class, w.nodes, until);
-        let latest = begin.max(desk.now()).saturating_add(self.bound);
+        let latest = begin.saturating_add(self.bound);
         then.is_none_or(|then| then.at > now.at && then.at > latest)
     }
 }

@@ -118,8 +118,12 @@ pub(super) fn allowed<D: Desk>(
     w: &Waiting,
     shadow: &Shadow,
 ) -> Option<Vec<tarn_base::id::NodeId>> {
-    let nodes = desk.nodes_for(w, &shadow.keeps, shadow.at)?;
     let ends = desk.now().saturating_add(w.limit);
+    let late = ends > shadow.at && w.nodes > shadow.extra;
+    if late && desk.class_for(w) == Some(shadow.class) {
+        return None;
+    }
+    let nodes = desk.nodes_for(w, &shadow.keeps, shadow.at)?;
     let other = desk.class_of(*nodes.first()?) != shadow.class;
     let free = other || ends <= shadow.at || w.nodes <= shadow.extra;
     free.then_some(nodes)
