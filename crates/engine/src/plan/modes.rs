@@ -1,5 +1,6 @@
 //! Memory modes and sleep: nodes are rebooted for who needs another mode, few at a time; with `energy` idle nodes sleep.
 
+use super::desk::Desk;
 use super::nodes::{MODES, Power, memory_in};
 use super::queue::{Fit, Waiting};
 use super::state::State;
@@ -246,6 +247,20 @@ impl State {
         self.deadline = [self.deadline, next].into_iter().flatten().min();
     }
 
+    /// Whether nodes that run will be free for a job before it has been put off too long.
+    fn worth_putting_off(&mut self, w: &Waiting) -> bool {
+        let Some(state) = self.job(w.job).filter(|_| self.under_way > 0) else {
+            return false;
+        };
+        let most = w.limit / 100 * u64::from(self.policy.slow_down);
+        let latest = state.ready.saturating_add(most);
+        let soon = self.earliest(w).is_some_and(|s| s.at <= latest);
+        if soon && self.now < latest {
+            self.remind(latest);
+        }
+        soon && self.now < latest
+    }
+
     /// Wakes as many nodes as the first in the queue lacks.
     fn wake_for_first(&mut self) {
         let all = Fit::room(u32::MAX, u32::MAX);
@@ -255,6 +270,9 @@ impl State {
         let Some(job) = self.job(w.job).map(|s| s.job.clone()) else {
             return;
         };
+        if self.worth_putting_off(&w) {
+            return;
+        }
         let count = |island: usize, mode: Mode, power: Power| {
             let there = self.nodes.all.iter().filter(|n| {
                 let free = n.guests.is_empty() && n.power == power;

@@ -75,6 +75,28 @@ impl State {
         all.into_iter().map(|(n, _)| n).collect()
     }
 
+    /// Best first: where most of a job's data is; with `energy` where a core draws least; where it is coolest.
+    fn sort_classes(&self, classes: &mut [(usize, Mode)], prefer: &[NodeId]) {
+        let there = |c: &(usize, Mode)| {
+            let index = Self::class_index(c.0, c.1);
+            prefer.iter().filter(|n| self.class_of(**n) == index).count()
+        };
+        let draws = |c: &(usize, Mode)| {
+            let kind = &self.nodes.islands[c.0].kind;
+            match self.policy.order {
+                Order::Energy => kind.power.busy / f64::from(kind.cores.max(1)),
+                _ => 0.0,
+            }
+        };
+        let warm = |c: &(usize, Mode)| self.nodes.islands[c.0].kind.temperature;
+        classes.sort_by(|a, b| {
+            there(b)
+                .cmp(&there(a))
+                .then(draws(a).total_cmp(&draws(b)))
+                .then(warm(a).total_cmp(&warm(b)))
+        });
+    }
+
     /// The nodes of the job that a step's input comes from.
     fn predecessor_nodes(&self, job: &Job) -> Option<Vec<NodeId>> {
         let items = job.reads.iter().filter_map(|i| self.item(i.item));
@@ -318,13 +340,8 @@ impl Desk for State {
         }
         let mut prefer = self.preferred(&job);
         prefer.retain(|n| !barred(n));
-        if classes.len() > 1 && !prefer.is_empty() {
-            // Where most of its data is.
-            classes.sort_by_key(|(island, mode)| {
-                let index = Self::class_index(*island, *mode);
-                let there = prefer.iter().filter(|n| self.class_of(**n) == index);
-                std::cmp::Reverse(there.count())
-            });
+        if classes.len() > 1 {
+            self.sort_classes(&mut classes, &prefer);
         }
         let found = classes
             .into_iter()
