@@ -273,6 +273,26 @@ impl State {
         duration(bytes, client).max(duration(bytes, self.store.rates.read))
     }
 
+    /// Whether reading an item straight from the store takes less time than reading it from a tier: a program reads with
+    /// one stream a node.
+    pub(crate) fn outside_is_faster(&self, id: ItemId, nodes: &[NodeId]) -> bool {
+        let (Some(item), Some(first)) = (self.item(id), nodes.first()) else {
+            return false;
+        };
+        let tier = self.nodes.kind(*first).tiers.first().map_or(0, |t| t.rates.read);
+        if !item.outside || tier == 0 || self.policy.handling != Handling::Keep {
+            return false;
+        }
+        let bytes = each(item.item.bytes, nodes.len(), Spread::Share);
+        // What others read by themselves now shares the store with it, and there is more of that while it reads.
+        let readers = self.outbox.own_reads().saturating_mul(2) + 1;
+        let streams = self.store.saturates.max(1).max(readers);
+        let stream = self.store.rates.read / u64::from(streams);
+        let outside = duration(bytes, self.store.client.read).max(duration(bytes, stream));
+        let free = self.outbox.ahead(self.store.rates.read, u64::MAX) == 0;
+        free && outside < duration(bytes, tier)
+    }
+
     /// The layout from which the least has to travel; of equals the one that fewest read.
     fn best_peer(
         &self,

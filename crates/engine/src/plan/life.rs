@@ -4,6 +4,7 @@ use super::data::{Way, each};
 use super::moves::{Draft, Purpose};
 use super::nodes::{Ends, Power};
 use super::state::{MAX_ATTEMPTS, Stage, State};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_base::id::NodeId;
 use tarn_base::policy::Handling;
@@ -63,7 +64,12 @@ impl State {
         let written = self.written(job);
         let mut missing = 0u64;
         let mut inputs = 0u64;
+        let mut past_tiers = BTreeSet::new();
         for input in &job.reads {
+            if self.outside_is_faster(input.item, nodes) {
+                past_tiers.insert(input.item);
+                continue;
+            }
             let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
             let share = each(bytes, nodes.len(), input.spread);
             inputs = inputs.saturating_add(share);
@@ -95,6 +101,7 @@ impl State {
         self.roomless.remove(&id);
         if let Some(state) = self.job_mut(id) {
             state.direct = direct;
+            state.past_tiers = past_tiers;
             state.promised = if direct { 0 } else { written };
         }
         self.promise_space(nodes, if direct { 0 } else { written }, true);
@@ -129,6 +136,7 @@ impl State {
             return;
         };
         let (job, nodes, direct) = (state.job.clone(), state.nodes.clone(), state.direct);
+        let past_tiers = state.past_tiers.clone();
         let mut retained = 0;
         let holds = state.stage == Stage::Staging;
         let (mut waits, mut follows) = (0, false);
@@ -138,6 +146,12 @@ impl State {
                 Spread::Share => bytes,
                 Spread::Whole => bytes.saturating_mul(nodes.len() as u64),
             };
+            if past_tiers.contains(&input.item) {
+                if holds && self.reads_itself(id, input.item) {
+                    self.bring(id, *input, Where::Outside, all, &nodes, true, urgency);
+                }
+                continue;
+            }
             match self.way(input.item, &nodes, input.spread).0 {
                 Way::There(at, spread) => {
                     self.pin_for(id, input.item, &at, spread);
@@ -269,9 +283,12 @@ impl State {
             _ => Why::WithData,
         };
         self.take_nodes(id, &nodes, why);
-        if state_direct(self, id) {
+        if reads_by_itself(self, id) {
             self.unpin_inputs(id);
             self.fetch(id, Urgency::Now);
+            if let Some(state) = self.job_mut(id) {
+                state.retained = retained;
+            }
         }
         self.run_if_there(id);
     }
@@ -418,6 +435,7 @@ impl State {
             state.direct,
             state.retained,
         );
+        let past_tiers = state.past_tiers.clone();
         let (mut local_read, mut local_write) = (0u64, 0u64);
         for input in &job.reads {
             let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
@@ -426,6 +444,7 @@ impl State {
                 Spread::Whole => bytes.saturating_mul(nodes.len() as u64),
             };
             let there = matches!(self.way(input.item, &nodes, input.spread).0, Way::There(..));
+            let there = there && !past_tiers.contains(&input.item);
             if there && (!direct || self.policy.handling != Handling::StageThrough) {
                 local_read = local_read.saturating_add(all);
             }
@@ -781,6 +800,6 @@ fn nodes_free(state: &State, job: &Job, id: JobId) -> bool {
     nodes.is_some_and(|n| n.iter().all(|n| state.nodes.free_for(job, *n)))
 }
 
-fn state_direct(state: &State, id: JobId) -> bool {
-    state.job(id).is_some_and(|s| s.direct)
+fn reads_by_itself(state: &State, id: JobId) -> bool {
+    state.job(id).is_some_and(|s| s.direct || !s.past_tiers.is_empty())
 }

@@ -40,6 +40,11 @@ pub(crate) struct Order {
 }
 
 impl Outbox {
+    /// Programs that read from the store by themselves now.
+    pub(crate) fn own_reads(&self) -> u32 {
+        self.own_reads
+    }
+
     /// Whether a copy that may turn out useful is under way: one at a time.
     pub(crate) fn spare_under_way(&self) -> bool {
         self.spare > 0
@@ -77,6 +82,8 @@ pub(crate) struct Outbox {
     waiting: [BTreeSet<Place>; 2],
     /// Bytes a second that those admitted to the store can take: towards the nodes, away from them.
     busy: [u64; 2],
+    /// Reads under way by programs themselves.
+    own_reads: u32,
     /// Copies under way that may turn out useful.
     spare: u32,
     /// Bytes that were admitted, or wait for that: towards the nodes, away from them.
@@ -139,6 +146,7 @@ impl State {
         let place = ours.then_some((Reverse(what.urgency), Reverse(rank), id));
         let purpose = draft.purpose;
         self.outbox.spare += u32::from(purpose == Purpose::Spare);
+        self.outbox.own_reads += u32::from(at == 0 && what.direct);
         let order = Order {
             what,
             purpose,
@@ -286,6 +294,9 @@ impl State {
     /// A move is over: forgets it and admits the next.
     pub(crate) fn over(&mut self, id: MoveId) -> Option<Order> {
         let order = self.outbox.orders.remove(&id)?;
+        if order.what.direct && way(&order.what) == 0 {
+            self.outbox.own_reads = self.outbox.own_reads.saturating_sub(1);
+        }
         if order.what.urgency == Urgency::Spare {
             self.outbox.spare = self.outbox.spare.saturating_sub(1);
         }

@@ -192,6 +192,9 @@ impl State {
     fn data_in(&self, node: NodeId, job: &Job) -> (Nanos, u64) {
         let (mut wait, mut missing) = (0, 0);
         for input in &job.reads {
+            if self.outside_is_faster(input.item, &[node]) {
+                continue;
+            }
             let (way, time) = self.way(input.item, &[node], input.spread);
             let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
             wait = wait.max(time);

@@ -59,6 +59,8 @@ pub(crate) struct JobState {
     pub(crate) pinned: Vec<(ItemId, NodeList, Spread)>,
     /// Moves that it waits for now, beside those that its program makes itself to read.
     pub(crate) moving: u32,
+    /// Items that it reads outside by itself although its nodes have tiers: that is faster.
+    pub(crate) past_tiers: BTreeSet<ItemId>,
     /// Items that its program reads by itself in this allocation, and how many of them have not arrived.
     pub(crate) own: BTreeSet<ItemId>,
     pub(crate) own_left: u32,

@@ -78,6 +78,7 @@ impl State {
             nodes: Arc::from([]),
             pinned: Vec::new(),
             moving: 0,
+            past_tiers: BTreeSet::new(),
             own: BTreeSet::new(),
             own_left: 0,
             in_turn: VecDeque::new(),
