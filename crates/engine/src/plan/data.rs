@@ -279,7 +279,12 @@ impl State {
         let (Some(item), Some(first)) = (self.item(id), nodes.first()) else {
             return false;
         };
-        let tier = self.nodes.kind(*first).tiers.first().map_or(0, |t| t.rates.read);
+        let tier = self
+            .nodes
+            .kind(*first)
+            .tiers
+            .first()
+            .map_or(0, |t| t.rates.read);
         if !item.outside || tier == 0 || self.policy.handling != Handling::Keep {
             return false;
         }

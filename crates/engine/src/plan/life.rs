@@ -406,7 +406,12 @@ impl State {
         };
         let (nodes, promised) = (state.nodes.clone(), state.promised);
         let full = |s: &Self, n: &NodeId| s.nodes.node(*n).used > s.nodes.capacity(*n);
-        for n in nodes.iter().filter(|n| full(self, n)).copied().collect::<Vec<_>>() {
+        for n in nodes
+            .iter()
+            .filter(|n| full(self, n))
+            .copied()
+            .collect::<Vec<_>>()
+        {
             self.room(n, 0);
         }
         if nodes.iter().any(|n| full(self, n)) {
@@ -801,5 +806,7 @@ fn nodes_free(state: &State, job: &Job, id: JobId) -> bool {
 }
 
 fn reads_by_itself(state: &State, id: JobId) -> bool {
-    state.job(id).is_some_and(|s| s.direct || !s.past_tiers.is_empty())
+    state
+        .job(id)
+        .is_some_and(|s| s.direct || !s.past_tiers.is_empty())
 }

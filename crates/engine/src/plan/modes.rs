@@ -53,7 +53,10 @@ impl State {
                 self.claim(&job, &mut claimed);
                 continue;
             };
-            let patient = self.now.saturating_sub(self.job(w.job).map_or(0, |s| s.ready)) < self.policy.bound;
+            let patient = self
+                .now
+                .saturating_sub(self.job(w.job).map_or(0, |s| s.ready))
+                < self.policy.bound;
             let groups = groups && patient && self.under_way > 0;
             self.reboot_for(&job, island, mode, groups, &claimed);
             return;
@@ -106,14 +109,7 @@ impl State {
         }
     }
 
-    fn reboot_for(
-        &mut self,
-        job: &Job,
-        island: usize,
-        mode: Mode,
-        groups: bool,
-        claimed: &Claims,
-    ) {
+    fn reboot_for(&mut self, job: &Job, island: usize, mode: Mode, groups: bool, claimed: &Claims) {
         let from = match mode {
             Mode::OneLevel => Mode::TwoLevel,
             Mode::TwoLevel => Mode::OneLevel,
@@ -123,7 +119,10 @@ impl State {
         }
         let kept = claimed.get(&(island, from)).copied().unwrap_or(0);
         let spare = self.in_mode(island, from).saturating_sub(kept);
-        let lack = job.nodes.saturating_sub(self.in_mode(island, mode)).min(spare) as usize;
+        let lack = job
+            .nodes
+            .saturating_sub(self.in_mode(island, mode))
+            .min(spare) as usize;
         let wanted = groups && self.wanted_as_is(island, from);
         if wanted {
             return;
@@ -191,9 +190,8 @@ impl State {
             if item.outside || item.leaving.is_some() || item.layouts.iter().any(elsewhere) {
                 continue;
             }
-            let here = |l: &&super::state::Layout| {
-                l.present() && l.pins == 0 && l.nodes.contains(&node)
-            };
+            let here =
+                |l: &&super::state::Layout| l.present() && l.pins == 0 && l.nodes.contains(&node);
             if let Some(l) = item.layouts.iter().find(here).cloned() {
                 self.rebalance(id, &l.nodes, l.spread, node);
             }
@@ -284,7 +282,8 @@ impl State {
             .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
             .filter(|(i, m)| self.nodes.suits(&job, *i, *m))
             .collect();
-        let coming = |p: &(usize, Mode)| count(p.0, p.1, Power::Up) + count(p.0, p.1, Power::Waking);
+        let coming =
+            |p: &(usize, Mode)| count(p.0, p.1, Power::Up) + count(p.0, p.1, Power::Waking);
         if places.iter().any(|p| coming(p) >= job.nodes) {
             return;
         }
@@ -306,10 +305,7 @@ impl State {
         let asleep = (0u32..).zip(&self.nodes.all).filter(|(_, n)| {
             n.power == Power::Asleep && wanted.contains(&(usize::from(n.island), n.mode))
         });
-        let asleep: Vec<NodeId> = asleep
-            .map(|(i, _)| NodeId(i))
-            .take(lack as usize)
-            .collect();
+        let asleep: Vec<NodeId> = asleep.map(|(i, _)| NodeId(i)).take(lack as usize).collect();
         for node in asleep {
             self.nodes.set_power(node, Power::Waking);
             self.under_way += 1;

@@ -409,7 +409,10 @@ impl Nodes {
         most: usize,
     ) -> Vec<NodeId> {
         let class = self.class(island, mode);
-        let partly = class.partly.range((job.cores, NodeId(0))..).map(|(_, n)| *n);
+        let partly = class
+            .partly
+            .range((job.cores, NodeId(0))..)
+            .map(|(_, n)| *n);
         let free = |n: &NodeId| self.node(*n).planned.is_empty() && self.free_for(job, *n);
         let mut found: Vec<NodeId> = partly.filter(free).take(most).collect();
         found.extend(class.idle.iter().filter(free).take(most));

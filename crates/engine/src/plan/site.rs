@@ -1,8 +1,8 @@
 //! The desk of a site: [`Desk`] over the planner's [`State`].
 
 use super::data::Way;
-use super::life::HOLDS;
 use super::desk::{Candidate, Desk, Shadow};
+use super::life::HOLDS;
 use super::nodes::{MODES, Power};
 use super::queue::{Fit, Waiting};
 use super::state::{Promise, Stage, State};
@@ -79,7 +79,10 @@ impl State {
     fn sort_classes(&self, classes: &mut [(usize, Mode)], prefer: &[NodeId]) {
         let there = |c: &(usize, Mode)| {
             let index = Self::class_index(c.0, c.1);
-            prefer.iter().filter(|n| self.class_of(**n) == index).count()
+            prefer
+                .iter()
+                .filter(|n| self.class_of(**n) == index)
+                .count()
         };
         let draws = |c: &(usize, Mode)| {
             let kind = &self.nodes.islands[c.0].kind;
@@ -358,9 +361,8 @@ impl Desk for State {
             let nodes = self.nodes_for(w, &[], Time::MAX)?;
             return nodes.first().map(|n| self.class_of(*n));
         }
-        let enough = |(i, m): &(usize, Mode)| {
-            self.nodes.class(*i, *m).idle.len() >= job.nodes as usize
-        };
+        let enough =
+            |(i, m): &(usize, Mode)| self.nodes.class(*i, *m).idle.len() >= job.nodes as usize;
         let (island, mode) = self.classes_of(&job).into_iter().find(enough)?;
         Some(Self::class_index(island, mode))
     }
@@ -444,7 +446,9 @@ impl Desk for State {
             free_in: on.free_in,
         };
         let expect = self.job(w.job).map_or(0, |s| s.job.expect);
-        let free = self.job(w.job).is_some_and(|s| self.nodes.free_for(&s.job, on.node));
+        let free = self
+            .job(w.job)
+            .is_some_and(|s| self.nodes.free_for(&s.job, on.node));
         if free && on.data_in <= (expect / HOLDS).max(SECOND) {
             return self.begin(w.job, &[on.node], why);
         }

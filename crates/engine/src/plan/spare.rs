@@ -21,7 +21,10 @@ impl State {
         }
         let mut after: Option<Waiting> = None;
         for _ in 0..LOOKED_AT {
-            let Some(w) = self.queue.next(after.as_ref(), &Fit::room(u32::MAX, u32::MAX)) else {
+            let Some(w) = self
+                .queue
+                .next(after.as_ref(), &Fit::room(u32::MAX, u32::MAX))
+            else {
                 return;
             };
             after = Some(w);
@@ -58,7 +61,8 @@ impl State {
         let classes = self.nodes.classes_for(job).into_iter();
         let ends = classes.filter_map(|(island, mode)| {
             let ends = self.nodes.class(island, mode).ends.iter();
-            ends.filter_map(|(at, who, _)| Some((at, super::site::node_of(who)?))).next()
+            ends.filter_map(|(at, who, _)| Some((at, super::site::node_of(who)?)))
+                .next()
         });
         let (_, node) = ends.min()?;
         (self.nodes.node(node).power == Power::Up).then_some(node)

@@ -2,9 +2,9 @@
 
 use super::faults::Slow;
 use super::fluid::rate_of;
+use super::jobs::Phase;
 use super::plumbing::{self, NodePipe};
 use super::power::Draw;
-use super::jobs::Phase;
 use super::{Due, Site, SiteEvent};
 use tarn_base::id::NodeId;
 use tarn_base::site::{JobId, Mode, SpanOf};

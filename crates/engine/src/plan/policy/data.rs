@@ -127,7 +127,9 @@ fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Option<
         return None;
     }
     if best.open && best.missing > 0 {
-        let at = desk.now().saturating_add(best.free_in.saturating_sub(ahead));
+        let at = desk
+            .now()
+            .saturating_add(best.free_in.saturating_sub(ahead));
         desk.remind(at);
     }
     Some(Shadow {

@@ -289,7 +289,11 @@ impl Account {
         row.stage = if ok { Stage::Done } else { Stage::Waiting };
         row.nodes = None;
         if ok {
-            for item in writes.into_iter().filter(|i| !self.lost.contains(i)).collect::<Vec<_>>() {
+            for item in writes
+                .into_iter()
+                .filter(|i| !self.lost.contains(i))
+                .collect::<Vec<_>>()
+            {
                 self.still_there(&format!("the release of job {id}"), item)?;
             }
         }
