@@ -2,19 +2,20 @@
 //! run: [`Planner::step`] takes the time and an event and says what is to be done.
 //!
 //! Reading order: `state` (what is known), `nodes` (capacity), `queue` and `timeline` (its fast indexes), `desk` and
-//! `policy` (the choices), `site` (the desk of a site), `life` (what becomes of a job), `submit`, `data` and `moves` (what
+//! `policy` (the choices), `site` (the desk of a site), `life` and `scripts` (what becomes of a job), `submit`, `data` and `moves` (what
 //! it needs), `modes` (memory modes and sleep), `happen` (everything else that happens).
 
 mod data;
-mod desk;
+pub(crate) mod desk;
 mod happen;
 mod life;
 mod modes;
 mod moves;
 mod nodes;
 mod nodeset;
-mod policy;
-mod queue;
+pub(crate) mod policy;
+pub(crate) mod queue;
+mod scripts;
 mod site;
 mod spare;
 mod state;

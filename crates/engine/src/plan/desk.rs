@@ -29,6 +29,8 @@ pub(crate) struct Candidate {
     pub(crate) data_in: Nanos,
     /// Bytes that have to be brought.
     pub(crate) missing: u64,
+    /// Of nodes that are alike, the one with less goes first.
+    pub(crate) load: usize,
     /// The node takes another job that waits.
     pub(crate) open: bool,
 }

@@ -2,7 +2,7 @@
 
 use super::data::{Way, each};
 use super::moves::{Draft, Purpose};
-use super::nodes::{Ends, Power};
+use super::nodes::Ends;
 use super::state::{MAX_ATTEMPTS, Stage, State};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl State {
     }
 
     /// Brings what a job lacks to its nodes. It counts the moves that it has to wait for.
-    fn fetch(&mut self, id: JobId, urgency: Urgency) {
+    pub(crate) fn fetch(&mut self, id: JobId, urgency: Urgency) {
         let Some(state) = self.job(id) else {
             return;
         };
@@ -320,7 +320,7 @@ impl State {
     }
 
     /// With `cache`: what has room on the tiers (after older things have gone) is left there, everything else is not.
-    fn cache_space(&mut self, id: JobId, job: &Job, nodes: &[NodeId]) {
+    pub(crate) fn cache_space(&mut self, id: JobId, job: &Job, nodes: &[NodeId]) {
         let direct = !self.make_space(id, job, nodes);
         self.roomless.remove(&id);
         if let Some(state) = self.job_mut(id)
@@ -330,7 +330,7 @@ impl State {
         }
     }
 
-    fn take_nodes(&mut self, id: JobId, nodes: &Nodes, why: Why) {
+    pub(crate) fn take_nodes(&mut self, id: JobId, nodes: &Nodes, why: Why) {
         let ends = self.ends(id);
         let now = self.now;
         let Some(state) = self.job_mut(id) else {
@@ -619,48 +619,6 @@ impl State {
         }
     }
 
-    /// The first job of the script that a job is a part of.
-    pub(crate) fn script_of(&self, id: JobId) -> JobId {
-        let mut root = id;
-        while let Some(before) = self.job(root).and_then(|s| s.job.continues) {
-            root = before;
-        }
-        root
-    }
-
-    /// A job of a script goes on in the allocation of the first.
-    pub(crate) fn inherit(&mut self, id: JobId) {
-        let root = self.script_of(id);
-        let handed = self.job(root).filter(|b| b.stage == Stage::Handed);
-        let (Some(first), Some(state)) = (handed, self.job(id)) else {
-            self.detach(id);
-            return self.enqueue(id);
-        };
-        let job = state.job.clone();
-        let nodes: Nodes = first
-            .nodes
-            .iter()
-            .take(job.nodes as usize)
-            .copied()
-            .collect();
-        if nodes.iter().any(|n| self.nodes.node(*n).power != Power::Up) {
-            self.detach(id);
-            return self.enqueue(id);
-        }
-        if let Some(first) = self.job_mut(root) {
-            first.heir = Some(id);
-        }
-        if let Some(state) = self.job_mut(id) {
-            (state.direct, state.promised) = (true, 0);
-        }
-        if self.policy.handling != Handling::StageThrough {
-            self.cache_space(id, &job, &nodes);
-        }
-        self.take_nodes(id, &nodes, Why::Continues);
-        self.fetch(id, Urgency::Now);
-        self.run_if_there(id);
-    }
-
     /// A job gives its nodes back; one that went on in the allocation of its script leaves that to the last.
     pub(crate) fn release(&mut self, id: JobId) {
         let Some(state) = self.job(id) else {
@@ -679,32 +637,6 @@ impl State {
         let now = self.now;
         self.nodes.give(now, id, &job, &nodes);
         self.begin_planned_on(&nodes);
-    }
-
-    /// A job of a script has failed: the rest queues for itself, and its nodes are free.
-    fn end_script(&mut self, id: JobId) {
-        let root = self.script_of(id);
-        let handed = self.job(root).is_some_and(|s| s.stage == Stage::Handed);
-        if handed && root != id {
-            self.release(root);
-            self.done(root);
-        }
-    }
-
-    /// A job does not use its script's allocation any more; with the last of them it ends.
-    fn detach(&mut self, id: JobId) {
-        let root = self.script_of(id);
-        if let Some(state) = self.job_mut(id) {
-            state.attached = false;
-        }
-        let Some(first) = self.job_mut(root) else {
-            return;
-        };
-        first.heirs = first.heirs.saturating_sub(1);
-        if first.heirs == 0 && first.stage == Stage::Handed {
-            self.release(root);
-            self.done(root);
-        }
     }
 
     /// Nodes are free: what was planned there may begin, the most urgent first.

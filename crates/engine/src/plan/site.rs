@@ -222,6 +222,7 @@ impl State {
             free_in: self.free_in(node, job),
             data_in,
             missing,
+            load: 0,
             open: waiting < slots + AHEAD,
         })
     }

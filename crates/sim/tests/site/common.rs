@@ -158,6 +158,15 @@ pub(crate) fn allocate(job: u32, numbers: &[u32]) -> SiteAction {
     }
 }
 
+/// A job goes on in the allocation of its script.
+pub(crate) fn goes_on(job: u32, numbers: &[u32]) -> SiteAction {
+    SiteAction::Allocate {
+        job: JobId(job),
+        nodes: nodes(numbers),
+        why: Why::Continues,
+    }
+}
+
 pub(crate) fn run(job: u32, local_read: u64, local_write: u64) -> SiteAction {
     SiteAction::Run {
         job: JobId(job),

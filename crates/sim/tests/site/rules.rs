@@ -168,14 +168,14 @@ fn runs_and_releases() {
 #[test]
 fn scripts_go_on_in_their_allocation() {
     let rule = "goes on in its allocation";
-    breaks(rule, then(vec![], &[allocate(4, &[0])]));
+    breaks(rule, then(vec![], &[goes_on(4, &[0])]));
     breaks(
         rule,
-        then(vec![], &[allocate(1, &[0, 1]), allocate(4, &[0])]),
+        then(vec![], &[allocate(1, &[0, 1]), goes_on(4, &[0])]),
     );
     let ended = || vec![Some(allocate(1, &[0, 1])), Some(run(1, 0, 80 * GB)), None];
-    breaks(rule, then(ended(), &[allocate(4, &[1])]));
-    breaks(rule, then(ended(), &[allocate(4, &[0]), release(1)]));
+    breaks(rule, then(ended(), &[goes_on(4, &[1])]));
+    breaks(rule, then(ended(), &[goes_on(4, &[0]), release(1)]));
 }
 
 #[test]

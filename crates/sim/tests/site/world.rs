@@ -272,7 +272,7 @@ fn a_script_holds_the_nodes_of_its_first_job() {
         Some(allocate(0, &[2, 1, 0])),
         Some(run(0, 0, 0)),
         None,
-        Some(allocate(1, &[2])),
+        Some(goes_on(1, &[2])),
         Some(run(1, 0, 0)),
         None,
         Some(release(1)),

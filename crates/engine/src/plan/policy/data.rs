@@ -118,7 +118,7 @@ fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Option<
         })
     };
     let all = desk.candidates(w);
-    let key = |c: &&Candidate| (c.begin(), c.missing, NodeId(c.node.0));
+    let key = |c: &&Candidate| (c.begin(), c.missing, c.load, NodeId(c.node.0));
     let best = all.iter().filter(|c| may(c)).min_by_key(key)?.clone();
     // Data is brought to a busy node when it would else come too late, not before: until then, another may be free sooner.
     let ahead = best.data_in.saturating_mul(2).saturating_add(SECOND);
