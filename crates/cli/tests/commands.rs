@@ -128,10 +128,7 @@ fn a_terminal_that_closes_stops_a_run_in_good_order() {
 #[test]
 fn a_run_under_nohup_outlives_its_terminal() {
     let site = Site::new(&waits());
-    assert_eq!(
-        hung_up(&site, "trap '' HUP; exec \"$0\" \"$@\""),
-        Some(0)
-    );
+    assert_eq!(hung_up(&site, "trap '' HUP; exec \"$0\" \"$@\""), Some(0));
     assert_eq!(site.read("out/a"), "1\n");
 }
 
