@@ -5,7 +5,7 @@ use common::workflows::makes;
 use common::{Ran, Site, files, send, until};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::symlink;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// One step makes `r`, which stays on the nodes.
@@ -90,7 +90,7 @@ fn a_run_goes_on_when_nobody_reads() {
 }
 
 /// Starts a run of a step that waits, and sends it SIGHUP once it runs.
-fn hung_up(site: &Site, shell: &str) -> Option<i32> {
+fn hung_up(site: &Site, shell: &str) -> Child {
     // Whoever runs the tests may have been told to ignore SIGHUP.
     let mut command = Command::new("env");
     command
@@ -102,13 +102,10 @@ fn hung_up(site: &Site, shell: &str) -> Option<i32> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let mut child = command.spawn().expect("tarn starts");
+    let child = command.spawn().expect("tarn starts");
     until("the step begins", || site.path("runs").exists());
     send(rustix::process::Signal::HUP, &child);
-    // Long enough for the signal to have done its work if it is not ignored.
-    std::thread::sleep(Duration::from_millis(200));
-    site.write("go", "");
-    child.wait().expect("it ends").code()
+    child
 }
 
 fn waits() -> String {
@@ -119,8 +116,10 @@ fn waits() -> String {
 #[test]
 fn a_terminal_that_closes_stops_a_run_in_good_order() {
     let site = Site::new(&waits().replace("touch", "trap 'exit 9' TERM; touch"));
-    assert_eq!(hung_up(&site, "exec \"$0\" \"$@\""), Some(143));
+    let ended = hung_up(&site, "exec \"$0\" \"$@\"").wait();
+    assert_eq!(ended.expect("it ends").code(), Some(143));
     assert!(!site.path("out").exists());
+    site.write("go", "");
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/a"), "1\n");
 }
@@ -128,7 +127,11 @@ fn a_terminal_that_closes_stops_a_run_in_good_order() {
 #[test]
 fn a_run_under_nohup_outlives_its_terminal() {
     let site = Site::new(&waits());
-    assert_eq!(hung_up(&site, "trap '' HUP; exec \"$0\" \"$@\""), Some(0));
+    let mut child = hung_up(&site, "trap '' HUP; exec \"$0\" \"$@\"");
+    // Long enough for the signal to have done its work if it is not ignored.
+    std::thread::sleep(Duration::from_millis(200));
+    site.write("go", "");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
     assert_eq!(site.read("out/a"), "1\n");
 }
 
