@@ -62,7 +62,7 @@ pub struct Policy {
 /// Delay of others that is accepted when nothing is said: short against the hours for which batch jobs queue.
 const DEFAULT_BOUND: Nanos = 600 * SECOND;
 /// Head start of workflows when nothing is said: within a working day.
-const DEFAULT_LEAD: Nanos = 6 * 3600 * SECOND;
+const DEFAULT_LEAD: Nanos = 24 * 3600 * SECOND;
 /// Slow-down in percent that is accepted for energy when nothing is said.
 const DEFAULT_SLOW_DOWN: u32 = 10;
 

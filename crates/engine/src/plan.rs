@@ -2,9 +2,10 @@
 //! run: [`Planner::step`] takes the time and an event and says what is to be done.
 //!
 //! Reading order: `state` (what is known), `nodes` (capacity), `queue` and `timeline` (its fast indexes), `desk` and
-//! `policy` (the choices), `site` (the desk of a site), `life` and `scripts` (what becomes of a job), `submit`, `data` and `moves` (what
+//! `policy` (the choices), `site` (the desk of a site), `life` and `scripts` (what becomes of a job), `submit`, `data`, `moves` and `ahead` (what
 //! it needs), `modes` (memory modes and sleep), `happen` (everything else that happens).
 
+mod ahead;
 mod data;
 pub(crate) mod desk;
 mod happen;
@@ -50,6 +51,7 @@ impl Planner {
         self.state.deadline = None;
         self.state.apply(event);
         self.state.lose_patience();
+        self.state.claim = None;
         self.rule.decide(&mut self.state);
         self.state.housekeeping();
         self.state.lose_patience();

@@ -15,7 +15,7 @@ pub(crate) struct Shadow {
     pub(crate) class: usize,
     /// Nodes of that class that are idle then and that it does not need.
     pub(crate) extra: u32,
-    /// Nodes that it waits for by name; nobody else may keep them beyond `at`.
+    /// Nodes that it waits for by name, in ascending order; nobody else may keep them beyond `at`.
     pub(crate) keeps: Vec<NodeId>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) trait Desk {
     fn free(&self) -> Fit;
     /// Whether all nodes are of one class.
     fn one_class(&self) -> bool;
-    /// Nodes that a job could have now, those with its data first; nodes in `not` only if it ends by `until`.
+    /// Nodes that a job could have now, those with its data first; nodes in `not` (in ascending order) only if it ends by `until`.
     fn nodes_for(&self, w: &Waiting, not: &[NodeId], until: Time) -> Option<Vec<NodeId>>;
     /// The class of the nodes that a job could have now.
     fn class_for(&self, w: &Waiting) -> Option<usize>;
@@ -77,6 +77,10 @@ pub(crate) trait Desk {
     /// Of a job on several nodes whose data lies on others that are busy: when those are free, if waiting for them ends
     /// sooner than bringing the data to `nodes`.
     fn worth_waiting(&self, w: &Waiting, nodes: &[NodeId]) -> Option<Shadow>;
+    /// Of a job that has just found no room for its data: when there is some. Nobody else takes it.
+    fn when_room(&self, w: &Waiting) -> Option<Shadow>;
+    /// A job that does not begin before its shadow goes first: its data may come ahead.
+    fn bring_ahead(&mut self, w: &Waiting, shadow: &Shadow);
     /// What the first ordinary job that waits was promised, if it still waits.
     fn promised(&self) -> Option<(Waiting, Time)>;
     /// Promises a begin to the first ordinary job that waits.

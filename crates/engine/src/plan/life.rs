@@ -19,7 +19,7 @@ pub(crate) const HOLDS: u64 = 10;
 
 impl State {
     /// Bytes that a job writes on each of its nodes.
-    fn written(&self, job: &Job) -> u64 {
+    pub(crate) fn written(&self, job: &Job) -> u64 {
         let items = job.writes.iter().filter_map(|i| self.item(*i));
         items
             .map(|i| each(i.item.bytes, job.nodes as usize, Spread::Share))
@@ -88,12 +88,13 @@ impl State {
             self.pin_inputs(job, nodes, true);
             let mut all = true;
             for n in nodes {
-                all &= self.room(*n, bytes);
+                let kept = self.claimed(*n, id);
+                all &= self.room(*n, bytes.saturating_add(kept));
             }
             self.pin_inputs(job, nodes, false);
             // When nothing is under way that could free room, it does without.
             if !all && self.under_way > 0 {
-                self.roomless.insert(id);
+                self.keep_room(id, nodes, bytes);
                 return false;
             }
             direct = !all;
@@ -159,6 +160,7 @@ impl State {
                 }
                 Way::Coming(order, at, spread) => {
                     self.pin_for(id, input.item, &at, spread);
+                    self.hurry(order, urgency);
                     if let Some(Purpose::Input(jobs)) = self.purpose_mut(order) {
                         jobs.push(id);
                         waits += 1;

@@ -315,6 +315,25 @@ impl State {
         Some(order)
     }
 
+    /// Somebody waits for a move who is in more of a hurry than who ordered it.
+    pub(crate) fn hurry(&mut self, id: MoveId, urgency: Urgency) {
+        let Some(order) = self.outbox.orders.get_mut(&id) else {
+            return;
+        };
+        let at = way(&order.what);
+        let Some(place) = order.place.filter(|p| p.0 > Reverse(urgency)) else {
+            return;
+        };
+        if self.outbox.waiting[at].remove(&place) {
+            let spare = u32::from(order.what.urgency == Urgency::Spare);
+            self.outbox.spare = self.outbox.spare.saturating_sub(spare);
+            let place = (Reverse(urgency), place.1, id);
+            order.place = Some(place);
+            order.what.urgency = urgency;
+            self.outbox.waiting[at].insert(place);
+        }
+    }
+
     pub(crate) fn purpose_mut(&mut self, id: MoveId) -> Option<&mut Purpose> {
         self.outbox.orders.get_mut(&id).map(|o| &mut o.purpose)
     }

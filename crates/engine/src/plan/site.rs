@@ -32,6 +32,11 @@ impl State {
         island * MODES.len() + usize::from(mode == Mode::TwoLevel)
     }
 
+    /// The class of an index.
+    pub(crate) fn class_at(index: usize) -> (usize, Mode) {
+        (index / MODES.len(), MODES[index % MODES.len()])
+    }
+
     /// Nodes that hold a job's data, those with most of it first; of as many bytes in the order of its shares.
     fn holders(&self, job: &Job) -> Vec<NodeId> {
         // On several nodes, the layout of the largest input that was made on as many decides alone.
@@ -184,7 +189,7 @@ impl State {
     }
 
     /// When a job with nodes is expected to end by what is known of its program; one that is overdue needs a tenth more.
-    fn expected_end(&self, id: JobId) -> Time {
+    pub(crate) fn expected_end(&self, id: JobId) -> Time {
         let Some(state) = self.job(id) else {
             return self.now;
         };
@@ -288,11 +293,13 @@ impl State {
         };
         let at = nodes.iter().map(free).max()?;
         let node = self.nodes.node(*first);
+        let mut keeps = nodes.to_vec();
+        keeps.sort_unstable();
         Some(Shadow {
             at: at.max(self.now + 1),
             class: Self::class_index(usize::from(node.island), node.mode),
             extra: u32::MAX,
-            keeps: nodes.to_vec(),
+            keeps,
         })
     }
 
@@ -331,7 +338,7 @@ impl Desk for State {
     fn nodes_for(&self, w: &Waiting, not: &[NodeId], until: Time) -> Option<Vec<NodeId>> {
         let job = self.job_of(w)?;
         let late = self.now.saturating_add(w.limit) > until;
-        let barred = |n: &NodeId| late && not.contains(n);
+        let barred = |n: &NodeId| late && not.binary_search(n).is_ok();
         if let Some(own) = self.own_nodes(&job) {
             let free = own
                 .iter()
@@ -508,6 +515,25 @@ impl Desk for State {
             return None;
         }
         self.nodes_earliest(&job, &own)
+    }
+
+    fn when_room(&self, w: &Waiting) -> Option<Shadow> {
+        let claim = self.claim.as_ref().filter(|c| c.job == w.job)?;
+        Some(Shadow {
+            at: self
+                .now
+                .saturating_add(self.room_in(claim))
+                .max(self.now + 1),
+            class: self.class_of(*claim.nodes.first()?),
+            extra: u32::MAX,
+            keeps: claim.nodes.clone(),
+        })
+    }
+
+    fn bring_ahead(&mut self, w: &Waiting, shadow: &Shadow) {
+        if let Some(job) = self.job_of(w) {
+            self.bring_for(&job, w.job, shadow);
+        }
     }
 
     fn promised(&self) -> Option<(Waiting, Time)> {

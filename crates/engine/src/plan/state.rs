@@ -1,5 +1,6 @@
 //! Everything that the planner of a site knows.
 
+use super::ahead::Claim;
 use super::moves::{Draft, Outbox};
 use super::nodes::Nodes;
 use super::queue::{Key, Queue};
@@ -156,6 +157,10 @@ pub(crate) struct State {
     pub(crate) plans: BTreeSet<(Time, JobId)>,
     /// Jobs that wait for room on tiers: tried again when something goes.
     pub(crate) roomless: BTreeSet<JobId>,
+    /// In this round: space that is kept for the first of them.
+    pub(crate) claim: Option<Claim>,
+    /// The first job for which it was asked whether its data should come ahead, and when that is asked again.
+    pub(crate) looked_ahead: Option<(JobId, Time)>,
     /// Jobs that run, move data or reboot nodes: nothing of it means that nothing will happen by itself.
     pub(crate) under_way: u32,
     pub(crate) deadline: Option<Time>,
@@ -179,6 +184,8 @@ impl State {
             promise: None,
             plans: BTreeSet::new(),
             roomless: BTreeSet::new(),
+            claim: None,
+            looked_ahead: None,
             under_way: 0,
             deadline: None,
             actions: Vec::new(),

@@ -51,6 +51,7 @@ impl<D: Desk> Rule<D> for Data {
                 if !desk.in_flow(&w) && desk.promised().is_none() {
                     desk.promise(&w, own.at);
                 }
+                desk.bring_ahead(&w, &own);
                 shadow = Some(own);
             }
         }
@@ -96,7 +97,7 @@ fn start<D: Desk>(desk: &mut D, w: &Waiting, shadow: &mut Option<Shadow>) -> Opt
         None => Why::First,
     };
     if !desk.start(w, &nodes, why) {
-        return None;
+        return desk.when_room(w);
     }
     if let Some(shadow) = shadow {
         charge(desk, w, &nodes, shadow);
@@ -123,8 +124,10 @@ fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Option<
     // Data is brought to a busy node when it would else come too late, not before: until then, another may be free sooner.
     let ahead = best.data_in.saturating_mul(2).saturating_add(SECOND);
     if best.open && (best.free_in == 0 || best.missing > 0 && best.free_in <= ahead) {
-        desk.plan(w, &best);
-        return None;
+        return match desk.plan(w, &best) {
+            true => None,
+            false => desk.when_room(w),
+        };
     }
     if best.open && best.missing > 0 {
         let at = desk
