@@ -5,7 +5,6 @@ mod common;
 use common::*;
 use std::fmt::Write;
 use tarn_base::action::Outcome;
-use tarn_base::event::Policy;
 
 /// Steps that do nothing; `chained`: each changes one dataset, one after the other.
 fn steps(count: usize, chained: bool) -> String {
@@ -27,7 +26,7 @@ fn steps(count: usize, chained: bool) -> String {
 /// Records and actions that a run of so many steps takes on 4 nodes.
 fn work(count: usize, chained: bool) -> (usize, usize) {
     let workflow = workflow(&steps(count, chained));
-    let start = start(workflow, cluster(4, 2, &[1000 * MB]), Policy::Data);
+    let start = start(workflow, cluster(4, 2, &[1000 * MB]), policy("data"));
     let played = play(&start, estimates(10));
     assert_eq!(played.outcome, Outcome::Done);
     assert_eq!(played.runs().len(), count);
