@@ -1,4 +1,4 @@
-//! What the two policies do with small workflows: exact bytes, exact runs.
+//! What `data` and its baseline `stage-through` do with small workflows: exact bytes, exact runs.
 
 mod common;
 use common::*;
@@ -317,4 +317,31 @@ fn observed_run_times_of_one_large_step_change_the_order() {
     let order: Vec<u32> = p.runs().iter().map(|r| r.instance.step.0).collect();
     let first_long = order.iter().position(|step| *step == 1).expect("it ran");
     assert!(first_long < 16, "{order:?}");
+}
+
+#[test]
+fn what_a_busy_node_will_need_comes_just_before_it_is_free() {
+    // The first keeps the only core for 100 s, half its limit; what the second reads takes 1 s.
+    let text = "name = \"w\"\n[data.a]\nsource = \"/a\"\n[[step]]\nname = \"long\"\ntime = \"200s\"\nrun = \"x\"\n[[step]]\nname = \"next\"\ntime = \"2s\"\nrun = \"x\"\nin = \"a\"\n";
+    // If it takes longer than was thought, that is waited for without going round.
+    for long in [100, 160] {
+        let s = start(workflow(text), cluster(1, 1, &[1000 * MB]), policy("data"));
+        let mut e = estimates(0);
+        e.sources.insert(data(0), Ok(source(None, 100 * MB)));
+        e.run_time = Box::new(move |id| [long, 1][id.step.at()] * SECOND);
+        let p = play(&s, e);
+        assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+        let orders_it = |r: &&tarn_ports::Record| {
+            let mut actions = r.actions.iter();
+            actions.any(|a| matches!(a.what, Do::Transfer(_)))
+        };
+        let ordered = p.records.iter().find(orders_it).expect("it is read");
+        assert_eq!(
+            ordered.now,
+            97 * SECOND,
+            "twice that second and one more before"
+        );
+        assert_eq!(p.end(), (long + 1) * SECOND);
+        assert!(p.records.len() < 10, "{}", p.trace());
+    }
 }

@@ -140,7 +140,7 @@ impl Decide<'_> {
     fn reason(&self, id: InstanceId, nodes: &[NodeId], why: Why) -> Option<Reason> {
         let node = *nodes.first()?;
         Some(match (self.state.start.options.policy.order, why) {
-            (Order::Data | Order::Energy, _) => self.earliest_end(id, nodes),
+            (Order::Data | Order::Energy, _) => self.earliest_end(id, nodes)?,
             (Order::SameNodes, _) if self.own_nodes(id).is_some() => Reason::SameNodes { node },
             (_, Why::First) => Reason::FirstInQueue { node },
             (_, Why::Backfill) => Reason::Backfill { node },
@@ -210,7 +210,7 @@ impl Desk for Decide<'_> {
         let id = instance_of(w);
         if let Some(own) = self.own_nodes(id) {
             let cores = self.demand(id.step).cores;
-            let free_in = own.iter().map(|n| self.free_in(*n, cores)).max()?;
+            let free_in = self.free_in(&own, cores).into_iter().max()?;
             return Some(self.shadow(free_in, own));
         }
         let (free_in, nodes) = self.first_free(id)?;
@@ -245,7 +245,7 @@ impl Desk for Decide<'_> {
     fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool {
         let id = instance_of(w);
         let why = self.earliest_end(id, &[on.node]);
-        self.assign(id, &[on.node], on.begin(), why)
+        why.is_some_and(|why| self.assign(id, &[on.node], on.begin(), why))
     }
 
     fn remind(&mut self, at: Time) {
@@ -261,7 +261,7 @@ impl Desk for Decide<'_> {
         }
         let own = self.nodes_with_data(id).filter(|own| own != nodes)?;
         let cores = self.demand(id.step).cores;
-        let free_in = own.iter().map(|n| self.free_in(*n, cores)).max()?;
+        let free_in = self.free_in(&own, cores).into_iter().max()?;
         let there = free_in.saturating_add(self.data_in(id, &own));
         (free_in > 0 && there < here).then(|| self.shadow(free_in, own))
     }

@@ -2,7 +2,7 @@
 
 use super::Decide;
 use crate::ledger::{Demand, Ledger};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::units::Nanos;
 
@@ -67,26 +67,43 @@ impl Decide<'_> {
         self.turn.free.can_run(&spots, demand)
     }
 
-    /// When a node has so many cores, by what runs and waits there and on its host.
-    pub(super) fn free_in(&self, node: NodeId, cores: u32) -> Nanos {
-        let all = self.state.start.cluster.node(node).cores;
-        let here = self.enough_in(all, std::iter::once(node), cores);
-        here.max(self.host_free_in(self.state.start.cluster.node(node).host, cores))
+    /// When each of these nodes has so many cores, by what runs and waits there and on its host.
+    pub(super) fn free_in(&self, nodes: &[NodeId], cores: u32) -> Vec<Nanos> {
+        let cluster = &self.state.start.cluster;
+        let hosts: BTreeSet<u32> = nodes.iter().map(|n| cluster.node(*n).host).collect();
+        let hosts: BTreeMap<u32, Nanos> = self.sharing(hosts, |host, sharing| {
+            self.enough_in(cluster.hosts[host as usize].cores, sharing, cores)
+        });
+        let free_in = |n: &NodeId| {
+            let node = cluster.node(*n);
+            let here = self.enough_in(node.cores, std::slice::from_ref(n), cores);
+            here.max(hosts.get(&node.host).copied().unwrap_or(0))
+        };
+        nodes.iter().map(free_in).collect()
     }
 
-    fn host_free_in(&self, host: u32, cores: u32) -> Nanos {
-        let cluster = &self.state.start.cluster;
-        let sharing = (0u32..)
-            .zip(&cluster.nodes)
-            .filter(|(_, n)| n.host == host)
-            .map(|(i, _)| NodeId(i));
-        self.enough_in(cluster.hosts[host as usize].cores, sharing, cores)
+    /// Something for each of these hosts, from the nodes that share it.
+    fn sharing<T>(
+        &self,
+        hosts: BTreeSet<u32>,
+        of: impl Fn(u32, &[NodeId]) -> T,
+    ) -> BTreeMap<u32, T> {
+        let mut nodes: BTreeMap<u32, Vec<NodeId>> = BTreeMap::new();
+        for node in self.all_nodes() {
+            let host = self.state.start.cluster.node(node).host;
+            if hosts.contains(&host) {
+                nodes.entry(host).or_default().push(node);
+            }
+        }
+        let each = nodes.into_iter();
+        each.map(|(host, nodes)| (host, of(host, &nodes))).collect()
     }
 
     /// When `want` of `cores` cores are free that these nodes share.
-    fn enough_in(&self, cores: u32, nodes: impl Iterator<Item = NodeId>, want: u32) -> Nanos {
+    fn enough_in(&self, cores: u32, nodes: &[NodeId], want: u32) -> Nanos {
         let mut ends = Vec::new();
-        for id in nodes.flat_map(|n| &self.state.steps.on_node[n.at()]) {
+        let on_node = &self.state.steps.on_node;
+        for id in nodes.iter().flat_map(|n| &on_node[n.at()]) {
             let Some(placed) = self.state.steps.instance(*id).and_then(|i| i.placed()) else {
                 continue;
             };
@@ -110,32 +127,32 @@ impl Decide<'_> {
     pub(super) fn first_free(&self, id: InstanceId) -> Option<(Nanos, Vec<NodeId>)> {
         let step = self.state.start.workflow.step(id.step);
         let (count, cores) = (step.nodes as usize, step.cores);
+        let cluster = &self.state.start.cluster;
         let holds = self.holder(id, 0);
-        let kind = self
-            .nodes_of_kind(id.step)
-            .into_iter()
-            .filter(|n| holds(*n));
-        let mut kind: Vec<_> = kind.map(|n| (self.free_in(n, cores), n)).collect();
-        kind.sort_unstable();
+        let mut kind = self.nodes_of_kind(id.step);
+        kind.retain(|n| holds(*n));
+        let mut sooner: Vec<_> = self.free_in(&kind, cores).into_iter().zip(kind).collect();
+        sooner.sort_unstable();
         let mut nodes = Vec::with_capacity(count);
+        let mut at = 0;
         let mut by_host: BTreeMap<u32, u32> = BTreeMap::new();
-        for (_, node) in kind {
-            let host = self.state.start.cluster.node(node).host;
-            let sharing = by_host.entry(host).or_default();
-            let most = self.state.start.cluster.hosts[host as usize].cores / cores.max(1);
-            if nodes.len() < count && *sharing < most {
-                *sharing += 1;
+        for (free_in, node) in sooner {
+            let host = cluster.node(node).host;
+            let taken = by_host.entry(host).or_default();
+            let most = cluster.hosts[host as usize].cores / cores.max(1);
+            if nodes.len() < count && *taken < most {
+                *taken += 1;
                 nodes.push(node);
+                at = free_in;
             }
         }
-        if nodes.len() < count {
-            return None;
-        }
-        let nodes_in = nodes.iter().map(|n| self.free_in(*n, cores)).max();
-        let hosts_in = by_host
-            .iter()
-            .map(|(host, sharing)| self.host_free_in(*host, cores * sharing))
-            .max();
-        Some((nodes_in.max(hosts_in)?, nodes))
+        by_host.retain(|_, taken| *taken > 1);
+        let hosts = self.sharing(by_host.keys().copied().collect(), |host, sharing| {
+            let all = cluster.hosts[host as usize].cores;
+            let taken = by_host.get(&host).copied().unwrap_or(0);
+            self.enough_in(all, sharing, cores.saturating_mul(taken))
+        });
+        let together = hosts.into_values().max().unwrap_or(0);
+        (nodes.len() == count).then(|| (together.max(at), nodes))
     }
 }

@@ -97,14 +97,14 @@ impl Decide<'_> {
         };
         let mut all = true;
         for name in instance.needs.iter().flatten().flatten() {
-            let Some(part) = self.state.data.part(*name) else {
-                return false;
-            };
-            if is_lost(part) {
-                self.turn.lost.borrow_mut().insert(*name);
-                all = false;
+            match self.state.data.part(*name) {
+                Some(part) if is_lost(part) => {
+                    self.turn.lost.borrow_mut().insert(*name);
+                    all = false;
+                }
+                Some(part) if self.state.may_be_read(part) => {}
+                _ => return false,
             }
-            all &= self.state.may_be_read(part);
         }
         all
     }
@@ -113,19 +113,21 @@ impl Decide<'_> {
     pub(super) fn candidates_of(&self, id: InstanceId) -> Vec<Candidate> {
         let cores = self.demand(id.step).cores;
         let holds = self.holder(id, 0);
-        let nodes = self.nodes_of_kind(id.step).into_iter();
-        let candidate = |node: NodeId| {
+        let mut nodes = self.nodes_of_kind(id.step);
+        nodes.retain(|n| holds(*n));
+        let candidate = |(free_in, node): (Nanos, NodeId)| {
             let (data_in, missing, _) = self.data_at(id, 0, node);
             Candidate {
                 node,
-                free_in: self.free_in(node, cores),
+                free_in,
                 data_in,
                 missing,
                 load: self.state.steps.on_node[node.at()].len(),
                 open: self.open(node, cores),
             }
         };
-        nodes.filter(|n| holds(*n)).map(candidate).collect()
+        let free_in = self.free_in(&nodes, cores);
+        free_in.into_iter().zip(nodes).map(candidate).collect()
     }
 
     /// Gives an instance its nodes, where it begins in `begin`, if there is room on them for its data.
@@ -160,13 +162,15 @@ impl Decide<'_> {
     }
 
     /// Why these nodes, with `data`: when it begins there, and by how much another node would be later.
-    pub(super) fn earliest_end(&self, id: InstanceId, nodes: &[NodeId]) -> Reason {
+    pub(super) fn earliest_end(&self, id: InstanceId, nodes: &[NodeId]) -> Option<Reason> {
         let cores = self.demand(id.step).cores;
-        let (mut free_in, mut data_in, mut missing, mut local) = (0, 0, 0, 0);
+        let first = *nodes.first()?;
+        let free_in = *self.free_in(&[first], cores).first()?;
+        let (mut data_in, mut missing, mut local) = (0, 0, 0);
         for (position, node) in nodes.iter().enumerate() {
             let data = self.data_at(id, position, *node);
             if position == 0 {
-                (free_in, data_in) = (self.free_in(*node, cores), data.0);
+                data_in = data.0;
             }
             missing += data.1;
             local += data.2;
@@ -175,14 +179,14 @@ impl Decide<'_> {
         let next = others
             .filter(|c| !nodes.contains(&c.node))
             .min_by_key(|c| (c.begin(), c.missing, c.node));
-        Reason::EarliestEnd {
-            node: nodes[0],
+        Some(Reason::EarliestEnd {
+            node: first,
             free_in,
             data_in,
             missing,
             local,
             next: next.map(|c| (c.node, c.begin().saturating_sub(free_in.max(data_in)))),
-        }
+        })
     }
 
     /// Says of the first that wait why they do, if there are cores that nobody has. Who has found no room knows it already.
