@@ -429,3 +429,90 @@ fn a_node_whose_tiers_are_too_small_is_passed_over() {
         assert_eq!(p.runs()[0].nodes, [fast(1)], "{name}");
     }
 }
+
+/// Numbers that look random, the same for a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// What the step of a random workflow makes, in MB.
+fn made_by(step: u64) -> u64 {
+    5 + step * 7 % 20
+}
+
+/// A workflow of up to ten steps that read what earlier ones made, on one or two nodes.
+fn random_workflow(dice: &mut Dice) -> String {
+    let mut text =
+        String::from("name = \"w\"\nexternal = \"/ext\"\n[data.raw]\nsource = \"/src\"\n");
+    let mut steps = String::new();
+    let count = 3 + dice.below(8);
+    for i in 0..count {
+        let keep = ["until-consumed", "workflow"][dice.below(2) as usize];
+        text += &format!(
+            "[data.d{i}]\nkeep = \"{keep}\"\nsize = \"{} MB\"\n",
+            made_by(i)
+        );
+        let (nodes, cores) = (1 + dice.below(4) / 3, 1 + dice.below(2));
+        let spread = if nodes > 1 { ":broadcast" } else { "" };
+        let made = if nodes > 1 { ":single" } else { "" };
+        let mut reads: Vec<String> = (0..i)
+            .filter(|_| dice.below(3) == 0)
+            .map(|d| format!("\"d{d}{spread}\""))
+            .collect();
+        if reads.is_empty() {
+            reads.push(format!("\"raw{spread}\""));
+        }
+        steps += &format!(
+            "[[step]]\nname = \"s{i}\"\nnodes = {nodes}\ncores = {cores}\nrun = \"x\"\nin = [{}]\nout = [\"d{i}{made}\"]\n",
+            reads.join(", ")
+        );
+        if dice.below(2) == 0 {
+            steps += &format!("time = \"{}s\"\n", 1 + dice.below(20));
+        }
+    }
+    text + &steps
+}
+
+#[test]
+fn random_workflows_come_to_their_end_in_little_room() {
+    let mut done = 0;
+    for seed in 0..60 {
+        let mut dice = Dice(seed);
+        let text = random_workflow(&mut dice);
+        let tiers = [60 + dice.below(100), 100 + dice.below(200)].map(|mb| mb * MB);
+        for name in ALL {
+            let s = start(
+                workflow(&text),
+                cluster(2, 2, &tiers[..1 + seed as usize % 2]),
+                policy(name),
+            );
+            let mut e = estimates(0);
+            e.sources.insert(data(0), Ok(source(None, 20 * MB)));
+            e.output = Box::new(|i, _| {
+                let bytes = made_by(i.step.0.into()) * MB;
+                vec![tarn_sim::SimEntry::file("out", bytes)]
+            });
+            e.run_time = Box::new(|i| (1 + u64::from(i.step.0) * 5 % 13) * SECOND);
+            let mut sim = Simulation::new(&s, e);
+            sim.inject(3600 * SECOND, Event::Interrupted { signal: 2 });
+            let p = play_in(&s, sim);
+            let refused = p.outcome == Outcome::Refused || p.failure().contains("Enlarge the tier");
+            assert!(
+                p.outcome == Outcome::Done || refused,
+                "seed {seed}, {name}: {:?} {}\n{text}",
+                p.outcome,
+                p.failure()
+            );
+            done += u32::from(p.outcome == Outcome::Done);
+        }
+    }
+    assert!(done > 60 * 14, "{done} of {}", 60 * ALL.len());
+}

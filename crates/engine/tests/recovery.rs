@@ -145,31 +145,36 @@ fn a_log_cut_anywhere_goes_on_and_repeats_no_committed_step() {
 
 #[test]
 fn lost_replicas_are_made_again() {
-    let s = diamond(policy("data"));
-    let whole = play_in(&s, diamond_world(&s));
-    for cut in 1..whole.records.len() {
-        for keep in [0, 2, 3] {
-            let (outcome, all) = go_on(&s, &whole.records[..cut], |i| keep == 0 || i % keep == 0);
-            assert_eq!(
-                outcome,
-                Outcome::Done,
-                "cut at {cut}, keeping every {keep}th"
-            );
-            assert!(all.len() > cut);
+    for name in ["data", "stage-through", "easy+cache", "same-nodes+cache"] {
+        let s = diamond(policy(name));
+        let whole = play_in(&s, diamond_world(&s));
+        for cut in 1..whole.records.len() {
+            for keep in [0, 2, 3] {
+                let lost = |i| keep == 0 || i % keep == 0;
+                let (outcome, all) = go_on(&s, &whole.records[..cut], lost);
+                assert_eq!(
+                    outcome,
+                    Outcome::Done,
+                    "{name}, cut at {cut}, keeping every {keep}th"
+                );
+                assert!(all.len() > cut);
+            }
         }
     }
 }
 
 #[test]
 fn a_replayed_state_decides_as_the_original_did() {
-    let s = diamond(policy("data"));
-    let whole = play_in(&s, diamond_world(&s));
-    for cut in 1..whole.records.len() {
-        let (mut engine, _, _) = replay(&whole.records[..cut]);
-        let next = &whole.records[cut];
-        let mut actions = Vec::new();
-        engine.step(next.now, &next.event, &mut actions);
-        assert_eq!(actions, next.actions, "record {cut}");
+    for name in ["data", "easy+cache", "same-nodes", "fcfs"] {
+        let s = diamond(policy(name));
+        let whole = play_in(&s, diamond_world(&s));
+        for cut in 1..whole.records.len() {
+            let (mut engine, _, _) = replay(&whole.records[..cut]);
+            let next = &whole.records[cut];
+            let mut actions = Vec::new();
+            engine.step(next.now, &next.event, &mut actions);
+            assert_eq!(actions, next.actions, "record {cut}");
+        }
     }
 }
 
@@ -270,11 +275,15 @@ fn a_missing_dest_is_made_again_from_the_start_it_needs() {
 fn random_faults_end_in_success_or_a_stated_failure() {
     let mut done = 0;
     for seed in 0..300 {
-        let mut s = diamond(if seed % 2 == 0 {
-            policy("data")
-        } else {
-            policy("stage-through")
-        });
+        let names = [
+            "data",
+            "stage-through",
+            "easy+cache",
+            "same-nodes",
+            "fcfs",
+            "sjf-easy+cache",
+        ];
+        let mut s = diamond(policy(names[seed as usize % names.len()]));
         for step in &mut s.workflow.steps {
             step.retries = 3;
         }

@@ -54,11 +54,11 @@ impl Decide<'_> {
             return None;
         }
         let mut nodes = self.predecessor(id)?.to_vec();
-        nodes.truncate(self.state.start.workflow.step(id.step).nodes as usize);
+        nodes.truncate(self.count(id));
         let kind = self.nodes_of_kind(id.step);
         let suits =
             |(position, n): (usize, &NodeId)| kind.contains(n) && self.holder(id, position)(*n);
-        let enough = nodes.len() == self.state.start.workflow.step(id.step).nodes as usize;
+        let enough = self.most_at_once(&nodes, self.demand(id.step)) == self.count(id) as u64;
         (enough && nodes.iter().enumerate().all(suits)).then_some(nodes)
     }
 

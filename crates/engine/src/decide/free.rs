@@ -27,27 +27,28 @@ impl Decide<'_> {
         free
     }
 
-    /// Nodes that are large enough for a step and have its tier, if it names one.
+    /// Nodes that are large enough for a step, as are their hosts, and have its tier, if it names one.
     pub(super) fn nodes_of_kind(&self, step: StepId) -> Vec<NodeId> {
         let d = self.demand(step);
         let tier = self.tier_of(step);
         let suits = |id: &NodeId| {
             let node = self.state.start.cluster.node(*id);
+            let host = &self.state.start.cluster.hosts[node.host as usize];
+            let (cores, memory) = (node.cores.min(host.cores), node.memory.min(host.memory));
             let mut tiers = node.tiers.iter();
             let has_tier = tiers.any(|t| tier.is_none_or(|want| want == t.name));
-            node.cores >= d.cores && node.memory >= d.memory && node.gpus >= d.gpus && has_tier
+            cores >= d.cores && memory >= d.memory && node.gpus >= d.gpus && has_tier
         };
         self.all_nodes().filter(suits).collect()
     }
 
-    /// How many nodes at once the machine can give to a step when nothing else runs: nodes that share a host share its
-    /// cores and memory.
-    pub(super) fn most_nodes(&self, step: StepId) -> u64 {
-        let d = self.demand(step);
+    /// How many of these nodes can run a step at once when nothing else runs: nodes that share a host share its cores and
+    /// memory.
+    pub(super) fn most_at_once(&self, nodes: &[NodeId], d: Demand) -> u64 {
         let cluster = &self.state.start.cluster;
         let mut by_host: BTreeMap<u32, u64> = BTreeMap::new();
-        for node in self.nodes_of_kind(step) {
-            *by_host.entry(cluster.node(node).host).or_default() += 1;
+        for node in nodes {
+            *by_host.entry(cluster.node(*node).host).or_default() += 1;
         }
         let holds = |(host, nodes): (u32, u64)| {
             let host = &cluster.hosts[host as usize];

@@ -243,7 +243,8 @@ impl Decide<'_> {
     /// Why an instance can never run on this machine, if so.
     fn never(&self, id: InstanceId) -> Option<String> {
         let step = self.state.start.workflow.step(id.step);
-        if self.most_nodes(id.step) < u64::from(step.nodes) {
+        let nodes = self.nodes_of_kind(id.step);
+        if self.most_at_once(&nodes, self.demand(id.step)) < u64::from(step.nodes) {
             let tier = step.tier.as_ref();
             return Some(format!(
                 "step {} asks for {} node(s) with {} core(s), {} of memory and {} GPU(s) each{}; this machine has no such nodes",
@@ -255,7 +256,6 @@ impl Decide<'_> {
                 tier.map_or(String::new(), |t| format!(" and a tier named {t}")),
             ));
         }
-        let nodes = self.nodes_of_kind(id.step);
         let nowhere = |position| {
             let holds = self.holder(id, position);
             !nodes.iter().any(|n| holds(*n))
