@@ -4,6 +4,7 @@ use crate::cluster::Cluster;
 use crate::hash::Hash;
 use crate::id::{DataId, InstanceId, Spot, TransferId};
 use crate::part::{PartInfo, PartRef, Place};
+use crate::policy::Policy;
 use crate::units::Nanos;
 use crate::workflow::Workflow;
 use serde::{Deserialize, Serialize};
@@ -112,23 +113,13 @@ pub struct Start {
 /// How a run is to behave.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Options {
-    /// The policy's name.
+    /// The policy, recorded as its text.
     pub policy: Policy,
     /// The least verification of a transfer.
     pub verify: Verify,
 }
 
 pub use crate::part::Verify;
-
-/// Who decides where data is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// Data stays on the nodes; steps go to it.
-    Data,
-    /// Every dataset goes out to the external store and comes back: what people have today.
-    StageThrough,
-}
 
 /// An instance that an earlier run has committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,5 @@
-//! Scheduling policies by name: an order of jobs, and what is done with data. `docs/scheduling.md` explains each.
+//! Scheduling policies by name: an order of jobs, and what is done with data. `docs/scheduling.md` explains each. Written
+//! as text everywhere: on the command line, in reports and in event logs.
 
 use crate::units::{Nanos, SECOND, parse_time};
 use serde::{Deserialize, Serialize};
@@ -40,8 +41,9 @@ pub enum Handling {
 }
 
 /// A policy with its settings. Written `ORDER[+HANDLING][:KEY=VALUE,...]`, such as `easy`, `heft+cache` or
-/// `data:bound=10m`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// `data:bound=10m`. `stage-through` alone is `heft+stage-through`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Policy {
     /// The order.
     pub order: Order,
@@ -65,6 +67,8 @@ const DEFAULT_BOUND: Nanos = 600 * SECOND;
 const DEFAULT_LEAD: Nanos = 24 * 3600 * SECOND;
 /// Slow-down in percent that is accepted for energy when nothing is said.
 const DEFAULT_SLOW_DOWN: u32 = 10;
+/// The baseline of a single run, by the name that it has always had there: what is most urgent begins first.
+const STAGE_THROUGH: &str = "stage-through";
 
 impl Policy {
     /// A policy with its default settings. `None` handling: the usual one of that order.
@@ -101,7 +105,8 @@ impl Policy {
 pub enum PolicyError {
     /// No such order.
     #[error(
-        "no policy is called `{0}`; there are fcfs, greedy, easy, sjf-easy, heft, same-nodes, data and energy"
+        "no policy is called `{0}`; there are fcfs, greedy, easy, sjf-easy, heft, same-nodes, data and energy, and \
+         stage-through for heft+stage-through"
     )]
     UnknownOrder(String),
     /// No such handling, or not with this order.
@@ -125,6 +130,9 @@ impl FromStr for Policy {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
+        if text == STAGE_THROUGH {
+            return Ok(Self::new(Order::Heft, Some(Handling::StageThrough)));
+        }
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let (order_name, handling) = match name.split_once('+') {
             Some((order, handling)) => (order, Some(handling)),
@@ -175,6 +183,20 @@ impl Policy {
     }
 }
 
+impl TryFrom<String> for Policy {
+    type Error = PolicyError;
+
+    fn try_from(text: String) -> Result<Self, PolicyError> {
+        text.parse()
+    }
+}
+
+impl From<Policy> for String {
+    fn from(policy: Policy) -> Self {
+        policy.to_string()
+    }
+}
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::ORDERS.iter().find(|(_, o)| *o == self.order);
@@ -221,12 +243,19 @@ mod tests {
             "energy",
             "energy:slow-down=25%",
             "data:bound=60s,lead=3600s",
+            "greedy:patience=1500000000ns",
+            "greedy+cache:patience=0ns",
         ] {
             let policy: Policy = text.parse().expect(text);
             assert_eq!(policy.to_string(), text);
+            let json = serde_json::to_string(&policy).expect("text");
+            assert_eq!(json, format!("\"{text}\""));
+            assert_eq!(serde_json::from_str::<Policy>(&json).expect(text), policy);
         }
         let same: Policy = "easy+stage-through".parse().expect("the usual handling");
         assert_eq!(same, Policy::new(Order::Easy, None));
+        let old: Policy = serde_json::from_str("\"stage-through\"").expect("as in old logs");
+        assert_eq!(old, Policy::new(Order::Heft, Some(Handling::StageThrough)));
         let bounded: Policy = "data:bound=60s".parse().expect("a bound");
         assert_eq!(bounded.bound, 60 * SECOND);
         let patient: Policy = "greedy:patience=5m".parse().expect("patience");

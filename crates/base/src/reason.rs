@@ -28,9 +28,24 @@ pub enum Reason {
         /// The next best node and how much later it would have ended.
         next: Option<(NodeId, Nanos)>,
     },
-    /// Placement by `stage-through`: the first free node; data is not looked at.
+    /// Placement in the order of the queue, whatever fits: a node that is free.
     FirstFree {
-        /// The node.
+        /// The node, the first of several.
+        node: NodeId,
+    },
+    /// Placement of the first in the queue: a node that is free.
+    FirstInQueue {
+        /// The node, the first of several.
+        node: NodeId,
+    },
+    /// Placement before others that go first: it does not delay them.
+    Backfill {
+        /// The node, the first of several.
+        node: NodeId,
+    },
+    /// Placement by `same-nodes`: where most of its input was made.
+    SameNodes {
+        /// The node, the first of several.
         node: NodeId,
     },
     /// Inputs are there and cores are free.
@@ -68,6 +83,8 @@ pub enum Reason {
     Deliver,
     /// `stage-through`: what a step made goes out.
     StageOut,
+    /// `cache`: what a step made goes out, and stays on its node as well.
+    WriteThrough,
     /// A further replica, as `copies` asks.
     Copies {
         /// Replicas wanted.
@@ -162,6 +179,11 @@ pub enum Reason {
         /// In how long it is free, as far as is known.
         free_in: Nanos,
     },
+    /// It would fit now, but another goes first.
+    WaitForTurn {
+        /// The first in the queue that waits.
+        first: InstanceId,
+    },
     /// An earlier run committed the same: same command, environment and inputs.
     Unchanged,
     /// A replica does not match its hash any more.
@@ -238,6 +260,16 @@ impl Reason {
                 s
             }
             Self::FirstFree { node: n } => format!("{} is the first free node", node(n)),
+            Self::FirstInQueue { node: n } => {
+                format!("it is the first in the queue and {} is free", node(n))
+            }
+            Self::Backfill { node: n } => format!(
+                "{} is free, and what goes before it in the queue is not delayed by it",
+                node(n)
+            ),
+            Self::SameNodes { node: n } => {
+                format!("{} is where most of its input was made", node(n))
+            }
             Self::Ready => "inputs are there and cores are free".into(),
             Self::Retry { attempt, of } => format!("attempt {attempt} of {of}"),
             Self::ReadExternal { instance } => {
@@ -255,6 +287,10 @@ impl Reason {
             Self::Retained { bytes } => format!("{} lie where they are needed", Bytes(*bytes)),
             Self::Deliver => "the last version goes to its dest".into(),
             Self::StageOut => "stage-through sends every output to the external store".into(),
+            Self::WriteThrough => {
+                "cache sends every output to the external store and keeps it here while there is room"
+                    .into()
+            }
             Self::Copies { wanted } => format!("{wanted} replicas are asked for"),
             Self::NotNeeded => "no step will read it any more".into(),
             Self::WorkflowEnded => "the workflow has ended and nothing asks to keep it".into(),
@@ -328,6 +364,10 @@ impl Reason {
                 "{} has the data and is free in about {}; moving the data would take longer",
                 node(n),
                 Elapsed(*free_in)
+            ),
+            Self::WaitForTurn { first } => format!(
+                "waiting: it would fit, but {} goes before it in the queue",
+                inst(first)
             ),
             Self::Unchanged => {
                 "an earlier run committed the same command, environment and inputs".into()

@@ -2,7 +2,8 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use tarn_base::event::{Policy, Verify};
+use tarn_base::event::Verify;
+use tarn_base::policy::Policy;
 use tarn_base::units::{parse_rate, parse_time};
 
 /// Keeps a workflow's data on the compute nodes, in the fastest memory they have.
@@ -96,23 +97,17 @@ pub(crate) struct RunArgs {
     pub(crate) workflow: PathBuf,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
-    /// Who decides where data is kept
-    #[arg(long, value_enum, default_value_t = PolicyArg::Data)]
-    pub(crate) policy: PolicyArg,
+    /// Which step begins when and where, and what becomes of its data: fcfs, greedy[:patience=TIME], easy, sjf-easy, heft
+    /// or same-nodes, each with +stage-through (the usual) or +cache; data (data stays on the nodes, steps go to it); energy
+    /// (within a run like data: no node is put to sleep). `stage-through` alone is heft+stage-through
+    #[arg(long, value_name = "POLICY", default_value = "data")]
+    pub(crate) policy: Policy,
     /// The least that transfers are verified
     #[arg(long, value_enum, default_value_t = VerifyArg::Copy)]
     pub(crate) verify: VerifyArg,
     /// Write the report here as well
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum PolicyArg {
-    /// Data stays on the nodes, steps go to it
-    Data,
-    /// Every dataset goes out to the external store and comes back
-    StageThrough,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -123,15 +118,6 @@ pub(crate) enum VerifyArg {
     Copy,
     /// What was written is read again
     Readback,
-}
-
-impl From<PolicyArg> for Policy {
-    fn from(p: PolicyArg) -> Self {
-        match p {
-            PolicyArg::Data => Self::Data,
-            PolicyArg::StageThrough => Self::StageThrough,
-        }
-    }
 }
 
 impl From<VerifyArg> for Verify {

@@ -2,7 +2,7 @@
 
 mod held;
 
-use crate::args::{Cli, DataCommand, PolicyArg, RunArgs, VerifyArg};
+use crate::args::{Cli, DataCommand, RunArgs, VerifyArg};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use crate::run::files::Files;
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_base::part::{StoreKey, Verify};
+use tarn_base::policy::{Order, Policy};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
 use tarn_movers::Trees;
@@ -169,7 +170,7 @@ fn put(
     let args = RunArgs {
         workflow: PathBuf::new(),
         machine,
-        policy: PolicyArg::Data,
+        policy: Policy::new(Order::Data, None),
         verify: VerifyArg::Copy,
         report: None,
     };

@@ -97,7 +97,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         workflow: parsed.workflow.clone(),
         cluster: found,
         options: Options {
-            policy: args.policy.into(),
+            policy: args.policy,
             verify: args.verify.into(),
         },
         prior,

@@ -127,7 +127,13 @@ impl Watcher {
         match what {
             Do::Note {
                 about: Subject::Instance(id),
-            } if !matches!(why, Reason::WaitForCores { .. }) => {
+            } if !matches!(
+                why,
+                Reason::WaitForCores { .. }
+                    | Reason::WaitForData { .. }
+                    | Reason::WaitForTurn { .. }
+            ) =>
+            {
                 Some(format!("{}: {}", self.history.instance_name(*id), reason()))
             }
             Do::Note {

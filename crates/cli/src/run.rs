@@ -13,11 +13,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tarn_base::action::Outcome;
 use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
-use tarn_base::event::{Event, Options, Policy, PriorDest, Start};
+use tarn_base::event::{Event, Options, PriorDest, Start};
 use tarn_base::history::History;
 use tarn_base::id::DataId;
 use tarn_base::layout::StateDir;
 use tarn_base::part::PartRef;
+use tarn_base::policy::{Handling, Order};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 use tarn_engine::Engine;
@@ -83,7 +84,7 @@ pub(crate) fn start(
         workflow: parsed.workflow.clone(),
         cluster: found,
         options: Options {
-            policy: args.policy.into(),
+            policy: args.policy,
             verify: args.verify.into(),
         },
         prior,
@@ -278,8 +279,10 @@ pub(crate) fn check(parsed: &Parsed, cluster: &Cluster, args: &RunArgs) -> CliRe
             error
         })?;
     let homeless = tarn_flow::needs_external(&parsed.workflow);
-    let policy: Policy = args.policy.into();
-    if policy == Policy::StageThrough && parsed.workflow.external.is_none() && !homeless.is_empty()
+    let policy = args.policy;
+    if policy.handling != Handling::Keep
+        && parsed.workflow.external.is_none()
+        && !homeless.is_empty()
     {
         let names: Vec<_> = homeless
             .iter()
@@ -288,10 +291,13 @@ pub(crate) fn check(parsed: &Parsed, cluster: &Cluster, args: &RunArgs) -> CliRe
         return Err(CliError::new(
             Exit::InvalidWorkflow,
             format!(
-                "--policy stage-through has nowhere to put {}; add `external = DIR` at the top of the workflow file",
+                "--policy {policy} has nowhere to put {}; add `external = DIR` at the top of the workflow file",
                 names.join(", ")
             ),
         ));
+    }
+    if policy.order == Order::Energy {
+        say!("note: a run puts no nodes to sleep: within it, energy decides like data");
     }
     Ok(())
 }

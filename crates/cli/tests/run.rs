@@ -85,6 +85,56 @@ fn stage_through_gives_the_same_result_with_more_traffic() {
 }
 
 #[test]
+fn every_policy_gives_the_same_result_and_is_named() {
+    let orders = ["fcfs", "greedy", "easy", "sjf-easy", "heft", "same-nodes"];
+    let cached = orders.map(|o| format!("{o}+cache"));
+    let mut names = [&orders[..], &["greedy:patience=5s", "data", "energy"]].concat();
+    names.extend(cached.iter().map(String::as_str));
+    let text = WORDS.replace("name = \"words\"", "name = \"words\"\nexternal = \"ext\"");
+    for name in names {
+        let site = words();
+        site.write("workflow.toml", &text);
+        let mut arguments = site.run_arguments();
+        arguments.extend(["--policy", name]);
+        let planned = [&["plan"], &arguments[1..]].concat();
+        let plan = site.tarn(&planned).exits(0);
+        assert!(plan.out.contains("sum"), "{name}: {}", plan.out);
+        arguments.push("--json");
+        let ran = site.tarn(&arguments).exits(0);
+        assert_eq!(site.read("result/words"), "6\n", "{name}");
+        let summary = ran.summary();
+        assert_eq!(summary["policy"], name);
+        assert_eq!(site.log()[0]["options"]["policy"], name);
+        // The three counts go outside with every policy that does not keep data on the nodes.
+        let out = summary["bytes"]["external_out"].as_u64();
+        let kept = matches!(name, "data" | "energy");
+        assert_eq!(out == Some(2), kept, "{name}: {summary}");
+        let noted = ran.err.contains("energy decides like data");
+        assert_eq!(noted, name == "energy", "{name}: {}", ran.err);
+        site.leaves_nothing_on_its_tier();
+    }
+}
+
+#[test]
+fn a_policy_that_does_not_exist_is_refused_with_those_that_do() {
+    let site = words();
+    let mut arguments = site.run_arguments();
+    arguments.extend(["--policy", "fifo"]);
+    let ran = site.tarn(&arguments).exits(2);
+    assert!(
+        ran.err.contains("`fifo`") && ran.err.contains("sjf-easy"),
+        "{}",
+        ran.err
+    );
+    assert!(!site.path(".tarn").exists());
+    arguments.pop();
+    arguments.push("easy+cache");
+    site.tarn(&arguments)
+        .exits(3)
+        .says("--policy easy+cache has nowhere to put counts");
+}
+
+#[test]
 fn plan_moves_nothing_and_names_every_step() {
     let site = words();
     let mut arguments = site.run_arguments();

@@ -38,7 +38,10 @@ impl State {
             Some(started) => started.saturating_add(run_time),
             None => placed.end,
         };
-        end.saturating_sub(self.now).max(run_time / 10)
+        match end.saturating_sub(self.now) {
+            0 => run_time / 10,
+            left => left,
+        }
     }
 
     /// Bytes of a version: observed, declared or guessed.

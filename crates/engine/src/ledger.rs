@@ -57,7 +57,7 @@ impl Compute {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger {
     nodes: Vec<Compute>,
     hosts: Vec<Compute>,

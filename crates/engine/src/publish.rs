@@ -61,6 +61,8 @@ impl State {
                 item,
                 needs,
                 progress: Progress::Pending,
+                since: self.now,
+                ran_on: Vec::new(),
                 attempts: 0,
                 failures: 0,
                 outgrown: None,

@@ -87,7 +87,7 @@ impl State {
         let mut state = Self {
             now,
             data: Data::new(w),
-            steps: Steps::new(w, start.cluster.nodes.len()),
+            steps: Steps::new(w, start.cluster.nodes.len(), start.options.policy.order),
             ledger: Ledger::new(&start.cluster),
             readers: readers(w),
             unlisted: (0u32..)
@@ -442,6 +442,7 @@ impl State {
             return;
         };
         i.attempts = run.attempt;
+        i.ran_on = run.nodes.iter().map(|s| s.node).collect();
         i.identity = Some(run.identity);
         if let Progress::Assigned(mut p) = i.progress.clone() {
             (p.started, p.pinned) = (Some(now), pinned);

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::hash::Hash;
-use tarn_base::id::{InstanceId, Spot, StepId, TierId};
+use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::PartRef;
+use tarn_base::policy::Order;
 use tarn_base::units::{Nanos, Time};
 use tarn_base::workflow::Workflow;
 
@@ -48,6 +49,10 @@ pub(crate) struct Instance {
     /// The parts it reads: `needs[use][position of node]`, empty lists for `out`s.
     pub(crate) needs: Vec<Vec<Vec<PartRef>>>,
     pub(crate) progress: Progress,
+    /// Since when its inputs are known.
+    pub(crate) since: Time,
+    /// The nodes of its newest attempt.
+    pub(crate) ran_on: Vec<NodeId>,
     /// Attempts begun.
     pub(crate) attempts: u32,
     /// Attempts that failed.
@@ -104,8 +109,12 @@ impl StepState {
 #[derive(Debug)]
 pub(crate) struct Steps {
     pub(crate) all: Vec<StepState>,
-    /// Instances without a place, most urgent first: by (falling rank, id).
-    pub(crate) pending: BTreeSet<(std::cmp::Reverse<u64>, InstanceId)>,
+    /// Instances without a place, by [`Steps::turn`].
+    pub(crate) pending: BTreeSet<(u64, InstanceId)>,
+    /// The policy's order.
+    order: Order,
+    /// Declared time limits by step, [`Nanos::MAX`] where there is none.
+    limits: Vec<Nanos>,
     /// Instances whose identity has just become known: perhaps an earlier run has committed them.
     pub(crate) fresh: BTreeSet<InstanceId>,
     /// Instances with a place, by node.
@@ -131,7 +140,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    pub(crate) fn new(w: &Workflow, nodes: usize) -> Self {
+    pub(crate) fn new(w: &Workflow, nodes: usize, order: Order) -> Self {
         let mut followers: BTreeMap<StepId, Vec<StepId>> = BTreeMap::new();
         for (i, step) in w.steps.iter().enumerate() {
             for before in &step.after {
@@ -149,6 +158,12 @@ impl Steps {
                 })
                 .collect(),
             pending: BTreeSet::new(),
+            order,
+            limits: w
+                .steps
+                .iter()
+                .map(|s| s.time.unwrap_or(Nanos::MAX))
+                .collect(),
             fresh: BTreeSet::new(),
             on_node: vec![BTreeSet::new(); nodes],
             placed: BTreeSet::new(),
@@ -179,16 +194,25 @@ impl Steps {
             .get_mut(id.index as usize)
     }
 
+    /// An instance's place in the policy's order: what is lower goes first. Of equals, who was submitted first: the
+    /// earlier step of the file, the earlier element.
+    pub(crate) fn turn(&self, id: InstanceId) -> (u64, InstanceId) {
+        let key = match self.order {
+            Order::Fcfs | Order::Greedy | Order::Easy | Order::SameNodes => 0,
+            Order::SjfEasy => self.limits[id.step.at()],
+            Order::Heft | Order::Data | Order::Energy => u64::MAX - self.ranks[id.step.at()],
+        };
+        (key, id)
+    }
+
     /// Puts an instance among those that wait for a place.
     pub(crate) fn enqueue(&mut self, id: InstanceId) {
-        let rank = self.ranks[id.step.at()];
-        self.pending.insert((std::cmp::Reverse(rank), id));
+        self.pending.insert(self.turn(id));
     }
 
     /// Takes an instance from those that wait for a place.
     pub(crate) fn dequeue(&mut self, id: InstanceId) {
-        let rank = self.ranks[id.step.at()];
-        self.pending.remove(&(std::cmp::Reverse(rank), id));
+        self.pending.remove(&self.turn(id));
     }
 
     /// Every instance that is bound, with its name.

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use std::path::Path;
 use tarn_base::action::{Action, Do, Outcome};
-use tarn_base::event::{Event, FailureKind, Policy};
+use tarn_base::event::{Event, FailureKind};
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
@@ -43,7 +43,7 @@ run = "x"
 in = ["d"]
 out = ["end"]
 "#;
-    let s = start(workflow(text), cluster(2, 4, &[110 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(2, 4, &[110 * MB]), policy("data"));
     let mut e = estimates(0);
     e.output = Box::new(|_, d| {
         let bytes = [20 * MB, 20 * MB, MB][d.at()];
@@ -68,7 +68,7 @@ out = ["end"]
 #[test]
 fn an_assignment_whose_room_has_gone_is_taken_back_and_made_anew() {
     let text = "name = \"w\"\n[data.i]\nsource = \"/in\"\n[data.o]\ndest = \"/out\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nin = [\"i\"]\nout = [\"o\"]\n";
-    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
     let (mut hand, _) = Hand::begin(&s);
     let first = transfers_in(&hand.listed(0, source(None, 20 * MB)));
     let shrunk = Event::Capacity {
@@ -102,7 +102,7 @@ fn attempts_that_filled_the_same_reservation_double_it_once() {
     let s = start(
         workflow(&text),
         cluster(1, 20, &[100_000 * MB]),
-        Policy::Data,
+        policy("data"),
     );
     let (mut hand, begun) = Hand::begin(&s);
     let runs = runs_in(&begun);
@@ -120,7 +120,7 @@ fn attempts_that_filled_the_same_reservation_double_it_once() {
 #[test]
 fn sizes_beyond_all_bounds_are_refused() {
     let text = "name = \"w\"\n[data.o]\nsize = \"15000 PiB\"\n[data.p]\nsize = \"15000 PiB\"\n[[step]]\nname = \"a\"\nforeach = [\"1\"]\nrun = \"x\"\nout = [\"o\", \"p\"]\n";
-    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
     let p = play(&s, estimates(MB));
     assert_eq!(p.outcome, Outcome::Failed);
     assert!(p.failure().contains("can never fit"), "{}", p.failure());
@@ -150,7 +150,7 @@ run = "x"
 in = ["a"]
 after = ["two"]
 "#;
-    start(workflow(text), cluster(1, 1, &[60 * MB]), Policy::Data)
+    start(workflow(text), cluster(1, 1, &[60 * MB]), policy("data"))
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn all_fail(hand: &mut Hand, mut actions: Vec<Action>, kind: FailureKind) -> usi
 #[test]
 fn an_external_store_that_takes_nothing_ends_the_run() {
     let mut s = tight();
-    s.options.policy = Policy::StageThrough;
+    s.options.policy = policy("stage-through");
     for (kind, tries) in [(FailureKind::NoSpace, 3), (FailureKind::Escape, 1)] {
         let (mut hand, begun) = Hand::begin(&s);
         let one = runs_in(&begun).remove(0);
@@ -219,7 +219,7 @@ fn an_external_store_that_takes_nothing_ends_the_run() {
 #[test]
 fn what_goes_to_its_dest_after_a_failure_is_not_rescued_as_well() {
     let text = "name = \"w\"\nexternal = \"/ext\"\n[data.a]\ndest = \"/a\"\non_failure = \"drain\"\n[[step]]\nname = \"make\"\nrun = \"x\"\nout = \"a\"\n[[step]]\nname = \"fail\"\nrun = \"y\"\n";
-    let s = start(workflow(text), cluster(1, 2, &[100 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(1, 2, &[100 * MB]), policy("data"));
     for delivery_fails in [false, true] {
         let (mut hand, begun) = Hand::begin(&s);
         let runs = runs_in(&begun);

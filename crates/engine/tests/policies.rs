@@ -1,10 +1,10 @@
-//! What the two policies do with small workflows: exact bytes, exact runs.
+//! What `data` and its baseline `stage-through` do with small workflows: exact bytes, exact runs.
 
 mod common;
 use common::*;
 use tarn_base::action::{Do, Outcome};
-use tarn_base::event::Policy;
 use tarn_base::part::TransferKind;
+use tarn_base::policy::Policy;
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
 
@@ -37,7 +37,7 @@ fn pipeline(policy: Policy) -> Played {
 
 #[test]
 fn data_policy_keeps_the_edge_local() {
-    let p = pipeline(Policy::Data);
+    let p = pipeline(policy("data"));
     assert_eq!(p.outcome, Outcome::Done);
     assert_eq!(p.moved(TransferKind::ExternalIn), 100 * MB);
     assert_eq!(p.moved(TransferKind::ExternalOut), 20 * MB);
@@ -57,11 +57,11 @@ fn data_policy_keeps_the_edge_local() {
 
 #[test]
 fn stage_through_sends_every_edge_out_and_back() {
-    let p = pipeline(Policy::StageThrough);
+    let p = pipeline(policy("stage-through"));
     assert_eq!(p.outcome, Outcome::Done);
     assert_eq!(p.moved(TransferKind::ExternalIn), 120 * MB);
     assert_eq!(p.moved(TransferKind::ExternalOut), 40 * MB);
-    assert!(p.end() > pipeline(Policy::Data).end());
+    assert!(p.end() > pipeline(policy("data")).end());
     assert_eq!((p.sim.used(fast(0)), p.sim.used(fast(1))), (0, 0));
 }
 
@@ -86,7 +86,7 @@ run = "a"
 in = "proj"
 out = "sum"
 "#;
-    let s = start(workflow(text), cluster(4, 1, &[1000 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(4, 1, &[1000 * MB]), policy("data"));
     let mut e = estimates(MB);
     e.sources.insert(data(0), Ok(source(Some(16), 10 * MB)));
     let p = play(&s, e);
@@ -115,7 +115,7 @@ fn a_workflow_without_edges_runs_side_by_side() {
     let s = start(
         workflow(&format!("name = \"w\"\n{steps}")),
         cluster(3, 1, &[MB]),
-        Policy::Data,
+        policy("data"),
     );
     let p = play(&s, estimates(1));
     assert_eq!(p.outcome, Outcome::Done);
@@ -129,7 +129,7 @@ fn a_workflow_without_edges_runs_side_by_side() {
 #[test]
 fn after_orders_steps_without_data() {
     let text = "name = \"w\"\n[[step]]\nname = \"second\"\nrun = \"x\"\nafter = [\"first\"]\n[[step]]\nname = \"first\"\nrun = \"x\"\n";
-    let s = start(workflow(text), cluster(2, 1, &[MB]), Policy::Data);
+    let s = start(workflow(text), cluster(2, 1, &[MB]), policy("data"));
     let p = play(&s, estimates(1));
     let order: Vec<_> = p.runs().iter().map(|r| r.instance.step.0).collect();
     assert_eq!(order, [1, 0]);
@@ -142,7 +142,7 @@ fn the_hosts_cap_keeps_the_sum_honest() {
         "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nforeach = [\"a\",\"b\",\"c\",\"d\"]\n";
     let mut c = cluster(4, 1, &[MB]);
     c.hosts[0].cores = 2;
-    let p = play(&start(workflow(text), c, Policy::Data), estimates(1));
+    let p = play(&start(workflow(text), c, policy("data")), estimates(1));
     assert_eq!(
         p.end(),
         2 * tarn_base::units::SECOND,
@@ -174,7 +174,7 @@ run = "g"
 in = "case:gather"
 out = "result"
 "#;
-    let s = start(workflow(text), cluster(2, 4, &[1000 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(2, 4, &[1000 * MB]), policy("data"));
     let mut e = estimates(MB);
     e.output = Box::new(|i, d| {
         if d.0 == 1 {
@@ -210,7 +210,7 @@ out = "result"
 fn copies_are_made_on_other_nodes() {
     let text = "name = \"w\"\n[data.d]\ncopies = 2\nkeep = \"workflow\"\n[data.e]\ndest = \"/e\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"d\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nin = \"d\"\nout = \"e\"\n";
     let p = play(
-        &start(workflow(text), cluster(2, 1, &[100 * MB]), Policy::Data),
+        &start(workflow(text), cluster(2, 1, &[100 * MB]), policy("data")),
         estimates(MB),
     );
     assert_eq!(p.outcome, Outcome::Done);
@@ -223,7 +223,11 @@ fn copies_are_made_on_other_nodes() {
 
 #[test]
 fn what_can_never_fit_is_refused_before_anything_moves() {
-    let s = start(workflow(PIPELINE), cluster(2, 1, &[50 * MB]), Policy::Data);
+    let s = start(
+        workflow(PIPELINE),
+        cluster(2, 1, &[50 * MB]),
+        policy("data"),
+    );
     let mut e = estimates(MB);
     e.sources.insert(data(0), Ok(source(None, 100 * MB)));
     let p = play(&s, e);
@@ -240,7 +244,7 @@ fn what_can_never_fit_is_refused_before_anything_moves() {
 #[test]
 fn nothing_moves_before_all_sources_are_listed_and_fit() {
     let text = "name = \"w\"\n[data.a]\nsource = \"/a\"\n[data.b]\nsource = \"/b\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nin = [\"a\"]\n[[step]]\nname = \"t\"\nrun = \"x\"\nin = [\"b\"]\n";
-    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
     let (mut hand, _) = Hand::begin(&s);
     assert_eq!(hand.listed(0, source(None, 20 * MB)), []);
     let last = hand.listed(1, source(None, 200 * MB));
@@ -257,7 +261,11 @@ fn nothing_moves_before_all_sources_are_listed_and_fit() {
 #[test]
 fn an_input_that_is_on_its_way_to_a_node_is_not_fetched_for_another() {
     let text = "name = \"w\"\n[data.a]\nsource = \"/a\"\n[[step]]\nname = \"s\"\nforeach = [\"1\", \"2\", \"3\", \"4\"]\nrun = \"x\"\nin = [\"a\"]\n";
-    let s = start(workflow(text), cluster(2, 8, &[100_000 * MB]), Policy::Data);
+    let s = start(
+        workflow(text),
+        cluster(2, 8, &[100_000 * MB]),
+        policy("data"),
+    );
     let mut e = estimates(0);
     e.sources.insert(data(0), Ok(source(None, 10_000 * MB)));
     let p = play(&s, e);
@@ -272,7 +280,7 @@ fn the_estimate_reads_from_where_the_transfer_will() {
     let mut c = cluster(2, 1, &[1000 * MB]);
     c.nodes[1].cores = 2;
     (c.external.read, c.peer.read) = (400 * MB, 100 * MB);
-    let s = start(workflow(text), c, Policy::Data);
+    let s = start(workflow(text), c, policy("data"));
     let mut e = estimates(0);
     e.sources.insert(data(0), Ok(source(None, 400 * MB)));
     let p = play(&s, e);
@@ -303,10 +311,37 @@ fn observed_run_times_of_one_large_step_change_the_order() {
         step("short", "20s"),
         step("long", "10s")
     );
-    let s = start(workflow(&text), cluster(1, 1, &[MB]), Policy::Data);
+    let s = start(workflow(&text), cluster(1, 1, &[MB]), policy("data"));
     let p = play(&s, estimates(0));
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     let order: Vec<u32> = p.runs().iter().map(|r| r.instance.step.0).collect();
     let first_long = order.iter().position(|step| *step == 1).expect("it ran");
     assert!(first_long < 16, "{order:?}");
+}
+
+#[test]
+fn what_a_busy_node_will_need_comes_just_before_it_is_free() {
+    // The first keeps the only core for 100 s, half its limit; what the second reads takes 1 s.
+    let text = "name = \"w\"\n[data.a]\nsource = \"/a\"\n[[step]]\nname = \"long\"\ntime = \"200s\"\nrun = \"x\"\n[[step]]\nname = \"next\"\ntime = \"2s\"\nrun = \"x\"\nin = \"a\"\n";
+    // If it takes longer than was thought, that is waited for without going round.
+    for long in [100, 160] {
+        let s = start(workflow(text), cluster(1, 1, &[1000 * MB]), policy("data"));
+        let mut e = estimates(0);
+        e.sources.insert(data(0), Ok(source(None, 100 * MB)));
+        e.run_time = Box::new(move |id| [long, 1][id.step.at()] * SECOND);
+        let p = play(&s, e);
+        assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+        let orders_it = |r: &&tarn_ports::Record| {
+            let mut actions = r.actions.iter();
+            actions.any(|a| matches!(a.what, Do::Transfer(_)))
+        };
+        let ordered = p.records.iter().find(orders_it).expect("it is read");
+        assert_eq!(
+            ordered.now,
+            97 * SECOND,
+            "twice that second and one more before"
+        );
+        assert_eq!(p.end(), (long + 1) * SECOND);
+        assert!(p.records.len() < 10, "{}", p.trace());
+    }
 }

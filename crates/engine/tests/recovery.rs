@@ -6,12 +6,13 @@ use common::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Do, Outcome, Run};
 use tarn_base::event::{
-    Ended, Event, FailureKind, Output, Policy, PriorDest, PriorInstance, Start, Undeclared,
+    Ended, Event, FailureKind, Output, PriorDest, PriorInstance, Start, Undeclared,
 };
 use tarn_base::hash::Hash;
 use tarn_base::history::History;
 use tarn_base::id::InstanceId;
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, TransferKind};
+use tarn_base::policy::Policy;
 use tarn_base::reason::Reason;
 use tarn_engine::{drive, replay};
 use tarn_ports::Record;
@@ -116,7 +117,8 @@ fn go_on(s: &Start, records: &[Record], lost: impl Fn(usize) -> bool) -> (Outcom
 
 #[test]
 fn a_log_cut_anywhere_goes_on_and_repeats_no_committed_step() {
-    for policy in [Policy::Data, Policy::StageThrough] {
+    let names = ["data", "stage-through", "easy+cache", "same-nodes", "fcfs"];
+    for policy in names.map(policy) {
         let s = diamond(policy);
         let whole = play_in(&s, diamond_world(&s));
         assert_eq!(whole.outcome, Outcome::Done, "{}", whole.failure());
@@ -143,37 +145,42 @@ fn a_log_cut_anywhere_goes_on_and_repeats_no_committed_step() {
 
 #[test]
 fn lost_replicas_are_made_again() {
-    let s = diamond(Policy::Data);
-    let whole = play_in(&s, diamond_world(&s));
-    for cut in 1..whole.records.len() {
-        for keep in [0, 2, 3] {
-            let (outcome, all) = go_on(&s, &whole.records[..cut], |i| keep == 0 || i % keep == 0);
-            assert_eq!(
-                outcome,
-                Outcome::Done,
-                "cut at {cut}, keeping every {keep}th"
-            );
-            assert!(all.len() > cut);
+    for name in ["data", "stage-through", "easy+cache", "same-nodes+cache"] {
+        let s = diamond(policy(name));
+        let whole = play_in(&s, diamond_world(&s));
+        for cut in 1..whole.records.len() {
+            for keep in [0, 2, 3] {
+                let lost = |i| keep == 0 || i % keep == 0;
+                let (outcome, all) = go_on(&s, &whole.records[..cut], lost);
+                assert_eq!(
+                    outcome,
+                    Outcome::Done,
+                    "{name}, cut at {cut}, keeping every {keep}th"
+                );
+                assert!(all.len() > cut);
+            }
         }
     }
 }
 
 #[test]
 fn a_replayed_state_decides_as_the_original_did() {
-    let s = diamond(Policy::Data);
-    let whole = play_in(&s, diamond_world(&s));
-    for cut in 1..whole.records.len() {
-        let (mut engine, _, _) = replay(&whole.records[..cut]);
-        let next = &whole.records[cut];
-        let mut actions = Vec::new();
-        engine.step(next.now, &next.event, &mut actions);
-        assert_eq!(actions, next.actions, "record {cut}");
+    for name in ["data", "easy+cache", "same-nodes", "fcfs"] {
+        let s = diamond(policy(name));
+        let whole = play_in(&s, diamond_world(&s));
+        for cut in 1..whole.records.len() {
+            let (mut engine, _, _) = replay(&whole.records[..cut]);
+            let next = &whole.records[cut];
+            let mut actions = Vec::new();
+            engine.step(next.now, &next.event, &mut actions);
+            assert_eq!(actions, next.actions, "record {cut}");
+        }
     }
 }
 
 #[test]
 fn two_runs_of_one_start_are_the_same() {
-    let s = diamond(Policy::Data);
+    let s = diamond(policy("data"));
     assert_eq!(
         play_in(&s, diamond_world(&s)).records,
         play_in(&s, diamond_world(&s)).records
@@ -230,7 +237,7 @@ fn with_hashes(mut s: Start, first: &Played) -> (Start, Simulation) {
 
 #[test]
 fn an_unchanged_workflow_runs_nothing() {
-    let s = diamond(Policy::Data);
+    let s = diamond(policy("data"));
     let first = play_in(&s, diamond_world(&s));
     let h = history(&first.records);
     let hash = h.version_hash(data(4), 1).expect("it was read");
@@ -251,7 +258,7 @@ fn an_unchanged_workflow_runs_nothing() {
 
 #[test]
 fn a_missing_dest_is_made_again_from_the_start_it_needs() {
-    let s = diamond(Policy::Data);
+    let s = diamond(policy("data"));
     let first = play_in(&s, diamond_world(&s));
     let (again, sim) = with_hashes(s, &first);
     let second = play_in(&again, sim);
@@ -268,11 +275,15 @@ fn a_missing_dest_is_made_again_from_the_start_it_needs() {
 fn random_faults_end_in_success_or_a_stated_failure() {
     let mut done = 0;
     for seed in 0..300 {
-        let mut s = diamond(if seed % 2 == 0 {
-            Policy::Data
-        } else {
-            Policy::StageThrough
-        });
+        let names = [
+            "data",
+            "stage-through",
+            "easy+cache",
+            "same-nodes",
+            "fcfs",
+            "sjf-easy+cache",
+        ];
+        let mut s = diamond(policy(names[seed as usize % names.len()]));
         for step in &mut s.workflow.steps {
             step.retries = 3;
         }
@@ -306,7 +317,7 @@ fn random_faults_end_in_success_or_a_stated_failure() {
 
 #[test]
 fn an_interruption_stops_everything_and_resume_goes_on() {
-    let s = diamond(Policy::Data);
+    let s = diamond(policy("data"));
     let whole = play_in(&s, diamond_world(&s)).end();
     for tenth in 1..10 {
         let mut sim = diamond_world(&s);
@@ -321,7 +332,7 @@ fn an_interruption_stops_everything_and_resume_goes_on() {
 #[test]
 fn a_failed_run_rescues_what_asks_for_it_and_keeps_the_rest() {
     let text = "name = \"w\"\nexternal = \"/ext\"\n[data.a]\non_failure = \"drain\"\n[data.b]\n[[step]]\nname = \"make\"\nrun = \"x\"\nout = \"a\"\n[[step]]\nname = \"other\"\nrun = \"x\"\nout = \"b\"\n[[step]]\nname = \"fail\"\nrun = \"x\"\nin = [\"a\", \"b\"]\n";
-    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
     for seed in 0..50 {
         let faults = FaultPlan {
             seed,
@@ -374,7 +385,7 @@ run = "x"
 in = ["f"]
 after = ["x"]
 "#;
-    let s = start(workflow(text), cluster(1, 2, &[100 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(1, 2, &[100 * MB]), policy("data"));
     let part = |run: &Run, seq: u32, name: &str| {
         let info = PartInfo {
             seq,
@@ -433,7 +444,7 @@ fn steps_of(runs: &[Run]) -> Vec<u32> {
 #[test]
 fn cancelled_attempts_are_no_retries() {
     let text = "name = \"w\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nretries = 2\n";
-    let s = start(workflow(text), cluster(1, 1, &[MB]), Policy::Data);
+    let s = start(workflow(text), cluster(1, 1, &[MB]), policy("data"));
     let (mut hand, mut actions) = Hand::begin(&s);
     let mut said = Vec::new();
     for kind in [

@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use tarn_base::action::{Do, Outcome};
-use tarn_base::event::{Ended, Event, Failure, FailureKind, Policy, Usage};
+use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
@@ -38,7 +38,7 @@ fn hoarder(count: usize, tiers: &[u64], external: bool) -> Played {
             "[[step]]\nname = \"use{i}\"\nrun = \"x\"\nin = \"d{i}\"\nout = \"r{i}\"\nafter = [\"{after}\"]\n"
         );
     }
-    let s = start(workflow(&text), cluster(1, 1, tiers), Policy::Data);
+    let s = start(workflow(&text), cluster(1, 1, tiers), policy("data"));
     let mut e = estimates(0);
     e.output = Box::new(|_, d| {
         let bytes = if d.0 % 2 == 0 { 40 * MB } else { MB };
@@ -142,7 +142,7 @@ after = ["rest"]
     let s = start(
         workflow(text),
         cluster(1, 1, &[100 * MB, 60 * MB]),
-        Policy::Data,
+        policy("data"),
     );
     let mut e = estimates(0);
     e.sources.insert(data(0), Ok(source(None, 30 * MB)));
@@ -200,7 +200,7 @@ after = ["make"]
     let s = start(
         workflow(text),
         cluster(1, 2, &[100 * MB, 1000 * MB]),
-        Policy::Data,
+        policy("data"),
     );
     let mut e = estimates(0);
     e.output = Box::new(|_, d| {
@@ -234,7 +234,7 @@ fn replicas_never_exceed_a_tier_at_any_time() {
 /// The tiers of each attempt of a single step that runs out of room until its retries are used up.
 fn tiers_of_attempts(tiers: &[u64]) -> Vec<u32> {
     let text = "name = \"w\"\n[data.r]\ndest = \"/r\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"r\"\nretries = 2\n";
-    let s = start(workflow(text), cluster(1, 1, tiers), Policy::Data);
+    let s = start(workflow(text), cluster(1, 1, tiers), policy("data"));
     let mut engine = Engine::new();
     let mut event = Event::Started(Box::new(s));
     let mut used = Vec::new();
@@ -278,7 +278,7 @@ fn an_attempt_that_filled_its_tier_is_repeated_on_a_slower_one() {
 #[test]
 fn waiting_for_another_run_is_told_apart_from_waiting_for_oneself() {
     let text = "name = \"w\"\n[data.a]\nsize = \"10 MB\"\n[data.b]\nsize = \"60 MB\"\ndest = \"/b\"\n[[step]]\nname = \"one\"\nrun = \"x\"\nout = \"a\"\n[[step]]\nname = \"two\"\nrun = \"x\"\nin = \"a\"\nout = \"b\"\n";
-    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), Policy::Data);
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
     let mut e = estimates(0);
     e.output = Box::new(|_, d| vec![tarn_sim::SimEntry::file("out", [10 * MB, 60 * MB][d.at()])]);
     let mut sim = tarn_sim::Simulation::new(&s, e);

@@ -7,6 +7,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tarn_base::event::Event;
+use tarn_base::policy::{Handling, Order, Policy};
 use tarn_journal::lines::LineError;
 use tarn_journal::{LogReader, LogWriter};
 use tarn_ports::{Journal, Record};
@@ -248,6 +250,20 @@ fn every_released_format_opens() {
     fs::copy(fixture("format-1.log"), &path).unwrap();
     let opened = LogWriter::open_append(&path).unwrap();
     assert_eq!((opened.records, opened.cut), (story("w-1", WALL), 0));
+}
+
+/// Engine 4 and before had two policies of their own; the second is `heft` with that handling by now.
+#[test]
+fn a_log_of_stage_through_opens() {
+    let (_dir, path) = nothing();
+    fs::copy(fixture("format-1-stage-through.log"), &path).unwrap();
+    let opened = LogWriter::open_append(&path).unwrap();
+    let mut expected = story("w-1", WALL);
+    let Event::Started(start) = &mut expected[0].event else {
+        panic!("a run begins with its start");
+    };
+    start.options.policy = Policy::new(Order::Heft, Some(Handling::StageThrough));
+    assert_eq!((opened.records, opened.cut), (expected, 0));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod text;
 
 use crate::ReportError;
 use crate::names::{Names, kind_name};
-use crate::summarize::{emulated, policy_name};
+use crate::summarize::emulated;
 use crate::summary::{Emulated, OutcomeName, SCHEMA};
 use crate::trace::Trace;
 use count::counts;
@@ -138,7 +138,7 @@ pub fn status(records: &[Record], now: Time) -> Result<Status, ReportError> {
         schema: SCHEMA,
         run: trace.start.run.clone(),
         workflow: trace.start.workflow.name.clone(),
-        policy: policy_name(trace.start.options.policy).into(),
+        policy: trace.start.options.policy.to_string(),
         outcome,
         elapsed_ns: now,
         emulated: emulated(&trace),

@@ -7,7 +7,7 @@ use crate::summary::{
 use crate::trace::{AttemptKey, Trace};
 use tarn_base::action::Outcome;
 use tarn_base::cluster::Tier;
-use tarn_base::event::{Policy, Usage};
+use tarn_base::event::Usage;
 use tarn_base::history::{Attempt, AttemptEnd, InstanceState, Traffic, TransferEnd};
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::TransferKind;
@@ -23,7 +23,7 @@ pub(crate) fn summarize(trace: &Trace) -> Summary {
         schema: SCHEMA,
         run: start.run.clone(),
         workflow: start.workflow.name.clone(),
-        policy: policy_name(start.options.policy).into(),
+        policy: start.options.policy.to_string(),
         outcome,
         signal,
         started: start.wall,
@@ -37,13 +37,6 @@ pub(crate) fn summarize(trace: &Trace) -> Summary {
         equation_5: EQUATION_5.into(),
         steps,
         nodes: nodes(trace),
-    }
-}
-
-pub(crate) fn policy_name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Data => "data",
-        Policy::StageThrough => "stage-through",
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Summary {
     pub run: String,
     /// The workflow's name.
     pub workflow: String,
-    /// The policy: `data` or `stage-through`.
+    /// The policy, as its text.
     pub policy: String,
     /// How it ended.
     pub outcome: OutcomeName,

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use tarn_base::action::{Action, Do, Held, Run};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_base::event::{Ended, Event, FailureKind, Options, Policy, PriorInstance, Start};
+use tarn_base::event::{Ended, Event, FailureKind, Options, PriorInstance, Start};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
 use tarn_base::part::{
     PartClass, PartInfo, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify,
 };
 use tarn_base::pattern::ScatterRule;
+use tarn_base::policy::{Order, Policy};
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
 use tarn_base::workflow::{
@@ -127,7 +128,7 @@ fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity:
         },
         cluster: cluster(3, capacity),
         options: Options {
-            policy: Policy::Data,
+            policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
         },
         prior: vec![],

@@ -5,6 +5,7 @@ use super::sources::is_lost;
 use crate::data::Part;
 use tarn_base::id::{DataId, NodeId, Spot, TierId};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
+use tarn_base::policy::Handling;
 use tarn_base::reason::Reason;
 use tarn_base::workflow::OnFailure;
 
@@ -80,7 +81,10 @@ impl Decide<'_> {
     /// Replicas on further nodes, where there is room for them without making any. While somebody waits for room
     /// there are none: they would take what has just been freed for him, and be evicted again.
     pub(super) fn copies(&mut self) {
-        if self.stage_through() || self.state.stop.is_some() || self.short_of_room {
+        if self.state.handling() != Handling::Keep
+            || self.state.stop.is_some()
+            || self.short_of_room
+        {
             return;
         }
         let wanting = (0u32..)

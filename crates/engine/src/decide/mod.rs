@@ -3,18 +3,21 @@
 
 mod begin;
 mod deliver;
+mod desk;
 mod end;
+mod free;
 mod place;
 mod release;
 mod room;
 mod sources;
 mod stage;
 mod start;
+mod tiers;
 
 use crate::state::{State, Stop};
+use place::Turn;
 use std::collections::BTreeSet;
 use tarn_base::action::{Action, Do, Subject};
-use tarn_base::event::Policy;
 use tarn_base::id::{InstanceId, NodeId};
 use tarn_base::part::{PartMove, PartRef, Place, Transfer, TransferKind, Verify};
 use tarn_base::reason::Reason;
@@ -26,6 +29,7 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         state,
         actions,
         short_of_room: false,
+        turn: Turn::default(),
     };
     loop {
         let before = d.actions.len();
@@ -63,6 +67,8 @@ struct Decide<'a> {
     actions: &'a mut Vec<Action>,
     /// In this round, somebody was found waiting for room.
     short_of_room: bool,
+    /// What the policy looks at in this round.
+    turn: Turn,
 }
 
 impl Decide<'_> {
@@ -83,10 +89,6 @@ impl Decide<'_> {
         if !same {
             self.emit(Do::Note { about }, why);
         }
-    }
-
-    fn stage_through(&self) -> bool {
-        self.state.start.options.policy == Policy::StageThrough
     }
 
     fn transfer(

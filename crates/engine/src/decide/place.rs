@@ -1,62 +1,83 @@
-//! Placement: online list scheduling. Most urgent first, to the node where `max(node free, data ready) + run
-//! time` is least, counting missing bytes over the contended link; waiting for the data's node when that
-//! ends sooner than moving the data.
+//! Placement: the policy, which sees the run through its desk, gives nodes to instances that wait. What is said of those
+//! that go on waiting.
 
 use super::Decide;
+use super::desk::instance_of;
 use super::sources::is_lost;
-use crate::ledger::Demand;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::ledger::Ledger;
+use crate::plan::desk::{Candidate, Desk};
+use crate::plan::policy;
+use crate::plan::queue::{Fit, Waiting};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use tarn_base::action::{Do, Subject};
 use tarn_base::bounds::STAGE_AHEAD;
-use tarn_base::id::{InstanceId, NodeId, Spot, TierId};
+use tarn_base::id::{InstanceId, NodeId, Spot};
 use tarn_base::part::PartRef;
+use tarn_base::policy::Order;
 use tarn_base::reason::Reason;
-use tarn_base::units::{Bytes, Nanos};
+use tarn_base::units::{Bytes, Nanos, Time};
 
-/// Waiting instances that are looked at in one round, most urgent first: a bound on work per event. Those
-/// behind it are looked at once these are placed.
+/// Waiting instances that are looked at in one round, in the policy's order: a bound on work per event. Those behind it
+/// are looked at once these are placed.
 const PLACE_WINDOW: usize = 1000;
+/// Waiting instances of which it is said in one round why they wait, the first of the queue.
+const EXPLAINED: usize = 16;
 
-/// What placing an instance on a node would mean.
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    node: NodeId,
-    free_in: Nanos,
-    data_in: Nanos,
-    missing: u64,
-    local: u64,
-    open: bool,
+/// What is known while the policy decides in one round.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// What is left of nodes and hosts when all that has a place runs.
+    pub(super) free: Ledger,
+    /// Tiers on which somebody who goes first waits for room.
+    pub(super) claimed: BTreeSet<Spot>,
+    /// Who found no room for its data.
+    roomless: BTreeSet<InstanceId>,
+    /// Of [`PLACE_WINDOW`], looked at already.
+    looked_at: Cell<usize>,
+    /// Parts that were found to be needed and lost.
+    lost: RefCell<BTreeSet<PartRef>>,
 }
 
-impl Candidate {
-    fn begin(&self) -> Nanos {
-        self.free_in.max(self.data_in)
+impl Turn {
+    /// Whether one more may be looked at.
+    pub(super) fn looks(&self) -> bool {
+        let before = self.looked_at.get();
+        self.looked_at.set(before + 1);
+        before < PLACE_WINDOW
     }
 }
 
 impl Decide<'_> {
     pub(super) fn place(&mut self) {
-        let window: Vec<_> = self
-            .state
-            .steps
-            .pending
-            .iter()
-            .take(PLACE_WINDOW)
-            .map(|(_, id)| *id)
-            .collect();
-        // Tiers on which somebody more urgent waits for room.
-        let mut claimed = BTreeSet::new();
-        for id in window {
-            if self.state.stop.is_some() || !self.any_open() {
-                return;
-            }
-            self.place_one(id, &mut claimed);
+        if self.state.steps.pending.is_empty() || !self.any_open() {
+            return;
         }
+        self.turn = Turn {
+            free: self.ledger_to_be(),
+            ..Turn::default()
+        };
+        let rule = policy::rule::<Self>(&self.state.start.options.policy);
+        rule.decide(self);
+        for part in self.turn.lost.take() {
+            self.make_again(part);
+        }
+        self.explain_waits();
+    }
+
+    /// Whether the policy gives steps to nodes that are still busy, so that their data is there when they are free.
+    fn places_ahead(&self) -> bool {
+        let order = self.state.start.options.policy.order;
+        matches!(order, Order::Data | Order::Energy)
     }
 
     fn any_open(&self) -> bool {
-        let nodes = 0..self.state.start.cluster.nodes.len();
-        nodes.into_iter().any(|n| self.open(NodeId(n as u32), 1))
+        match self.places_ahead() {
+            true => self.all_nodes().any(|n| self.open(n, 1)),
+            false => self
+                .all_nodes()
+                .any(|n| self.state.ledger.free_cores(n) > 0),
+        }
     }
 
     /// Whether a node takes another instance: it has free cores for those that wait there, or few wait.
@@ -69,338 +90,194 @@ impl Decide<'_> {
         waiting < STAGE_AHEAD + (self.state.ledger.free_cores(node) / cores.max(1)) as usize
     }
 
-    fn place_one(&mut self, id: InstanceId, claimed: &mut BTreeSet<Spot>) {
+    /// Whether every part that an instance reads can be had. What is lost is remembered: it has to be made again.
+    pub(super) fn obtainable(&self, id: InstanceId) -> bool {
         let Some(instance) = self.state.steps.instance(id) else {
-            return;
+            return false;
         };
-        let parts = instance.parts();
-        if !self.obtainable(&parts) {
-            return;
-        }
-        let step = self.state.start.workflow.step(id.step);
-        let (count, demand) = (step.nodes as usize, Demand::of(step));
-        let chosen = match self.choose(id, count, demand) {
-            Ok(chosen) => chosen,
-            Err(why) => return self.note(Subject::Instance(id), why),
-        };
-        let mut spots = Vec::with_capacity(count);
-        let mut reserve = 0;
-        for (position, candidate) in chosen.iter().enumerate() {
-            match self.find_room(id, position, candidate.node, claimed) {
-                Some((spot, bytes)) => {
-                    reserve = reserve.max(bytes);
-                    spots.push(spot);
+        let mut all = true;
+        for name in instance.needs.iter().flatten().flatten() {
+            match self.state.data.part(*name) {
+                Some(part) if is_lost(part) => {
+                    self.turn.lost.borrow_mut().insert(*name);
+                    all = false;
                 }
-                None => return,
+                Some(part) if self.state.may_be_read(part) => {}
+                _ => return false,
             }
         }
-        let begin = chosen.iter().map(Candidate::begin).max().unwrap_or(0);
+        all
+    }
+
+    /// Where a one-node instance could run.
+    pub(super) fn candidates_of(&self, id: InstanceId) -> Vec<Candidate> {
+        let cores = self.demand(id.step).cores;
+        let holds = self.holder(id, 0);
+        let mut nodes = self.nodes_of_kind(id.step);
+        nodes.retain(|n| holds(*n));
+        let candidate = |(free_in, node): (Nanos, NodeId)| {
+            let (data_in, missing, _) = self.data_at(id, 0, node);
+            Candidate {
+                node,
+                free_in,
+                data_in,
+                missing,
+                load: self.state.steps.on_node[node.at()].len(),
+                open: self.open(node, cores),
+            }
+        };
+        let free_in = self.free_in(&nodes, cores);
+        free_in.into_iter().zip(nodes).map(candidate).collect()
+    }
+
+    /// Gives an instance its nodes, where it begins in `begin`, if there is room on them for its data.
+    pub(super) fn assign(
+        &mut self,
+        id: InstanceId,
+        nodes: &[NodeId],
+        begin: Nanos,
+        why: Reason,
+    ) -> bool {
+        let mut spots = Vec::with_capacity(nodes.len());
+        let mut reserve = 0;
+        for (position, node) in nodes.iter().enumerate() {
+            let Some((spot, bytes)) = self.find_room(id, position, *node) else {
+                self.turn.roomless.insert(id);
+                return false;
+            };
+            reserve = reserve.max(bytes);
+            spots.push(spot);
+        }
+        self.turn.free.take(&spots, self.demand(id.step));
+        let end = self.state.now.saturating_add(begin);
         let what = Do::Assign {
             instance: id,
             nodes: spots,
             reserve,
-            end: self
-                .state
-                .now
-                .saturating_add(begin)
-                .saturating_add(self.state.run_time(id.step)),
+            end: end.saturating_add(self.state.run_time(id.step)),
         };
-        let why = self.placement_reason(id, &chosen, demand);
         self.emit(what, why);
         self.stage_instance(id);
+        true
     }
 
-    fn placement_reason(&self, id: InstanceId, chosen: &[Candidate], demand: Demand) -> Reason {
-        let first = chosen[0];
-        if self.stage_through() {
-            return Reason::FirstFree { node: first.node };
+    /// Why these nodes, with `data`: when it begins there, and by how much another node would be later.
+    pub(super) fn earliest_end(&self, id: InstanceId, nodes: &[NodeId]) -> Option<Reason> {
+        let cores = self.demand(id.step).cores;
+        let first = *nodes.first()?;
+        let free_in = *self.free_in(&[first], cores).first()?;
+        let (mut data_in, mut missing, mut local) = (0, 0, 0);
+        for (position, node) in nodes.iter().enumerate() {
+            let data = self.data_at(id, position, *node);
+            if position == 0 {
+                data_in = data.0;
+            }
+            missing += data.1;
+            local += data.2;
         }
-        let used: BTreeSet<_> = chosen.iter().map(|c| c.node).collect();
-        let others = self.candidates(id, 0, demand);
+        let others = self.candidates_of(id).into_iter();
         let next = others
-            .iter()
-            .filter(|c| !used.contains(&c.node))
+            .filter(|c| !nodes.contains(&c.node))
             .min_by_key(|c| (c.begin(), c.missing, c.node));
-        Reason::EarliestEnd {
-            node: first.node,
-            free_in: first.free_in,
-            data_in: first.data_in,
-            missing: chosen.iter().map(|c| c.missing).sum(),
-            local: chosen.iter().map(|c| c.local).sum(),
-            next: next.map(|c| (c.node, c.begin().saturating_sub(first.begin()))),
-        }
+        Some(Reason::EarliestEnd {
+            node: first,
+            free_in,
+            data_in,
+            missing,
+            local,
+            next: next.map(|c| (c.node, c.begin().saturating_sub(free_in.max(data_in)))),
+        })
     }
 
-    /// Whether every part can be had; what is lost is ordered to be made again.
-    fn obtainable(&mut self, parts: &BTreeSet<PartRef>) -> bool {
-        let mut all = true;
-        for name in parts {
-            let Some(part) = self.state.data.part(*name) else {
-                return false;
+    /// Says of the first that wait why they do, if there are cores that nobody has. Who has found no room knows it already.
+    fn explain_waits(&mut self) {
+        let everything = Fit::room(u32::MAX, u32::MAX);
+        if self.free().cores == 0 {
+            return;
+        }
+        self.turn.looked_at.set(0);
+        let first = self.next(None, &everything);
+        let mut at = first;
+        for _ in 0..EXPLAINED {
+            let (Some(w), Some(first)) = (at, first) else {
+                return;
             };
-            if is_lost(part) {
-                self.make_again(*name);
-                all = false;
-            } else if self.stage_through() && self.state.external_source(part).is_none() {
-                all = false;
+            let id = instance_of(&w);
+            let about = Subject::Instance(id);
+            let known = self.state.notes.get(&about).is_some_and(waits_its_turn);
+            if !known
+                && !self.turn.roomless.contains(&id)
+                && let Some(why) = self.why_it_waits(&w, instance_of(&first))
+            {
+                self.note(about, why);
             }
+            at = self.next(Some(&w), &everything);
         }
-        all
     }
 
-    fn candidates(&self, id: InstanceId, position: usize, demand: Demand) -> Vec<Candidate> {
-        let Some(instance) = self.state.steps.instance(id) else {
-            return Vec::new();
-        };
-        let needs: Vec<_> = instance
-            .needs
-            .iter()
-            .filter_map(|u| u.get(position))
-            .flatten()
-            .collect();
-        let nodes = 0..self.state.start.cluster.nodes.len() as u32;
-        nodes
-            .map(NodeId)
-            .filter(|n| self.could_ever(id, *n, demand))
-            .map(|node| {
-                let (data_in, missing, local) = self.state.data_ready(node, needs.iter().copied());
-                Candidate {
-                    node,
-                    free_in: self.free_in(node, demand),
-                    data_in,
-                    missing,
-                    local,
-                    open: self.open(node, demand.cores),
-                }
-            })
-            .collect()
-    }
-
-    fn could_ever(&self, id: InstanceId, node: NodeId, d: Demand) -> bool {
-        let n = self.state.start.cluster.node(node);
-        let tier = self.tier_of(id.step);
-        let has_tier = n
-            .tiers
-            .iter()
-            .any(|t| tier.as_ref().is_none_or(|want| *want == t.name));
-        n.cores >= d.cores && n.memory >= d.memory && n.gpus >= d.gpus && has_tier
-    }
-
-    /// The nodes for an instance, position by position.
-    fn choose(
-        &self,
-        id: InstanceId,
-        count: usize,
-        demand: Demand,
-    ) -> Result<Vec<Candidate>, Reason> {
-        let mut chosen: Vec<Candidate> = Vec::with_capacity(count);
-        for position in 0..count {
-            let all = self.candidates(id, position, demand);
-            let rest = all
-                .iter()
-                .filter(|c| chosen.iter().all(|o| o.node != c.node));
-            let best = if self.stage_through() {
-                rest.min_by_key(|c| {
-                    (
-                        c.free_in,
-                        self.state.steps.on_node[c.node.at()].len(),
-                        c.node,
-                    )
-                })
-            } else {
-                rest.min_by_key(|c| {
-                    (
-                        c.begin(),
-                        c.missing,
-                        self.state.steps.on_node[c.node.at()].len(),
-                        c.node,
-                    )
-                })
-            };
-            let Some(best) = best else {
-                return Err(self.never(id));
-            };
-            if !best.open {
-                let (node, free_in) = (best.node, best.free_in);
-                let elsewhere = all.iter().any(|c| c.open && c.missing > best.missing);
-                return Err(if elsewhere {
-                    Reason::WaitForData { node, free_in }
-                } else {
-                    Reason::WaitForCores { node, free_in }
-                });
-            }
-            chosen.push(*best);
+    fn why_it_waits(&self, w: &Waiting, first: InstanceId) -> Option<Reason> {
+        let id = instance_of(w);
+        if let Some(message) = self.never(id) {
+            return Some(Reason::Failed { message });
         }
-        Ok(chosen)
+        if first != id && self.nodes_for(w, &[], Time::MAX).is_some() {
+            return Some(Reason::WaitForTurn { first });
+        }
+        if self.places_ahead() && w.nodes == 1 {
+            let all = self.candidates_of(id);
+            let best = all.iter().min_by_key(|c| (c.begin(), c.missing, c.node))?;
+            let (node, free_in) = (best.node, best.free_in);
+            let elsewhere = |c: &Candidate| c.open && c.missing > best.missing;
+            return Some(match all.iter().any(elsewhere) {
+                true => Reason::WaitForData { node, free_in },
+                false => Reason::WaitForCores { node, free_in },
+            });
+        }
+        let shadow = self.earliest(w)?;
+        Some(Reason::WaitForCores {
+            node: *shadow.keeps.first()?,
+            free_in: shadow.at.saturating_sub(self.state.now),
+        })
     }
 
-    fn never(&self, id: InstanceId) -> Reason {
+    /// Why an instance can never run on this machine, if so.
+    fn never(&self, id: InstanceId) -> Option<String> {
         let step = self.state.start.workflow.step(id.step);
-        let message = format!(
-            "step {} asks for {} node(s) with {} core(s), {} of memory and {} GPU(s) each{}; this machine has no such nodes",
-            step.name,
-            step.nodes,
-            step.cores,
-            Bytes(step.memory),
-            step.gpus,
-            step.tier
-                .as_ref()
-                .map_or(String::new(), |t| format!(" and a tier named {t}")),
-        );
-        Reason::Failed { message }
-    }
-
-    /// When a node has the cores, by what runs and waits there and on its host.
-    fn free_in(&self, node: NodeId, demand: Demand) -> Nanos {
+        let nodes = self.nodes_of_kind(id.step);
+        if self.most_at_once(&nodes, self.demand(id.step)) < u64::from(step.nodes) {
+            let tier = step.tier.as_ref();
+            return Some(format!(
+                "step {} asks for {} node(s) with {} core(s), {} of memory and {} GPU(s) each{}; this machine has no such nodes",
+                step.name,
+                step.nodes,
+                step.cores,
+                Bytes(step.memory),
+                step.gpus,
+                tier.map_or(String::new(), |t| format!(" and a tier named {t}")),
+            ));
+        }
+        let nowhere = |position| {
+            let holds = self.holder(id, position);
+            !nodes.iter().any(|n| holds(*n))
+        };
+        if !(0..step.nodes as usize).any(nowhere) {
+            return None;
+        }
         let cluster = &self.state.start.cluster;
-        let host = cluster.node(node).host;
-        let here = self.earliest(
-            cluster.node(node).cores,
-            std::iter::once(node),
-            demand.cores,
-        );
-        let sharing = (0u32..)
-            .zip(&cluster.nodes)
-            .filter(|(_, n)| n.host == host)
-            .map(|(i, _)| NodeId(i));
-        here.max(self.earliest(cluster.hosts[host as usize].cores, sharing, demand.cores))
+        let tiers = nodes.iter().flat_map(|n| &cluster.node(*n).tiers);
+        Some(format!(
+            "step {} can never fit on a node: its inputs and outputs exceed the largest tier ({}); declare a larger tier \
+             (--tier NAME=PATH:SIZE), use more nodes with scatter, or select entries",
+            step.name,
+            Bytes(tiers.map(|t| t.capacity).max().unwrap_or(0))
+        ))
     }
+}
 
-    fn earliest(&self, cores: u32, nodes: impl Iterator<Item = NodeId>, want: u32) -> Nanos {
-        let mut ends = Vec::new();
-        for id in nodes.flat_map(|n| &self.state.steps.on_node[n.at()]) {
-            let Some(placed) = self.state.steps.instance(*id).and_then(|i| i.placed()) else {
-                continue;
-            };
-            let taken = self.state.start.workflow.step(id.step).cores;
-            ends.push((self.state.time_left(*id, placed), taken));
-        }
-        ends.sort_unstable();
-        let mut free = i64::from(cores) - ends.iter().map(|(_, c)| i64::from(*c)).sum::<i64>();
-        let mut at = 0;
-        for (end, taken) in ends {
-            if free >= i64::from(want) {
-                break;
-            }
-            free += i64::from(taken);
-            at = end;
-        }
-        at
-    }
-
-    /// A tier of the node with room for what the instance brings and writes: the fastest that can hold it at
-    /// all, of those slower than the one that an earlier attempt has filled. While there is no room now, it is made.
-    fn find_room(
-        &mut self,
-        id: InstanceId,
-        position: usize,
-        node: NodeId,
-        claimed: &mut BTreeSet<Spot>,
-    ) -> Option<(Spot, u64)> {
-        let wanted = self.tier_of(id.step);
-        let outgrown = self.state.steps.instance(id).and_then(|i| i.outgrown);
-        let tiers = (0u32..).zip(&self.state.start.cluster.node(node).tiers);
-        let mut allowed: Vec<_> = tiers
-            .filter(|(_, t)| wanted.as_ref().is_none_or(|w| *w == t.name))
-            .map(|(i, _)| Spot {
-                node,
-                tier: TierId(i),
-            })
-            .collect();
-        // Where none is slower, the slowest: it is most likely the largest.
-        allowed.sort_by_key(|s| match outgrown {
-            Some(full) if s.tier <= full => (true, u32::MAX - s.tier.0),
-            _ => (false, s.tier.0),
-        });
-        for spot in &allowed {
-            let mut wants = self.bytes_by_spot(id, position, *spot);
-            let (soft, hard) = self.state.output_bytes(id);
-            let capacity = |s: &Spot| self.state.start.cluster.tier(*s).capacity;
-            let (missing, here) = *wants.entry(*spot).or_default();
-            let too_much = wants
-                .iter()
-                .any(|(s, (missing, here))| missing + here > capacity(s));
-            let beside = capacity(spot).saturating_sub(missing + here);
-            if too_much || hard > beside {
-                continue;
-            }
-            let reserve = soft.min(beside).max(hard);
-            for (at, (missing, _)) in wants {
-                let want = if at == *spot {
-                    missing + reserve
-                } else {
-                    missing
-                };
-                if claimed.contains(&at) || !self.make_room(at, want, id) {
-                    claimed.insert(at);
-                    return None;
-                }
-            }
-            return Some((*spot, reserve));
-        }
-        let sizes = allowed
-            .iter()
-            .map(|s| self.state.start.cluster.tier(*s).capacity)
-            .max()
-            .unwrap_or(0);
-        let message = format!(
-            "step {} can never fit on {}: its inputs and outputs exceed its largest tier ({})",
-            self.state.start.workflow.step(id.step).name,
-            self.state.start.cluster.node(node).name,
-            Bytes(sizes)
-        );
-        self.emit(
-            Do::Note {
-                about: Subject::Instance(id),
-            },
-            Reason::Failed { message },
-        );
-        None
-    }
-
-    /// The tier a step writes to, if the file names one: its own, or that of a dataset it makes.
-    fn tier_of(&self, step: tarn_base::id::StepId) -> Option<String> {
-        let w = &self.state.start.workflow;
-        let s = w.step(step);
-        let of_data = || {
-            s.uses
-                .iter()
-                .filter(|u| u.makes.is_some())
-                .find_map(|u| w.dataset(u.data).tier.clone())
-        };
-        s.tier.clone().or_else(of_data)
-    }
-
-    /// For each tier that a position of an instance uses: bytes that must be brought, bytes that lie there.
-    fn bytes_by_spot(
-        &self,
-        id: InstanceId,
-        position: usize,
-        spot: Spot,
-    ) -> BTreeMap<Spot, (u64, u64)> {
-        let mut all: BTreeMap<Spot, (u64, u64)> = BTreeMap::new();
-        let Some(instance) = self.state.steps.instance(id) else {
-            return all;
-        };
-        let names: BTreeSet<_> = instance
-            .needs
-            .iter()
-            .filter_map(|u| u.get(position))
-            .flatten()
-            .collect();
-        for name in names {
-            let Some(part) = self.state.data.part(*name) else {
-                continue;
-            };
-            let target = self.state.target(spot, name.data);
-            let entry = all.entry(target).or_default();
-            match self.state.usable_on(spot.node, part) {
-                Some(s) if s == target => entry.1 += part.info.stored,
-                Some(s) if s.tier < target.tier => {}
-                _ if part.incoming(target) => entry.1 += part.info.stored,
-                _ => entry.0 += part.info.stored,
-            }
-        }
-        all
-    }
+/// Whether this says that somebody waits for others, not for room.
+fn waits_its_turn(why: &Reason) -> bool {
+    matches!(
+        why,
+        Reason::WaitForCores { .. } | Reason::WaitForData { .. } | Reason::WaitForTurn { .. }
+    )
 }

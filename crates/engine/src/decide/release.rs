@@ -1,10 +1,12 @@
 //! What leaves without being asked: replicas that nobody will read, that have moved, or that are damaged;
-//! and under `stage-through`, everything a step made or was given.
+//! under `stage-through` everything a step made or was given. And what leaves and stays: under `cache`, copies of everything
+//! a step made go outside.
 
 use super::Decide;
 use crate::data::{Part, Replica, ReplicaState};
 use crate::state::{State, Stop};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
+use tarn_base::policy::Handling;
 use tarn_base::reason::Reason;
 use tarn_base::workflow::{Keep, OnFailure};
 
@@ -35,7 +37,7 @@ impl Decide<'_> {
             for at in places {
                 self.release_replica(name, &at);
             }
-            if self.stage_through() {
+            if self.state.handling() != Handling::Keep {
                 self.stage_out(name);
             }
         }
@@ -66,18 +68,19 @@ impl Decide<'_> {
             return Some(Reason::NotNeeded);
         }
         let Place::Node(spot) = at else { return None };
+        let stage_through = self.state.handling() == Handling::StageThrough;
         let why = match self.state.data.to_release.get(&(name, at.clone())) {
             Some(&transfer) => Reason::MovedAway { transfer },
-            None if self.stage_through() && self.state.external_source(part).is_some() => {
+            None if stage_through && self.state.external_source(part).is_some() => {
                 Reason::StagedOut
             }
             None => return None,
         };
-        let used = replica.staged || !self.stage_through();
+        let used = replica.staged || !stage_through;
         (!used || !self.needed_on(spot.node).contains(&name)).then_some(why)
     }
 
-    /// `stage-through`: what a step made goes out, unless its `dest` takes it at once.
+    /// `stage-through` and `cache`: what a step made goes out, unless its `dest` takes it at once.
     fn stage_out(&mut self, name: PartRef) {
         let Some(part) = self.state.data.part(name) else {
             return;
@@ -99,11 +102,15 @@ impl Decide<'_> {
             return;
         };
         let parts = vec![PartMove { part: name, from }];
-        // The node's replica goes once this is done, so it is read back; `--verify none` plays what people do
-        // today, who write to the external store and trust it.
+        // The node's replica goes once this is done, or when room is needed, so it is read back; `--verify none` plays what
+        // people do today, who write to the external store and trust it.
         let verify = match self.state.start.options.verify {
             Verify::None => Verify::None,
             _ => Verify::Readback,
+        };
+        let why = match self.state.handling() {
+            Handling::Cache => Reason::WriteThrough,
+            _ => Reason::StageOut,
         };
         self.transfer(
             parts,
@@ -111,7 +118,7 @@ impl Decide<'_> {
             TransferKind::ExternalOut,
             verify,
             0,
-            Reason::StageOut,
+            why,
         );
     }
 }

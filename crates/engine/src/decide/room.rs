@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use tarn_base::action::{Do, Subject};
 use tarn_base::id::{InstanceId, Spot, TierId};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
+use tarn_base::policy::Handling;
 use tarn_base::reason::Reason;
 use tarn_base::units::Bytes;
 use tarn_base::workflow::Keep;
@@ -227,8 +228,11 @@ impl Decide<'_> {
     fn redundant(&self, name: PartRef, part: &Part, spot: Spot) -> bool {
         let keep = self.state.start.workflow.dataset(name.data).keep;
         let mut others = part.present().filter(|(p, _)| **p != Place::Node(spot));
-        match keep {
-            Keep::UntilConsumed => others.next().is_some(),
+        match (keep, self.state.handling()) {
+            // Without `Handling::Keep`, what is to be kept is kept outside.
+            (Keep::UntilConsumed, _) | (_, Handling::StageThrough | Handling::Cache) => {
+                others.next().is_some()
+            }
             _ => others.any(|(p, _)| matches!(p, Place::Node(_))),
         }
     }

@@ -5,17 +5,27 @@ use crate::data::{Part, ReplicaState, makes};
 use crate::estimate::duration;
 use crate::state::State;
 use tarn_base::action::{Do, Subject};
-use tarn_base::event::Policy;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId};
 use tarn_base::part::{PartRef, Place, TransferKind};
+use tarn_base::policy::Handling;
 use tarn_base::reason::Reason;
 
 impl State {
+    /// What the policy does with data.
+    pub(crate) fn handling(&self) -> Handling {
+        self.start.options.policy.handling
+    }
+
+    /// Whether the policy lets the steps that read a part begin: with `stage-through` and `cache` not before it is outside.
+    pub(crate) fn may_be_read(&self, part: &Part) -> bool {
+        self.handling() == Handling::Keep || self.external_source(part).is_some()
+    }
+
     /// The fastest tier of a node from which a step there can use a part. Under `stage-through` only what
     /// was staged in for it.
     pub(crate) fn usable_on(&self, node: NodeId, part: &Part) -> Option<Spot> {
         let spot = part.on_node(node)?;
-        if self.start.options.policy == Policy::StageThrough {
+        if self.handling() == Handling::StageThrough {
             let staged = |(p, r): (&Place, &crate::data::Replica)| match p {
                 Place::Node(s) if s.node == node && r.staged => Some(*s),
                 _ => None,
@@ -48,9 +58,9 @@ impl State {
             .filter(|s| s.tier <= target.tier)
     }
 
-    /// The least busy replica on another node.
+    /// The least busy replica on another node, if the policy moves data between nodes.
     pub(crate) fn peer_source(&self, node: NodeId, part: &Part) -> Option<Spot> {
-        if self.start.options.policy == Policy::StageThrough {
+        if self.handling() != Handling::Keep {
             return None;
         }
         let others = part.present().filter_map(|(p, r)| match p {

@@ -1,11 +1,10 @@
-//! Starting: an assigned instance runs once its inputs are there and its nodes have the cores, in the order
-//! of urgency. One that waits for cores keeps its nodes from those behind it, so that a large step is never
+//! Starting: an assigned instance runs once its inputs are there and its nodes have the cores, in the policy's
+//! order. One that waits for cores keeps its nodes from those behind it, so that a large step is never
 //! starved by small ones.
 
 use super::Decide;
 use crate::identity::identity;
 use crate::ledger::Demand;
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use tarn_base::action::{Do, Held, Run};
 use tarn_base::hash::Hash;
@@ -21,7 +20,7 @@ impl Decide<'_> {
             .filter(|id| !steps.running.contains(id))
             .copied()
             .collect();
-        assigned.sort_by_key(|id| (Reverse(steps.ranks[id.step.at()]), *id));
+        assigned.sort_by_key(|id| steps.turn(*id));
         let mut waiting: BTreeSet<NodeId> = BTreeSet::new();
         for id in assigned {
             let Some(spots) = self

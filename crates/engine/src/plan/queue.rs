@@ -52,7 +52,8 @@ impl Fit {
         }
     }
 
-    fn takes(&self, w: &Waiting) -> bool {
+    /// Whether it could begin.
+    pub(crate) fn takes(&self, w: &Waiting) -> bool {
         let room = match w.cores {
             0 => w.nodes <= self.nodes,
             cores => cores <= self.cores,

@@ -2,9 +2,10 @@
 
 use super::*;
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_base::event::{Options, Output, Policy, Undeclared};
+use tarn_base::event::{Options, Output, Undeclared};
 use tarn_base::id::{NodeId, TierId};
 use tarn_base::part::{PartClass, PartMove, StoreKey, Verify};
+use tarn_base::policy::{Order, Policy};
 
 const SPOT: Spot = Spot {
     node: NodeId(0),
@@ -52,7 +53,7 @@ fn start(text: &str) -> Start {
             peer: link,
         },
         options: Options {
-            policy: Policy::Data,
+            policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
         },
         prior: Vec::new(),

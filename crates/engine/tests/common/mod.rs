@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::event::{
-    Ended, Event, Failure, FailureKind, Options, Output, Policy, PriorInstance, Start, Undeclared,
-    Usage, Verify,
+    Ended, Event, Failure, FailureKind, Options, Output, PriorInstance, Start, Undeclared, Usage,
+    Verify,
 };
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
 use tarn_base::part::{PartClass, PartInfo, StoreKey, Transfer, TransferKind};
+use tarn_base::policy::Policy;
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
 use tarn_base::workflow::Workflow;
@@ -77,6 +78,11 @@ pub(crate) fn cluster(nodes: u32, cores: u32, tiers: &[u64]) -> Cluster {
             emulated: false,
         },
     }
+}
+
+/// A policy by its text.
+pub(crate) fn policy(text: &str) -> Policy {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
 pub(crate) fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Start {

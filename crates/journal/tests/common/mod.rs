@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use tarn_base::action::{Action, Do, Held, Outcome, Run, Subject};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::event::{
-    Ended, Event, Failure, FailureKind, Options, Output, Policy, Start, Undeclared, Usage,
+    Ended, Event, Failure, FailureKind, Options, Output, Start, Undeclared, Usage,
 };
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
 use tarn_base::part::{
     PartClass, PartInfo, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify,
 };
+use tarn_base::policy::{Order, Policy};
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
 use tarn_base::workflow::{
@@ -146,7 +147,7 @@ pub(crate) fn start(run: &str, wall: u64) -> Start {
         workflow: workflow(),
         cluster: cluster(&["n0", "n1"], "/tier"),
         options: Options {
-            policy: Policy::Data,
+            policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
         },
         prior: vec![],

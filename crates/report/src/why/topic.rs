@@ -130,7 +130,12 @@ impl Touched {
 
     pub(super) fn reason(&mut self, reason: &Reason) {
         match reason {
-            Reason::EarliestEnd { node, .. } | Reason::FirstFree { node } => self.nodes.push(*node),
+            Reason::EarliestEnd { node, .. }
+            | Reason::FirstFree { node }
+            | Reason::FirstInQueue { node }
+            | Reason::Backfill { node }
+            | Reason::SameNodes { node } => self.nodes.push(*node),
+            Reason::WaitForTurn { first } => self.instances.push(*first),
             Reason::WaitForCores { node, .. } | Reason::WaitForData { node, .. } => {
                 self.nodes.push(*node)
             }

@@ -3,11 +3,12 @@
 use super::{MIB, MS, info};
 use std::collections::BTreeMap;
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_base::event::{Options, Output, Policy, PriorInstance, Start};
+use tarn_base::event::{Options, Output, PriorInstance, Start};
 use tarn_base::hash::Hash;
 use tarn_base::id::DataId;
 use tarn_base::part::{PartClass, Verify};
 use tarn_base::pattern::EntryPattern;
+use tarn_base::policy::{Order, Policy};
 use tarn_base::workflow::{
     Dataset, Distribution, Foreach, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
 };
@@ -21,7 +22,7 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster) -> Start {
         workflow,
         cluster,
         options: Options {
-            policy: Policy::Data,
+            policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
         },
         prior: vec![PriorInstance {
