@@ -215,3 +215,26 @@ impl Ran {
         self
     }
 }
+
+impl Drop for Site {
+    /// Every run of every test is replayed: the engine decides from its log what it decided in the run.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for run in fs::read_dir(self.path(".tarn/runs"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let log = run.path().join("events.log");
+            let ran = self.tarn(&["sim", "--replay", &log.display().to_string()]);
+            eprintln!(
+                "REPLAY {:?} {}",
+                ran.code,
+                ran.out.lines().nth(1).unwrap_or("")
+            );
+            assert_ne!(ran.code, Some(70), "{}\n{}", ran.out, ran.err);
+        }
+    }
+}
