@@ -13,7 +13,6 @@ use machine::Bandwidths;
 use recorded::Recorded;
 use std::sync::Arc;
 use tarn_base::codes::Exit;
-use tarn_base::history::History;
 use tarn_base::site::{Machine, SiteResult, Workload};
 use tarn_engine::bound::lower_bound;
 use tarn_report::Summary;
@@ -21,10 +20,7 @@ use told::{Calibration, Told};
 
 pub(super) fn calibrate(cli: &Cli, args: &SimArgs, run: &str) -> CliResult {
     let records = replay::records(cli, run)?;
-    let mut history = History::new();
-    for r in &records {
-        history.apply(r.now, &r.event, &r.actions);
-    }
+    let history = crate::run::history_of(&records);
     let recorded = Recorded::of(run, &records, &history)?;
     let bandwidths = Bandwidths::of(&recorded);
     let machine = machine::machine(run, &recorded.start.cluster, &bandwidths)?;

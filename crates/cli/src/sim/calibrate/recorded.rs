@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tarn_base::action::{Do, Outcome, Run};
 use tarn_base::codes::Exit;
 use tarn_base::event::{Start, Usage};
-use tarn_base::history::{Attempt, AttemptEnd, History, InstanceState};
+use tarn_base::history::{Attempt, AttemptEnd, History, InstanceHistory, InstanceState};
 use tarn_base::id::InstanceId;
 use tarn_base::part::PartRef;
 use tarn_base::units::{Nanos, Time};
@@ -65,31 +65,7 @@ impl<'a> Recorded<'a> {
         };
         let orders = orders(records);
         for (id, instance) in &history.instances {
-            this.reused += usize::from(instance.state == InstanceState::Reused);
-            let good = |a: &&Attempt| matches!(a.ended, Some((_, AttemptEnd::Committed { .. })));
-            let last = instance.attempts.iter().rfind(good);
-            for vain in instance.attempts.iter().filter(|a| Some(*a) != last) {
-                this.in_vain.0 += 1;
-                this.in_vain.1 += held(vain);
-            }
-            let order = last.and_then(|a| Some((a, *orders.get(&(*id, a.attempt))?)));
-            if let Some((attempt, order)) = order {
-                let outputs = instance.outputs.iter();
-                let made = outputs.flat_map(|o| o.parts.iter().map(move |(p, _)| (o, p.seq)));
-                let made = made.map(|(o, seq)| PartRef {
-                    data: o.data,
-                    version: o.version,
-                    origin: id.index,
-                    seq,
-                });
-                let ran = Ran {
-                    order,
-                    held: held(attempt),
-                    usage: attempt.usage,
-                    made: made.collect(),
-                };
-                this.jobs.insert(*id, ran);
-            }
+            this.add(*id, instance, &orders);
         }
         if this.jobs.is_empty() {
             return Err(CliError::new(
@@ -100,6 +76,35 @@ impl<'a> Recorded<'a> {
         Ok(this)
     }
 
+    fn add(&mut self, id: InstanceId, instance: &InstanceHistory, orders: &Orders<'a>) {
+        self.reused += usize::from(instance.state == InstanceState::Reused);
+        let good = |a: &&Attempt| matches!(a.ended, Some((_, AttemptEnd::Committed { .. })));
+        let last = instance.attempts.iter().rfind(good);
+        for vain in instance.attempts.iter().filter(|a| Some(*a) != last) {
+            self.in_vain.0 += 1;
+            self.in_vain.1 += held(vain);
+        }
+        let order = last.and_then(|a| Some((a, *orders.get(&(id, a.attempt))?)));
+        let Some((attempt, order)) = order else {
+            return;
+        };
+        let parts = instance.outputs.iter();
+        let parts = parts.flat_map(|o| o.parts.iter().map(move |(p, _)| (o, p.seq)));
+        let made = parts.map(|(o, seq)| PartRef {
+            data: o.data,
+            version: o.version,
+            origin: id.index,
+            seq,
+        });
+        let ran = Ran {
+            order,
+            held: held(attempt),
+            usage: attempt.usage,
+            made: made.collect(),
+        };
+        self.jobs.insert(id, ran);
+    }
+
     /// How long cores were held by what is neither preparing, nor the program, nor committing, all instances together.
     pub(super) fn overhead(&self) -> Nanos {
         let each = self.jobs.values().map(|j| j.held.saturating_sub(j.took()));
@@ -108,7 +113,9 @@ impl<'a> Recorded<'a> {
 }
 
 /// Every attempt, as it was ordered.
-fn orders(records: &[Record]) -> BTreeMap<(InstanceId, u32), &Run> {
+type Orders<'a> = BTreeMap<(InstanceId, u32), &'a Run>;
+
+fn orders(records: &[Record]) -> Orders<'_> {
     let actions = records.iter().flat_map(|r| &r.actions);
     let runs = actions.filter_map(|a| match &a.what {
         Do::Run(run) => Some(&**run),
