@@ -11,4 +11,5 @@ mkdir -p "$results"
 "$tarn" bench workflow --external-rate "200 MB/s" --json > "$results/workflow.json"
 "$tarn" bench workflow --case papers --external-rate "200 MB/s" --pairs 36 --json > "$results/workflow-36-pairs.json"
 bench/montage.py "$tarn" --dir "$results" > "$results/montage.json"
+bench/calibrate.py "$tarn" --dir "$results" > "$results/calibrate.json"
 ls "$results" >&2

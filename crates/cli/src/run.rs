@@ -350,7 +350,8 @@ fn prior_dests(
     Ok(w.data.iter().enumerate().filter_map(prior).collect())
 }
 
-fn history_of(records: &[tarn_ports::Record]) -> History {
+/// What records say.
+pub(crate) fn history_of(records: &[tarn_ports::Record]) -> History {
     let mut history = History::new();
     for r in records {
         history.apply(r.now, &r.event, &r.actions);

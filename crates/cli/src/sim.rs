@@ -2,6 +2,8 @@
 
 mod advice;
 pub(crate) mod args;
+mod calibrate;
+mod replay;
 
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
@@ -39,6 +41,15 @@ struct Output<'a> {
 }
 
 pub(crate) fn sim(cli: &Cli, args: &SimArgs) -> CliResult {
+    match (&args.replay, &args.calibrate) {
+        (Some(run), _) => replay::replay(cli, run),
+        (None, Some(run)) => calibrate::calibrate(cli, args, run),
+        (None, None) => compare(cli, args),
+    }
+}
+
+/// A machine and a workload from files under one policy after the other.
+fn compare(cli: &Cli, args: &SimArgs) -> CliResult {
     if let Some(path) = &args.report {
         check_folder(path)?;
     }
@@ -85,7 +96,11 @@ pub(crate) fn sim(cli: &Cli, args: &SimArgs) -> CliResult {
 }
 
 fn read_machine(args: &SimArgs) -> CliResult<Machine> {
-    let mut machine = machine_of(&args.cluster)?;
+    let Some(cluster) = &args.cluster else {
+        let message = "there is no machine to simulate; name it with --cluster FILE";
+        return Err(CliError::new(Exit::Usage, message));
+    };
+    let mut machine = machine_of(cluster)?;
     if let Some(rate) = args.external_rate {
         machine.store.rates.read = rate;
         machine.store.rates.write = rate;

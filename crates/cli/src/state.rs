@@ -78,6 +78,12 @@ pub(crate) fn records(state: &StateDir, run: &str) -> CliResult<Vec<Record>> {
     tarn_journal::runs::read(state, run).exit(Exit::State)
 }
 
+/// All records of an event log.
+pub(crate) fn records_of(log: &Path) -> CliResult<Vec<Record>> {
+    let reader = tarn_journal::LogReader::open(log).exit(Exit::State)?;
+    reader.collect::<Result<_, _>>().exit(Exit::State)
+}
+
 /// The first record of a run: what it was asked to do.
 pub(crate) fn started(state: &StateDir, run: &str) -> CliResult<Start> {
     let mut reader = tarn_journal::LogReader::open(&state.log(run)).exit(Exit::State)?;

@@ -1,6 +1,7 @@
 //! What `tarn sim` is asked.
 
 use clap::Args;
+use clap::builder::ArgPredicate;
 use std::path::PathBuf;
 use tarn_base::policy::Policy;
 use tarn_base::units::parse_rate;
@@ -8,18 +9,49 @@ use tarn_flow::site::{DataModel, FlowOptions, ReadOptions, SubmitWay, TraceOptio
 
 /// What is compared when nobody says what: what sites run, the same with opportunistic caching, and tarn.
 const DEFAULT_POLICIES: &str = "easy,easy+cache,data";
+/// With a recorded run: as tarn runs workflows.
+const CALIBRATED_POLICY: &str = "data";
+/// Arguments that name a recorded run.
+const RECORDED: [&str; 2] = ["replay", "calibrate"];
+/// Arguments that only a cluster and a workload from files have.
+const OF_FILES: [&str; 13] = [
+    "cluster",
+    "workload",
+    "report",
+    "advice",
+    "external_rate",
+    "bytes_scale",
+    "time_scale",
+    "submit",
+    "io_share",
+    "io_jobs",
+    "seed",
+    "procs_per_node",
+    "max_jobs",
+];
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SimArgs {
     /// The machine (docs/cluster-file.md)
-    #[arg(long, value_name = "FILE")]
-    pub(super) cluster: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present_any = RECORDED)]
+    pub(super) cluster: Option<PathBuf>,
     /// What is submitted: a workload file, a trace (SWF), a recorded workflow (WfFormat) or a workflow file; may be given
     /// several times
-    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    #[arg(long, value_name = "FILE", required_unless_present_any = RECORDED, num_args = 1..)]
     pub(super) workload: Vec<PathBuf>,
-    /// Policies to compare, such as easy,heft+cache,data:bound=10m (docs/scheduling.md)
-    #[arg(long, value_name = "A,B,...", default_value = DEFAULT_POLICIES, value_parser = policies)]
+    /// Instead of a cluster and a workload: tell the events of a recorded run (its name, or the path of its event log) to a
+    /// fresh engine, which has to decide the recorded actions
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["calibrate", "check", "policy"],
+          conflicts_with_all = OF_FILES)]
+    pub(super) replay: Option<String>,
+    /// Instead of a cluster and a workload: simulate what a recorded run did, on the machine it had, and say how far the
+    /// simulation is off
+    #[arg(long, value_name = "RUN", conflicts_with_all = OF_FILES)]
+    pub(super) calibrate: Option<String>,
+    /// Policies to compare, such as easy,heft+cache,data:bound=10m (docs/scheduling.md); with --calibrate it is data if
+    /// nothing is said
+    #[arg(long, value_name = "A,B,...", default_value = DEFAULT_POLICIES, value_parser = policies,
+          default_value_if("calibrate", ArgPredicate::IsPresent, CALIBRATED_POLICY))]
     pub(super) policy: Policies,
     /// Write a page with charts here
     #[arg(long, value_name = "FILE")]

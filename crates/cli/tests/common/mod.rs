@@ -164,6 +164,23 @@ pub(crate) fn send(signal: Signal, to: &Child) {
     kill_process(Pid::from_child(to), signal).expect("kill");
 }
 
+impl Drop for Site {
+    /// Every run of every test is decided again from its log as it was.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let runs = fs::read_dir(self.path(".tarn/runs"));
+        for run in runs.into_iter().flatten().flatten() {
+            let log = run.path().join("events.log");
+            let ran = self.tarn(&["sim", "--replay", &log.display().to_string()]);
+            // 7: it died before its first record.
+            let agrees = matches!(ran.code, Some(0 | 7));
+            assert!(agrees, "{}: {}{}", log.display(), ran.out, ran.err);
+        }
+    }
+}
+
 /// What a command did.
 #[derive(Debug)]
 pub(crate) struct Ran {
