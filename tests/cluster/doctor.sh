@@ -37,6 +37,11 @@ wants_shaping() {
         { echo "the kernel has no tbf queue: shape-link fails"; return 1; }
 }
 
+wants_oom() {
+    (echo -1 > /proc/self/oom_score_adj) 2> /dev/null ||
+        { echo "no CAP_SYS_RESOURCE: slurmstepd cannot save itself when a job's memory is full, so such a job ends without a verdict"; return 1; }
+}
+
 wants_pmix() {
     compgen -G '/usr/lib/*/slurm*/mpi_pmix*.so' > /dev/null || { echo "Slurm has no PMIx: MPI programs do not start under srun"; return 1; }
 }
@@ -51,7 +56,7 @@ doctor() {
     for name in root programs namespaces network; do
         if why=$("needs_$name"); then echo "ok $name"; else echo "missing $name: $why"; status=1; fi
     done
-    for name in memory shaping pmix; do
+    for name in memory oom shaping pmix; do
         if why=$("wants_$name"); then echo "ok $name"; else echo "without $name: $why"; fi
     done
     echo "never cores: nodes pretend to the cores they have; jobs are not bound to cores"

@@ -75,7 +75,7 @@ PrologFlags=Alloc,Contain
 JobContainerType=job_container/tmpfs
 ReturnToService=2
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,bf_resolution=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerNode=500

@@ -178,21 +178,25 @@ fn the_tier_belongs_to_its_user_and_counts_against_the_job() {
     assert_ne!(state(&cluster, &job), "COMPLETED");
 }
 
+/// Together, since Slurm takes its time for both.
 #[test]
-fn a_job_that_ignores_sigterm_is_killed() {
+fn jobs_and_nodes_end_badly() {
     let Some(cluster) = cluster(2, &[]) else {
         return;
     };
+    std::thread::scope(|scope| {
+        scope.spawn(|| a_job_that_ignores_sigterm_is_killed(&cluster));
+        a_node_loses_its_power(&cluster);
+    });
+}
+
+fn a_job_that_ignores_sigterm_is_killed(cluster: &Cluster) {
     let home = cluster.shared().join("home/alice");
     let stubborn = |name: &str| {
         let folder = home.join(name);
         let script = home.join(format!("{name}.sh"));
         std::fs::write(&script, format!("mkdir {name}; cd {name}\n{STUBBORN}")).expect("a script");
-        let job = submit(
-            &cluster,
-            &[],
-            &format!("exec bash {}", format_args!("{name}.sh")),
-        );
+        let job = submit(cluster, &["-w", "node1"], &format!("exec bash {name}.sh"));
         wait_until("it runs", SOON, || folder.join("alive").exists()).expect("runs");
         (job, folder)
     };
@@ -210,46 +214,33 @@ fn a_job_that_ignores_sigterm_is_killed() {
     };
     let (limited, of_limited) = stubborn("limited");
     let update = format!("jobid={limited}");
-    alice(&cluster, &["scontrol", "update", &update, "endtime=now+1"]);
+    alice(cluster, &["scontrol", "update", &update, "endtime=now+1"]);
     let (cancelled, of_cancelled) = stubborn("cancelled");
-    alice(&cluster, &["scancel", &cancelled]);
-    wait_for_state(&cluster, &cancelled, "CANCELLED");
-    wait_for_state(&cluster, &limited, "TIMEOUT");
+    alice(cluster, &["scancel", &cancelled]);
+    wait_for_state(cluster, &cancelled, "CANCELLED");
+    wait_for_state(cluster, &limited, "TIMEOUT");
     killed_after_kill_wait(&of_cancelled);
     killed_after_kill_wait(&of_limited);
 }
 
-#[test]
-fn a_node_loses_its_power() {
-    let Some(cluster) = cluster(2, &[]) else {
-        return;
-    };
+fn a_node_loses_its_power(cluster: &Cluster) {
     let node = cluster.node(2);
-    let job = submit(
-        &cluster,
-        &["-w", "node2"],
-        "touch /scm/mine; exec sleep 600",
-    );
+    let job = submit(cluster, &["-w", "node2"], "touch /scm/mine; exec sleep 600");
     let has_it = || node.exec("alice", &["test", "-e", "/scm/mine"]).is_ok();
     wait_until("the job writes", SOON, has_it).expect("a file");
     node.power_cut().expect("off");
     assert!(node.power_cut().is_err() && node.cut_link().is_err());
-    let down = wait_until("node2 is down", LATER, || {
-        node_is(&cluster, "node2", "down")
-    });
+    let down = wait_until("node2 is down", LATER, || node_is(cluster, "node2", "down"));
     eprintln!("Slurm noticed after {:.1?}", down.expect("down"));
-    wait_for_state(&cluster, &job, "NODE_FAIL");
+    wait_for_state(cluster, &job, "NODE_FAIL");
 
     node.start().expect("on");
     assert!(node.start().is_err());
     let left = node.exec("alice", &["ls", "-A", "/scm", "/tmp", "/dev/shm"]);
     assert_eq!(left.expect("ls"), "/dev/shm:\n\n/scm:\n\n/tmp:\n");
-    wait_until("node2 is back", LATER, || {
-        node_is(&cluster, "node2", "idle")
-    })
-    .expect("idle");
+    wait_until("node2 is back", LATER, || node_is(cluster, "node2", "idle")).expect("idle");
     assert_eq!(
-        alice(&cluster, &["srun", "-w", "node2", "hostname"]),
+        alice(cluster, &["srun", "-w", "node2", "hostname"]),
         "node2"
     );
 }
@@ -268,8 +259,18 @@ fn links_and_slurmctld_have_bad_days() {
     far.heal_link().expect("healed");
     near.exec("alice", &reach).expect("reached again");
 
-    let job = submit(&cluster, &[], "exec sleep 600");
+    let job = submit(&cluster, &[], "touch began; exec sleep 600");
     wait_for_state(&cluster, &job, "RUNNING");
+    // slurmctld writes down what it knows some seconds later.
+    let state_file = "/run/slurmctld/state/job_state";
+    let newer = ["find", state_file, "-newer", "/shared/home/alice/began"];
+    let saved = || {
+        cluster
+            .exec("root", &newer)
+            .is_ok_and(|found| !found.is_empty())
+    };
+    let took = wait_until("the job is written down", LATER, saved);
+    eprintln!("slurmctld wrote after {:.1?}", took.expect("written"));
     cluster.restart_ctld().expect("it comes back");
     wait_for_state(&cluster, &job, "RUNNING");
     alice(&cluster, &["scancel", &job]);
