@@ -39,7 +39,7 @@ wants_shaping() {
 
 wants_oom() {
     (echo -1 > /proc/self/oom_score_adj) 2> /dev/null ||
-        { echo "no CAP_SYS_RESOURCE: slurmstepd cannot save itself when a job's memory is full, so such a job ends without a verdict"; return 1; }
+        { echo "no CAP_SYS_RESOURCE: slurmstepd cannot save itself when a job's memory is full, and such a job ends without a verdict"; return 1; }
 }
 
 wants_pmix() {
@@ -56,10 +56,10 @@ doctor() {
     for name in root programs namespaces network; do
         if why=$("needs_$name"); then echo "ok $name"; else echo "missing $name: $why"; status=1; fi
     done
+    [ "$status" -eq 0 ] || return "$status"
     for name in memory oom shaping pmix; do
         if why=$("wants_$name"); then echo "ok $name"; else echo "without $name: $why"; fi
     done
     echo "never cores: nodes pretend to the cores they have; jobs are not bound to cores"
     echo "never clocks: all nodes share the machine's clock"
-    return "$status"
 }
