@@ -5,8 +5,10 @@ set -euo pipefail
 
 build=(build-essential)
 demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
-# openmpi-bin runs the two-node example, chromium opens the report, the other two check the scripts.
-test=("${demo[@]}" chromium openmpi-bin pyflakes3 shellcheck)
+# openmpi-bin runs the two-node example, chromium opens the report, two check the scripts, and the last are for the test
+# cluster. Where services start by themselves, Debian starts munged too; the cluster has its own.
+slurm=(iproute2 libopenmpi-dev munge procps slurm-wlm slurm-wlm-basic-plugins)
+test=("${demo[@]}" chromium openmpi-bin pyflakes3 shellcheck "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
 
 case "${1:-}" in

@@ -1,0 +1,65 @@
+# shellcheck shell=bash
+# What this machine can give, found out by trying; sourced by slurm-cluster.
+programs=(slurmctld slurmd sbatch munged ip tc nsenter setpriv taskset flock)
+
+# Each prints why not, and fails.
+needs_root() {
+    [ "$(id -u)" -eq 0 ] || { echo "run as root: several users, networks and control groups need it"; return 1; }
+}
+
+needs_programs() {
+    local program
+    for program in "${programs[@]}"; do
+        command -v "$program" > /dev/null || { echo "$program is not installed: scripts/deps.sh test"; return 1; }
+    done
+}
+
+needs_namespaces() {
+    local said
+    said=$(unshare --fork --pid --mount --net --uts --ipc --cgroup --time --boottime -1 --mount-proc \
+        sh -c 'mount -t tmpfs x /mnt && mount -t sysfs x /mnt && mount --bind /mnt /tmp' 2>&1) ||
+        { echo "namespaces and mounts in them are refused: $said"; return 1; }
+}
+
+needs_network() {
+    local said
+    said=$(unshare --net sh -c 'ip link add name br0 type bridge && ip link add name v0 type veth peer name v1' 2>&1) ||
+        { echo "bridge or veth is refused: $said"; return 1; }
+}
+
+# Cannot be had everywhere; what is lost without them.
+wants_memory() {
+    [ "$(cg_version)" != none ] || { echo "no control groups for memory: jobs are neither contained nor killed for memory"; return 1; }
+}
+
+wants_shaping() {
+    unshare --net sh -c 'ip link add name v0 type veth peer name v1 && tc qdisc add dev v0 root tbf rate 1mbit burst 64k latency 50ms' 2> /dev/null ||
+        { echo "the kernel has no tbf queue: shape-link fails"; return 1; }
+}
+
+wants_oom() {
+    (echo -1 > /proc/self/oom_score_adj) 2> /dev/null ||
+        { echo "no CAP_SYS_RESOURCE: slurmstepd cannot save itself when a job's memory is full, and such a job ends without a verdict"; return 1; }
+}
+
+wants_pmix() {
+    compgen -G '/usr/lib/*/slurm*/mpi_pmix*.so' > /dev/null || { echo "Slurm has no PMIx: MPI programs do not start under srun"; return 1; }
+}
+
+capable() {
+    local need
+    for need in root programs namespaces network; do "needs_$need" > /dev/null || return; done
+}
+
+doctor() {
+    local name why status=0
+    for name in root programs namespaces network; do
+        if why=$("needs_$name"); then echo "ok $name"; else echo "missing $name: $why"; status=1; fi
+    done
+    [ "$status" -eq 0 ] || return "$status"
+    for name in memory oom shaping pmix; do
+        if why=$("wants_$name"); then echo "ok $name"; else echo "without $name: $why"; fi
+    done
+    echo "never cores: nodes pretend to the cores they have; jobs are not bound to cores"
+    echo "never clocks: all nodes share the machine's clock"
+}
