@@ -266,6 +266,14 @@ impl Desk for Decide<'_> {
         (free_in > 0 && there < here).then(|| self.shadow(free_in, own))
     }
 
+    /// Nobody behind it takes the tiers on which it waits (`Turn::claimed`); its nodes may run what has room already.
+    fn when_room(&self, _: &Waiting) -> Option<Shadow> {
+        None
+    }
+
+    /// Steps on one node are placed ahead, with their data; those on several bring it when they have their nodes.
+    fn bring_ahead(&mut self, _: &Waiting, _: &Shadow) {}
+
     fn promised(&self) -> Option<(Waiting, Time)> {
         None
     }
