@@ -48,7 +48,7 @@ impl Layout {
 
     fn has_whole(&self, node: NodeId) -> bool {
         match self.spread {
-            Spread::Whole => self.nodes.contains(&node),
+            Spread::Whole => self.has(node),
             Spread::Share => *self.nodes == [node],
         }
     }
@@ -61,18 +61,28 @@ impl Layout {
         self.coming.is_none()
     }
 
+    /// Whether a node is among its nodes.
+    pub(crate) fn has(&self, node: NodeId) -> bool {
+        self.position(node).is_some()
+    }
+
+    fn position(&self, node: NodeId) -> Option<usize> {
+        match &self.positions {
+            None => self.nodes.binary_search(&node).ok(),
+            Some(all) => {
+                let at = all.binary_search_by_key(&node, |p| p.0).ok()?;
+                Some(all[at].1)
+            }
+        }
+    }
+
     /// The part of what `nodes` need (as a share of the item's bytes, in millionths) that lies on the same nodes here.
     fn overlap(&self, nodes: &[NodeId]) -> u64 {
         const ALL: u64 = 1_000_000;
         if *self.nodes == *nodes {
             return ALL;
         }
-        let mut places: Vec<(NodeId, u64)> = self.nodes.iter().copied().zip(0u64..).collect();
-        places.sort_unstable();
-        let place = |n: &NodeId| {
-            let at = places.binary_search_by_key(n, |p| p.0).ok()?;
-            Some(places[at].1)
-        };
+        let place = |n: &NodeId| Some(self.position(*n)? as u64);
         if self.spread == Spread::Whole {
             let there = nodes.iter().filter_map(place).count() as u64;
             return ALL * there / nodes.len().max(1) as u64;
@@ -89,6 +99,16 @@ impl Layout {
         }
         sum
     }
+}
+
+/// See [`Layout::positions`].
+fn positions(nodes: &[NodeId]) -> Option<Arc<[(NodeId, usize)]>> {
+    if nodes.is_sorted() {
+        return None;
+    }
+    let mut all: Vec<_> = nodes.iter().copied().zip(0..).collect();
+    all.sort_unstable();
+    Some(all.into())
 }
 
 /// How a job's input comes to its nodes.
@@ -131,6 +151,7 @@ impl State {
         let bytes = each(item.item.bytes, nodes.len(), spread);
         item.layouts.push(Layout {
             nodes: nodes.clone(),
+            positions: positions(nodes),
             spread,
             coming,
             eta,
@@ -378,12 +399,9 @@ impl State {
         let mut found: Vec<_> = held
             .filter_map(|id| {
                 let item = self.item(*id)?;
-                let here = item.layouts.iter().find(|l| l.nodes.contains(&node))?;
-                let elsewhere = item.outside
-                    || item
-                        .layouts
-                        .iter()
-                        .any(|l| l.present() && !l.nodes.contains(&node));
+                let here = item.layouts.iter().find(|l| l.has(node))?;
+                let elsewhere =
+                    item.outside || item.layouts.iter().any(|l| l.present() && !l.has(node));
                 let free = here.pins == 0 && here.present() && elsewhere;
                 free.then_some((here.used, *id))
             })
@@ -396,7 +414,7 @@ impl State {
     fn drop_on(&mut self, id: ItemId, node: NodeId) {
         let found = self.item(id).and_then(|i| {
             let mut free = i.layouts.iter().filter(|l| l.present() && l.pins == 0);
-            free.find(|l| l.nodes.contains(&node)).cloned()
+            free.find(|l| l.has(node)).cloned()
         });
         if let Some(l) = found {
             self.drop_layout(id, &l.nodes, l.spread);
@@ -422,7 +440,7 @@ impl State {
             let Some(item) = self.item(id) else {
                 continue;
             };
-            let Some(here) = item.layouts.iter().find(|l| l.nodes.contains(&node)) else {
+            let Some(here) = item.layouts.iter().find(|l| l.has(node)) else {
                 continue;
             };
             let bytes = each(item.item.bytes, here.nodes.len(), here.spread);

@@ -47,9 +47,7 @@ impl State {
             // It lies elsewhere now: here it can go.
             for n in from.iter() {
                 let here = self.item(m.item).and_then(|i| {
-                    let free = |l: &&super::state::Layout| {
-                        l.pins == 0 && l.present() && l.nodes.contains(n)
-                    };
+                    let free = |l: &&super::state::Layout| l.pins == 0 && l.present() && l.has(*n);
                     i.layouts.iter().find(free).cloned()
                 });
                 if let Some(l) = here {
@@ -303,7 +301,7 @@ impl State {
             // All of a layout is gone with a part of it, without a word.
             let layouts = self.item(id).map(|i| i.layouts.clone());
             for l in layouts.unwrap_or_default() {
-                if l.nodes.contains(&node) {
+                if l.has(node) {
                     self.unlay(id, &l.nodes, l.spread);
                 }
             }

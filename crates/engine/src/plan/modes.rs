@@ -167,11 +167,8 @@ impl State {
     fn only_copy(&self, node: NodeId) -> bool {
         self.nodes.node(node).held.iter().any(|id| {
             self.item(*id).is_some_and(|i| {
-                let here = i.layouts.iter().filter(|l| l.nodes.contains(&node));
-                let elsewhere = i
-                    .layouts
-                    .iter()
-                    .any(|l| l.present() && !l.nodes.contains(&node));
+                let here = i.layouts.iter().filter(|l| l.has(node));
+                let elsewhere = i.layouts.iter().any(|l| l.present() && !l.has(node));
                 let busy = here.clone().any(|l| l.pins > 0 || !l.present());
                 let needed = !i.readers.is_empty() || i.item.keep && !i.outside;
                 busy || needed && !elsewhere && !i.outside
@@ -186,12 +183,11 @@ impl State {
             let Some(item) = self.item(id) else {
                 continue;
             };
-            let elsewhere = |l: &super::state::Layout| l.present() && !l.nodes.contains(&node);
+            let elsewhere = |l: &super::state::Layout| l.present() && !l.has(node);
             if item.outside || item.leaving.is_some() || item.layouts.iter().any(elsewhere) {
                 continue;
             }
-            let here =
-                |l: &&super::state::Layout| l.present() && l.pins == 0 && l.nodes.contains(&node);
+            let here = |l: &&super::state::Layout| l.present() && l.pins == 0 && l.has(node);
             if let Some(l) = item.layouts.iter().find(here).cloned() {
                 self.rebalance(id, &l.nodes, l.spread, node);
             }
@@ -204,7 +200,7 @@ impl State {
         for id in held {
             let layouts = self.item(id).map(|i| i.layouts.clone());
             for l in layouts.unwrap_or_default() {
-                if l.nodes.contains(&node) {
+                if l.has(node) {
                     self.drop_layout(id, &l.nodes, l.spread);
                 }
             }

@@ -194,7 +194,10 @@ impl State {
             return self.now;
         };
         let end = state.began.saturating_add(state.job.expect);
-        end.max(self.now.saturating_add(state.job.expect / 10))
+        match end > self.now {
+            true => end,
+            false => self.now.saturating_add(state.job.expect / 10),
+        }
     }
 
     fn data_in(&self, node: NodeId, job: &Job) -> (Nanos, u64) {

@@ -51,7 +51,7 @@ impl State {
             let wanted = item.readers.len() > 1 && !item.outside;
             let idle = only.present() && only.pins == 0 && only.nodes.len() == 1;
             let room = self.nodes.free_space(to) / 2 >= item.item.bytes;
-            let elsewhere = !only.nodes.contains(&to);
+            let elsewhere = !only.has(to);
             (wanted && idle && room && elsewhere).then(|| (input.item, only.clone(), to))
         })
     }

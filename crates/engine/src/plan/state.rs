@@ -6,6 +6,7 @@ use super::nodes::Nodes;
 use super::queue::{Key, Queue};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use tarn_base::id::NodeId;
 use tarn_base::policy::Policy;
 use tarn_base::site::{
     FlowId, Item, ItemId, Job, JobId, Machine, MoveId, Nodes as NodeList, SiteAction, Spread, Store,
@@ -91,6 +92,8 @@ pub(crate) struct JobState {
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     pub(crate) nodes: NodeList,
+    /// Positions in `nodes` by node; `None` where these ascend.
+    pub(crate) positions: Option<Arc<[(NodeId, usize)]>>,
     pub(crate) spread: Spread,
     /// The move that brings it; `None` once it is there.
     pub(crate) coming: Option<MoveId>,
