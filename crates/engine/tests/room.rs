@@ -82,6 +82,96 @@ fn without_a_way_out_it_says_what_is_missing() {
     );
 }
 
+/// A step of a tier of 100 MB whose outputs have no stated size, beside `kept` MB that stay there.
+fn guesses(kept: u64, reads: u64) -> Played {
+    let text = r#"
+name = "w"
+[data.kept]
+keep = "workflow"
+[data.src]
+source = "/src"
+[data.out]
+dest = "/out"
+[[step]]
+name = "make"
+run = "x"
+out = "kept"
+[[step]]
+name = "use"
+run = "x"
+in = "src"
+out = "out"
+after = ["make"]
+"#;
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
+    let mut e = estimates(0);
+    e.sources.insert(data(1), Ok(source(None, reads * MB)));
+    e.output = Box::new(move |_, d| {
+        let bytes = if d.0 == 0 { kept * MB } else { MB };
+        vec![tarn_sim::SimEntry::file("out", bytes)]
+    });
+    play(&s, e)
+}
+
+#[test]
+fn a_guess_ends_no_run() {
+    // It is guessed to write as much as it reads: 30 MB of the 15 MB that are left.
+    let p = guesses(55, 30);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    // What it reads does not fit beside what stays, however little it writes.
+    let p = guesses(75, 30);
+    assert_eq!(p.outcome, Outcome::Failed);
+    assert!(p.failure().contains("can be freed"), "{}", p.failure());
+}
+
+#[test]
+fn who_finds_no_room_does_not_keep_others_from_giving_it_back() {
+    // `large` has the longer way to the end and goes first, but only `small` can free what it lacks.
+    let text = r#"
+name = "w"
+[data.src]
+source = "/src"
+[data.x]
+[data.go]
+[data.a]
+[data.b]
+dest = "/b"
+[data.c]
+dest = "/c"
+[[step]]
+name = "make"
+run = "x"
+out = ["x", "go"]
+[[step]]
+name = "large"
+run = "x"
+in = ["src", "go"]
+out = "a"
+[[step]]
+name = "after"
+run = "x"
+in = "a"
+out = "c"
+[[step]]
+name = "small"
+run = "x"
+in = "x"
+out = "b"
+"#;
+    for name in ["data", "heft+cache", "greedy+cache"] {
+        let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy(name));
+        let mut e = estimates(0);
+        e.sources.insert(data(0), Ok(source(None, 60 * MB)));
+        e.output = Box::new(|_, d| {
+            let bytes = if d.0 == 1 { 55 * MB } else { MB };
+            vec![tarn_sim::SimEntry::file("out", bytes)]
+        });
+        let p = play(&s, e);
+        assert_eq!(p.outcome, Outcome::Done, "{name}: {}", p.failure());
+        assert!(p.sim.peak(fast(0)) <= 100 * MB, "{name}");
+    }
+}
+
 /// One node, one fast tier of 100 MB, a slow one of 60 MB: fills it and sees wait, evict, demote, drain and
 /// promote happen in this order.
 #[test]

@@ -33,6 +33,10 @@ pub(super) struct Turn {
     pub(super) claimed: BTreeSet<Spot>,
     /// Who found no room for its data.
     roomless: BTreeSet<InstanceId>,
+    /// The first who found none although nothing is under way that could free some, and why.
+    pub(super) stuck: Option<(InstanceId, Reason)>,
+    /// Nobody could go on otherwise: what an instance is only guessed to write need not have room.
+    pub(super) last_resort: bool,
     /// Of [`PLACE_WINDOW`], looked at already.
     looked_at: Cell<usize>,
     /// Parts that were found to be needed and lost.
@@ -53,8 +57,21 @@ impl Decide<'_> {
         if self.state.steps.pending.is_empty() || !self.any_open() {
             return;
         }
+        self.decide_places(false);
+        if self.turn.stuck.is_some() && self.idle() {
+            self.decide_places(true);
+        }
+        let stuck = self.turn.stuck.take();
+        if let (Some((id, why)), true) = (stuck, self.idle()) {
+            self.note(Subject::Instance(id), why);
+        }
+        self.explain_waits();
+    }
+
+    fn decide_places(&mut self, last_resort: bool) {
         self.turn = Turn {
             free: self.ledger_to_be(),
+            last_resort,
             ..Turn::default()
         };
         let rule = policy::rule::<Self>(&self.state.start.options.policy);
@@ -62,7 +79,6 @@ impl Decide<'_> {
         for part in self.turn.lost.take() {
             self.make_again(part);
         }
-        self.explain_waits();
     }
 
     /// Whether the policy gives steps to nodes that are still busy, so that their data is there when they are free.

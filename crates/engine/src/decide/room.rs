@@ -4,7 +4,7 @@
 use super::Decide;
 use crate::data::{Part, ReplicaState};
 use std::collections::BTreeSet;
-use tarn_base::action::{Do, Subject};
+use tarn_base::action::Subject;
 use tarn_base::id::{InstanceId, Spot, TierId};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
 use tarn_base::policy::Handling;
@@ -22,12 +22,23 @@ struct Movable {
     urgency: u64,
 }
 
+/// Whether there is room on a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Space {
+    /// There is.
+    Free,
+    /// Something leaves, or may leave once what runs has ended.
+    Later,
+    /// Not by itself: nothing is under way, and nothing there may leave.
+    Stuck,
+}
+
 impl Decide<'_> {
     /// Whether `want` bytes are free on a tier. If not, begins to make room for `id` there.
-    pub(super) fn make_room(&mut self, spot: Spot, want: u64, id: InstanceId) -> bool {
+    pub(super) fn make_room(&mut self, spot: Spot, want: u64, id: InstanceId) -> Space {
         let free = self.state.ledger.free(spot);
         if free >= want {
-            return true;
+            return Space::Free;
         }
         self.short_of_room = true;
         let lack = want - free;
@@ -36,13 +47,13 @@ impl Decide<'_> {
             let why = self.room_being_made(spot, want, free);
             let why = why.unwrap_or(Reason::WaitForRoom { spot, want, free });
             self.note(Subject::Instance(id), why);
-            return false;
+            return Space::Later;
         }
         let mut lack = lack - coming;
         let movable = self.movable(spot, id);
         for m in movable.iter().filter(|m| m.redundant) {
             if lack == 0 {
-                return false;
+                return Space::Later;
             }
             self.evict(
                 m.name,
@@ -53,53 +64,52 @@ impl Decide<'_> {
         }
         for m in movable.iter().filter(|m| !m.redundant) {
             if lack == 0 {
-                return false;
+                return Space::Later;
             }
             if self.move_away(m, spot, want, free) {
                 lack = lack.saturating_sub(m.stored);
             }
         }
-        if lack > 0 {
-            self.no_room(spot, want, free, id);
+        match lack {
+            0 => Space::Later,
+            _ => self.no_room(spot, want, free, id),
         }
-        false
     }
 
-    /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it never will.
-    fn no_room(&mut self, spot: Spot, want: u64, free: u64, id: InstanceId) {
+    /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it is for others of the queue to go on.
+    fn no_room(&mut self, spot: Spot, want: u64, free: u64, id: InstanceId) -> Space {
         let configured = self.state.start.cluster.tier(spot).capacity;
         let held = configured.saturating_sub(self.state.ledger.capacity(spot));
-        let wait = match (held, self.idle()) {
-            (1.., _) => Some(Reason::WaitForOthers {
+        let idle = self.idle();
+        let why = match (held, idle) {
+            (1.., _) => Reason::WaitForOthers {
                 spot,
                 want,
                 free,
                 held,
-            }),
-            (0, false) => Some(Reason::WaitForRoom { spot, want, free }),
-            (0, true) => None,
-        };
-        if let Some(why) = wait {
-            return self.note(Subject::Instance(id), why);
-        }
-        let message = format!(
-            "{} wanted on {} of {} and only {} can be freed: everything else there is needed. Enlarge the tier, \
-             add a slower one (--tier NAME=PATH:SIZE), or set `external` so that data can be drained",
-            Bytes(want),
-            self.state.start.cluster.tier(spot).name,
-            self.state.start.cluster.node(spot.node).name,
-            Bytes(free)
-        );
-        self.emit(
-            Do::Note {
-                about: Subject::Instance(id),
             },
-            Reason::Failed { message },
-        );
+            (0, false) => Reason::WaitForRoom { spot, want, free },
+            (0, true) => Reason::Failed {
+                message: format!(
+                    "{} wanted on {} of {} and only {} can be freed: everything else there is needed. Enlarge the tier, \
+                     add a slower one (--tier NAME=PATH:SIZE), or set `external` so that data can be drained",
+                    Bytes(want),
+                    self.state.start.cluster.tier(spot).name,
+                    self.state.start.cluster.node(spot.node).name,
+                    Bytes(free)
+                ),
+            },
+        };
+        if idle {
+            self.turn.stuck.get_or_insert((id, why));
+            return Space::Stuck;
+        }
+        self.note(Subject::Instance(id), why);
+        Space::Later
     }
 
     /// Nothing is under way anywhere, and nothing is assigned that could be.
-    fn idle(&self) -> bool {
+    pub(super) fn idle(&self) -> bool {
         self.state.steps.placed.is_empty() && self.nothing_under_way()
     }
 

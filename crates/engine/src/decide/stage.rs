@@ -1,6 +1,7 @@
 //! Staging: what an assigned instance lacks is brought to its nodes, each part from its best source.
 
 use super::Decide;
+use super::room::Space;
 use super::sources::is_lost;
 use std::collections::BTreeMap;
 use tarn_base::action::Do;
@@ -91,7 +92,7 @@ impl Decide<'_> {
                 .push(PartMove { part: name, from });
         }
         for (spot, bytes) in want {
-            if !self.make_room(spot, bytes, id) {
+            if self.make_room(spot, bytes, id) != Space::Free {
                 return;
             }
         }

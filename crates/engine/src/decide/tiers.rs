@@ -1,6 +1,7 @@
 //! Which tier of a node a placement uses, what it takes there, and that it is free.
 
 use super::Decide;
+use super::room::Space;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::PartRef;
@@ -12,8 +13,10 @@ struct Room {
     spot: Spot,
     /// Bytes set aside there for what it writes.
     reserve: u64,
-    /// Bytes that have to be free, by tier.
-    wants: Vec<(Spot, u64)>,
+    /// How many of these are no guess.
+    sure: u64,
+    /// Bytes that are brought, by tier.
+    brings: BTreeMap<Spot, u64>,
 }
 
 impl Decide<'_> {
@@ -86,16 +89,12 @@ impl Decide<'_> {
                 return None;
             }
             let reserve = soft.min(beside).max(hard);
-            let wants = bytes
-                .into_iter()
-                .map(|(at, (missing, _))| match at == spot {
-                    true => (at, missing + reserve),
-                    false => (at, missing),
-                });
+            let brings = bytes.into_iter().map(|(at, (missing, _))| (at, missing));
             Some(Room {
                 spot,
                 reserve,
-                wants: wants.collect(),
+                sure: hard,
+                brings: brings.collect(),
             })
         })
     }
@@ -109,13 +108,31 @@ impl Decide<'_> {
         node: NodeId,
     ) -> Option<(Spot, u64)> {
         let room = self.room_on(id, position, node)?;
-        for (at, want) in room.wants {
-            if self.turn.claimed.contains(&at) || !self.make_room(at, want, id) {
-                self.turn.claimed.insert(at);
+        let brought = room.brings.get(&room.spot).copied().unwrap_or(0);
+        let free = self.state.ledger.free(room.spot).saturating_sub(brought);
+        let reserve = match self.turn.last_resort && self.idle() {
+            true => room.reserve.min(free).max(room.sure),
+            false => room.reserve,
+        };
+        for (at, bytes) in room.brings {
+            let want = match at == room.spot {
+                true => bytes.saturating_add(reserve),
+                false => bytes,
+            };
+            if self.turn.claimed.contains(&at) {
                 return None;
             }
+            match self.make_room(at, want, id) {
+                Space::Free => {}
+                Space::Later => {
+                    self.turn.claimed.insert(at);
+                    return None;
+                }
+                // Those behind it may be what gives the room back.
+                Space::Stuck => return None,
+            }
         }
-        Some((room.spot, room.reserve))
+        Some((room.spot, reserve))
     }
 
     /// For each tier that a position of an instance uses: bytes that must be brought, bytes that lie there.
