@@ -93,3 +93,49 @@ fn a_resume_says_that_the_workflow_file_is_another_by_now() {
         );
     }
 }
+
+/// `slow` makes what `use` reads beside a source; it is not kept, so whoever runs `use` again runs `slow` again.
+const BESIDE: &str = r#"
+name = "beside"
+[data.s]
+source = "s"
+[data.m]
+[data.o]
+dest = "o"
+[[step]]
+name = "slow"
+run = "echo 1 > $TARN_m/m; echo ran >> $TARN_WORKFLOW_DIR/slow"
+out = ["m"]
+[[step]]
+name = "use"
+run = "cat $TARN_s/* $TARN_m/m > $TARN_o/o; echo ran >> $TARN_WORKFLOW_DIR/use"
+in = ["s", "m"]
+out = ["o"]
+"#;
+
+#[test]
+fn a_source_that_only_looks_other_is_read_before_anything_runs_again() {
+    let site = Site::new(BESIDE);
+    site.write("s/a", "content");
+    site.write("s/b", "more");
+    site.run().exits(0);
+    let runs = || {
+        (
+            site.read("slow").lines().count(),
+            site.read("use").lines().count(),
+        )
+    };
+    assert_eq!(runs(), (1, 1));
+    // It was written a moment before the first run: its time stamps say nothing.
+    site.run().exits(0).says("unchanged");
+    assert_eq!(runs(), (1, 1));
+    // Written anew with the same content.
+    site.write("s/a", "content");
+    site.run().exits(0).says("unchanged");
+    assert_eq!(runs(), (1, 1));
+    // Other content of the same length.
+    site.write("s/a", "CONTENT");
+    site.run().exits(0);
+    assert_eq!(runs(), (2, 2));
+    assert_eq!(site.read("o/o"), "CONTENTmore1\n");
+}

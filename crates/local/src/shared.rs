@@ -7,6 +7,7 @@ use crate::sources::Remembered;
 use crate::store::{failure, read_manifest};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use tarn_base::cluster::Cluster;
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) parts: Mutex<BTreeMap<PartRef, (PartClass, StoreKey)>>,
     /// The content of parts that are known from earlier.
     pub(crate) hashes: Mutex<BTreeMap<StoreKey, Hash>>,
+    /// Whether earlier runs have committed steps that this one may take over.
+    pub(crate) reusable: AtomicBool,
     pub(crate) deliveries: Sender<Delivery>,
 }
 

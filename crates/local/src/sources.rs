@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::{Hash, Hasher};
@@ -19,7 +20,7 @@ use tarn_base::part::{PartClass, PartInfo, PartRef, StoreKey};
 use tarn_ports::{Control, MoverError};
 
 /// A file changed this short before it was read may change again within the same time stamp (FAT and old NFS
-/// have 2 s): its hash is not remembered. Nor is that of a file whose inode was changed (ctime) so short before:
+/// have 2 s): its hash is not relied on. Nor is that of a file whose inode was changed (ctime) so short before:
 /// a program can set its time back, not that.
 const RACY: i64 = 2_000_000_000;
 /// How often what is remembered goes to disk; losing the rest costs only reading again.
@@ -72,12 +73,11 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
         .list(&root, control)
         .map_err(|MoverError(f)| f)?;
     let stamps = stamps(&root, &tree);
-    fill_hashes(
-        &mut tree,
-        &stamps,
-        &memory_file(shared, &dataset.name),
-        &root,
-    );
+    let file = memory_file(shared, &dataset.name);
+    let touched = fill_hashes(&mut tree, &stamps, &file, &root);
+    if shared.reusable.load(Ordering::Relaxed) {
+        look_again(shared, data, &mut tree, &touched, control);
+    }
     let signature = signature(shared, source, &tree, &stamps, now);
     let parts = merge::partition(&tree, dataset.partition, dataset.scatter.as_ref())
         .map_err(|e| failure(FailureKind::Io, format!("dataset `{}`: {e}", dataset.name)))?;
@@ -226,26 +226,87 @@ fn memory_file(shared: &Shared, dataset: &str) -> PathBuf {
     shared.state.sources(&shared.workspace).join(dataset)
 }
 
-fn fill_hashes(tree: &mut Manifest, stamps: &[Option<Stamp>], file: &Path, root: &Path) {
+/// Hashes of files that are as they were when they were read. Of those that only look other, the position and what their
+/// hash was.
+fn fill_hashes(
+    tree: &mut Manifest,
+    stamps: &[Option<Stamp>],
+    file: &Path,
+    root: &Path,
+) -> Vec<(usize, Hash)> {
     let known = memory::read(file, root);
     let mut used = Files::new();
-    for (entry, stamp) in tree.entries.iter_mut().zip(stamps) {
+    let mut touched = Vec::new();
+    for (at, (entry, stamp)) in tree.entries.iter_mut().zip(stamps).enumerate() {
         let Some(before) = known.get(&entry.path) else {
             continue;
         };
-        if alike(entry, &before.0)
-            && *stamp == Some(before.1)
-            && let EntryKind::File { hash: known, .. } = &before.0.kind
-            && let EntryKind::File { hash, .. } = &mut entry.kind
-        {
-            *hash = *known;
-            used.insert(before.0.path.clone(), before.clone());
+        let same = alike(entry, &before.0) && *stamp == Some(before.1);
+        let (
+            EntryKind::File {
+                hash: Some(known),
+                size: once,
+                ..
+            },
+            EntryKind::File { hash, size, .. },
+        ) = (&before.0.kind, &mut entry.kind)
+        else {
+            continue;
+        };
+        if same {
+            *hash = Some(*known);
+        } else if size == once {
+            touched.push((at, *known));
+        } else {
+            continue;
         }
+        used.insert(before.0.path.clone(), before.clone());
     }
     if used.len() < known.len() {
         // What the source no longer holds is forgotten: the memory never outgrows the source.
         memory::write(file, root, used);
     }
+    touched
+}
+
+/// Reads files whose content may be what it was, so that steps which read them need not run again. The first that has other
+/// content ends it: then most of the source is likely new, and is read when it is staged.
+fn look_again(
+    shared: &Shared,
+    data: DataId,
+    tree: &mut Manifest,
+    touched: &[(usize, Hash)],
+    control: &Control,
+) {
+    let source = shared.dataset(data).ok().and_then(|d| d.source.as_deref());
+    let Some(root) = source.map(resolve) else {
+        return;
+    };
+    let folder = root.is_dir();
+    let began = wall_clock();
+    let mut read = Manifest::default();
+    for (at, known) in touched {
+        let Some(entry) = tree.entries.get_mut(*at) else {
+            continue;
+        };
+        let found = shared
+            .mover
+            .digest(&on_disk(&root, folder, &entry.path), control);
+        // What cannot be read now is told of when it is staged.
+        let found = found.ok().and_then(|m| m.entries.into_iter().next());
+        let now = found.as_ref().and_then(|f| match &f.kind {
+            EntryKind::File { hash, .. } => *hash,
+            _ => None,
+        });
+        if now != Some(*known) {
+            break;
+        }
+        if let EntryKind::File { hash, .. } = &mut entry.kind {
+            *hash = now;
+        }
+        read.entries.push(entry.clone());
+    }
+    remember(shared, data, &read, began);
 }
 
 /// A source has other content than is remembered: all that is remembered of it is forgotten.
@@ -269,14 +330,16 @@ pub(crate) fn remember(shared: &Shared, data: DataId, manifest: &Manifest, began
     let stamps = stamps(&root, manifest);
     let young = began.saturating_sub(RACY);
     let files = manifest.entries.iter().zip(stamps);
-    let settled = files.filter_map(|(e, stamp)| {
-        let stamp = stamp.filter(|s| s.changed < young && e.mtime < young)?;
-        Some((e.path.clone(), (e.clone(), stamp)))
+    let read = files.filter(|(e, _)| matches!(e.kind, EntryKind::File { .. }));
+    let read = read.map(|(e, stamp)| {
+        let settled = stamp.filter(|s| s.changed < young && e.mtime < young);
+        let stamp = settled.unwrap_or(Stamp::UNSURE);
+        (e.path.clone(), (e.clone(), stamp))
     });
     let Ok(mut memory) = shared.remembered.lock() else {
         return;
     };
-    memory.fresh.entry(data).or_default().extend(settled);
+    memory.fresh.entry(data).or_default().extend(read);
     let due = memory.flushed.get_or_insert_with(Instant::now).elapsed() >= FLUSH;
     drop(memory);
     if due {

@@ -17,6 +17,7 @@ use signal_hook::iterator::{Handle as SignalHandle, Signals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -126,6 +127,7 @@ impl Local {
             remembered: Mutex::default(),
             parts: Mutex::default(),
             hashes: Mutex::new(known_hashes(&config.prior)),
+            reusable: AtomicBool::new(!config.prior.is_empty()),
             deliveries: sender,
         });
         make_mount_points(&shared).map_err(folder)?;
@@ -180,6 +182,9 @@ impl Local {
         there: &BTreeSet<(StoreKey, Place)>,
         protected: &BTreeSet<PathBuf>,
     ) {
+        self.shared
+            .reusable
+            .store(!prior.is_empty(), Ordering::Relaxed);
         self.prior = prior;
         for (key, place) in there {
             if let Place::Node(spot) = place

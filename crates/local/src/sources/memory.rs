@@ -19,6 +19,12 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
+    /// Of a file that could still change unseen when it was read: no file has it, so its content is looked at again.
+    pub(super) const UNSURE: Self = Self {
+        changed: i64::MIN,
+        inode: 0,
+    };
+
     /// Of a file; `None` when it cannot be looked at.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let meta = std::fs::symlink_metadata(path).ok()?;
