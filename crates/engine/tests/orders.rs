@@ -252,13 +252,23 @@ fn what_cache_keeps_goes_when_room_is_needed() {
 
 /// Steps of nothing but cores and time limits, on one node of four cores; each takes what it is said to take.
 fn cores(name: &str, steps: &[(u32, u64)]) -> Played {
+    fourths("cores", name, steps)
+}
+
+/// Steps that take fourths of a node's cores, memory or GPUs, and so many seconds.
+fn fourths(of: &str, name: &str, steps: &[(u32, u64)]) -> Played {
     let mut text = String::from("name = \"w\"\n");
-    for (i, (cores, seconds)) in steps.iter().enumerate() {
-        text += &format!(
-            "[[step]]\nname = \"s{i}\"\ncores = {cores}\ntime = \"{seconds}s\"\nrun = \"x\"\n"
-        );
+    for (i, (n, seconds)) in steps.iter().enumerate() {
+        let takes = match of {
+            "memory" => format!("memory = \"{} GiB\"", n * 256),
+            _ => format!("{of} = {n}"),
+        };
+        text +=
+            &format!("[[step]]\nname = \"s{i}\"\n{takes}\ntime = \"{seconds}s\"\nrun = \"x\"\n");
     }
-    let s = start(workflow(&text), cluster(1, 4, &[MB]), policy(name));
+    let mut machine = cluster(1, 4, &[MB]);
+    machine.nodes[0].gpus = 4;
+    let s = start(workflow(&text), machine, policy(name));
     let mut e = estimates(0);
     let times: Vec<u64> = steps.iter().map(|(_, seconds)| *seconds).collect();
     e.run_time = Box::new(move |id| times[id.step.at()] * SECOND);
@@ -314,6 +324,10 @@ fn greedy_with_patience_lets_nobody_overtake_for_ever() {
 
 #[test]
 fn easy_backfills_what_does_not_delay_the_first() {
+    for of in ["cores", "memory", "gpus"] {
+        let p = fourths(of, "easy", &HEAD);
+        assert_eq!(steps_placed(&p), [0, 3, 1, 2], "{of}");
+    }
     let p = cores("easy", &HEAD);
     assert_eq!(steps_placed(&p), [0, 3, 1, 2]);
     assert_eq!([1, 2, 3].map(|s| begin(&p, s)), [20, 30, 0]);

@@ -209,8 +209,8 @@ impl Desk for Decide<'_> {
     fn earliest(&self, w: &Waiting) -> Option<Shadow> {
         let id = instance_of(w);
         if let Some(own) = self.own_nodes(id) {
-            let cores = self.demand(id.step).cores;
-            let free_in = self.free_in(&own, cores).into_iter().max()?;
+            let demand = self.demand(id.step);
+            let free_in = self.free_in(&own, demand).into_iter().max()?;
             return Some(self.shadow(free_in, own));
         }
         let (free_in, nodes) = self.first_free(id)?;
@@ -260,8 +260,8 @@ impl Desk for Decide<'_> {
             return None;
         }
         let own = self.nodes_with_data(id).filter(|own| own != nodes)?;
-        let cores = self.demand(id.step).cores;
-        let free_in = self.free_in(&own, cores).into_iter().max()?;
+        let demand = self.demand(id.step);
+        let free_in = self.free_in(&own, demand).into_iter().max()?;
         let there = free_in.saturating_add(self.data_in(id, &own));
         (free_in > 0 && there < here).then(|| self.shadow(free_in, own))
     }

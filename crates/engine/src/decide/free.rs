@@ -6,6 +6,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::units::Nanos;
 
+/// Cores, bytes of memory and GPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Amount([i128; 3]);
+
+impl Amount {
+    /// What a step takes on so many nodes.
+    fn of(d: Demand, nodes: u32) -> Self {
+        let one: [i128; 3] = [d.cores.into(), d.memory.into(), d.gpus.into()];
+        Self(one.map(|a| a * i128::from(nodes)))
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
+    }
+
+    fn less(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] - other.0[i]))
+    }
+
+    fn within(self, all: Self) -> bool {
+        self.0.iter().zip(all.0).all(|(here, all)| *here <= all)
+    }
+}
+
 impl Decide<'_> {
     pub(super) fn all_nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.state.start.cluster.nodes.len() as u32).map(NodeId)
@@ -68,16 +92,17 @@ impl Decide<'_> {
         self.turn.free.can_run(&spots, demand)
     }
 
-    /// When each of these nodes has so many cores, by what runs and waits there and on its host.
-    pub(super) fn free_in(&self, nodes: &[NodeId], cores: u32) -> Vec<Nanos> {
+    /// When each of these nodes has so much to give, by what runs and waits there and on its host.
+    pub(super) fn free_in(&self, nodes: &[NodeId], demand: Demand) -> Vec<Nanos> {
         let cluster = &self.state.start.cluster;
         let hosts: BTreeSet<u32> = nodes.iter().map(|n| cluster.node(*n).host).collect();
         let hosts: BTreeMap<u32, Nanos> = self.sharing(hosts, |host, sharing| {
-            self.enough_in(cluster.hosts[host as usize].cores, sharing, cores)
+            self.enough_in(self.of_host(host), sharing, Amount::of(demand, 1))
         });
         let free_in = |n: &NodeId| {
             let node = cluster.node(*n);
-            let here = self.enough_in(node.cores, std::slice::from_ref(n), cores);
+            let all = Amount([node.cores.into(), node.memory.into(), node.gpus.into()]);
+            let here = self.enough_in(all, std::slice::from_ref(n), Amount::of(demand, 1));
             here.max(hosts.get(&node.host).copied().unwrap_or(0))
         };
         nodes.iter().map(free_in).collect()
@@ -100,25 +125,34 @@ impl Decide<'_> {
         each.map(|(host, nodes)| (host, of(host, &nodes))).collect()
     }
 
-    /// When `want` of `cores` cores are free that these nodes share.
-    fn enough_in(&self, cores: u32, nodes: &[NodeId], want: u32) -> Nanos {
+    /// What the nodes of a host share; GPUs belong to nodes.
+    fn of_host(&self, host: u32) -> Amount {
+        let host = &self.state.start.cluster.hosts[host as usize];
+        Amount([host.cores.into(), host.memory.into(), i128::MAX])
+    }
+
+    /// When `want` of `all` that these nodes share is free.
+    fn enough_in(&self, all: Amount, nodes: &[NodeId], want: Amount) -> Nanos {
         let mut ends = Vec::new();
         let on_node = &self.state.steps.on_node;
         for id in nodes.iter().flat_map(|n| &on_node[n.at()]) {
             let Some(placed) = self.state.steps.instance(*id).and_then(|i| i.placed()) else {
                 continue;
             };
-            let taken = self.state.start.workflow.step(id.step).cores;
+            let taken = Amount::of(self.demand(id.step), 1);
             ends.push((self.state.time_left(*id, placed), taken));
         }
         ends.sort_unstable();
-        let mut free = i64::from(cores) - ends.iter().map(|(_, c)| i64::from(*c)).sum::<i64>();
+        let mut taken = Amount::default();
+        for (_, amount) in &ends {
+            taken = taken.plus(*amount);
+        }
         let mut at = 0;
-        for (end, taken) in ends {
-            if free >= i64::from(want) {
+        for (end, amount) in ends {
+            if taken.plus(want).within(all) {
                 break;
             }
-            free += i64::from(taken);
+            taken = taken.less(amount);
             at = end;
         }
         at
@@ -127,12 +161,12 @@ impl Decide<'_> {
     /// The nodes that an instance could have first, and in how long.
     pub(super) fn first_free(&self, id: InstanceId) -> Option<(Nanos, Vec<NodeId>)> {
         let step = self.state.start.workflow.step(id.step);
-        let (count, cores) = (step.nodes as usize, step.cores);
+        let (count, demand) = (step.nodes as usize, self.demand(id.step));
         let cluster = &self.state.start.cluster;
         let holds = self.holder(id, 0);
         let mut kind = self.nodes_of_kind(id.step);
         kind.retain(|n| holds(*n));
-        let mut sooner: Vec<_> = self.free_in(&kind, cores).into_iter().zip(kind).collect();
+        let mut sooner: Vec<_> = self.free_in(&kind, demand).into_iter().zip(kind).collect();
         sooner.sort_unstable();
         let mut nodes = Vec::with_capacity(count);
         let mut at = 0;
@@ -140,8 +174,8 @@ impl Decide<'_> {
         for (free_in, node) in sooner {
             let host = cluster.node(node).host;
             let taken = by_host.entry(host).or_default();
-            let most = cluster.hosts[host as usize].cores / cores.max(1);
-            if nodes.len() < count && *taken < most {
+            let holds = Amount::of(demand, *taken + 1).within(self.of_host(host));
+            if nodes.len() < count && holds {
                 *taken += 1;
                 nodes.push(node);
                 at = free_in;
@@ -149,9 +183,8 @@ impl Decide<'_> {
         }
         by_host.retain(|_, taken| *taken > 1);
         let hosts = self.sharing(by_host.keys().copied().collect(), |host, sharing| {
-            let all = cluster.hosts[host as usize].cores;
             let taken = by_host.get(&host).copied().unwrap_or(0);
-            self.enough_in(all, sharing, cores.saturating_mul(taken))
+            self.enough_in(self.of_host(host), sharing, Amount::of(demand, taken))
         });
         let together = hosts.into_values().max().unwrap_or(0);
         (nodes.len() == count).then(|| (together.max(at), nodes))

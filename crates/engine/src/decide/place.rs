@@ -127,7 +127,7 @@ impl Decide<'_> {
 
     /// Where a one-node instance could run.
     pub(super) fn candidates_of(&self, id: InstanceId) -> Vec<Candidate> {
-        let cores = self.demand(id.step).cores;
+        let demand = self.demand(id.step);
         let holds = self.holder(id, 0);
         let mut nodes = self.nodes_of_kind(id.step);
         nodes.retain(|n| holds(*n));
@@ -139,10 +139,10 @@ impl Decide<'_> {
                 data_in,
                 missing,
                 load: self.state.steps.on_node[node.at()].len(),
-                open: self.open(node, cores),
+                open: self.open(node, demand.cores),
             }
         };
-        let free_in = self.free_in(&nodes, cores);
+        let free_in = self.free_in(&nodes, demand);
         free_in.into_iter().zip(nodes).map(candidate).collect()
     }
 
@@ -179,9 +179,9 @@ impl Decide<'_> {
 
     /// Why these nodes, with `data`: when it begins there, and by how much another node would be later.
     pub(super) fn earliest_end(&self, id: InstanceId, nodes: &[NodeId]) -> Option<Reason> {
-        let cores = self.demand(id.step).cores;
+        let demand = self.demand(id.step);
         let first = *nodes.first()?;
-        let free_in = *self.free_in(&[first], cores).first()?;
+        let free_in = *self.free_in(&[first], demand).first()?;
         let (mut data_in, mut missing, mut local) = (0, 0, 0);
         for (position, node) in nodes.iter().enumerate() {
             let data = self.data_at(id, position, *node);
