@@ -8,6 +8,7 @@
 mod ahead;
 mod data;
 pub(crate) mod desk;
+mod energy;
 mod happen;
 mod life;
 mod modes;

@@ -215,13 +215,62 @@ fn jobs_of_one_memory_mode_run_together() {
     assert_eq!((easy.mode_changes, data.mode_changes), (11, 1));
 }
 
+/// Jobs of `seconds` on all nodes, one every 10,000 s.
+fn now_and_then(jobs: u64, seconds: u64) -> Work {
+    (0..jobs).fold(Work::default(), |work, i| {
+        work.job(i * 10_000, whole(4, &[], &[]), seconds)
+    })
+}
+
+fn slow_down(result: &SiteResult) -> f64 {
+    let all = result.jobs.iter().map(|j| j.bounded_slow_down());
+    all.sum::<f64>() / result.jobs.len() as f64
+}
+
 #[test]
 fn idle_nodes_sleep() {
-    let work = Work::default()
-        .job(0, whole(4, &[], &[]), 100)
-        .job(10_000, whole(4, &[], &[]), 100);
-    let machine = machine(4);
+    let (work, machine) = (now_and_then(20, 1000), machine(4));
     let (data, energy) = (work.under("data", &machine), work.under("energy", &machine));
-    assert!(energy.energy < data.energy / 3.0, "{energy:?} {data:?}");
+    assert!(energy.energy < data.energy / 2.0, "{energy:?} {data:?}");
     assert!(energy.end <= data.end + 51 * SECOND);
+    assert!(slow_down(&energy) > 1.0 && slow_down(&energy) <= 1.1);
+}
+
+#[test]
+fn sleep_slows_down_no_more_than_is_stated() {
+    // Waking takes 50 s: five times what such a job runs.
+    for (seconds, jobs) in [(10, 400), (100, 200), (1000, 50)] {
+        let (work, machine) = (now_and_then(jobs, seconds), machine(4));
+        let data = work.under("data", &machine);
+        assert_eq!(slow_down(&data), 1.0);
+        for percent in [0, 5, 10, 50] {
+            let policy = format!("energy:slow-down={percent}%");
+            let energy = work.under(&policy, &machine);
+            let most = 1.0 + f64::from(percent) / 100.0;
+            let one_waking = 50.0 / seconds.max(10) as f64 / jobs as f64;
+            let mean = slow_down(&energy);
+            assert!(mean <= most + one_waking, "{policy}, {seconds} s: {mean}");
+            assert!(energy.energy <= data.energy, "{policy}, {seconds} s");
+            if percent == 0 {
+                assert_eq!(energy.end, data.end);
+            }
+            if percent == 50 {
+                assert!(
+                    energy.energy < data.energy * 0.95,
+                    "{seconds} s: it never slept"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_sleeps_that_takes_longer_to_wake_than_it_idles() {
+    let mut machine = machine(4);
+    machine.islands[0].kind.power.wake = 3600 * SECOND;
+    let work = Work::default()
+        .job(0, whole(1, &[], &[]), 3600)
+        .job(1800, whole(4, &[], &[]), 10);
+    let (data, energy) = (work.under("data", &machine), work.under("energy", &machine));
+    assert_eq!((energy.end, energy.energy), (data.end, data.energy));
 }

@@ -345,6 +345,7 @@ impl State {
         state.nodes = nodes.clone();
         state.began = now;
         let job = state.job.clone();
+        self.pay_for_wait(id);
         if why != Why::Continues {
             self.nodes.take(id, &job, nodes, ends);
             self.overtaken(nodes, id);
@@ -575,6 +576,7 @@ impl State {
             return;
         };
         let (job, goes_on) = (state.job.clone(), state.heirs > 0);
+        self.earn_leeway(id);
         if goes_on {
             if let Some(state) = self.job_mut(id) {
                 state.stage = Stage::Handed;

@@ -1,18 +1,14 @@
-//! Memory modes and sleep: nodes are rebooted for who needs another mode, few at a time; with `energy` idle nodes sleep.
+//! Memory modes: nodes are rebooted for who needs another mode, few at a time.
 
-use super::desk::Desk;
 use super::nodes::{MODES, Power, memory_in};
 use super::queue::{Fit, Waiting};
 use super::state::State;
 use tarn_base::id::NodeId;
 use tarn_base::policy::Order;
 use tarn_base::site::{Job, Mode, SiteAction};
-use tarn_base::units::{SECOND, Time};
 
 /// Waiting jobs that are looked at for a mode that they lack.
 const LOOKED_AT: usize = 32;
-/// With `energy`: how long a node is idle before it sleeps. Shorter, it would be woken too often.
-const SLEEPS_AFTER: u64 = 120 * SECOND;
 
 /// Nodes of an island in a mode that are spoken for.
 type Claims = std::collections::BTreeMap<(usize, Mode), u32>;
@@ -204,108 +200,6 @@ impl State {
                     self.drop_layout(id, &l.nodes, l.spread);
                 }
             }
-        }
-    }
-
-    /// Idle nodes sleep after a while when nobody waits; they are woken for who does.
-    fn sleep_and_wake(&mut self) {
-        if self.queue.len() > 0 {
-            return self.wake_for_first();
-        }
-        let mut next: Option<Time> = None;
-        let mut sleepers = Vec::new();
-        for island in &self.nodes.islands {
-            if island.kind.power.asleep >= island.kind.power.idle {
-                continue;
-            }
-            for class in &island.classes {
-                for id in class.idle.iter() {
-                    let node = self.nodes.node(id);
-                    let at = node.idle_since.saturating_add(SLEEPS_AFTER);
-                    // Its data would not be there for others.
-                    if !node.planned.is_empty() || !node.held.is_empty() {
-                        continue;
-                    }
-                    if at <= self.now {
-                        sleepers.push(id);
-                    } else {
-                        next = Some(next.map_or(at, |n| n.min(at)));
-                    }
-                }
-            }
-        }
-        for id in sleepers {
-            self.nodes.set_power(id, Power::Asleep);
-            self.emit(SiteAction::Sleep { node: id });
-        }
-        self.deadline = [self.deadline, next].into_iter().flatten().min();
-    }
-
-    /// Whether nodes that run will be free for a job before it has been put off too long.
-    fn worth_putting_off(&mut self, w: &Waiting) -> bool {
-        let Some(state) = self.job(w.job).filter(|_| self.under_way > 0) else {
-            return false;
-        };
-        let most = w.limit / 100 * u64::from(self.policy.slow_down);
-        let latest = state.ready.saturating_add(most);
-        let soon = self.earliest(w).is_some_and(|s| s.at <= latest);
-        if soon && self.now < latest {
-            self.remind(latest);
-        }
-        soon && self.now < latest
-    }
-
-    /// Wakes as many nodes as the first in the queue lacks.
-    fn wake_for_first(&mut self) {
-        let all = Fit::room(u32::MAX, u32::MAX);
-        let Some(w) = self.queue.next(None, &all) else {
-            return;
-        };
-        let Some(job) = self.job(w.job).map(|s| s.job.clone()) else {
-            return;
-        };
-        if self.worth_putting_off(&w) {
-            return;
-        }
-        let count = |island: usize, mode: Mode, power: Power| {
-            let there = self.nodes.all.iter().filter(|n| {
-                let free = n.guests.is_empty() && n.power == power;
-                usize::from(n.island) == island && n.mode == mode && free
-            });
-            there.count() as u32
-        };
-        let places: Vec<(usize, Mode)> = (0..self.nodes.islands.len())
-            .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
-            .filter(|(i, m)| self.nodes.suits(&job, *i, *m))
-            .collect();
-        let coming =
-            |p: &(usize, Mode)| count(p.0, p.1, Power::Up) + count(p.0, p.1, Power::Waking);
-        if places.iter().any(|p| coming(p) >= job.nodes) {
-            return;
-        }
-        let enough = places
-            .iter()
-            .find(|p| coming(p) + count(p.0, p.1, Power::Asleep) >= job.nodes);
-        let islands: Vec<usize> = places.iter().map(|p| p.0).collect();
-        let (wanted, lack): (Vec<(usize, Mode)>, u32) = match enough {
-            Some(p) => (vec![*p], job.nodes - coming(p)),
-            // Nodes have to come free, or to be rebooted: all of them may be.
-            None => (
-                islands
-                    .into_iter()
-                    .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
-                    .collect(),
-                job.nodes,
-            ),
-        };
-        let asleep = (0u32..).zip(&self.nodes.all).filter(|(_, n)| {
-            n.power == Power::Asleep && wanted.contains(&(usize::from(n.island), n.mode))
-        });
-        let asleep: Vec<NodeId> = asleep.map(|(i, _)| NodeId(i)).take(lack as usize).collect();
-        for node in asleep {
-            self.nodes.set_power(node, Power::Waking);
-            self.under_way += 1;
-            self.emit(SiteAction::Wake { node });
         }
     }
 }

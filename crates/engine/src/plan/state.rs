@@ -1,6 +1,7 @@
 //! Everything that the planner of a site knows.
 
 use super::ahead::Claim;
+use super::energy::Leeway;
 use super::moves::{Draft, Outbox};
 use super::nodes::Nodes;
 use super::queue::{Key, Queue};
@@ -76,6 +77,8 @@ pub(crate) struct JobState {
     pub(crate) began: Time,
     /// Since when it could have begun.
     pub(crate) ready: Time,
+    /// How much of that it waited while nodes slept or woke up.
+    pub(crate) held: Nanos,
     /// Its data does not go through its nodes' tiers (there are none, or too small ones): it reads and writes outside.
     pub(crate) direct: bool,
     /// Bytes of its input that lay on its nodes when it got them.
@@ -166,6 +169,7 @@ pub(crate) struct State {
     pub(crate) looked_ahead: Option<(JobId, Time)>,
     /// Jobs that run, move data or reboot nodes: nothing of it means that nothing will happen by itself.
     pub(crate) under_way: u32,
+    pub(crate) leeway: Leeway,
     pub(crate) deadline: Option<Time>,
     pub(crate) actions: Vec<SiteAction>,
 }
@@ -190,6 +194,7 @@ impl State {
             claim: None,
             looked_ahead: None,
             under_way: 0,
+            leeway: Leeway::default(),
             deadline: None,
             actions: Vec::new(),
         }

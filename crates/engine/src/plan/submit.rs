@@ -86,6 +86,7 @@ impl State {
             attempt: 0,
             began: 0,
             ready: self.now,
+            held: 0,
             direct: false,
             retained: 0,
             patience: 0,
