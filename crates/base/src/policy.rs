@@ -57,8 +57,10 @@ pub struct Policy {
     /// With `Data` and `Energy`: a workflow queues as if it had come so much earlier; jobs that came before that are not
     /// overtaken by it.
     pub lead: Nanos,
-    /// With `Energy`: the most that a job's begin may be put off to save energy, as a share of its limit, in percent.
+    /// With `Energy`: the most that sleeping nodes may raise the mean bounded slow-down, in percent.
     pub slow_down: u32,
+    /// It was called `stage-through`, and is called so: another name of `heft+stage-through`.
+    pub alias: bool,
 }
 
 /// Delay of others that is accepted when nothing is said: short against the hours for which batch jobs queue.
@@ -71,6 +73,15 @@ const DEFAULT_SLOW_DOWN: u32 = 10;
 const STAGE_THROUGH: &str = "stage-through";
 
 impl Policy {
+    /// Whether they decide the same, whatever they are called.
+    pub fn same_as(&self, other: &Self) -> bool {
+        let named = Self {
+            alias: other.alias,
+            ..*self
+        };
+        named == *other
+    }
+
     /// A policy with its default settings. `None` handling: the usual one of that order.
     pub fn new(order: Order, handling: Option<Handling>) -> Self {
         let usual = match order {
@@ -84,6 +95,7 @@ impl Policy {
             bound: DEFAULT_BOUND,
             lead: DEFAULT_LEAD,
             slow_down: DEFAULT_SLOW_DOWN,
+            alias: false,
         }
     }
 
@@ -121,6 +133,9 @@ pub enum PolicyError {
          `slow-down=PERCENT`"
     )]
     BadSetting(String, String),
+    /// A setting is given more than once.
+    #[error("`{0}` is given twice; give it once")]
+    Repeated(String),
     /// A value that cannot be read.
     #[error("the value of `{0}` cannot be read: {1}")]
     BadValue(String, String),
@@ -131,7 +146,10 @@ impl FromStr for Policy {
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         if text == STAGE_THROUGH {
-            return Ok(Self::new(Order::Heft, Some(Handling::StageThrough)));
+            return Ok(Self {
+                alias: true,
+                ..Self::new(Order::Heft, Some(Handling::StageThrough))
+            });
         }
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let (order_name, handling) = match name.split_once('+') {
@@ -151,7 +169,13 @@ impl FromStr for Policy {
             }
         };
         let mut policy = Self::new(order, handling);
+        let mut given = Vec::new();
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
+            let key = setting.split('=').next().unwrap_or(setting);
+            if given.contains(&key) {
+                return Err(PolicyError::Repeated(key.into()));
+            }
+            given.push(key);
             policy.set(setting, order_name)?;
         }
         Ok(policy)
@@ -161,7 +185,7 @@ impl FromStr for Policy {
 impl Policy {
     fn set(&mut self, setting: &str, order: &str) -> Result<(), PolicyError> {
         let bad = || PolicyError::BadSetting(setting.into(), order.into());
-        let (key, value) = setting.split_once('=').ok_or_else(bad)?;
+        let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
         let time =
             || parse_time(value).map_err(|e| PolicyError::BadValue(key.into(), e.to_string()));
         match (key, self.order) {
@@ -199,6 +223,9 @@ impl From<Policy> for String {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.alias {
+            return f.write_str(STAGE_THROUGH);
+        }
         let name = Self::ORDERS.iter().find(|(_, o)| *o == self.order);
         f.write_str(name.map_or("", |(n, _)| n))?;
         if self.handling == Handling::Cache {
@@ -255,7 +282,8 @@ mod tests {
         let same: Policy = "easy+stage-through".parse().expect("the usual handling");
         assert_eq!(same, Policy::new(Order::Easy, None));
         let old: Policy = serde_json::from_str("\"stage-through\"").expect("as in old logs");
-        assert_eq!(old, Policy::new(Order::Heft, Some(Handling::StageThrough)));
+        assert!(old.same_as(&Policy::new(Order::Heft, Some(Handling::StageThrough))));
+        assert_eq!(old.to_string(), "stage-through");
         let bounded: Policy = "data:bound=60s".parse().expect("a bound");
         assert_eq!(bounded.bound, 60 * SECOND);
         let patient: Policy = "greedy:patience=5m".parse().expect("patience");
@@ -270,6 +298,8 @@ mod tests {
             ("data+cache", "cache"),
             ("easy:bound=5m", "bound=5m"),
             ("data:bound=5", "bound"),
+            ("data:bound", "the value of `bound`"),
+            ("data:lead=1h,lead=2h", "`lead` is given twice"),
             ("energy:slow-down=x", "slow-down"),
             ("greedy:patience", "patience"),
         ] {

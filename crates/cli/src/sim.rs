@@ -12,6 +12,7 @@ use anyhow::Context;
 pub(crate) use args::SimArgs;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,6 +29,8 @@ use tarn_sim::site::Site;
 
 /// Bytes of a file that is read: the largest traces of the Parallel Workloads Archive have some hundred megabytes.
 const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Bytes that are read from a pipe or a device.
+const MAX_PIPED_BYTES: u64 = 256 << 20;
 /// Events between two strokes of the progress bar.
 const STROKE: u64 = 1 << 12;
 
@@ -92,6 +95,22 @@ fn compare(cli: &Cli, args: &SimArgs) -> CliResult {
             print::text(&advice.text())?;
         }
     }
+    let never = summaries
+        .iter()
+        .find_map(|s| s.refused_jobs.iter().find(|j| j.can_never_run()));
+    if let Some(job) = never {
+        let workflow = job.workflow.as_deref().unwrap_or_default();
+        let message = format!(
+            "workflow {workflow} can never run to its end on this machine: {}: {}; the figures are without it",
+            job.job, job.why
+        );
+        return Err(CliError::new(Exit::NoRoom, message));
+    }
+    let jobs = workload.jobs.len() as u64;
+    if jobs > 0 && summaries.iter().any(|s| s.refused == jobs) {
+        let message = "none of the jobs can run on this machine; the notes above say what lacks";
+        return Err(CliError::new(Exit::NoRoom, message));
+    }
     Ok(Exit::Success)
 }
 
@@ -141,19 +160,33 @@ fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
             s.first_line
         );
     }
+    let of_flows = args.of_flows();
+    if loaded.workload.flows.is_empty() && !of_flows.is_empty() {
+        say!(
+            "note: {} change nothing: they concern workflows, and there is none here",
+            of_flows.join(", ")
+        );
+    }
     Ok(loaded.workload)
 }
 
 pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
-    let bytes = std::fs::metadata(path)?.len();
-    if bytes > MAX_FILE_BYTES {
-        let message = format!("it has {bytes} bytes, and at most {MAX_FILE_BYTES} are read");
+    let file = std::fs::File::open(path)?;
+    // What is no regular file has no length that could be asked for, and may have no end.
+    let most = match file.metadata()?.is_file() {
+        true => MAX_FILE_BYTES,
+        false => MAX_PIPED_BYTES,
+    };
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let message = format!("it has more than the {most} bytes that are read");
         return Err(std::io::Error::new(
             std::io::ErrorKind::FileTooLarge,
             message,
         ));
     }
-    std::fs::read(path)
+    Ok(bytes)
 }
 
 /// Draws every problem on stderr; the error itself only counts them.
@@ -169,9 +202,12 @@ pub(crate) fn rejected(rejected: Rejected, what: &str) -> CliError {
 fn tell_refused(summary: &SiteSummary) {
     for job in &summary.refused_jobs {
         say!(
-            "note: {}: {} was taken out: {}",
+            "note: {}: {}{} was taken out: {}",
             summary.policy,
             job.job,
+            job.workflow
+                .as_ref()
+                .map_or(String::new(), |w| format!(" of workflow {w}")),
             job.why
         );
     }

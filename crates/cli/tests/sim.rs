@@ -322,6 +322,21 @@ fn what_cannot_run_and_what_is_odd_is_named() {
         ran.err
     );
     assert!(ran.out.contains("jobs taken out"));
+    // A workflow of which a step can never run is more than a note.
+    let flow = "\n[[workflow]]\nfile = \"flow.toml\"\n";
+    site.write("workload.toml", &(WORKLOAD.to_owned() + flow));
+    let steps = "name = \"f\"\n[data.d]\nsize = \"1 GB\"\n[data.o]\ndest = \"/o\"\nsize = \"1 GB\"\n[[step]]\nname = \"small\"\n\
+                 time = \"1m\"\nrun = \"x\"\nout = [\"d\"]\n[[step]]\nname = \"huge\"\ntime = \"1m\"\nmemory = \"1 TiB\"\nrun = \"x\"\nin = [\"d\"]\nout = [\"o\"]\n";
+    site.write("flow.toml", steps);
+    sim(&site, &["--policy", "easy"])
+        .exits(4)
+        .says("workflow flow can never run to its end")
+        .says("huge")
+        .says("memory");
+    site.write("workload.toml", needs);
+    sim(&site, &["--policy", "easy"])
+        .exits(4)
+        .says("none of the jobs");
     let odd = "9 30 -1 -5 1 -1 -1 1 100 -1 1 1 1 -1 1 -1 -1 -1\n";
     site.write("trace.swf", &(trace(3) + odd));
     let files = [
@@ -363,6 +378,18 @@ fn mistakes_say_where_and_why() {
     refused(2, &with(&["--policy", "fifo"]), "`fifo`");
     refused(2, &with(&["--policy", "easy,easy"]), "twice");
     refused(2, &with(&["--external-rate", "5"]), "needs a unit");
+    refused(2, &with(&["--external-rate", "0B/s"]), "above zero");
+    refused(2, &with(&["--max-jobs", "0"]), "--max-jobs");
+    refused(
+        2,
+        &with(&["--policy", "stage-through,heft"]),
+        "are the same policy",
+    );
+    refused(
+        7,
+        &["--cluster", "/dev/zero", "--workload", "work.toml"],
+        "/dev/zero: it has more than",
+    );
     refused(2, &with(&["--bytes-scale", "0"]), "1e-6");
     refused(2, &with(&["--io-share", "2"]), "a share is expected");
     refused(

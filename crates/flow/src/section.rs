@@ -255,7 +255,7 @@ impl<'d> Section<'d> {
         let problem = match parse(text) {
             Ok(0) => Finding::error(Code::BadValue, format!("`{key}` of {} is zero", self.what))
                 .at(place(value), "must be more than zero")
-                .help(format!("write {noun} above zero, or leave `{key}` out")),
+                .help(format!("write {noun} above zero")),
             Ok(amount) => return Some(Located::new(amount, place(value))),
             Err(why) => Finding::error(
                 Code::BadUnit,

@@ -300,7 +300,8 @@ impl SiteWorld for Site {
                     local_write: *local_write,
                     to_tiers: *to_tiers,
                 };
-                self.record.result.bytes.retained += retained;
+                let sum = &mut self.record.result.bytes.retained;
+                *sum = sum.saturating_add(*retained);
                 self.run(*job, run)
             }
             SiteAction::Release { job } => self.release(*job),

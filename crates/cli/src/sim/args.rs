@@ -84,13 +84,13 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share, requires = "io_share")]
     io_jobs: f64,
     /// With --io-share: which data; the same seed gives the same
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "io_share")]
     seed: u64,
     /// Processors of a trace that make a node
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     procs_per_node: u32,
     /// Use only so many jobs of a trace, the first
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_jobs: Option<u64>,
     /// Hold the planner to every rule while it works: slower
     #[arg(long)]
@@ -98,6 +98,17 @@ pub(crate) struct SimArgs {
 }
 
 impl SimArgs {
+    /// What is asked that concerns workflows only.
+    pub(super) fn of_flows(&self) -> Vec<&'static str> {
+        let asked = [
+            ("--bytes-scale", self.bytes_scale != 1.0),
+            ("--time-scale", self.time_scale != 1.0),
+            ("--submit", self.submit != SubmitWay::default()),
+        ];
+        let asked = asked.into_iter().filter(|(_, is)| *is);
+        asked.map(|(name, _)| name).collect()
+    }
+
     /// How the files are read.
     pub(super) fn reading(&self) -> ReadOptions {
         let default = TraceOptions::default();
@@ -143,8 +154,11 @@ pub(crate) fn policies(text: &str) -> Result<Policies, String> {
     let mut policies: Vec<Policy> = Vec::new();
     for name in names {
         let policy: Policy = name.trim().parse().map_err(|e| format!("{e}"))?;
-        if policies.contains(&policy) {
-            return Err(format!("`{policy}` is named twice"));
+        if let Some(before) = policies.iter().find(|p| p.same_as(&policy)) {
+            return Err(match before == &policy {
+                true => format!("`{policy}` is named twice"),
+                false => format!("`{before}` and `{policy}` are the same policy; name one of them"),
+            });
         }
         policies.push(policy);
     }
@@ -183,7 +197,10 @@ fn submit_way(text: &str) -> Result<SubmitWay, String> {
 }
 
 fn rate(text: &str) -> Result<u64, String> {
-    parse_rate(text).map_err(|e| e.to_string())
+    match parse_rate(text) {
+        Ok(0) => Err("a rate above zero is expected".into()),
+        rate => rate.map_err(|e| e.to_string()),
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ const MAX_SATURATES: u32 = 1_000_000;
 const UNLIMITED_MEMORY: u64 = 1 << 60;
 /// Air at the inlet when nothing is said: what ASHRAE recommends lies around it.
 const USUAL_TEMPERATURE: f64 = 20.0;
+/// Degrees Celsius below which nothing is.
+const ABSOLUTE_ZERO: f64 = -273.15;
 
 const TOP_KEYS: &[&str] = &["name", "external", "island"];
 const EXTERNAL_KEYS: &[&str] = &["read", "write", "client-read", "client-write", "saturates"];
@@ -64,13 +66,12 @@ fn machine(out: &mut Findings, table: &DeTable<'_>) -> Option<Machine> {
     );
     let store = store(out, &top);
     let tables = top.tables(out, "island", MAX_ISLANDS);
-    if top.require(out, "island", "{ nodes = 8, cores = 16 }")
-        && tables.is_empty()
-        && out.is_empty()
-    {
+    if tables.is_empty() && out.is_empty() {
+        let found = top.get("island");
+        let what = found.map_or("no `[[island]]` here", |_| "empty");
         out.add(
             Finding::error(Code::MissingKey, "there is no island")
-                .at(top.get("island").map_or(top.span, place), "empty")
+                .at(found.map_or(top.span, place), what)
                 .help("add an `[[island]]` with `nodes` and `cores`"),
         );
     }
@@ -151,13 +152,41 @@ fn island(out: &mut Findings, (number, table, span): Table<'_>) -> (Located<Stri
         value_of(&section.count(out, key, least, MAX_PER_NODE)).unwrap_or(least)
     };
     let nodes = section.count(out, "nodes", 1, bounds::MAX_NODES as u32);
+    let (cores, sockets) = (count(out, "cores", 1), count(out, "sockets", 1));
+    if cores % sockets != 0 {
+        out.add(
+            Finding::error(
+                Code::BadValue,
+                format!("the cores of {} do not divide evenly", section.what),
+            )
+            .at(
+                section.get("sockets").map_or(section.span, place),
+                format!("{cores} cores on {sockets} sockets"),
+            )
+            .help("`cores` counts those of the whole node; every socket has as many"),
+        );
+    }
+    let temperature = section.measure(out, "temperature", CELSIUS, "\"22 C\"");
+    if let Some(cold) = temperature.filter(|t| *t < ABSOLUTE_ZERO) {
+        out.add(
+            Finding::error(
+                Code::BadValue,
+                format!("`temperature` of {} is {cold} C", section.what),
+            )
+            .at(
+                section.get("temperature").map_or(section.span, place),
+                "below absolute zero",
+            )
+            .help("give the node's usual temperature, such as \"22 C\""),
+        );
+    }
     let link = section.table(out, "link", &["read", "write"], "{ read = \"10 GB/s\" }");
     let island = Island {
         name: name.value.clone(),
         nodes: value_of(&nodes).unwrap_or(1),
         kind: NodeKind {
-            sockets: count(out, "sockets", 1),
-            cores: count(out, "cores", 1),
+            sockets,
+            cores,
             memory: value_of(&section.size(out, "memory")).unwrap_or(UNLIMITED_MEMORY),
             gpus: count(out, "gpus", 0),
             tiers: tiers(out, &section),
@@ -165,9 +194,7 @@ fn island(out: &mut Findings, (number, table, span): Table<'_>) -> (Located<Stri
             mode: section.word(out, "mode", MODES).unwrap_or_default(),
             mode_change: mode_change(out, &section),
             power: power(out, &section),
-            temperature: section
-                .measure(out, "temperature", CELSIUS, "\"22 C\"")
-                .unwrap_or(USUAL_TEMPERATURE),
+            temperature: temperature.unwrap_or(USUAL_TEMPERATURE),
         },
     };
     (name, island)
@@ -235,11 +262,31 @@ fn power(out: &mut Findings, island: &Section<'_>) -> Power {
         }
         watts
     };
-    Power {
+    let read = Power {
         idle: watts(out, "idle"),
         busy: watts(out, "busy"),
         asleep: watts(out, "asleep"),
         boot: watts(out, "boot"),
         wake: value_of(&power.time(out, "wake")).unwrap_or(0),
+    };
+    let pairs = [
+        ("busy", read.busy, "idle", read.idle),
+        ("idle", read.idle, "asleep", read.asleep),
+    ];
+    for (more, most, less, least) in pairs {
+        if power.get(more).is_some() && most < least {
+            out.add(
+                Finding::error(
+                    Code::BadValue,
+                    format!("`{more}` of {} is less than its `{less}`", power.what),
+                )
+                .at(
+                    power.get(more).map_or(power.span, place),
+                    format!("{most} W, and `{less}` is {least} W"),
+                )
+                .help("a node draws most when it is busy and least when it is asleep"),
+            );
+        }
     }
+    read
 }

@@ -48,7 +48,8 @@ impl Opened {
 
     /// Its lines, decompressed.
     pub(crate) fn lines(&self) -> Box<dyn BufRead + '_> {
-        let bytes = self.0.as_slice();
+        // A byte order mark, as some editors write it.
+        let bytes = self.0.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.0);
         match bytes.starts_with(&[0x1f, 0x8b]) {
             true => {
                 let plain = MultiGzDecoder::new(bytes).take(MAX_TRACE_BYTES);

@@ -209,6 +209,8 @@ fn is_flow(opened: &Opened, text: &str) -> bool {
 /// The name of a workflow: its file's, without folder and endings.
 pub(crate) fn flow_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // A name stands in one line.
+    let name = name.replace(char::is_control, "?");
     let bare = name
         .trim_end_matches(".gz")
         .trim_end_matches(".json")

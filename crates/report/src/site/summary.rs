@@ -147,8 +147,21 @@ pub struct Distribution {
 pub struct RefusedJob {
     /// Its name.
     pub job: String,
+    /// The workflow of which it is a step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<String>,
     /// The resource that lacks, or what else was the matter.
     pub why: String,
+    #[serde(skip)]
+    lacks: bool,
+}
+
+impl RefusedJob {
+    /// Whether it is a step of a workflow and the machine lacks something that it needs: the workflow can never run to its
+    /// end.
+    pub fn can_never_run(&self) -> bool {
+        self.lacks && self.workflow.is_some()
+    }
 }
 
 /// Lines or records that were not used.
@@ -184,6 +197,11 @@ pub(super) fn job_name(workload: &Workload, job: JobId) -> String {
         },
         (name, _) => name.to_owned(),
     }
+}
+
+fn flow_name(workload: &Workload, job: JobId) -> Option<String> {
+    let flow = workload.jobs.get(job.at())?.job.flow?;
+    Some(workload.flows.get(flow.at())?.name.to_string())
 }
 
 impl SiteSummary {
@@ -317,6 +335,8 @@ fn refused(run: &SiteRun<'_>) -> Vec<RefusedJob> {
     let first = run.result.refused.iter().take(MAX_REFUSED);
     let named = first.map(|r| RefusedJob {
         job: job_name(run.workload, r.job),
+        workflow: flow_name(run.workload, r.job),
+        lacks: r.lacks.is_some(),
         why: r.lacks.as_deref().unwrap_or(GIVEN_UP).to_owned(),
     });
     named.collect()

@@ -169,10 +169,12 @@ impl Site {
             _ => Way::Peer,
         };
         let bytes = &mut self.record.result.bytes;
+        // Sums stop at 16 EiB instead of beginning anew.
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
         match way {
-            Way::In => bytes.external_in += order.bytes,
-            Way::Out => bytes.external_out += order.bytes,
-            Way::Peer => bytes.peer += order.bytes,
+            Way::In => add(&mut bytes.external_in, order.bytes),
+            Way::Out => add(&mut bytes.external_out, order.bytes),
+            Way::Peer => add(&mut bytes.peer, order.bytes),
         }
         let producer = self.producers[order.item.at()];
         if way == Way::Out && self.work.items[order.item.at()].item.keep {
