@@ -279,6 +279,12 @@ impl State {
         if waits || !nodes.iter().all(|n| self.nodes.free_for(&job, *n)) {
             return;
         }
+        let w = self.waiting(id);
+        let until = self.now.saturating_add(job.limit);
+        if w.is_some_and(|w| self.breaks_promise(&w, &nodes, until)) {
+            self.unplan(id);
+            return self.enqueue(id);
+        }
         self.forget_plan(id, &nodes);
         let why = match retained {
             0 => Why::First,
@@ -371,7 +377,9 @@ impl State {
         let mut at = self.now.saturating_add(state.job.limit);
         let mut left = state.job.nodes;
         let mut ends = Vec::new();
-        if self.policy.handling == Handling::Keep && state.job.cores == 0 {
+        // Who overtakes reserves no more than it has: the rest of it would delay others beyond what was promised.
+        let whole = state.job.cores == 0 && !self.overtakes(id);
+        if self.policy.handling == Handling::Keep && whole {
             let mut job = id;
             for _ in 0..AHEAD {
                 let Some((next, nodes, limit)) = self.main_successor(job) else {

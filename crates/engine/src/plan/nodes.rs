@@ -71,10 +71,10 @@ pub(crate) struct Island {
 
 /// What a job takes from a node.
 #[derive(Debug, Clone, Copy)]
-struct Share {
-    cores: u32,
-    memory: u64,
-    gpus: u32,
+pub(crate) struct Share {
+    pub(crate) cores: u32,
+    pub(crate) memory: u64,
+    pub(crate) gpus: u32,
 }
 
 /// Nodes that a job has, as the timeline knows them: ends with their counts.
@@ -241,7 +241,8 @@ impl Nodes {
         })
     }
 
-    fn share(&self, job: &Job, id: NodeId) -> Share {
+    /// What a job takes from a node.
+    pub(crate) fn share(&self, job: &Job, id: NodeId) -> Share {
         let kind = self.kind(id);
         let node = self.node(id);
         match job.cores {

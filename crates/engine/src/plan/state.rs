@@ -131,7 +131,7 @@ pub(crate) struct FlowState {
     pub(crate) left: u32,
 }
 
-/// What the first ordinary job in the queue was promised.
+/// What the first ordinary job that waits was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Promise {
     pub(crate) job: JobId,
@@ -156,6 +156,8 @@ pub(crate) struct State {
     /// Moments at which jobs came so far, and the last of them.
     pub(crate) arrivals: (u64, Option<Time>),
     pub(crate) promise: Option<Promise>,
+    /// Ordinary jobs in the queue, in its order (with `data` and `energy`).
+    pub(crate) ordinary: BTreeSet<(Key, JobId)>,
     /// Planned jobs by the end of their patience.
     pub(crate) plans: BTreeSet<(Time, JobId)>,
     /// Jobs that wait for room on tiers: tried again when something goes.
@@ -185,6 +187,7 @@ impl State {
             outbox: Outbox::default(),
             arrivals: (0, None),
             promise: None,
+            ordinary: BTreeSet::new(),
             plans: BTreeSet::new(),
             roomless: BTreeSet::new(),
             claim: None,
