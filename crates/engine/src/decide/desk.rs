@@ -266,6 +266,10 @@ impl Desk for Decide<'_> {
     fn bring_ahead(&mut self, _: &Waiting, _: &Shadow) {}
 
     /// Promises are made to jobs that are no step of a workflow; a run has none.
+    fn promised(&mut self) -> Option<Waiting> {
+        None
+    }
+
     fn breaks_promise(&mut self, _: &Waiting, _: &[NodeId], _: Time) -> bool {
         false
     }

@@ -76,6 +76,8 @@ pub(crate) trait Desk {
     fn when_room(&self, w: &Waiting) -> Option<Shadow>;
     /// A job that does not begin before its shadow goes first: its data may come ahead.
     fn bring_ahead(&mut self, w: &Waiting, shadow: &Shadow);
+    /// The job that was promised a begin, if it is in the queue.
+    fn promised(&mut self) -> Option<Waiting>;
     /// Whether the first ordinary job that waits would begin later than promised if another took these nodes until then.
     fn breaks_promise(&mut self, w: &Waiting, nodes: &[NodeId], until: Time) -> bool;
     /// The same if the other had nodes from its shadow on.

@@ -88,7 +88,7 @@ impl State {
             self.pin_inputs(job, nodes, true);
             let mut all = true;
             for n in nodes {
-                let kept = self.claimed(*n, id);
+                let kept = if bytes > 0 { self.claimed(*n, id) } else { 0 };
                 all &= self.room(*n, bytes.saturating_add(kept));
             }
             self.pin_inputs(job, nodes, false);
@@ -356,7 +356,7 @@ impl State {
             self.overtaken(nodes, id);
         }
         self.under_way += 1;
-        if self.promise.is_some_and(|p| p.job == id) {
+        if self.promise.as_ref().is_some_and(|p| p.job == id) {
             self.promise = None;
         }
         self.emit(SiteAction::Allocate {
@@ -732,7 +732,7 @@ impl State {
             _ => {}
         }
         self.roomless.remove(&id);
-        if self.promise.is_some_and(|p| p.job == id) {
+        if self.promise.as_ref().is_some_and(|p| p.job == id) {
             self.promise = None;
         }
         if self.job(id).is_some_and(|s| s.attached) {

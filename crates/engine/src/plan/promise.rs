@@ -24,20 +24,34 @@ impl State {
         };
     }
 
-    /// The job that has the promise, and the promise. Where nobody has one any more, the first ordinary job of the queue
-    /// is promised the begin that it would have if nobody who waits went before it.
-    fn promised(&mut self) -> Option<(Waiting, Time)> {
-        if let Some(promise) = self.promise
-            && let Some(state) = self.job(promise.job)
-            && matches!(state.stage, Stage::Queued | Stage::Planned)
-        {
-            return Some((self.waiting(promise.job)?, promise.begin));
-        }
-        let (_, job) = *self.ordinary.first()?;
+    /// The job that has the promise. Where nobody has one any more, the first ordinary job of the queue is promised the
+    /// begin that it would have if nobody who waits went before it; when others end before their limits, that becomes sooner.
+    pub(crate) fn promised(&mut self) -> Option<Waiting> {
+        let kept = self.promise.as_ref().map(|p| p.job).filter(|id| {
+            let stage = self.job(*id).map(|s| s.stage);
+            matches!(stage, Some(Stage::Queued | Stage::Planned))
+        });
+        let Some(job) = kept.or_else(|| self.ordinary.first().map(|(_, id)| *id)) else {
+            self.promise = None;
+            return None;
+        };
         let w = self.waiting(job)?;
-        let begin = self.earliest(&w)?.at;
-        self.promise = Some(Promise { job, begin });
-        Some((w, begin))
+        let seen = (self.now, self.nodes.changes());
+        let known = self.promise.as_ref().filter(|_| kept.is_some());
+        let begin = match known {
+            Some(p) if p.seen == seen => return Some(w),
+            Some(p) => p.begin,
+            None => Time::MAX,
+        };
+        let now = self.earliest(&w);
+        let begin = now.as_ref().map_or(begin, |now| begin.min(now.at));
+        self.promise = Some(Promise {
+            job,
+            begin,
+            now,
+            seen,
+        });
+        Some(w)
     }
 
     /// Whether a workflow came after a job: where it goes first, it overtakes it.
@@ -49,7 +63,7 @@ impl State {
 
     /// Whether a workflow came after the ordinary job that has waited longest.
     pub(crate) fn overtakes(&self, w: JobId) -> bool {
-        let first = match self.promise {
+        let first = match &self.promise {
             Some(promise) => Some(promise.job),
             None => self.ordinary.first().map(|(_, id)| *id),
         };
@@ -59,14 +73,16 @@ impl State {
     /// Until when a job may delay who has the promise: a workflow's step that came later and goes first until the bound,
     /// who is behind it not at all. `None`: as it likes.
     fn may_delay(&mut self, w: &Waiting) -> Option<(Waiting, Time)> {
-        let (first, begin) = self.promised()?;
+        let first = self.promised()?;
         if first.job == w.job {
             return None;
         }
+        let promise = self.promise.as_ref()?;
+        let now = promise.now.as_ref()?.at;
         if w.key > first.key {
-            return Some((first, 0));
+            return Some((first, now));
         }
-        let latest = begin.saturating_add(self.policy.bound);
+        let latest = promise.begin.saturating_add(self.policy.bound).max(now);
         self.came_after(w.job, first.job).then_some((first, latest))
     }
 
@@ -75,15 +91,13 @@ impl State {
         let Some((first, latest)) = self.may_delay(w) else {
             return false;
         };
-        let (Some(now), Some(job)) = (self.earliest(&first), self.job(first.job)) else {
+        let now = self.promise.as_ref().and_then(|p| p.now.as_ref());
+        let (Some(now), Some(job), Some(taker)) = (now, self.job(first.job), self.job(w.job))
+        else {
             return false;
         };
-        let job = job.job.clone();
-        let Some(taker) = self.job(w.job).map(|s| s.job.clone()) else {
-            return false;
-        };
-        let then = self.begin_behind(&job, &now, &taker, nodes, until);
-        then.is_none_or(|then| then > now.at && then > latest)
+        let then = self.begin_behind(&job.job, now, &taker.job, nodes, until);
+        then.is_none_or(|then| then > latest)
     }
 
     /// Whether a job that waits for its shadow would, from then on, delay the promised one more than it may.
@@ -92,10 +106,9 @@ impl State {
             return false;
         };
         // Who is behind the promised job has no shadow before it.
-        let Some(now) = self.earliest(&first).filter(|_| latest > 0) else {
-            return false;
-        };
-        if shadow.class != now.class {
+        let behind = w.key > first.key;
+        let now = self.promise.as_ref().and_then(|p| p.now.as_ref());
+        if behind || now.is_none_or(|now| now.class != shadow.class) {
             return false;
         }
         let until = shadow.at.saturating_add(w.limit);
@@ -103,7 +116,7 @@ impl State {
             0 => self.earliest_behind(&first, shadow.class, w.nodes, until),
             _ => None,
         };
-        then.is_none_or(|then| then.at > now.at && then.at > latest)
+        then.is_none_or(|then| then.at > latest)
     }
 
     /// When a job could begin (`now` as things are) if another took nodes until then.
@@ -137,23 +150,22 @@ impl State {
 
     /// Before every decision: who has the promise and is only planned takes what is free once its time has come.
     pub(crate) fn keep_promise(&mut self) {
-        let Some(promise) = self.promise else {
+        self.promised();
+        let Some((job, begin)) = self.promise.as_ref().map(|p| (p.job, p.begin)) else {
             return;
         };
-        let planned = self
-            .job(promise.job)
-            .is_some_and(|s| s.stage == Stage::Planned);
-        if planned && self.now < promise.begin {
-            self.remind(promise.begin);
+        let planned = self.job(job).is_some_and(|s| s.stage == Stage::Planned);
+        if planned && self.now < begin {
+            self.remind(begin);
         } else if planned {
-            self.unplan(promise.job);
-            self.enqueue(promise.job);
+            self.unplan(job);
+            self.enqueue(job);
         }
     }
 
     /// Whether a job was promised to begin by now.
     pub(crate) fn is_due(&self, id: JobId) -> bool {
-        self.promise
-            .is_some_and(|p| p.job == id && p.begin <= self.now)
+        let promise = self.promise.as_ref();
+        promise.is_some_and(|p| p.job == id && p.begin <= self.now)
     }
 }

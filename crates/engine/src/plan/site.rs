@@ -5,7 +5,7 @@ use super::desk::{Candidate, Desk, Shadow};
 use super::life::HOLDS;
 use super::nodes::{MODES, Power};
 use super::queue::{Fit, Waiting};
-use super::state::State;
+use super::state::{Stage, State};
 use std::collections::BTreeMap;
 use tarn_base::id::NodeId;
 use tarn_base::policy::{Handling, Order};
@@ -531,6 +531,12 @@ impl Desk for State {
         if let Some(job) = self.job_of(w) {
             self.bring_for(&job, w.job, shadow);
         }
+    }
+
+    fn promised(&mut self) -> Option<Waiting> {
+        let w = State::promised(self)?;
+        let queued = self.job(w.job)?.stage == Stage::Queued;
+        queued.then_some(w)
     }
 
     fn breaks_promise(&mut self, w: &Waiting, nodes: &[NodeId], until: Time) -> bool {

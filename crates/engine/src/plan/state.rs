@@ -1,6 +1,7 @@
 //! Everything that the planner of a site knows.
 
 use super::ahead::Claim;
+use super::desk::Shadow;
 use super::moves::{Draft, Outbox};
 use super::nodes::Nodes;
 use super::queue::{Key, Queue};
@@ -132,11 +133,15 @@ pub(crate) struct FlowState {
 }
 
 /// What the first ordinary job that waits was promised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Promise {
     pub(crate) job: JobId,
-    /// When it was to begin.
+    /// The earliest begin that it could rely on so far.
     pub(crate) begin: Time,
+    /// When it could begin as things are, if there are nodes for it at all; and as they were: the time, and how often nodes
+    /// had changed hands.
+    pub(crate) now: Option<Shadow>,
+    pub(crate) seen: (Time, u64),
 }
 
 /// The state of a site.

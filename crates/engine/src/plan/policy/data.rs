@@ -37,7 +37,7 @@ impl<D: Desk> Rule<D> for Data {
         let mut looked_at = 0u32;
         for _ in 0..LOOKED_AT {
             if looked_at > NODES_LOOKED_AT {
-                return;
+                break;
             }
             let fit = match &shadow {
                 Some(shadow) => fit_before(desk, shadow),
@@ -48,18 +48,27 @@ impl<D: Desk> Rule<D> for Data {
             };
             after = Some(w);
             looked_at = looked_at.saturating_add(w.nodes);
-            let turn = match (w.nodes, w.cores) {
-                (1, 1..) => place(desk, &w, &shadow),
-                _ => start(desk, &w, &mut shadow),
-            };
-            if let Turn::Waits(own) = turn
-                && shadow.is_none()
-                && !desk.shadow_breaks_promise(&w, &own)
-            {
-                desk.bring_ahead(&w, &own);
-                shadow = Some(own);
-            }
+            look_at(desk, &w, &mut shadow);
         }
+        // Those before it may be so many that who has the promise was not looked at.
+        let behind = |w: &Waiting| after.is_some_and(|a| w.key > a.key);
+        if let Some(w) = desk.promised().filter(behind) {
+            look_at(desk, &w, &mut shadow);
+        }
+    }
+}
+
+fn look_at<D: Desk>(desk: &mut D, w: &Waiting, shadow: &mut Option<Shadow>) {
+    let turn = match (w.nodes, w.cores) {
+        (1, 1..) => place(desk, w, shadow),
+        _ => start(desk, w, shadow),
+    };
+    if let Turn::Waits(own) = turn
+        && shadow.is_none()
+        && !desk.shadow_breaks_promise(w, &own)
+    {
+        desk.bring_ahead(w, &own);
+        *shadow = Some(own);
     }
 }
 
