@@ -55,6 +55,8 @@ impl Planner {
         self.state.claim = None;
         self.state.keep_promise();
         self.rule.decide(&mut self.state);
+        // Who is next in turn relies on what is so now.
+        self.state.promised();
         self.state.housekeeping();
         self.state.lose_patience();
         actions.append(&mut self.state.actions);

@@ -574,11 +574,8 @@ impl State {
     ) -> Option<Shadow> {
         let class = self.nodes.class(island, mode);
         let takes = |n: &NodeId| taken.is_some_and(|(nodes, ..)| nodes.contains(n));
-        let shared = class
-            .ends
-            .iter()
-            .filter_map(|e| node_of(e.1))
-            .take(ALL_NODES);
+        let ends = || class.ends.iter().take(2 * ALL_NODES);
+        let shared = ends().filter_map(|e| node_of(e.1)).take(ALL_NODES);
         let idle = class.idle.iter().find(|n| !takes(n));
         let later = taken.and_then(|(nodes, ..)| nodes.first().copied());
         let later = later.filter(|n| self.class_of(*n) == Self::class_index(island, mode));
@@ -591,7 +588,8 @@ impl State {
                 (at, n)
             })
             .min();
-        let whole = class.ends.earliest(1).map(|(at, _)| at);
+        let mut whole = ends().filter(|e| node_of(e.1).is_none()).map(|e| e.0);
+        let whole = whole.next();
         let index = Self::class_index(island, mode);
         match (by_name, whole) {
             (Some((at, node)), whole) if whole.is_none_or(|w| at <= w) => Some(Shadow {

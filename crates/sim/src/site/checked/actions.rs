@@ -34,7 +34,10 @@ impl Account {
                 to_tiers,
                 ..
             } => self.run(*job, *attempt, *to_tiers),
-            SiteAction::Release { job } => self.release(*job),
+            SiteAction::Release { job } => {
+                self.release(*job)?;
+                self.promise()
+            }
             SiteAction::Drop {
                 item,
                 nodes,
