@@ -549,7 +549,7 @@ impl Desk for State {
 
     fn is_due(&self, w: &Waiting, node: NodeId) -> bool {
         let free = |s: &super::state::JobState| self.nodes.free_for(&s.job, node);
-        State::is_due(self, w.job) && self.job(w.job).is_some_and(|s| free(s))
+        State::is_due(self, w.job) && self.job(w.job).is_some_and(free)
     }
 }
 
