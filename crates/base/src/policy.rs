@@ -51,11 +51,11 @@ pub struct Policy {
     pub handling: Handling,
     /// With `Greedy`: a job that has waited so long is not overtaken any more.
     pub patience: Option<Nanos>,
-    /// With `Data` and `Energy`: the most that workflows which overtake a job may delay it, against what it was
-    /// promised when it came to be the first in the queue.
+    /// With `Data` and `Energy`: the most that workflows which overtake the first ordinary job that waits may delay it,
+    /// against the earliest begin that it could rely on since it was the first.
     pub bound: Nanos,
     /// With `Data` and `Energy`: a workflow queues as if it had come so much earlier; jobs that came before that are not
-    /// overtaken by it.
+    /// behind it.
     pub lead: Nanos,
     /// With `Energy`: the most that sleeping nodes may raise the mean bounded slow-down, in percent.
     pub slow_down: u32,
@@ -63,9 +63,10 @@ pub struct Policy {
     pub alias: bool,
 }
 
-/// Delay of others that is accepted when nothing is said: short against the hours for which batch jobs queue.
+/// Delay of others that is accepted when nothing is said: short against the hours for which batch jobs queue; on KTH-SP2
+/// more was no gain for workflows.
 const DEFAULT_BOUND: Nanos = 600 * SECOND;
-/// Head start of workflows when nothing is said: within a working day.
+/// Head start of workflows when nothing is said: the jobs of a day.
 const DEFAULT_LEAD: Nanos = 24 * 3600 * SECOND;
 /// Slow-down in percent that is accepted for energy when nothing is said.
 const DEFAULT_SLOW_DOWN: u32 = 10;

@@ -3,7 +3,7 @@
 //!
 //! Reading order: `state` (what is known), `nodes` (capacity), `queue` and `timeline` (its fast indexes), `desk` and
 //! `policy` (the choices), `site` (the desk of a site), `life` and `scripts` (what becomes of a job), `submit`, `data`, `moves` and `ahead` (what
-//! it needs), `modes` (memory modes and sleep), `happen` (everything else that happens).
+//! it needs), `promise` (what ordinary jobs can rely on), `modes` (memory modes and sleep), `happen` (everything else that happens).
 
 mod ahead;
 mod data;
@@ -16,6 +16,7 @@ mod moves;
 mod nodes;
 mod nodeset;
 pub(crate) mod policy;
+mod promise;
 pub(crate) mod queue;
 mod scripts;
 mod site;
@@ -53,7 +54,10 @@ impl Planner {
         self.state.apply(event);
         self.state.lose_patience();
         self.state.claim = None;
+        self.state.keep_promise();
         self.rule.decide(&mut self.state);
+        // Who is next in turn relies on what is so now.
+        self.state.promised();
         self.state.housekeeping();
         self.state.lose_patience();
         actions.append(&mut self.state.actions);

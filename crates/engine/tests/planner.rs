@@ -1,11 +1,11 @@
 //! What `data` does beside choosing nodes, one small site each: data that comes ahead, room that is kept, copies that follow
-//! each other, reboots that are few, nodes that sleep.
+//! each other, reboots that are few, nodes that sleep, and what ordinary jobs can rely on.
 
 use std::sync::Arc;
-use tarn_base::policy::Policy;
+use tarn_base::policy::{Order, Policy};
 use tarn_base::site::{
-    Input, Island, Item, ItemId, Job, Machine, Mode, ModeChange, NodeKind, Power, Rates,
-    SiteResult, Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
+    Flow, FlowId, Input, Island, Item, ItemId, Job, Machine, Mode, ModeChange, NodeKind, Power,
+    Rates, SiteResult, Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
 };
 use tarn_base::units::{Nanos, SECOND};
 use tarn_engine::plan::{Planner, drive_site};
@@ -100,11 +100,17 @@ impl Work {
     }
 
     fn under(&self, policy: &str, machine: &Machine) -> SiteResult {
-        let policy: Policy = policy.parse().expect("a policy");
+        let name = policy;
+        let policy: Policy = name.parse().expect("a policy");
         let site = Site::new(machine, Arc::new(self.0.clone())).expect("a workload");
-        let mut site = site.checked();
+        let site = site.checked();
+        let mut site = match policy.order {
+            Order::Data | Order::Energy => site.promising(policy.bound),
+            _ => site,
+        };
         let mut planner = Planner::new(machine, policy);
-        drive_site(&mut planner, &mut site, &mut |_, _, _| {}).expect("every rule is kept");
+        drive_site(&mut planner, &mut site, &mut |_, _, _| {})
+            .unwrap_or_else(|e| panic!("under {name}: {e}"));
         site.into_inner().into_result()
     }
 }
@@ -273,4 +279,163 @@ fn nothing_sleeps_that_takes_longer_to_wake_than_it_idles() {
         .job(1800, whole(4, &[], &[]), 10);
     let (data, energy) = (work.under("data", &machine), work.under("energy", &machine));
     assert_eq!((energy.end, energy.energy), (data.end, data.energy));
+}
+
+/// Workflows of one step on so many nodes (or, of one node, so many cores), one every so many seconds.
+fn workflows(work: Work, count: u32, every: Nanos, step: &Job, compute: Nanos) -> Work {
+    (0..count).fold(work, |mut work, n| {
+        let flow = FlowId(work.0.flows.len() as u32);
+        let arrives = Nanos::from(n) * every;
+        work.0.flows.push(Flow {
+            name: "".into(),
+            arrives: arrives * SECOND,
+        });
+        let flow = Some(flow);
+        work.job(
+            arrives,
+            Job {
+                flow,
+                ..step.clone()
+            },
+            compute,
+        )
+    })
+}
+
+fn part(cores: u32) -> Job {
+    Job {
+        cores,
+        ..whole(1, &[], &[])
+    }
+}
+
+/// The longest wait of the first jobs, in seconds.
+fn longest_wait(work: &Work, policy: &str, machine: &Machine, first: usize) -> Nanos {
+    let result = work.under(policy, machine);
+    let came = |i: usize| match work.0.jobs[i].submit {
+        Submit::At(at) => at / SECOND,
+        Submit::After(_) => 0,
+    };
+    let waits = (0..first).map(|i| begun(&result, i) - came(i));
+    waits.max().unwrap_or(0)
+}
+
+/// For hours, workflows come that stand before an ordinary job in the queue and would leave it no nodes: it waits no longer
+/// than under `easy` and the bound.
+#[test]
+fn an_ordinary_job_is_not_overtaken_for_ever() {
+    for (job, step, nodes) in [
+        (whole(3, &[], &[]), whole(2, &[], &[]), 4),
+        (part(3), part(2), 1),
+        (part(4), whole(1, &[], &[]), 1),
+        (whole(1, &[], &[]), part(2), 1),
+    ] {
+        let machine = machine(nodes);
+        let work = Work::default().job(601, job, 600);
+        let work = workflows(work, 100, 900, &step, 3600);
+        let easy = longest_wait(&work, "easy", &machine, 1);
+        for (policy, bound) in [
+            ("data", 600),
+            ("data:bound=0s", 0),
+            ("data:lead=0s", 0),
+            ("energy", 600),
+        ] {
+            let wait = longest_wait(&work, policy, &machine, 1);
+            assert!(
+                wait <= easy + bound,
+                "{policy}: {wait} s, under easy {easy} s"
+            );
+        }
+    }
+}
+
+#[test]
+fn ten_ordinary_jobs_are_not_overtaken_for_ever() {
+    let work = (0..10).fold(Work::default(), |work, n| {
+        work.job(600 + n, whole(3, &[], &[]), 600)
+    });
+    let work = workflows(work, 120, 900, &whole(2, &[], &[]), 3600);
+    let machine = machine(4);
+    let easy = longest_wait(&work, "easy", &machine, 10);
+    for policy in ["data", "data:bound=0s", "data:lead=0s", "data:bound=10m"] {
+        let wait = longest_wait(&work, policy, &machine, 10);
+        assert!(
+            wait <= easy + 600,
+            "{policy}: {wait} s, under easy {easy} s"
+        );
+    }
+}
+
+/// So many workflows stand before it that they are not all looked at for one event.
+#[test]
+fn an_ordinary_job_behind_many_workflows_is_looked_at() {
+    let work = Work::default().job(1, whole(1, &[], &[]), 60);
+    let work = workflows(work, 1, 1, &whole(2, &[], &[]), 100);
+    let work = (0..200).fold(work, |work, _| {
+        let before = work.0.jobs.len() as u32;
+        let mut work = workflows(work, 1, 0, &whole(2, &[], &[]), 1000);
+        let last = &mut work.0.jobs[before as usize];
+        last.submit = Submit::At(2 * SECOND);
+        work
+    });
+    let data = work.under("data:bound=0s", &machine(2));
+    assert_eq!(begun(&data, 0), 100);
+}
+
+/// While Job 0 runs, Job 1 comes, and then a step of 5 minutes (by its limit 7.5) that its lead puts before it.
+#[test]
+fn a_workflow_overtakes_within_the_bound() {
+    let work = Work::default()
+        .job(0, whole(1, &[], &[]), 1000)
+        .job(10, whole(1, &[], &[]), 1000);
+    let work = workflows(work, 2, 20, &whole(1, &[], &[]), 300);
+    let mut work = work;
+    work.0.jobs.remove(2);
+    for (policy, first) in [
+        ("data:bound=10m", 1300),
+        ("data:bound=5m", 1000),
+        ("data:bound=0s", 1000),
+        ("data:bound=10m,lead=0s", 1000),
+        ("data:bound=10m,lead=5s", 1000),
+    ] {
+        let result = work.under(policy, &machine(1));
+        assert_eq!(begun(&result, 1), first, "{policy}");
+    }
+}
+
+/// Ordinary jobs without data among workflows, nothing goes wrong: the checker can say when each begins at latest.
+#[test]
+fn ordinary_jobs_begin_as_promised() {
+    for seed in 0..150u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut below = |most: u64| {
+            // Marsaglia's xorshift: all that is wanted is that the cases differ.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % most
+        };
+        let mut job = |whole_only: bool| match whole_only || below(2) == 0 {
+            true => whole(1 + below(4) as u32, &[], &[]),
+            false => part(1 + below(4) as u32),
+        };
+        let kinds: Vec<Job> = (0..40).map(|n| job(n % 5 == 0)).collect();
+        let mut work = Work::default();
+        for (n, kind) in kinds.iter().enumerate() {
+            let (at, compute) = (below(4000), 20 + below(2000));
+            work = match n < 15 {
+                true => work.job(at, kind.clone(), compute),
+                false => {
+                    let mut with = workflows(work, 1, 0, kind, compute);
+                    if let Some(last) = with.0.jobs.last_mut() {
+                        last.submit = Submit::At(at * SECOND);
+                    }
+                    with
+                }
+            };
+        }
+        for policy in ["data", "data:bound=0s", "data:bound=30m", "data:lead=0s"] {
+            work.under(policy, &machine(4));
+        }
+    }
 }

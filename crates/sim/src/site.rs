@@ -88,6 +88,8 @@ pub struct Site {
     moving: Vec<Option<Moving>>,
     streams: HashMap<MoveId, Slot>,
     losses: u64,
+    /// Nodes that are lost or boot: what a lost one took may have to be made again once they are back.
+    away: u32,
     slow_downs: u64,
     /// What is slow, and how many times over.
     slow: BTreeMap<Slow, u32>,
@@ -144,6 +146,7 @@ impl Site {
             moving: Vec::new(),
             streams: HashMap::new(),
             losses: 0,
+            away: 0,
             slow_downs: 0,
             slow: BTreeMap::new(),
             idle_timers: 0,
@@ -204,7 +207,8 @@ impl Site {
 
     /// Nothing is left to be done for anybody.
     fn is_over(&self, next_arrival: Option<Time>) -> bool {
-        self.open == 0 && self.streams.is_empty() && next_arrival.is_none()
+        let idle = self.open == 0 && self.streams.is_empty() && self.away == 0;
+        idle && next_arrival.is_none()
     }
 
     /// The next thing that happens, and when: what is due before what moves before what comes.

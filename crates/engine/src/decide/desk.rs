@@ -217,18 +217,9 @@ impl Desk for Decide<'_> {
         Some(self.shadow(free_in, nodes))
     }
 
-    /// Asked for what was promised a begin: nothing is.
-    fn earliest_behind(&self, w: &Waiting, _: usize, _: u32, _: Time) -> Option<Shadow> {
-        self.earliest(w)
-    }
-
     fn waited(&self, w: &Waiting) -> Nanos {
         let since = self.state.steps.instance(instance_of(w)).map(|i| i.since);
         since.map_or(0, |since| self.state.now.saturating_sub(since))
-    }
-
-    fn in_flow(&self, _: &Waiting) -> bool {
-        true
     }
 
     fn start(&mut self, w: &Waiting, nodes: &[NodeId], why: Why) -> bool {
@@ -274,10 +265,20 @@ impl Desk for Decide<'_> {
     /// Steps on one node are placed ahead, with their data; those on several bring it when they have their nodes.
     fn bring_ahead(&mut self, _: &Waiting, _: &Shadow) {}
 
-    fn promised(&self) -> Option<(Waiting, Time)> {
+    /// Promises are made to jobs that are no step of a workflow; a run has none.
+    fn promised(&mut self) -> Option<Waiting> {
         None
     }
 
-    /// Promises are made to jobs that are no step of a workflow; a run has none.
-    fn promise(&mut self, _: &Waiting, _: Time) {}
+    fn breaks_promise(&mut self, _: &Waiting, _: &[NodeId], _: Time) -> bool {
+        false
+    }
+
+    fn shadow_breaks_promise(&mut self, _: &Waiting, _: &Shadow) -> bool {
+        false
+    }
+
+    fn is_due(&self, _: &Waiting, _: NodeId) -> bool {
+        false
+    }
 }

@@ -59,13 +59,8 @@ pub(crate) trait Desk {
     fn class_of(&self, node: NodeId) -> usize;
     /// When it could begin.
     fn earliest(&self, w: &Waiting) -> Option<Shadow>;
-    /// The same if `nodes` nodes of a class were taken until `until` before.
-    fn earliest_behind(&self, w: &Waiting, class: usize, nodes: u32, until: Time)
-    -> Option<Shadow>;
     /// How long it has waited since it could have begun.
     fn waited(&self, w: &Waiting) -> Nanos;
-    /// It is a step of a workflow.
-    fn in_flow(&self, w: &Waiting) -> bool;
     /// Gives it its nodes, free now. False if its data has no room there yet: it goes on waiting.
     fn start(&mut self, w: &Waiting, nodes: &[NodeId], why: Why) -> bool;
     /// Where a one-node job could run, best first not guaranteed.
@@ -81,8 +76,12 @@ pub(crate) trait Desk {
     fn when_room(&self, w: &Waiting) -> Option<Shadow>;
     /// A job that does not begin before its shadow goes first: its data may come ahead.
     fn bring_ahead(&mut self, w: &Waiting, shadow: &Shadow);
-    /// What the first ordinary job that waits was promised, if it still waits.
-    fn promised(&self) -> Option<(Waiting, Time)>;
-    /// Promises a begin to the first ordinary job that waits.
-    fn promise(&mut self, w: &Waiting, begin: Time);
+    /// The job that was promised a begin, if it is in the queue.
+    fn promised(&mut self) -> Option<Waiting>;
+    /// Whether the first ordinary job that waits would begin later than promised if another took these nodes until then.
+    fn breaks_promise(&mut self, w: &Waiting, nodes: &[NodeId], until: Time) -> bool;
+    /// The same if the other had nodes from its shadow on.
+    fn shadow_breaks_promise(&mut self, w: &Waiting, shadow: &Shadow) -> bool;
+    /// It was promised to begin by now, and could on this node.
+    fn is_due(&self, w: &Waiting, node: NodeId) -> bool;
 }

@@ -88,7 +88,7 @@ impl State {
             self.pin_inputs(job, nodes, true);
             let mut all = true;
             for n in nodes {
-                let kept = self.claimed(*n, id);
+                let kept = if bytes > 0 { self.claimed(*n, id) } else { 0 };
                 all &= self.room(*n, bytes.saturating_add(kept));
             }
             self.pin_inputs(job, nodes, false);
@@ -279,6 +279,12 @@ impl State {
         if waits || !nodes.iter().all(|n| self.nodes.free_for(&job, *n)) {
             return;
         }
+        let w = self.waiting(id);
+        let until = self.now.saturating_add(job.limit);
+        if w.is_some_and(|w| self.breaks_promise(&w, &nodes, until)) {
+            self.unplan(id);
+            return self.enqueue(id);
+        }
         self.forget_plan(id, &nodes);
         let why = match retained {
             0 => Why::First,
@@ -351,7 +357,7 @@ impl State {
             self.overtaken(nodes, id);
         }
         self.under_way += 1;
-        if self.promise.is_some_and(|p| p.job == id) {
+        if self.promise.as_ref().is_some_and(|p| p.job == id) {
             self.promise = None;
         }
         self.emit(SiteAction::Allocate {
@@ -372,7 +378,9 @@ impl State {
         let mut at = self.now.saturating_add(state.job.limit);
         let mut left = state.job.nodes;
         let mut ends = Vec::new();
-        if self.policy.handling == Handling::Keep && state.job.cores == 0 {
+        // Who overtakes reserves no more than it has: the rest of it would delay others beyond what was promised.
+        let whole = state.job.cores == 0 && !self.overtakes(id);
+        if self.policy.handling == Handling::Keep && whole {
             let mut job = id;
             for _ in 0..AHEAD {
                 let Some((next, nodes, limit)) = self.main_successor(job) else {
@@ -726,7 +734,7 @@ impl State {
             _ => {}
         }
         self.roomless.remove(&id);
-        if self.promise.is_some_and(|p| p.job == id) {
+        if self.promise.as_ref().is_some_and(|p| p.job == id) {
             self.promise = None;
         }
         if self.job(id).is_some_and(|s| s.attached) {

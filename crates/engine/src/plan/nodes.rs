@@ -71,10 +71,10 @@ pub(crate) struct Island {
 
 /// What a job takes from a node.
 #[derive(Debug, Clone, Copy)]
-struct Share {
-    cores: u32,
-    memory: u64,
-    gpus: u32,
+pub(crate) struct Share {
+    pub(crate) cores: u32,
+    pub(crate) memory: u64,
+    pub(crate) gpus: u32,
 }
 
 /// Nodes that a job has, as the timeline knows them: ends with their counts.
@@ -87,6 +87,8 @@ pub(crate) struct Nodes {
     pub(crate) islands: Vec<Island>,
     /// The whole-node jobs in the timelines, with what is entered for them.
     entered: BTreeMap<JobId, (usize, usize, Ends)>,
+    /// How often nodes were taken out of or put into a list.
+    changes: u64,
 }
 
 pub(crate) const MODES: [Mode; 2] = [Mode::OneLevel, Mode::TwoLevel];
@@ -134,6 +136,7 @@ impl Nodes {
             all: Vec::with_capacity(machine.nodes() as usize),
             islands,
             entered: BTreeMap::new(),
+            changes: 0,
         };
         for island in machine.island_of() {
             let kind = &this.islands[usize::from(island)].kind;
@@ -155,6 +158,11 @@ impl Nodes {
             this.class_mut(id).idle.insert(id);
         }
         this
+    }
+
+    /// A number that changes when nodes come free or are taken.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     pub(crate) fn node(&self, id: NodeId) -> &Node {
@@ -241,7 +249,8 @@ impl Nodes {
         })
     }
 
-    fn share(&self, job: &Job, id: NodeId) -> Share {
+    /// What a job takes from a node.
+    pub(crate) fn share(&self, job: &Job, id: NodeId) -> Share {
         let kind = self.kind(id);
         let node = self.node(id);
         match job.cores {
@@ -320,6 +329,7 @@ impl Nodes {
 
     /// Takes a node out of the lists of its class.
     fn unlist(&mut self, id: NodeId) {
+        self.changes += 1;
         let node = self.node(id);
         let (cores, until, idle) = (node.cores, until(node), node.guests.is_empty());
         let class = self.class_mut(id);
@@ -333,6 +343,7 @@ impl Nodes {
 
     /// Puts a node into the lists of its class. `shared`: by itself, not as one of a whole-node job's.
     fn list(&mut self, id: NodeId, shared: bool) {
+        self.changes += 1;
         let node = self.node(id);
         if node.power != Power::Up {
             return;

@@ -22,9 +22,7 @@ pub(crate) fn rule<D: Desk>(policy: &Policy) -> Box<dyn Rule<D> + Send> {
         // They differ in the order of the queue and in the nodes that a job takes.
         Order::Easy | Order::SjfEasy | Order::SameNodes => Box::new(queueing::Easy),
         Order::Heft => Box::new(queueing::Greedy { patience: None }),
-        Order::Data | Order::Energy => Box::new(data::Data {
-            bound: policy.bound,
-        }),
+        Order::Data | Order::Energy => Box::new(data::Data),
     }
 }
 

@@ -5,7 +5,7 @@ use super::desk::{Candidate, Desk, Shadow};
 use super::life::HOLDS;
 use super::nodes::{MODES, Power};
 use super::queue::{Fit, Waiting};
-use super::state::{Promise, Stage, State};
+use super::state::{Stage, State};
 use std::collections::BTreeMap;
 use tarn_base::id::NodeId;
 use tarn_base::policy::{Handling, Order};
@@ -239,7 +239,7 @@ impl State {
         self.job(w.job).map(|s| s.job.clone())
     }
 
-    /// When `want` nodes of a class are idle, after `taken` of those that are idle now.
+    /// When `want` nodes of a class are idle, if `taken` more are taken until `until` before.
     fn class_earliest(
         &self,
         island: usize,
@@ -249,42 +249,66 @@ impl State {
         until: Time,
     ) -> Option<Shadow> {
         let class = self.nodes.class(island, mode);
-        let idle = (class.idle.len() as u32).saturating_sub(taken);
-        let index = Self::class_index(island, mode);
-        let mut lack = u64::from(want.saturating_sub(idle));
-        let (mut at, mut ended) = match lack {
-            0 => (self.now, 0),
-            _ => match class.ends.earliest(lack) {
-                Some(found) => found,
-                None if taken > 0 => {
-                    lack = lack.saturating_sub(u64::from(taken));
-                    match lack {
-                        0 => (until, 0),
-                        _ => class.ends.earliest(lack)?,
-                    }
-                }
-                None => return None,
-            },
+        let idle = class.idle.len() as u64;
+        let (want, taken) = (u64::from(want), u64::from(taken));
+        let ended = |lack: u64| match lack {
+            0 => Some(self.now),
+            _ => class.ends.earliest(lack).map(|(at, _)| at),
         };
+        let without = ended((want + taken).saturating_sub(idle));
         // What was taken comes back.
-        if taken > 0 && at > until {
-            let sooner = u64::from(want.saturating_sub(idle)).saturating_sub(u64::from(taken));
-            (at, ended) = match sooner {
-                0 => (until, class.ends.by(until)),
-                _ => class
-                    .ends
-                    .earliest(sooner)
-                    .map_or((at, ended), |f| (f.0.max(until), f.1)),
-            };
-        }
+        let with = match taken {
+            0 => None,
+            _ => ended(want.saturating_sub(idle)).map(|at| at.max(until)),
+        };
+        let at = [without, with].into_iter().flatten().min()?;
         let at = at.max(self.now + 1);
-        let there = u64::from(idle) + ended.max(class.ends.by(at));
+        let there = idle + class.ends.by(at) + if at >= until { taken } else { 0 };
         Some(Shadow {
             at,
-            class: index,
-            extra: u32::try_from(there.saturating_sub(u64::from(want))).unwrap_or(u32::MAX),
+            class: Self::class_index(island, mode),
+            extra: u32::try_from(there.saturating_sub(want + taken)).unwrap_or(u32::MAX),
             keeps: Vec::new(),
         })
+    }
+
+    /// When a job could begin if `nodes` nodes of a class were taken until `until` before.
+    pub(crate) fn earliest_behind(
+        &self,
+        w: &Waiting,
+        class: usize,
+        nodes: u32,
+        until: Time,
+    ) -> Option<Shadow> {
+        let job = self.job_of(w)?;
+        if let Some(own) = self.own_nodes(&job) {
+            return self.nodes_earliest(&job, &own);
+        }
+        self.classes_earliest(&job, class, nodes, until)
+    }
+
+    /// The same on any nodes that suit it.
+    pub(crate) fn classes_earliest(
+        &self,
+        job: &Job,
+        class: usize,
+        nodes: u32,
+        until: Time,
+    ) -> Option<Shadow> {
+        let shadows = self
+            .classes_of(job)
+            .into_iter()
+            .filter_map(|(island, mode)| {
+                if job.cores > 0 && job.nodes == 1 {
+                    return self.node_earliest(job, island, mode, None);
+                }
+                let taken = match Self::class_index(island, mode) == class {
+                    true => nodes,
+                    false => 0,
+                };
+                self.class_earliest(island, mode, job.nodes, taken, until)
+            });
+        shadows.min_by_key(|s| (s.at, s.class))
     }
 
     /// When certain nodes are free for a job.
@@ -387,40 +411,9 @@ impl Desk for State {
         self.earliest_behind(w, usize::MAX, 0, 0)
     }
 
-    fn earliest_behind(
-        &self,
-        w: &Waiting,
-        class: usize,
-        nodes: u32,
-        until: Time,
-    ) -> Option<Shadow> {
-        let job = self.job_of(w)?;
-        if let Some(own) = self.own_nodes(&job) {
-            return self.nodes_earliest(&job, &own);
-        }
-        let shadows = self
-            .classes_of(&job)
-            .into_iter()
-            .filter_map(|(island, mode)| {
-                if job.cores > 0 && job.nodes == 1 {
-                    return self.node_earliest(&job, island, mode);
-                }
-                let taken = match Self::class_index(island, mode) == class {
-                    true => nodes,
-                    false => 0,
-                };
-                self.class_earliest(island, mode, job.nodes, taken, until)
-            });
-        shadows.min_by_key(|s| (s.at, s.class))
-    }
-
     fn waited(&self, w: &Waiting) -> Nanos {
         let ready = self.job(w.job).map_or(self.now, |s| s.ready);
         self.now.saturating_sub(ready)
-    }
-
-    fn in_flow(&self, w: &Waiting) -> bool {
-        self.job(w.job).is_some_and(|s| s.job.flow.is_some())
     }
 
     fn start(&mut self, w: &Waiting, nodes: &[NodeId], why: Why) -> bool {
@@ -460,7 +453,8 @@ impl Desk for State {
         let free = self
             .job(w.job)
             .is_some_and(|s| self.nodes.free_for(&s.job, on.node));
-        if free && on.data_in <= (expect / HOLDS).max(SECOND) {
+        let due = State::is_due(self, w.job);
+        if free && (due || on.data_in <= (expect / HOLDS).max(SECOND)) {
             return self.begin(w.job, &[on.node], why);
         }
         let begin = self.now.saturating_add(on.begin());
@@ -539,21 +533,23 @@ impl Desk for State {
         }
     }
 
-    fn promised(&self) -> Option<(Waiting, Time)> {
-        let promise = self.promise?;
-        let state = self.job(promise.job).filter(|s| s.stage == Stage::Queued)?;
-        let w = Waiting {
-            key: state.key,
-            job: promise.job,
-            nodes: state.job.nodes,
-            cores: state.job.cores,
-            limit: state.job.limit,
-        };
-        Some((w, promise.begin))
+    fn promised(&mut self) -> Option<Waiting> {
+        let w = State::promised(self)?;
+        let queued = self.job(w.job)?.stage == Stage::Queued;
+        queued.then_some(w)
     }
 
-    fn promise(&mut self, w: &Waiting, begin: Time) {
-        self.promise = Some(Promise { job: w.job, begin });
+    fn breaks_promise(&mut self, w: &Waiting, nodes: &[NodeId], until: Time) -> bool {
+        State::breaks_promise(self, w, nodes, until)
+    }
+
+    fn shadow_breaks_promise(&mut self, w: &Waiting, shadow: &Shadow) -> bool {
+        State::shadow_breaks_promise(self, w, shadow)
+    }
+
+    fn is_due(&self, w: &Waiting, node: NodeId) -> bool {
+        let free = |s: &super::state::JobState| self.nodes.free_for(&s.job, node);
+        State::is_due(self, w.job) && self.job(w.job).is_some_and(free)
     }
 }
 
@@ -568,20 +564,32 @@ impl State {
         self.own_nodes(&job)
     }
 
-    /// When the first node of a class has the cores that a job asks for.
-    fn node_earliest(&self, job: &Job, island: usize, mode: Mode) -> Option<Shadow> {
+    /// When the first node of a class has what a job asks for; `taken`: nodes that another takes until a time before.
+    pub(crate) fn node_earliest(
+        &self,
+        job: &Job,
+        island: usize,
+        mode: Mode,
+        taken: Option<(&[NodeId], Time, &Job)>,
+    ) -> Option<Shadow> {
         let class = self.nodes.class(island, mode);
-        let shared = class
-            .ends
-            .iter()
-            .filter_map(|e| node_of(e.1))
-            .take(ALL_NODES);
-        let idle = class.idle.iter().take(1);
+        let takes = |n: &NodeId| taken.is_some_and(|(nodes, ..)| nodes.contains(n));
+        let ends = || class.ends.iter().take(2 * ALL_NODES);
+        let shared = ends().filter_map(|e| node_of(e.1)).take(ALL_NODES);
+        let idle = class.idle.iter().find(|n| !takes(n));
+        let later = taken.and_then(|(nodes, ..)| nodes.first().copied());
+        let later = later.filter(|n| self.class_of(*n) == Self::class_index(island, mode));
         let by_name = shared
             .chain(idle)
-            .map(|n| (self.now.saturating_add(self.limit_free_in(n, job)), n))
+            .chain(later)
+            .map(|n| {
+                let guest = taken.filter(|_| takes(&n));
+                let at = self.limit_free_at(n, job, guest.map(|(_, until, job)| (until, job)));
+                (at, n)
+            })
             .min();
-        let whole = class.ends.earliest(1).map(|(at, _)| at);
+        let mut whole = ends().filter(|e| node_of(e.1).is_none()).map(|e| e.0);
+        let whole = whole.next();
         let index = Self::class_index(island, mode);
         match (by_name, whole) {
             (Some((at, node)), whole) if whole.is_none_or(|w| at <= w) => Some(Shadow {
@@ -600,24 +608,33 @@ impl State {
         }
     }
 
-    /// Like [`State::free_in`], by the limits that jobs have.
-    fn limit_free_in(&self, id: NodeId, job: &Job) -> Nanos {
+    /// When a node has what a job asks for by the limits that jobs have, with one more guest if there is one.
+    fn limit_free_at(&self, id: NodeId, job: &Job, guest: Option<(Time, &Job)>) -> Time {
         let node = self.nodes.node(id);
-        let mut ends: Vec<(Time, u32)> = node
-            .guests
-            .iter()
-            .filter_map(|(g, until)| Some((*until, self.job(*g)?.job.cores)))
+        let wide = |job: &Job| {
+            let share = self.nodes.share(job, id);
+            [u64::from(share.cores), share.memory, u64::from(share.gpus)].map(i128::from)
+        };
+        let want = wide(job);
+        let mut free = [u64::from(node.cores), node.memory, u64::from(node.gpus)].map(i128::from);
+        let guests = node.guests.iter();
+        let mut ends: Vec<(Time, [i128; 3])> = guests
+            .filter_map(|(g, until)| Some((*until, wide(&self.job(*g)?.job))))
             .collect();
+        if let Some((until, job)) = guest {
+            let takes = wide(job);
+            (0..3).for_each(|i| free[i] -= takes[i]);
+            ends.push((until, takes));
+        }
         ends.sort_unstable();
-        let mut free = node.cores;
         let mut at = self.now;
-        for (end, cores) in ends {
-            if free >= job.cores {
+        for (end, gives) in ends {
+            if (0..3).all(|i| free[i] >= want[i]) {
                 break;
             }
-            free += cores;
+            (0..3).for_each(|i| free[i] += gives[i]);
             at = end;
         }
-        at.saturating_sub(self.now)
+        at
     }
 }

@@ -1,6 +1,7 @@
 //! Everything that the planner of a site knows.
 
 use super::ahead::Claim;
+use super::desk::Shadow;
 use super::energy::Leeway;
 use super::moves::{Draft, Outbox};
 use super::nodes::Nodes;
@@ -134,12 +135,16 @@ pub(crate) struct FlowState {
     pub(crate) left: u32,
 }
 
-/// What the first ordinary job in the queue was promised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the first ordinary job that waits was promised.
+#[derive(Debug)]
 pub(crate) struct Promise {
     pub(crate) job: JobId,
-    /// When it was to begin.
+    /// The earliest begin that it could rely on so far.
     pub(crate) begin: Time,
+    /// When it could begin as things are, if there are nodes for it at all; and as they were: the time, and how often nodes
+    /// had changed hands.
+    pub(crate) now: Option<Shadow>,
+    pub(crate) seen: (Time, u64),
 }
 
 /// The state of a site.
@@ -159,6 +164,8 @@ pub(crate) struct State {
     /// Moments at which jobs came so far, and the last of them.
     pub(crate) arrivals: (u64, Option<Time>),
     pub(crate) promise: Option<Promise>,
+    /// Ordinary jobs in the queue, in its order (with `data` and `energy`).
+    pub(crate) ordinary: BTreeSet<(Key, JobId)>,
     /// Planned jobs by the end of their patience.
     pub(crate) plans: BTreeSet<(Time, JobId)>,
     /// Jobs that wait for room on tiers: tried again when something goes.
@@ -189,6 +196,7 @@ impl State {
             outbox: Outbox::default(),
             arrivals: (0, None),
             promise: None,
+            ordinary: BTreeSet::new(),
             plans: BTreeSet::new(),
             roomless: BTreeSet::new(),
             claim: None,

@@ -251,25 +251,33 @@ impl State {
         }
     }
 
-    pub(crate) fn enqueue(&mut self, id: JobId) {
-        let Some(state) = self.job_mut(id) else {
-            return;
-        };
-        state.stage = Stage::Queued;
-        let key = state.key;
-        let w = Waiting {
-            key,
+    /// A job as the queue knows it.
+    pub(crate) fn waiting(&self, id: JobId) -> Option<Waiting> {
+        let state = self.job(id)?;
+        Some(Waiting {
+            key: state.key,
             job: id,
             nodes: state.job.nodes,
             cores: state.job.cores,
             limit: state.job.limit,
+        })
+    }
+
+    pub(crate) fn enqueue(&mut self, id: JobId) {
+        if let Some(state) = self.job_mut(id) {
+            state.stage = Stage::Queued;
+        }
+        let Some(w) = self.waiting(id) else {
+            return;
         };
         self.queue.insert(w);
+        self.note_ordinary(id, true);
     }
 
     pub(crate) fn dequeue(&mut self, id: JobId) {
         if let Some(key) = self.job(id).map(|j| j.key) {
             self.queue.remove(key, id);
+            self.note_ordinary(id, false);
         }
     }
 

@@ -8,7 +8,7 @@ use random::Random;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use tarn_base::policy::Policy;
+use tarn_base::policy::{Order, Policy};
 use tarn_base::site::{Fate, Machine, SiteAction, SiteEvent, Submit, Workload};
 use tarn_base::units::{Elapsed, SECOND, Time};
 use tarn_engine::plan::{Planner, drive_site};
@@ -66,7 +66,13 @@ fn run(case: &Case, policy: Policy, mut log: Option<&mut String>) -> Result<u64,
     let mut planner = Planner::new(&case.machine, policy);
     let site = Site::new(&case.machine, case.work.clone()).map_err(|e| e.to_string())?;
     let mut world = Bounded {
-        world: site.with_faults(case.faults).checked(),
+        world: match policy.order {
+            Order::Data | Order::Energy => site
+                .with_faults(case.faults)
+                .checked()
+                .promising(policy.bound),
+            _ => site.with_faults(case.faults).checked(),
+        },
         events: 0,
     };
     let mut hash = DefaultHasher::new();
@@ -201,14 +207,19 @@ policies! {
     fcfs: "fcfs",
     fcfs_cache: "fcfs+cache",
     greedy: "greedy",
+    greedy_cache: "greedy+cache",
     greedy_patient: "greedy:patience=10m",
     easy: "easy",
     easy_cache: "easy+cache",
     sjf_easy: "sjf-easy",
+    sjf_easy_cache: "sjf-easy+cache",
     heft: "heft",
     heft_cache: "heft+cache",
     same_nodes: "same-nodes",
+    same_nodes_cache: "same-nodes+cache",
     data: "data",
     data_tightly_bounded: "data:bound=1s",
+    data_unbounded_lead: "data:bound=0s,lead=1h",
+    data_without_lead: "data:lead=0s",
     energy: "energy",
 }

@@ -4,11 +4,12 @@
 mod actions;
 mod data;
 mod events;
+mod promise;
 mod state;
 
 use state::Account;
 use tarn_base::site::{Machine, SiteAction, SiteEvent};
-use tarn_base::units::{Elapsed, Time};
+use tarn_base::units::{Elapsed, Nanos, Time};
 use tarn_ports::{SiteWorld, WorldError};
 
 /// A world in which breaking a rule is an error that names the rule, what broke it and when.
@@ -28,6 +29,13 @@ impl<W> Checked<W> {
             world,
             account: Account::new(machine),
         }
+    }
+
+    /// Workflows may not delay an ordinary job by more than this against what it could rely on.
+    #[must_use]
+    pub fn promising(mut self, bound: Nanos) -> Self {
+        self.account.bound = Some(bound);
+        self
     }
 
     /// The world itself.
@@ -61,6 +69,7 @@ impl<W: SiteWorld> SiteWorld for Checked<W> {
         }
         self.account.now = time;
         self.account.happened(&event).map_err(|b| report(time, b))?;
+        self.account.promise().map_err(|b| report(time, b))?;
         Ok(Some((time, event)))
     }
 }

@@ -23,6 +23,10 @@ enum State {
 }
 
 impl State {
+    fn is_away(self) -> bool {
+        matches!(self, Self::Lost | Self::Waking | Self::Booting(_))
+    }
+
     fn draw(self) -> Draw {
         match self {
             Self::Up => Draw::Awake,
@@ -62,6 +66,7 @@ impl Site {
         let slot = &mut self.nodes[node.at()];
         let (from, since) = (slot.state, slot.since);
         slot.state = to;
+        self.away = self.away + u32::from(to.is_away()) - u32::from(from.is_away());
         // Waking up belongs to the sleep before it.
         if (from, to) != (State::Asleep, State::Waking) {
             slot.since = self.now;

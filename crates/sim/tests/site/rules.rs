@@ -3,7 +3,8 @@
 use crate::common::*;
 use std::sync::Arc;
 use tarn_base::id::NodeId;
-use tarn_base::site::{JobId, Mode, MoveId, SiteAction, Where, Workload};
+use tarn_base::site::{FlowId, JobId, Mode, MoveId, SiteAction, Submit, Where, Why, Workload};
+use tarn_base::units::SECOND;
 use tarn_sim::site::Site;
 
 /// Item 0 outside, item 1 made by job 1. Job 0 reads item 0; job 1 makes item 1 on two nodes; job 2 reads it, after job
@@ -230,6 +231,79 @@ fn nothing_needed_goes() {
         &[allocate(0, &[0]), run(0, 60 * GB, 0), drop_item(0, &[0])],
     );
     breaks("inputs stay", read);
+}
+
+#[test]
+fn what_a_job_counts_on_stays() {
+    let rule = "leases are honoured";
+    // Item 1 lies on other nodes too, so that it is not lost.
+    let copy = moves(2, 1, 80 * GB, on(&[0, 1]), on(&[2, 3]));
+    let mut copied = then(made(), &[copy]);
+    copied.push(None);
+    let held = [allocate(2, &[0, 1]), drop_item(1, &[0, 1])];
+    breaks(rule, then(copied.clone(), &held));
+    let plan = SiteAction::Plan {
+        job: JobId(2),
+        nodes: nodes(&[0, 1]),
+        begin: 0,
+        why: Why::First,
+    };
+    breaks(
+        rule,
+        then(copied.clone(), &[plan.clone(), drop_item(1, &[0, 1])]),
+    );
+    // Nobody counts on it any more, and it is dropped twice.
+    let unplan = SiteAction::Unplan { job: JobId(2) };
+    let twice = [plan, unplan, drop_item(1, &[0, 1]), drop_item(1, &[0, 1])];
+    breaks("drops what is there", then(copied, &twice));
+}
+
+/// Job 0 has two of four nodes until 1000 s; ordinary job 1 wants three from 10 s on; a workflow's job 2 and an ordinary job 3
+/// want two from 20 s and from 30 s on.
+fn overtaken(bound: u64, mut script: Script) -> Result<(), String> {
+    let mut workflow = job(2);
+    workflow.flow = Some(FlowId(0));
+    let at = |seconds| Submit::At(seconds * SECOND);
+    let work = Work::default()
+        .flow("w")
+        .job_at(job(2), at(0))
+        .job_at(job(3), at(10))
+        .job_at(workflow, at(20))
+        .job_at(job(2), at(30))
+        .job_at(job(1), at(300));
+    let site = Site::new(&machine(4), work.done()).expect("a workload");
+    let mut site = site.checked().promising(bound * SECOND);
+    let mut all: Script = vec![
+        None,
+        Some(allocate(0, &[0, 1])),
+        Some(run(0, 0, 0)),
+        None,
+        None,
+    ];
+    all.append(&mut script);
+    play(&mut site, all).map(drop)
+}
+
+#[test]
+fn nobody_is_put_off_further_than_promised() {
+    let rule = "rule `no more delay than promised`";
+    // Until 1020 s by its limit: 20 s more than job 1 could rely on.
+    let overtakes = || vec![Some(allocate(2, &[2, 3]))];
+    overtaken(20, overtakes()).expect("within the bound");
+    let error = overtaken(19, overtakes()).expect_err("beyond the bound");
+    assert!(error.starts_with(rule), "{error}");
+    let ordinary = vec![None, Some(allocate(3, &[2, 3]))];
+    let error = overtaken(1000, ordinary).expect_err("an ordinary job may not");
+    assert!(error.starts_with(rule), "{error}");
+}
+
+#[test]
+fn who_was_promised_a_begin_has_it() {
+    // Job 0 ends at 100 s. Job 1 could have its nodes then and does not get them.
+    let waits = || vec![None, None, Some(release(0)), None];
+    overtaken(200, waits()).expect("within the bound");
+    let error = overtaken(100, waits()).expect_err("beyond the bound");
+    assert!(error.starts_with("rule `begins as promised`"), "{error}");
 }
 
 #[test]

@@ -9,15 +9,25 @@ use super::queueing::{allowed, charge, fit_before};
 use super::{LOOKED_AT, Rule};
 use tarn_base::id::NodeId;
 use tarn_base::site::Why;
-use tarn_base::units::{Nanos, SECOND, Time};
+use tarn_base::units::{SECOND, Time};
 
 /// Nodes that the jobs looked at for one event may ask for together: choosing them is what costs time.
 const NODES_LOOKED_AT: u32 = 16_384;
 
+/// Nodes that are tried for a job before it is passed over for who was promised a begin.
+const TRIED: usize = 8;
+
 /// The rule.
-pub(super) struct Data {
-    /// The most that workflows may delay the first ordinary job against its promise.
-    pub(super) bound: Nanos,
+pub(super) struct Data;
+
+/// What became of a job that was looked at.
+enum Turn {
+    /// It has its nodes, or knows them.
+    Placed,
+    /// It waits for nodes.
+    Waits(Shadow),
+    /// It could begin, and does not because of others.
+    PassedOver,
 }
 
 impl<D: Desk> Rule<D> for Data {
@@ -27,7 +37,7 @@ impl<D: Desk> Rule<D> for Data {
         let mut looked_at = 0u32;
         for _ in 0..LOOKED_AT {
             if looked_at > NODES_LOOKED_AT {
-                return;
+                break;
             }
             let fit = match &shadow {
                 Some(shadow) => fit_before(desk, shadow),
@@ -38,95 +48,96 @@ impl<D: Desk> Rule<D> for Data {
             };
             after = Some(w);
             looked_at = looked_at.saturating_add(w.nodes);
-            if self.would_delay(desk, &w) {
-                continue;
-            }
-            let waits = match (w.nodes, w.cores) {
-                (1, 1..) => place(desk, &w, &shadow),
-                _ => start(desk, &w, &mut shadow),
-            };
-            if let Some(own) = waits
-                && shadow.is_none()
-            {
-                if !desk.in_flow(&w) && desk.promised().is_none() {
-                    desk.promise(&w, own.at);
-                }
-                desk.bring_ahead(&w, &own);
-                shadow = Some(own);
-            }
+            look_at(desk, &w, &mut shadow);
+        }
+        // Those before it may be so many that who has the promise was not looked at.
+        let behind = |w: &Waiting| after.is_some_and(|a| w.key > a.key);
+        if let Some(w) = desk.promised().filter(behind) {
+            look_at(desk, &w, &mut shadow);
         }
     }
 }
 
-impl Data {
-    /// Whether a step of a workflow that goes before the first ordinary job would delay it beyond the bound.
-    fn would_delay<D: Desk>(&self, desk: &D, w: &Waiting) -> bool {
-        let Some((first, begin)) = desk.promised() else {
-            return false;
-        };
-        if first.job == w.job || w.key > first.key || !desk.in_flow(w) {
-            return false;
-        }
-        let Some(class) = desk.class_for(w) else {
-            return false;
-        };
-        let Some(now) = desk.earliest(&first) else {
-            return false;
-        };
-        let until = desk.now().saturating_add(w.limit);
-        let then = desk.earliest_behind(&first, class, w.nodes, until);
-        let latest = begin.saturating_add(self.bound);
-        then.is_none_or(|then| then.at > now.at && then.at > latest)
+fn look_at<D: Desk>(desk: &mut D, w: &Waiting, shadow: &mut Option<Shadow>) {
+    let turn = match (w.nodes, w.cores) {
+        (1, 1..) => place(desk, w, shadow),
+        _ => start(desk, w, shadow),
+    };
+    if let Turn::Waits(own) = turn
+        && shadow.is_none()
+        && !desk.shadow_breaks_promise(w, &own)
+    {
+        desk.bring_ahead(w, &own);
+        *shadow = Some(own);
     }
 }
 
-/// Starts a job that takes several or whole nodes. What it waits for, if it has to.
-fn start<D: Desk>(desk: &mut D, w: &Waiting, shadow: &mut Option<Shadow>) -> Option<Shadow> {
+/// Starts a job that takes several or whole nodes.
+fn start<D: Desk>(desk: &mut D, w: &Waiting, shadow: &mut Option<Shadow>) -> Turn {
     let nodes = match shadow {
         Some(shadow) => allowed(desk, w, shadow),
         None => desk.nodes_for(w, &[], Time::MAX),
     };
     let Some(nodes) = nodes else {
-        return desk.earliest(w);
+        return waits(desk.earliest(w));
     };
+    let until = desk.now().saturating_add(w.limit);
+    if desk.breaks_promise(w, &nodes, until) {
+        return Turn::PassedOver;
+    }
     if let Some(own) = desk.worth_waiting(w, &nodes) {
-        return Some(own);
+        return Turn::Waits(own);
     }
     let why = match shadow {
         Some(_) => Why::Backfill,
         None => Why::First,
     };
     if !desk.start(w, &nodes, why) {
-        return desk.when_room(w);
+        return waits(desk.when_room(w));
     }
     if let Some(shadow) = shadow {
         charge(desk, w, &nodes, shadow);
     }
-    None
+    Turn::Placed
+}
+
+fn waits(shadow: Option<Shadow>) -> Turn {
+    shadow.map_or(Turn::PassedOver, Turn::Waits)
 }
 
 /// Places a job that takes a part of one node.
-fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Option<Shadow> {
-    let ends = |c: &Candidate| {
-        let begin = desk.now().saturating_add(c.begin());
-        begin.saturating_add(w.limit)
-    };
+fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Turn {
     let may = |c: &Candidate| {
         shadow.as_ref().is_none_or(|s| {
-            ends(c) <= s.at
+            ends_at(desk, w, c) <= s.at
                 || desk.class_of(c.node) != s.class
                 || s.extra > 0 && !s.keeps.contains(&c.node)
         })
     };
     let all = desk.candidates(w);
-    let key = |c: &&Candidate| (c.begin(), c.missing, c.load, NodeId(c.node.0));
-    let best = all.iter().filter(|c| may(c)).min_by_key(key)?.clone();
+    let due = |c: &Candidate| desk.is_due(w, c.node);
+    let key = |c: &Candidate| (!due(c), c.begin(), c.missing, c.load, NodeId(c.node.0));
+    let mut by_key: Vec<_> = all.into_iter().filter(may).map(|c| (key(&c), c)).collect();
+    let tried = TRIED.min(by_key.len());
+    if tried == 0 {
+        return Turn::PassedOver;
+    }
+    by_key.select_nth_unstable_by_key(tried - 1, |(key, _)| *key);
+    by_key.truncate(tried);
+    by_key.sort_unstable_by_key(|(key, _)| *key);
+    let kept =
+        |desk: &mut D, c: &Candidate| !desk.breaks_promise(w, &[c.node], ends_at(desk, w, c));
+    let best = by_key.into_iter().find(|(_, c)| kept(desk, c));
+    let Some(((not_due, ..), best)) = best else {
+        return Turn::PassedOver;
+    };
     // Data is brought to a busy node when it would else come too late, not before: until then, another may be free sooner.
     let ahead = best.data_in.saturating_mul(2).saturating_add(SECOND);
-    if best.open && (best.free_in == 0 || best.missing > 0 && best.free_in <= ahead) {
+    let soon = best.free_in == 0 || best.missing > 0 && best.free_in <= ahead;
+    if !not_due || best.open && soon {
         return match desk.plan(w, &best) {
-            true => None,
-            false => desk.when_room(w),
+            true => Turn::Placed,
+            false => waits(desk.when_room(w)),
         };
     }
     if best.open && best.missing > 0 {
@@ -135,10 +146,16 @@ fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Option<
             .saturating_add(best.free_in.saturating_sub(ahead));
         desk.remind(at);
     }
-    Some(Shadow {
+    Turn::Waits(Shadow {
         at: desk.now().saturating_add(best.begin()),
         class: desk.class_of(best.node),
         extra: u32::MAX,
         keeps: Vec::new(),
     })
+}
+
+/// When a job that begins on a node as soon as it can has given it back.
+fn ends_at<D: Desk>(desk: &D, w: &Waiting, on: &Candidate) -> Time {
+    let begin = desk.now().saturating_add(on.begin());
+    begin.saturating_add(w.limit)
 }

@@ -9,9 +9,16 @@ impl Account {
     pub(super) fn check(&mut self, action: &SiteAction) -> Result<(), Broken> {
         match action {
             SiteAction::Plan { job, nodes, .. } => self.plan(*job, nodes),
-            SiteAction::Unplan { job } => self.job(*job).map(drop),
+            SiteAction::Unplan { job } => {
+                self.job_mut(*job)?.planned = None;
+                Ok(())
+            }
             SiteAction::Allocate { job, nodes, why } => {
-                self.allocate(*job, nodes, *why == Why::Continues)
+                let goes_on = *why == Why::Continues;
+                let promised = self.before_allocation(*job).filter(|_| !goes_on);
+                self.allocate(*job, nodes, goes_on)?;
+                promised.map_or(Ok(()), |p| self.after_allocation(*job, p))?;
+                self.promise()
             }
             SiteAction::Move(order) => self.start_move(order),
             SiteAction::Cancel { id } => match self.moves.contains_key(id) {
@@ -27,7 +34,10 @@ impl Account {
                 to_tiers,
                 ..
             } => self.run(*job, *attempt, *to_tiers),
-            SiteAction::Release { job } => self.release(*job),
+            SiteAction::Release { job } => {
+                self.release(*job)?;
+                self.promise()
+            }
             SiteAction::Drop {
                 item,
                 nodes,
@@ -45,7 +55,7 @@ impl Account {
         }
     }
 
-    fn plan(&self, job: JobId, nodes: &Nodes) -> Result<(), Broken> {
+    fn plan(&mut self, job: JobId, nodes: &Nodes) -> Result<(), Broken> {
         let row = self.job(job)?;
         let there = nodes.iter().all(|n| n.at() < self.nodes.len());
         if nodes.len() != row.job.nodes as usize || !there {
@@ -57,6 +67,7 @@ impl Account {
                 ),
             ));
         }
+        self.job_mut(job)?.planned = Some(nodes.clone());
         Ok(())
     }
 
@@ -93,13 +104,16 @@ impl Account {
             true => self.goes_on(id, &job, nodes)?,
             false => self.fits(id, &job, nodes)?,
         }
+        let now = self.now;
         let row = self.job_mut(id)?;
         if again {
             row.attempts = 0;
         }
         row.stage = Stage::Held;
         row.within = goes_on;
+        row.since = now;
         row.nodes = Some(nodes.clone());
+        row.planned = None;
         row.brought.clear();
         Ok(())
     }
@@ -362,7 +376,7 @@ impl Account {
 }
 
 /// Memory of a node in a mode; `None` where it cannot be in it.
-fn memory_in(kind: &NodeKind, mode: Mode) -> Option<u64> {
+pub(super) fn memory_in(kind: &NodeKind, mode: Mode) -> Option<u64> {
     match (mode, &kind.mode_change) {
         (Mode::TwoLevel, Some(change)) => Some(change.memory),
         (mode, None) if mode != kind.mode => None,

@@ -125,6 +125,7 @@ impl Account {
         }
         self.give_back(id, layout)?;
         self.runs_undisturbed(&what, &[id])?;
+        self.leased(&what, id, layout)?;
         self.still_there(&what, id)
     }
 

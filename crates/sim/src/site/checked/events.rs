@@ -65,6 +65,9 @@ impl Account {
             }
         }
         for (id, job) in jobs {
+            if let Some(flow) = job.flow {
+                self.flows.entry(flow).or_insert(self.now);
+            }
             for item in &job.writes {
                 self.item_mut(*item)?.producer = Some(*id);
             }
@@ -74,9 +77,12 @@ impl Account {
             let row = JobRow {
                 job: job.clone(),
                 stage: Stage::Waiting,
+                submitted: self.now,
+                since: 0,
                 attempts: 0,
                 broken: 0,
                 nodes: None,
+                planned: None,
                 within: false,
                 ended_once: false,
                 brought: Vec::new(),

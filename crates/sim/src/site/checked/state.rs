@@ -3,13 +3,14 @@
 use super::super::plumbing;
 use super::super::space::Layout;
 use super::Broken;
+use super::promise::Promise;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_base::id::NodeId;
 use tarn_base::site::{
-    Input, Item, ItemId, Job, JobId, Machine, Mode, Move, MoveId, NodeKind, Nodes, Spread,
+    FlowId, Input, Item, ItemId, Job, JobId, Machine, Mode, Move, MoveId, NodeKind, Nodes, Spread,
 };
-use tarn_base::units::Time;
+use tarn_base::units::{Nanos, Time};
 
 /// What a node does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +49,15 @@ pub(super) enum Stage {
 pub(super) struct JobRow {
     pub(super) job: Arc<Job>,
     pub(super) stage: Stage,
+    /// When it was submitted, and when it got nodes last.
+    pub(super) submitted: Time,
+    pub(super) since: Time,
     pub(super) attempts: u32,
     /// Times its nodes were taken from it by a loss.
     pub(super) broken: u32,
     pub(super) nodes: Option<Nodes>,
+    /// Nodes on which it is planned.
+    pub(super) planned: Option<Nodes>,
     /// It goes on in its script's allocation.
     pub(super) within: bool,
     /// It has ended well, though it may run again for what a lost node took.
@@ -95,6 +101,11 @@ pub(crate) struct Account {
     pub(super) moves: BTreeMap<MoveId, (Move, Memory)>,
     /// Items of which a lost node took the last: nobody else can be blamed for that.
     pub(super) lost: BTreeSet<ItemId>,
+    /// When the first job of each workflow came.
+    pub(super) flows: BTreeMap<FlowId, Time>,
+    /// How far workflows may delay an ordinary job against its promise, if anything was said.
+    pub(super) bound: Option<Nanos>,
+    pub(super) promise: Option<Promise>,
 }
 
 impl Account {
@@ -115,6 +126,9 @@ impl Account {
             items: BTreeMap::new(),
             moves: BTreeMap::new(),
             lost: BTreeSet::new(),
+            flows: BTreeMap::new(),
+            bound: None,
+            promise: None,
         }
     }
 
@@ -227,15 +241,42 @@ impl Account {
         let node = nodes[rank];
         let brought = row.brought.iter();
         let mut brought = brought.filter(|(item, _)| *item == input.item);
-        let lies = |l: &Layout| match (l.spread, input.spread) {
-            (Spread::Whole, _) => l.nodes.contains(&node),
-            (Spread::Share, Spread::Share) => {
-                l.nodes.len() == nodes.len() && l.nodes.get(rank) == Some(&node)
-            }
-            (Spread::Share, Spread::Whole) => false,
-        };
+        let lies = |l: &Layout| serves(l, input.spread, nodes, rank);
         let item = self.item(input.item)?;
         Ok(brought.any(|(_, to)| to.contains(&node)) || item.layouts.iter().any(lies))
+    }
+
+    /// What lies on the tiers alone is leased to the jobs that count on it: those that are planned on its nodes or have them.
+    /// It stays until their programs run (and then because these read it).
+    pub(super) fn leased(&self, what: &str, id: ItemId, gone: &Layout) -> Result<(), Broken> {
+        let item = self.item(id)?;
+        if item.outside {
+            return Ok(());
+        }
+        for reader in &item.readers {
+            let row = self.job(*reader)?;
+            let nodes = match row.stage {
+                Stage::Held => row.nodes.as_deref(),
+                Stage::Waiting => row.planned.as_deref(),
+                _ => None,
+            };
+            let nodes = nodes.unwrap_or_default();
+            for input in row.job.reads.iter().filter(|i| i.item == id) {
+                for rank in 0..nodes.len() {
+                    let was = serves(gone, input.spread, nodes, rank);
+                    if was && !self.is_on(row, input, nodes, rank)? {
+                        return Err((
+                            "leases are honoured",
+                            format!(
+                                "{what} takes it away from node {}, where job {reader} counts on it",
+                                nodes[rank]
+                            ),
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The first input of a job that is not on one of its nodes.
@@ -295,5 +336,16 @@ impl Account {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether what lies so is, for a job on these nodes, on the so-and-so-manieth of them.
+fn serves(l: &Layout, wanted: Spread, nodes: &[NodeId], rank: usize) -> bool {
+    match (l.spread, wanted) {
+        (Spread::Whole, _) => l.nodes.contains(&nodes[rank]),
+        (Spread::Share, Spread::Share) => {
+            l.nodes.len() == nodes.len() && l.nodes.get(rank) == nodes.get(rank)
+        }
+        (Spread::Share, Spread::Whole) => false,
     }
 }
