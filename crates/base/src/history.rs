@@ -3,8 +3,10 @@
 
 mod elements;
 mod model;
+mod nodes;
 
 pub use model::*;
+pub use nodes::NodeLoss;
 
 use crate::action::{Action, Do, Outcome, Subject};
 use crate::event::{Ended, Event, Failure, Output, Start, Usage, version_hash};
@@ -48,6 +50,8 @@ pub struct History {
     pub capacity: BTreeMap<Spot, Vec<(Time, u64)>>,
     /// Bytes that did not move because they were where they were needed.
     pub retained: u64,
+    /// Every loss of a node, in order.
+    pub losses: Vec<NodeLoss>,
     /// Signals that asked the run to stop: (time, number).
     pub interruptions: Vec<(Time, i32)>,
     /// When the run went on after an interruption.
@@ -110,19 +114,33 @@ impl History {
                 ended,
                 usage,
             } => self.attempt_ended(*instance, *attempt, ended, *usage),
-            Event::Evicted { part, at } => {
-                self.remove_replica(*part, at);
-                let open = |e: &&mut Eviction| e.done.is_none() && e.part == *part && e.at == *at;
-                if let Some(e) = self.evictions.iter_mut().rev().find(open) {
-                    e.done = Some(now);
-                }
-            }
+            Event::Evicted { part, at } => self.evicted(*part, at),
             Event::Capacity { spot, bytes } => {
                 self.capacity.entry(*spot).or_default().push((now, *bytes))
             }
             Event::Interrupted { signal } => self.interruptions.push((now, *signal)),
             Event::Resumed { found } => self.resumed(found),
+            Event::NodeLost { node, why } => self.node_lost(*node, why),
+            Event::NodeBack {
+                node,
+                capacities,
+                whole,
+            } => self.node_back(*node, capacities, whole),
             Event::Timer => {}
+        }
+    }
+
+    /// What was evicted is no replica of the part if the part has been made again, under another key, since.
+    fn evicted(&mut self, part: PartRef, at: &Place) {
+        let open = |e: &&mut Eviction| e.done.is_none() && e.part == part && e.at == *at;
+        let mut key = None;
+        if let Some(e) = self.evictions.iter_mut().rev().find(open) {
+            e.done = Some(self.now);
+            key = Some(e.key.clone());
+        }
+        let known = self.parts.get(&part).map(|i| &i.key);
+        if key.is_none() || key.as_ref() == known {
+            self.remove_replica(part, at);
         }
     }
 
@@ -148,7 +166,9 @@ impl History {
                 info.hash = Some(*hash);
             }
             let stored = stored.get(at).copied().unwrap_or(info.stored);
-            self.add_replica(*part, to.clone(), stored);
+            if !self.on_lost(&to) {
+                self.add_replica(*part, to.clone(), stored);
+            }
         }
         self.note_delivery(data, version, to);
     }
@@ -210,8 +230,9 @@ impl History {
     fn add_output(&mut self, origin: u32, output: &Output) {
         for (info, spots) in &output.parts {
             let part = part_ref(output.data, output.version, origin, info);
-            let places = spots.iter().map(|s| Place::Node(*s));
-            self.add_part(part, info, places);
+            let there = spots.iter().filter(|s| !self.is_lost(s.node));
+            let places: Vec<Place> = there.map(|s| Place::Node(*s)).collect();
+            self.add_part(part, info, places.into_iter());
         }
     }
 
@@ -234,6 +255,7 @@ impl History {
         let now = self.now;
         self.resumptions.push(now);
         self.outcome = None;
+        self.all_nodes_back();
         for instance in self.instances.values_mut() {
             if matches!(
                 instance.state,
@@ -322,21 +344,37 @@ impl History {
                 });
             }
             Do::Reuse { instance, prior } => self.reused(*instance, *prior),
-            Do::Evict { part, at, .. } => self.evictions.push(Eviction {
+            Do::Evict { part, key, at } => self.evictions.push(Eviction {
                 part: *part,
+                key: key.clone(),
                 at: at.clone(),
                 why: action.why.clone(),
                 ordered: now,
                 done: None,
             }),
-            Do::Note { about } => {
-                if let (Subject::Instance(id), Reason::OutputLost { .. }) = (about, &action.why) {
-                    self.instances.entry(*id).or_default().state = InstanceState::Waiting;
-                }
-            }
+            Do::Note { about } => self.noted(*about, &action.why),
             Do::Finish { outcome } => self.outcome = Some((now, *outcome)),
         }
         self.remember(action);
+    }
+
+    fn noted(&mut self, about: Subject, why: &Reason) {
+        let Subject::Instance(id) = about else { return };
+        match why {
+            Reason::OutputLost { .. } => {
+                self.instances.entry(id).or_default().state = InstanceState::Waiting;
+            }
+            Reason::OutputBack { .. } => {
+                let instance = self.instances.entry(id).or_default();
+                let committed =
+                    |a: &Attempt| matches!(a.ended, Some((_, AttemptEnd::Committed { .. })));
+                instance.state = match instance.attempts.iter().any(committed) {
+                    true => InstanceState::Committed,
+                    false => InstanceState::Reused,
+                };
+            }
+            _ => {}
+        }
     }
 
     /// An earlier run may have numbered datasets and versions otherwise: outputs are matched to the step's uses

@@ -6,7 +6,7 @@
 //! (sizes checked, parts and instances examined, when to look again), and looking twice does no harm. So a recorded
 //! log (events and actions) rebuilds the state without deciding anything again.
 //!
-//! Reading order: [`state`] (what is known), `data`, `steps` and `ledger` (its three tables), `decide`
+//! Reading order: [`state`] (what is known), `data`, `steps` and `ledger` (its three tables), `lost` (lost nodes), `decide`
 //! (the choices, one file each), [`drive`](mod@drive) (the loop).
 
 pub mod advice;
@@ -17,6 +17,7 @@ mod drive;
 mod estimate;
 mod identity;
 mod ledger;
+mod lost;
 pub mod plan;
 mod publish;
 mod rank;
@@ -31,7 +32,7 @@ use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 
 /// Version of the decisions: recorded with each of them. Raised when the same events give other actions.
-pub const ENGINE_VERSION: u32 = 5;
+pub const ENGINE_VERSION: u32 = 6;
 
 /// Planner and data scheduler of one run.
 #[derive(Debug, Default)]

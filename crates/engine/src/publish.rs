@@ -253,6 +253,9 @@ impl State {
                     );
                 }
                 for s in spots {
+                    if self.ledger.is_lost(s.node) {
+                        continue;
+                    }
                     let replica = Replica {
                         state: ReplicaState::Present,
                         stored: info.stored,
@@ -433,6 +436,9 @@ impl State {
 
     /// A replica that is there, whole.
     fn found(&mut self, name: PartRef, place: &Place) {
+        if self.ledger.holds_lost(place) {
+            return;
+        }
         let Some(part) = self.data.part_mut(name) else {
             return;
         };
@@ -486,6 +492,8 @@ impl State {
             self.found(*name, place);
         }
         self.forget_lost_dests();
+        let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
+        names.into_iter().for_each(|name| self.note_unkept(name));
         let failed: Vec<_> = self
             .steps
             .instances()
@@ -515,6 +523,8 @@ impl State {
         self.leaving = 0;
         self.ledger.clear_bytes(&self.start.cluster);
         self.data.to_release.clear();
+        self.strays.clear();
+        self.unkept.clear();
         let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
         for name in names {
             if let Some(part) = self.data.part_mut(name) {

@@ -2,6 +2,7 @@
 
 use crate::data::{Data, Part, Replica, ReplicaState, reads};
 use crate::ledger::{Demand, Ledger};
+use crate::lost::Strays;
 use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,11 @@ pub(crate) struct Active {
     pub(crate) bytes: u64,
 }
 
+/// Whether a failure counts as a try: not if something else ended it.
+fn counts(kind: FailureKind) -> bool {
+    !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
+}
+
 fn readers(w: &Workflow) -> BTreeMap<(DataId, u32), Vec<StepId>> {
     let mut readers: BTreeMap<_, Vec<StepId>> = BTreeMap::new();
     for (i, step) in (0u32..).zip(&w.steps) {
@@ -63,6 +69,10 @@ pub(crate) struct State {
     pub(crate) unlisted: BTreeSet<DataId>,
     /// Datasets whose last version is sealed, has to go to a `dest` and is not on its way there.
     pub(crate) undelivered: BTreeSet<DataId>,
+    /// Datasets that promise to keep their last version and have lost some of it.
+    pub(crate) unkept: BTreeSet<DataId>,
+    /// What came back with lost nodes and is none of the replicas.
+    pub(crate) strays: Strays,
     pub(crate) transfers: BTreeMap<TransferId, Active>,
     pub(crate) next_transfer: u64,
     /// Sources asked for and not yet listed.
@@ -96,6 +106,8 @@ impl State {
                 .map(|(i, _)| DataId(i))
                 .collect(),
             undelivered: BTreeSet::new(),
+            unkept: BTreeSet::new(),
+            strays: Strays::new(),
             transfers: BTreeMap::new(),
             next_transfer: 0,
             listing: BTreeSet::new(),
@@ -143,6 +155,12 @@ impl State {
             Event::Capacity { spot, bytes } => self.ledger.set_capacity(*spot, *bytes),
             Event::Interrupted { signal } => self.stop = Some(Stop::Interrupted(*signal)),
             Event::Resumed { found } => self.resumed(found),
+            Event::NodeLost { node, .. } => self.node_lost(*node),
+            Event::NodeBack {
+                node,
+                capacities,
+                whole,
+            } => self.node_back(*node, capacities, whole),
         }
         self.settle();
     }
@@ -174,6 +192,7 @@ impl State {
                 }
             }
             Do::Reuse { instance, prior } => self.reused(*instance, *prior),
+            Do::Evict { part, key, at } if self.stray_leaves(*part, key, at) => {}
             Do::Evict { part, at, .. } => {
                 self.data.to_release.remove(&(*part, at.clone()));
                 if let Some(r) = self.data.replica_mut(*part, at) {
@@ -196,6 +215,7 @@ impl State {
         self.notes.insert(about, why.clone());
         match (why, about) {
             (Reason::OutputLost { .. }, Subject::Instance(id)) => self.revive(id),
+            (Reason::OutputBack { .. }, Subject::Instance(id)) => self.output_back(id),
             (Reason::Failed { message }, Subject::Instance(id)) => {
                 if let Some(i) = self.steps.instance_mut(id) {
                     i.progress = Progress::Failed;
@@ -313,7 +333,9 @@ impl State {
             if let Some(hash) = hashes.get(i) {
                 part.info.hash = Some(*hash);
             }
-            if let Some(r) = part.replicas.get_mut(&t.to) {
+            if self.ledger.holds_lost(&t.to) {
+                part.replicas.remove(&t.to);
+            } else if let Some(r) = part.replicas.get_mut(&t.to) {
                 r.state = ReplicaState::Present;
                 if let Place::Node(spot) = t.to {
                     r.stored = stored.get(i).copied().unwrap_or(r.stored);
@@ -345,7 +367,7 @@ impl State {
                 continue;
             };
             part.replicas.remove(&t.to);
-            if failure.kind != FailureKind::Cancelled {
+            if counts(failure.kind) {
                 part.failures += 1;
             }
             exhausted |= part.failures >= MAX_TRANSFER_FAILURES;
@@ -360,13 +382,19 @@ impl State {
             }
             self.data.to_check.insert(m.part);
         }
-        let hopeless = !matches!(
-            failure.kind,
-            FailureKind::Io | FailureKind::NoSpace | FailureKind::Corrupt | FailureKind::Cancelled
-        );
+        let lost = failure.kind == FailureKind::NodeLost;
+        let hopeless = !lost
+            && !matches!(
+                failure.kind,
+                FailureKind::Io
+                    | FailureKind::NoSpace
+                    | FailureKind::Corrupt
+                    | FailureKind::Cancelled
+            );
         let name = &self.start.workflow.dataset(t.data).name;
         if active.rescue {
-            self.data.version_mut(t.data, t.version).rescued = true;
+            // Another replica may be left to rescue it from.
+            self.data.version_mut(t.data, t.version).rescued |= !lost;
         } else if hopeless || exhausted {
             let message = format!("moving {name} failed: {}", failure.message);
             self.fail(Subject::Data(t.data), message);
@@ -496,14 +524,14 @@ impl State {
         if outgrown.is_some() && placed.factor == *factor {
             *factor = factor.saturating_mul(2);
         }
-        let cancelled = failure.kind == FailureKind::Cancelled;
+        let counts = counts(failure.kind);
         let hopeless = matches!(failure.kind, FailureKind::Conflict | FailureKind::Escape);
         let Some(i) = self.steps.instance_mut(id) else {
             return;
         };
-        i.failures += u32::from(!cancelled);
+        i.failures += u32::from(counts);
         i.outgrown = i.outgrown.max(outgrown);
-        if !cancelled && (hopeless || i.failures > retries) {
+        if counts && (hopeless || i.failures > retries) {
             i.progress = Progress::Failed;
             self.fail(
                 Subject::Instance(id),
@@ -529,6 +557,9 @@ impl State {
     }
 
     fn evicted(&mut self, part: PartRef, at: &Place) {
+        if self.stray_evicted(part, at) {
+            return;
+        }
         self.data.to_release.remove(&(part, at.clone()));
         let Some(p) = self.data.part_mut(part) else {
             return;

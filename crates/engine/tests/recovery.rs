@@ -291,6 +291,7 @@ fn random_faults_end_in_success_or_a_stated_failure() {
             seed,
             transfer_failure_probability: 0.1,
             step_failure_probability: 0.15,
+            ..FaultPlan::default()
         };
         let p = play_in(&s, diamond_world(&s).with_faults(faults));
         match p.outcome {
@@ -338,6 +339,7 @@ fn a_failed_run_rescues_what_asks_for_it_and_keeps_the_rest() {
             seed,
             transfer_failure_probability: 0.0,
             step_failure_probability: 0.4,
+            ..FaultPlan::default()
         };
         let p = play_in(&s, Simulation::new(&s, estimates(MB)).with_faults(faults));
         let made = committed(&p.records);

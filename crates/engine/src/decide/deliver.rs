@@ -66,7 +66,7 @@ impl Decide<'_> {
         );
     }
 
-    fn named_parts(&self, data: DataId, version: u32) -> Vec<PartRef> {
+    pub(super) fn named_parts(&self, data: DataId, version: u32) -> Vec<PartRef> {
         let parts = self.state.data.version(data, version).parts.keys();
         parts
             .map(|&(origin, seq)| PartRef {
@@ -128,9 +128,8 @@ impl Decide<'_> {
         if nodes.len() >= wanted as usize || part.failures > 0 {
             return;
         }
-        let all = 0..self.state.start.cluster.nodes.len() as u32;
-        let others = all
-            .map(NodeId)
+        let others = self
+            .all_nodes()
             .filter(|n| !nodes.contains(n))
             .map(|node| Spot {
                 node,

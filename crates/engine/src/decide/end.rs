@@ -57,7 +57,10 @@ impl Decide<'_> {
     }
 
     fn all_done(&self) -> bool {
-        if self.state.steps.incomplete > 0 || !self.state.transfers.is_empty() {
+        if self.state.steps.incomplete > 0
+            || !self.state.transfers.is_empty()
+            || !self.state.unkept.is_empty()
+        {
             return false;
         }
         let w = &self.state.start.workflow;
@@ -114,6 +117,11 @@ impl Decide<'_> {
         if !self.nothing_under_way() || self.take_back() {
             return;
         }
+        let lost = self.state.ledger.lost() > 0;
+        if let Some((id, message)) = lost.then(|| self.stuck()).flatten() {
+            let about = Subject::Instance(id);
+            return self.emit(Do::Note { about }, Reason::Failed { message });
+        }
         let cluster = &self.state.start.cluster;
         let spots = (0u32..).zip(&cluster.nodes).flat_map(|(n, node)| {
             (0u32..).zip(&node.tiers).map(move |(t, tier)| {
@@ -126,6 +134,7 @@ impl Decide<'_> {
         });
         let shared = spots
             .into_iter()
+            .filter(|(s, _)| !self.state.ledger.is_lost(s.node))
             .any(|(s, capacity)| self.state.ledger.capacity(s) < capacity);
         if shared {
             self.state.deadline = Some(self.state.now + SECOND);

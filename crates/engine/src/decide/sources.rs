@@ -111,7 +111,7 @@ impl State {
 }
 
 /// Whether no readable replica of a part is left or on its way.
-pub(super) fn is_lost(part: &Part) -> bool {
+pub(crate) fn is_lost(part: &Part) -> bool {
     part.replicas.values().all(|r| r.state == ReplicaState::Bad)
 }
 

@@ -55,11 +55,17 @@ impl Decide<'_> {
         if missing.is_empty() {
             return;
         }
-        if missing
+        let part = |name: PartRef| self.state.data.part(name);
+        let lost = missing
             .iter()
-            .any(|(name, _)| self.state.data.part(*name).is_some_and(is_lost))
-        {
-            return self.emit(Do::Unassign { instance: id }, Reason::Damaged);
+            .filter_map(|(name, _)| part(*name).filter(|p| is_lost(p)).map(|p| (*name, p)))
+            .next();
+        if let Some((name, part)) = lost {
+            let why = match part.replicas.is_empty() {
+                true => Reason::OutputLost { data: name.data },
+                false => Reason::Damaged,
+            };
+            return self.emit(Do::Unassign { instance: id }, why);
         }
         self.bring(id, missing);
     }
