@@ -236,10 +236,13 @@ impl History {
         }
     }
 
-    /// A part that is made again gets another key: what lay under the old one is no replica of it.
+    /// A part that is made again gets another key: what lay under the old one is no replica of it. A `dest` has no keys.
     fn add_part(&mut self, part: PartRef, info: &PartInfo, places: impl Iterator<Item = Place>) {
-        if self.parts.get(&part).is_some_and(|k| k.key != info.key) {
-            let old: Vec<Place> = self.places(part).cloned().collect();
+        if let Some(known) = self.parts.get(&part).filter(|k| k.key != info.key) {
+            let same = known.hash == info.hash;
+            let stays = |place: &&Place| same && matches!(place, Place::External(_));
+            let old = self.places(part).filter(|place| !stays(place));
+            let old: Vec<Place> = old.cloned().collect();
             for place in old {
                 self.remove_replica(part, &place);
             }

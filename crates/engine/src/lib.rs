@@ -58,9 +58,11 @@ impl Engine {
     pub fn replay(&mut self, now: Time, event: &Event, actions: &[Action]) {
         self.apply_event(now, event);
         if let Some(state) = &mut self.state {
+            state.note_all_listed();
             for action in actions {
                 state.apply_action(action);
             }
+            state.note_all_listed();
         }
     }
 

@@ -311,10 +311,12 @@ impl State {
         let was_complete = state.complete();
         let instances = state.instances.take().unwrap_or_default();
         for (i, instance) in instances.iter().enumerate() {
-            self.steps.dequeue(InstanceId {
+            let id = InstanceId {
                 step,
                 index: i as u32,
-            });
+            };
+            self.steps.dequeue(id);
+            self.steps.remade.remove(&id);
             for part in instance.parts() {
                 if let Some(p) = self.data.part_mut(part) {
                     p.readers = p.readers.saturating_sub(1);
@@ -339,6 +341,7 @@ impl State {
     /// An instance is finished: its inputs have one reader less.
     pub(crate) fn complete(&mut self, id: InstanceId, progress: Progress) {
         self.steps.dequeue(id);
+        self.steps.remade.remove(&id);
         let Some(instance) = self.steps.instance_mut(id) else {
             return;
         };
@@ -468,6 +471,10 @@ impl State {
         }
         instance.progress = Progress::Pending;
         instance.forced = true;
+        self.steps.remade.insert(id);
+        let Some(instance) = self.steps.instance(id) else {
+            return;
+        };
         for part in instance.parts() {
             if let Some(p) = self.data.part_mut(part) {
                 p.readers += 1;
@@ -548,11 +555,24 @@ impl State {
                 .parts
                 .values()
                 .all(|p| p.replicas.contains_key(&place));
-            version.rescued = false;
             self.undelivered.remove(&data);
             if version.sealed {
                 self.note_sealed(data, last);
             }
+        }
+        self.forget_lost_rescues();
+    }
+
+    /// What was rescued once is rescued again, if it is not there any more.
+    fn forget_lost_rescues(&mut self) {
+        let rescued = self.data.versions().filter(|(.., v)| v.rescued);
+        let lost = rescued.filter(|(data, _, version)| {
+            let place = self.rescue_place(*data);
+            let mut parts = version.parts.values();
+            !parts.all(|p| place.as_ref().is_some_and(|at| p.replicas.contains_key(at)))
+        });
+        for (data, version) in lost.map(|(d, v, _)| (d, v)).collect::<Vec<_>>() {
+            self.data.version_mut(data, version).rescued = false;
         }
     }
 }

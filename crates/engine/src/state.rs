@@ -381,6 +381,7 @@ impl State {
                 exhausted = false;
             }
             self.data.to_check.insert(m.part);
+            self.note_unkept(m.part);
         }
         let lost = failure.kind == FailureKind::NodeLost;
         let hopeless = !lost
@@ -573,6 +574,7 @@ impl State {
         if let Place::Node(spot) = at {
             self.ledger.vacate(*spot, replica.stored);
         }
+        self.note_unkept(part);
     }
 }
 

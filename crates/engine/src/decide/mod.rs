@@ -51,6 +51,7 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         // Nothing moves or runs before it is known that all of it fits.
         if d.state.stop.is_none() && d.state.fits_checked {
             d.reuse();
+            d.clear_remade();
             d.place();
             d.stage();
             d.start();

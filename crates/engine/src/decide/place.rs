@@ -98,6 +98,9 @@ impl Decide<'_> {
         let Some(instance) = self.state.steps.instance(id) else {
             return false;
         };
+        if instance.forced && !self.leftovers(id).is_empty() {
+            return false;
+        }
         let mut all = true;
         for name in instance.needs.iter().flatten().flatten() {
             match self.state.data.part(*name) {
@@ -105,7 +108,7 @@ impl Decide<'_> {
                     self.turn.lost.borrow_mut().insert(*name);
                     all = false;
                 }
-                Some(part) if self.state.may_be_read(part) => {}
+                Some(part) if self.state.may_be_read(part) && !self.is_remade(*name) => {}
                 _ => return false,
             }
         }
@@ -142,13 +145,14 @@ impl Decide<'_> {
         why: Reason,
     ) -> bool {
         let mut spots = Vec::with_capacity(nodes.len());
-        let mut reserve = 0;
+        let mut reserve = u64::MAX;
         for (position, node) in nodes.iter().enumerate() {
             let Some((spot, bytes)) = self.find_room(id, position, *node) else {
                 self.turn.roomless.insert(id);
                 return false;
             };
-            reserve = reserve.max(bytes);
+            // As much as each of its tiers has for it.
+            reserve = reserve.min(bytes);
             spots.push(spot);
         }
         self.turn.free.take(&spots, self.demand(id.step));

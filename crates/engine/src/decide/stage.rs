@@ -2,6 +2,7 @@
 
 use super::Decide;
 use super::sources::is_lost;
+use crate::data::ReplicaState;
 use std::collections::BTreeMap;
 use tarn_base::action::Do;
 use tarn_base::id::{InstanceId, Spot};
@@ -55,15 +56,14 @@ impl Decide<'_> {
         if missing.is_empty() {
             return;
         }
-        let part = |name: PartRef| self.state.data.part(name);
-        let lost = missing
-            .iter()
-            .filter_map(|(name, _)| part(*name).filter(|p| is_lost(p)).map(|p| (*name, p)))
-            .next();
-        if let Some((name, part)) = lost {
-            let why = match part.replicas.is_empty() {
-                true => Reason::OutputLost { data: name.data },
-                false => Reason::Damaged,
+        let lost = missing.iter().find_map(|(name, _)| {
+            let part = self.state.data.part(*name)?;
+            (is_lost(part) || self.is_remade(*name)).then_some((name.data, part))
+        });
+        if let Some((data, part)) = lost {
+            let why = match part.replicas.values().any(|r| r.state == ReplicaState::Bad) {
+                true => Reason::Damaged,
+                false => Reason::OutputLost { data },
             };
             return self.emit(Do::Unassign { instance: id }, why);
         }
