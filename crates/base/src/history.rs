@@ -564,15 +564,19 @@ impl History {
         }
     }
 
+    /// The name of a node.
+    pub fn node_name(&self, node: NodeId) -> String {
+        let nodes = self.start.as_ref().map(|s| &s.cluster.nodes);
+        let known = nodes.and_then(|n| n.get(node.at()));
+        known.map_or_else(|| node.to_string(), |n| n.name.clone())
+    }
+
     /// A reason as a sentence, with the run's names; before the run has begun, with ids.
     pub fn explain(&self, why: &Reason) -> String {
         let Some(start) = &self.start else {
             return format!("{why:?}");
         };
-        let node = |n: NodeId| match start.cluster.nodes.get(n.at()) {
-            Some(node) => node.name.clone(),
-            None => n.to_string(),
-        };
+        let node = |n| self.node_name(n);
         let tier = |s: Spot| {
             let tiers = start.cluster.nodes.get(s.node.at()).map(|n| &n.tiers);
             let tier = tiers.and_then(|t| t.get(s.tier.at()));

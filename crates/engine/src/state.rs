@@ -445,6 +445,8 @@ impl State {
         }
         if let Some(i) = self.steps.instance_mut(id) {
             i.progress = Progress::Pending;
+            // Nobody may need them there now.
+            self.data.to_check.extend(i.parts());
         }
         self.steps.enqueue(id);
     }

@@ -117,11 +117,6 @@ impl Decide<'_> {
         if !self.nothing_under_way() || self.take_back() {
             return;
         }
-        let lost = self.state.ledger.lost() > 0;
-        if let Some((id, message)) = lost.then(|| self.stuck()).flatten() {
-            let about = Subject::Instance(id);
-            return self.emit(Do::Note { about }, Reason::Failed { message });
-        }
         let cluster = &self.state.start.cluster;
         let spots = (0u32..).zip(&cluster.nodes).flat_map(|(n, node)| {
             (0u32..).zip(&node.tiers).map(move |(t, tier)| {
@@ -136,6 +131,11 @@ impl Decide<'_> {
             .into_iter()
             .filter(|(s, _)| !self.state.ledger.is_lost(s.node))
             .any(|(s, capacity)| self.state.ledger.capacity(s) < capacity);
+        let lost = self.state.ledger.lost() > 0;
+        if let Some((id, message)) = (lost || !shared).then(|| self.stuck()).flatten() {
+            let about = Subject::Instance(id);
+            return self.emit(Do::Note { about }, Reason::Failed { message });
+        }
         if shared {
             self.state.deadline = Some(self.state.now + SECOND);
             return;

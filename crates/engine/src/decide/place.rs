@@ -253,10 +253,25 @@ impl Decide<'_> {
         })
     }
 
-    /// The first of those without a place that can never run on the nodes that are left, and why.
+    /// The first of those without a place that can never run on the nodes that are left, and why, when nothing else can be done
+    /// that might change it.
     pub(super) fn stuck(&self) -> Option<(InstanceId, String)> {
         let mut pending = self.state.steps.pending.iter();
-        pending.find_map(|(_, id)| Some((*id, self.never(*id)?)))
+        pending.find_map(|(_, id)| {
+            let too_few = || self.too_few_hold(*id).then(|| self.too_large(*id));
+            Some((*id, self.never(*id).or_else(too_few)?))
+        })
+    }
+
+    /// Whether there are fewer nodes than it needs that can hold the data of an instance.
+    fn too_few_hold(&self, id: InstanceId) -> bool {
+        let count = self.count(id);
+        let holds = |n: &NodeId| (0..count).any(|position| self.holder(id, position)(*n));
+        self.nodes_of_kind(id.step)
+            .iter()
+            .filter(|n| holds(n))
+            .count()
+            < count
     }
 
     /// Why an instance can never run on this machine, or on the nodes that are left of it, if so.
@@ -281,21 +296,25 @@ impl Decide<'_> {
             let holds = self.holder(id, position);
             !nodes.iter().any(|n| holds(*n))
         };
-        if !(0..step.nodes as usize).any(nowhere) {
-            return None;
-        }
+        let held = !(0..step.nodes as usize).any(nowhere);
+        (!held).then(|| self.too_large(id))
+    }
+
+    /// That the data of an instance is too large for its nodes.
+    fn too_large(&self, id: InstanceId) -> String {
+        let nodes = self.nodes_of_kind(id.step);
         let cluster = &self.state.start.cluster;
         let tiers = nodes.iter().flat_map(|n| &cluster.node(*n).tiers);
         let largest = Bytes(tiers.map(|t| t.capacity).max().unwrap_or(0));
         let message = format!(
             "step {} can never fit on a node: its inputs and outputs exceed the largest tier ({largest}); declare a larger tier \
              (--tier NAME=PATH:SIZE), use more nodes with scatter, or select entries",
-            step.name,
+            self.state.start.workflow.step(id.step).name,
         );
-        Some(match self.of_the_nodes() {
+        match self.of_the_nodes() {
             Some(left) => format!("{message}; {left}"),
             None => message,
-        })
+        }
     }
 
     /// Which nodes are left, if some are lost.

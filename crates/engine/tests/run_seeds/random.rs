@@ -66,7 +66,7 @@ pub(crate) struct Trouble {
     /// Slow links: from, until, by.
     slow: Vec<(Time, Time, u64)>,
     /// What strangers leave of a tier.
-    capacity: Vec<(Time, Spot, u64)>,
+    pub(crate) capacity: Vec<(Time, Spot, u64)>,
     pub(crate) interrupt: Option<Time>,
     /// When all of it is over.
     pub(crate) until: Time,
