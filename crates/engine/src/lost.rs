@@ -66,7 +66,7 @@ impl State {
     pub(crate) fn note_unkept(&mut self, name: PartRef) {
         let lost = self.data.part(name).is_some_and(is_lost);
         if lost && self.kept(name) {
-            self.unkept.insert(name.data);
+            self.unkept.insert(name);
         }
     }
 

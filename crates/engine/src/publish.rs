@@ -494,13 +494,14 @@ impl State {
         for id in placed {
             self.taken_back(id);
         }
-        self.forget_replicas();
+        let were_there = self.forget_replicas();
         for (name, place) in found {
             self.found(*name, place);
         }
         self.forget_lost_dests();
-        let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
-        names.into_iter().for_each(|name| self.note_unkept(name));
+        let unkept = std::mem::take(&mut self.unkept);
+        let may = were_there.into_iter().chain(unkept);
+        may.for_each(|name| self.note_unkept(name));
         let failed: Vec<_> = self
             .steps
             .instances()
@@ -523,7 +524,8 @@ impl State {
         self.steps.to_bind = unbound.collect();
     }
 
-    fn forget_replicas(&mut self) {
+    /// Returns what was there.
+    fn forget_replicas(&mut self) -> Vec<PartRef> {
         self.transfers.clear();
         self.under_way.clear();
         self.listing.clear();
@@ -531,16 +533,21 @@ impl State {
         self.ledger.clear_bytes(&self.start.cluster);
         self.data.to_release.clear();
         self.strays.clear();
-        self.unkept.clear();
         let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
+        let mut there = Vec::new();
         for name in names {
             if let Some(part) = self.data.part_mut(name) {
+                let before = part.replicas.len();
                 part.replicas.retain(|place, _| *place == Place::Source);
+                if part.replicas.len() < before {
+                    there.push(name);
+                }
                 part.replicas.values_mut().for_each(|r| r.pins = 0);
                 part.failures = 0;
             }
             self.data.to_check.insert(name);
         }
+        there
     }
 
     fn forget_lost_dests(&mut self) {

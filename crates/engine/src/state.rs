@@ -69,8 +69,8 @@ pub(crate) struct State {
     pub(crate) unlisted: BTreeSet<DataId>,
     /// Datasets whose last version is sealed, has to go to a `dest` and is not on its way there.
     pub(crate) undelivered: BTreeSet<DataId>,
-    /// Datasets that promise to keep their last version and have lost some of it.
-    pub(crate) unkept: BTreeSet<DataId>,
+    /// Parts that are promised to be kept, were there and are lost.
+    pub(crate) unkept: BTreeSet<PartRef>,
     /// What came back with lost nodes and is none of the replicas.
     pub(crate) strays: Strays,
     pub(crate) transfers: BTreeMap<TransferId, Active>,

@@ -94,15 +94,11 @@ impl Decide<'_> {
 
     /// What a dataset promises to keep and has lost is made again.
     pub(super) fn restore_kept(&mut self) {
-        for data in self.state.unkept.clone() {
-            let last = self.state.start.workflow.last_version(data);
-            let mut names = self.named_parts(data, last);
-            names.retain(|n| self.state.data.part(*n).is_some_and(is_lost));
-            if names.is_empty() {
-                self.state.unkept.remove(&data);
-            }
-            for name in names {
+        for name in self.state.unkept.clone() {
+            if self.state.data.part(name).is_some_and(is_lost) {
                 self.make_again(name);
+            } else {
+                self.state.unkept.remove(&name);
             }
         }
     }

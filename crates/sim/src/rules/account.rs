@@ -39,6 +39,8 @@ pub(super) struct Account {
     pub(super) prior: Vec<PriorInstance>,
     pub(super) prior_dest: BTreeMap<DataId, Hash>,
     pub(super) parts: BTreeMap<PartRef, PartInfo>,
+    /// Parts that had a copy once.
+    pub(super) were_there: BTreeSet<PartRef>,
     pub(super) copies: BTreeMap<PartRef, BTreeMap<Place, Copy>>,
     /// What came back with a node and is none of the copies: its key, its bytes.
     pub(super) strays: BTreeMap<(PartRef, Spot), (StoreKey, u64)>,
@@ -72,6 +74,7 @@ impl Account {
             prior: start.prior.clone(),
             prior_dest: start.prior_dest.iter().map(|p| (p.data, p.hash)).collect(),
             parts: BTreeMap::new(),
+            were_there: BTreeSet::new(),
             copies: BTreeMap::new(),
             strays: BTreeMap::new(),
             listed: BTreeSet::new(),
@@ -108,6 +111,9 @@ impl Account {
     }
 
     pub(super) fn add(&mut self, part: PartRef, at: Place, state: State, stored: u64) {
+        if state == State::There {
+            self.were_there.insert(part);
+        }
         let copies = self.copies.entry(part).or_default();
         copies.insert(at, Copy { state, stored });
     }

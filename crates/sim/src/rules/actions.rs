@@ -396,9 +396,11 @@ impl Account {
                 || dataset.name.clone(),
             )?;
             let keeps = last && matches!(dataset.keep, Keep::For(_) | Keep::Forever);
+            // What an earlier run has made may have been removed since.
+            let kept = keeps && self.were_there.contains(part);
             rule(
                 "what is to be kept is there",
-                !keeps || !self.is_lost(*part),
+                !kept || !self.is_lost(*part),
                 || format!("{part} of {}, {info:?}", dataset.name),
             )?;
             let ours = |p: &&Place| matches!(p, Place::Node(_) | Place::Drained);
