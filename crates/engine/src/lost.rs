@@ -6,13 +6,13 @@
 //! node brings back is taken if nobody has made it again; the rest, a *stray*, is remembered beside the parts until it is
 //! removed, so that it is never taken for what was made since.
 
-use crate::data::{Replica, ReplicaState};
+use crate::data::{Replica, ReplicaState, makes};
 use crate::decide::is_lost;
 use crate::state::State;
 use crate::steps::Progress;
 use std::collections::BTreeMap;
 use tarn_base::event::Whole;
-use tarn_base::id::{InstanceId, NodeId, Spot};
+use tarn_base::id::{InstanceId, NodeId, Spot, TierId};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::workflow::Keep;
 
@@ -92,7 +92,10 @@ impl State {
             };
             match self.believes(w, spot) {
                 true => self.adopt(w.part, spot, &stray),
-                false => _ = self.strays.insert((w.part, spot), stray),
+                false => {
+                    self.strays.insert((w.part, spot), stray);
+                    self.strays_came = true;
+                }
             }
         }
     }
@@ -111,15 +114,6 @@ impl State {
             .is_some_and(|p| p.info.key == w.key && !p.replicas.contains_key(&Place::Node(spot)));
         let producer = self.producer(w.part).and_then(|id| self.steps.instance(id));
         same && producer.is_none_or(|i| i.finished())
-    }
-
-    /// The instance that makes a part; `None` for one of a source.
-    pub(crate) fn producer(&self, name: PartRef) -> Option<InstanceId> {
-        let step = self.start.workflow.producer(name.data, name.version)?;
-        Some(InstanceId {
-            step,
-            index: name.origin,
-        })
     }
 
     /// Takes what came back for a replica of its part. What was ordered before the loss may read it still.
@@ -148,17 +142,43 @@ impl State {
         if !self.steps.instance(id).is_some_and(waits) {
             return;
         }
-        let back = self.strays.iter().filter(|((name, _), stray)| {
-            let part = self.data.part(*name);
-            self.producer(*name) == Some(id) && part.is_some_and(|p| p.info.key == stray.key)
-        });
-        let back: Vec<_> = back.map(|(at, _)| *at).collect();
+        let made = self.made_by(id);
+        let back = made.iter().flat_map(|name| self.strays_of(*name));
+        let back: Vec<_> = back.collect();
         for at in back {
             if let Some(stray) = self.strays.remove(&at) {
                 self.adopt(at.0, at.1, &stray);
             }
         }
         self.complete(id, Progress::Done);
+    }
+
+    /// The parts that an instance has made.
+    pub(crate) fn made_by(&self, id: InstanceId) -> Vec<PartRef> {
+        let made = makes(self.start.workflow.step(id.step));
+        let parts = made.flat_map(|(data, version)| {
+            let all = &self.data.version(data, version).parts;
+            let own = all.range((id.index, 0)..=(id.index, u32::MAX));
+            own.map(move |((origin, seq), _)| PartRef {
+                data,
+                version,
+                origin: *origin,
+                seq: *seq,
+            })
+        });
+        parts.collect()
+    }
+
+    /// Strays of a part that are of its newest make, and stay so far.
+    pub(crate) fn strays_of(&self, name: PartRef) -> impl Iterator<Item = (PartRef, Spot)> {
+        let spot = |n| Spot {
+            node: NodeId(n),
+            tier: TierId(n),
+        };
+        let key = self.data.part(name).map(|p| &p.info.key);
+        let all = self.strays.range((name, spot(0))..=(name, spot(u32::MAX)));
+        all.filter(move |(_, s)| Some(&s.key) == key && !s.leaving)
+            .map(|(at, _)| *at)
     }
 
     /// Whether an eviction was that of a stray: then it is over.

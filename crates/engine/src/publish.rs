@@ -533,6 +533,7 @@ impl State {
         self.ledger.clear_bytes(&self.start.cluster);
         self.data.to_release.clear();
         self.strays.clear();
+        self.strays_came = false;
         let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
         let mut there = Vec::new();
         for name in names {

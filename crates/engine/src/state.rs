@@ -1,6 +1,6 @@
 //! The state of a run, and the two ways it changes: by an event, by an action. No choice is made here.
 
-use crate::data::{Data, Part, Replica, ReplicaState, reads};
+use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
 use crate::ledger::{Demand, Ledger};
 use crate::lost::Strays;
 use crate::rank;
@@ -45,6 +45,12 @@ fn counts(kind: FailureKind) -> bool {
     !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
 }
 
+fn producers(w: &Workflow) -> BTreeMap<(DataId, u32), StepId> {
+    let steps = (0u32..).map(StepId).zip(&w.steps);
+    let made = steps.flat_map(|(id, step)| makes(step).map(move |version| (version, id)));
+    made.collect()
+}
+
 fn readers(w: &Workflow) -> BTreeMap<(DataId, u32), Vec<StepId>> {
     let mut readers: BTreeMap<_, Vec<StepId>> = BTreeMap::new();
     for (i, step) in (0u32..).zip(&w.steps) {
@@ -65,6 +71,8 @@ pub(crate) struct State {
     pub(crate) ledger: Ledger,
     /// For each version, the steps that read it.
     pub(crate) readers: BTreeMap<(DataId, u32), Vec<StepId>>,
+    /// For each version that is made, the step that makes it.
+    producers: BTreeMap<(DataId, u32), StepId>,
     /// Sources that have not been listed.
     pub(crate) unlisted: BTreeSet<DataId>,
     /// Datasets whose last version is sealed, has to go to a `dest` and is not on its way there.
@@ -73,6 +81,8 @@ pub(crate) struct State {
     pub(crate) unkept: BTreeSet<PartRef>,
     /// What came back with lost nodes and is none of the replicas.
     pub(crate) strays: Strays,
+    /// Some of them have not been looked at.
+    pub(crate) strays_came: bool,
     pub(crate) transfers: BTreeMap<TransferId, Active>,
     pub(crate) next_transfer: u64,
     /// Sources asked for and not yet listed.
@@ -100,6 +110,7 @@ impl State {
             steps: Steps::new(w, start.cluster.nodes.len(), start.options.policy.order),
             ledger: Ledger::new(&start.cluster),
             readers: readers(w),
+            producers: producers(w),
             unlisted: (0u32..)
                 .zip(&w.data)
                 .filter(|(_, d)| d.source.is_some())
@@ -108,6 +119,7 @@ impl State {
             undelivered: BTreeSet::new(),
             unkept: BTreeSet::new(),
             strays: Strays::new(),
+            strays_came: false,
             transfers: BTreeMap::new(),
             next_transfer: 0,
             listing: BTreeSet::new(),
@@ -204,6 +216,15 @@ impl State {
             Do::Finish { outcome } => self.finished = Some(*outcome),
         }
         self.settle();
+    }
+
+    /// The instance that makes a part; `None` for one of a source.
+    pub(crate) fn producer(&self, name: PartRef) -> Option<InstanceId> {
+        let step = *self.producers.get(&(name.data, name.version))?;
+        Some(InstanceId {
+            step,
+            index: name.origin,
+        })
     }
 
     /// Stops the run for good because of a failure; the first one counts.

@@ -3,7 +3,6 @@
 
 use super::Decide;
 use super::sources::is_lost;
-use crate::data::makes;
 use crate::steps::Progress;
 use std::collections::BTreeMap;
 use tarn_base::action::{Do, Subject};
@@ -31,7 +30,7 @@ impl Decide<'_> {
 
     /// What came back and is wanted is taken, the rest is removed. After a failure all stays, for `tarn resume`.
     pub(super) fn sort_strays(&mut self) {
-        if self.state.strays.is_empty() || self.state.stop.is_some() {
+        if self.state.stop.is_some() || !std::mem::take(&mut self.state.strays_came) {
             return;
         }
         let mut producers: BTreeMap<InstanceId, DataId> = BTreeMap::new();
@@ -67,19 +66,10 @@ impl Decide<'_> {
 
     /// Whether nothing of what an instance has made is wanted and lost, now that there are strays.
     fn made_whole(&self, id: InstanceId) -> bool {
-        let made = makes(self.state.start.workflow.step(id.step));
-        let mut parts = made.flat_map(|(data, version)| {
-            let all = self.named_parts(data, version).into_iter();
-            all.filter(|name| name.origin == id.index)
-        });
-        parts.all(|name| {
-            let Some(part) = self.state.data.part(name) else {
-                return true;
-            };
-            let back = |((of, _), stray): (&(PartRef, _), &crate::lost::Stray)| {
-                *of == name && stray.key == part.info.key && !stray.leaving
-            };
-            !is_lost(part) || !self.wanted(name) || self.state.strays.iter().any(back)
+        let state = &self.state;
+        state.made_by(id).into_iter().all(|name| {
+            let lost = state.data.part(name).is_some_and(is_lost);
+            !lost || !self.wanted(name) || state.strays_of(name).next().is_some()
         })
     }
 

@@ -1,7 +1,7 @@
 //! Where a part can be read from: here, on another node, outside; or nowhere, so that it must be made again.
 
 use super::Decide;
-use crate::data::{Part, ReplicaState, makes};
+use crate::data::{Part, ReplicaState};
 use crate::estimate::duration;
 use crate::state::State;
 use tarn_base::action::{Do, Subject};
@@ -150,22 +150,14 @@ impl Decide<'_> {
     /// The replicas that a new run of an instance would contradict; whether each can go now.
     pub(super) fn leftovers(&self, id: InstanceId) -> Vec<(PartRef, Place, bool)> {
         let mut all = Vec::new();
-        for (data, version) in makes(self.state.start.workflow.step(id.step)) {
-            let parts = self.state.data.version(data, version).parts.iter();
-            for (&(origin, seq), part) in parts.filter(|((origin, _), _)| *origin == id.index) {
-                let name = PartRef {
-                    data,
-                    version,
-                    origin,
-                    seq,
-                };
-                let bound = part.replicas.iter();
-                let bound = bound.filter(|(p, _)| !matches!(p, Place::External(_) | Place::Source));
-                all.extend(bound.map(|(at, r)| {
-                    let there = matches!(r.state, ReplicaState::Present | ReplicaState::Bad);
-                    (name, at.clone(), there && r.pins == 0)
-                }));
-            }
+        for name in self.state.made_by(id) {
+            let replicas = self.state.data.part(name).map(|p| &p.replicas);
+            let bound = replicas.into_iter().flatten();
+            let bound = bound.filter(|(p, _)| !matches!(p, Place::External(_) | Place::Source));
+            all.extend(bound.map(|(at, r)| {
+                let there = matches!(r.state, ReplicaState::Present | ReplicaState::Bad);
+                (name, at.clone(), there && r.pins == 0)
+            }));
         }
         all
     }
