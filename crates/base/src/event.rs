@@ -2,8 +2,8 @@
 
 use crate::cluster::Cluster;
 use crate::hash::Hash;
-use crate::id::{DataId, InstanceId, Spot, TransferId};
-use crate::part::{PartInfo, PartRef, Place};
+use crate::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
+use crate::part::{PartInfo, PartRef, Place, StoreKey};
 use crate::policy::Policy;
 use crate::units::Nanos;
 use crate::workflow::Workflow;
@@ -85,8 +85,40 @@ pub enum Event {
         /// The replicas that were found, whole, where the log says they should be. All others are lost.
         found: Vec<(PartRef, Place)>,
     },
+    /// A node is lost: what is on it cannot be read, nothing can be done there. What runs on it or moves from or to it is
+    /// still told to have ended (`Ended`, `TransferFailed`, of kind [`FailureKind::NodeLost`]), after this, each as soon
+    /// as what is left of it on other nodes has been stopped; so is whatever is ordered there before this is known.
+    NodeLost {
+        /// The node.
+        node: NodeId,
+        /// How it was noticed.
+        why: String,
+    },
+    /// A lost node can be used again. All that was under way with it has been told to have ended before.
+    NodeBack {
+        /// The node.
+        node: NodeId,
+        /// What this run may use of each of its tiers now, bytes.
+        capacities: Vec<u64>,
+        /// The replicas of this run that lie there whole, those among them that nobody wants any more: the engine
+        /// takes them, or has them removed.
+        whole: Vec<Whole>,
+    },
     /// The moment that the engine asked for has come.
     Timer,
+}
+
+/// A replica that a node has brought back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Whole {
+    /// The part.
+    pub part: PartRef,
+    /// Where it is stored: of which commit of the part it is.
+    pub key: StoreKey,
+    /// The tier that it lies on.
+    pub tier: TierId,
+    /// Bytes that it takes there.
+    pub stored: u64,
 }
 
 /// What the engine knows at the start.
@@ -262,4 +294,6 @@ pub enum FailureKind {
     Io,
     /// The step could not be started.
     Launch,
+    /// A node that it ran on, or moved from or to, is lost. No fault of its own: it does not count as a try.
+    NodeLost,
 }

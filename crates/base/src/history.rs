@@ -3,8 +3,10 @@
 
 mod elements;
 mod model;
+mod nodes;
 
 pub use model::*;
+pub use nodes::NodeLoss;
 
 use crate::action::{Action, Do, Outcome, Subject};
 use crate::event::{Ended, Event, Failure, Output, Start, Usage, version_hash};
@@ -48,6 +50,8 @@ pub struct History {
     pub capacity: BTreeMap<Spot, Vec<(Time, u64)>>,
     /// Bytes that did not move because they were where they were needed.
     pub retained: u64,
+    /// Every loss of a node, in order.
+    pub losses: Vec<NodeLoss>,
     /// Signals that asked the run to stop: (time, number).
     pub interruptions: Vec<(Time, i32)>,
     /// When the run went on after an interruption.
@@ -110,19 +114,33 @@ impl History {
                 ended,
                 usage,
             } => self.attempt_ended(*instance, *attempt, ended, *usage),
-            Event::Evicted { part, at } => {
-                self.remove_replica(*part, at);
-                let open = |e: &&mut Eviction| e.done.is_none() && e.part == *part && e.at == *at;
-                if let Some(e) = self.evictions.iter_mut().rev().find(open) {
-                    e.done = Some(now);
-                }
-            }
+            Event::Evicted { part, at } => self.evicted(*part, at),
             Event::Capacity { spot, bytes } => {
                 self.capacity.entry(*spot).or_default().push((now, *bytes))
             }
             Event::Interrupted { signal } => self.interruptions.push((now, *signal)),
             Event::Resumed { found } => self.resumed(found),
+            Event::NodeLost { node, why } => self.node_lost(*node, why),
+            Event::NodeBack {
+                node,
+                capacities,
+                whole,
+            } => self.node_back(*node, capacities, whole),
             Event::Timer => {}
+        }
+    }
+
+    /// What was evicted is no replica of the part if the part has been made again, under another key, since.
+    fn evicted(&mut self, part: PartRef, at: &Place) {
+        let open = |e: &&mut Eviction| e.done.is_none() && e.part == part && e.at == *at;
+        let mut key = None;
+        if let Some(e) = self.evictions.iter_mut().rev().find(open) {
+            e.done = Some(self.now);
+            key = Some(e.key.clone());
+        }
+        let known = self.parts.get(&part).map(|i| &i.key);
+        if key.is_none() || key.as_ref() == known {
+            self.remove_replica(part, at);
         }
     }
 
@@ -148,7 +166,9 @@ impl History {
                 info.hash = Some(*hash);
             }
             let stored = stored.get(at).copied().unwrap_or(info.stored);
-            self.add_replica(*part, to.clone(), stored);
+            if !self.on_lost(&to) {
+                self.add_replica(*part, to.clone(), stored);
+            }
         }
         self.note_delivery(data, version, to);
     }
@@ -210,15 +230,19 @@ impl History {
     fn add_output(&mut self, origin: u32, output: &Output) {
         for (info, spots) in &output.parts {
             let part = part_ref(output.data, output.version, origin, info);
-            let places = spots.iter().map(|s| Place::Node(*s));
-            self.add_part(part, info, places);
+            let there = spots.iter().filter(|s| !self.is_lost(s.node));
+            let places: Vec<Place> = there.map(|s| Place::Node(*s)).collect();
+            self.add_part(part, info, places.into_iter());
         }
     }
 
-    /// A part that is made again gets another key: what lay under the old one is no replica of it.
+    /// A part that is made again gets another key: what lay under the old one is no replica of it. A `dest` has no keys.
     fn add_part(&mut self, part: PartRef, info: &PartInfo, places: impl Iterator<Item = Place>) {
-        if self.parts.get(&part).is_some_and(|k| k.key != info.key) {
-            let old: Vec<Place> = self.places(part).cloned().collect();
+        if let Some(known) = self.parts.get(&part).filter(|k| k.key != info.key) {
+            let same = known.hash == info.hash;
+            let stays = |place: &&Place| same && matches!(place, Place::External(_));
+            let old = self.places(part).filter(|place| !stays(place));
+            let old: Vec<Place> = old.cloned().collect();
             for place in old {
                 self.remove_replica(part, &place);
             }
@@ -234,6 +258,7 @@ impl History {
         let now = self.now;
         self.resumptions.push(now);
         self.outcome = None;
+        self.all_nodes_back();
         for instance in self.instances.values_mut() {
             if matches!(
                 instance.state,
@@ -322,21 +347,37 @@ impl History {
                 });
             }
             Do::Reuse { instance, prior } => self.reused(*instance, *prior),
-            Do::Evict { part, at, .. } => self.evictions.push(Eviction {
+            Do::Evict { part, key, at } => self.evictions.push(Eviction {
                 part: *part,
+                key: key.clone(),
                 at: at.clone(),
                 why: action.why.clone(),
                 ordered: now,
                 done: None,
             }),
-            Do::Note { about } => {
-                if let (Subject::Instance(id), Reason::OutputLost { .. }) = (about, &action.why) {
-                    self.instances.entry(*id).or_default().state = InstanceState::Waiting;
-                }
-            }
+            Do::Note { about } => self.noted(*about, &action.why),
             Do::Finish { outcome } => self.outcome = Some((now, *outcome)),
         }
         self.remember(action);
+    }
+
+    fn noted(&mut self, about: Subject, why: &Reason) {
+        let Subject::Instance(id) = about else { return };
+        match why {
+            Reason::OutputLost { .. } => {
+                self.instances.entry(id).or_default().state = InstanceState::Waiting;
+            }
+            Reason::OutputBack { .. } => {
+                let instance = self.instances.entry(id).or_default();
+                let committed =
+                    |a: &Attempt| matches!(a.ended, Some((_, AttemptEnd::Committed { .. })));
+                instance.state = match instance.attempts.iter().any(committed) {
+                    true => InstanceState::Committed,
+                    false => InstanceState::Reused,
+                };
+            }
+            _ => {}
+        }
     }
 
     /// An earlier run may have numbered datasets and versions otherwise: outputs are matched to the step's uses
@@ -523,15 +564,19 @@ impl History {
         }
     }
 
+    /// The name of a node.
+    pub fn node_name(&self, node: NodeId) -> String {
+        let nodes = self.start.as_ref().map(|s| &s.cluster.nodes);
+        let known = nodes.and_then(|n| n.get(node.at()));
+        known.map_or_else(|| node.to_string(), |n| n.name.clone())
+    }
+
     /// A reason as a sentence, with the run's names; before the run has begun, with ids.
     pub fn explain(&self, why: &Reason) -> String {
         let Some(start) = &self.start else {
             return format!("{why:?}");
         };
-        let node = |n: NodeId| match start.cluster.nodes.get(n.at()) {
-            Some(node) => node.name.clone(),
-            None => n.to_string(),
-        };
+        let node = |n| self.node_name(n);
         let tier = |s: Spot| {
             let tiers = start.cluster.nodes.get(s.node.at()).map(|n| &n.tiers);
             let tier = tiers.and_then(|t| t.get(s.tier.at()));

@@ -193,6 +193,23 @@ pub enum Reason {
         /// The dataset.
         data: DataId,
     },
+    /// Its lost output came back with its node before it was made again: it need not run.
+    OutputBack {
+        /// The dataset.
+        data: DataId,
+    },
+    /// A node that it had a place on is lost.
+    NodeLost {
+        /// The node.
+        node: NodeId,
+    },
+    /// It came back with its node after it had been given up: it is being made again, or was.
+    GivenUp,
+    /// The nodes that are left cannot run it, and some are lost.
+    WaitForLost {
+        /// How many.
+        nodes: u32,
+    },
     /// Something failed for good, so nothing new is started.
     AfterFailure {
         /// What failed.
@@ -377,6 +394,16 @@ impl Reason {
                 let name = name(workflow.data.get(data.at()).map(|d| &d.name), data);
                 format!("no replica of {name} is left and it is needed")
             }
+            Self::OutputBack { data } => {
+                let name = name(workflow.data.get(data.at()).map(|d| &d.name), data);
+                format!("{name} came back with its node: it need not be made again")
+            }
+            Self::NodeLost { node: n } => format!("{} is lost", node(n)),
+            Self::GivenUp => "it came back with its node after it had been given up".into(),
+            Self::WaitForLost { nodes } => format!(
+                "waiting: the nodes that are left cannot run it, and {nodes} of the run {} lost",
+                if *nodes == 1 { "is" } else { "are" }
+            ),
             Self::AfterFailure { about } => {
                 let what = match about {
                     Subject::Instance(i) => inst(i),

@@ -116,6 +116,20 @@ impl Watcher {
             Event::TransferFailed { id, failure } => {
                 Some(format!("transfer {id} failed: {}", failure.message))
             }
+            Event::NodeLost { node, why } => {
+                let lost = self.history.losses.last();
+                let (replicas, bytes) = lost.map_or((0, 0), |l| (l.replicas, l.bytes));
+                Some(format!(
+                    "{} is lost ({why}), and with it {replicas} replica(s), {}",
+                    self.history.node_name(*node),
+                    Bytes(bytes)
+                ))
+            }
+            Event::NodeBack { node, whole, .. } => Some(format!(
+                "{} is back with {} replica(s)",
+                self.history.node_name(*node),
+                whole.len()
+            )),
             Event::Interrupted { signal } => Some(format!("stopping (signal {signal})")),
             Event::Resumed { found } => Some(format!("goes on; {} replica(s) found", found.len())),
             _ => None,

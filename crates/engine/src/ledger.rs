@@ -1,7 +1,9 @@
 //! The one account of capacity: cores, memory and GPUs of nodes and hosts, bytes of tiers.
 
+use std::collections::BTreeSet;
 use tarn_base::cluster::Cluster;
 use tarn_base::id::{NodeId, Spot};
+use tarn_base::part::Place;
 use tarn_base::workflow::Step;
 
 /// What a step takes on each of its nodes.
@@ -63,6 +65,8 @@ pub(crate) struct Ledger {
     hosts: Vec<Compute>,
     host_of: Vec<u32>,
     tiers: Vec<Vec<TierAccount>>,
+    /// Nodes that are lost: nothing of them is free.
+    lost: BTreeSet<NodeId>,
 }
 
 impl Ledger {
@@ -89,7 +93,41 @@ impl Ledger {
             hosts: cluster.hosts.iter().map(host).collect(),
             host_of: cluster.nodes.iter().map(|n| n.host).collect(),
             tiers: cluster.nodes.iter().map(tiers).collect(),
+            lost: BTreeSet::new(),
         }
+    }
+
+    /// A node is lost with what it holds; what was promised of its tiers is given back by who asked for it. False if it was
+    /// lost already or is none.
+    pub(crate) fn lose(&mut self, node: NodeId) -> bool {
+        let Some(tiers) = self.tiers.get_mut(node.at()) else {
+            return false;
+        };
+        tiers.iter_mut().for_each(|t| t.used = 0);
+        self.lost.insert(node)
+    }
+
+    /// A lost node is there again, empty, with tiers of these capacities. False if it was not lost.
+    pub(crate) fn regain(&mut self, node: NodeId, capacities: &[u64]) -> bool {
+        let tiers = self.tiers.get_mut(node.at()).into_iter().flatten();
+        for (tier, bytes) in tiers.zip(capacities) {
+            tier.capacity = *bytes;
+        }
+        self.lost.remove(&node)
+    }
+
+    pub(crate) fn is_lost(&self, node: NodeId) -> bool {
+        self.lost.contains(&node)
+    }
+
+    /// How many nodes are lost.
+    pub(crate) fn lost(&self) -> u32 {
+        self.lost.len() as u32
+    }
+
+    /// Whether a place is on a lost node.
+    pub(crate) fn holds_lost(&self, place: &Place) -> bool {
+        matches!(place, Place::Node(s) if self.is_lost(s.node))
     }
 
     fn tier(&mut self, spot: Spot) -> &mut TierAccount {
@@ -97,6 +135,9 @@ impl Ledger {
     }
 
     pub(crate) fn free(&self, spot: Spot) -> u64 {
+        if self.is_lost(spot.node) {
+            return 0;
+        }
         let t = self.tiers[spot.node.at()][spot.tier.at()];
         t.capacity.saturating_sub(t.used).saturating_sub(t.reserved)
     }
@@ -127,8 +168,10 @@ impl Ledger {
         t.used = t.used.saturating_sub(bytes);
     }
 
-    /// Forgets all bytes in use and promised, and what other runs held: for recovery, which counts them anew.
+    /// Forgets all bytes in use and promised, what other runs held, and which nodes were lost: for recovery, which counts them
+    /// anew.
     pub(crate) fn clear_bytes(&mut self, cluster: &Cluster) {
+        self.lost.clear();
         for (tiers, node) in self.tiers.iter_mut().zip(&cluster.nodes) {
             for (account, tier) in tiers.iter_mut().zip(&node.tiers) {
                 *account = TierAccount {
@@ -147,7 +190,8 @@ impl Ledger {
                 .iter()
                 .filter(|o| self.host_of[o.node.at()] == host)
                 .count();
-            self.nodes[s.node.at()].holds(d, 1)
+            !self.is_lost(s.node)
+                && self.nodes[s.node.at()].holds(d, 1)
                 && self.hosts[host as usize].holds(d, sharing as u32)
         })
     }
@@ -167,6 +211,9 @@ impl Ledger {
     }
 
     pub(crate) fn free_cores(&self, node: NodeId) -> u32 {
+        if self.is_lost(node) {
+            return 0;
+        }
         self.nodes[node.at()].cores.min(self.host_free_cores(node))
     }
 

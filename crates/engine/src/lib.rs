@@ -6,7 +6,7 @@
 //! (sizes checked, parts and instances examined, when to look again), and looking twice does no harm. So a recorded
 //! log (events and actions) rebuilds the state without deciding anything again.
 //!
-//! Reading order: [`state`] (what is known), `data`, `steps` and `ledger` (its three tables), `decide`
+//! Reading order: [`state`] (what is known), `data`, `steps` and `ledger` (its three tables), `lost` (lost nodes), `decide`
 //! (the choices, one file each), [`drive`](mod@drive) (the loop).
 
 pub mod advice;
@@ -17,6 +17,7 @@ mod drive;
 mod estimate;
 mod identity;
 mod ledger;
+mod lost;
 pub mod plan;
 mod publish;
 mod rank;
@@ -57,9 +58,11 @@ impl Engine {
     pub fn replay(&mut self, now: Time, event: &Event, actions: &[Action]) {
         self.apply_event(now, event);
         if let Some(state) = &mut self.state {
+            state.note_all_listed();
             for action in actions {
                 state.apply_action(action);
             }
+            state.note_all_listed();
         }
     }
 

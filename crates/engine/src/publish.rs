@@ -253,6 +253,9 @@ impl State {
                     );
                 }
                 for s in spots {
+                    if self.ledger.is_lost(s.node) {
+                        continue;
+                    }
                     let replica = Replica {
                         state: ReplicaState::Present,
                         stored: info.stored,
@@ -308,10 +311,12 @@ impl State {
         let was_complete = state.complete();
         let instances = state.instances.take().unwrap_or_default();
         for (i, instance) in instances.iter().enumerate() {
-            self.steps.dequeue(InstanceId {
+            let id = InstanceId {
                 step,
                 index: i as u32,
-            });
+            };
+            self.steps.dequeue(id);
+            self.steps.remade.remove(&id);
             for part in instance.parts() {
                 if let Some(p) = self.data.part_mut(part) {
                     p.readers = p.readers.saturating_sub(1);
@@ -336,6 +341,7 @@ impl State {
     /// An instance is finished: its inputs have one reader less.
     pub(crate) fn complete(&mut self, id: InstanceId, progress: Progress) {
         self.steps.dequeue(id);
+        self.steps.remade.remove(&id);
         let Some(instance) = self.steps.instance_mut(id) else {
             return;
         };
@@ -433,6 +439,9 @@ impl State {
 
     /// A replica that is there, whole.
     fn found(&mut self, name: PartRef, place: &Place) {
+        if self.ledger.holds_lost(place) {
+            return;
+        }
         let Some(part) = self.data.part_mut(name) else {
             return;
         };
@@ -462,6 +471,10 @@ impl State {
         }
         instance.progress = Progress::Pending;
         instance.forced = true;
+        self.steps.remade.insert(id);
+        let Some(instance) = self.steps.instance(id) else {
+            return;
+        };
         for part in instance.parts() {
             if let Some(p) = self.data.part_mut(part) {
                 p.readers += 1;
@@ -481,11 +494,14 @@ impl State {
         for id in placed {
             self.taken_back(id);
         }
-        self.forget_replicas();
+        let were_there = self.forget_replicas();
         for (name, place) in found {
             self.found(*name, place);
         }
         self.forget_lost_dests();
+        let unkept = std::mem::take(&mut self.unkept);
+        let may = were_there.into_iter().chain(unkept);
+        may.for_each(|name| self.note_unkept(name));
         let failed: Vec<_> = self
             .steps
             .instances()
@@ -508,22 +524,31 @@ impl State {
         self.steps.to_bind = unbound.collect();
     }
 
-    fn forget_replicas(&mut self) {
+    /// Returns what was there.
+    fn forget_replicas(&mut self) -> Vec<PartRef> {
         self.transfers.clear();
         self.under_way.clear();
         self.listing.clear();
         self.leaving = 0;
         self.ledger.clear_bytes(&self.start.cluster);
         self.data.to_release.clear();
+        self.strays.clear();
+        self.strays_came = false;
         let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
+        let mut there = Vec::new();
         for name in names {
             if let Some(part) = self.data.part_mut(name) {
+                let before = part.replicas.len();
                 part.replicas.retain(|place, _| *place == Place::Source);
+                if part.replicas.len() < before {
+                    there.push(name);
+                }
                 part.replicas.values_mut().for_each(|r| r.pins = 0);
                 part.failures = 0;
             }
             self.data.to_check.insert(name);
         }
+        there
     }
 
     fn forget_lost_dests(&mut self) {
@@ -538,11 +563,24 @@ impl State {
                 .parts
                 .values()
                 .all(|p| p.replicas.contains_key(&place));
-            version.rescued = false;
             self.undelivered.remove(&data);
             if version.sealed {
                 self.note_sealed(data, last);
             }
+        }
+        self.forget_lost_rescues();
+    }
+
+    /// What was rescued once is rescued again, if it is not there any more.
+    fn forget_lost_rescues(&mut self) {
+        let rescued = self.data.versions().filter(|(.., v)| v.rescued);
+        let lost = rescued.filter(|(data, _, version)| {
+            let place = self.rescue_place(*data);
+            let mut parts = version.parts.values();
+            !parts.all(|p| place.as_ref().is_some_and(|at| p.replicas.contains_key(at)))
+        });
+        for (data, version) in lost.map(|(d, v, _)| (d, v)).collect::<Vec<_>>() {
+            self.data.version_mut(data, version).rescued = false;
         }
     }
 }

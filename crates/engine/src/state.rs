@@ -1,7 +1,8 @@
 //! The state of a run, and the two ways it changes: by an event, by an action. No choice is made here.
 
-use crate::data::{Data, Part, Replica, ReplicaState, reads};
+use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
 use crate::ledger::{Demand, Ledger};
+use crate::lost::Strays;
 use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,17 @@ pub(crate) struct Active {
     pub(crate) bytes: u64,
 }
 
+/// Whether a failure counts as a try: not if something else ended it.
+fn counts(kind: FailureKind) -> bool {
+    !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
+}
+
+fn producers(w: &Workflow) -> BTreeMap<(DataId, u32), StepId> {
+    let steps = (0u32..).map(StepId).zip(&w.steps);
+    let made = steps.flat_map(|(id, step)| makes(step).map(move |version| (version, id)));
+    made.collect()
+}
+
 fn readers(w: &Workflow) -> BTreeMap<(DataId, u32), Vec<StepId>> {
     let mut readers: BTreeMap<_, Vec<StepId>> = BTreeMap::new();
     for (i, step) in (0u32..).zip(&w.steps) {
@@ -59,10 +71,18 @@ pub(crate) struct State {
     pub(crate) ledger: Ledger,
     /// For each version, the steps that read it.
     pub(crate) readers: BTreeMap<(DataId, u32), Vec<StepId>>,
+    /// For each version that is made, the step that makes it.
+    producers: BTreeMap<(DataId, u32), StepId>,
     /// Sources that have not been listed.
     pub(crate) unlisted: BTreeSet<DataId>,
     /// Datasets whose last version is sealed, has to go to a `dest` and is not on its way there.
     pub(crate) undelivered: BTreeSet<DataId>,
+    /// Parts that are promised to be kept, were there and are lost.
+    pub(crate) unkept: BTreeSet<PartRef>,
+    /// What came back with lost nodes and is none of the replicas.
+    pub(crate) strays: Strays,
+    /// Some of them have not been looked at.
+    pub(crate) strays_came: bool,
     pub(crate) transfers: BTreeMap<TransferId, Active>,
     pub(crate) next_transfer: u64,
     /// Sources asked for and not yet listed.
@@ -90,12 +110,16 @@ impl State {
             steps: Steps::new(w, start.cluster.nodes.len(), start.options.policy.order),
             ledger: Ledger::new(&start.cluster),
             readers: readers(w),
+            producers: producers(w),
             unlisted: (0u32..)
                 .zip(&w.data)
                 .filter(|(_, d)| d.source.is_some())
                 .map(|(i, _)| DataId(i))
                 .collect(),
             undelivered: BTreeSet::new(),
+            unkept: BTreeSet::new(),
+            strays: Strays::new(),
+            strays_came: false,
             transfers: BTreeMap::new(),
             next_transfer: 0,
             listing: BTreeSet::new(),
@@ -143,6 +167,12 @@ impl State {
             Event::Capacity { spot, bytes } => self.ledger.set_capacity(*spot, *bytes),
             Event::Interrupted { signal } => self.stop = Some(Stop::Interrupted(*signal)),
             Event::Resumed { found } => self.resumed(found),
+            Event::NodeLost { node, .. } => self.node_lost(*node),
+            Event::NodeBack {
+                node,
+                capacities,
+                whole,
+            } => self.node_back(*node, capacities, whole),
         }
         self.settle();
     }
@@ -174,6 +204,7 @@ impl State {
                 }
             }
             Do::Reuse { instance, prior } => self.reused(*instance, *prior),
+            Do::Evict { part, key, at } if self.stray_leaves(*part, key, at) => {}
             Do::Evict { part, at, .. } => {
                 self.data.to_release.remove(&(*part, at.clone()));
                 if let Some(r) = self.data.replica_mut(*part, at) {
@@ -187,6 +218,15 @@ impl State {
         self.settle();
     }
 
+    /// The instance that makes a part; `None` for one of a source.
+    pub(crate) fn producer(&self, name: PartRef) -> Option<InstanceId> {
+        let step = *self.producers.get(&(name.data, name.version))?;
+        Some(InstanceId {
+            step,
+            index: name.origin,
+        })
+    }
+
     /// Stops the run for good because of a failure; the first one counts.
     pub(crate) fn fail(&mut self, about: Subject, message: String) {
         self.stop.get_or_insert(Stop::Failed { about, message });
@@ -196,6 +236,7 @@ impl State {
         self.notes.insert(about, why.clone());
         match (why, about) {
             (Reason::OutputLost { .. }, Subject::Instance(id)) => self.revive(id),
+            (Reason::OutputBack { .. }, Subject::Instance(id)) => self.output_back(id),
             (Reason::Failed { message }, Subject::Instance(id)) => {
                 if let Some(i) = self.steps.instance_mut(id) {
                     i.progress = Progress::Failed;
@@ -313,7 +354,9 @@ impl State {
             if let Some(hash) = hashes.get(i) {
                 part.info.hash = Some(*hash);
             }
-            if let Some(r) = part.replicas.get_mut(&t.to) {
+            if self.ledger.holds_lost(&t.to) {
+                part.replicas.remove(&t.to);
+            } else if let Some(r) = part.replicas.get_mut(&t.to) {
                 r.state = ReplicaState::Present;
                 if let Place::Node(spot) = t.to {
                     r.stored = stored.get(i).copied().unwrap_or(r.stored);
@@ -345,7 +388,7 @@ impl State {
                 continue;
             };
             part.replicas.remove(&t.to);
-            if failure.kind != FailureKind::Cancelled {
+            if counts(failure.kind) {
                 part.failures += 1;
             }
             exhausted |= part.failures >= MAX_TRANSFER_FAILURES;
@@ -359,14 +402,21 @@ impl State {
                 exhausted = false;
             }
             self.data.to_check.insert(m.part);
+            self.note_unkept(m.part);
         }
-        let hopeless = !matches!(
-            failure.kind,
-            FailureKind::Io | FailureKind::NoSpace | FailureKind::Corrupt | FailureKind::Cancelled
-        );
+        let lost = failure.kind == FailureKind::NodeLost;
+        let hopeless = !lost
+            && !matches!(
+                failure.kind,
+                FailureKind::Io
+                    | FailureKind::NoSpace
+                    | FailureKind::Corrupt
+                    | FailureKind::Cancelled
+            );
         let name = &self.start.workflow.dataset(t.data).name;
         if active.rescue {
-            self.data.version_mut(t.data, t.version).rescued = true;
+            // Another replica may be left to rescue it from.
+            self.data.version_mut(t.data, t.version).rescued |= !lost;
         } else if hopeless || exhausted {
             let message = format!("moving {name} failed: {}", failure.message);
             self.fail(Subject::Data(t.data), message);
@@ -416,6 +466,8 @@ impl State {
         }
         if let Some(i) = self.steps.instance_mut(id) {
             i.progress = Progress::Pending;
+            // Nobody may need them there now.
+            self.data.to_check.extend(i.parts());
         }
         self.steps.enqueue(id);
     }
@@ -496,14 +548,14 @@ impl State {
         if outgrown.is_some() && placed.factor == *factor {
             *factor = factor.saturating_mul(2);
         }
-        let cancelled = failure.kind == FailureKind::Cancelled;
+        let counts = counts(failure.kind);
         let hopeless = matches!(failure.kind, FailureKind::Conflict | FailureKind::Escape);
         let Some(i) = self.steps.instance_mut(id) else {
             return;
         };
-        i.failures += u32::from(!cancelled);
+        i.failures += u32::from(counts);
         i.outgrown = i.outgrown.max(outgrown);
-        if !cancelled && (hopeless || i.failures > retries) {
+        if counts && (hopeless || i.failures > retries) {
             i.progress = Progress::Failed;
             self.fail(
                 Subject::Instance(id),
@@ -529,6 +581,9 @@ impl State {
     }
 
     fn evicted(&mut self, part: PartRef, at: &Place) {
+        if self.stray_evicted(part, at) {
+            return;
+        }
         self.data.to_release.remove(&(part, at.clone()));
         let Some(p) = self.data.part_mut(part) else {
             return;
@@ -542,6 +597,7 @@ impl State {
         if let Place::Node(spot) = at {
             self.ledger.vacate(*spot, replica.stored);
         }
+        self.note_unkept(part);
     }
 }
 

@@ -121,6 +121,8 @@ pub(crate) struct Steps {
     pub(crate) on_node: Vec<BTreeSet<InstanceId>>,
     /// Instances with a place.
     pub(crate) placed: BTreeSet<InstanceId>,
+    /// Instances that have to run although they have committed once: what they make is lost.
+    pub(crate) remade: BTreeSet<InstanceId>,
     /// Instances whose process runs.
     pub(crate) running: BTreeSet<InstanceId>,
     /// Upward ranks in nanoseconds, by step.
@@ -167,6 +169,7 @@ impl Steps {
             fresh: BTreeSet::new(),
             on_node: vec![BTreeSet::new(); nodes],
             placed: BTreeSet::new(),
+            remade: BTreeSet::new(),
             running: BTreeSet::new(),
             ranks: vec![0; w.steps.len()],
             stale: usize::MAX,

@@ -10,13 +10,13 @@ use tarn_base::event::{
 };
 use tarn_base::hash::Hash;
 use tarn_base::history::History;
-use tarn_base::id::InstanceId;
+use tarn_base::id::{InstanceId, NodeId};
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, TransferKind};
 use tarn_base::policy::Policy;
 use tarn_base::reason::Reason;
 use tarn_engine::{drive, replay};
 use tarn_ports::Record;
-use tarn_sim::{FaultPlan, Simulation};
+use tarn_sim::{FaultPlan, Keeps, Outage, Simulation};
 
 const DIAMOND: &str = r#"
 name = "diamond"
@@ -139,6 +139,27 @@ fn a_log_cut_anywhere_goes_on_and_repeats_no_committed_step() {
                 again.is_empty(),
                 "{policy:?} cut at {cut}: {again:?} ran again"
             );
+        }
+    }
+}
+
+#[test]
+fn a_log_with_a_lost_node_cut_anywhere_goes_on() {
+    for name in ["data", "stage-through", "easy+cache"] {
+        let s = diamond(policy(name));
+        let calm = play_in(&s, diamond_world(&s)).end();
+        for (tenth, keeps) in [(2, Keeps::Nothing), (5, Keeps::All), (8, Keeps::Half(1))] {
+            let mut sim = diamond_world(&s);
+            let lasts = Some(calm / 4);
+            sim.lose_node(calm * tenth / 10, NodeId(0), Outage { lasts, keeps });
+            let whole = play_in(&s, sim);
+            assert_eq!(whole.outcome, Outcome::Done, "{}", whole.failure());
+            let lost = |r: &Record| matches!(r.event, Event::NodeLost { .. });
+            assert!(whole.records.iter().any(lost));
+            for cut in 1..whole.records.len() {
+                let (outcome, _) = go_on(&s, &whole.records[..cut], |_| false);
+                assert_eq!(outcome, Outcome::Done, "{name}, {keeps:?}, cut at {cut}");
+            }
         }
     }
 }
@@ -291,6 +312,7 @@ fn random_faults_end_in_success_or_a_stated_failure() {
             seed,
             transfer_failure_probability: 0.1,
             step_failure_probability: 0.15,
+            ..FaultPlan::default()
         };
         let p = play_in(&s, diamond_world(&s).with_faults(faults));
         match p.outcome {
@@ -338,6 +360,7 @@ fn a_failed_run_rescues_what_asks_for_it_and_keeps_the_rest() {
             seed,
             transfer_failure_probability: 0.0,
             step_failure_probability: 0.4,
+            ..FaultPlan::default()
         };
         let p = play_in(&s, Simulation::new(&s, estimates(MB)).with_faults(faults));
         let made = committed(&p.records);

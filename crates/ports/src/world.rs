@@ -9,7 +9,8 @@ use tarn_base::units::Time;
 #[error("{0}")]
 pub struct WorldError(pub String);
 
-/// Does what the engine decides and reports what happens.
+/// Does what the engine decides and reports what happens. Of a node that is lost it tells in this order: that it is
+/// ([`Event::NodeLost`]), the end of all that was under way with it, and that it is back, if it ever is ([`Event::NodeBack`]).
 pub trait World {
     /// Nanoseconds since the run's start, never going back.
     fn now(&self) -> Time;

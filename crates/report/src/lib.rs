@@ -16,7 +16,7 @@ mod why;
 
 pub use html::html;
 pub use status::{Counts, Fill, LastFailure, Moving, Running, Status, status};
-pub use summary::{Emulated, OutcomeName, Summary};
+pub use summary::{Emulated, LostNode, OutcomeName, Summary};
 pub use why::{Answer, WhyError, render, why};
 
 /// The records do not make up a log.

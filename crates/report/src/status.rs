@@ -5,8 +5,8 @@ mod text;
 
 use crate::ReportError;
 use crate::names::{Names, kind_name};
-use crate::summarize::emulated;
-use crate::summary::{Emulated, OutcomeName, SCHEMA};
+use crate::summarize::{emulated, lost_nodes};
+use crate::summary::{Emulated, LostNode, OutcomeName, SCHEMA};
 use crate::trace::Trace;
 use count::counts;
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,9 @@ pub struct Status {
     pub transfers: Vec<Moving>,
     /// What lies where.
     pub tiers: Vec<Fill>,
+    /// Every loss of a node, in order.
+    #[serde(default)]
+    pub lost_nodes: Vec<LostNode>,
     /// The last thing that failed.
     pub last_failure: Option<LastFailure>,
 }
@@ -146,6 +149,7 @@ pub fn status(records: &[Record], now: Time) -> Result<Status, ReportError> {
         running: running(&trace, &names, now),
         transfers: moving(&trace, &names, now),
         tiers: fills(&trace),
+        lost_nodes: lost_nodes(&trace),
         last_failure: last_failure(&trace, &names),
     })
 }

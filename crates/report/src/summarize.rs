@@ -1,14 +1,15 @@
 //! From the fold to the totals.
 
+use crate::names::Names;
 use crate::summary::{
-    EQUATION_5, Emulated, Estimate, External, MAX_FILL_POINTS, NodeSummary, OutcomeName, SCHEMA,
-    StepSummary, Summary, Tally, TierSummary, TransferTally,
+    EQUATION_5, Emulated, Estimate, External, LostNode, MAX_FILL_POINTS, NodeSummary, OutcomeName,
+    SCHEMA, StepSummary, Summary, Tally, TierSummary, TransferTally,
 };
 use crate::trace::{AttemptKey, Trace};
 use tarn_base::action::Outcome;
 use tarn_base::cluster::Tier;
-use tarn_base::event::Usage;
-use tarn_base::history::{Attempt, AttemptEnd, InstanceState, Traffic, TransferEnd};
+use tarn_base::event::{FailureKind, Usage};
+use tarn_base::history::{Attempt, AttemptEnd, InstanceState, NodeLoss, Traffic, TransferEnd};
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::TransferKind;
 use tarn_base::units::{Nanos, Time};
@@ -34,6 +35,7 @@ pub(crate) fn summarize(trace: &Trace) -> Summary {
         stage_through: stage_through(trace),
         instances: add_up(trace.history.instances.keys().map(|id| tally(trace, *id))),
         transfers: transfers(trace),
+        lost_nodes: lost_nodes(trace),
         equation_5: EQUATION_5.into(),
         steps,
         nodes: nodes(trace),
@@ -121,6 +123,30 @@ fn transfers(trace: &Trace) -> TransferTally {
         } += 1;
     }
     tally
+}
+
+pub(crate) fn lost_nodes(trace: &Trace) -> Vec<LostNode> {
+    let names = Names::new(&trace.start, &trace.history);
+    let ended_by = |loss: &NodeLoss| {
+        let ran = |a: &Attempt| {
+            let there = a.nodes.iter().any(|s| s.node == loss.node);
+            let of_it = matches!(&a.ended, Some((at, AttemptEnd::Failed { failure, .. }))
+                if failure.kind == FailureKind::NodeLost && *at >= loss.at);
+            there && of_it && a.started <= loss.at
+        };
+        trace.attempts().filter(|(_, a)| ran(a)).count() as u64
+    };
+    let losses = trace.history.losses.iter();
+    let lost = losses.map(|loss| LostNode {
+        node: names.node(loss.node),
+        at_ns: loss.at,
+        why: loss.why.clone(),
+        replicas: loss.replicas,
+        bytes: loss.bytes,
+        attempts: ended_by(loss),
+        back_ns: loss.back,
+    });
+    lost.collect()
 }
 
 fn step(trace: &Trace, id: StepId) -> StepSummary {

@@ -53,6 +53,9 @@ pub struct Summary {
     pub instances: Tally,
     /// How many transfers ended how.
     pub transfers: TransferTally,
+    /// Every loss of a node, in order.
+    #[serde(default)]
+    pub lost_nodes: Vec<LostNode>,
     /// How [`StepSummary::estimate`] is made.
     pub equation_5: String,
     /// Each step, in the file's order.
@@ -148,6 +151,45 @@ pub struct TransferTally {
     pub interrupted: u64,
     /// In flight.
     pub open: u64,
+}
+
+/// A loss of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostNode {
+    /// The node.
+    pub node: String,
+    /// When it was noticed, since the run's start.
+    pub at_ns: Nanos,
+    /// How it was noticed.
+    pub why: String,
+    /// Replicas that were on it.
+    pub replicas: u64,
+    /// Bytes that they took.
+    pub bytes: u64,
+    /// Attempts that it ended, here and on other nodes.
+    pub attempts: u64,
+    /// When it could be used again.
+    pub back_ns: Option<Nanos>,
+}
+
+impl std::fmt::Display for LostNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        use tarn_base::units::{Bytes, Elapsed};
+        write!(
+            f,
+            "{} at {} with {} replica(s), {}, and {} running attempt(s): {}",
+            self.node,
+            Elapsed(self.at_ns),
+            self.replicas,
+            Bytes(self.bytes),
+            self.attempts,
+            self.why
+        )?;
+        match self.back_ns {
+            Some(at) => write!(f, "; back at {}", Elapsed(at)),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A step: sums over all attempts of its instances that have ended, unless said otherwise.
@@ -263,6 +305,9 @@ impl std::fmt::Display for Summary {
             }
         }
         writeln!(f)?;
+        for lost in &self.lost_nodes {
+            writeln!(f, "lost      {lost}")?;
+        }
         writeln!(
             f,
             "kept      {} were used where they lay; {} moved between nodes, {} between tiers",

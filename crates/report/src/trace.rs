@@ -76,11 +76,9 @@ impl Trace {
             Event::Resumed { .. } => {
                 self.alive_until.insert(self.history.now, before);
                 self.open.clear();
-                let there = |(part, spot): &(PartRef, Spot)| {
-                    self.history.places(*part).any(|p| *p == Place::Node(*spot))
-                };
-                self.arrivals.retain(|at, _| there(at));
+                self.forget_arrivals();
             }
+            Event::NodeLost { .. } => self.forget_arrivals(),
             Event::Evicted {
                 part,
                 at: Place::Node(spot),
@@ -95,6 +93,15 @@ impl Trace {
                 self.started(run);
             }
         }
+    }
+
+    /// Arrivals whose replica is not there any more.
+    fn forget_arrivals(&mut self) {
+        let history = &self.history;
+        let there = |(part, spot): &(PartRef, Spot)| {
+            history.places(*part).any(|p| *p == Place::Node(*spot))
+        };
+        self.arrivals.retain(|at, _| there(at));
     }
 
     /// The end of an attempt is read before [`History`] closes it: its position is that of the open one.

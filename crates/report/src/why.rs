@@ -10,6 +10,7 @@ use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use tarn_base::action::{Action, Do};
+use tarn_base::event::Event;
 use tarn_base::reason::Reason;
 use tarn_base::units::{Elapsed, Time};
 use tarn_ports::Record;
@@ -86,9 +87,15 @@ pub fn why(records: &[Record], query: &str) -> Result<Vec<Answer>, WhyError> {
 
 /// The decisions that a reader of the report would ask about: what waited, was retried, made room, was given up.
 pub(crate) fn notes(trace: &Trace, names: &Names<'_>, records: &[Record]) -> Vec<Answer> {
-    let topic = Topic::default();
+    let topic = Topic::run();
     let mut teller = Teller::new(trace, names, &topic);
     for record in records {
+        if matches!(
+            record.event,
+            Event::NodeLost { .. } | Event::NodeBack { .. }
+        ) {
+            teller.event(record.now, &record.event);
+        }
         for action in record.actions.iter().filter(|a| is_notable(a)) {
             teller.tell(
                 record.now,
@@ -113,6 +120,7 @@ fn is_notable(action: &Action) -> bool {
             | Reason::DemoteForRoom { .. }
             | Reason::DrainForRoom { .. }
             | Reason::OutputLost { .. }
+            | Reason::GivenUp
             | Reason::Rescue
             | Reason::BeginAnew
     );

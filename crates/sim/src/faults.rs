@@ -1,6 +1,7 @@
 //! Failures drawn from a seed: whether a given transfer or attempt fails never depends on what came before.
 
 use tarn_base::id::{InstanceId, TransferId};
+use tarn_base::units::Time;
 
 /// Which transfers and attempts fail. The default: none.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -11,29 +12,39 @@ pub struct FaultPlan {
     pub transfer_failure_probability: f64,
     /// Probability (0 to 1) that an attempt of a step fails.
     pub step_failure_probability: f64,
+    /// Probability (0 to 1) that an attempt of a step with a time limit hangs, until that is over.
+    pub hang_probability: f64,
+    /// What begins after this does not fail.
+    pub until: Option<Time>,
 }
 
 impl FaultPlan {
     /// The share (0 to 1) of its work after which a transfer fails; `None` when it succeeds.
-    pub(crate) fn transfer(&self, id: TransferId) -> Option<f64> {
-        self.draw(1, id.0, 0, self.transfer_failure_probability)
+    pub(crate) fn transfer(&self, now: Time, id: TransferId) -> Option<f64> {
+        self.draw(now, [1, id.0, 0], self.transfer_failure_probability)
     }
 
     /// The share (0 to 1) of its time after which an attempt fails; `None` when it succeeds.
-    pub(crate) fn attempt(&self, id: InstanceId, attempt: u32) -> Option<f64> {
-        let instance = u64::from(id.step.0) << 32 | u64::from(id.index);
-        self.draw(
-            2,
-            instance,
-            u64::from(attempt),
-            self.step_failure_probability,
-        )
+    pub(crate) fn attempt(&self, now: Time, id: InstanceId, attempt: u32) -> Option<f64> {
+        let values = [2, number(id), attempt.into()];
+        self.draw(now, values, self.step_failure_probability)
     }
 
-    fn draw(&self, kind: u64, a: u64, b: u64, probability: f64) -> Option<f64> {
-        let mixed = mix(self.seed, &[kind, a, b]);
-        (share(mixed) < probability).then(|| share(splitmix64(mixed)))
+    /// Whether an attempt hangs.
+    pub(crate) fn hangs(&self, now: Time, id: InstanceId, attempt: u32) -> bool {
+        let values = [3, number(id), attempt.into()];
+        self.draw(now, values, self.hang_probability).is_some()
     }
+
+    fn draw(&self, now: Time, values: [u64; 3], probability: f64) -> Option<f64> {
+        let mixed = mix(self.seed, &values);
+        let over = self.until.is_some_and(|until| now > until);
+        (!over && share(mixed) < probability).then(|| share(splitmix64(mixed)))
+    }
+}
+
+fn number(id: InstanceId) -> u64 {
+    u64::from(id.step.0) << 32 | u64::from(id.index)
 }
 
 /// Random bits that depend on all of these and on nothing else.
@@ -64,11 +75,11 @@ mod tests {
         let plan = |seed| FaultPlan {
             seed,
             transfer_failure_probability: 0.25,
-            step_failure_probability: 0.0,
+            ..FaultPlan::default()
         };
         let failed = |seed| {
             (0..4000)
-                .filter(|n| plan(seed).transfer(TransferId(*n)).is_some())
+                .filter(|n| plan(seed).transfer(0, TransferId(*n)).is_some())
                 .collect::<Vec<_>>()
         };
         let (a, b) = (failed(1), failed(2));
@@ -79,6 +90,12 @@ mod tests {
             step: tarn_base::id::StepId(3),
             index: 1,
         };
-        assert!((1..1000).all(|n| plan(1).attempt(id, n).is_none()));
+        assert!((1..1000).all(|n| plan(1).attempt(0, id, n).is_none()));
+        let calm = FaultPlan {
+            until: Some(9),
+            ..plan(1)
+        };
+        let fails = |now| (0..4000).any(|n| calm.transfer(now, TransferId(n)).is_some());
+        assert!(fails(9) && !fails(10));
     }
 }

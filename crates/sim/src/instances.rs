@@ -14,9 +14,12 @@ use tarn_ports::WorldError;
 /// An attempt that runs.
 pub(crate) struct Running {
     pub(crate) run: Run,
+    /// A node of it is lost: it ends soon.
+    pub(crate) lost: bool,
     since: Time,
     run_time: Nanos,
-    fails: bool,
+    /// As what it fails.
+    fails: Option<FailureKind>,
 }
 
 impl Simulation {
@@ -24,6 +27,15 @@ impl Simulation {
         let id = run.instance;
         if self.running.contains_key(&id) {
             return broken(format!("{id} is started while it runs"));
+        }
+        if self.cannot_run(run) {
+            self.happen(Event::Ended {
+                instance: id,
+                attempt: run.attempt,
+                ended: failed(FailureKind::NodeLost, "a node of it is lost"),
+                usage: Usage::default(),
+            });
+            return Ok(());
         }
         for held in run.views.iter().flatten().flatten() {
             if !self.store.holds(held.part, &Place::Node(held.spot)) {
@@ -44,15 +56,23 @@ impl Simulation {
             }
         }
         self.check_room_for(run)?;
-        let fails = self.faults.attempt(id, run.attempt);
         let whole = (self.estimates.run_time)(id);
-        let run_time = fails.map_or(whole, |share| (whole as f64 * share) as Nanos);
+        let step = self.workflow.steps.get(id.step.at());
+        let hangs = self.faults.hangs(self.now, id, run.attempt);
+        let limit = step.and_then(|s| s.time).filter(|_| hangs);
+        let fails = self.faults.attempt(self.now, id, run.attempt);
+        let (run_time, fails) = match (limit, fails) {
+            (Some(limit), _) => (limit, Some(FailureKind::TimedOut)),
+            (None, Some(share)) => ((whole as f64 * share) as Nanos, Some(FailureKind::Exit)),
+            (None, None) => (whole, None),
+        };
         self.schedule(self.now.saturating_add(run_time), Due::End(id, run.attempt));
         let running = Running {
             run: run.clone(),
+            lost: false,
             since: self.now,
             run_time,
-            fails: fails.is_some(),
+            fails,
         };
         self.running.insert(id, running);
         Ok(())
@@ -117,17 +137,15 @@ impl Simulation {
         let Some(running) = self.running.remove(&id) else {
             return;
         };
-        let ended = if running.fails {
-            failed(
-                FailureKind::Exit,
-                "exit status 1, as the fault plan wants it",
-            )
-        } else {
-            self.commit(&running.run)
+        let ended = match running.fails {
+            _ if running.lost => failed(FailureKind::NodeLost, "a node of it was lost"),
+            Some(kind) => failed(kind, "as the fault plan wants it"),
+            None => self.commit(&running.run),
         };
+        let wall = running.run_time.min(self.now - running.since);
         let usage = Usage {
-            wall: running.run_time,
-            user: running.run_time,
+            wall,
+            user: wall,
             ..self.volumes(&running.run, &ended)
         };
         self.happen(Event::Ended {
@@ -294,6 +312,9 @@ impl Simulation {
             }
         }
         for (o, p, place) in &prior.held {
+            if matches!(place, Place::Node(spot) if self.lost.contains_key(&spot.node)) {
+                continue;
+            }
             if let Some((part, info)) = parts.get(&(*o, *p))
                 && !self.put(*part, info.clone(), place.clone())
             {

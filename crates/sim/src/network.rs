@@ -141,6 +141,11 @@ impl Network {
         waited || moved.is_some()
     }
 
+    /// The rates of what is shared have changed.
+    pub(crate) fn rates_changed(&mut self, cluster: &Cluster) {
+        self.share(cluster);
+    }
+
     /// When the next leg ends, if nothing else is submitted.
     pub fn next_change(&self) -> Option<Time> {
         let flows = self.active.values().flat_map(|a| {

@@ -4,13 +4,14 @@ use crate::estimates::Estimates;
 use crate::faults::FaultPlan;
 use crate::instances::Running;
 use crate::network::Network;
+use crate::nodes::{Keeps, Lost, Outage};
 use crate::store::Store;
 use crate::transfers::Moving;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_base::action::{Action, Do};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Event, Failure, FailureKind, PriorInstance, Start};
-use tarn_base::id::{DataId, InstanceId, Spot, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
@@ -34,11 +35,19 @@ pub struct Simulation {
     pub(crate) moving: BTreeMap<TransferId, Moving>,
     pub(crate) network: Network,
     pub(crate) store: Store,
+    /// Nodes that are lost, with what is on them.
+    pub(crate) lost: BTreeMap<NodeId, Lost>,
+    /// Nodes that were lost once: what was ordered before that was known may miss something there.
+    pub(crate) shaken: BTreeSet<NodeId>,
 }
 
 pub(crate) enum Due {
     Event(Event),
     End(InstanceId, u32),
+    Lose(NodeId, Outage),
+    Back(NodeId, Keeps),
+    Slower(u64),
+    Faster(u64),
 }
 
 /// What no correct engine orders.
@@ -73,6 +82,8 @@ impl Simulation {
             moving: BTreeMap::new(),
             network: Network::default(),
             store,
+            lost: BTreeMap::new(),
+            shaken: BTreeSet::new(),
         }
     }
 
@@ -105,6 +116,17 @@ impl Simulation {
     /// Lets `event` happen at `at` (a capacity that changes, an interruption).
     pub fn inject(&mut self, at: Time, event: Event) {
         self.schedule(at, Due::Event(event));
+    }
+
+    /// Lets a node be lost at `at`.
+    pub fn lose_node(&mut self, at: Time, node: NodeId, outage: Outage) {
+        self.schedule(at, Due::Lose(node, outage));
+    }
+
+    /// Lets the external store and the links between nodes carry `by` times less from `at` to `until`.
+    pub fn slow_links(&mut self, at: Time, until: Time, by: u64) {
+        self.schedule(at, Due::Slower(by.max(1)));
+        self.schedule(until, Due::Faster(by.max(1)));
     }
 
     /// Every replica, those of the sources among them.
@@ -156,12 +178,18 @@ impl Simulation {
         while let Some(entry) = self.due.first_entry().filter(|e| e.key().0 <= self.now) {
             match entry.remove() {
                 Due::End(id, attempt) => self.ended(id, attempt),
-                Due::Event(event) => {
-                    if let Event::Capacity { spot, bytes } = &event {
-                        self.store.set_capacity(*spot, *bytes);
+                Due::Event(Event::Capacity { spot, bytes }) => {
+                    self.store.set_capacity(spot, bytes);
+                    // Nobody can tell of a lost node how full its tiers are.
+                    if !self.lost.contains_key(&spot.node) {
+                        self.happen(Event::Capacity { spot, bytes });
                     }
-                    self.happen(event);
                 }
+                Due::Event(event) => self.happen(event),
+                Due::Lose(node, outage) => self.lose(node, outage),
+                Due::Back(node, keeps) => self.back(node, keeps),
+                Due::Slower(by) => self.links(|rate| (rate / by).max(1)),
+                Due::Faster(by) => self.links(|rate| rate.saturating_mul(by)),
             }
         }
     }
@@ -180,7 +208,7 @@ impl World for Simulation {
             Do::Run(run) => self.run(run)?,
             Do::Stop { instance, attempt } => self.stop(*instance, *attempt),
             Do::Reuse { instance, prior } => self.reuse(*instance, *prior)?,
-            Do::Evict { part, at, .. } => self.evict(*part, at)?,
+            Do::Evict { part, key, at } => self.evict(*part, key, at)?,
             Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } | Do::Finish { .. } => {}
         }
         Ok(())

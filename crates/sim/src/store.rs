@@ -2,14 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::cluster::Cluster;
+use tarn_base::event::Whole;
 use tarn_base::id::{NodeId, Spot, TierId};
-use tarn_base::part::{PartInfo, PartRef, Place};
+use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 
 /// Parts, replicas and tier space.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     parts: BTreeMap<PartRef, PartInfo>,
     replicas: BTreeMap<PartRef, BTreeSet<Place>>,
+    /// What lies on tiers of earlier makes of a part, with its space.
+    strays: BTreeMap<(PartRef, StoreKey, Spot), u64>,
     tiers: BTreeMap<Spot, Fill>,
 }
 
@@ -109,12 +112,77 @@ impl Store {
         true
     }
 
-    /// Removes all replicas of a part that is about to be made anew.
+    /// A part is made anew. What there is of it on nodes stays until it is removed; outside, only what is the same as before.
     pub(crate) fn replace(&mut self, part: PartRef, info: PartInfo) {
-        for place in self.replicas.get(&part).cloned().unwrap_or_default() {
-            self.remove(part, &place);
+        let old = self.parts.get(&part).cloned();
+        let same = old.as_ref().is_some_and(|o| o.hash == info.hash);
+        for place in self.replicas.remove(&part).unwrap_or_default() {
+            match (&place, &old) {
+                (Place::Node(spot), Some(old)) => {
+                    let at = (part, old.key.clone(), *spot);
+                    self.strays.insert(at, old.stored);
+                }
+                (Place::External(_), _) if same => self.publish(part, place),
+                _ => {}
+            }
         }
         self.know(part, info);
+    }
+
+    /// Removes what lies there of an earlier make of a part.
+    pub(crate) fn remove_stray(&mut self, part: PartRef, key: &StoreKey, spot: Spot) {
+        if let Some(stored) = self.strays.remove(&(part, key.clone(), spot)) {
+            self.release(spot, stored);
+        }
+    }
+
+    /// Takes from a node all that lies there. Its tiers are empty then.
+    pub(crate) fn take_node(&mut self, node: NodeId) -> Vec<Whole> {
+        let whole = |part: PartRef, key: &StoreKey, spot: Spot, stored: u64| Whole {
+            part,
+            key: key.clone(),
+            tier: spot.tier,
+            stored,
+        };
+        let mut taken = Vec::new();
+        for (part, places) in &mut self.replicas {
+            let Some(info) = self.parts.get(part) else {
+                continue;
+            };
+            places.retain(|place| match place {
+                Place::Node(spot) if spot.node == node => {
+                    taken.push(whole(*part, &info.key, *spot, info.stored));
+                    false
+                }
+                _ => true,
+            });
+        }
+        self.strays.retain(|(part, key, spot), stored| {
+            if spot.node == node {
+                taken.push(whole(*part, key, *spot, *stored));
+            }
+            spot.node != node
+        });
+        let fills = self.tiers.iter_mut().filter(|(s, _)| s.node == node);
+        fills.for_each(|(_, fill)| fill.used = 0);
+        taken
+    }
+
+    /// Puts what came back with a node where it was, and says how large the node's tiers are.
+    pub(crate) fn give_node(&mut self, node: NodeId, whole: &[Whole]) -> Vec<u64> {
+        for w in whole {
+            let spot = Spot { node, tier: w.tier };
+            if let Some(fill) = self.tiers.get_mut(&spot) {
+                fill.used = fill.used.saturating_add(w.stored);
+            }
+            if self.parts.get(&w.part).is_some_and(|i| i.key == w.key) {
+                self.publish(w.part, Place::Node(spot));
+            } else {
+                self.strays.insert((w.part, w.key.clone(), spot), w.stored);
+            }
+        }
+        let fills = self.tiers.iter().filter(|(s, _)| s.node == node);
+        fills.map(|(_, fill)| fill.capacity).collect()
     }
 
     pub(crate) fn set_capacity(&mut self, spot: Spot, bytes: u64) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::event::{Event, FailureKind};
 use tarn_base::hash::{Hash, Hasher};
 use tarn_base::id::{DataId, TransferId};
-use tarn_base::part::{PartRef, Place, Transfer, TransferKind, Verify};
+use tarn_base::part::{PartRef, Place, StoreKey, Transfer, TransferKind, Verify};
 use tarn_base::units::Nanos;
 use tarn_ports::WorldError;
 
@@ -44,6 +44,11 @@ impl Simulation {
         if self.moving.contains_key(&id) {
             return broken(format!("{id} is ordered twice"));
         }
+        if self.cannot_move(order) {
+            let failure = failure(FailureKind::NodeLost, format!("{id}: a node of it is lost"));
+            self.happen(Event::TransferFailed { id, failure });
+            return Ok(());
+        }
         let (mut bytes, mut room) = (0u64, 0u64);
         for part in &order.parts {
             let Some(info) = self
@@ -75,7 +80,7 @@ impl Simulation {
             self.happen(Event::TransferFailed { id, failure });
             return Ok(());
         }
-        let fails = self.faults.transfer(id);
+        let fails = self.faults.transfer(self.now, id);
         let flows = self.flows(order, fails);
         let limits = limits(order);
         self.moving.insert(
@@ -174,7 +179,7 @@ impl Simulation {
         h.number(info.map_or(0, |i| i.bytes)).finish()
     }
 
-    fn give_room_back(&mut self, order: &Transfer) {
+    pub(crate) fn give_room_back(&mut self, order: &Transfer) {
         let room = order
             .parts
             .iter()
@@ -196,7 +201,26 @@ impl Simulation {
         self.happen(Event::TransferFailed { id, failure });
     }
 
-    pub(crate) fn evict(&mut self, part: PartRef, at: &Place) -> Result<(), WorldError> {
+    pub(crate) fn evict(
+        &mut self,
+        part: PartRef,
+        key: &StoreKey,
+        at: &Place,
+    ) -> Result<(), WorldError> {
+        let evicted = Event::Evicted {
+            part,
+            at: at.clone(),
+        };
+        if self.store.info(part).is_some_and(|i| i.key != *key) {
+            if let Place::Node(spot) = at {
+                self.store.remove_stray(part, key, *spot);
+            }
+            self.happen(evicted);
+            return Ok(());
+        }
+        if matches!(at, Place::Node(spot) if self.lost.contains_key(&spot.node)) {
+            return Ok(());
+        }
         let read_by_run = self.running.values().find(|r| {
             let mut held = r.run.views.iter().flatten().flatten();
             held.any(|h| h.part == part && Place::Node(h.spot) == *at)
@@ -217,10 +241,7 @@ impl Simulation {
             return broken(format!("{part} is evicted while {} reads it", m.order.id));
         }
         self.store.remove(part, at);
-        self.happen(Event::Evicted {
-            part,
-            at: at.clone(),
-        });
+        self.happen(evicted);
         Ok(())
     }
 }

@@ -453,6 +453,7 @@ fn story(seed: u64) -> Vec<String> {
         seed,
         transfer_failure_probability: 0.4,
         step_failure_probability: 0.4,
+        ..FaultPlan::default()
     };
     let mut sim = Simulation::new(&start, estimates(even_entries(3, 999))).with_faults(faults);
     let mut events = Vec::new();

@@ -4,7 +4,7 @@ use crate::action::Outcome;
 use crate::event::{Failure, Output, Undeclared, Usage};
 use crate::hash::Hash;
 use crate::id::{InstanceId, Spot, TransferId};
-use crate::part::{PartRef, Place, Transfer};
+use crate::part::{PartRef, Place, StoreKey, Transfer};
 use crate::reason::Reason;
 use crate::units::{Nanos, Time};
 use serde::{Deserialize, Serialize};
@@ -152,6 +152,8 @@ pub struct Replica {
 pub struct Eviction {
     /// The part.
     pub part: PartRef,
+    /// Where it was stored.
+    pub key: StoreKey,
     /// From where.
     pub at: Place,
     /// Why.

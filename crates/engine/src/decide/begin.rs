@@ -1,11 +1,28 @@
 //! Before the first step: list the sources, refuse what can never fit. After a failure: say so, stop.
 
 use super::Decide;
-use crate::state::Stop;
+use crate::state::{State, Stop};
 use tarn_base::action::{Do, Subject};
+use tarn_base::id::DataId;
 use tarn_base::reason::Reason;
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{Distribution, Role};
+
+impl State {
+    fn awaits_list(&self, data: DataId) -> bool {
+        self.data.version(data, 0).unbound > 0
+    }
+
+    /// Once every source that somebody reads has been listed, it is looked whether all fits, once; whether that is now.
+    pub(crate) fn note_all_listed(&mut self) -> bool {
+        let mut unlisted = self.unlisted.iter();
+        let now = self.stop.is_none()
+            && !self.fits_checked
+            && !unlisted.any(|data| self.awaits_list(*data));
+        self.fits_checked |= now;
+        now
+    }
+}
 
 impl Decide<'_> {
     pub(super) fn begin(&mut self) {
@@ -22,18 +39,12 @@ impl Decide<'_> {
     }
 
     fn list_sources(&mut self) {
-        let mut unlisted = 0;
         for data in self.state.unlisted.clone() {
-            if self.state.data.version(data, 0).unbound == 0 {
-                continue;
-            }
-            unlisted += 1;
-            if !self.state.listing.contains(&data) {
+            if self.state.awaits_list(data) && !self.state.listing.contains(&data) {
                 self.emit(Do::List { data }, Reason::Needed);
             }
         }
-        if unlisted == 0 && !self.state.fits_checked {
-            self.state.fits_checked = true;
+        if self.state.note_all_listed() {
             self.refuse_what_never_fits();
         }
     }

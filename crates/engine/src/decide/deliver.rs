@@ -3,11 +3,25 @@
 use super::Decide;
 use super::sources::is_lost;
 use crate::data::Part;
+use crate::state::State;
+use std::path::PathBuf;
 use tarn_base::id::{DataId, NodeId, Spot, TierId};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
 use tarn_base::policy::Handling;
 use tarn_base::reason::Reason;
 use tarn_base::workflow::OnFailure;
+
+impl State {
+    /// Where a dataset is rescued to; `None` if there is no such place.
+    pub(crate) fn rescue_place(&self, data: DataId) -> Option<Place> {
+        let w = &self.start.workflow;
+        let dataset = w.dataset(data);
+        let beside = || dataset.dest.as_ref()?.parent().map(Into::into);
+        let external: PathBuf = w.external.clone().or_else(beside)?;
+        let folder = external.join(format!("rescued-{}", self.start.run));
+        Some(Place::External(folder.join(&dataset.name)))
+    }
+}
 
 impl Decide<'_> {
     /// Whether a part's version has yet to reach its `dest`.
@@ -66,7 +80,7 @@ impl Decide<'_> {
         );
     }
 
-    fn named_parts(&self, data: DataId, version: u32) -> Vec<PartRef> {
+    pub(super) fn named_parts(&self, data: DataId, version: u32) -> Vec<PartRef> {
         let parts = self.state.data.version(data, version).parts.keys();
         parts
             .map(|&(origin, seq)| PartRef {
@@ -106,7 +120,7 @@ impl Decide<'_> {
         let Some(part) = self.state.data.part(name) else {
             return;
         };
-        if super::release::unneeded(self.state, name, part) {
+        if super::release::unneeded(self.state, name, part) || self.is_remade(name) {
             return;
         }
         let nodes: std::collections::BTreeSet<NodeId> = part
@@ -128,9 +142,8 @@ impl Decide<'_> {
         if nodes.len() >= wanted as usize || part.failures > 0 {
             return;
         }
-        let all = 0..self.state.start.cluster.nodes.len() as u32;
-        let others = all
-            .map(NodeId)
+        let others = self
+            .all_nodes()
             .filter(|n| !nodes.contains(n))
             .map(|node| Spot {
                 node,
@@ -165,19 +178,12 @@ impl Decide<'_> {
                 version.sealed && version.parts.values().all(|p| nearest(p).is_some())
             });
             let Some(newest) = newest else { continue };
-            let Some(external) = w
-                .external
-                .clone()
-                .or_else(|| dataset.dest.as_ref()?.parent().map(Into::into))
-            else {
+            let Some(to) = self.state.rescue_place(data) else {
                 continue;
             };
-            let to = external
-                .join(format!("rescued-{}", self.state.start.run))
-                .join(&dataset.name);
             let version = self.state.data.version(data, newest);
             if !version.delivered && !version.rescued && !self.delivering(data) {
-                self.send_out(data, newest, Place::External(to), Reason::Rescue);
+                self.send_out(data, newest, to, Reason::Rescue);
             }
         }
     }

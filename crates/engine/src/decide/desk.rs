@@ -133,7 +133,7 @@ impl Decide<'_> {
         Some(chosen)
     }
 
-    fn count(&self, id: InstanceId) -> usize {
+    pub(super) fn count(&self, id: InstanceId) -> usize {
         self.state.start.workflow.step(id.step).nodes as usize
     }
 

@@ -57,7 +57,10 @@ impl Decide<'_> {
     }
 
     fn all_done(&self) -> bool {
-        if self.state.steps.incomplete > 0 || !self.state.transfers.is_empty() {
+        if self.state.steps.incomplete > 0
+            || !self.state.transfers.is_empty()
+            || !self.state.unkept.is_empty()
+        {
             return false;
         }
         let w = &self.state.start.workflow;
@@ -126,7 +129,13 @@ impl Decide<'_> {
         });
         let shared = spots
             .into_iter()
+            .filter(|(s, _)| !self.state.ledger.is_lost(s.node))
             .any(|(s, capacity)| self.state.ledger.capacity(s) < capacity);
+        let lost = self.state.ledger.lost() > 0;
+        if let Some((id, message)) = (lost || !shared).then(|| self.stuck()).flatten() {
+            let about = Subject::Instance(id);
+            return self.emit(Do::Note { about }, Reason::Failed { message });
+        }
         if shared {
             self.state.deadline = Some(self.state.now + SECOND);
             return;

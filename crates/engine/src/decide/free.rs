@@ -31,8 +31,10 @@ impl Amount {
 }
 
 impl Decide<'_> {
-    pub(super) fn all_nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
-        (0..self.state.start.cluster.nodes.len() as u32).map(NodeId)
+    /// The nodes that are not lost.
+    pub(super) fn all_nodes(&self) -> impl Iterator<Item = NodeId> {
+        let all = (0..self.state.start.cluster.nodes.len() as u32).map(NodeId);
+        all.filter(|n| !self.state.ledger.is_lost(*n))
     }
 
     pub(super) fn demand(&self, step: StepId) -> Demand {
@@ -115,8 +117,11 @@ impl Decide<'_> {
         of: impl Fn(u32, &[NodeId]) -> T,
     ) -> BTreeMap<u32, T> {
         let mut nodes: BTreeMap<u32, Vec<NodeId>> = BTreeMap::new();
-        for node in self.all_nodes() {
-            let host = self.state.start.cluster.node(node).host;
+        // Of lost nodes too: what has not ended there still takes its host's cores.
+        for (node, host) in (0..)
+            .map(NodeId)
+            .zip(self.state.start.cluster.nodes.iter().map(|n| n.host))
+        {
             if hosts.contains(&host) {
                 nodes.entry(host).or_default().push(node);
             }

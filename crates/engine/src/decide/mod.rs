@@ -6,6 +6,7 @@ mod deliver;
 mod desk;
 mod end;
 mod free;
+mod lost;
 mod place;
 mod release;
 mod room;
@@ -13,6 +14,8 @@ mod sources;
 mod stage;
 mod start;
 mod tiers;
+
+pub(crate) use sources::is_lost;
 
 use crate::state::{State, Stop};
 use place::Turn;
@@ -38,17 +41,21 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
             return;
         }
         d.begin();
+        d.leave_lost_nodes();
         let interrupted = matches!(d.state.stop, Some(Stop::Interrupted(_)));
         // What leaves first makes room for what comes.
         if !interrupted {
+            d.sort_strays();
             d.release();
         }
         // Nothing moves or runs before it is known that all of it fits.
         if d.state.stop.is_none() && d.state.fits_checked {
             d.reuse();
+            d.clear_remade();
             d.place();
             d.stage();
             d.start();
+            d.restore_kept();
         }
         if !interrupted && d.state.fits_checked && !d.refused() {
             d.deliver();

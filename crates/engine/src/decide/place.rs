@@ -24,6 +24,9 @@ const PLACE_WINDOW: usize = 1000;
 /// Waiting instances of which it is said in one round why they wait, the first of the queue.
 const EXPLAINED: usize = 16;
 
+/// Lost nodes that a message names.
+const NAMED: usize = 8;
+
 /// What is known while the policy decides in one round.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
@@ -111,6 +114,9 @@ impl Decide<'_> {
         let Some(instance) = self.state.steps.instance(id) else {
             return false;
         };
+        if instance.forced && !self.leftovers(id).is_empty() {
+            return false;
+        }
         let mut all = true;
         for name in instance.needs.iter().flatten().flatten() {
             match self.state.data.part(*name) {
@@ -118,7 +124,7 @@ impl Decide<'_> {
                     self.turn.lost.borrow_mut().insert(*name);
                     all = false;
                 }
-                Some(part) if self.state.may_be_read(part) => {}
+                Some(part) if self.state.may_be_read(part) && !self.is_remade(*name) => {}
                 _ => return false,
             }
         }
@@ -155,13 +161,14 @@ impl Decide<'_> {
         why: Reason,
     ) -> bool {
         let mut spots = Vec::with_capacity(nodes.len());
-        let mut reserve = 0;
+        let mut reserve = u64::MAX;
         for (position, node) in nodes.iter().enumerate() {
             let Some((spot, bytes)) = self.find_room(id, position, *node) else {
                 self.turn.roomless.insert(id);
                 return false;
             };
-            reserve = reserve.max(bytes);
+            // As much as each of its tiers has for it.
+            reserve = reserve.min(bytes);
             spots.push(spot);
         }
         self.turn.free.take(&spots, self.demand(id.step));
@@ -220,7 +227,9 @@ impl Decide<'_> {
             };
             let id = instance_of(&w);
             let about = Subject::Instance(id);
-            let known = self.state.notes.get(&about).is_some_and(waits_its_turn);
+            let mut known = self.state.notes.get(&about).is_some_and(waits_its_turn);
+            // It may have waited for nodes that are lost since.
+            known &= self.state.ledger.lost() == 0;
             if !known
                 && !self.turn.roomless.contains(&id)
                 && let Some(why) = self.why_it_waits(&w, instance_of(&first))
@@ -234,7 +243,11 @@ impl Decide<'_> {
     fn why_it_waits(&self, w: &Waiting, first: InstanceId) -> Option<Reason> {
         let id = instance_of(w);
         if let Some(message) = self.never(id) {
-            return Some(Reason::Failed { message });
+            // Until nothing else can be done, a lost node may come back.
+            return Some(match self.state.ledger.lost() {
+                0 => Reason::Failed { message },
+                nodes => Reason::WaitForLost { nodes },
+            });
         }
         if first != id && self.nodes_for(w, &[], Time::MAX).is_some() {
             return Some(Reason::WaitForTurn { first });
@@ -256,37 +269,93 @@ impl Decide<'_> {
         })
     }
 
-    /// Why an instance can never run on this machine, if so.
+    /// The first of those without a place that can never run on the nodes that are left, and why, when nothing else can be done
+    /// that might change it.
+    pub(super) fn stuck(&self) -> Option<(InstanceId, String)> {
+        let mut pending = self.state.steps.pending.iter();
+        pending.find_map(|(_, id)| {
+            let too_few = || self.too_few_hold(*id).then(|| self.too_large(*id));
+            Some((*id, self.never(*id).or_else(too_few)?))
+        })
+    }
+
+    /// Whether there are fewer nodes than it needs that can hold the data of an instance.
+    fn too_few_hold(&self, id: InstanceId) -> bool {
+        let count = self.count(id);
+        let holds = |n: &NodeId| (0..count).any(|position| self.holder(id, position)(*n));
+        self.nodes_of_kind(id.step)
+            .iter()
+            .filter(|n| holds(n))
+            .count()
+            < count
+    }
+
+    /// Why an instance can never run on this machine, or on the nodes that are left of it, if so.
     fn never(&self, id: InstanceId) -> Option<String> {
         let step = self.state.start.workflow.step(id.step);
         let nodes = self.nodes_of_kind(id.step);
         if self.most_at_once(&nodes, self.demand(id.step)) < u64::from(step.nodes) {
             let tier = step.tier.as_ref();
             return Some(format!(
-                "step {} asks for {} node(s) with {} core(s), {} of memory and {} GPU(s) each{}; this machine has no such nodes",
+                "step {} asks for {} node(s) with {} core(s), {} of memory and {} GPU(s) each{}; {}",
                 step.name,
                 step.nodes,
                 step.cores,
                 Bytes(step.memory),
                 step.gpus,
                 tier.map_or(String::new(), |t| format!(" and a tier named {t}")),
+                self.of_the_nodes()
+                    .unwrap_or_else(|| "this machine has no such nodes".into())
             ));
         }
         let nowhere = |position| {
             let holds = self.holder(id, position);
             !nodes.iter().any(|n| holds(*n))
         };
-        if !(0..step.nodes as usize).any(nowhere) {
-            return None;
-        }
+        let held = !(0..step.nodes as usize).any(nowhere);
+        (!held).then(|| self.too_large(id))
+    }
+
+    /// That the data of an instance is too large for its nodes.
+    fn too_large(&self, id: InstanceId) -> String {
+        let nodes = self.nodes_of_kind(id.step);
         let cluster = &self.state.start.cluster;
         let tiers = nodes.iter().flat_map(|n| &cluster.node(*n).tiers);
-        Some(format!(
-            "step {} can never fit on a node: its inputs and outputs exceed the largest tier ({}); declare a larger tier \
+        let largest = Bytes(tiers.map(|t| t.capacity).max().unwrap_or(0));
+        let message = format!(
+            "step {} can never fit on a node: its inputs and outputs exceed the largest tier ({largest}); declare a larger tier \
              (--tier NAME=PATH:SIZE), use more nodes with scatter, or select entries",
-            step.name,
-            Bytes(tiers.map(|t| t.capacity).max().unwrap_or(0))
-        ))
+            self.state.start.workflow.step(id.step).name,
+        );
+        match self.of_the_nodes() {
+            Some(left) => format!("{message}; {left}"),
+            None => message,
+        }
+    }
+
+    /// Which nodes are left, if some are lost.
+    fn of_the_nodes(&self) -> Option<String> {
+        let all = &self.state.start.cluster.nodes;
+        let lost = (0..).map(NodeId).zip(all);
+        let lost: Vec<&str> = lost
+            .filter(|(id, _)| self.state.ledger.is_lost(*id))
+            .map(|(_, node)| node.name.as_str())
+            .collect();
+        let first = lost[..lost.len().min(NAMED)].join(", ");
+        let more = match lost.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        match all.len() - lost.len() {
+            _ if lost.is_empty() => None,
+            0 => Some(format!(
+                "all nodes of the run are lost ({first}{more}); `tarn resume` goes on when there are nodes again"
+            )),
+            left => Some(format!(
+                "of {} node(s) {left} are left, lost are {first}{more}; `tarn resume` goes on when they are back",
+                all.len()
+            )),
+        }
     }
 }
 

@@ -95,7 +95,8 @@ impl Decide<'_> {
             Some(Stop::Failed { .. }) => part.failures > 0,
             None => false,
         };
-        if to_dest || outside || stopping || unneeded(self.state, name, part) {
+        let goes = unneeded(self.state, name, part) || self.is_remade(name);
+        if to_dest || outside || stopping || goes {
             return;
         }
         let Some(from) = part.present().map(|(p, _)| p.clone()).next() else {

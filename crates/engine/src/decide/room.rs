@@ -262,21 +262,33 @@ impl Decide<'_> {
             .unwrap_or(0)
     }
 
-    /// Moves a replica to the fastest slower tier with room for it, or else to the external store, if there is one.
+    /// Moves a replica to the fastest slower tier with room for it, or else to the external store, if there is one. What lies
+    /// there already only goes.
     fn move_away(&mut self, m: &Movable, spot: Spot, want: u64, free: u64) -> bool {
+        let replicas = self.state.data.part(m.name).map(|p| &p.replicas);
+        let state_at = |p: &Place| replicas.and_then(|r| r.get(p)).map(|r| r.state);
+        let drained = state_at(&Place::Drained);
         let tiers = self.state.start.cluster.node(spot.node).tiers.len() as u32;
         let mut slower = ((spot.tier.0 + 1)..tiers).map(|t| Spot {
             node: spot.node,
             tier: TierId(t),
         });
-        let roomy = slower.find(|s| self.state.ledger.free(*s) >= m.stored);
+        let roomy = slower.find(|s| {
+            let there = state_at(&Place::Node(*s)).is_some();
+            !there && self.state.ledger.free(*s) >= m.stored
+        });
         let (to, kind, why) = match roomy {
             Some(to) => (
                 Place::Node(to),
                 TransferKind::Demote,
                 Reason::DemoteForRoom { spot, want, free },
             ),
-            None if self.state.start.workflow.external.is_some() => (
+            None if drained == Some(ReplicaState::Present) => {
+                let why = Reason::EvictForRoom { spot, want, free };
+                self.evict(m.name, &Place::Node(spot), why);
+                return true;
+            }
+            None if self.state.start.workflow.external.is_some() && drained.is_none() => (
                 Place::Drained,
                 TransferKind::ExternalOut,
                 Reason::DrainForRoom { spot, want, free },

@@ -1,7 +1,7 @@
 //! Where a part can be read from: here, on another node, outside; or nowhere, so that it must be made again.
 
 use super::Decide;
-use crate::data::{Part, ReplicaState, makes};
+use crate::data::{Part, ReplicaState};
 use crate::estimate::duration;
 use crate::state::State;
 use tarn_base::action::{Do, Subject};
@@ -111,77 +111,55 @@ impl State {
 }
 
 /// Whether no readable replica of a part is left or on its way.
-pub(super) fn is_lost(part: &Part) -> bool {
+pub(crate) fn is_lost(part: &Part) -> bool {
     part.replicas.values().all(|r| r.state == ReplicaState::Bad)
 }
 
 impl Decide<'_> {
-    /// A part is needed and no replica of it is left: its producer runs again. First everything else that
-    /// this producer's earlier run left on nodes goes, so that the two runs' outputs never mix.
+    /// A part is needed and no replica of it is left: its producer runs again.
     pub(super) fn make_again(&mut self, name: PartRef) {
-        let w = &self.state.start.workflow;
-        let Some(step) = w.producer(name.data, name.version) else {
+        let Some(producer) = self.state.producer(name) else {
             return;
         };
-        let producer = InstanceId {
-            step,
-            index: name.origin,
-        };
-        if !self
-            .state
-            .steps
-            .instance(producer)
-            .is_some_and(|i| i.finished())
-        {
-            return;
-        }
-        let made: Vec<_> = makes(w.step(step)).collect();
-        let mut clean = true;
-        for (data, version) in made {
-            let of_producer = |p: &(PartRef, Vec<(Place, bool)>)| p.0.origin == name.origin;
-            for (part, places) in self
-                .leftovers(data, version)
-                .into_iter()
-                .filter(of_producer)
-            {
-                for (at, removable) in places {
-                    clean = false;
-                    if removable {
-                        self.evict(part, &at, Reason::OutputLost { data: name.data });
-                    }
-                }
-            }
-        }
-        if clean {
+        let instance = self.state.steps.instance(producer);
+        if instance.is_some_and(|i| i.finished()) {
             let about = Subject::Instance(producer);
             self.emit(Do::Note { about }, Reason::OutputLost { data: name.data });
         }
     }
 
-    /// The replicas of a version that a new run of its producer would contradict; whether each can go now.
-    fn leftovers(&self, data: DataId, version: u32) -> Vec<(PartRef, Vec<(Place, bool)>)> {
-        let parts = self.state.data.version(data, version).parts.iter();
-        parts
-            .map(|(&(origin, seq), part)| {
-                let name = PartRef {
-                    data,
-                    version,
-                    origin,
-                    seq,
-                };
-                let bound = part
-                    .replicas
-                    .iter()
-                    .filter(|(p, _)| !matches!(p, Place::External(_) | Place::Source));
-                let removable = |r: &crate::data::Replica| {
-                    r.pins == 0 && matches!(r.state, ReplicaState::Present | ReplicaState::Bad)
-                };
-                (
-                    name,
-                    bound.map(|(p, r)| (p.clone(), removable(r))).collect(),
-                )
-            })
-            .collect()
+    /// What an earlier run of an instance that runs again has left on nodes goes first, so that the two runs' outputs never
+    /// mix. What is being read goes when that has ended; nobody begins to read it, or what lies of it outside.
+    pub(super) fn clear_remade(&mut self) {
+        for producer in self.state.steps.remade.clone() {
+            for (part, at, removable) in self.leftovers(producer) {
+                if removable {
+                    self.evict(part, &at, Reason::OutputLost { data: part.data });
+                }
+            }
+        }
+    }
+
+    /// Whether a part is being made again, or will be.
+    pub(super) fn is_remade(&self, name: PartRef) -> bool {
+        let remade = &self.state.steps.remade;
+        let producer = || self.state.producer(name);
+        !remade.is_empty() && producer().is_some_and(|id| remade.contains(&id))
+    }
+
+    /// The replicas that a new run of an instance would contradict; whether each can go now.
+    pub(super) fn leftovers(&self, id: InstanceId) -> Vec<(PartRef, Place, bool)> {
+        let mut all = Vec::new();
+        for name in self.state.made_by(id) {
+            let replicas = self.state.data.part(name).map(|p| &p.replicas);
+            let bound = replicas.into_iter().flatten();
+            let bound = bound.filter(|(p, _)| !matches!(p, Place::External(_) | Place::Source));
+            all.extend(bound.map(|(at, r)| {
+                let there = matches!(r.state, ReplicaState::Present | ReplicaState::Bad);
+                (name, at.clone(), there && r.pins == 0)
+            }));
+        }
+        all
     }
 
     /// Removes a replica.

@@ -3,6 +3,7 @@
 use super::Decide;
 use super::room::Space;
 use super::sources::is_lost;
+use crate::data::ReplicaState;
 use std::collections::BTreeMap;
 use tarn_base::action::Do;
 use tarn_base::id::{InstanceId, Spot};
@@ -56,11 +57,16 @@ impl Decide<'_> {
         if missing.is_empty() {
             return;
         }
-        if missing
-            .iter()
-            .any(|(name, _)| self.state.data.part(*name).is_some_and(is_lost))
-        {
-            return self.emit(Do::Unassign { instance: id }, Reason::Damaged);
+        let lost = missing.iter().find_map(|(name, _)| {
+            let part = self.state.data.part(*name)?;
+            (is_lost(part) || self.is_remade(*name)).then_some((name.data, part))
+        });
+        if let Some((data, part)) = lost {
+            let why = match part.replicas.values().any(|r| r.state == ReplicaState::Bad) {
+                true => Reason::Damaged,
+                false => Reason::OutputLost { data },
+            };
+            return self.emit(Do::Unassign { instance: id }, why);
         }
         self.bring(id, missing);
     }

@@ -3,6 +3,7 @@
 use super::sections::too_many;
 use super::text::{escape, percent};
 use crate::names::Names;
+use crate::summarize::lost_nodes;
 use crate::summary::{EQUATION_5, StepSummary, Summary};
 use crate::trace::Trace;
 use crate::why::Answer;
@@ -40,6 +41,11 @@ pub(super) fn failures(page: &mut String, trace: &Trace, names: &Names<'_>, titl
             );
             all.push((*when, what, &failure.message, ""));
         }
+    }
+    let lost = lost_nodes(trace);
+    for loss in &lost {
+        let what = format!("{} is lost", loss.node);
+        all.push((loss.at_ns, what, &loss.why, ""));
     }
     for (data, failure) in &trace.history.source_failures {
         all.push((

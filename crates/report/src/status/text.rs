@@ -46,6 +46,9 @@ impl fmt::Display for Status {
                 c.unexpanded_steps
             )?;
         }
+        for lost in &self.lost_nodes {
+            writeln!(f, "lost: {lost}")?;
+        }
         self.tables(f)?;
         let Some(failure) = &self.last_failure else {
             return Ok(());

@@ -6,7 +6,7 @@ use crate::names::{Names, kind_name};
 use crate::trace::Trace;
 use std::collections::BTreeMap;
 use tarn_base::action::{Action, Do, Outcome, Subject};
-use tarn_base::event::{Ended, Event, Failure};
+use tarn_base::event::{Ended, Event};
 use tarn_base::id::InstanceId;
 use tarn_base::part::{Place, Transfer};
 use tarn_base::units::{Bytes, Time};
@@ -53,12 +53,13 @@ impl<'a> Teller<'a> {
             run: true,
             ..Touched::default()
         };
-        let (what, failure, log_tail): (String, &Failure, _) = match event {
+        let back;
+        let (what, why, log_tail): (String, &str, _) = match event {
             Event::SourceFailed { data, failure } => {
                 touched.data.push(*data);
                 (
                     format!("{} could not be listed", self.names.data(*data)),
-                    failure,
+                    &failure.message,
                     None,
                 )
             }
@@ -68,7 +69,7 @@ impl<'a> Teller<'a> {
                 let data = order.map(|t| format!(" of {}", self.names.version(t.data, t.version)));
                 (
                     format!("transfer {id}{} failed", data.unwrap_or_default()),
-                    failure,
+                    &failure.message,
                     None,
                 )
             }
@@ -85,14 +86,27 @@ impl<'a> Teller<'a> {
                 );
                 (
                     what,
-                    failure,
+                    &failure.message,
                     Some(log_tail.clone()).filter(|t| !t.is_empty()),
                 )
+            }
+            Event::NodeLost { node, why } => {
+                touched.nodes.push(*node);
+                (format!("{} is lost", self.names.node(*node)), why, None)
+            }
+            Event::NodeBack { node, whole, .. } => {
+                touched.nodes.push(*node);
+                let what = format!("{} is back", self.names.node(*node));
+                back = format!(
+                    "it answers again; {} lie there whole",
+                    counted(whole.len(), "replica")
+                );
+                (what, &back, None)
             }
             _ => return,
         };
         if touched.concerns(self.topic) {
-            self.tell(now, what, failure.message.clone(), log_tail);
+            self.tell(now, what, why.to_owned(), log_tail);
         }
     }
 

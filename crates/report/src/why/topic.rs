@@ -20,6 +20,16 @@ pub(super) struct Topic {
     transfers: Vec<TransferId>,
 }
 
+impl Topic {
+    /// A question about the run.
+    pub(super) fn run() -> Self {
+        Self {
+            run: true,
+            ..Self::default()
+        }
+    }
+}
+
 pub(super) fn topic(trace: &Trace, names: &Names<'_>, query: &str) -> Option<Topic> {
     let workflow = &trace.start.workflow;
     let mut topic = Topic {
@@ -152,7 +162,8 @@ impl Touched {
             | Reason::EvictForRoom { spot, .. }
             | Reason::DemoteForRoom { spot, .. }
             | Reason::DrainForRoom { spot, .. } => self.spots.push(*spot),
-            Reason::OutputLost { data } => self.data.push(*data),
+            Reason::NodeLost { node } => self.nodes.push(*node),
+            Reason::OutputLost { data } | Reason::OutputBack { data } => self.data.push(*data),
             Reason::MovedAway { transfer } => self.transfers.push(*transfer),
             _ => {}
         }

@@ -1,0 +1,95 @@
+//! What is done about lost nodes and about what comes back with them. All else follows by itself: a node without capacity gets
+//! no step, a part without a replica is made again, a transfer that has failed is ordered anew.
+
+use super::Decide;
+use super::sources::is_lost;
+use crate::steps::Progress;
+use std::collections::BTreeMap;
+use tarn_base::action::{Do, Subject};
+use tarn_base::id::{DataId, InstanceId};
+use tarn_base::part::{PartRef, Place};
+use tarn_base::reason::Reason;
+
+impl Decide<'_> {
+    /// Takes back the places that are on lost nodes.
+    pub(super) fn leave_lost_nodes(&mut self) {
+        if self.state.ledger.lost() == 0 {
+            return;
+        }
+        let steps = &self.state.steps;
+        let assigned = steps.placed.difference(&steps.running);
+        let gone = assigned.filter_map(|id| {
+            let spots = &steps.instance(*id)?.placed()?.spots;
+            let lost = spots.iter().find(|s| self.state.ledger.is_lost(s.node))?;
+            Some((*id, lost.node))
+        });
+        for (instance, node) in gone.collect::<Vec<_>>() {
+            self.emit(Do::Unassign { instance }, Reason::NodeLost { node });
+        }
+    }
+
+    /// What came back and is wanted is taken, the rest is removed. After a failure all stays, for `tarn resume`.
+    pub(super) fn sort_strays(&mut self) {
+        if self.state.stop.is_some() || !std::mem::take(&mut self.state.strays_came) {
+            return;
+        }
+        let mut producers: BTreeMap<InstanceId, DataId> = BTreeMap::new();
+        for (name, _) in self.state.strays.keys() {
+            if let Some(id) = self.state.producer(*name) {
+                producers.entry(id).or_insert(name.data);
+            }
+        }
+        for (id, data) in producers {
+            let instance = self.state.steps.instance(id);
+            let waits = instance.filter(|i| i.forced && self.made_whole(id));
+            let why = Reason::OutputBack { data };
+            match waits.map(|i| &i.progress) {
+                Some(Progress::Assigned(_)) => {
+                    self.emit(Do::Unassign { instance: id }, why.clone());
+                }
+                Some(Progress::Pending) => {}
+                _ => continue,
+            }
+            let about = Subject::Instance(id);
+            self.emit(Do::Note { about }, why);
+        }
+        let unwanted = self.state.strays.iter().filter(|(_, s)| !s.leaving);
+        let unwanted = unwanted.map(|((part, spot), s)| Do::Evict {
+            part: *part,
+            key: s.key.clone(),
+            at: Place::Node(*spot),
+        });
+        for what in unwanted.collect::<Vec<_>>() {
+            self.emit(what, Reason::GivenUp);
+        }
+    }
+
+    /// Whether nothing of what an instance has made is wanted and lost, now that there are strays.
+    fn made_whole(&self, id: InstanceId) -> bool {
+        let state = &self.state;
+        state.made_by(id).into_iter().all(|name| {
+            let lost = state.data.part(name).is_some_and(is_lost);
+            !lost || !self.wanted(name) || state.strays_of(name).next().is_some()
+        })
+    }
+
+    /// Whether somebody waits for a part: a step, its `dest`, or who is promised that it stays.
+    fn wanted(&self, name: PartRef) -> bool {
+        let readers = self.state.data.part(name).map_or(0, |p| p.readers);
+        readers > 0
+            || self.state.data.version(name.data, name.version).unbound > 0
+            || self.awaits_delivery(name)
+            || self.state.kept(name)
+    }
+
+    /// What a dataset promises to keep and has lost is made again.
+    pub(super) fn restore_kept(&mut self) {
+        for name in self.state.unkept.clone() {
+            if self.state.data.part(name).is_some_and(is_lost) {
+                self.make_again(name);
+            } else {
+                self.state.unkept.remove(&name);
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What a lost node takes with it, and what it brings back.
+//!
+//! A loss needs no states of its own. At once: its replicas are forgotten (but for those on their way, which end with their
+//! transfers), its capacity is nothing, nobody is placed there. What runs there or moves from or to it goes on to be known as
+//! such until the world tells its end; until then the cores and the room that it has on other nodes are really taken. What a
+//! node brings back is taken if nobody has made it again; the rest, a *stray*, is remembered beside the parts until it is
+//! removed, so that it is never taken for what was made since.
+
+use crate::data::{Replica, ReplicaState, makes};
+use crate::decide::is_lost;
+use crate::state::State;
+use crate::steps::Progress;
+use std::collections::BTreeMap;
+use tarn_base::event::Whole;
+use tarn_base::id::{InstanceId, NodeId, Spot, TierId};
+use tarn_base::part::{PartRef, Place, StoreKey};
+use tarn_base::workflow::Keep;
+
+/// A replica that a node has brought back and that is none of its part's, or not yet.
+#[derive(Debug)]
+pub(crate) struct Stray {
+    pub(crate) key: StoreKey,
+    stored: u64,
+    /// Its eviction is under way.
+    pub(crate) leaving: bool,
+}
+
+/// Strays by what they are of and where they lie.
+pub(crate) type Strays = BTreeMap<(PartRef, Spot), Stray>;
+
+impl State {
+    pub(crate) fn node_lost(&mut self, node: NodeId) {
+        if !self.ledger.lose(node) {
+            return;
+        }
+        let there = |p: &Place| matches!(p, Place::Node(s) if s.node == node);
+        let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
+        for name in names {
+            let Some(part) = self.data.part_mut(name) else {
+                continue;
+            };
+            let before = part.replicas.len();
+            let mut leaving = 0;
+            part.replicas.retain(|place, r| {
+                let gone = there(place) && !matches!(r.state, ReplicaState::Incoming(_));
+                leaving += u64::from(gone && r.state == ReplicaState::Leaving);
+                !gone
+            });
+            let fewer = part.replicas.len() < before;
+            self.leaving = self.leaving.saturating_sub(leaving);
+            if fewer {
+                self.data.to_check.insert(name);
+                self.note_unkept(name);
+            }
+        }
+        self.data.to_release.retain(|(_, place), _| !there(place));
+        let mut leaving = 0;
+        self.strays.retain(|(_, spot), stray| {
+            leaving += u64::from(spot.node == node && stray.leaving);
+            spot.node != node
+        });
+        self.leaving = self.leaving.saturating_sub(leaving);
+    }
+
+    /// What a dataset promises to keep has to be made again if it is lost before the run ends.
+    pub(crate) fn note_unkept(&mut self, name: PartRef) {
+        let lost = self.data.part(name).is_some_and(is_lost);
+        if lost && self.kept(name) {
+            self.unkept.insert(name);
+        }
+    }
+
+    /// Whether a part is of a version that stays when the run is over.
+    pub(crate) fn kept(&self, name: PartRef) -> bool {
+        let w = &self.start.workflow;
+        let keep = w.dataset(name.data).keep;
+        matches!(keep, Keep::For(_) | Keep::Forever) && w.last_version(name.data) == name.version
+    }
+
+    pub(crate) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[Whole]) {
+        if !self.ledger.regain(node, capacities) {
+            return;
+        }
+        let tiers = self.start.cluster.node(node).tiers.len();
+        for w in whole.iter().filter(|w| w.tier.at() < tiers) {
+            let spot = Spot { node, tier: w.tier };
+            self.ledger.occupy(spot, w.stored);
+            let stray = Stray {
+                key: w.key.clone(),
+                stored: w.stored,
+                leaving: false,
+            };
+            match self.believes(w, spot) {
+                true => self.adopt(w.part, spot, &stray),
+                false => {
+                    self.strays.insert((w.part, spot), stray);
+                    self.strays_came = true;
+                }
+            }
+        }
+    }
+
+    /// Whether a replica that came back is one of its part: of its newest make, which is not being made again.
+    fn believes(&self, w: &Whole, spot: Spot) -> bool {
+        let workflow = &self.start.workflow;
+        let known = w.part.data.at() < workflow.data.len()
+            && w.part.version <= workflow.last_version(w.part.data);
+        if !known {
+            return false;
+        }
+        let same = self
+            .data
+            .part(w.part)
+            .is_some_and(|p| p.info.key == w.key && !p.replicas.contains_key(&Place::Node(spot)));
+        let producer = self.producer(w.part).and_then(|id| self.steps.instance(id));
+        same && producer.is_none_or(|i| i.finished())
+    }
+
+    /// Takes what came back for a replica of its part. What was ordered before the loss may read it still.
+    fn adopt(&mut self, name: PartRef, spot: Spot, stray: &Stray) {
+        let at = Place::Node(spot);
+        let moves = self.transfers.values().flat_map(|t| &t.transfer.parts);
+        let moved = moves.filter(|m| m.part == name && m.from == at).count();
+        let running = self.steps.running.iter();
+        let placed = running.filter_map(|id| self.steps.instance(*id)?.placed());
+        let read = placed.filter(|p| p.pinned.contains(&(name, spot))).count();
+        let replica = Replica {
+            state: ReplicaState::Present,
+            stored: stray.stored,
+            pins: (moved + read) as u32,
+            staged: false,
+        };
+        if let Some(part) = self.data.part_mut(name) {
+            part.replicas.insert(at, replica);
+        }
+        self.data.to_check.insert(name);
+    }
+
+    /// The output of an instance that was to run again has come back.
+    pub(crate) fn output_back(&mut self, id: InstanceId) {
+        let waits = |i: &crate::steps::Instance| i.forced && i.progress == Progress::Pending;
+        if !self.steps.instance(id).is_some_and(waits) {
+            return;
+        }
+        let made = self.made_by(id);
+        let back = made.iter().flat_map(|name| self.strays_of(*name));
+        let back: Vec<_> = back.collect();
+        for at in back {
+            if let Some(stray) = self.strays.remove(&at) {
+                self.adopt(at.0, at.1, &stray);
+            }
+        }
+        self.complete(id, Progress::Done);
+    }
+
+    /// The parts that an instance has made.
+    pub(crate) fn made_by(&self, id: InstanceId) -> Vec<PartRef> {
+        let made = makes(self.start.workflow.step(id.step));
+        let parts = made.flat_map(|(data, version)| {
+            let all = &self.data.version(data, version).parts;
+            let own = all.range((id.index, 0)..=(id.index, u32::MAX));
+            own.map(move |((origin, seq), _)| PartRef {
+                data,
+                version,
+                origin: *origin,
+                seq: *seq,
+            })
+        });
+        parts.collect()
+    }
+
+    /// Strays of a part that are of its newest make, and stay so far.
+    pub(crate) fn strays_of(&self, name: PartRef) -> impl Iterator<Item = (PartRef, Spot)> {
+        let spot = |n| Spot {
+            node: NodeId(n),
+            tier: TierId(n),
+        };
+        let key = self.data.part(name).map(|p| &p.info.key);
+        let all = self.strays.range((name, spot(0))..=(name, spot(u32::MAX)));
+        all.filter(move |(_, s)| Some(&s.key) == key && !s.leaving)
+            .map(|(at, _)| *at)
+    }
+
+    /// Whether an eviction was that of a stray: then it is over.
+    pub(crate) fn stray_evicted(&mut self, part: PartRef, at: &Place) -> bool {
+        let Place::Node(spot) = at else { return false };
+        let leaves = |stray: &Stray| stray.leaving;
+        if !self.strays.get(&(part, *spot)).is_some_and(leaves) {
+            return false;
+        }
+        if let Some(stray) = self.strays.remove(&(part, *spot)) {
+            self.ledger.vacate(*spot, stray.stored);
+            self.leaving = self.leaving.saturating_sub(1);
+        }
+        true
+    }
+
+    /// Whether an ordered eviction is that of a stray.
+    pub(crate) fn stray_leaves(&mut self, part: PartRef, key: &StoreKey, at: &Place) -> bool {
+        let Place::Node(spot) = at else { return false };
+        let stray = self.strays.get_mut(&(part, *spot));
+        let Some(stray) = stray.filter(|s| s.key == *key && !s.leaving) else {
+            return false;
+        };
+        stray.leaving = true;
+        self.leaving += 1;
+        true
+    }
+}

@@ -1,0 +1,302 @@
+//! What happens: the world keeps rules too.
+
+use super::account::{Account, State};
+use super::{Broken, rule};
+use tarn_base::event::{Ended, Event, FailureKind, Output, Whole, version_hash};
+use tarn_base::hash::Hash;
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
+use tarn_base::part::{PartInfo, PartRef, Place};
+
+impl Account {
+    pub(super) fn happened(&mut self, event: &Event) -> Result<(), Broken> {
+        match event {
+            Event::Started(_) | Event::Timer => Ok(()),
+            Event::SourceListed { data, parts } => {
+                self.source_listed(*data, parts);
+                Ok(())
+            }
+            Event::SourceFailed { data, .. } => {
+                self.failed_lists.insert(*data);
+                Ok(())
+            }
+            Event::TransferDone {
+                id, hashes, stored, ..
+            } => self.transfer_done(*id, hashes, stored),
+            Event::TransferFailed { id, failure } => self.transfer_failed(*id, failure.kind),
+            Event::Ended {
+                instance,
+                attempt,
+                ended,
+                ..
+            } => self.ended(*instance, *attempt, ended),
+            Event::Evicted { part, at } => {
+                self.evicted(*part, at);
+                Ok(())
+            }
+            Event::Capacity { spot, bytes } => {
+                self.capacity.insert(*spot, *bytes);
+                Ok(())
+            }
+            Event::Interrupted { .. } => {
+                self.interrupted = true;
+                Ok(())
+            }
+            Event::Resumed { found } => {
+                self.resumed(found);
+                Ok(())
+            }
+            Event::NodeLost { node, .. } => {
+                self.node_lost(*node);
+                Ok(())
+            }
+            Event::NodeBack {
+                node,
+                capacities,
+                whole,
+            } => self.node_back(*node, capacities, whole),
+        }
+    }
+
+    fn source_listed(&mut self, data: DataId, parts: &[PartInfo]) {
+        self.listed.insert(data);
+        for info in parts {
+            let part = PartRef {
+                data,
+                version: 0,
+                origin: 0,
+                seq: info.seq,
+            };
+            self.parts.insert(part, info.clone());
+            self.add(part, Place::Source, State::There, 0);
+        }
+    }
+
+    fn transfer_done(
+        &mut self,
+        id: TransferId,
+        hashes: &[Hash],
+        stored: &[u64],
+    ) -> Result<(), Broken> {
+        let transfer = self.transfers.remove(&id);
+        let Some(t) = transfer else {
+            return Err(("what ends was under way", id.to_string()));
+        };
+        for (m, (hash, stored)) in t.parts.iter().zip(hashes.iter().zip(stored)) {
+            if let Some(info) = self.parts.get_mut(&m.part) {
+                info.hash = Some(*hash);
+            }
+            let stored = if matches!(t.to, Place::Node(_)) {
+                *stored
+            } else {
+                0
+            };
+            self.remove(m.part, &t.to);
+            if !self.on_lost(&t.to) {
+                self.add(m.part, t.to.clone(), State::There, stored);
+            }
+        }
+        let dataset = self.workflow.dataset(t.data);
+        let last = self.workflow.last_version(t.data) == t.version;
+        if last && matches!(&t.to, Place::External(to) if Some(to) == dataset.dest.as_ref()) {
+            self.delivered.insert(t.data);
+        }
+        Ok(())
+    }
+
+    fn transfer_failed(&mut self, id: TransferId, kind: FailureKind) -> Result<(), Broken> {
+        let transfer = self.transfers.remove(&id);
+        let Some(t) = transfer else {
+            return Err(("what ends was under way", id.to_string()));
+        };
+        for m in &t.parts {
+            self.remove(m.part, &t.to);
+            let copies = self.copies.get_mut(&m.part);
+            if kind == FailureKind::Corrupt
+                && t.parts.len() == 1
+                && m.from != Place::Source
+                && let Some(copy) = copies.and_then(|c| c.get_mut(&m.from))
+            {
+                copy.state = State::Damaged;
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, id: InstanceId, attempt: u32, ended: &Ended) -> Result<(), Broken> {
+        let run = self.running.remove(&id);
+        let same = run.as_ref().is_some_and(|r| r.attempt == attempt);
+        rule("what ends was under way", same, || {
+            format!("{id}, attempt {attempt}")
+        })?;
+        self.placed.remove(&id);
+        if let Ended::Committed { outputs, .. } = ended {
+            let before: Vec<PartRef> = self.made_by(id).collect();
+            for part in &before {
+                let ours = |p: &&Place| matches!(p, Place::Node(_) | Place::Drained);
+                let mixed = self.copies.get(part).and_then(|c| c.keys().find(ours));
+                rule("two makes of a part never mix", mixed.is_none(), || {
+                    format!("{part} is made again while {mixed:?} has the one before")
+                })?;
+            }
+            self.publish(id, outputs, before);
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, id: InstanceId, outputs: &[Output], before: Vec<PartRef>) {
+        let mut old = Vec::new();
+        for part in before {
+            let info = self.parts.remove(&part);
+            old.push((part, info, self.copies.remove(&part).unwrap_or_default()));
+        }
+        for output in outputs {
+            for (info, spots) in &output.parts {
+                let part = PartRef {
+                    data: output.data,
+                    version: output.version,
+                    origin: id.index,
+                    seq: info.seq,
+                };
+                self.parts.insert(part, info.clone());
+                for spot in spots
+                    .iter()
+                    .filter(|s| !self.lost.contains(&s.node))
+                    .copied()
+                    .collect::<Vec<_>>()
+                {
+                    self.add(part, Place::Node(spot), State::There, info.stored);
+                }
+                let earlier = old.iter().find(|(p, ..)| *p == part);
+                let Some((_, Some(was), copies)) = earlier else {
+                    continue;
+                };
+                if was.hash == info.hash {
+                    let outside = copies
+                        .iter()
+                        .filter(|(p, _)| matches!(p, Place::External(_)));
+                    for (at, copy) in outside.map(|(p, c)| (p.clone(), *c)).collect::<Vec<_>>() {
+                        self.add(part, at, copy.state, copy.stored);
+                    }
+                } else if self.workflow.last_version(part.data) == part.version {
+                    self.delivered.remove(&part.data);
+                }
+            }
+        }
+        self.done.insert(id);
+        self.ever.insert(id);
+        self.compare_with_dests(outputs);
+    }
+
+    /// A `dest` may hold what has just been completed, from an earlier run.
+    pub(super) fn compare_with_dests(&mut self, outputs: &[Output]) {
+        for o in outputs {
+            let last = self.workflow.last_version(o.data) == o.version;
+            let Some(prior) = self.prior_dest.get(&o.data).filter(|_| last) else {
+                continue;
+            };
+            let parts = self.parts_of(o.data, o.version);
+            let hashes: Option<Vec<_>> = parts.map(|(_, i)| Some((&i.class, i.hash?))).collect();
+            let dest = self.workflow.dataset(o.data).dest.clone();
+            if let (Some(hashes), Some(dest)) = (hashes, dest)
+                && self.sealed(o.data, o.version)
+                && version_hash(hashes) == *prior
+            {
+                self.delivered.insert(o.data);
+                let parts: Vec<PartRef> =
+                    self.parts_of(o.data, o.version).map(|(p, _)| p).collect();
+                for part in parts {
+                    self.add(part, Place::External(dest.clone()), State::There, 0);
+                }
+            }
+        }
+    }
+
+    fn evicted(&mut self, part: PartRef, at: &Place) {
+        if let Place::Node(spot) = at
+            && self.strays.remove(&(part, *spot)).is_some()
+        {
+            return;
+        }
+        self.remove(part, at);
+    }
+
+    fn resumed(&mut self, found: &[(PartRef, Place)]) {
+        self.transfers.clear();
+        self.running.clear();
+        self.placed.clear();
+        self.strays.clear();
+        self.lost.clear();
+        self.failed_lists.clear();
+        (self.finished, self.interrupted) = (None, false);
+        self.reset_capacity();
+        for copies in self.copies.values_mut() {
+            copies.retain(|place, _| *place == Place::Source);
+        }
+        for (part, at) in found {
+            let stored = match at {
+                Place::Node(_) => self.parts.get(part).map_or(0, |i| i.stored),
+                _ => 0,
+            };
+            self.add(*part, at.clone(), State::There, stored);
+        }
+        let outside = |(data, version): &(DataId, u32)| {
+            let mut parts = self.parts_of(*data, *version);
+            parts.all(|(p, _)| {
+                let copies = self.copies.get(&p).into_iter().flatten();
+                copies
+                    .filter(|(at, _)| matches!(at, Place::External(_)))
+                    .count()
+                    > 0
+            })
+        };
+        let sent = self.sent.iter().copied().filter(outside);
+        self.sent = sent.collect();
+        let dest_there = |data: &DataId| {
+            let last = self.workflow.last_version(*data);
+            let Some(dest) = self.workflow.dataset(*data).dest.clone() else {
+                return false;
+            };
+            let mut parts = self.parts_of(*data, last);
+            parts.all(|(p, _)| self.is_there(p, &Place::External(dest.clone())))
+        };
+        let delivered = self.delivered.iter().copied().filter(dest_there);
+        self.delivered = delivered.collect();
+    }
+
+    fn node_lost(&mut self, node: NodeId) {
+        let gone = |p: &Place| matches!(p, Place::Node(s) if s.node == node);
+        for copies in self.copies.values_mut() {
+            copies.retain(|place, c| !gone(place) || c.state == State::Coming);
+        }
+        self.strays.retain(|(_, spot), _| spot.node != node);
+        self.lost.insert(node);
+    }
+
+    fn node_back(
+        &mut self,
+        node: NodeId,
+        capacities: &[u64],
+        whole: &[Whole],
+    ) -> Result<(), Broken> {
+        let was_lost = self.lost.remove(&node);
+        rule("who comes back was lost", was_lost, || node.to_string())?;
+        for (tier, bytes) in (0..).map(TierId).zip(capacities) {
+            self.capacity.insert(Spot { node, tier }, *bytes);
+        }
+        for w in whole {
+            let spot = Spot { node, tier: w.tier };
+            let at = Place::Node(spot);
+            let newest = self.parts.get(&w.part).is_some_and(|i| i.key == w.key);
+            let made = self
+                .producer(w.part)
+                .is_none_or(|id| self.done.contains(&id));
+            if newest && made && self.copy(w.part, &at).is_none() {
+                self.add(w.part, at, State::There, w.stored);
+            } else {
+                self.strays
+                    .insert((w.part, spot), (w.key.clone(), w.stored));
+            }
+        }
+        Ok(())
+    }
+}

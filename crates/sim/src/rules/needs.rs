@@ -1,0 +1,172 @@
+//! Who reads what, from the workflow alone.
+
+use super::account::Account;
+use std::collections::BTreeSet;
+use tarn_base::id::{DataId, InstanceId, StepId};
+use tarn_base::part::{PartClass, PartInfo, PartRef};
+use tarn_base::workflow::{Distribution, Foreach, Keep, Role, Step, Use};
+
+impl Account {
+    pub(super) fn steps(&self) -> impl Iterator<Item = (StepId, &Step)> {
+        (0..).map(StepId).zip(&self.workflow.steps)
+    }
+
+    /// The versions that a step reads.
+    fn reads(step: &Step) -> BTreeSet<(DataId, u32)> {
+        let uses = step.uses.iter().filter(|u| u.role != Role::Out);
+        let mut all: BTreeSet<_> = uses.filter_map(|u| Some((u.data, u.reads?))).collect();
+        if let Some(Foreach::Entries { data, version, .. }) = &step.foreach {
+            all.insert((*data, *version));
+        }
+        all
+    }
+
+    /// Whether all parts of a version are known.
+    pub(super) fn sealed(&self, data: DataId, version: u32) -> bool {
+        match self.workflow.producer(data, version) {
+            None => self.listed.contains(&data),
+            Some(step) => self
+                .all_of(step)
+                .is_some_and(|mut all| all.all(|id| self.ever.contains(&id))),
+        }
+    }
+
+    /// The elements of a step, once they can be known; one without a name for a plain step.
+    pub(super) fn items(&self, id: StepId) -> Option<Vec<Option<String>>> {
+        let step = self.workflow.step(id);
+        if !Self::reads(step)
+            .into_iter()
+            .all(|(d, v)| self.sealed(d, v))
+        {
+            return None;
+        }
+        Some(match &step.foreach {
+            None => vec![None],
+            Some(Foreach::Values(values)) => values.iter().cloned().map(Some).collect(),
+            Some(Foreach::Entries {
+                data,
+                version,
+                pattern,
+                ..
+            }) => {
+                let entries = self.parts_of(*data, *version);
+                let names = entries.filter_map(|(_, info)| match &info.class {
+                    PartClass::Entry(name) if pattern.matches(name) => Some(name.clone()),
+                    _ => None,
+                });
+                let names: BTreeSet<String> = names.collect();
+                names.into_iter().map(Some).collect()
+            }
+        })
+    }
+
+    /// All instances of a step, once they can be known.
+    pub(super) fn all_of(&self, step: StepId) -> Option<impl Iterator<Item = InstanceId> + use<>> {
+        let count = self.items(step)?.len() as u32;
+        Some((0..count).map(move |index| InstanceId { step, index }))
+    }
+
+    /// Whether everything that a step waits for has been made once, its data and what it comes after.
+    pub(super) fn may_begin(&self, id: StepId) -> bool {
+        let step = self.workflow.step(id);
+        let ended = |s: &StepId| {
+            self.all_of(*s)
+                .is_some_and(|mut all| all.all(|i| self.ever.contains(&i)))
+        };
+        step.after.iter().all(ended)
+            && Self::reads(step)
+                .into_iter()
+                .all(|(d, v)| self.sealed(d, v))
+    }
+
+    /// Whether a use of a step takes a part to one of its nodes.
+    fn takes(
+        &self,
+        step: &Step,
+        used: &Use,
+        item: Option<&str>,
+        at: u32,
+        class: &PartClass,
+    ) -> bool {
+        if let Some(entry) = &used.entry {
+            let entry = entry.replace("{item}", item.unwrap_or_default());
+            return matches!(class, PartClass::Entry(name) if *name == entry);
+        }
+        let rule = self.workflow.dataset(used.data).scatter.as_ref();
+        let rank = match class {
+            PartClass::Rank(rank) => Some(*rank),
+            PartClass::Entry(name) => rule.and_then(|r| r.rank(name.as_bytes())),
+            PartClass::Whole | PartClass::Common => None,
+        };
+        match (used.distribution, rank) {
+            (Distribution::Single, _) => at == 0,
+            (Distribution::Scatter, Some(rank)) => step.node_of_rank(rank) == at,
+            _ => true,
+        }
+    }
+
+    /// The parts that a use of an instance reads on one of its nodes.
+    pub(super) fn needs(&self, id: InstanceId, used: &Use, at: u32) -> BTreeSet<PartRef> {
+        let step = self.workflow.step(id.step);
+        let items = self.items(id.step).unwrap_or_default();
+        let item = items.get(id.index as usize).cloned().flatten();
+        let Some(version) = used.reads.filter(|_| used.role != Role::Out) else {
+            return BTreeSet::new();
+        };
+        let taken = |(_, info): &(PartRef, &PartInfo)| {
+            self.takes(step, used, item.as_deref(), at, &info.class)
+        };
+        let parts = self.parts_of(used.data, version).filter(taken);
+        parts.map(|(part, _)| part).collect()
+    }
+
+    /// Whether a step that is not done reads a part.
+    fn awaited(&self, part: PartRef) -> bool {
+        self.steps().any(|(id, step)| {
+            if !Self::reads(step).contains(&(part.data, part.version)) {
+                return false;
+            }
+            let Some(mut all) = self.all_of(id).filter(|_| self.may_begin(id)) else {
+                return true;
+            };
+            all.any(|instance| {
+                let nodes = 0..step.nodes;
+                let mut uses = step.uses.iter();
+                !self.done.contains(&instance)
+                    && uses.any(|u| {
+                        u.data == part.data
+                            && nodes
+                                .clone()
+                                .any(|at| self.needs(instance, u, at).contains(&part))
+                    })
+            })
+        })
+    }
+
+    /// Who still needs a part, if anybody does.
+    pub(super) fn needed(&self, part: PartRef) -> Option<&'static str> {
+        let dataset = self.workflow.dataset(part.data);
+        let last = self.workflow.last_version(part.data) == part.version;
+        if self.awaited(part) {
+            return Some("a step that is not done reads it");
+        }
+        if last && dataset.dest.is_some() && !self.delivered.contains(&part.data) {
+            return Some("it has to go to its dest");
+        }
+        match dataset.keep {
+            Keep::For(_) | Keep::Forever if last => Some("it is to be kept"),
+            Keep::For(_) | Keep::Forever | Keep::Workflow if !self.all_done() => {
+                Some("it is to be kept until the workflow has ended")
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether every step is done.
+    pub(super) fn all_done(&self) -> bool {
+        self.steps().all(|(id, _)| {
+            let all = self.all_of(id);
+            all.is_some_and(|mut all| all.all(|i| self.done.contains(&i)))
+        })
+    }
+}
