@@ -356,7 +356,11 @@ impl State {
             }
             if self.ledger.holds_lost(&t.to) {
                 part.replicas.remove(&t.to);
-            } else if let Some(r) = part.replicas.get_mut(&t.to) {
+                self.data.to_check.insert(m.part);
+                self.note_unkept(m.part);
+                continue;
+            }
+            if let Some(r) = part.replicas.get_mut(&t.to) {
                 r.state = ReplicaState::Present;
                 if let Place::Node(spot) = t.to {
                     r.stored = stored.get(i).copied().unwrap_or(r.stored);

@@ -17,7 +17,7 @@ use tarn_base::workflow::{
     Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
 };
 use tarn_ports::World;
-use tarn_sim::{Estimates, FaultPlan, SimEntry, Simulation, even_entries};
+use tarn_sim::{Estimates, FaultPlan, Keeps, Outage, SimEntry, Simulation, even_entries};
 
 const MB: u64 = 1_000_000;
 
@@ -489,5 +489,103 @@ fn a_seed_decides_everything() {
     assert!(
         count("TransferFailed") > 0 && count("Committed") > 0 && count("fault plan wants") > 1,
         "{both:?}"
+    );
+}
+
+/// What is told next, by kind.
+fn told(sim: &mut Simulation) -> (u64, String) {
+    let (now, event) = sim.next(None).unwrap();
+    let what = match event {
+        Event::TransferFailed { failure, .. } => format!("failed {:?}", failure.kind),
+        Event::Ended {
+            ended: Ended::Failed { failure, .. },
+            ..
+        } => format!("ended {:?}", failure.kind),
+        Event::NodeLost { node, .. } => format!("lost {node}"),
+        Event::NodeBack {
+            node, ref whole, ..
+        } => format!("back {node} with {}", whole.len()),
+        event => format!("{event:?}"),
+    };
+    (now, what)
+}
+
+#[test]
+fn a_lost_node_ends_what_is_under_way_with_it_and_keeps_what_it_is_told_to() {
+    for (keeps, left) in [(Keeps::All, 1), (Keeps::Nothing, 0)] {
+        let start = start(Partition::Whole, Distribution::Broadcast, 2, 1 << 40);
+        let mut sim = Simulation::new(&start, estimates(even_entries(1, 9)));
+        for node in 0..2 {
+            sim.perform(&fetch(node, &[0], node as u32)).unwrap();
+            sim.next(None).unwrap();
+        }
+        let began = sim.now();
+        let lasts = Some(10 * SECOND);
+        sim.lose_node(began + SECOND / 10, NodeId(1), Outage { lasts, keeps });
+        sim.perform(&run(&[0, 1], 1)).unwrap();
+        sim.perform(&fetch(7, &[1], 1)).unwrap();
+        let lost = began + SECOND / 10;
+        assert_eq!(told(&mut sim), (lost, "lost n1".into()));
+        assert_eq!(told(&mut sim), (lost, "failed NodeLost".into()));
+        assert_eq!(sim.used(spot(1)), 0);
+        // What is ordered there ends, what it brings is not there; the other node goes on.
+        sim.perform(&fetch(8, &[1], 1)).unwrap();
+        assert_eq!(told(&mut sim), (lost, "failed NodeLost".into()));
+        let (now, what) = told(&mut sim);
+        assert_eq!(what, "ended NodeLost");
+        assert!(
+            (lost..lost + 3 * SECOND).contains(&now),
+            "before the step would have ended"
+        );
+        sim.perform(&run(&[1], 2)).unwrap();
+        assert_eq!(told(&mut sim), (now, "ended NodeLost".into()));
+        let back = lost + 10 * SECOND;
+        assert_eq!(told(&mut sim), (back, format!("back n1 with {left}")));
+        assert_eq!(sim.used(spot(1)), 50 * MB * left);
+        let here = sim
+            .replicas()
+            .filter(|(_, at)| **at == Place::Node(spot(1)));
+        assert_eq!(here.count() as u64, left);
+        let none = sim.next(None);
+        assert!(none.is_err(), "all is told: {none:?}");
+    }
+}
+
+#[test]
+fn slow_links_slow_what_moves_and_only_as_long_as_they_are() {
+    let start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
+    let mut sim = Simulation::new(&start, estimates(vec![]));
+    // 10 ms of latency, 50 MB at 100 MB/s: half of it at a tenth of the rate.
+    sim.slow_links(260_000_000, 260_000_000 + 10 * SECOND, 10);
+    sim.perform(&fetch(0, &[0], 0)).unwrap();
+    assert_eq!(sim.next(None).unwrap().0, 260_000_000 + 5 * SECOND / 2);
+    sim.next(Some(20 * SECOND)).unwrap();
+    sim.perform(&fetch(1, &[1], 0)).unwrap();
+    assert_eq!(sim.next(None).unwrap().0, 20 * SECOND + 510_000_000);
+}
+
+#[test]
+fn a_step_that_hangs_ends_with_its_time_and_not_when_faults_are_over() {
+    let mut start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
+    start.workflow.steps[0].time = Some(20 * SECOND);
+    let faults = FaultPlan {
+        hang_probability: 1.0,
+        until: Some(SECOND),
+        ..FaultPlan::default()
+    };
+    let mut sim = Simulation::new(&start, estimates(even_entries(1, 9))).with_faults(faults);
+    sim.perform(&fetch(0, &[0], 0)).unwrap();
+    sim.next(None).unwrap();
+    let began = sim.now();
+    sim.perform(&run(&[0], 1)).unwrap();
+    assert_eq!(
+        told(&mut sim),
+        (began + 20 * SECOND, "ended TimedOut".into())
+    );
+    sim.perform(&run(&[0], 2)).unwrap();
+    let (now, what) = told(&mut sim);
+    assert!(
+        now == began + 23 * SECOND && what.contains("Committed"),
+        "{now} {what}"
     );
 }
