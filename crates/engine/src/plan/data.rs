@@ -294,6 +294,39 @@ impl State {
         duration(bytes, client).max(duration(bytes, self.store.rates.read))
     }
 
+    /// About how long programs on so many nodes read these bytes by themselves, beside those that do so now.
+    pub(crate) fn reads_outside(&self, bytes: u64, nodes: usize) -> Nanos {
+        let others = self.outbox.own_reads();
+        self.by_itself(
+            bytes,
+            nodes,
+            others,
+            self.store.rates.read,
+            self.store.client.read,
+        )
+    }
+
+    /// The same for writing.
+    pub(crate) fn writes_outside(&self, bytes: u64, nodes: usize) -> Nanos {
+        self.by_itself(
+            bytes,
+            nodes,
+            0,
+            self.store.rates.write,
+            self.store.client.write,
+        )
+    }
+
+    /// One stream a node.
+    fn by_itself(&self, bytes: u64, nodes: usize, others: u32, all: u64, client: u64) -> Nanos {
+        let streams = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
+        let sharing = others.saturating_add(streams).max(self.store.saturates);
+        let share = u128::from(all) * u128::from(streams) / u128::from(sharing);
+        let share = u64::try_from(share).unwrap_or(u64::MAX);
+        let client = client.saturating_mul(u64::from(streams));
+        duration(bytes, share).max(duration(bytes, client))
+    }
+
     /// Whether reading an item straight from the store takes less time than reading it from a tier: a program reads with
     /// one stream a node.
     pub(crate) fn outside_is_faster(&self, id: ItemId, nodes: &[NodeId]) -> bool {

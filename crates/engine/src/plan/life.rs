@@ -11,7 +11,7 @@ use tarn_base::policy::Handling;
 use tarn_base::site::{
     Input, ItemId, Job, JobId, MoveId, Nodes, SiteAction, Spread, Urgency, Where, Why,
 };
-use tarn_base::units::{SECOND, Time};
+use tarn_base::units::{Nanos, SECOND, Time};
 
 /// A job puts up with its data or its node being late by this share of its run time, one in so many: it holds a free node
 /// while its data comes, and waits for a planned one.
@@ -64,14 +64,16 @@ impl State {
         let written = self.written(job);
         let mut missing = 0u64;
         let mut inputs = 0u64;
+        let mut past = 0u64;
         let mut past_tiers = BTreeSet::new();
         for input in &job.reads {
-            if self.outside_is_faster(input.item, nodes) {
-                past_tiers.insert(input.item);
-                continue;
-            }
             let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
             let share = each(bytes, nodes.len(), input.spread);
+            if self.outside_is_faster(input.item, nodes) {
+                past_tiers.insert(input.item);
+                past = past.saturating_add(share);
+                continue;
+            }
             inputs = inputs.saturating_add(share);
             if matches!(
                 self.way(input.item, nodes, input.spread).0,
@@ -100,13 +102,25 @@ impl State {
             direct = !all;
         }
         self.roomless.remove(&id);
+        let outside = match direct {
+            true => self.outside_time(past.saturating_add(missing), written, nodes.len()),
+            false => self.outside_time(past, 0, nodes.len()),
+        };
         if let Some(state) = self.job_mut(id) {
+            state.outside = outside;
             state.direct = direct;
             state.past_tiers = past_tiers;
             state.promised = if direct { 0 } else { written };
         }
         self.promise_space(nodes, if direct { 0 } else { written }, true);
         true
+    }
+
+    /// How long a job reads and writes so many bytes outside by itself on each of its nodes.
+    pub(crate) fn outside_time(&self, reads: u64, writes: u64, nodes: usize) -> Nanos {
+        let all = |bytes: u64| bytes.saturating_mul(nodes as u64);
+        let reads = self.reads_outside(all(reads), nodes);
+        reads.saturating_add(self.writes_outside(all(writes), nodes))
     }
 
     pub(crate) fn promise_space(&mut self, nodes: &[NodeId], bytes: u64, take: bool) {

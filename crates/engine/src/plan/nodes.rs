@@ -2,6 +2,7 @@
 
 use super::nodeset::NodeSet;
 use super::timeline::Timeline;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::id::NodeId;
 use tarn_base::site::{ItemId, Job, JobId, Machine, Mode, NodeKind};
@@ -41,6 +42,21 @@ pub(crate) struct Node {
     pub(crate) held: BTreeSet<ItemId>,
     /// Since when nobody uses it.
     pub(crate) idle_since: Time,
+    /// Counts whatever is done to it.
+    pub(crate) changes: u64,
+    /// Kept because many jobs ask for it between two changes.
+    pub(crate) known: RefCell<KnownEnds>,
+}
+
+/// When those on a node are expected to give their cores back.
+#[derive(Debug, Default)]
+pub(crate) struct KnownEnds {
+    /// Known at this time, after so many changes of the node.
+    pub(crate) of: (Time, u64),
+    /// In order, with their cores.
+    pub(crate) ends: Vec<(Time, u32)>,
+    /// Their cores together.
+    pub(crate) taken: u32,
 }
 
 /// Nodes of one island in one memory mode.
@@ -149,6 +165,8 @@ impl Nodes {
                 used: 0,
                 held: BTreeSet::new(),
                 idle_since: 0,
+                changes: 0,
+                known: RefCell::default(),
             };
             let id = NodeId(this.all.len() as u32);
             this.all.push(node);
@@ -162,7 +180,9 @@ impl Nodes {
     }
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.all[id.at()]
+        let node = &mut self.all[id.at()];
+        node.changes += 1;
+        node
     }
 
     pub(crate) fn kind(&self, id: NodeId) -> &NodeKind {

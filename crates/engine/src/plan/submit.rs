@@ -87,6 +87,7 @@ impl State {
             began: 0,
             ready: self.now,
             direct: false,
+            outside: 0,
             retained: 0,
             patience: 0,
             promised: 0,

@@ -7,7 +7,6 @@ use super::super::desk::{Candidate, Desk, Shadow};
 use super::super::queue::{Fit, Waiting};
 use super::queueing::{allowed, charge, fit_before};
 use super::{LOOKED_AT, Rule};
-use tarn_base::id::NodeId;
 use tarn_base::site::Why;
 use tarn_base::units::{Nanos, SECOND, Time};
 
@@ -118,9 +117,7 @@ fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Option<
                 || s.extra > 0 && !s.keeps.contains(&c.node)
         })
     };
-    let all = desk.candidates(w);
-    let key = |c: &&Candidate| (c.begin(), c.missing, c.load, NodeId(c.node.0));
-    let best = all.iter().filter(|c| may(c)).min_by_key(key)?.clone();
+    let best = desk.best(w, &may)?;
     // Data is brought to a busy node when it would else come too late, not before: until then, another may be free sooner.
     let ahead = best.data_in.saturating_mul(2).saturating_add(SECOND);
     if best.open && (best.free_in == 0 || best.missing > 0 && best.free_in <= ahead) {
