@@ -94,10 +94,14 @@ impl State {
                 all &= self.room(*n, bytes.saturating_add(kept));
             }
             self.pin_inputs(job, nodes, false);
-            // When nothing is under way that could free room, it does without.
+            // When nothing is under way that could free room, or that takes too long, it does without.
             if !all && self.under_way > 0 {
-                self.keep_room(id, nodes, bytes);
-                return false;
+                let room = nodes.iter().map(|n| self.room_in(*n, bytes, id)).max();
+                let without = self.without_tiers(missing, written, nodes.len(), job);
+                if self.policy.handling != Handling::Keep || room.is_none_or(|r| r <= without) {
+                    self.keep_room(id, nodes, bytes);
+                    return false;
+                }
             }
             direct = !all;
         }
@@ -121,6 +125,16 @@ impl State {
         let all = |bytes: u64| bytes.saturating_mul(nodes as u64);
         let reads = self.reads_outside(all(reads), nodes);
         reads.saturating_add(self.writes_outside(all(writes), nodes))
+    }
+
+    /// The same for a job that could go through its nodes' tiers, and what others lose by it: they read that outside too.
+    pub(crate) fn without_tiers(&self, reads: u64, writes: u64, nodes: usize, job: &Job) -> Nanos {
+        let read_later = |i: &ItemId| self.item(*i).is_some_and(|i| !i.readers.is_empty());
+        let again = match job.writes.iter().any(read_later) {
+            true => writes,
+            false => 0,
+        };
+        self.outside_time(reads.saturating_add(again), writes, nodes)
     }
 
     pub(crate) fn promise_space(&mut self, nodes: &[NodeId], bytes: u64, take: bool) {

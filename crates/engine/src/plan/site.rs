@@ -207,8 +207,8 @@ impl State {
 
     /// When a job's data would be on a node, bytes that have to be brought for that, and how long its program reads and
     /// writes outside by itself there: what does not go through the tier is no data to wait for, on any node alike.
-    fn data_in(&self, node: NodeId, job: &Job, written: u64) -> (Nanos, u64, Nanos) {
-        let (mut wait, mut missing) = (0, 0);
+    fn data_in(&self, node: NodeId, id: JobId, job: &Job, written: u64) -> (Nanos, u64, Nanos) {
+        let (mut wait, mut missing) = (0, 0u64);
         let (mut past, mut inputs, mut absent) = (0u64, 0u64, 0u64);
         // The wait for what comes anyway.
         let mut coming = 0;
@@ -223,23 +223,36 @@ impl State {
             wait = wait.max(time);
             match way {
                 Way::There(..) => {}
-                Way::From(..) => (missing, absent) = (missing + bytes, absent + bytes),
-                _ => (missing, coming) = (missing + bytes, coming.max(time)),
+                Way::From(..) => {
+                    (missing, absent) =
+                        (missing.saturating_add(bytes), absent.saturating_add(bytes))
+                }
+                _ => (missing, coming) = (missing.saturating_add(bytes), coming.max(time)),
             }
         }
-        let never = inputs.saturating_add(written) > self.nodes.capacity(node);
-        match never {
-            true => {
-                let past = past.saturating_add(absent);
-                (coming, 0, self.outside_time(past, written, 1))
-            }
-            false => (wait, missing, self.outside_time(past, 0, 1)),
+        if inputs.saturating_add(written) > self.nodes.capacity(node) {
+            let past = past.saturating_add(absent);
+            return (coming, 0, self.outside_time(past, written, 1));
         }
+        let room = self.room_in(node, missing.saturating_add(written), id);
+        if room > 0 {
+            let without = self.without_tiers(absent, written, 1, job);
+            if room > without {
+                let past = self.outside_time(past, 0, 1);
+                return (coming, 0, past.saturating_add(without));
+            }
+        }
+        (wait.max(room), missing, self.outside_time(past, 0, 1))
     }
 
-    fn candidate(&self, node: NodeId, free_in: Nanos, job: &Job, written: u64) -> Candidate {
+    fn candidate(
+        &self,
+        (node, free_in): (NodeId, Nanos),
+        (id, job): (JobId, &Job),
+        written: u64,
+    ) -> Candidate {
         let state = self.nodes.node(node);
-        let (data_in, missing, outside) = self.data_in(node, job, written);
+        let (data_in, missing, outside) = self.data_in(node, id, job, written);
         let slots = (state.cores / job.cores.max(1)) as usize;
         let waiting = state.planned.len();
         Candidate {
@@ -475,7 +488,7 @@ impl Desk for State {
             if best.as_ref().is_some_and(|b| b.place().0 < free_in) {
                 break;
             }
-            let candidate = self.candidate(node, free_in, &job, written);
+            let candidate = self.candidate((node, free_in), (w.job, &job), written);
             let better = |b: &Candidate| candidate.place() < b.place();
             if may(&candidate) && best.as_ref().is_none_or(better) {
                 best = Some(candidate);
@@ -558,7 +571,7 @@ impl Desk for State {
         Some(Shadow {
             at: self
                 .now
-                .saturating_add(self.room_in(claim))
+                .saturating_add(self.claim_in(claim))
                 .max(self.now + 1),
             class: self.class_of(*claim.nodes.first()?),
             extra: u32::MAX,
