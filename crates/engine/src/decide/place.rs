@@ -122,7 +122,7 @@ impl Decide<'_> {
                 free_in,
                 data_in,
                 missing,
-                outside: 0,
+                io: 0,
                 load: self.state.steps.on_node[node.at()].len(),
                 open: self.open(node, cores),
             }

@@ -29,8 +29,8 @@ pub(crate) struct Candidate {
     pub(crate) data_in: Nanos,
     /// Bytes that have to be brought.
     pub(crate) missing: u64,
-    /// How long its program then reads and writes outside by itself, on the node.
-    pub(crate) outside: Nanos,
+    /// How long its program then reads and writes, outside by itself and on the node's tiers.
+    pub(crate) io: Nanos,
     /// Of nodes that are alike, the one with less goes first.
     pub(crate) load: usize,
     /// The node takes another job that waits.
@@ -44,7 +44,7 @@ impl Candidate {
 
     /// Of candidates, the one with the least of this goes first.
     pub(crate) fn place(&self) -> (Nanos, u64, usize, NodeId) {
-        let computes = self.begin().saturating_add(self.outside);
+        let computes = self.begin().saturating_add(self.io);
         (computes, self.missing, self.load, self.node)
     }
 }

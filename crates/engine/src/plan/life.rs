@@ -1,6 +1,6 @@
 //! The life of a job: planned, allocated, staged, run, drained, released; or taken back to the queue.
 
-use super::data::{Way, each};
+use super::data::{Way, duration, each};
 use super::moves::{Draft, Purpose};
 use super::nodes::Ends;
 use super::state::{MAX_ATTEMPTS, Stage, State};
@@ -44,7 +44,7 @@ impl State {
         if let Some(state) = self.job_mut(id) {
             state.stage = Stage::Planned;
             state.nodes = nodes.clone();
-            state.patience = patience;
+            (state.begins, state.patience) = (begin, patience);
         }
         self.plans.insert((patience, id));
         self.emit(SiteAction::Plan {
@@ -106,12 +106,15 @@ impl State {
             direct = !all;
         }
         self.roomless.remove(&id);
-        let outside = match direct {
+        let io = match direct {
             true => self.outside_time(past.saturating_add(missing), written, nodes.len()),
-            false => self.outside_time(past, 0, nodes.len()),
+            false => {
+                let outside = self.outside_time(past, 0, nodes.len());
+                outside.saturating_add(self.on_tiers(nodes, inputs, written))
+            }
         };
         if let Some(state) = self.job_mut(id) {
-            state.outside = outside;
+            state.io = io;
             state.direct = direct;
             state.past_tiers = past_tiers;
             state.promised = if direct { 0 } else { written };
@@ -125,6 +128,14 @@ impl State {
         let all = |bytes: u64| bytes.saturating_mul(nodes as u64);
         let reads = self.reads_outside(all(reads), nodes);
         reads.saturating_add(self.writes_outside(all(writes), nodes))
+    }
+
+    /// How long it reads and writes so many bytes on each of its nodes' tiers.
+    pub(crate) fn on_tiers(&self, nodes: &[NodeId], reads: u64, writes: u64) -> Nanos {
+        let kind = nodes.first().map(|n| self.nodes.kind(*n));
+        let rates = kind.and_then(|k| k.tiers.first()).map(|t| t.rates);
+        let rates = rates.unwrap_or_default();
+        duration(reads, rates.read).saturating_add(duration(writes, rates.write))
     }
 
     /// The same for a job that could go through its nodes' tiers, and what others lose by it: they read that outside too.

@@ -161,8 +161,9 @@ impl State {
         }
         for planned in &node.planned {
             if let Some(state) = self.job(*planned) {
-                let takes = state.outside.saturating_add(state.job.expect);
-                ends.push((self.now.saturating_add(takes), state.job.cores.max(1)));
+                let takes = state.io.saturating_add(state.job.expect);
+                let begins = state.begins.max(self.now);
+                ends.push((begins.saturating_add(takes), state.job.cores.max(1)));
             }
         }
         ends.sort_unstable();
@@ -197,7 +198,7 @@ impl State {
         let Some(state) = self.job(id) else {
             return self.now;
         };
-        let takes = state.outside.saturating_add(state.job.expect);
+        let takes = state.io.saturating_add(state.job.expect);
         let end = state.began.saturating_add(takes);
         match end > self.now {
             true => end,
@@ -206,7 +207,7 @@ impl State {
     }
 
     /// When a job's data would be on a node, bytes that have to be brought for that, and how long its program reads and
-    /// writes outside by itself there: what does not go through the tier is no data to wait for, on any node alike.
+    /// writes there: what does not go through the tier is no data to wait for, on any node alike.
     fn data_in(&self, node: NodeId, id: JobId, job: &Job, written: u64) -> (Nanos, u64, Nanos) {
         let (mut wait, mut missing) = (0, 0u64);
         let (mut past, mut inputs, mut absent) = (0u64, 0u64, 0u64);
@@ -242,7 +243,9 @@ impl State {
                 return (coming, 0, past.saturating_add(without));
             }
         }
-        (wait.max(room), missing, self.outside_time(past, 0, 1))
+        let io = self.outside_time(past, 0, 1);
+        let io = io.saturating_add(self.on_tiers(&[node], inputs, written));
+        (wait.max(room), missing, io)
     }
 
     fn candidate(
@@ -252,7 +255,7 @@ impl State {
         written: u64,
     ) -> Candidate {
         let state = self.nodes.node(node);
-        let (data_in, missing, outside) = self.data_in(node, id, job, written);
+        let (data_in, missing, io) = self.data_in(node, id, job, written);
         let slots = (state.cores / job.cores.max(1)) as usize;
         let waiting = state.planned.len();
         Candidate {
@@ -260,7 +263,7 @@ impl State {
             free_in,
             data_in,
             missing,
-            outside,
+            io,
             load: 0,
             open: waiting < slots + AHEAD,
         }
