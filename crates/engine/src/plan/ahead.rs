@@ -44,6 +44,13 @@ impl State {
         }
     }
 
+    /// Whether a job may read and write outside by itself because room is long in coming: not while one before it waits for
+    /// what lies in its way to leave, which would leave later.
+    pub(crate) fn may_do_without(&self, id: JobId) -> bool {
+        let first = self.claim.as_ref().is_none_or(|c| c.job == id);
+        first && self.policy.handling == Handling::Keep
+    }
+
     /// About how long it takes until a node has room for so many bytes of a job: what lies elsewhere too goes at once, what
     /// nobody reads goes outside, and for the rest a job there has to end first.
     pub(crate) fn room_in(&self, node: NodeId, bytes: u64, by: JobId) -> Nanos {

@@ -98,7 +98,7 @@ impl State {
             if !all && self.under_way > 0 {
                 let room = nodes.iter().map(|n| self.room_in(*n, bytes, id)).max();
                 let without = self.without_tiers(missing, written, nodes.len(), job);
-                if self.policy.handling != Handling::Keep || room.is_none_or(|r| r <= without) {
+                if !self.may_do_without(id) || room.is_none_or(|r| r <= without) {
                     self.keep_room(id, nodes, bytes);
                     return false;
                 }

@@ -236,7 +236,7 @@ impl State {
             return (coming, 0, self.outside_time(past, written, 1));
         }
         let room = self.room_in(node, missing.saturating_add(written), id);
-        if room > 0 {
+        if room > 0 && self.may_do_without(id) {
             let without = self.without_tiers(absent, written, 1, job);
             if room > without {
                 let past = self.outside_time(past, 0, 1);
