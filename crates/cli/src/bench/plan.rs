@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tarn_base::policy::{Order, Policy};
-use tarn_base::site::{Machine, SiteEvent, Workload};
+use tarn_base::site::{Fate, Machine, SiteEvent, Workload};
 use tarn_engine::plan::{Planner, drive_site};
 use tarn_flow::site::{ReadOptions, read_workload};
 use tarn_ports::SiteWorld;
@@ -96,7 +96,11 @@ fn simulate(machine: &Machine, workload: Workload) -> anyhow::Result<f64> {
     let mut site = Site::new(machine, Arc::new(workload))?;
     let mut planner = Planner::new(machine, policy());
     drive_site(&mut planner, &mut site, &mut |_, _, _| ())?;
-    Ok(started.elapsed().as_secs_f64())
+    let seconds = started.elapsed().as_secs_f64();
+    let jobs = site.into_result().jobs;
+    let left = jobs.iter().filter(|j| j.fate != Fate::Done).count();
+    anyhow::ensure!(left == 0, "{left} of {} jobs were never done", jobs.len());
+    Ok(seconds)
 }
 
 /// The name of a figure: jobs that take a part of a node have their own.

@@ -38,7 +38,7 @@ impl State {
         self.dequeue(id);
         let nodes: Nodes = Arc::from(nodes);
         for n in nodes.iter() {
-            self.nodes.node_mut(*n).planned.insert(id);
+            self.nodes.plan(*n, id);
         }
         let patience = begin.saturating_add((job.expect / HOLDS).max(SECOND));
         if let Some(state) = self.job_mut(id) {
@@ -718,7 +718,7 @@ impl State {
 
     fn forget_plan(&mut self, id: JobId, nodes: &[NodeId]) {
         for n in nodes {
-            self.nodes.node_mut(*n).planned.remove(&id);
+            self.nodes.unplan(*n, id);
         }
         if let Some(patience) = self.job(id).map(|s| s.patience) {
             self.plans.remove(&(patience, id));

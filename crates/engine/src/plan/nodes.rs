@@ -59,6 +59,13 @@ pub(crate) struct KnownEnds {
     pub(crate) taken: u32,
 }
 
+/// Nodes on which nothing is planned.
+#[derive(Debug, Default)]
+struct Open {
+    idle: NodeSet,
+    partly: BTreeSet<(u32, NodeId)>,
+}
+
 /// Nodes of one island in one memory mode.
 #[derive(Debug, Default)]
 pub(crate) struct Class {
@@ -66,6 +73,8 @@ pub(crate) struct Class {
     pub(crate) idle: NodeSet,
     /// Nodes that somebody uses and that have cores left: (cores left, node).
     pub(crate) partly: BTreeSet<(u32, NodeId)>,
+    /// Those of both on which nothing is planned.
+    open: Open,
     /// When the others (and those) are expected to be idle.
     pub(crate) ends: Timeline,
 }
@@ -132,6 +141,9 @@ pub(crate) fn capacity_in(kind: &NodeKind, mode: Mode) -> u64 {
     there.map(|t| t.capacity).sum()
 }
 
+/// Nodes with free cores that are looked at for some that have room for a job: they may lack memory or GPUs.
+const SOME_LOOKED_AT: usize = 256;
+
 /// In timelines, jobs are told from single nodes by this bit.
 const NODE: u64 = 1 << 32;
 
@@ -170,7 +182,7 @@ impl Nodes {
             };
             let id = NodeId(this.all.len() as u32);
             this.all.push(node);
-            this.class_mut(id).idle.insert(id);
+            this.list(id, false);
         }
         this
     }
@@ -345,8 +357,10 @@ impl Nodes {
         let class = self.class_mut(id);
         if idle {
             class.idle.remove(id);
+            class.open.idle.remove(id);
         } else {
             class.partly.remove(&(cores, id));
+            class.open.partly.remove(&(cores, id));
             class.ends.remove(until, NODE | u64::from(id.0));
         }
     }
@@ -367,6 +381,34 @@ impl Nodes {
                 class.partly.insert((cores, id));
             }
         }
+        self.open_or_not(id);
+    }
+
+    /// Puts a node that is in a list into the one of those on which nothing is planned, or takes it out of that.
+    fn open_or_not(&mut self, id: NodeId) {
+        let node = self.node(id);
+        let (cores, open) = (node.cores, node.planned.is_empty());
+        let class = self.class_mut(id);
+        if !open {
+            class.open.idle.remove(id);
+            class.open.partly.remove(&(cores, id));
+        } else if class.partly.contains(&(cores, id)) {
+            class.open.partly.insert((cores, id));
+        } else if class.idle.contains(id) {
+            class.open.idle.insert(id);
+        }
+    }
+
+    /// A job is to run on a node.
+    pub(crate) fn plan(&mut self, id: NodeId, job: JobId) {
+        self.node_mut(id).planned.insert(job);
+        self.open_or_not(id);
+    }
+
+    /// It is not any more, or it does.
+    pub(crate) fn unplan(&mut self, id: NodeId, job: JobId) {
+        self.node_mut(id).planned.remove(&job);
+        self.open_or_not(id);
     }
 
     /// A node changes what it can do; nobody is on it.
@@ -428,14 +470,12 @@ impl Nodes {
         mode: Mode,
         most: usize,
     ) -> Vec<NodeId> {
-        let class = self.class(island, mode);
-        let partly = class
-            .partly
-            .range((job.cores, NodeId(0))..)
-            .map(|(_, n)| *n);
-        let free = |n: &NodeId| self.node(*n).planned.is_empty() && self.free_for(job, *n);
+        let open = &self.class(island, mode).open;
+        let partly = open.partly.range((job.cores, NodeId(0))..);
+        let partly = partly.map(|(_, n)| *n).take(SOME_LOOKED_AT);
+        let free = |n: &NodeId| self.free_for(job, *n);
         let mut found: Vec<NodeId> = partly.filter(free).take(most).collect();
-        found.extend(class.idle.iter().filter(free).take(most));
+        found.extend(open.idle.iter().filter(free).take(most));
         found
     }
 
