@@ -183,6 +183,69 @@ fn room_is_kept_for_who_goes_first() {
     assert!(begun(&data, 2) >= released(&data, 1));
 }
 
+/// On so many cores of one node.
+fn part(cores: u32, reads: &[u32], writes: &[u32]) -> Job {
+    Job {
+        cores,
+        ..whole(1, reads, writes)
+    }
+}
+
+#[test]
+fn who_reads_past_the_tiers_holds_a_node_and_others_take_another() {
+    // 200 GB never fit: each job reads for 200 s on its node. A busy node is no sooner, although its program is short.
+    let work = (0..3).fold(Work::default().item(200, true, false), |work, _| {
+        work.job(0, part(4, &[0], &[]), 10)
+    });
+    let data = work.under("data", &machine(3));
+    for job in 0..3 {
+        assert_eq!((begun(&data, job), released(&data, job)), (0, 210));
+    }
+}
+
+#[test]
+fn a_node_without_room_is_not_waited_for_while_another_has_some() {
+    let work = Work::default()
+        .item(70, false, false)
+        .item(70, false, false)
+        .job(0, part(1, &[], &[0]), 100)
+        .job(0, part(1, &[], &[1]), 100);
+    let data = work.under("data", &machine(2));
+    assert_eq!((begun(&data, 0), begun(&data, 1)), (0, 0));
+    assert_eq!(data.tier_peaks, [70 * GB, 70 * GB]);
+}
+
+#[test]
+fn who_would_wait_long_for_room_does_without() {
+    // Job 0 fills the tier for 1,000 s. Job 1 writes its 50 GB outside in 50 s instead.
+    let work = Work::default()
+        .item(80, false, false)
+        .item(50, false, true)
+        .job(0, part(1, &[], &[0]), 1000)
+        .job(1, part(1, &[], &[1]), 10);
+    let data = work.under("data", &machine(1));
+    assert_eq!((begun(&data, 1), released(&data, 1)), (1, 61));
+}
+
+#[test]
+fn readers_of_one_item_do_not_queue_where_it_comes_first() {
+    // It is there after 80 s; four readers fill a node for 60 s.
+    let work = (0..8).fold(Work::default().item(80, true, false), |work, _| {
+        work.job(0, part(1, &[0], &[]), 60)
+    });
+    let data = work.under("data", &machine(2));
+    assert!(data.end < 160 * SECOND, "{data:?}");
+}
+
+#[test]
+fn parts_of_many_nodes_are_taken_at_once() {
+    let work = (0..300).fold(Work::default(), |work, _| {
+        work.job(0, part(1, &[], &[]), 60)
+    });
+    let data = work.under("data", &machine(100));
+    assert!((0..300).all(|job| begun(&data, job) == 0));
+}
+
 #[test]
 fn one_reads_outside_and_the_others_from_it() {
     let work = (0..4).fold(Work::default().item(20, true, false), |work, _| {
