@@ -189,6 +189,69 @@ fn room_is_kept_for_who_goes_first() {
     assert!(begun(&data, 2) >= released(&data, 1));
 }
 
+/// On so many cores of one node.
+fn part(cores: u32, reads: &[u32], writes: &[u32]) -> Job {
+    Job {
+        cores,
+        ..whole(1, reads, writes)
+    }
+}
+
+#[test]
+fn who_reads_past_the_tiers_holds_a_node_and_others_take_another() {
+    // 200 GB never fit: each job reads for 200 s on its node. A busy node is no sooner, although its program is short.
+    let work = (0..3).fold(Work::default().item(200, true, false), |work, _| {
+        work.job(0, part(4, &[0], &[]), 10)
+    });
+    let data = work.under("data", &machine(3));
+    for job in 0..3 {
+        assert_eq!((begun(&data, job), released(&data, job)), (0, 210));
+    }
+}
+
+#[test]
+fn a_node_without_room_is_not_waited_for_while_another_has_some() {
+    let work = Work::default()
+        .item(70, false, false)
+        .item(70, false, false)
+        .job(0, part(1, &[], &[0]), 100)
+        .job(0, part(1, &[], &[1]), 100);
+    let data = work.under("data", &machine(2));
+    assert_eq!((begun(&data, 0), begun(&data, 1)), (0, 0));
+    assert_eq!(data.tier_peaks, [70 * GB, 70 * GB]);
+}
+
+#[test]
+fn who_would_wait_long_for_room_does_without() {
+    // Job 0 fills the tier for 1,000 s. Job 1 writes its 50 GB outside in 50 s instead.
+    let work = Work::default()
+        .item(80, false, false)
+        .item(50, false, true)
+        .job(0, part(1, &[], &[0]), 1000)
+        .job(1, part(1, &[], &[1]), 10);
+    let data = work.under("data", &machine(1));
+    assert_eq!((begun(&data, 1), released(&data, 1)), (1, 61));
+}
+
+#[test]
+fn readers_of_one_item_do_not_queue_where_it_comes_first() {
+    // It is there after 80 s; four readers fill a node for 60 s.
+    let work = (0..8).fold(Work::default().item(80, true, false), |work, _| {
+        work.job(0, part(1, &[0], &[]), 60)
+    });
+    let data = work.under("data", &machine(2));
+    assert!(data.end < 160 * SECOND, "{data:?}");
+}
+
+#[test]
+fn parts_of_many_nodes_are_taken_at_once() {
+    let work = (0..300).fold(Work::default(), |work, _| {
+        work.job(0, part(1, &[], &[]), 60)
+    });
+    let data = work.under("data", &machine(100));
+    assert!((0..300).all(|job| begun(&data, job) == 0));
+}
+
 #[test]
 fn one_reads_outside_and_the_others_from_it() {
     let work = (0..4).fold(Work::default().item(20, true, false), |work, _| {
@@ -302,13 +365,6 @@ fn workflows(work: Work, count: u32, every: Nanos, step: &Job, compute: Nanos) -
     })
 }
 
-fn part(cores: u32) -> Job {
-    Job {
-        cores,
-        ..whole(1, &[], &[])
-    }
-}
-
 /// The longest wait of the first jobs, in seconds.
 fn longest_wait(work: &Work, policy: &str, machine: &Machine, first: usize) -> Nanos {
     let result = work.under(policy, machine);
@@ -326,9 +382,9 @@ fn longest_wait(work: &Work, policy: &str, machine: &Machine, first: usize) -> N
 fn an_ordinary_job_is_not_overtaken_for_ever() {
     for (job, step, nodes) in [
         (whole(3, &[], &[]), whole(2, &[], &[]), 4),
-        (part(3), part(2), 1),
-        (part(4), whole(1, &[], &[]), 1),
-        (whole(1, &[], &[]), part(2), 1),
+        (part(3, &[], &[]), part(2, &[], &[]), 1),
+        (part(4, &[], &[]), whole(1, &[], &[]), 1),
+        (whole(1, &[], &[]), part(2, &[], &[]), 1),
     ] {
         let machine = machine(nodes);
         let work = Work::default().job(601, job, 600);
@@ -417,7 +473,7 @@ fn ordinary_jobs_begin_as_promised() {
         };
         let mut job = |whole_only: bool| match whole_only || below(2) == 0 {
             true => whole(1 + below(4) as u32, &[], &[]),
-            false => part(1 + below(4) as u32),
+            false => part(1 + below(4) as u32, &[], &[]),
         };
         let kinds: Vec<Job> = (0..40).map(|n| job(n % 5 == 0)).collect();
         let mut work = Work::default();

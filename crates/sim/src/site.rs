@@ -214,20 +214,26 @@ impl Site {
     /// The next thing that happens, and when: what is due before what moves before what comes.
     fn upcoming(&mut self) -> Option<(Time, Next)> {
         let arrival = self.arrivals.time(self.now);
-        let mut next = None;
-        if !self.is_over(arrival) {
-            let due = self
-                .due
-                .peek()
-                .map(|Reverse(d)| (d.0.max(self.now), Next::Due));
-            let moved = self.fluid.next(self.now).map(|(t, s)| (t, Next::Moved(s)));
-            let comes = arrival.map(|t| (t, Next::Submitted));
-            next = [due, moved, comes]
-                .into_iter()
-                .flatten()
-                .min_by_key(|n| n.0);
+        if self.is_over(arrival) {
+            return None;
         }
-        next
+        let now = self.now;
+        let due = self.due.peek().map(|Reverse(d)| d.0.max(now));
+        // What happens now needs no new rates of what moves.
+        if due == Some(now) {
+            return Some((now, Next::Due));
+        }
+        if let Some(slot) = self.fluid.ended(now) {
+            return Some((now, Next::Moved(slot)));
+        }
+        if arrival == Some(now) {
+            return Some((now, Next::Submitted));
+        }
+        let due = due.map(|t| (t, Next::Due));
+        let moved = self.fluid.next(now).map(|(t, s)| (t, Next::Moved(s)));
+        let comes = arrival.map(|t| (t, Next::Submitted));
+        let all = [due, moved, comes];
+        all.into_iter().flatten().min_by_key(|n| n.0)
     }
 
     /// Lets it happen. `None` where there is nothing to tell.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tarn_base::policy::{Order, Policy};
-use tarn_base::site::{Machine, SiteEvent, Workload};
+use tarn_base::site::{Fate, Machine, SiteEvent, Workload};
 use tarn_engine::plan::{Planner, drive_site};
 use tarn_flow::site::{ReadOptions, read_workload};
 use tarn_ports::SiteWorld;
@@ -21,6 +21,8 @@ const TIMED_STEPS: usize = 50_000;
 /// Jobs that are submitted at once for every hundred that are to wait for nodes: some begin, some wait for others, and
 /// some end while steps are timed.
 const SUBMITTED_PERCENT: u64 = 130;
+/// Jobs that run at once on a node, where each takes some of its cores.
+const SHARE_A_NODE: u64 = 8;
 /// Simulations go up to the asked number of jobs by this factor.
 const GROWTH: u64 = 10;
 /// How many times smaller the smallest of them is.
@@ -53,8 +55,11 @@ pub(crate) struct Args {
 /// # Errors
 /// When the trace cannot be read, or the simulation refuses what the planner orders.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let mut figures = steps(args)?;
-    figures.extend(simulations(args)?);
+    let mut figures = Vec::new();
+    for shared in [false, true] {
+        figures.extend(steps(args, shared)?);
+        figures.extend(simulations(args, shared)?);
+    }
     if let Some(path) = &args.swf {
         let machine = machine(args.swf_nodes);
         let started = Instant::now();
@@ -91,10 +96,22 @@ fn simulate(machine: &Machine, workload: Workload) -> anyhow::Result<f64> {
     let mut site = Site::new(machine, Arc::new(workload))?;
     let mut planner = Planner::new(machine, policy());
     drive_site(&mut planner, &mut site, &mut |_, _, _| ())?;
-    Ok(started.elapsed().as_secs_f64())
+    let seconds = started.elapsed().as_secs_f64();
+    let jobs = site.into_result().jobs;
+    let left = jobs.iter().filter(|j| j.fate != Fate::Done).count();
+    anyhow::ensure!(left == 0, "{left} of {} jobs were never done", jobs.len());
+    Ok(seconds)
 }
 
-fn simulations(args: &Args) -> anyhow::Result<Vec<Figure>> {
+/// The name of a figure: jobs that take a part of a node have their own.
+fn named(name: String, shared: bool) -> String {
+    match shared {
+        true => format!("shared-{name}"),
+        false => name,
+    }
+}
+
+fn simulations(args: &Args, shared: bool) -> anyhow::Result<Vec<Figure>> {
     let machine = machine(args.nodes);
     let mut figures = Vec::new();
     let mut before: Option<(u64, f64)> = None;
@@ -102,12 +119,18 @@ fn simulations(args: &Args) -> anyhow::Result<Vec<Figure>> {
     while jobs <= args.jobs {
         let shape = Shape {
             at_once: 0,
+            shared,
             jobs,
             seed: args.seed,
         };
         let seconds = simulate(&machine, workload(&machine, &shape))?;
-        eprintln!("{jobs} jobs on {} nodes: {seconds:.2} s", args.nodes);
-        let name = format!("sim-{}-s", short(jobs));
+        let what = if shared {
+            "jobs that share nodes"
+        } else {
+            "jobs"
+        };
+        eprintln!("{jobs} {what} on {} nodes: {seconds:.2} s", args.nodes);
+        let name = named(format!("sim-{}-s", short(jobs)), shared);
         figures.push(figure(name, seconds, "s"));
         if let Some((fewer, took)) = before {
             let name = format!(
@@ -115,6 +138,7 @@ fn simulations(args: &Args) -> anyhow::Result<Vec<Figure>> {
                 short(fewer),
                 short(jobs)
             );
+            let name = named(name, shared);
             let n_log_n = |n: u64| n as f64 * (n as f64).ln();
             figures.push(Figure {
                 against: Some(("n log n".into(), n_log_n(jobs) / n_log_n(fewer))),
@@ -165,12 +189,17 @@ impl Timed {
     }
 }
 
-fn steps(args: &Args) -> anyhow::Result<Vec<Figure>> {
+fn steps(args: &Args, shared: bool) -> anyhow::Result<Vec<Figure>> {
     let machine = machine(args.nodes);
-    let at_once = args.waiting * SUBMITTED_PERCENT / 100;
+    let run = match shared {
+        true => u64::from(args.nodes) * SHARE_A_NODE,
+        false => u64::from(args.nodes),
+    };
+    let at_once = args.waiting * SUBMITTED_PERCENT / 100 + run;
     let shape = Shape {
-        at_once: at_once + u64::from(args.nodes),
-        jobs: at_once + u64::from(args.nodes) + args.waiting,
+        at_once,
+        shared,
+        jobs: at_once + args.waiting,
         seed: args.seed,
     };
     let timed = time_steps(&machine, workload(&machine, &shape), args.waiting as usize)?;
@@ -187,9 +216,13 @@ fn steps(args: &Args) -> anyhow::Result<Vec<Figure>> {
     );
     eprintln!("{what}");
     Ok(vec![
-        figure(format!("step-p50-ms: {what}"), timed.rank(0.5), "ms"),
-        figure("step-p99-ms".into(), timed.rank(0.99), "ms"),
-        figure("step-max-ms".into(), timed.longest, "ms"),
+        figure(
+            named(format!("step-p50-ms: {what}"), shared),
+            timed.rank(0.5),
+            "ms",
+        ),
+        figure(named("step-p99-ms".into(), shared), timed.rank(0.99), "ms"),
+        figure(named("step-max-ms".into(), shared), timed.longest, "ms"),
     ])
 }
 
@@ -260,6 +293,14 @@ mod tests {
                 "growth of the time from 10 to 100 jobs",
                 "sim-1k-s",
                 "growth of the time from 100 to 1k jobs",
+                "shared-step-p50-ms",
+                "shared-step-p99-ms",
+                "shared-step-max-ms",
+                "shared-sim-10-s",
+                "shared-sim-100-s",
+                "shared-growth of the time from 10 to 100 jobs",
+                "shared-sim-1k-s",
+                "shared-growth of the time from 100 to 1k jobs",
             ]
         );
         assert!(figures.iter().all(|f| f.value > 0.0), "{figures:?}");

@@ -229,8 +229,9 @@ impl Desk for Decide<'_> {
         why.is_some_and(|why| self.assign(id, nodes, begin, why))
     }
 
-    fn candidates(&self, w: &Waiting) -> Vec<Candidate> {
-        self.candidates_of(instance_of(w))
+    fn best(&self, w: &Waiting, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate> {
+        let all = self.candidates_of(instance_of(w)).into_iter();
+        all.filter(|c| may(c)).min_by_key(Candidate::place)
     }
 
     fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool {

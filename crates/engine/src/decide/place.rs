@@ -144,6 +144,7 @@ impl Decide<'_> {
                 free_in,
                 data_in,
                 missing,
+                io: 0,
                 load: self.state.steps.on_node[node.at()].len(),
                 open: self.open(node, demand.cores),
             }

@@ -44,8 +44,54 @@ impl State {
         }
     }
 
+    /// Whether a job may read and write outside by itself because room is long in coming: not while one before it waits for
+    /// what lies in its way to leave, which would leave later.
+    pub(crate) fn may_do_without(&self, id: JobId) -> bool {
+        let first = self.claim.as_ref().is_none_or(|c| c.job == id);
+        first && self.policy.handling == Handling::Keep
+    }
+
+    /// About how long it takes until a node has room for so many bytes of a job: what lies elsewhere too goes at once, what
+    /// nobody reads goes outside, and for the rest a job there has to end first.
+    pub(crate) fn room_in(&self, node: NodeId, bytes: u64, by: JobId) -> Nanos {
+        /// Items that are looked at.
+        const LOOKED_AT: usize = 256;
+        let needs = bytes.saturating_add(self.claimed(node, by));
+        let mut lack = needs.saturating_sub(self.nodes.free_space(node));
+        if lack == 0 {
+            return 0;
+        }
+        let mut leaves = 0u64;
+        for id in self.nodes.node(node).held.iter().take(LOOKED_AT) {
+            let Some(item) = self.item(*id) else {
+                continue;
+            };
+            let Some(here) = item.layouts.iter().find(|l| l.has(node)) else {
+                continue;
+            };
+            if here.pins > 0 || !here.present() {
+                continue;
+            }
+            let share = each(item.item.bytes, here.nodes.len(), here.spread);
+            let other = |l: &super::state::Layout| l.present() && !l.has(node);
+            match item.outside || item.layouts.iter().any(other) {
+                true => lack = lack.saturating_sub(share),
+                false => leaves = leaves.saturating_add(share),
+            }
+        }
+        let guests = self.nodes.node(node).guests.iter();
+        let ends = guests.map(|g| self.expected_end(g.0).saturating_sub(self.now));
+        let first = match lack > leaves {
+            true => ends.min().unwrap_or(0),
+            false => 0,
+        };
+        let rates = [self.store.rates.write, self.store.client.write];
+        let rate = rates.into_iter().filter(|r| *r > 0).min();
+        first.saturating_add(duration(lack, rate.unwrap_or(0)))
+    }
+
     /// About when there is room for the job that has claimed it: what lacks goes outside meanwhile.
-    pub(crate) fn room_in(&self, claim: &Claim) -> Nanos {
+    pub(crate) fn claim_in(&self, claim: &Claim) -> Nanos {
         let lack = |n: &NodeId| claim.bytes.saturating_sub(self.nodes.free_space(*n));
         let most = claim.nodes.iter().map(lack).max().unwrap_or(0);
         let rates = [self.store.rates.write, self.store.client.write];

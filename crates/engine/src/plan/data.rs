@@ -5,7 +5,9 @@ use super::state::{ItemState, Layout, State};
 use std::sync::Arc;
 use tarn_base::id::NodeId;
 use tarn_base::policy::Handling;
-use tarn_base::site::{ItemId, JobId, Move, MoveId, Nodes, SiteAction, Spread, Urgency, Where};
+use tarn_base::site::{
+    ItemId, JobId, Move, MoveId, Nodes, Rates, SiteAction, Spread, Urgency, Where,
+};
 use tarn_base::units::{Nanos, SECOND};
 
 /// Nanoseconds that `bytes` take at `rate` bytes a second; none if there is no limit.
@@ -15,6 +17,14 @@ pub(crate) fn duration(bytes: u64, rate: u64) -> Nanos {
     }
     let nanos = u128::from(bytes) * u128::from(SECOND) / u128::from(rate);
     u64::try_from(nanos).unwrap_or(u64::MAX)
+}
+
+/// The slower of two rates, of which 0 is no limit.
+fn slower(a: u64, b: u64) -> u64 {
+    match (a, b) {
+        (0, other) | (other, 0) => other,
+        (a, b) => a.min(b),
+    }
 }
 
 /// Jobs that follow the same item and are counted: with more, the copies come from each other.
@@ -294,6 +304,39 @@ impl State {
         duration(bytes, client).max(duration(bytes, self.store.rates.read))
     }
 
+    /// About how long programs on so many nodes read these bytes by themselves, beside those that do so now.
+    pub(crate) fn reads_outside(&self, bytes: u64, nodes: usize) -> Nanos {
+        let others = self.outbox.own_reads();
+        self.by_itself(
+            bytes,
+            nodes,
+            others,
+            self.store.rates.read,
+            self.store.client.read,
+        )
+    }
+
+    /// The same for writing.
+    pub(crate) fn writes_outside(&self, bytes: u64, nodes: usize) -> Nanos {
+        self.by_itself(
+            bytes,
+            nodes,
+            0,
+            self.store.rates.write,
+            self.store.client.write,
+        )
+    }
+
+    /// One stream a node.
+    fn by_itself(&self, bytes: u64, nodes: usize, others: u32, all: u64, client: u64) -> Nanos {
+        let streams = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
+        let sharing = others.saturating_add(streams).max(self.store.saturates);
+        let share = u128::from(all) * u128::from(streams) / u128::from(sharing);
+        let share = u64::try_from(share).unwrap_or(u64::MAX);
+        let client = client.saturating_mul(u64::from(streams));
+        duration(bytes, share).max(duration(bytes, client))
+    }
+
     /// Whether reading an item straight from the store takes less time than reading it from a tier: a program reads with
     /// one stream a node.
     pub(crate) fn outside_is_faster(&self, id: ItemId, nodes: &[NodeId]) -> bool {
@@ -319,6 +362,14 @@ impl State {
         free && outside < duration(bytes, tier)
     }
 
+    /// Bytes a second that a node takes from others, and sends them: its link's, or its tier's if that is slower.
+    fn takes_and_sends(&self, node: NodeId) -> (u64, u64) {
+        let kind = self.nodes.kind(node);
+        let tier = kind.tiers.first().map_or(Rates::default(), |t| t.rates);
+        let takes = slower(kind.link.read, tier.write);
+        (takes, slower(kind.link.write, tier.read))
+    }
+
     /// The layout from which the least has to travel; of equals the one that fewest read.
     fn best_peer(
         &self,
@@ -339,8 +390,8 @@ impl State {
         let part = 1_000_000 - best.overlap(nodes).min(1_000_000);
         let travels = u128::from(all) * u128::from(part) / 1_000_000;
         let travels = u64::try_from(travels).unwrap_or(u64::MAX);
-        let sends = self.nodes.kind(*best.nodes.first()?).link.write;
-        let takes = self.nodes.kind(*nodes.first()?).link.read;
+        let (_, sends) = self.takes_and_sends(*best.nodes.first()?);
+        let (takes, _) = self.takes_and_sends(*nodes.first()?);
         // Others that read it now share its links.
         let readers = u64::from(best.pins) + 1;
         let send = duration(
@@ -355,9 +406,9 @@ impl State {
     fn may_follow(&self, item: &ItemState, nodes: &[NodeId]) -> Option<Nanos> {
         let coming = item.layouts.iter().filter(|l| !l.present());
         let eta = coming.map(|l| l.eta).min()?;
-        let link = self.nodes.kind(*nodes.first()?).link;
+        let (takes, sends) = self.takes_and_sends(*nodes.first()?);
         let first = eta.saturating_sub(self.now);
-        let hop = duration(item.item.bytes, link.read.min(link.write));
+        let hop = duration(item.item.bytes, slower(takes, sends));
         // Those that follow already share the sender's link.
         let readers = item.readers.iter();
         let before = readers.filter(|r| self.job(**r).is_some_and(|j| j.follows));

@@ -29,6 +29,8 @@ pub(crate) struct Candidate {
     pub(crate) data_in: Nanos,
     /// Bytes that have to be brought.
     pub(crate) missing: u64,
+    /// How long its program then reads and writes, outside by itself and on the node's tiers.
+    pub(crate) io: Nanos,
     /// Of nodes that are alike, the one with less goes first.
     pub(crate) load: usize,
     /// The node takes another job that waits.
@@ -38,6 +40,12 @@ pub(crate) struct Candidate {
 impl Candidate {
     pub(crate) fn begin(&self) -> Nanos {
         self.free_in.max(self.data_in)
+    }
+
+    /// Of candidates, the one with the least of this goes first.
+    pub(crate) fn place(&self) -> (Nanos, u64, usize, NodeId) {
+        let computes = self.begin().saturating_add(self.io);
+        (computes, self.missing, self.load, self.node)
     }
 }
 
@@ -63,8 +71,8 @@ pub(crate) trait Desk {
     fn waited(&self, w: &Waiting) -> Nanos;
     /// Gives it its nodes, free now. False if its data has no room there yet: it goes on waiting.
     fn start(&mut self, w: &Waiting, nodes: &[NodeId], why: Why) -> bool;
-    /// Where a one-node job could run, best first not guaranteed.
-    fn candidates(&self, w: &Waiting) -> Vec<Candidate>;
+    /// Where a one-node job computes first, of where it may.
+    fn best(&self, w: &Waiting, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate>;
     /// Lets a one-node job bring its data to a node and begin there as soon as it can.
     fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool;
     /// Asks to decide again at a time, even if nothing happens.

@@ -1,6 +1,6 @@
 //! The life of a job: planned, allocated, staged, run, drained, released; or taken back to the queue.
 
-use super::data::{Way, each};
+use super::data::{Way, duration, each};
 use super::moves::{Draft, Purpose};
 use super::nodes::Ends;
 use super::state::{MAX_ATTEMPTS, Stage, State};
@@ -11,7 +11,7 @@ use tarn_base::policy::Handling;
 use tarn_base::site::{
     Input, ItemId, Job, JobId, MoveId, Nodes, SiteAction, Spread, Urgency, Where, Why,
 };
-use tarn_base::units::{SECOND, Time};
+use tarn_base::units::{Nanos, SECOND, Time};
 
 /// A job puts up with its data or its node being late by this share of its run time, one in so many: it holds a free node
 /// while its data comes, and waits for a planned one.
@@ -38,13 +38,13 @@ impl State {
         self.dequeue(id);
         let nodes: Nodes = Arc::from(nodes);
         for n in nodes.iter() {
-            self.nodes.node_mut(*n).planned.insert(id);
+            self.nodes.plan(*n, id);
         }
         let patience = begin.saturating_add((job.expect / HOLDS).max(SECOND));
         if let Some(state) = self.job_mut(id) {
             state.stage = Stage::Planned;
             state.nodes = nodes.clone();
-            state.patience = patience;
+            (state.begins, state.patience) = (begin, patience);
         }
         self.plans.insert((patience, id));
         self.emit(SiteAction::Plan {
@@ -64,14 +64,16 @@ impl State {
         let written = self.written(job);
         let mut missing = 0u64;
         let mut inputs = 0u64;
+        let mut past = 0u64;
         let mut past_tiers = BTreeSet::new();
         for input in &job.reads {
-            if self.outside_is_faster(input.item, nodes) {
-                past_tiers.insert(input.item);
-                continue;
-            }
             let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
             let share = each(bytes, nodes.len(), input.spread);
+            if self.outside_is_faster(input.item, nodes) {
+                past_tiers.insert(input.item);
+                past = past.saturating_add(share);
+                continue;
+            }
             inputs = inputs.saturating_add(share);
             if matches!(
                 self.way(input.item, nodes, input.spread).0,
@@ -92,21 +94,58 @@ impl State {
                 all &= self.room(*n, bytes.saturating_add(kept));
             }
             self.pin_inputs(job, nodes, false);
-            // When nothing is under way that could free room, it does without.
+            // When nothing is under way that could free room, or that takes too long, it does without.
             if !all && self.under_way > 0 {
-                self.keep_room(id, nodes, bytes);
-                return false;
+                let room = nodes.iter().map(|n| self.room_in(*n, bytes, id)).max();
+                let without = self.without_tiers(missing, written, nodes.len(), job);
+                if !self.may_do_without(id) || room.is_none_or(|r| r <= without) {
+                    self.keep_room(id, nodes, bytes);
+                    return false;
+                }
             }
             direct = !all;
         }
         self.roomless.remove(&id);
+        let io = match direct {
+            true => self.outside_time(past.saturating_add(missing), written, nodes.len()),
+            false => {
+                let outside = self.outside_time(past, 0, nodes.len());
+                outside.saturating_add(self.on_tiers(nodes, inputs, written))
+            }
+        };
         if let Some(state) = self.job_mut(id) {
+            state.io = io;
             state.direct = direct;
             state.past_tiers = past_tiers;
             state.promised = if direct { 0 } else { written };
         }
         self.promise_space(nodes, if direct { 0 } else { written }, true);
         true
+    }
+
+    /// How long a job reads and writes so many bytes outside by itself on each of its nodes.
+    pub(crate) fn outside_time(&self, reads: u64, writes: u64, nodes: usize) -> Nanos {
+        let all = |bytes: u64| bytes.saturating_mul(nodes as u64);
+        let reads = self.reads_outside(all(reads), nodes);
+        reads.saturating_add(self.writes_outside(all(writes), nodes))
+    }
+
+    /// How long it reads and writes so many bytes on each of its nodes' tiers.
+    pub(crate) fn on_tiers(&self, nodes: &[NodeId], reads: u64, writes: u64) -> Nanos {
+        let kind = nodes.first().map(|n| self.nodes.kind(*n));
+        let rates = kind.and_then(|k| k.tiers.first()).map(|t| t.rates);
+        let rates = rates.unwrap_or_default();
+        duration(reads, rates.read).saturating_add(duration(writes, rates.write))
+    }
+
+    /// The same for a job that could go through its nodes' tiers, and what others lose by it: they read that outside too.
+    pub(crate) fn without_tiers(&self, reads: u64, writes: u64, nodes: usize, job: &Job) -> Nanos {
+        let read_later = |i: &ItemId| self.item(*i).is_some_and(|i| !i.readers.is_empty());
+        let again = match job.writes.iter().any(read_later) {
+            true => writes,
+            false => 0,
+        };
+        self.outside_time(reads.saturating_add(again), writes, nodes)
     }
 
     pub(crate) fn promise_space(&mut self, nodes: &[NodeId], bytes: u64, take: bool) {
@@ -689,7 +728,7 @@ impl State {
 
     fn forget_plan(&mut self, id: JobId, nodes: &[NodeId]) {
         for n in nodes {
-            self.nodes.node_mut(*n).planned.remove(&id);
+            self.nodes.unplan(*n, id);
         }
         if let Some(patience) = self.job(id).map(|s| s.patience) {
             self.plans.remove(&(patience, id));

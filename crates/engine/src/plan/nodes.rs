@@ -2,6 +2,7 @@
 
 use super::nodeset::NodeSet;
 use super::timeline::Timeline;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::id::NodeId;
 use tarn_base::site::{ItemId, Job, JobId, Machine, Mode, NodeKind};
@@ -41,6 +42,28 @@ pub(crate) struct Node {
     pub(crate) held: BTreeSet<ItemId>,
     /// Since when nobody uses it.
     pub(crate) idle_since: Time,
+    /// Counts whatever is done to it.
+    pub(crate) changes: u64,
+    /// Kept because many jobs ask for it between two changes.
+    pub(crate) known: RefCell<KnownEnds>,
+}
+
+/// When those on a node are expected to give their cores back.
+#[derive(Debug, Default)]
+pub(crate) struct KnownEnds {
+    /// Known at this time, after so many changes of the node.
+    pub(crate) of: (Time, u64),
+    /// In order, with their cores.
+    pub(crate) ends: Vec<(Time, u32)>,
+    /// Their cores together.
+    pub(crate) taken: u32,
+}
+
+/// Nodes on which nothing is planned.
+#[derive(Debug, Default)]
+struct Open {
+    idle: NodeSet,
+    partly: BTreeSet<(u32, NodeId)>,
 }
 
 /// Nodes of one island in one memory mode.
@@ -50,6 +73,8 @@ pub(crate) struct Class {
     pub(crate) idle: NodeSet,
     /// Nodes that somebody uses and that have cores left: (cores left, node).
     pub(crate) partly: BTreeSet<(u32, NodeId)>,
+    /// Those of both on which nothing is planned.
+    open: Open,
     /// When the others (and those) are expected to be idle.
     pub(crate) ends: Timeline,
 }
@@ -118,6 +143,9 @@ pub(crate) fn capacity_in(kind: &NodeKind, mode: Mode) -> u64 {
     there.map(|t| t.capacity).sum()
 }
 
+/// Nodes with free cores that are looked at for some that have room for a job: they may lack memory or GPUs.
+const SOME_LOOKED_AT: usize = 256;
+
 /// In timelines, jobs are told from single nodes by this bit.
 const NODE: u64 = 1 << 32;
 
@@ -152,10 +180,12 @@ impl Nodes {
                 used: 0,
                 held: BTreeSet::new(),
                 idle_since: 0,
+                changes: 0,
+                known: RefCell::default(),
             };
             let id = NodeId(this.all.len() as u32);
             this.all.push(node);
-            this.class_mut(id).idle.insert(id);
+            this.list(id, false);
         }
         this
     }
@@ -170,7 +200,9 @@ impl Nodes {
     }
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.all[id.at()]
+        let node = &mut self.all[id.at()];
+        node.changes += 1;
+        node
     }
 
     pub(crate) fn kind(&self, id: NodeId) -> &NodeKind {
@@ -335,8 +367,10 @@ impl Nodes {
         let class = self.class_mut(id);
         if idle {
             class.idle.remove(id);
+            class.open.idle.remove(id);
         } else {
             class.partly.remove(&(cores, id));
+            class.open.partly.remove(&(cores, id));
             class.ends.remove(until, NODE | u64::from(id.0));
         }
     }
@@ -358,6 +392,34 @@ impl Nodes {
                 class.partly.insert((cores, id));
             }
         }
+        self.open_or_not(id);
+    }
+
+    /// Puts a node that is in a list into the one of those on which nothing is planned, or takes it out of that.
+    fn open_or_not(&mut self, id: NodeId) {
+        let node = self.node(id);
+        let (cores, open) = (node.cores, node.planned.is_empty());
+        let class = self.class_mut(id);
+        if !open {
+            class.open.idle.remove(id);
+            class.open.partly.remove(&(cores, id));
+        } else if class.partly.contains(&(cores, id)) {
+            class.open.partly.insert((cores, id));
+        } else if class.idle.contains(id) {
+            class.open.idle.insert(id);
+        }
+    }
+
+    /// A job is to run on a node.
+    pub(crate) fn plan(&mut self, id: NodeId, job: JobId) {
+        self.node_mut(id).planned.insert(job);
+        self.open_or_not(id);
+    }
+
+    /// It is not any more, or it does.
+    pub(crate) fn unplan(&mut self, id: NodeId, job: JobId) {
+        self.node_mut(id).planned.remove(&job);
+        self.open_or_not(id);
     }
 
     /// A node changes what it can do; nobody is on it.
@@ -419,14 +481,12 @@ impl Nodes {
         mode: Mode,
         most: usize,
     ) -> Vec<NodeId> {
-        let class = self.class(island, mode);
-        let partly = class
-            .partly
-            .range((job.cores, NodeId(0))..)
-            .map(|(_, n)| *n);
-        let free = |n: &NodeId| self.node(*n).planned.is_empty() && self.free_for(job, *n);
+        let open = &self.class(island, mode).open;
+        let partly = open.partly.range((job.cores, NodeId(0))..);
+        let partly = partly.map(|(_, n)| *n).take(SOME_LOOKED_AT);
+        let free = |n: &NodeId| self.free_for(job, *n);
         let mut found: Vec<NodeId> = partly.filter(free).take(most).collect();
-        found.extend(class.idle.iter().filter(free).take(most));
+        found.extend(open.idle.iter().filter(free).take(most));
         found
     }
 

@@ -27,6 +27,11 @@ impl NodeSet {
         self.words[word] |= bit;
     }
 
+    pub(crate) fn contains(&self, id: NodeId) -> bool {
+        let word = self.words.get(id.at() / 64);
+        word.is_some_and(|w| w & 1 << (id.at() % 64) != 0)
+    }
+
     pub(crate) fn remove(&mut self, id: NodeId) {
         let (word, bit) = (id.at() / 64, 1u64 << (id.at() % 64));
         if let Some(w) = self.words.get_mut(word) {
@@ -70,6 +75,7 @@ mod tests {
                     plain.remove(&NodeId(n));
                 }
                 prop_assert_eq!(set.len(), plain.len());
+                prop_assert_eq!(set.contains(NodeId(n)), add);
             }
             prop_assert!(set.iter().eq(plain.into_iter()));
         }

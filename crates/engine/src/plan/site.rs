@@ -121,47 +121,52 @@ impl State {
         }
     }
 
-    /// When a node is expected to have `cores` free, what is planned there included.
+    /// When a node is expected to have the cores that a job asks for, what is planned there included.
     fn free_in(&self, id: NodeId, job: &Job) -> Nanos {
         let node = self.nodes.node(id);
-        let kind = self.nodes.kind(id);
-        let want = if job.cores == 0 {
-            kind.cores
-        } else {
-            job.cores
-        };
-        let mut ends: Vec<(Time, u32)> = Vec::new();
+        let cores = self.nodes.kind(id).cores;
+        let want = if job.cores == 0 { cores } else { job.cores };
+        let mut known = node.known.borrow_mut();
+        if known.of != (self.now, node.changes) {
+            let mut ends = std::mem::take(&mut known.ends);
+            self.ends_on(id, &mut ends);
+            known.taken = ends.iter().map(|e| e.1).sum();
+            (known.of, known.ends) = ((self.now, node.changes), ends);
+        }
+        let mut free = i64::from(cores) - i64::from(known.taken);
+        let mut at = self.now;
+        for (end, cores) in &known.ends {
+            if free >= i64::from(want) {
+                break;
+            }
+            free += i64::from(*cores);
+            at = *end;
+        }
+        at.saturating_sub(self.now)
+    }
+
+    /// When those that run on a node, or are planned there, are expected to give their cores back, in order.
+    fn ends_on(&self, id: NodeId, ends: &mut Vec<(Time, u32)>) {
+        let node = self.nodes.node(id);
+        let all = self.nodes.kind(id).cores;
+        ends.clear();
         for (guest, _) in &node.guests {
             if let Some(state) = self.job(*guest) {
-                let cores = if state.job.cores == 0 {
-                    kind.cores
-                } else {
-                    state.job.cores
+                let cores = match state.job.cores {
+                    0 => all,
+                    cores => cores,
                 };
                 ends.push((self.expected_end(*guest), cores));
             }
         }
         for planned in &node.planned {
             if let Some(state) = self.job(*planned) {
-                let begin = self.now;
-                ends.push((
-                    begin.saturating_add(state.job.expect),
-                    state.job.cores.max(1),
-                ));
+                let takes = state.io.saturating_add(state.job.expect);
+                let begins = state.begins.max(self.now);
+                ends.push((begins.saturating_add(takes), state.job.cores.max(1)));
             }
         }
         ends.sort_unstable();
-        let taken: u32 = ends.iter().map(|e| e.1).sum();
-        let mut free = i64::from(kind.cores) - i64::from(taken);
-        let mut at = self.now;
-        for (end, cores) in ends {
-            if free >= i64::from(want) {
-                break;
-            }
-            free += i64::from(cores);
-            at = end;
-        }
-        at.saturating_sub(self.now)
     }
 
     /// Somebody else has taken nodes on which jobs were planned: those that would now wait longer than it takes to bring
@@ -193,46 +198,75 @@ impl State {
         let Some(state) = self.job(id) else {
             return self.now;
         };
-        let end = state.began.saturating_add(state.job.expect);
+        let takes = state.io.saturating_add(state.job.expect);
+        let end = state.began.saturating_add(takes);
         match end > self.now {
             true => end,
-            false => self.now.saturating_add(state.job.expect / 10),
+            false => self.now.saturating_add(takes / 10),
         }
     }
 
-    fn data_in(&self, node: NodeId, job: &Job) -> (Nanos, u64) {
-        let (mut wait, mut missing) = (0, 0);
+    /// When a job's data would be on a node, bytes that have to be brought for that, and how long its program reads and
+    /// writes there: what does not go through the tier is no data to wait for, on any node alike.
+    fn data_in(&self, node: NodeId, id: JobId, job: &Job, written: u64) -> (Nanos, u64, Nanos) {
+        let (mut wait, mut missing) = (0, 0u64);
+        let (mut past, mut inputs, mut absent) = (0u64, 0u64, 0u64);
+        // The wait for what comes anyway.
+        let mut coming = 0;
         for input in &job.reads {
+            let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
             if self.outside_is_faster(input.item, &[node]) {
+                past = past.saturating_add(bytes);
                 continue;
             }
+            inputs = inputs.saturating_add(bytes);
             let (way, time) = self.way(input.item, &[node], input.spread);
-            let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
             wait = wait.max(time);
-            if !matches!(way, Way::There(..)) {
-                missing += bytes;
+            match way {
+                Way::There(..) => {}
+                Way::From(..) => {
+                    (missing, absent) =
+                        (missing.saturating_add(bytes), absent.saturating_add(bytes))
+                }
+                _ => (missing, coming) = (missing.saturating_add(bytes), coming.max(time)),
             }
         }
-        (wait, missing)
+        if inputs.saturating_add(written) > self.nodes.capacity(node) {
+            let past = past.saturating_add(absent);
+            return (coming, 0, self.outside_time(past, written, 1));
+        }
+        let room = self.room_in(node, missing.saturating_add(written), id);
+        if room > 0 && self.may_do_without(id) {
+            let without = self.without_tiers(absent, written, 1, job);
+            if room > without {
+                let past = self.outside_time(past, 0, 1);
+                return (coming, 0, past.saturating_add(without));
+            }
+        }
+        let io = self.outside_time(past, 0, 1);
+        let io = io.saturating_add(self.on_tiers(&[node], inputs, written));
+        (wait.max(room), missing, io)
     }
 
-    fn candidate(&self, node: NodeId, job: &Job) -> Option<Candidate> {
+    fn candidate(
+        &self,
+        (node, free_in): (NodeId, Nanos),
+        (id, job): (JobId, &Job),
+        written: u64,
+    ) -> Candidate {
         let state = self.nodes.node(node);
-        if state.power != Power::Up || !self.nodes.suits(job, usize::from(state.island), state.mode)
-        {
-            return None;
-        }
-        let (data_in, missing) = self.data_in(node, job);
+        let (data_in, missing, io) = self.data_in(node, id, job, written);
         let slots = (state.cores / job.cores.max(1)) as usize;
         let waiting = state.planned.len();
-        Some(Candidate {
+        Candidate {
             node,
-            free_in: self.free_in(node, job),
+            free_in,
             data_in,
             missing,
+            io,
             load: 0,
             open: waiting < slots + AHEAD,
-        })
+        }
     }
 
     fn job_of(&self, w: &Waiting) -> Option<std::sync::Arc<Job>> {
@@ -423,10 +457,8 @@ impl Desk for State {
         self.begin(w.job, nodes, why)
     }
 
-    fn candidates(&self, w: &Waiting) -> Vec<Candidate> {
-        let Some(job) = self.job_of(w) else {
-            return Vec::new();
-        };
+    fn best(&self, w: &Waiting, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate> {
+        let job = self.job_of(w)?;
         let mut nodes: Vec<NodeId> = Vec::new();
         if self.nodes.all.len() <= ALL_NODES {
             nodes.extend((0..self.nodes.all.len() as u32).map(NodeId));
@@ -438,10 +470,27 @@ impl Desk for State {
             nodes.sort_unstable();
             nodes.dedup();
         }
-        nodes
-            .into_iter()
-            .filter_map(|n| self.candidate(n, &job))
-            .collect()
+        nodes.retain(|n| {
+            let node = self.nodes.node(*n);
+            node.power == Power::Up && self.nodes.suits(&job, usize::from(node.island), node.mode)
+        });
+        let free_in = |n: NodeId| (self.free_in(n, &job), n);
+        let mut nodes: Vec<(Nanos, NodeId)> = nodes.into_iter().map(free_in).collect();
+        nodes.sort_unstable();
+        let written = self.written(&job);
+        let mut best: Option<Candidate> = None;
+        for (free_in, node) in nodes {
+            // Nor does it compute sooner on those that come free still later.
+            if best.as_ref().is_some_and(|b| b.place().0 < free_in) {
+                break;
+            }
+            let candidate = self.candidate((node, free_in), (w.job, &job), written);
+            let better = |b: &Candidate| candidate.place() < b.place();
+            if may(&candidate) && best.as_ref().is_none_or(better) {
+                best = Some(candidate);
+            }
+        }
+        best
     }
 
     fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool {
@@ -519,7 +568,7 @@ impl Desk for State {
         Some(Shadow {
             at: self
                 .now
-                .saturating_add(self.room_in(claim))
+                .saturating_add(self.claim_in(claim))
                 .max(self.now + 1),
             class: self.class_of(*claim.nodes.first()?),
             extra: u32::MAX,

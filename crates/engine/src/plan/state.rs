@@ -82,6 +82,10 @@ pub(crate) struct JobState {
     pub(crate) held: Nanos,
     /// Its data does not go through its nodes' tiers (there are none, or too small ones): it reads and writes outside.
     pub(crate) direct: bool,
+    /// How long its program is expected to read and write, outside by itself and on its nodes' tiers.
+    pub(crate) io: Nanos,
+    /// Planned: when it is expected to begin.
+    pub(crate) begins: Time,
     /// Bytes of its input that lay on its nodes when it got them.
     pub(crate) retained: u64,
     /// Planned: when its patience with its node ends.

@@ -88,6 +88,8 @@ impl State {
             ready: self.now,
             held: 0,
             direct: false,
+            io: 0,
+            begins: 0,
             retained: 0,
             patience: 0,
             promised: 0,

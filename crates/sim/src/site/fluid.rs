@@ -5,6 +5,8 @@
 //! hangs together by pipes that do bind: most often one stream alone.
 
 use super::earliest::Earliest;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use tarn_base::units::{Nanos, Time};
 
 /// Rates are counted in thousandths of a byte a second, so that sharing them loses nothing that matters.
@@ -67,6 +69,8 @@ struct Stream {
     /// The round in which it was collected.
     collected: u64,
     live: bool,
+    /// While rates are given: it waits for its own.
+    open: bool,
 }
 
 #[derive(Debug)]
@@ -125,6 +129,8 @@ pub(crate) struct Fluid {
     /// What changed since rates were given last.
     changed_streams: Vec<Slot>,
     changed_pipes: Vec<PipeId>,
+    /// One of them has no limit, so it may end at once.
+    sudden: bool,
     /// Kept to save allocations.
     group: Vec<Slot>,
     group_pipes: Vec<PipeId>,
@@ -161,6 +167,7 @@ impl Fluid {
             used: 0,
             collected: 0,
             live: true,
+            open: false,
         };
         for pipe in demand.over.iter().take(MAX_PIPES) {
             let shared = &mut self.pipes[*pipe as usize];
@@ -180,6 +187,7 @@ impl Fluid {
             Some(place) => *place = stream,
             None => self.streams.push(stream),
         }
+        self.sudden |= self.streams[slot as usize].cap == UNLIMITED;
         self.changed_streams.push(slot);
         slot
     }
@@ -227,6 +235,7 @@ impl Fluid {
             let pipes = stream.uses[..usize::from(stream.used)].iter();
             let capacities = pipes.map(|u| self.pipes[u.pipe as usize].capacity);
             stream.cap = capacities.fold(stream.own, u64::min);
+            self.sudden |= stream.cap == UNLIMITED;
             for used in &stream.uses[..usize::from(stream.used)] {
                 let pipe = &mut self.pipes[used.pipe as usize];
                 if pipe.binds() {
@@ -237,6 +246,15 @@ impl Fluid {
         }
     }
 
+    /// A stream that ends now. No rates are given for that: of many that begin and end at one moment, all are shared out at once.
+    pub(crate) fn ended(&mut self, now: Time) -> Option<Slot> {
+        if self.sudden {
+            self.settle(now);
+        }
+        let (time, slot) = self.earliest.first()?;
+        (time <= now).then_some(slot)
+    }
+
     /// The stream that ends next and when, if nothing else happens.
     pub(crate) fn next(&mut self, now: Time) -> Option<(Time, Slot)> {
         self.settle(now);
@@ -245,6 +263,7 @@ impl Fluid {
 
     /// Gives new rates to what a change reaches.
     fn settle(&mut self, now: Time) {
+        self.sudden = false;
         if self.changed_streams.is_empty() && self.changed_pipes.is_empty() {
             return;
         }
@@ -302,49 +321,74 @@ impl Fluid {
         }
     }
 
-    /// Progressive filling of one class with what the more urgent ones leave.
+    /// Progressive filling of one class with what the more urgent ones leave: the pipe that gives its streams least is
+    /// filled first, after those whose own limit is less than that.
     fn share(&mut self, now: Time, class: u8, group: &[Slot], pipes: &[PipeId]) {
         let of_class = |s: &&Slot| self.streams[**s as usize].class == class;
-        let mut open: Vec<Slot> = group.iter().filter(of_class).copied().collect();
-        for slot in &open {
-            for used in self.streams[*slot as usize].uses() {
+        let open = group.iter().filter(of_class);
+        let mut by_cap: Vec<(u64, Slot)> =
+            open.map(|s| (self.streams[*s as usize].cap, *s)).collect();
+        if by_cap.is_empty() {
+            return;
+        }
+        by_cap.sort_unstable();
+        for (_, slot) in &by_cap {
+            let stream = &mut self.streams[*slot as usize];
+            stream.open = true;
+            for used in &stream.uses[..usize::from(stream.used)] {
                 self.pipes[used.pipe as usize].open += 1;
             }
         }
-        while !open.is_empty() {
-            let shares = pipes.iter().filter_map(|p| {
-                let pipe = &self.pipes[*p as usize];
-                // At least the smallest rate, as long as anything is left: nothing stands still for rounding.
-                let share = pipe.free.checked_div(u64::from(pipe.open))?;
-                Some((share.max(u64::from(pipe.free > 0)), *p))
-            });
-            let (share, fullest) = shares.min().unwrap_or((UNLIMITED, PipeId::MAX));
-            let before = open.len();
-            open.retain(|slot| {
-                let cap = self.streams[*slot as usize].cap;
-                let fits = cap <= share;
-                if fits {
-                    self.give(now, *slot, cap);
-                }
-                !fits
-            });
-            if open.len() < before {
+        // What a stream gets is never more than the least share, so shares only grow: an old one is a lower bound.
+        let shares = pipes
+            .iter()
+            .filter_map(|p| Some(Reverse((self.share_of(*p)?, *p))));
+        let mut shares: BinaryHeap<_> = shares.collect();
+        let mut next = 0;
+        while let Some((cap, slot)) = by_cap.get(next).copied() {
+            if !self.streams[slot as usize].open {
+                next += 1;
                 continue;
             }
-            open.retain(|slot| {
-                let stream = &self.streams[*slot as usize];
-                let limited = stream.uses().iter().any(|u| u.pipe == fullest);
-                if limited {
-                    self.give(now, *slot, share);
+            let least = shares.peek().map(|Reverse(least)| *least);
+            let Some((share, fullest)) = least else {
+                self.give(now, slot, cap);
+                continue;
+            };
+            match self.share_of(fullest) {
+                Some(fresh) if fresh == share => {}
+                fresh => {
+                    shares.pop();
+                    shares.extend(fresh.map(|fresh| Reverse((fresh, fullest))));
+                    continue;
                 }
-                !limited
-            });
+            }
+            if cap <= share {
+                self.give(now, slot, cap);
+                continue;
+            }
+            shares.pop();
+            for at in 0..self.pipes[fullest as usize].streams.len() {
+                let limited = self.pipes[fullest as usize].streams[at];
+                if self.streams[limited as usize].open {
+                    self.give(now, limited, share);
+                }
+            }
         }
+    }
+
+    /// What each stream that waits for its rate would get of a pipe: at least the smallest rate as long as anything is
+    /// left, so that nothing stands still for rounding. `None` if none waits.
+    fn share_of(&self, pipe: PipeId) -> Option<u64> {
+        let pipe = &self.pipes[pipe as usize];
+        let share = pipe.free.checked_div(u64::from(pipe.open))?;
+        Some(share.max(u64::from(pipe.free > 0)))
     }
 
     /// A stream gets its rate.
     fn give(&mut self, now: Time, slot: Slot, rate: u64) {
         let stream = &mut self.streams[slot as usize];
+        stream.open = false;
         for used in &stream.uses[..usize::from(stream.used)] {
             let pipe = &mut self.pipes[used.pipe as usize];
             pipe.free = pipe.free.saturating_sub(rate);

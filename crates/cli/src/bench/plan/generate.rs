@@ -15,8 +15,12 @@ const SHORTEST: f64 = 60.0;
 const LONGEST: f64 = 12.0 * 3600.0;
 /// Users ask for up to so many times what they need.
 const MOST_ASKED: f64 = 5.0;
-/// A job takes at most one of so many parts of the machine.
+/// A job of whole nodes takes at most one of so many parts of the machine.
 const LARGEST_PART: u32 = 16;
+/// Cores of a node, of which a job that takes a part of one has at most [`MOST_CORES`], and memory for each core.
+const CORES: u32 = 48;
+const MOST_CORES: u32 = 16;
+const CORE_MEMORY: u64 = 4 << 30;
 /// Share of the ordinary jobs that read and write outside.
 const WITH_DATA: f64 = 0.2;
 /// Share of arrivals that are workflows of [`FLOW_JOBS`] jobs: one makes what three read, whose results one gathers.
@@ -32,6 +36,8 @@ const NODE_RATE: u64 = GB;
 pub(super) struct Shape {
     /// Jobs submitted at time 0; the others come later.
     pub(super) at_once: u64,
+    /// Each takes some cores of one node, not nodes as a whole.
+    pub(super) shared: bool,
     /// All jobs, at least; the last workflow may bring some more.
     pub(super) jobs: u64,
     /// The same seed gives the same.
@@ -46,8 +52,8 @@ pub(super) fn machine(nodes: u32) -> Machine {
     };
     let kind = NodeKind {
         sockets: 2,
-        cores: 48,
-        memory: 192 << 30,
+        cores: CORES,
+        memory: CORE_MEMORY * CORES as u64,
         gpus: 0,
         tiers: vec![TierKind {
             name: "pmem".into(),
@@ -81,15 +87,19 @@ pub(super) fn machine(nodes: u32) -> Machine {
 
 /// The workload.
 pub(super) fn workload(machine: &Machine, shape: &Shape) -> Workload {
-    let largest = (machine.nodes() / LARGEST_PART).max(1).ilog2();
+    let (largest, in_one) = match shape.shared {
+        true => (MOST_CORES.ilog2(), f64::from(CORES)),
+        false => ((machine.nodes() / LARGEST_PART).max(1).ilog2(), 1.0),
+    };
     let mut made = Made {
         random: Random(shape.seed),
         largest,
+        shared: shape.shared,
         workload: Workload::default(),
     };
     let sizes = f64::from((2u32 << largest) - 1) / f64::from(largest + 1);
     let mean_run = (LONGEST - SHORTEST) / (LONGEST / SHORTEST).ln();
-    let each_job = sizes * mean_run / (LOAD * f64::from(machine.nodes()));
+    let each_job = sizes * mean_run / (LOAD * f64::from(machine.nodes()) * in_one);
     let mut now = 0.0;
     while (made.workload.jobs.len() as u64) < shape.jobs {
         let count = match made.random.share() < FLOWS {
@@ -132,20 +142,21 @@ impl Random {
 
 struct Made {
     random: Random,
-    /// The largest job has 2 to the power of this nodes.
+    /// The largest job has 2 to the power of this nodes, or cores.
     largest: u32,
+    shared: bool,
     workload: Workload,
 }
 
 impl Made {
     fn ordinary(&mut self, now: Time) -> usize {
-        let nodes = self.size();
+        let size = self.size();
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         if self.random.share() < WITH_DATA {
-            reads.push(self.item(nodes, true, false));
-            writes.push(self.item(nodes, false, true));
+            reads.push(self.item(size, true, false));
+            writes.push(self.item(size, false, true));
         }
-        self.job(None, nodes, now, &reads, writes);
+        self.job(None, size, now, &reads, writes);
         1
     }
 
@@ -156,27 +167,29 @@ impl Made {
             name: format!("w{number}"),
             arrives: now,
         });
-        let nodes = self.size();
-        let input = self.item(nodes, true, false);
-        let made = self.item(nodes, false, false);
-        self.job(Some(flow), nodes, now, &[input], vec![made]);
+        let size = self.size();
+        let input = self.item(size, true, false);
+        let made = self.item(size, false, false);
+        self.job(Some(flow), size, now, &[input], vec![made]);
         let results: Vec<ItemId> = (0..FLOW_JOBS - 2)
-            .map(|_| self.item(nodes, false, false))
+            .map(|_| self.item(size, false, false))
             .collect();
         for result in &results {
-            self.job(Some(flow), nodes, now, &[made], vec![*result]);
+            self.job(Some(flow), size, now, &[made], vec![*result]);
         }
-        let kept = self.item(nodes, false, true);
-        self.job(Some(flow), nodes, now, &results, vec![kept]);
+        let kept = self.item(size, false, true);
+        self.job(Some(flow), size, now, &results, vec![kept]);
         FLOW_JOBS
     }
 
+    /// Nodes, or cores of one.
     fn size(&mut self) -> u32 {
         let sizes = f64::from(self.largest + 1);
         1 << (self.random.share() * sizes) as u32
     }
 
-    fn item(&mut self, nodes: u32, outside: bool, keep: bool) -> ItemId {
+    fn item(&mut self, size: u32, outside: bool, keep: bool) -> ItemId {
+        let nodes = if self.shared { 1 } else { size };
         let seconds = self.random.log_uniform(LEAST_IO, MOST_IO);
         let bytes = (seconds * f64::from(nodes) * NODE_RATE as f64) as u64;
         let id = ItemId(self.workload.items.len() as u32);
@@ -195,7 +208,7 @@ impl Made {
     fn job(
         &mut self,
         flow: Option<FlowId>,
-        nodes: u32,
+        size: u32,
         now: Time,
         reads: &[ItemId],
         writes: Vec<ItemId>,
@@ -208,11 +221,15 @@ impl Made {
             item: *item,
             spread: Spread::Share,
         });
+        let (nodes, cores) = match self.shared {
+            true => (1, size),
+            false => (size, 0),
+        };
         let job = Job {
             flow,
             nodes,
-            cores: 0,
-            memory: 0,
+            cores,
+            memory: u64::from(cores) * CORE_MEMORY,
             gpus: 0,
             mode: None,
             limit: seconds(run * asked + moving),
@@ -237,30 +254,38 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_load() {
+        gives_the_same_load(false);
+        gives_the_same_load(true);
+    }
+
+    fn gives_the_same_load(shared: bool) {
         let machine = machine(1000);
         let made = |seed| {
-            workload(
-                &machine,
-                &Shape {
-                    at_once: 0,
-                    jobs: 20_000,
-                    seed,
-                },
-            )
+            let shape = Shape {
+                at_once: 0,
+                jobs: 20_000,
+                seed,
+                shared,
+            };
+            workload(&machine, &shape)
         };
         let first = made(3);
         let described = |w: &Workload| {
             w.jobs
                 .iter()
-                .map(|j| (j.submit, j.compute, j.job.nodes))
+                .map(|j| (j.submit, j.compute, j.job.nodes, j.job.cores))
                 .collect::<Vec<_>>()
         };
         assert_eq!(described(&first), described(&made(3)));
         assert_ne!(described(&first), described(&made(4)));
+        let nodes = |j: &Job| match j.cores {
+            0 => f64::from(j.nodes),
+            cores => f64::from(cores) / f64::from(CORES),
+        };
         let area: f64 = first
             .jobs
             .iter()
-            .map(|j| j.compute as f64 * f64::from(j.job.nodes))
+            .map(|j| j.compute as f64 * nodes(&j.job))
             .sum();
         let Some(Submit::At(last)) = first.jobs.last().map(|j| j.submit) else {
             panic!("jobs come at times");

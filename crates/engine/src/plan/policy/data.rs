@@ -107,34 +107,13 @@ fn waits(shadow: Option<Shadow>) -> Turn {
 
 /// Places a job that takes a part of one node.
 fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Turn {
-    let may = |c: &Candidate| {
-        shadow.as_ref().is_none_or(|s| {
-            ends_at(desk, w, c) <= s.at
-                || desk.class_of(c.node) != s.class
-                || s.extra > 0 && !s.keeps.contains(&c.node)
-        })
-    };
-    let all = desk.candidates(w);
-    let due = |c: &Candidate| desk.is_due(w, c.node);
-    let key = |c: &Candidate| (!due(c), c.begin(), c.missing, c.load, NodeId(c.node.0));
-    let mut by_key: Vec<_> = all.into_iter().filter(may).map(|c| (key(&c), c)).collect();
-    let tried = TRIED.min(by_key.len());
-    if tried == 0 {
-        return Turn::PassedOver;
-    }
-    by_key.select_nth_unstable_by_key(tried - 1, |(key, _)| *key);
-    by_key.truncate(tried);
-    by_key.sort_unstable_by_key(|(key, _)| *key);
-    let kept =
-        |desk: &mut D, c: &Candidate| !desk.breaks_promise(w, &[c.node], ends_at(desk, w, c));
-    let best = by_key.into_iter().find(|(_, c)| kept(desk, c));
-    let Some(((not_due, ..), best)) = best else {
+    let Some((best, due)) = best_kept(desk, w, shadow) else {
         return Turn::PassedOver;
     };
     // Data is brought to a busy node when it would else come too late, not before: until then, another may be free sooner.
     let ahead = best.data_in.saturating_mul(2).saturating_add(SECOND);
     let soon = best.free_in == 0 || best.missing > 0 && best.free_in <= ahead;
-    if !not_due || best.open && soon {
+    if due || best.open && soon {
         return match desk.plan(w, &best) {
             true => Turn::Placed,
             false => waits(desk.when_room(w)),
@@ -152,6 +131,39 @@ fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Turn {
         extra: u32::MAX,
         keeps: Vec::new(),
     })
+}
+
+/// Where a job computes first without delaying the shadow's owner or who has the promise; whether it was promised to have
+/// begun by now, and takes the first free node.
+fn best_kept<D: Desk>(
+    desk: &mut D,
+    w: &Waiting,
+    shadow: &Option<Shadow>,
+) -> Option<(Candidate, bool)> {
+    let promised = desk.promised().is_some_and(|p| p.key == w.key);
+    let mut tried: Vec<NodeId> = Vec::new();
+    while tried.len() < TRIED {
+        let may = |c: &Candidate| {
+            let spared = shadow.as_ref().is_none_or(|s| {
+                ends_at(desk, w, c) <= s.at
+                    || desk.class_of(c.node) != s.class
+                    || s.extra > 0 && !s.keeps.contains(&c.node)
+            });
+            spared && !tried.contains(&c.node)
+        };
+        let due = |c: &Candidate| desk.is_due(w, c.node) && may(c);
+        let first = promised.then(|| desk.best(w, &due)).flatten();
+        let found = match first {
+            Some(found) => (found, true),
+            None => (desk.best(w, &may)?, false),
+        };
+        let until = ends_at(desk, w, &found.0);
+        if !desk.breaks_promise(w, &[found.0.node], until) {
+            return Some(found);
+        }
+        tried.push(found.0.node);
+    }
+    None
 }
 
 /// When a job that begins on a node as soon as it can has given it back.
