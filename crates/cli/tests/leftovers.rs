@@ -91,3 +91,38 @@ fn what_is_kept_of_the_same_step_is_counted_and_named_where_there_is_no_room_bes
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/n"), "1\nmore\n");
 }
+
+/// What a rescue that failed has copied half is of no use once a resumed run has ended well.
+#[test]
+fn half_a_rescue_goes_when_the_run_ends_well() {
+    let text = r#"name = "w"
+external = "ext"
+[data.d]
+on_failure = "drain"
+[data.r]
+dest = "out"
+[[step]]
+name = "make"
+run = "echo 1 > $TARN_d/n"
+out = ["d"]
+[[step]]
+name = "use"
+run = "test -e $TARN_WORKFLOW_DIR/go && cp $TARN_d/n $TARN_r/n"
+in = ["d"]
+out = ["r"]
+"#;
+    let site = Site::new(text);
+    site.run().exits(1);
+    let rescued = site.path("ext/rescued-w-1");
+    assert!(rescued.join("d/n").exists());
+    // As if the store had been full: half a copy under the name that it has while it grows.
+    let tiers = std::fs::read_dir(site.path(".tarn/manifests")).expect("workspaces");
+    let workspace = tiers.last().expect("one").expect("entry").file_name();
+    let half = format!(".d.tarn-{}", workspace.to_string_lossy());
+    std::fs::rename(rescued.join("d"), rescued.join(&half)).expect("rename");
+    std::fs::write(rescued.join(format!("{half}.progress")), "x").expect("write");
+    site.write("go", "");
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(site.read("out/n"), "1\n");
+    assert!(!rescued.exists(), "half a rescue stays");
+}

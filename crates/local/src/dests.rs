@@ -20,6 +20,7 @@ use tarn_base::hash::Hash;
 use tarn_base::layout::StateDir;
 use tarn_base::manifest::{Entry, Manifest};
 use tarn_base::merge;
+use tarn_base::workflow::OnFailure;
 use tarn_ports::{Control, Mover, MoverError};
 
 /// The folder that a destination stands for: what a link given as `dest` points to.
@@ -112,6 +113,23 @@ fn holds(folder: &Path, memory: &Path, mover: &dyn Mover) -> bool {
     mover
         .list(folder, &Control::default())
         .is_ok_and(|listed| first_difference(&listed, &known).is_none())
+}
+
+/// The run ended well: what a failed rescue of it left half copied is of no use any more. What cannot be removed stays.
+pub(crate) fn drop_half_rescues(shared: &Shared) {
+    let w = &shared.workflow;
+    for dataset in w.data.iter().filter(|d| d.on_failure == OnFailure::Drain) {
+        let above = dataset.dest.as_ref().and_then(|d| d.parent());
+        let Some(external) = w.external.as_deref().or(above) else {
+            continue;
+        };
+        let folder = external.join(format!("rescued-{}", shared.run));
+        let half = format!(".{}.tarn-{}", dataset.name, shared.workspace);
+        let _ = shared.mover.remove(&folder.join(&half));
+        let _ = std::fs::remove_file(folder.join(format!("{half}.progress")));
+        // Not while it holds a complete rescue.
+        let _ = std::fs::remove_dir(folder);
+    }
 }
 
 /// Whether the destination still holds what an earlier run put there: nothing added, removed or changed.

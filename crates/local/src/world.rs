@@ -11,7 +11,7 @@ use crate::protocol::Isolation;
 use crate::shared::{ChangedSince, Delivery, Shared};
 use crate::step::{self, Handle};
 use crate::store::{is_folder, make_folder, warn};
-use crate::{inventory, sources};
+use crate::{dests, inventory, sources};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tarn_base::action::{Action, Do, Run};
+use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorInstance, Usage};
 use tarn_base::hash::Hash;
@@ -498,8 +498,11 @@ impl World for Local {
                 self.reuse(*instance, *prior);
                 return Ok(());
             }
-            Do::Finish { .. } => {
+            Do::Finish { outcome } => {
                 sources::flush(&self.shared);
+                if *outcome == Outcome::Done {
+                    dests::drop_half_rescues(&self.shared);
+                }
                 return Ok(());
             }
             Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } => return Ok(()),
