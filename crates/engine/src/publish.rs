@@ -248,9 +248,10 @@ impl State {
                 if let Some(earlier) = earlier {
                     part.readers = earlier.readers;
                     let kept = earlier.replicas.into_iter();
-                    part.replicas.extend(
-                        kept.filter(|(at, _)| unchanged && matches!(at, Place::External(_))),
-                    );
+                    part.replicas.extend(kept.filter(|(at, r)| {
+                        let outside = matches!(at, Place::External(_));
+                        unchanged && outside && r.state != ReplicaState::Bad
+                    }));
                 }
                 for s in spots {
                     if self.ledger.is_lost(s.node) {

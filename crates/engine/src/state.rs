@@ -404,6 +404,7 @@ impl State {
                     r.state = ReplicaState::Bad;
                 }
                 exhausted = false;
+                self.dest_damaged(t.data, t.version, &m.from);
             }
             self.data.to_check.insert(m.part);
             self.note_unkept(m.part);
@@ -424,6 +425,16 @@ impl State {
         } else if hopeless || exhausted {
             let message = format!("moving {name} failed: {}", failure.message);
             self.fail(Subject::Data(t.data), message);
+        }
+    }
+
+    /// A damaged replica was found: a `dest` that has one is to be written again.
+    fn dest_damaged(&mut self, data: DataId, version: u32, at: &Place) {
+        let dest = self.start.workflow.dataset(data).dest.clone();
+        let last = self.start.workflow.last_version(data) == version;
+        if last && dest.is_some_and(|dest| *at == Place::External(dest)) {
+            self.data.version_mut(data, version).delivered = false;
+            self.note_sealed(data, version);
         }
     }
 

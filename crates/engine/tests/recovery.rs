@@ -483,3 +483,30 @@ fn cancelled_attempts_are_no_retries() {
     let retry = |attempt| Reason::Retry { attempt, of: 3 };
     assert_eq!(said, [Reason::Ready, retry(2), retry(2), retry(3)]);
 }
+
+#[test]
+fn a_dest_that_is_found_damaged_is_written_again() {
+    let text = "name = \"w\"\nexternal = \"/ext\"\n[data.o]\ndest = \"/o\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"o\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nin = \"o\"\n";
+    let s = start(
+        workflow(text),
+        cluster(1, 1, &[100 * MB]),
+        policy("stage-through"),
+    );
+    let (mut hand, begun) = Hand::begin(&s);
+    let mut a = runs_in(&begun).remove(0);
+    for damaged in [true, false] {
+        let delivery = transfers_in(&hand.commits(&a, Some((0, MB)), 7)).remove(0);
+        let to = Place::External("/o".into());
+        assert_eq!(delivery.to, to);
+        let fetch = transfers_in(&hand.brought(&delivery, MB)).remove(0);
+        assert_eq!(fetch.parts[0].from, to);
+        let after = match damaged {
+            true => hand.failed(fetch.id, FailureKind::Corrupt),
+            false => hand.brought(&fetch, MB),
+        };
+        a = runs_in(&after).remove(0);
+        assert_eq!(a.instance.step.0, u32::from(!damaged));
+    }
+    hand.commits(&a, None, 0);
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
+}

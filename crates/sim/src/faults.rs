@@ -10,6 +10,8 @@ pub struct FaultPlan {
     pub seed: u64,
     /// Probability (0 to 1) that a transfer fails.
     pub transfer_failure_probability: f64,
+    /// Probability (0 to 1) that a transfer which fails finds its source damaged.
+    pub damage_probability: f64,
     /// Probability (0 to 1) that an attempt of a step fails.
     pub step_failure_probability: f64,
     /// Probability (0 to 1) that an attempt of a step with a time limit hangs, until that is over.
@@ -22,6 +24,12 @@ impl FaultPlan {
     /// The share (0 to 1) of its work after which a transfer fails; `None` when it succeeds.
     pub(crate) fn transfer(&self, now: Time, id: TransferId) -> Option<f64> {
         self.draw(now, [1, id.0, 0], self.transfer_failure_probability)
+    }
+
+    /// Whether a transfer that fails finds its source damaged.
+    pub(crate) fn damage(&self, now: Time, id: TransferId) -> bool {
+        self.draw(now, [4, id.0, 0], self.damage_probability)
+            .is_some()
     }
 
     /// The share (0 to 1) of its time after which an attempt fails; `None` when it succeeds.

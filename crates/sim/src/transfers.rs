@@ -14,7 +14,7 @@ use tarn_ports::WorldError;
 pub(crate) struct Moving {
     pub(crate) order: Transfer,
     bytes: u64,
-    fails: bool,
+    fails: Option<FailureKind>,
 }
 
 impl Simulation {
@@ -88,7 +88,10 @@ impl Simulation {
             Moving {
                 order: order.clone(),
                 bytes,
-                fails: fails.is_some(),
+                fails: fails.map(|_| match self.faults.damage(self.now, id) {
+                    true => FailureKind::Corrupt,
+                    false => FailureKind::Io,
+                }),
             },
         );
         self.network
@@ -133,10 +136,10 @@ impl Simulation {
         let Some(moving) = self.moving.remove(&done.id) else {
             return;
         };
-        if moving.fails {
+        if let Some(kind) = moving.fails {
             self.give_room_back(&moving.order);
             let failure = failure(
-                FailureKind::Io,
+                kind,
                 format!("{}: failed as the fault plan wants it", done.id),
             );
             return self.happen(Event::TransferFailed {

@@ -440,6 +440,7 @@ fn trouble(r: &mut Random, cluster: &Cluster) -> Trouble {
     };
     let faults = FaultPlan {
         transfer_failure_probability: chance(10),
+        damage_probability: chance(40),
         step_failure_probability: chance(10),
         hang_probability: chance(5),
         seed: r.bits(),

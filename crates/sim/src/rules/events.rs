@@ -117,6 +117,10 @@ impl Account {
                 && let Some(copy) = copies.and_then(|c| c.get_mut(&m.from))
             {
                 copy.state = State::Damaged;
+                let dest = self.workflow.dataset(t.data).dest.as_ref();
+                if matches!(&m.from, Place::External(from) if Some(from) == dest) {
+                    self.delivered.remove(&t.data);
+                }
             }
         }
         Ok(())
@@ -171,9 +175,9 @@ impl Account {
                     continue;
                 };
                 if was.hash == info.hash {
-                    let outside = copies
-                        .iter()
-                        .filter(|(p, _)| matches!(p, Place::External(_)));
+                    let outside = copies.iter().filter(|(p, c)| {
+                        matches!(p, Place::External(_)) && c.state != State::Damaged
+                    });
                     for (at, copy) in outside.map(|(p, c)| (p.clone(), *c)).collect::<Vec<_>>() {
                         self.add(part, at, copy.state, copy.stored);
                     }
