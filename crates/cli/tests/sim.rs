@@ -451,7 +451,7 @@ fn the_planners_bench_prints_its_figures() {
         "plan",
         "--json",
         "--nodes",
-        "16",
+        "4",
         "--waiting",
         "100",
         "--jobs",

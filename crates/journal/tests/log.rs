@@ -262,7 +262,9 @@ fn a_log_of_stage_through_opens() {
     let Event::Started(start) = &mut expected[0].event else {
         panic!("a run begins with its start");
     };
-    start.options.policy = Policy::new(Order::Heft, Some(Handling::StageThrough));
+    start.options.policy = "stage-through".parse().unwrap();
+    let heft = Policy::new(Order::Heft, Some(Handling::StageThrough));
+    assert!(start.options.policy.same_as(&heft));
     assert_eq!((opened.records, opened.cut), (expected, 0));
 }
 

@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_small_bench_gives_every_figure() {
-        let figures = run(&args(16, 100, 1000)).unwrap();
+        let figures = run(&args(4, 100, 1000)).unwrap();
         let names: Vec<&str> = figures
             .iter()
             .map(|f| f.name.split(':').next().unwrap_or(""))
