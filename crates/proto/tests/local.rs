@@ -41,15 +41,17 @@ fn task() -> impl Strategy<Value = TaskSpec> {
         any::<(bool, bool)>(),
         vec(any::<u64>(), 0..4),
     );
-    (kind, rest).prop_map(|(kind, (priority, deadline, rate, flags, after))| TaskSpec {
-        priority,
-        deadline,
-        rate,
-        durable: flags.0,
-        replace: flags.1,
-        after,
-        ..TaskSpec::new(kind)
-    })
+    (kind, rest).prop_map(
+        |(kind, (priority, deadline, rate, flags, after))| TaskSpec {
+            priority,
+            deadline,
+            rate,
+            durable: flags.0,
+            replace: flags.1,
+            after,
+            ..TaskSpec::new(kind)
+        },
+    )
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -130,29 +132,57 @@ fn versions_and_sizes_have_bounds() {
     encode(VERSION, 0, &Request::Stats, &mut bytes).unwrap();
     bytes[0] = 9;
     assert_eq!(decode::<Request>(&bytes), Err(PacketError::Version(9)));
-    let many = vec![TaskSpec::new(Kind::Remove { at: Place::External(vec![b'x'; 300].into()) }); MAX_BATCH];
+    let many = vec![
+        TaskSpec::new(Kind::Remove {
+            at: Place::External(vec![b'x'; 300].into())
+        });
+        MAX_BATCH
+    ];
     assert_eq!(
         encode(VERSION, 0, &Request::Submit(many), &mut bytes),
         Err(PacketError::TooLarge)
     );
-    assert_eq!(decode::<Request>(&vec![0; MAX_PACKET + 1]), Err(PacketError::TooLarge));
+    assert_eq!(
+        decode::<Request>(&vec![0; MAX_PACKET + 1]),
+        Err(PacketError::TooLarge)
+    );
 }
 
 /// Fixed packets: what version 1 looks like never changes.
 #[test]
 fn version_1_stays_as_it_is() {
     let mut bytes = Vec::new();
-    let hello = Request::Hello { oldest: 1, newest: 1, job: Some(7) };
+    let hello = Request::Hello {
+        oldest: 1,
+        newest: 1,
+        job: Some(7),
+    };
     encode(1, 2, &hello, &mut bytes).unwrap();
     assert_eq!(bytes, [1, 0, 2, 0, 0, 0, 0, 1, 1, 1, 7]);
     let task = TaskSpec::new(Kind::Copy {
-        from: Place::Space { name: "a".into(), path: b"x".into() },
-        to: Place::Memory { region: 3, offset: 0, length: 4 },
+        from: Place::Space {
+            name: "a".into(),
+            path: b"x".into(),
+        },
+        to: Place::Memory {
+            region: 3,
+            offset: 0,
+            length: 4,
+        },
     });
     encode(1, 0, &Request::Submit(vec![task]), &mut bytes).unwrap();
-    let body = [1, 1, 1, 0, 1, b'a', 1, b'x', 1, 3, 0, 4, 100, 0, 1, 0, 0, 0, 0];
+    let body = [
+        1, 1, 1, 0, 1, b'a', 1, b'x', 1, 3, 0, 4, 100, 0, 1, 0, 0, 0, 0,
+    ];
     assert_eq!(bytes[6..], body);
-    let outcome = Outcome { id: 9, end: End::Done, bytes: 1, nanos: 2, late: false, checksum: None };
+    let outcome = Outcome {
+        id: 9,
+        end: End::Done,
+        bytes: 1,
+        nanos: 2,
+        late: false,
+        checksum: None,
+    };
     encode(1, 0, &Reply::Outcomes(vec![outcome]), &mut bytes).unwrap();
     assert_eq!(bytes[6..], [4, 1, 9, 0, 1, 2, 0, 0]);
 }
