@@ -81,6 +81,19 @@ impl Trees {
         self.limiters.get(rate, latency)
     }
 
+    /// Copies as [`Mover::copy`] does, held back by this limiter instead of the job's rate and latency.
+    ///
+    /// # Errors
+    /// As for [`Mover::copy`].
+    pub fn copy_limited(
+        &self,
+        job: &CopyJob,
+        control: &Control,
+        limiter: Option<Arc<Limiter>>,
+    ) -> Result<CopyReport> {
+        copy::copy(job, control, self.threads, limiter)
+    }
+
     fn read(
         &self,
         root: &Path,

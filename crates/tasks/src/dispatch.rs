@@ -107,6 +107,9 @@ impl Core {
         if !lacking.is_empty() {
             return Look::Blocked(lacking);
         }
+        if !removes && self.room_holds(id).iter().any(|h| held.contains(h)) {
+            return Look::Blocked(lacking);
+        }
         let Some(size) = self.known_size(id) else {
             self.take(now, id, LEAST_COST);
             self.take_slots(&slots);
@@ -126,9 +129,6 @@ impl Core {
                 self.end(now, id, Err(why), Finish::nothing(), actions);
                 return Look::Moved;
             }
-        }
-        if self.room_holds(id).iter().any(|h| held.contains(h)) {
-            return Look::Blocked(lacking);
         }
         let measured = self.tasks.get(&id).is_some_and(|t| t.size.is_some());
         // What was measured has been charged then.
