@@ -91,7 +91,10 @@ fn unescape(url: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// What a space is asked to be.
-pub(crate) fn space(space: &str, spec: &SpaceSpec) -> Result<(), Refusal> {
+///
+/// # Errors
+/// What is wrong with it.
+pub fn space(space: &str, spec: &SpaceSpec) -> Result<(), Refusal> {
     name("dataspace", space)?;
     external(&spec.root).map_err(|why| {
         invalid(format!(

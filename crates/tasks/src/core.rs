@@ -186,7 +186,8 @@ impl Core {
         user == 0 || user == self.config.owner
     }
 
-    pub(crate) fn is_durable(&self, id: TaskId) -> bool {
+    /// Whether a task, or one whose outcome is kept, is in the journal.
+    pub fn is_durable(&self, id: TaskId) -> bool {
         let live = self.tasks.get(&id).map(|t| t.spec.durable);
         live.or_else(|| self.outcomes.get(id).map(|k| k.durable))
             .unwrap_or(false)
@@ -748,6 +749,17 @@ impl Core {
             left: None,
             connections: 0,
         }
+    }
+
+    /// All ids that this core gives are at least this; those of earlier starts are less.
+    pub fn first_id(&self) -> TaskId {
+        self.generation << ID_BITS
+    }
+
+    /// Durable tasks that have not ended.
+    pub fn durable(&self) -> impl Iterator<Item = TaskId> {
+        let all = self.tasks.values();
+        all.filter(|t| t.spec.durable).map(|t| t.id)
     }
 
     /// Tasks under way.

@@ -16,7 +16,7 @@ mod kept;
 mod recover;
 mod room;
 
-pub use crate::check::{HIDDEN, external};
+pub use crate::check::{HIDDEN, external, space as check_space};
 pub use crate::core::{Core, Task};
 pub use recover::{Record, Recovered};
 
