@@ -2,11 +2,11 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::fstat;
+use rustix::net::SendFlags;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use tarn_proto::local::{Code, JobId, Refusal, RegionId, Uid};
-use rustix::net::SendFlags;
 use tarn_sys::fdpass::send_packet;
 
 /// Which connection; never used twice.
@@ -115,7 +115,11 @@ impl Connection {
     }
 
     /// Takes memory of the program.
-    pub(crate) fn register(&mut self, fd: Option<OwnedFd>, length: u64) -> Result<RegionId, Refusal> {
+    pub(crate) fn register(
+        &mut self,
+        fd: Option<OwnedFd>,
+        length: u64,
+    ) -> Result<RegionId, Refusal> {
         let invalid = |text: &str| Refusal::new(Code::Invalid, text);
         let fd = fd.ok_or_else(|| invalid("no descriptor came with the request: pass a memfd"))?;
         // Only what the kernel keeps in memory and nobody can unlink or mount over has seals.

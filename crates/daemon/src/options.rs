@@ -123,7 +123,10 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         let path = path.display();
         let (name, spec) = space(&format!("fast={path}:1GiB:512MiB")).unwrap();
-        assert_eq!((&*name, spec.capacity, spec.quota), ("fast", 1 << 30, 1 << 29));
+        assert_eq!(
+            (&*name, spec.capacity, spec.quota),
+            ("fast", 1 << 30, 1 << 29)
+        );
         let (_, spec) = space(&format!("fast={path}:1GiB")).unwrap();
         assert_eq!((spec.capacity, spec.quota), (1 << 30, 0));
         for bad in [

@@ -10,8 +10,8 @@ use crate::waits::Waits;
 use crate::work::{Job, Kept, Memory, Plan, Workers};
 use crate::{Fault, progress};
 use anyhow::Context;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -110,7 +110,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let _lock = RunLock::take(&lock).map_err(|e| {
         let busy = matches!(e, LockError::Busy { .. });
         let text = format!("state folder {}: {e}", options.state.display());
-        Fault::new(if busy { Exit::Busy } else { Exit::State }, anyhow::anyhow!(text))
+        Fault::new(
+            if busy { Exit::Busy } else { Exit::State },
+            anyhow::anyhow!(text),
+        )
     })?;
     let records = journal::read(&options.state).map_err(state)?;
     let listener = listen_at(&options.socket)?;
@@ -174,11 +177,7 @@ fn listen_at(path: &Path) -> Result<OwnedFd, Fault> {
 }
 
 impl Server {
-    fn start(
-        options: &Options,
-        records: Vec<Record>,
-        listener: OwnedFd,
-    ) -> anyhow::Result<Self> {
+    fn start(options: &Options, records: Vec<Record>, listener: OwnedFd) -> anyhow::Result<Self> {
         raise_descriptors();
         let clock = Clock::start();
         let own = rustix::process::geteuid().as_raw();
@@ -193,7 +192,10 @@ impl Server {
         let recovered = Core::recover(config, clock.now(), records, options.spaces.clone());
         let core = recovered.core;
         let journal = Journal::open(&options.state, &core.snapshot())?;
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
         let mut server = Self {
             node: options.node.clone().unwrap_or(host),
             own,
@@ -226,7 +228,12 @@ impl Server {
     }
 
     fn watch(&self, fd: &impl AsFd, key: Key) -> anyhow::Result<()> {
-        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(key), EventFlags::IN)?)
+        Ok(epoll::add(
+            &self.epoll,
+            fd,
+            EventData::new_u64(key),
+            EventFlags::IN,
+        )?)
     }
 
     fn serve(&mut self) -> anyhow::Result<()> {
@@ -297,7 +304,11 @@ impl Server {
             if !records.is_empty() {
                 self.journal.append(&records)?;
             }
-            let after = if records.is_empty() { 0 } else { self.journal.handed() };
+            let after = if records.is_empty() {
+                0
+            } else {
+                self.journal.handed()
+            };
             for action in others {
                 self.act(action, after)?;
             }

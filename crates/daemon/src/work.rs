@@ -229,7 +229,10 @@ fn work(shared: &Shared) {
                     break job;
                 }
                 jobs.idle += 1;
-                jobs = shared.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+                jobs = shared
+                    .more
+                    .wait(jobs)
+                    .unwrap_or_else(PoisonError::into_inner);
                 jobs.idle -= 1;
             }
         };

@@ -30,6 +30,8 @@ pub mod throttle;
 mod tree;
 mod view;
 
+pub use content::ContentHasher;
+
 use error::Result;
 use gather::{Against, compare, gather};
 use job::{Goal, Job};

@@ -144,7 +144,7 @@ impl Space {
             if !never && (usage.reserved > 0 || freed) {
                 return Err(lack);
             }
-            if !never && stale {
+            if !never && (stale || self.surveying) {
                 return Err(Lack::Survey);
             }
             return Err(Lack::Never(Refusal::new(

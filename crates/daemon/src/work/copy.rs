@@ -30,8 +30,16 @@ pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result
         room: room(&list),
     };
     if let (Verb::Move, Some(to)) = (plan.verb, &plan.to)
-        && let (Spot::Path { space: Some((a, _)), .. }, Spot::Path { space: Some((b, _)), .. }) =
-            (&plan.from, to)
+        && let (
+            Spot::Path {
+                space: Some((a, _)),
+                ..
+            },
+            Spot::Path {
+                space: Some((b, _)),
+                ..
+            },
+        ) = (&plan.from, to)
     {
         let to = Held::open(to, true)?;
         let there = rustix::fs::fstat(to.folder()).map_err(|e| to.failed("examine", e))?;
@@ -71,7 +79,10 @@ fn list_of(
         // A single file: whatever it is called.
         only.path = SINGLE.as_bytes().into();
     }
-    let ours = |path: &[u8]| path.split(|b| *b == b'/').any(|name| name.starts_with(HIDDEN));
+    let ours = |path: &[u8]| {
+        path.split(|b| *b == b'/')
+            .any(|name| name.starts_with(HIDDEN))
+    };
     list.entries.retain(|e| !ours(&e.path));
     Ok(list)
 }

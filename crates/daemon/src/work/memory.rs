@@ -8,10 +8,11 @@ use rustix::fs::{
     Advice, AtFlags, FileType, Mode, OFlags, fadvise, fdatasync, fstat, openat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
+use tarn_base::hash::Hash;
+use tarn_movers::ContentHasher;
 use tarn_ports::Control;
 use tarn_proto::local::{Code, Refusal, Verify};
 use tarn_tasks::Finish;
-use twox_hash::XxHash3_128;
 
 /// Bytes of one read and write: they stay in the second-level cache (docs/movers.md measures it).
 const PIECE: usize = 128 << 10;
@@ -45,10 +46,10 @@ fn pump(
     to: Option<&Side<'_>>,
     length: u64,
     control: &Control,
-) -> Result<u128, Refusal> {
+) -> Result<Hash, Refusal> {
     let limiter = shared.limiter(plan).filter(|_| to.is_some());
     let mut buffer = vec![0; PIECE];
-    let mut hasher = XxHash3_128::new();
+    let mut hasher = ContentHasher::default();
     let mut done = 0;
     while done < length {
         if control.cancelled() {
@@ -65,7 +66,7 @@ fn pump(
             return Err(shorter(from));
         }
         if plan.verify != Verify::None || plan.verb == Verb::Move {
-            hasher.write(&buffer[..got]);
+            hasher.update(&buffer[..got]);
         }
         if let Some(to) = to {
             let mut rest = &buffer[..got];
@@ -79,7 +80,7 @@ fn pump(
         }
         done += got as u64;
     }
-    Ok(hasher.finish_128())
+    Ok(hasher.finish())
 }
 
 /// Copies between memory and a file.
@@ -147,8 +148,13 @@ fn save(
     let replaced = there.map_or(0, |s| u64::try_from(s.st_blocks).unwrap_or(0) * 512);
     let staged = hidden(plan.id, "");
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = openat(held.folder(), &staged[..], flags, Mode::from_raw_mode(0o666))
-        .map_err(|e| held.failed("create", e))?;
+    let fd = openat(
+        held.folder(),
+        &staged[..],
+        flags,
+        Mode::from_raw_mode(0o666),
+    )
+    .map_err(|e| held.failed("create", e))?;
     let file = Side {
         fd: &fd,
         offset: 0,
@@ -161,7 +167,11 @@ fn save(
     if plan.verify == Verify::Readback {
         // From the device, where it has reached one.
         let _ = fadvise(fd.as_fd(), 0, None, Advice::DontNeed);
-        prove(pump(shared, plan, &file, None, length, control)?, hash, &file)?;
+        prove(
+            pump(shared, plan, &file, None, length, control)?,
+            hash,
+            &file,
+        )?;
     }
     let stored = fstat(&fd).map_or(0, |s| u64::try_from(s.st_blocks).unwrap_or(0) * 512);
     if !held.rename(&staged, held, plan.replace)? {
@@ -176,7 +186,7 @@ fn save(
         stored,
         replaced,
         freed: 0,
-        checksum: (plan.verify != Verify::None).then(|| hash.to_be_bytes()),
+        checksum: (plan.verify != Verify::None).then(|| hash.0.to_be_bytes()),
     })
 }
 
@@ -191,7 +201,10 @@ fn load(
 ) -> Result<Finish, Refusal> {
     let stat = held.stat()?.ok_or_else(|| held.missing())?;
     if kind_of(&stat) != FileType::RegularFile {
-        let text = format!("`{}` is no file: only files can go into memory", held.place());
+        let text = format!(
+            "`{}` is no file: only files can go into memory",
+            held.place()
+        );
         return Err(Refusal::new(Code::Invalid, text));
     }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -220,7 +233,11 @@ fn load(
     }
     let mut freed = 0;
     if plan.verify == Verify::Readback || plan.verb == Verb::Move {
-        prove(pump(shared, plan, memory, None, size, control)?, hash, memory)?;
+        prove(
+            pump(shared, plan, memory, None, size, control)?,
+            hash,
+            memory,
+        )?;
     }
     if plan.verb == Verb::Move {
         freed = files::remove(shared, plan, held)?.freed;
@@ -231,11 +248,11 @@ fn load(
         stored: 0,
         replaced: 0,
         freed,
-        checksum: (plan.verify != Verify::None).then(|| hash.to_be_bytes()),
+        checksum: (plan.verify != Verify::None).then(|| hash.0.to_be_bytes()),
     })
 }
 
-fn prove(is: u128, was: u128, side: &Side<'_>) -> Result<(), Refusal> {
+fn prove(is: Hash, was: Hash, side: &Side<'_>) -> Result<(), Refusal> {
     if is == was {
         return Ok(());
     }

@@ -75,8 +75,16 @@ impl Held {
         let text = |path: &[u8]| String::from_utf8_lossy(path).escape_debug().to_string();
         let Some((space, root)) = space else {
             let place = text(path);
-            let above = Path::new(OsStr::from_bytes(if above.is_empty() { b"/" } else { above }));
-            let made = if make { std::fs::create_dir_all(above) } else { Ok(()) };
+            let above = Path::new(OsStr::from_bytes(if above.is_empty() {
+                b"/"
+            } else {
+                above
+            }));
+            let made = if make {
+                std::fs::create_dir_all(above)
+            } else {
+                Ok(())
+            };
             let opened = made
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
                 .and_then(|()| openat(CWD, above, FOLDER, Mode::empty()));
@@ -96,7 +104,11 @@ impl Held {
         Ok(Self {
             folder: beneath(&top, above).map_err(error)?,
             // The root itself is `.` in itself.
-            name: if path.is_empty() { b".".to_vec() } else { name.to_vec() },
+            name: if path.is_empty() {
+                b".".to_vec()
+            } else {
+                name.to_vec()
+            },
             shown: root.join(OsStr::from_bytes(above)),
             place,
         })

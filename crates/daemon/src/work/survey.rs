@@ -30,11 +30,7 @@ struct Survey<'a> {
 
 /// Bytes of the blocks of every user's files below `root`, without what tasks have half done. With `kept`, what tasks
 /// of earlier tarnds have half done is removed, unless they go on.
-pub(super) fn survey(
-    mover: &Trees,
-    root: &Path,
-    kept: Option<&Kept>,
-) -> Result<Used, Refusal> {
+pub(super) fn survey(mover: &Trees, root: &Path, kept: Option<&Kept>) -> Result<Used, Refusal> {
     let mut survey = Survey {
         used: Used::new(),
         seen: HashSet::new(),
@@ -79,7 +75,9 @@ impl Survey<'_> {
             {
                 continue;
             }
-            let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+            let bytes = u64::try_from(stat.st_blocks)
+                .unwrap_or(0)
+                .saturating_mul(512);
             *self.used.entry(stat.st_uid).or_default() += bytes;
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 match openat(&fd, name, FOLDER, Mode::empty()) {
