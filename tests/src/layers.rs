@@ -7,7 +7,16 @@ use std::collections::BTreeMap;
 pub const LAYERS: &[(u8, &[&str])] = &[
     (0, &["tarn-base"]),
     (1, &["tarn-ports", "tarn-proto", "tarn-sys", "tarn-ring"]),
-    (2, &["tarn-flow", "tarn-engine", "tarn-tasks", "tarn-phx", "tarn-dsa"]),
+    (
+        2,
+        &[
+            "tarn-flow",
+            "tarn-engine",
+            "tarn-tasks",
+            "tarn-phx",
+            "tarn-dsa",
+        ],
+    ),
     (
         3,
         &[

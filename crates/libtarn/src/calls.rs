@@ -58,6 +58,8 @@ fn not_null<T>(pointer: *mut T, what: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// # Safety
+/// As for `tarn_connect` in the header.
 unsafe fn open(
     socket: *const c_char,
     job: Option<JobId>,
@@ -84,6 +86,7 @@ unsafe fn open(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_connect(
     socket: *const c_char,
@@ -93,6 +96,7 @@ pub unsafe extern "C" fn tarn_connect(
     unsafe { open(socket, None, connection) }
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_connect_job(
     socket: *const c_char,
@@ -103,6 +107,7 @@ pub unsafe extern "C" fn tarn_connect_job(
     unsafe { open(socket, Some(job), connection) }
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_close(connection: *mut tarn_connection) {
     if !connection.is_null() {
@@ -114,6 +119,7 @@ pub unsafe extern "C" fn tarn_close(connection: *mut tarn_connection) {
     }
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_task_init(task: *mut tarn_task) {
     if !task.is_null() {
@@ -136,6 +142,7 @@ pub unsafe extern "C" fn tarn_task_init(task: *mut tarn_task) {
     }
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_submit(
     connection: *mut tarn_connection,
@@ -176,6 +183,7 @@ pub unsafe extern "C" fn tarn_submit(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_wait(
     connection: *mut tarn_connection,
@@ -215,6 +223,7 @@ pub unsafe extern "C" fn tarn_wait(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_status(
     connection: *mut tarn_connection,
@@ -235,6 +244,7 @@ pub unsafe extern "C" fn tarn_status(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_cancel(
     connection: *mut tarn_connection,
@@ -257,6 +267,7 @@ pub unsafe extern "C" fn tarn_cancel(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_memory_register(
     connection: *mut tarn_connection,
@@ -280,6 +291,7 @@ pub unsafe extern "C" fn tarn_memory_register(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_memory_unregister(
     connection: *mut tarn_connection,
@@ -289,6 +301,7 @@ pub unsafe extern "C" fn tarn_memory_unregister(
     guard(|| unsafe { client(connection) }?.unregister(region))
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_spaces(
     connection: *mut tarn_connection,
@@ -309,6 +322,8 @@ pub unsafe extern "C" fn tarn_spaces(
     })
 }
 
+/// # Safety
+/// As for [`text`] and [`bytes`].
 unsafe fn space(
     name: *const c_char,
     folder: *const c_char,
@@ -333,6 +348,7 @@ unsafe fn space(
     Ok((name, spec))
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_space_make(
     connection: *mut tarn_connection,
@@ -349,6 +365,7 @@ pub unsafe extern "C" fn tarn_space_make(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_space_change(
     connection: *mut tarn_connection,
@@ -365,6 +382,7 @@ pub unsafe extern "C" fn tarn_space_change(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_space_remove(
     connection: *mut tarn_connection,
@@ -378,6 +396,7 @@ pub unsafe extern "C" fn tarn_space_remove(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_job_register(
     connection: *mut tarn_connection,
@@ -410,12 +429,14 @@ pub unsafe extern "C" fn tarn_job_register(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_job_unregister(connection: *mut tarn_connection, job: u64) -> c_int {
     // SAFETY: as the header asks.
     guard(|| unsafe { client(connection) }?.change_job(JobChange::Unregister { job }))
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_job_add_process(
     connection: *mut tarn_connection,
@@ -426,6 +447,7 @@ pub unsafe extern "C" fn tarn_job_add_process(
     guard(|| unsafe { client(connection) }?.change_job(JobChange::AddProcess { job, pid }))
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_job_remove_process(
     connection: *mut tarn_connection,
@@ -436,6 +458,7 @@ pub unsafe extern "C" fn tarn_job_remove_process(
     guard(|| unsafe { client(connection) }?.change_job(JobChange::RemoveProcess { job, pid }))
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_stats(
     connection: *mut tarn_connection,

@@ -37,12 +37,14 @@ pub(crate) fn invalid(text: impl Into<String>) -> Refusal {
     Refusal::new(Code::Invalid, text)
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub extern "C" fn tarn_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr())
         .unwrap_or(c"".as_ptr())
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub extern "C" fn tarn_code_text(code: c_int) -> *const c_char {
     let text: &'static CStr = match code {

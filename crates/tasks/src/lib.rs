@@ -15,6 +15,7 @@ mod job;
 mod kept;
 mod recover;
 mod room;
+mod spaces;
 
 pub use crate::check::{HIDDEN, external, space as check_space};
 pub use crate::core::{Core, Task};
