@@ -7,7 +7,16 @@ use std::collections::BTreeMap;
 pub const LAYERS: &[(u8, &[&str])] = &[
     (0, &["tarn-base"]),
     (1, &["tarn-ports", "tarn-proto", "tarn-sys", "tarn-ring"]),
-    (2, &["tarn-flow", "tarn-engine", "tarn-phx", "tarn-dsa"]),
+    (
+        2,
+        &[
+            "tarn-flow",
+            "tarn-engine",
+            "tarn-tasks",
+            "tarn-phx",
+            "tarn-dsa",
+        ],
+    ),
     (
         3,
         &[
@@ -17,6 +26,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-movers",
             "tarn-media",
             "tarn-fabric",
+            "tarn-client",
             "tarn-track",
             "tarn-journal",
             "tarn-report",

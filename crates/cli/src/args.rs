@@ -228,6 +228,8 @@ pub(crate) enum BenchCommand {
     Policies(crate::bench::policies::Args),
     /// Policies on a trace of batch jobs with workflows mixed in
     Mixed(crate::bench::mixed::Args),
+    /// What many nodes need: tasks of tarnd
+    Cluster(crate::bench::cluster::Args),
 }
 
 #[derive(Debug, Clone, Args)]

@@ -60,6 +60,53 @@ pub(crate) fn file(chunks: &[ChunkHash]) -> Hash {
     Hash(hasher.finish_128())
 }
 
+/// The hash of content that comes in pieces of any length, in order.
+pub struct ContentHasher {
+    chunks: Vec<ChunkHash>,
+    chunk: ChunkHasher,
+    /// Bytes of the chunk that is not whole yet.
+    filled: usize,
+}
+
+impl Default for ContentHasher {
+    fn default() -> Self {
+        Self {
+            chunks: Vec::new(),
+            chunk: ChunkHasher::new(),
+            filled: 0,
+        }
+    }
+}
+
+impl ContentHasher {
+    /// More content.
+    pub fn update(&mut self, mut piece: &[u8]) {
+        while !piece.is_empty() {
+            let (now, rest) = piece.split_at(piece.len().min(CHUNK - self.filled));
+            self.chunk.update(now);
+            self.filled += now.len();
+            piece = rest;
+            if self.filled == CHUNK {
+                self.end_chunk();
+            }
+        }
+    }
+
+    fn end_chunk(&mut self) {
+        self.chunks.push(self.chunk.finish());
+        self.chunk = ChunkHasher::new();
+        self.filled = 0;
+    }
+
+    /// The hash that a file of this content has in a manifest.
+    pub fn finish(mut self) -> Hash {
+        if self.filled > 0 {
+            self.end_chunk();
+        }
+        file(&self.chunks)
+    }
+}
+
 /// The hash of a chunk of `len` zero bytes, for holes.
 pub(crate) fn zeros(len: usize) -> ChunkHash {
     static WHOLE: std::sync::OnceLock<ChunkHash> = std::sync::OnceLock::new();
@@ -106,6 +153,10 @@ mod tests {
                 })
                 .collect();
             assert_eq!(file(&hashes), naive(data), "{len}");
+            let mut stream = ContentHasher::default();
+            data.chunks(PIECE + 11)
+                .for_each(|piece| stream.update(piece));
+            assert_eq!(stream.finish(), naive(data), "{len}");
         }
         // The program in docs/manifest-format.md, run with the reference implementation, says the same.
         let counted: Vec<u8> = (0..CHUNK + 3).map(|i| (i % 251) as u8).collect();

@@ -188,7 +188,8 @@ impl Worker<'_> {
             _ => self.chunk_by_pieces(large, start, len)?,
         };
         self.output.bytes += len as u64;
-        self.tally.done += len as u64;
+        // Whoever watches sees every chunk, not only the end of a run of them.
+        self.job.advance(len as u64);
         Ok(hash)
     }
 

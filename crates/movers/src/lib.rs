@@ -30,6 +30,8 @@ pub mod throttle;
 mod tree;
 mod view;
 
+pub use content::ContentHasher;
+
 use error::Result;
 use gather::{Against, compare, gather};
 use job::{Goal, Job};
@@ -79,6 +81,19 @@ impl Trees {
     /// this mover, so that all of them together play one slow store. `None` when both are 0.
     pub fn external_limit(&self, rate: u64, latency: u64) -> Option<Arc<Limiter>> {
         self.limiters.get(rate, latency)
+    }
+
+    /// Copies as [`Mover::copy`] does, held back by this limiter instead of the job's rate and latency.
+    ///
+    /// # Errors
+    /// As for [`Mover::copy`].
+    pub fn copy_limited(
+        &self,
+        job: &CopyJob,
+        control: &Control,
+        limiter: Option<Arc<Limiter>>,
+    ) -> Result<CopyReport> {
+        copy::copy(job, control, self.threads, limiter)
     }
 
     fn read(

@@ -23,6 +23,8 @@ pub struct Limiter {
     latency: Duration,
     /// The moment at which all bytes granted so far will have passed.
     paid_until: Mutex<Instant>,
+    /// What holds for this one too.
+    under: Option<Arc<Limiter>>,
 }
 
 impl Limiter {
@@ -33,6 +35,17 @@ impl Limiter {
             rate,
             latency: Duration::from_nanos(latency),
             paid_until: Mutex::new(Instant::now()),
+            under: None,
+        })
+    }
+
+    /// A limiter of its own rate for what another one limits as well, together with all else that it limits.
+    pub fn under(rate: u64, other: Arc<Self>) -> Arc<Self> {
+        Arc::new(Self {
+            rate,
+            latency: Duration::ZERO,
+            paid_until: Mutex::new(Instant::now()),
+            under: Some(other),
         })
     }
 
@@ -41,6 +54,9 @@ impl Limiter {
     /// # Errors
     /// `Cancelled`.
     pub fn bytes(&self, bytes: u64, control: &Control) -> Result<()> {
+        if let Some(other) = &self.under {
+            other.bytes(bytes, control)?;
+        }
         if self.rate == 0 {
             return Ok(());
         }
@@ -62,6 +78,9 @@ impl Limiter {
     /// # Errors
     /// `Cancelled`.
     pub fn file(&self, control: &Control) -> Result<()> {
+        if let Some(other) = &self.under {
+            other.file(control)?;
+        }
         if self.latency.is_zero() {
             return Ok(());
         }
@@ -122,6 +141,22 @@ mod tests {
             "{:?}",
             start.elapsed()
         );
+    }
+
+    #[test]
+    fn one_under_another_keeps_both_rates() {
+        let store = Limiter::new(10_000_000, 0);
+        let control = Control::default();
+        let start = Instant::now();
+        std::thread::scope(|s| {
+            for rate in [0, 1_000_000] {
+                let own = Limiter::under(rate, Arc::clone(&store));
+                let (control, pieces) = (&control, if rate == 0 { 18 } else { 2 });
+                s.spawn(move || (0..pieces).for_each(|_| own.bytes(100_000, control).unwrap()));
+            }
+        });
+        // 2 MB in all at 10 MB/s, and 0.2 MB of it at 1 MB/s.
+        assert!(start.elapsed() >= Duration::from_millis(195));
     }
 
     #[test]

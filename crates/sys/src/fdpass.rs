@@ -1,7 +1,7 @@
 //! Descriptors passed over unix sockets.
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{self, IoSlice, IoSliceMut};
@@ -57,6 +57,66 @@ pub fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     Ok(fds)
 }
 
+/// Sends a whole packet with at most one descriptor. Never blocks, never a SIGPIPE.
+///
+/// # Errors
+/// `WouldBlock` when the peer does not read; others when the socket is closed.
+pub fn send_packet(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+    flags: SendFlags,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut buffer = SendAncillaryBuffer::new(&mut space);
+    let fds: &[BorrowedFd<'_>] = fd.as_slice();
+    if !fds.is_empty() && !buffer.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("a descriptor does not fit into a message"));
+    }
+    let flags = flags | SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut buffer, flags)?;
+    Ok(())
+}
+
+/// A packet as it was received.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes of it; 0 when the peer has closed.
+    pub len: usize,
+    /// Whether it was longer than the buffer.
+    pub truncated: bool,
+    /// The descriptor that came with it, close-on-exec; further ones are closed.
+    pub fd: Option<OwnedFd>,
+}
+
+/// Receives a packet.
+///
+/// # Errors
+/// `WouldBlock` when there is none and the call must not wait.
+pub fn receive_packet(
+    socket: impl AsFd,
+    into: &mut [u8],
+    flags: RecvFlags,
+) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut buffer = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut buffer, flags)?;
+    let mut fd = None;
+    for message in buffer.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            for right in rights {
+                fd.get_or_insert(right);
+            }
+        }
+    }
+    Ok(Received {
+        len: got.bytes,
+        truncated: got.flags.contains(ReturnFlags::TRUNC),
+        fd,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +139,23 @@ mod tests {
         assert_eq!(text, "hello");
         drop(here);
         assert!(receive(&there).is_err());
+    }
+
+    #[test]
+    fn packets_keep_their_bounds_and_descriptors() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let flags = SocketFlags::CLOEXEC;
+        let (here, there) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (reader, _writer) = io::pipe().unwrap();
+        send_packet(&here, b"abc", Some(reader.as_fd()), SendFlags::empty()).unwrap();
+        send_packet(&here, b"defgh", None, SendFlags::empty()).unwrap();
+        let mut buffer = [0; 4];
+        let first = receive_packet(&there, &mut buffer, RecvFlags::empty()).unwrap();
+        assert!(first.len == 3 && !first.truncated && first.fd.is_some());
+        let second = receive_packet(&there, &mut buffer, RecvFlags::empty()).unwrap();
+        assert!(second.len == 4 && second.truncated && second.fd.is_none());
+        let none = receive_packet(&there, &mut buffer, RecvFlags::DONTWAIT);
+        assert_eq!(none.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 }

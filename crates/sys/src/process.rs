@@ -236,6 +236,12 @@ pub fn start_time(pid: i32) -> Option<u64> {
     stat_of(pid).map(|(_, start)| start)
 }
 
+/// The parent of a living process; `None` when there is none.
+pub fn parent(pid: i32) -> Option<i32> {
+    let (parent, _) = stat_of(pid)?;
+    (parent > 0).then_some(parent)
+}
+
 /// Whether this process was told to ignore a signal, as `nohup` tells its command.
 pub fn ignores(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,11 +1,13 @@
 //! `tarn bench`: figures beside the plain tool's, and the form in which they are given.
 
+pub(crate) mod cluster;
 pub(crate) mod io;
 pub(crate) mod mixed;
 mod noop;
 pub(crate) mod plan;
 pub(crate) mod policies;
 pub(crate) mod stage;
+pub(crate) mod tasks;
 mod trial;
 pub(crate) mod workflow;
 

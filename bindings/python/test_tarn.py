@@ -1,0 +1,124 @@
+"""Tests of the Python binding against a real tarnd: TARN_SOCKET and TARN_LIBRARY name it, argv[1] a folder outside."""
+
+import os
+import sys
+import threading
+import time
+import unittest
+
+import tarn
+
+OUTSIDE = sys.argv.pop(1)
+
+
+def outside(name, content=None):
+    path = os.path.join(OUTSIDE, name)
+    if content is not None:
+        with open(path, "wb") as file:
+            file.write(content)
+    return path
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class Tasks(unittest.TestCase):
+    def setUp(self):
+        self.node = tarn.connect()
+        self.addCleanup(self.node.close)
+
+    def test_files(self):
+        source = outside("a", b"some content")
+        done = self.node.wait(self.node.copy(source, tarn.Space("fast", "py/a"), verify="readback"), timeout=30)
+        self.assertEqual((done.code, done.bytes, done.late, len(done.checksum)), (tarn.Code.OK, 12, False, 16))
+        back = outside("b")
+        move = self.node.move(tarn.Space("fast", "py/a"), "file://" + back)
+        self.node.wait(self.node.remove(tarn.Space("fast", "py"), after=[move]))
+        self.assertEqual(read(back), b"some content")
+
+    def test_failures(self):
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.wait(self.node.copy(outside("missing"), tarn.Space("fast", "x")))
+        self.assertEqual(caught.exception.code, tarn.Code.NOTFOUND)
+        self.assertIn("missing", str(caught.exception))
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.copy("relative", tarn.Space("fast", "x"))
+        self.assertEqual(caught.exception.code, tarn.Code.INVALID)
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.copy(tarn.Node("n9", "fast", "x"), tarn.Space("fast", "x"))
+        self.assertEqual(caught.exception.code, tarn.Code.UNSUPPORTED)
+        with self.assertRaises(tarn.Error):
+            tarn.connect(outside("no-socket"))
+        closed = tarn.connect()
+        closed.close()
+        with self.assertRaises(tarn.Error):
+            closed.stats()
+
+    def test_batches(self):
+        wrong = tarn.task("remove", "relative")
+        ids = self.node.submit([tarn.task("nothing"), wrong, tarn.task("nothing", priority=1)])
+        self.assertIsInstance(ids[1], tarn.Error)
+        self.assertEqual(len(self.node.outcomes([ids[0], ids[2]])), 2)
+        many = self.node.submit(tarn.task("nothing") for _ in range(3000))
+        self.assertEqual(len(self.node.outcomes(many)), 3000)
+        self.assertEqual(self.node.wait(many[0]).code, tarn.Code.OK)
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.wait(7)
+        self.assertEqual(caught.exception.code, tarn.Code.NOTFOUND)
+
+    def test_memory(self):
+        memory = self.node.memory(1 << 20)
+        memory.data[:5] = b"hello"
+        saved = outside("dump")
+        self.node.wait(self.node.copy(memory, saved))
+        self.assertEqual(read(saved), b"hello" + bytes((1 << 20) - 5))
+        small = outside("small", b"new content")
+        self.node.wait(self.node.copy(small, memory.part(4096, 100)))
+        self.assertEqual(memory.data[4096:4107], b"new content")
+        memory.close()
+
+    def test_progress_and_cancel(self):
+        big = outside("big", os.urandom(3_000_000))
+        slow = self.node.copy(big, tarn.Space("fast", "big"), rate=1_000_000)
+        time.sleep(0.6)
+        status = self.node.status([slow])[0]
+        self.assertEqual((status.state, status.all), (tarn.State.RUNNING, 3_000_000))
+        self.assertTrue(status.left is None or 0 < status.left < 60, status)
+        self.assertEqual(self.node.outcomes([slow], timeout=0), [])
+        self.assertGreaterEqual(self.node.stats().running, 1)
+        self.assertEqual(self.node.cancel([slow, 7]), [tarn.Code.OK, tarn.Code.NOTFOUND])
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.wait(slow, timeout=30)
+        self.assertEqual(caught.exception.code, tarn.Code.CANCELLED)
+
+    def test_threads_share_a_connection(self):
+        failures = []
+
+        def work():
+            for _ in range(50):
+                if self.node.wait(self.node.submit([tarn.task("nothing")])[0]).code:
+                    failures.append(1)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+
+    def test_spaces(self):
+        folder = outside("space")
+        os.mkdir(folder)
+        self.node.make_space("py", folder, 1 << 20, quota=1 << 19)
+        infos = {info.name: info for info in self.node.spaces()}
+        self.assertEqual((infos["py"].capacity, infos["py"].quota), (1 << 20, 1 << 19))
+        self.assertTrue(infos["py"].manageable)
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.wait(self.node.copy(outside("large", bytes(600_000)), tarn.Space("py", "x")))
+        self.assertEqual(caught.exception.code, tarn.Code.QUOTA)
+        self.node.remove_space("py")
+
+
+unittest.main()

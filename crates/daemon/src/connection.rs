@@ -1,0 +1,173 @@
+//! One program's connection: its packets in and out, its memory.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::fstat;
+use rustix::net::SendFlags;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use tarn_proto::local::{Code, JobId, Refusal, RegionId, Uid};
+use tarn_sys::fdpass::send_packet;
+
+/// Which connection; never used twice.
+pub(crate) type Key = u64;
+
+/// Bytes of replies that a program has not read, beyond what its socket holds; with more, it is not listened to.
+const MAX_UNREAD: usize = 256 << 10;
+/// Regions of one connection: each holds a descriptor.
+const MAX_REGIONS: usize = 64;
+
+/// Memory of a program.
+#[derive(Debug, Clone)]
+pub(crate) struct Region {
+    pub(crate) fd: Arc<OwnedFd>,
+    /// Bytes that may be used.
+    pub(crate) length: u64,
+}
+
+/// A reply that waits: for what is in the journal before it, or for the program to read.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// Records that must be durable first.
+    pub(crate) after: u64,
+    pub(crate) packet: Vec<u8>,
+}
+
+/// A program's connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    fd: OwnedFd,
+    pub(crate) user: Uid,
+    pub(crate) pid: i32,
+    pub(crate) job: Option<JobId>,
+    /// Whether versions were agreed on.
+    pub(crate) greeted: bool,
+    /// It is closed once all replies are out.
+    pub(crate) closing: bool,
+    regions: BTreeMap<RegionId, Region>,
+    next_region: RegionId,
+    unread: VecDeque<Outgoing>,
+    unread_bytes: usize,
+    /// What the server waits for here: (readable, writable).
+    pub(crate) interest: (bool, bool),
+}
+
+impl Connection {
+    pub(crate) fn new(fd: OwnedFd, user: Uid, pid: i32) -> Self {
+        Self {
+            fd,
+            user,
+            pid,
+            job: None,
+            greeted: false,
+            closing: false,
+            regions: BTreeMap::new(),
+            next_region: 0,
+            unread: VecDeque::new(),
+            unread_bytes: 0,
+            interest: (true, false),
+        }
+    }
+
+    /// Whether more requests may be read.
+    pub(crate) fn listens(&self) -> bool {
+        !self.closing && self.unread_bytes < MAX_UNREAD
+    }
+
+    /// Whether all replies are out.
+    pub(crate) fn is_read(&self) -> bool {
+        self.unread.is_empty()
+    }
+
+    /// Replies in order: one that may go now goes now, unless others wait before it.
+    pub(crate) fn send(&mut self, reply: Outgoing, durable: u64) -> io::Result<()> {
+        if self.unread.is_empty() && reply.after <= durable && self.try_send(&reply.packet)? {
+            return Ok(());
+        }
+        self.unread_bytes += reply.packet.len();
+        self.unread.push_back(reply);
+        Ok(())
+    }
+
+    /// Sends what waits and may go.
+    pub(crate) fn flush(&mut self, durable: u64) -> io::Result<()> {
+        while let Some(reply) = self.unread.pop_front() {
+            if reply.after > durable || !self.try_send(&reply.packet)? {
+                self.unread.push_front(reply);
+                return Ok(());
+            }
+            self.unread_bytes -= reply.packet.len();
+        }
+        Ok(())
+    }
+
+    /// Whether what waits first only waits for the program.
+    pub(crate) fn is_stuck(&self, durable: u64) -> bool {
+        self.unread.front().is_some_and(|r| r.after <= durable)
+    }
+
+    fn try_send(&self, packet: &[u8]) -> io::Result<bool> {
+        match send_packet(&self.fd, packet, None, SendFlags::DONTWAIT) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Takes memory of the program.
+    pub(crate) fn register(
+        &mut self,
+        fd: Option<OwnedFd>,
+        length: u64,
+    ) -> Result<RegionId, Refusal> {
+        let invalid = |text: &str| Refusal::new(Code::Invalid, text);
+        let fd = fd.ok_or_else(|| invalid("no descriptor came with the request: pass a memfd"))?;
+        // Only what the kernel keeps in memory and nobody can unlink or mount over has seals.
+        rustix::fs::fcntl_get_seals(&fd)
+            .map_err(|_| invalid("the descriptor is no memfd (see memfd_create(2))"))?;
+        let size = fstat(&fd).map_or(0, |s| u64::try_from(s.st_size).unwrap_or(0));
+        if length == 0 || length > size {
+            return Err(invalid(&format!(
+                "{length} bytes are to be registered of a memfd of {size}"
+            )));
+        }
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(Refusal::new(
+                Code::Busy,
+                format!("a connection has at most {MAX_REGIONS} regions; unregister one"),
+            ));
+        }
+        let id = self.next_region;
+        self.next_region = id.wrapping_add(1);
+        let fd = Arc::new(fd);
+        self.regions.insert(id, Region { fd, length });
+        Ok(id)
+    }
+
+    pub(crate) fn unregister(&mut self, id: RegionId) -> Result<(), Refusal> {
+        let region = self.region(id)?;
+        if Arc::strong_count(&region.fd) > 1 {
+            return Err(Refusal::new(
+                Code::Busy,
+                format!("tasks that have not ended use region {id}; wait for them or cancel them"),
+            ));
+        }
+        self.regions.remove(&id);
+        Ok(())
+    }
+
+    pub(crate) fn region(&self, id: RegionId) -> Result<&Region, Refusal> {
+        self.regions.get(&id).ok_or_else(|| {
+            Refusal::new(
+                Code::NotFound,
+                format!("this connection has no region {id}"),
+            )
+        })
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

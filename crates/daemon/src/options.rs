@@ -1,0 +1,146 @@
+//! The command line.
+
+use clap::Parser;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use tarn_base::units::{parse_rate, parse_size};
+use tarn_proto::local::{Access, SpaceSpec, Uid};
+
+/// Serves the programs of this node: copies, moves and removes files for them, between dataspaces, memory and outside.
+///
+/// Programs find it by $TARN_SOCKET. It ends on SIGTERM; exit codes: docs/exit-codes.md.
+#[derive(Debug, Parser)]
+#[command(name = "tarnd", version)]
+pub(crate) struct Options {
+    /// The unix socket that programs connect to; made, mode 0600
+    #[arg(long, env = "TARN_SOCKET")]
+    pub(crate) socket: PathBuf,
+    /// The folder of the journal; made if it does not exist
+    #[arg(long)]
+    pub(crate) state: PathBuf,
+    /// A dataspace: an existing folder, what it may hold, and what one user may have of that. Again for more
+    #[arg(long = "space", value_name = "NAME=PATH:SIZE[:QUOTA]", value_parser = space)]
+    pub(crate) spaces: Vec<(String, SpaceSpec)>,
+    /// Tasks at a time that read or write one dataspace
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) slots: u32,
+    /// Tasks at a time that read or write outside
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) external_slots: u32,
+    /// What all tasks together may move from and to outside, such as `200 MB/s`
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) external_rate: Option<u64>,
+    /// A user's share, where it is not 1. Again for more
+    #[arg(long = "weight", value_name = "UID=N", value_parser = weight)]
+    pub(crate) weights: Vec<(Uid, u32)>,
+    /// Only processes of registered jobs may submit
+    #[arg(long)]
+    pub(crate) jobs_only: bool,
+    /// This node's name [default: the host's]
+    #[arg(long)]
+    pub(crate) node: Option<String>,
+    /// What is logged on standard error: error, warn, info, debug
+    #[arg(long, default_value = "info")]
+    pub(crate) log_level: tracing::Level,
+    /// How
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How the log looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A line for people
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+/// `NAME=PATH:SIZE[:QUOTA]`; the path may hold colons.
+fn space(text: &str) -> Result<(String, SpaceSpec), String> {
+    let (name, rest) = text
+        .split_once('=')
+        .ok_or("give NAME=PATH:SIZE, such as fast=/dev/shm/x:4GiB")?;
+    let (before, last) = rest
+        .rsplit_once(':')
+        .ok_or("a size is missing: NAME=PATH:SIZE, such as fast=/dev/shm/x:4GiB")?;
+    let size = |text: &str| parse_size(text).map_err(|e| e.to_string());
+    let (path, capacity, quota) = match before.rsplit_once(':') {
+        Some((path, middle)) if parse_size(middle).is_ok() => (path, size(middle)?, size(last)?),
+        _ => (before, size(last)?, 0),
+    };
+    let root = std::fs::canonicalize(path).map_err(|e| format!("{path}: {e}"))?;
+    if !root.is_dir() {
+        return Err(format!("{path} is not a folder"));
+    }
+    let everyone = Access {
+        read: true,
+        write: true,
+        manage: false,
+    };
+    let spec = SpaceSpec {
+        root: root.as_os_str().as_bytes().into(),
+        capacity,
+        quota,
+        slots: 0,
+        everyone,
+        users: Vec::new(),
+    };
+    tarn_tasks::check_space(name, &spec).map_err(|why| why.text)?;
+    Ok((name.to_owned(), spec))
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    match parse_rate(text) {
+        Ok(0) => Err("a rate of nothing; leave it out for no limit".into()),
+        other => other.map_err(|e| e.to_string()),
+    }
+}
+
+fn weight(text: &str) -> Result<(Uid, u32), String> {
+    let (user, weight) = text.split_once('=').ok_or("give UID=N, such as 1000=2")?;
+    let number = |text: &str| text.parse::<u32>().map_err(|e| format!("{text}: {e}"));
+    match number(weight)? {
+        0 => Err("a share of 0 would never be served: give at least 1".into()),
+        weight => Ok((number(user)?, weight)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn spaces_are_read_strictly() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a:b");
+        std::fs::create_dir(&path).unwrap();
+        let path = path.display();
+        let (name, spec) = space(&format!("fast={path}:1GiB:512MiB")).unwrap();
+        assert_eq!(
+            (&*name, spec.capacity, spec.quota),
+            ("fast", 1 << 30, 1 << 29)
+        );
+        let (_, spec) = space(&format!("fast={path}:1GiB")).unwrap();
+        assert_eq!((spec.capacity, spec.quota), (1 << 30, 0));
+        for bad in [
+            format!("{path}:1GiB"),
+            format!("fast={path}"),
+            format!("fast={path}:1"),
+            format!("fast={path}/no:1GiB"),
+            format!("fast={path}:1GiB:2GiB"),
+            format!("a/b={path}:1GiB"),
+            format!("={path}:1GiB"),
+        ] {
+            assert!(space(&bad).is_err(), "{bad}");
+        }
+        assert!(weight("5=0").is_err() && weight("x=1").is_err() && weight("5=2") == Ok((5, 2)));
+        assert!(rate("0 B/s").is_err() && rate("1 MB/s") == Ok(1_000_000));
+    }
+}

@@ -1,0 +1,622 @@
+//! The thread that has everything: socket, core, connections. It waits for events, and does what the core says.
+
+mod requests;
+
+use crate::connection::{Connection, Key, Outgoing};
+use crate::journal::{self, Journal};
+use crate::options::Options;
+use crate::progress::Running;
+use crate::waits::Waits;
+use crate::work::{Job, Kept, Memory, Plan, Workers};
+use crate::{Fault, progress};
+use anyhow::Context;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with, sockopt,
+};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+use tarn_base::codes::Exit;
+use tarn_base::units::{Elapsed, SECOND, Time};
+use tarn_journal::{LockError, RunLock};
+use tarn_ports::Control;
+use tarn_proto::local::{Code, MAX_PACKET, Outcome, Refusal, Reply, TaskId, Uid, VERSION, encode};
+use tarn_tasks::{Action, Answer, Config, Core, Event, Record};
+
+/// Connections at a time: each takes a descriptor and may hold 64 more for memory.
+const MAX_CONNECTIONS: usize = 1024;
+/// Connections of one user.
+const MAX_USER_CONNECTIONS: usize = 64;
+/// Packets read from one connection before the next one's turn.
+const MAX_TURN: usize = 16;
+/// How long tasks are given to stop when tarnd ends.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const LISTENER: Key = 0;
+const SIGNALS: Key = 1;
+const WORKERS: Key = 2;
+const JOURNAL: Key = 3;
+const FIRST: Key = 16;
+
+/// Nanoseconds since 1970 that never go back.
+struct Clock {
+    began: Instant,
+    at: Time,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let at = since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+        let began = Instant::now();
+        Self { began, at }
+    }
+
+    fn now(&self) -> Time {
+        let passed = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.at.saturating_add(passed)
+    }
+}
+
+/// A request whose answer the core gives.
+struct Ticket {
+    connection: Key,
+    number: u32,
+    /// Memory of the tasks that are submitted, in order.
+    memory: Vec<Memory>,
+}
+
+struct Server {
+    node: String,
+    own: Uid,
+    clock: Clock,
+    core: Core,
+    journal: Journal,
+    workers: Workers,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    connections: BTreeMap<Key, Connection>,
+    next: Key,
+    waits: Waits,
+    tickets: BTreeMap<u64, Ticket>,
+    next_ticket: u64,
+    running: BTreeMap<TaskId, Running>,
+    memory: BTreeMap<TaskId, Memory>,
+    /// Set for the first surveys, which clean up.
+    kept: Option<Kept>,
+    actions: Vec<Action>,
+    buffer: Vec<u8>,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub(crate) fn run(options: &Options) -> Result<(), Fault> {
+    let state = |e: anyhow::Error| Fault::new(Exit::State, e);
+    std::fs::create_dir_all(&options.state)
+        .with_context(|| format!("cannot make the state folder {}", options.state.display()))
+        .map_err(state)?;
+    let lock = options.state.join("tarnd.lock");
+    let _lock = RunLock::take(&lock).map_err(|e| {
+        let busy = matches!(e, LockError::Busy { .. });
+        let text = format!("state folder {}: {e}", options.state.display());
+        Fault::new(
+            if busy { Exit::Busy } else { Exit::State },
+            anyhow::anyhow!(text),
+        )
+    })?;
+    let records = journal::read(&options.state).map_err(state)?;
+    let listener = listen_at(&options.socket)?;
+    let _socket = Remove(&options.socket);
+    let (reader, writer) = UnixStream::pair().map_err(|e| state(e.into()))?;
+    for signal in [SIGTERM, SIGINT] {
+        let writer = writer.try_clone().map_err(|e| state(e.into()))?;
+        signal_hook::low_level::pipe::register(signal, writer).map_err(|e| state(e.into()))?;
+    }
+    reader.set_nonblocking(true).map_err(|e| state(e.into()))?;
+    let mut server = Server::start(options, records, listener).map_err(state)?;
+    server.watch(&reader, SIGNALS).map_err(state)?;
+    tracing::info!(
+        socket = %options.socket.display(),
+        tasks = server.core.len(),
+        node = server.node,
+        "tarnd {} serves",
+        env!("CARGO_PKG_VERSION")
+    );
+    let outcome = server.serve();
+    server.end();
+    outcome.map_err(state)
+}
+
+/// Removes the socket's name at the end.
+struct Remove<'a>(&'a Path);
+
+impl Drop for Remove<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0);
+    }
+}
+
+fn listen_at(path: &Path) -> Result<OwnedFd, Fault> {
+    let state = |e: Errno, doing: &str| {
+        let text = format!("cannot {doing} the socket {}: {e}", path.display());
+        Fault::new(Exit::State, anyhow::anyhow!(text))
+    };
+    let address = SocketAddrUnix::new(path).map_err(|e| state(e, "name"))?;
+    let new = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    };
+    let socket = new().map_err(|e| state(e, "make"))?;
+    match connect(new().map_err(|e| state(e, "make"))?, &address) {
+        Ok(()) | Err(Errno::AGAIN) => {
+            let text = format!("another tarnd listens at {}; stop it first", path.display());
+            return Err(Fault::new(Exit::Busy, anyhow::anyhow!(text)));
+        }
+        // Nobody listens: a leftover of one that was killed.
+        Err(Errno::CONNREFUSED) => drop(std::fs::remove_file(path)),
+        Err(_) => {}
+    }
+    // Only this user may connect; nobody can in between.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let bound = bind(&socket, &address);
+    rustix::process::umask(before);
+    bound.map_err(|e| state(e, "make"))?;
+    listen(&socket, 128).map_err(|e| state(e, "listen at"))?;
+    Ok(socket)
+}
+
+impl Server {
+    fn start(options: &Options, records: Vec<Record>, listener: OwnedFd) -> anyhow::Result<Self> {
+        raise_descriptors();
+        let clock = Clock::start();
+        let own = rustix::process::geteuid().as_raw();
+        let config = Config {
+            owner: own,
+            space_slots: options.slots,
+            external_slots: options.external_slots,
+            nodes: BTreeMap::new(),
+            weights: options.weights.iter().copied().collect(),
+            jobs_only: options.jobs_only,
+        };
+        let recovered = Core::recover(config, clock.now(), records, options.spaces.clone());
+        let core = recovered.core;
+        let journal = Journal::open(&options.state, &core.snapshot())?;
+        let host = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
+        let mut server = Self {
+            node: options.node.clone().unwrap_or(host),
+            own,
+            clock,
+            kept: Some(Kept {
+                own: core.first_id(),
+                live: core.durable().collect(),
+            }),
+            core,
+            journal,
+            workers: Workers::new(options.external_rate)?,
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            listener,
+            connections: BTreeMap::new(),
+            next: FIRST,
+            waits: Waits::default(),
+            tickets: BTreeMap::new(),
+            next_ticket: 0,
+            running: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            actions: recovered.actions,
+            buffer: vec![0; MAX_PACKET + 1],
+        };
+        server.watch(&server.listener, LISTENER)?;
+        server.watch(server.workers.wake(), WORKERS)?;
+        server.watch(server.journal.wake(), JOURNAL)?;
+        server.perform()?;
+        server.kept = None;
+        Ok(server)
+    }
+
+    fn watch(&self, fd: &impl AsFd, key: Key) -> anyhow::Result<()> {
+        Ok(epoll::add(
+            &self.epoll,
+            fd,
+            EventData::new_u64(key),
+            EventFlags::IN,
+        )?)
+    }
+
+    fn serve(&mut self) -> anyhow::Result<()> {
+        let mut events = Vec::with_capacity(256);
+        loop {
+            events.clear();
+            let timeout = self.timeout();
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e).context("cannot wait for events"),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    SIGNALS => return Ok(()),
+                    LISTENER => self.accept(),
+                    WORKERS => self.collect()?,
+                    JOURNAL => self.durable()?,
+                    key => self.connection(key, event.flags)?,
+                }
+            }
+            self.tick()?;
+        }
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let times = [self.core.timer(), self.waits.timer()];
+        let next = times.into_iter().flatten().min()?;
+        let left = next.saturating_sub(self.clock.now());
+        Some(Timespec {
+            tv_sec: i64::try_from(left / SECOND).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(left % SECOND).unwrap_or(0),
+        })
+    }
+
+    fn tick(&mut self) -> anyhow::Result<()> {
+        let now = self.clock.now();
+        if self.core.timer().is_some_and(|at| at <= now) {
+            self.step(Event::Tick)?;
+        }
+        for wait in self.waits.expired(now) {
+            self.answer_wait(wait);
+        }
+        if self.journal.is_long() {
+            self.journal.rewrite(&self.core.snapshot())?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, event: Event) -> anyhow::Result<()> {
+        self.core.step(self.clock.now(), event, &mut self.actions);
+        self.perform()
+    }
+
+    /// Does what the core says: first records are handed to the journal, so that replies can wait for them.
+    fn perform(&mut self) -> anyhow::Result<()> {
+        // What is done here may have further consequences.
+        while !self.actions.is_empty() {
+            let actions = std::mem::take(&mut self.actions);
+            let mut records = Vec::new();
+            let mut others = Vec::with_capacity(actions.len());
+            for action in actions {
+                match action {
+                    Action::Record(record) => records.push(record),
+                    other => others.push(other),
+                }
+            }
+            if !records.is_empty() {
+                self.journal.append(&records)?;
+            }
+            let after = if records.is_empty() {
+                0
+            } else {
+                self.journal.handed()
+            };
+            for action in others {
+                self.act(action, after)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action, after: u64) -> anyhow::Result<()> {
+        match action {
+            Action::Record(_) => {}
+            Action::Answer { ticket, answer } => self.answer(ticket, answer, after),
+            Action::Measure(id) => self.begin(id, true)?,
+            Action::Start(id) => self.begin(id, false)?,
+            Action::Stop(id) => {
+                if let Some(running) = self.running.get(&id) {
+                    running.control.cancel.store(true, Ordering::Relaxed);
+                }
+            }
+            Action::Survey(name) => {
+                let root = self.root(&name).unwrap_or_default();
+                let kept = self.kept.clone();
+                self.workers.give(Job::Survey(name, root, kept))?;
+            }
+            Action::Ended(outcome) => self.ended(&outcome),
+        }
+        Ok(())
+    }
+
+    fn root(&self, space: &str) -> Option<PathBuf> {
+        let root = self.core.space_root(space)?;
+        Some(PathBuf::from(OsStr::from_bytes(root)))
+    }
+
+    fn begin(&mut self, id: TaskId, measure: bool) -> anyhow::Result<()> {
+        let Some(task) = self.core.task(id) else {
+            return Ok(());
+        };
+        let memory = self.memory.get(&id).cloned().unwrap_or_default();
+        let plan = match Plan::of(task, memory, |name| self.root(name)) {
+            Ok(Some(plan)) => plan,
+            Ok(None) => return Ok(()),
+            Err(why) => {
+                let event = match measure {
+                    true => Event::Measured {
+                        task: id,
+                        size: Err(why),
+                    },
+                    false => Event::Finished {
+                        task: id,
+                        finish: crate::work::failed(why),
+                    },
+                };
+                let now = self.clock.now();
+                self.core.step(now, event, &mut self.actions);
+                return Ok(());
+            }
+        };
+        let now = self.clock.now();
+        let control = Arc::new(Control::default());
+        let running = progress::Running::new(now, Arc::clone(&control));
+        self.running.insert(id, running);
+        let job = match measure {
+            true => Job::Measure(plan, control),
+            false => Job::Run(plan, control),
+        };
+        Ok(self.workers.give(job)?)
+    }
+
+    fn ended(&mut self, outcome: &Outcome) {
+        let id = outcome.id;
+        self.running.remove(&id);
+        self.memory.remove(&id);
+        tracing::debug!(
+            task = id,
+            bytes = outcome.bytes,
+            end = ?outcome.end,
+            "task ended after {}",
+            Elapsed(outcome.nanos)
+        );
+        for wait in self.waits.ended(id) {
+            self.answer_wait(wait);
+        }
+    }
+
+    /// What the workers have done.
+    fn collect(&mut self) -> anyhow::Result<()> {
+        drain(self.workers.wake());
+        for event in self.workers.done() {
+            if let Event::Surveyed {
+                space,
+                used: Err(why),
+            } = &event
+            {
+                tracing::warn!(space, "{why}");
+            }
+            self.step(event)?;
+        }
+        Ok(())
+    }
+
+    /// More of the journal is durable: replies that waited for it go out.
+    fn durable(&mut self) -> anyhow::Result<()> {
+        drain(self.journal.wake());
+        anyhow::ensure!(
+            !self.journal.failed(),
+            "the journal cannot be written any more: tarnd ends, and goes on with durable tasks when it is started again"
+        );
+        let waiting = self.connections.iter().filter(|(_, c)| !c.is_read());
+        let keys: Vec<Key> = waiting.map(|(key, _)| *key).collect();
+        for key in keys {
+            self.flush(key);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        loop {
+            let fd = match accept_with(&self.listener, flags) {
+                Ok(fd) => fd,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(e) => {
+                    tracing::warn!("cannot accept a connection: {e}");
+                    return;
+                }
+            };
+            let Ok(peer) = sockopt::socket_peercred(&fd) else {
+                continue;
+            };
+            let (user, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+            let mut connection = Connection::new(fd, user, pid);
+            if let Err(why) = self.admits(user) {
+                tracing::warn!(user, pid, "connection refused: {why}");
+                let after = 0;
+                let packet = packet_of(0, &Reply::Refused(why));
+                let _ = connection.send(Outgoing { after, packet }, 0);
+                continue;
+            }
+            let key = self.next;
+            if let Err(e) = self.watch(&connection, key) {
+                tracing::warn!("cannot watch a connection: {e}");
+                continue;
+            }
+            self.next += 1;
+            self.connections.insert(key, connection);
+        }
+    }
+
+    fn admits(&self, user: Uid) -> Result<(), Refusal> {
+        if user != self.own {
+            let text = format!(
+                "this tarnd serves user {} only, and this is user {user}",
+                self.own
+            );
+            return Err(Refusal::new(Code::Denied, text));
+        }
+        let own = self.connections.values().filter(|c| c.user == user).count();
+        if own >= MAX_USER_CONNECTIONS || self.connections.len() >= MAX_CONNECTIONS {
+            let text = format!(
+                "user {user} has {own} connections, all together {}; the most are {MAX_USER_CONNECTIONS} and {MAX_CONNECTIONS}: close some",
+                self.connections.len()
+            );
+            return Err(Refusal::new(Code::Busy, text));
+        }
+        Ok(())
+    }
+
+    fn connection(&mut self, key: Key, flags: EventFlags) -> anyhow::Result<()> {
+        if flags.contains(EventFlags::OUT) {
+            self.flush(key);
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            self.listen_to(key)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what a program asks, some requests at a time.
+    fn listen_to(&mut self, key: Key) -> anyhow::Result<()> {
+        for _ in 0..MAX_TURN {
+            let Some(connection) = self.connections.get(&key).filter(|c| c.listens()) else {
+                return Ok(());
+            };
+            let flags = rustix::net::RecvFlags::DONTWAIT;
+            let got = tarn_sys::fdpass::receive_packet(connection, &mut self.buffer, flags);
+            let got = match got {
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(_) => {
+                    self.close(key);
+                    return Ok(());
+                }
+                Ok(got) => got,
+            };
+            if got.len == 0 {
+                self.close(key);
+                return Ok(());
+            }
+            let buffer = std::mem::take(&mut self.buffer);
+            let outcome = self.packet(key, &buffer[..got.len], got.truncated, got.fd);
+            self.buffer = buffer;
+            outcome?;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, key: Key) {
+        if let Some(connection) = self.connections.remove(&key) {
+            let _ = epoll::delete(&self.epoll, &connection);
+            self.waits.forget(key);
+        }
+    }
+
+    fn send(&mut self, key: Key, number: u32, reply: &Reply, after: u64) {
+        let packet = packet_of(number, reply);
+        let durable = self.journal.durable();
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
+        match connection.send(Outgoing { after, packet }, durable) {
+            Ok(()) => self.set_interest(key),
+            Err(_) => self.close(key),
+        }
+    }
+
+    fn flush(&mut self, key: Key) {
+        let durable = self.journal.durable();
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
+        match connection.flush(durable) {
+            Ok(()) => self.set_interest(key),
+            Err(_) => self.close(key),
+        }
+    }
+
+    /// What is waited for at a connection follows from what it has not read.
+    fn set_interest(&mut self, key: Key) {
+        let durable = self.journal.durable();
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
+        if connection.closing && connection.is_read() {
+            self.close(key);
+            return;
+        }
+        let interest = (connection.listens(), connection.is_stuck(durable));
+        if interest == connection.interest {
+            return;
+        }
+        connection.interest = interest;
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, interest.0);
+        flags.set(EventFlags::OUT, interest.1);
+        if epoll::modify(&self.epoll, &*connection, EventData::new_u64(key), flags).is_err() {
+            self.close(key);
+        }
+    }
+
+    /// Ends: no new requests, tasks are stopped (durable ones go on with the next tarnd), records are written.
+    fn end(&mut self) {
+        self.workers.ending();
+        for running in self.running.values() {
+            running.control.cancel.store(true, Ordering::Relaxed);
+        }
+        let until = Instant::now() + PATIENCE;
+        let mut left = self.core.running().count();
+        tracing::info!(running = left, "tarnd ends");
+        while left > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+            let done = self.workers.done();
+            left = left.saturating_sub(done.len());
+        }
+    }
+}
+
+/// More descriptors than the usual 1024, as far as the system allows: connections and memory take some each.
+fn raise_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+fn drain(eventfd: &OwnedFd) {
+    let mut count = [0; 8];
+    let _ = rustix::io::read(eventfd, &mut count);
+}
+
+/// A reply as a packet; one that does not fit is an error in its place.
+fn packet_of(number: u32, reply: &Reply) -> Vec<u8> {
+    let mut packet = Vec::new();
+    if encode(VERSION, number, reply, &mut packet).is_err() {
+        let text = "the answer does not fit into a packet: ask for less at a time";
+        let refused = Reply::Refused(Refusal::new(Code::Invalid, text));
+        let _ = encode(VERSION, number, &refused, &mut packet);
+    }
+    packet
+}
+
+/// The reply that an answer of the core is.
+fn reply_of(answer: Answer) -> Reply {
+    match answer {
+        Answer::Submitted(all) => Reply::Submitted(all),
+        Answer::Busy(after) => Reply::Busy(after),
+        Answer::Cancelled(all) => Reply::Cancelled(all),
+        Answer::Done => Reply::Done,
+        Answer::Refused(why) => Reply::Refused(why),
+    }
+}

@@ -1,0 +1,374 @@
+//! What programs ask, one request at a time.
+
+use super::{Server, Ticket, reply_of};
+use crate::connection::Key;
+use crate::waits::Wait;
+use crate::work::Memory;
+use rustix::fd::OwnedFd;
+use tarn_proto::local::{
+    Code, JobId, Kind, MAX_BATCH, MAX_IDS, Outcome, PacketError, Place, Refusal, Reply, Request,
+    SpaceChange, Stats, Status, TaskId, TaskSpec, decode, versions,
+};
+use tarn_tasks::{Answer, Event};
+
+/// Requests of one connection that wait for tasks.
+const MAX_WAITS: usize = 64;
+/// Bytes of outcomes in one reply: the rest is asked for again.
+const MAX_OUTCOMES: usize = 56 << 10;
+/// Bytes of an outcome without its text, at most.
+const OUTCOME: usize = 64;
+/// Processes above one that are looked at for its job.
+const MAX_PARENTS: usize = 64;
+
+fn refused(code: Code, text: impl Into<String>) -> Reply {
+    Reply::Refused(Refusal::new(code, text))
+}
+
+impl Server {
+    /// Takes a packet of a program.
+    pub(super) fn packet(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        truncated: bool,
+        fd: Option<OwnedFd>,
+    ) -> anyhow::Result<()> {
+        let packet = match decode::<Request>(bytes) {
+            _ if truncated => Err(PacketError::TooLarge),
+            other => other,
+        };
+        let packet = match packet {
+            Ok(packet) => packet,
+            Err(e) => {
+                let code = match e {
+                    PacketError::Version(_) => Code::Version,
+                    _ => Code::Invalid,
+                };
+                // Whoever sends this is not understood any further.
+                if let Some(connection) = self.connections.get_mut(&key) {
+                    tracing::warn!(user = connection.user, pid = connection.pid, "closed: {e}");
+                    connection.closing = true;
+                }
+                self.send(key, 0, &refused(code, e.to_string()), 0);
+                return Ok(());
+            }
+        };
+        let number = packet.number;
+        let greeted = self.connections.get(&key).is_some_and(|c| c.greeted);
+        match packet.message {
+            Request::Hello {
+                oldest,
+                newest,
+                job,
+            } => self.hello(key, number, (oldest, newest), job),
+            _ if !greeted => {
+                let text = "the first request must be Hello";
+                self.send(key, number, &refused(Code::Invalid, text), 0);
+            }
+            Request::Submit(tasks) => self.submit(key, number, tasks)?,
+            Request::Wait { ids, any, timeout } => self.wait(key, number, ids, any, timeout),
+            Request::Status(ids) => self.status(key, number, &ids),
+            Request::Cancel(ids) if ids.len() > MAX_IDS => self.too_many(key, number),
+            Request::Cancel(ids) => {
+                let user = self.user(key);
+                let ticket = self.ticket(key, number, Vec::new());
+                self.step(Event::Cancel { ticket, user, ids })?;
+            }
+            Request::Register { length } => {
+                let Some(connection) = self.connections.get_mut(&key) else {
+                    return Ok(());
+                };
+                let reply = match connection.register(fd, length) {
+                    Ok(region) => Reply::Registered(region),
+                    Err(why) => Reply::Refused(why),
+                };
+                self.send(key, number, &reply, 0);
+            }
+            Request::Unregister(region) => {
+                let Some(connection) = self.connections.get_mut(&key) else {
+                    return Ok(());
+                };
+                let reply = match connection.unregister(region) {
+                    Ok(()) => Reply::Done,
+                    Err(why) => Reply::Refused(why),
+                };
+                self.send(key, number, &reply, 0);
+            }
+            Request::Spaces => {
+                let spaces = self.core.spaces_for(self.user(key));
+                self.send(key, number, &Reply::Spaces(spaces), 0);
+            }
+            Request::Space(change) => self.space(key, number, change)?,
+            Request::Job(change) => {
+                let user = self.user(key);
+                let ticket = self.ticket(key, number, Vec::new());
+                self.step(Event::Job {
+                    ticket,
+                    user,
+                    change,
+                })?;
+            }
+            Request::Stats => {
+                let stats = self.stats();
+                self.send(key, number, &Reply::Stats(stats), 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn user(&self, key: Key) -> u32 {
+        self.connections.get(&key).map_or(u32::MAX, |c| c.user)
+    }
+
+    fn ticket(&mut self, connection: Key, number: u32, memory: Vec<Memory>) -> u64 {
+        let id = self.next_ticket;
+        self.next_ticket += 1;
+        let ticket = Ticket {
+            connection,
+            number,
+            memory,
+        };
+        self.tickets.insert(id, ticket);
+        id
+    }
+
+    /// The core has answered.
+    pub(super) fn answer(&mut self, ticket: u64, answer: Answer, after: u64) {
+        let Some(ticket) = self.tickets.remove(&ticket) else {
+            return;
+        };
+        if let Answer::Submitted(results) = &answer {
+            for (result, memory) in results.iter().zip(ticket.memory) {
+                if let (Ok(id), (Some(_), _) | (_, Some(_))) = (result, &memory) {
+                    self.memory.insert(*id, memory);
+                }
+            }
+        }
+        self.send(ticket.connection, ticket.number, &reply_of(answer), after);
+    }
+
+    fn too_many(&mut self, key: Key, number: u32) {
+        let text = format!("more than {MAX_IDS} ids in a request; send them in several");
+        self.send(key, number, &refused(Code::Invalid, text), 0);
+    }
+
+    fn hello(&mut self, key: Key, number: u32, (oldest, newest): (u16, u16), job: Option<JobId>) {
+        let Some(connection) = self.connections.get(&key) else {
+            return;
+        };
+        let (user, pid) = (connection.user, connection.pid);
+        let reply = match (versions(oldest, newest), self.job(user, pid, job)) {
+            (None, _) => {
+                let text = format!(
+                    "this tarnd speaks versions {} to {} of the messages, the program {oldest} to {newest}; use the same release of both",
+                    tarn_proto::local::OLDEST,
+                    tarn_proto::local::VERSION
+                );
+                refused(Code::Version, text)
+            }
+            (_, Err(why)) => Reply::Refused(why),
+            (Some(version), Ok(job)) => {
+                if let Some(connection) = self.connections.get_mut(&key) {
+                    connection.greeted = true;
+                    connection.job = job;
+                }
+                let node = self.node.clone();
+                Reply::Welcome {
+                    version,
+                    user,
+                    node,
+                }
+            }
+        };
+        self.send(key, number, &reply, 0);
+    }
+
+    /// The job of a process: the one that it, or a process above it, was added to. One that it names itself must be
+    /// that one, where jobs are registered.
+    fn job(&self, user: u32, pid: i32, named: Option<JobId>) -> Result<Option<JobId>, Refusal> {
+        if !self.core.has_jobs() && named.is_none() {
+            return Ok(None);
+        }
+        let parents = std::iter::successors(Some(pid), |pid| tarn_sys::process::parent(*pid));
+        let found = self.core.job_of(parents.take(MAX_PARENTS));
+        match (named, found) {
+            (Some(named), Some(found)) if named != found => Err(Refusal::new(
+                Code::Denied,
+                format!("process {pid} belongs to job {found}, not to job {named}"),
+            )),
+            (Some(named), None) => Err(Refusal::new(
+                Code::Denied,
+                format!("process {pid} of user {user} does not belong to job {named}"),
+            )),
+            (_, found) => Ok(found),
+        }
+    }
+
+    fn submit(&mut self, key: Key, number: u32, tasks: Vec<TaskSpec>) -> anyhow::Result<()> {
+        if tasks.len() > MAX_BATCH {
+            let text = format!("more than {MAX_BATCH} tasks in a request; send them in several");
+            self.send(key, number, &refused(Code::Invalid, text), 0);
+            return Ok(());
+        }
+        let (user, job) = match self.connections.get(&key) {
+            Some(connection) => (connection.user, connection.job),
+            None => return Ok(()),
+        };
+        let mut memory = Vec::new();
+        let touches = |t: &TaskSpec| {
+            let (from, to) = t.kind.places();
+            let is = |p: Option<&Place>| matches!(p, Some(Place::Memory { .. }));
+            is(from) || is(to)
+        };
+        if tasks.iter().any(touches) {
+            for task in &tasks {
+                match self.memory_of(key, &task.kind) {
+                    Ok(regions) => memory.push(regions),
+                    Err(why) => {
+                        // A region that is not there is an error of the program, not of one task.
+                        self.send(key, number, &Reply::Refused(why), 0);
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        let ticket = self.ticket(key, number, memory);
+        self.step(Event::Submit {
+            ticket,
+            user,
+            job,
+            tasks,
+        })
+    }
+
+    fn memory_of(&self, key: Key, kind: &Kind) -> Result<Memory, Refusal> {
+        let find = |place: Option<&Place>| match place {
+            Some(Place::Memory {
+                region,
+                offset,
+                length,
+            }) => {
+                let connection = self.connections.get(&key);
+                let lost = || Refusal::new(Code::Lost, "the connection is closed");
+                let found = connection.ok_or_else(lost)?.region(*region)?;
+                let end = offset.checked_add(*length);
+                if end.is_none_or(|end| end > found.length) {
+                    return Err(Refusal::new(
+                        Code::Invalid,
+                        format!(
+                            "{length} bytes at {offset} do not lie in region {region} of {} bytes",
+                            found.length
+                        ),
+                    ));
+                }
+                Ok(Some(found.clone()))
+            }
+            _ => Ok(None),
+        };
+        let (from, to) = kind.places();
+        Ok((find(from)?, find(to)?))
+    }
+
+    fn wait(&mut self, key: Key, number: u32, ids: Vec<TaskId>, any: bool, timeout: u64) {
+        if ids.len() > MAX_IDS {
+            return self.too_many(key, number);
+        }
+        let user = self.user(key);
+        let alive = ids.iter().filter(|id| self.core.is_live(user, **id));
+        let mut live: Vec<TaskId> = alive.copied().collect();
+        live.sort_unstable();
+        live.dedup();
+        let ended = any && ids.iter().any(|id| self.core.outcome(user, *id).is_some());
+        if live.is_empty() || ended || timeout == 0 {
+            return self.send_outcomes(key, number, &ids);
+        }
+        if self.waits.of(key) >= MAX_WAITS {
+            let text = format!("{MAX_WAITS} requests of this connection wait already");
+            return self.send(key, number, &refused(Code::Busy, text), 0);
+        }
+        let until = self.clock.now().saturating_add(timeout);
+        self.waits.add((key, number), ids, &live, any, until);
+    }
+
+    pub(super) fn answer_wait(&mut self, wait: Wait) {
+        self.send_outcomes(wait.connection, wait.number, &wait.ids);
+    }
+
+    fn send_outcomes(&mut self, key: Key, number: u32, ids: &[TaskId]) {
+        let user = self.user(key);
+        let mut bytes = 0;
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        let mut durable = false;
+        for id in ids {
+            if let Some(outcome) = self.core.outcome(user, *id) {
+                let text = match &outcome.end {
+                    tarn_proto::local::End::Failed(why) => why.text.len(),
+                    tarn_proto::local::End::Done => 0,
+                };
+                bytes += OUTCOME + text;
+                if bytes > MAX_OUTCOMES {
+                    break;
+                }
+                durable |= self.core.is_durable(*id);
+                outcomes.push(outcome.clone());
+            }
+        }
+        let after = self.after(durable);
+        self.send(key, number, &Reply::Outcomes(outcomes), after);
+    }
+
+    /// What a reply about durable tasks must wait for.
+    fn after(&self, durable: bool) -> u64 {
+        if durable { self.journal.handed() } else { 0 }
+    }
+
+    fn status(&mut self, key: Key, number: u32, ids: &[TaskId]) {
+        if ids.len() > MAX_IDS {
+            return self.too_many(key, number);
+        }
+        let (user, now) = (self.user(key), self.clock.now());
+        let status = |id: &TaskId| {
+            let mut status: Status = self.core.status(user, *id);
+            if let Some(running) = self.running.get(id) {
+                (status.done, status.left) = running.look(now, status.all);
+            }
+            status
+        };
+        let statuses = ids.iter().map(status).collect();
+        let durable = ids.iter().any(|id| self.core.is_durable(*id));
+        let after = self.after(durable);
+        self.send(key, number, &Reply::Statuses(statuses), after);
+    }
+
+    fn stats(&self) -> Stats {
+        let now = self.clock.now();
+        let left = self.running.iter().filter_map(|(id, running)| {
+            let size = self.core.task(*id).and_then(|t| t.size)?;
+            running.look(now, Some(size.bytes)).1
+        });
+        Stats {
+            left: left.max(),
+            connections: u32::try_from(self.connections.len()).unwrap_or(u32::MAX),
+            ..self.core.stats()
+        }
+    }
+
+    fn space(&mut self, key: Key, number: u32, change: SpaceChange) -> anyhow::Result<()> {
+        if let SpaceChange::Make { spec, .. } = &change {
+            use std::os::unix::ffi::OsStrExt;
+            let root = std::path::Path::new(std::ffi::OsStr::from_bytes(&spec.root.0));
+            if !root.is_dir() {
+                let text = format!("{} is not a folder: make it first", spec.root.show());
+                self.send(key, number, &refused(Code::NotFound, text), 0);
+                return Ok(());
+            }
+        }
+        let user = self.user(key);
+        let ticket = self.ticket(key, number, Vec::new());
+        self.step(Event::Space {
+            ticket,
+            user,
+            change,
+        })
+    }
+}

@@ -1,0 +1,315 @@
+//! The threads that touch files: as many as there are tasks under way, at most [`MAX_THREADS`]. Idle ones sleep.
+
+mod copy;
+mod memory;
+mod place;
+mod survey;
+
+use crate::connection::Region;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tarn_movers::Trees;
+use tarn_movers::throttle::Limiter;
+use tarn_ports::Control;
+use tarn_proto::local::{Code, Kind, Place, Refusal, TaskId, TaskSpec, Uid, Verify};
+use tarn_tasks::{Event, Finish, Size, Task};
+
+/// Threads that touch files; each copy may use some of the mover's beside it.
+const MAX_THREADS: usize = 64;
+
+/// One end of a movement.
+#[derive(Debug, Clone)]
+pub(crate) enum Spot {
+    /// A path: below a space's root, or outside.
+    Path {
+        /// The space's name and root; `None` outside.
+        space: Option<(String, PathBuf)>,
+        /// Relative to it, or absolute.
+        path: Vec<u8>,
+    },
+    /// Memory of a program.
+    Memory {
+        region: Region,
+        offset: u64,
+        length: u64,
+    },
+}
+
+/// What a task does, with everything that it names found.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) id: TaskId,
+    pub(crate) verb: Verb,
+    pub(crate) from: Spot,
+    /// Of copies and moves.
+    pub(crate) to: Option<Spot>,
+    pub(crate) verify: Verify,
+    pub(crate) rate: u64,
+    pub(crate) durable: bool,
+    pub(crate) replace: bool,
+    /// Whether an earlier tarnd may have begun it.
+    pub(crate) resumed: bool,
+    /// What was reserved for it.
+    pub(crate) room: u64,
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Copy,
+    Move,
+    Remove,
+}
+
+/// Memory that tasks use: (source, destination).
+pub(crate) type Memory = (Option<Region>, Option<Region>);
+
+impl Plan {
+    /// Finds what a task names. `None` for a task that touches nothing.
+    pub(crate) fn of(
+        task: &Task,
+        memory: Memory,
+        root: impl Fn(&str) -> Option<PathBuf>,
+    ) -> Result<Option<Self>, Refusal> {
+        let spot = |place: &Place, region: &Option<Region>| match place {
+            Place::Space { name, path } => Ok(Spot::Path {
+                space: Some((
+                    name.clone(),
+                    root(name).ok_or_else(|| {
+                        let text = format!("dataspace `{name}` is gone");
+                        Refusal::new(Code::NotFound, text)
+                    })?,
+                )),
+                path: path.0.clone(),
+            }),
+            Place::External(path) => Ok(Spot::Path {
+                space: None,
+                path: tarn_tasks::external(path)?,
+            }),
+            Place::Memory { offset, length, .. } => match region {
+                Some(region) => Ok(Spot::Memory {
+                    region: region.clone(),
+                    offset: *offset,
+                    length: *length,
+                }),
+                None => Err(Refusal::new(Code::Lost, "the memory is gone")),
+            },
+            Place::Node { node, .. } => Err(Refusal::new(
+                Code::Unsupported,
+                format!("node `{node}` cannot be reached: this tarnd has no connection to it"),
+            )),
+        };
+        let TaskSpec { kind, .. } = &task.spec;
+        let (verb, from, to) = match kind {
+            Kind::Nothing => return Ok(None),
+            Kind::Copy { from, to } => (Verb::Copy, from, Some(to)),
+            Kind::Move { from, to } => (Verb::Move, from, Some(to)),
+            Kind::Remove { at } => (Verb::Remove, at, None),
+        };
+        Ok(Some(Self {
+            id: task.id,
+            verb,
+            from: spot(from, &memory.0)?,
+            to: to.map(|to| spot(to, &memory.1)).transpose()?,
+            verify: task.spec.verify,
+            rate: task.spec.rate,
+            durable: task.spec.durable,
+            replace: task.spec.replace,
+            resumed: task.resumed,
+            room: task.size.map_or(0, |s| s.room),
+        }))
+    }
+
+    fn is_outside(&self) -> bool {
+        let outside = |s: &Spot| matches!(s, Spot::Path { space: None, .. });
+        outside(&self.from) || self.to.as_ref().is_some_and(outside)
+    }
+}
+
+/// Which leftovers are still of use.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    /// Tasks from this id on are this tarnd's own.
+    pub(crate) own: TaskId,
+    /// Earlier ones that go on.
+    pub(crate) live: BTreeSet<TaskId>,
+}
+
+/// Something to do.
+pub(crate) enum Job {
+    /// Find out what a task would move.
+    Measure(Plan, Arc<Control>),
+    /// Carry out a task.
+    Run(Plan, Arc<Control>),
+    /// Find out what is in a space. With `Some`, leftovers of earlier tarnds are removed.
+    Survey(String, PathBuf, Option<Kept>),
+}
+
+struct Shared {
+    jobs: Mutex<Jobs>,
+    more: Condvar,
+    done: Mutex<Vec<Event>>,
+    wake: OwnedFd,
+    mover: Trees,
+    external: Option<Arc<Limiter>>,
+    /// tarnd ends: what is durable is kept for the next one.
+    ending: AtomicBool,
+}
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The threads.
+pub(crate) struct Workers(Arc<Shared>);
+
+impl Workers {
+    /// `rate` bytes a second from and to outside, if there is a limit.
+    pub(crate) fn new(rate: Option<u64>) -> std::io::Result<Self> {
+        Ok(Self(Arc::new(Shared {
+            jobs: Mutex::default(),
+            more: Condvar::new(),
+            done: Mutex::default(),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            mover: Trees::new(),
+            external: rate.map(|rate| Limiter::new(rate, 0)),
+            ending: AtomicBool::new(false),
+        })))
+    }
+
+    /// Gives a thread something to do.
+    pub(crate) fn give(&self, job: Job) -> std::io::Result<()> {
+        let mut jobs = lock(&self.0.jobs);
+        jobs.queue.push_back(job);
+        if jobs.idle >= jobs.queue.len() || jobs.threads >= MAX_THREADS {
+            self.0.more.notify_one();
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.0);
+        std::thread::Builder::new()
+            .name("worker".into())
+            .spawn(move || work(&shared))?;
+        jobs.threads += 1;
+        Ok(())
+    }
+
+    /// What has been done since the last call.
+    pub(crate) fn done(&self) -> Vec<Event> {
+        std::mem::take(&mut *lock(&self.0.done))
+    }
+
+    /// Becomes readable when something is done.
+    pub(crate) fn wake(&self) -> &OwnedFd {
+        &self.0.wake
+    }
+
+    /// Nothing that was durable is cleaned up from now on.
+    pub(crate) fn ending(&self) {
+        self.0.ending.store(true, Ordering::Relaxed);
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let job = {
+            let mut jobs = lock(&shared.jobs);
+            loop {
+                if let Some(job) = jobs.queue.pop_front() {
+                    break job;
+                }
+                jobs.idle += 1;
+                jobs = shared
+                    .more
+                    .wait(jobs)
+                    .unwrap_or_else(PoisonError::into_inner);
+                jobs.idle -= 1;
+            }
+        };
+        let event = shared.perform(job);
+        lock(&shared.done).push(event);
+        let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Shared {
+    fn perform(&self, job: Job) -> Event {
+        match job {
+            Job::Measure(plan, control) => Event::Measured {
+                task: plan.id,
+                size: self.measure(&plan, &control),
+            },
+            Job::Run(plan, control) => {
+                let finish = self.run(&plan, &control);
+                Event::Finished {
+                    task: plan.id,
+                    finish: finish.unwrap_or_else(failed),
+                }
+            }
+            Job::Survey(space, root, kept) => {
+                let used = survey::survey(&self.mover, &root, kept.as_ref());
+                Event::Surveyed { space, used }
+            }
+        }
+    }
+
+    fn measure(&self, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
+        match &plan.from {
+            Spot::Memory { length, .. } => Ok(Size {
+                bytes: *length,
+                room: *length,
+            }),
+            Spot::Path { .. } => copy::measure(self, plan, control),
+        }
+    }
+
+    fn run(&self, plan: &Plan, control: &Control) -> Result<Finish, Refusal> {
+        match (&plan.from, &plan.to) {
+            (from, None) => copy::remove_spot(self, plan, from),
+            (from @ Spot::Path { .. }, Some(to @ Spot::Path { .. })) => {
+                copy::copy(self, plan, from, to, control)
+            }
+            (from, Some(to)) => memory::copy(self, plan, from, to, control),
+        }
+    }
+
+    /// What holds a task back: its own rate, and that of outside.
+    fn limiter(&self, plan: &Plan) -> Option<Arc<Limiter>> {
+        let outside = self.external.clone().filter(|_| plan.is_outside());
+        match (plan.rate, outside) {
+            (0, outside) => outside,
+            (rate, None) => Some(Limiter::new(rate, 0)),
+            (rate, Some(outside)) => Some(Limiter::under(rate, outside)),
+        }
+    }
+
+    /// Whether what a task has half done stays for the next tarnd.
+    fn keeps(&self, plan: &Plan) -> bool {
+        plan.durable && self.ending.load(Ordering::Relaxed)
+    }
+}
+
+/// Nothing was done.
+pub(crate) fn failed(why: Refusal) -> Finish {
+    Finish {
+        result: Err(why),
+        bytes: 0,
+        stored: 0,
+        replaced: 0,
+        freed: 0,
+        checksum: None,
+    }
+}
+
+/// Users and bytes.
+pub(crate) type Used = BTreeMap<Uid, u64>;

@@ -1,0 +1,264 @@
+//! Memory of a program to a file, and a file to memory. The memory is read and written by system calls, never mapped: a
+//! program that shrinks its memfd meanwhile makes the task fail, and nothing else.
+
+use super::place::{Held, hidden, kind_of, told};
+use super::{Plan, Shared, Spot, Verb, copy as files};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{
+    Advice, AtFlags, FileType, Mode, OFlags, fadvise, fdatasync, fstat, openat, unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite};
+use tarn_base::hash::Hash;
+use tarn_movers::ContentHasher;
+use tarn_ports::Control;
+use tarn_proto::local::{Code, Refusal, Verify};
+use tarn_tasks::Finish;
+
+/// Bytes of one read and write: they stay in the second-level cache (docs/movers.md measures it).
+const PIECE: usize = 128 << 10;
+
+/// One side of a copy.
+struct Side<'a> {
+    fd: &'a OwnedFd,
+    offset: u64,
+    name: &'a str,
+}
+
+fn refuse(side: &Side<'_>, doing: &str, errno: Errno) -> Refusal {
+    let code = match errno {
+        Errno::NOSPC => Code::NoSpace,
+        Errno::DQUOT => Code::Quota,
+        _ => Code::Io,
+    };
+    Refusal::new(code, format!("cannot {doing} `{}`: {errno}", side.name))
+}
+
+fn shorter(side: &Side<'_>) -> Refusal {
+    let text = format!("`{}` became shorter while it was read", side.name);
+    Refusal::new(Code::Changed, text)
+}
+
+/// Copies `length` bytes and hashes them.
+fn pump(
+    shared: &Shared,
+    plan: &Plan,
+    from: &Side<'_>,
+    to: Option<&Side<'_>>,
+    length: u64,
+    control: &Control,
+) -> Result<Hash, Refusal> {
+    let limiter = shared.limiter(plan).filter(|_| to.is_some());
+    let mut buffer = vec![0; PIECE];
+    let mut hasher = ContentHasher::default();
+    let mut done = 0;
+    while done < length {
+        if control.cancelled() {
+            return Err(Refusal::new(Code::Cancelled, "cancelled"));
+        }
+        let want = usize::try_from(length - done).map_or(PIECE, |left| left.min(PIECE));
+        if let Some(limiter) = &limiter {
+            let bytes = limiter.bytes(want as u64, control);
+            bytes.map_err(|e| told(&e, &[]))?;
+        }
+        let got = pread(from.fd, &mut buffer[..want], from.offset + done)
+            .map_err(|e| refuse(from, "read", e))?;
+        if got == 0 {
+            return Err(shorter(from));
+        }
+        if plan.verify != Verify::None || plan.verb == Verb::Move {
+            hasher.update(&buffer[..got]);
+        }
+        if let Some(to) = to {
+            let mut rest = &buffer[..got];
+            let mut at = to.offset + done;
+            while !rest.is_empty() {
+                let n = pwrite(to.fd, rest, at).map_err(|e| refuse(to, "write", e))?;
+                rest = &rest[n..];
+                at += n as u64;
+            }
+            control.advance(got as u64);
+        }
+        done += got as u64;
+    }
+    Ok(hasher.finish())
+}
+
+/// Copies between memory and a file.
+pub(super) fn copy(
+    shared: &Shared,
+    plan: &Plan,
+    from: &Spot,
+    to: &Spot,
+    control: &Control,
+) -> Result<Finish, Refusal> {
+    match (from, to) {
+        (
+            Spot::Memory {
+                region,
+                offset,
+                length,
+            },
+            file,
+        ) => {
+            let held = Held::open(file, true)?;
+            let memory = Side {
+                fd: &region.fd,
+                offset: *offset,
+                name: "the memory",
+            };
+            let copied = save(shared, plan, &memory, *length, &held, control);
+            copied.inspect_err(|_| {
+                let staged = hidden(plan.id, "");
+                let _ = unlinkat(held.folder(), &staged[..], AtFlags::empty());
+            })
+        }
+        (
+            file,
+            Spot::Memory {
+                region,
+                offset,
+                length,
+            },
+        ) => {
+            let held = Held::open(file, false)?;
+            let memory = Side {
+                fd: &region.fd,
+                offset: *offset,
+                name: "the memory",
+            };
+            load(shared, plan, &held, &memory, *length, control)
+        }
+        _ => Err(Refusal::new(Code::Internal, "no memory in this task")),
+    }
+}
+
+/// Memory to a file, which appears whole.
+fn save(
+    shared: &Shared,
+    plan: &Plan,
+    memory: &Side<'_>,
+    length: u64,
+    held: &Held,
+    control: &Control,
+) -> Result<Finish, Refusal> {
+    let there = held.stat()?;
+    if there.is_some() && !plan.replace {
+        return Err(held.exists());
+    }
+    let replaced = there.map_or(0, |s| u64::try_from(s.st_blocks).unwrap_or(0) * 512);
+    let staged = hidden(plan.id, "");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat(
+        held.folder(),
+        &staged[..],
+        flags,
+        Mode::from_raw_mode(0o666),
+    )
+    .map_err(|e| held.failed("create", e))?;
+    let file = Side {
+        fd: &fd,
+        offset: 0,
+        name: held.place(),
+    };
+    let hash = pump(shared, plan, memory, Some(&file), length, control)?;
+    if plan.durable || plan.verify == Verify::Readback {
+        fdatasync(&fd).map_err(|e| held.failed("sync", e))?;
+    }
+    if plan.verify == Verify::Readback {
+        // From the device, where it has reached one.
+        let _ = fadvise(fd.as_fd(), 0, None, Advice::DontNeed);
+        prove(
+            pump(shared, plan, &file, None, length, control)?,
+            hash,
+            &file,
+        )?;
+    }
+    let stored = fstat(&fd).map_or(0, |s| u64::try_from(s.st_blocks).unwrap_or(0) * 512);
+    if !held.rename(&staged, held, plan.replace)? {
+        return Err(held.failed("make", Errno::XDEV));
+    }
+    if there.is_some() {
+        let _ = unlinkat(held.folder(), &staged[..], AtFlags::empty());
+    }
+    Ok(Finish {
+        result: Ok(()),
+        bytes: length,
+        stored,
+        replaced,
+        freed: 0,
+        checksum: (plan.verify != Verify::None).then(|| hash.0.to_be_bytes()),
+    })
+}
+
+/// A file to memory.
+fn load(
+    shared: &Shared,
+    plan: &Plan,
+    held: &Held,
+    memory: &Side<'_>,
+    length: u64,
+    control: &Control,
+) -> Result<Finish, Refusal> {
+    let stat = held.stat()?.ok_or_else(|| held.missing())?;
+    if kind_of(&stat) != FileType::RegularFile {
+        let text = format!(
+            "`{}` is no file: only files can go into memory",
+            held.place()
+        );
+        return Err(Refusal::new(Code::Invalid, text));
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = openat(held.folder(), held.name(), flags, Mode::empty())
+        .map_err(|e| held.failed("open", e))?;
+    let file = Side {
+        fd: &fd,
+        offset: 0,
+        name: held.place(),
+    };
+    let before = fstat(&fd).map_err(|e| refuse(&file, "examine", e))?;
+    let size = u64::try_from(before.st_size).unwrap_or(0);
+    if size > length {
+        let text = format!(
+            "`{}` has {size} bytes, the memory given for it {length}; give more",
+            held.place()
+        );
+        return Err(Refusal::new(Code::NoSpace, text));
+    }
+    let hash = pump(shared, plan, &file, Some(memory), size, control)?;
+    let after = fstat(&fd).map_err(|e| refuse(&file, "examine", e))?;
+    let state = |s: &rustix::fs::Stat| (s.st_size, s.st_mtime, s.st_mtime_nsec);
+    if state(&before) != state(&after) {
+        let text = format!("`{}` was changed while it was read", held.place());
+        return Err(Refusal::new(Code::Changed, text));
+    }
+    let mut freed = 0;
+    if plan.verify == Verify::Readback || plan.verb == Verb::Move {
+        prove(
+            pump(shared, plan, memory, None, size, control)?,
+            hash,
+            memory,
+        )?;
+    }
+    if plan.verb == Verb::Move {
+        freed = files::remove(shared, plan, held)?.freed;
+    }
+    Ok(Finish {
+        result: Ok(()),
+        bytes: size,
+        stored: 0,
+        replaced: 0,
+        freed,
+        checksum: (plan.verify != Verify::None).then(|| hash.0.to_be_bytes()),
+    })
+}
+
+fn prove(is: Hash, was: Hash, side: &Side<'_>) -> Result<(), Refusal> {
+    if is == was {
+        return Ok(());
+    }
+    let text = format!(
+        "`{}` was read again and holds something else than was written: somebody else writes there, or it is broken",
+        side.name
+    );
+    Err(Refusal::new(Code::Corrupt, text))
+}

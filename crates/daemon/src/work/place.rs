@@ -1,0 +1,246 @@
+//! Paths, opened beneath their space's root: no link and no `..` leads out of it.
+
+use super::Spot;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, mkdirat, openat,
+    openat2, renameat_with, statat,
+};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use tarn_base::event::FailureKind;
+use tarn_ports::MoverError;
+use tarn_proto::local::{Code, Refusal, TaskId};
+
+const FOLDER: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+
+/// A name in a folder that is open. The folder stays the one it is, whoever renames what is above it.
+#[derive(Debug)]
+pub(crate) struct Held {
+    folder: OwnedFd,
+    name: Vec<u8>,
+    /// The folder's path, for messages.
+    shown: PathBuf,
+    /// As it was named, for messages.
+    place: String,
+}
+
+fn refuse(place: &str, doing: &str, errno: Errno) -> Refusal {
+    let code = match errno {
+        Errno::NOENT | Errno::NOTDIR => Code::NotFound,
+        Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::XDEV => Code::Denied,
+        Errno::NOSPC => Code::NoSpace,
+        Errno::DQUOT => Code::Quota,
+        Errno::EXIST | Errno::NOTEMPTY => Code::Exists,
+        _ => Code::Io,
+    };
+    let why = match errno {
+        Errno::LOOP | Errno::XDEV => {
+            "a symbolic link stands in the path; tarnd follows none inside a dataspace".into()
+        }
+        errno => errno.to_string(),
+    };
+    Refusal::new(code, format!("cannot {doing} `{place}`: {why}"))
+}
+
+fn beneath(root: &OwnedFd, folder: &[u8]) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let folder = if folder.is_empty() { b"." } else { folder };
+    match openat2(root, folder, FOLDER, Mode::empty(), resolve) {
+        Err(Errno::NOSYS | Errno::PERM) => {}
+        other => return other,
+    }
+    // Before Linux 5.6, or forbidden by a container's filter: component by component.
+    let mut at = openat(root, ".", FOLDER, Mode::empty())?;
+    for name in folder.split(|b| *b == b'/').filter(|n| *n != b".") {
+        at = openat(&at, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+    }
+    Ok(at)
+}
+
+impl Held {
+    /// Opens the folder that holds a place; with `make`, folders that are missing are made.
+    pub(crate) fn open(spot: &Spot, make: bool) -> Result<Self, Refusal> {
+        let Spot::Path { space, path } = spot else {
+            return Err(Refusal::new(Code::Internal, "memory has no path"));
+        };
+        let (above, name) = match path.iter().rposition(|b| *b == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (&b""[..], &path[..]),
+        };
+        let text = |path: &[u8]| String::from_utf8_lossy(path).escape_debug().to_string();
+        let Some((space, root)) = space else {
+            let place = text(path);
+            let above = Path::new(OsStr::from_bytes(if above.is_empty() {
+                b"/"
+            } else {
+                above
+            }));
+            let made = if make {
+                std::fs::create_dir_all(above)
+            } else {
+                Ok(())
+            };
+            let opened = made
+                .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+                .and_then(|()| openat(CWD, above, FOLDER, Mode::empty()));
+            return Ok(Self {
+                folder: opened.map_err(|e| refuse(&place, "reach", e))?,
+                name: name.to_vec(),
+                shown: above.into(),
+                place,
+            });
+        };
+        let place = format!("{space}:{}", text(path));
+        let error = |e| refuse(&place, "reach", e);
+        let top = openat(CWD, root, FOLDER, Mode::empty()).map_err(error)?;
+        if make {
+            make_folders(&top, above).map_err(error)?;
+        }
+        Ok(Self {
+            folder: beneath(&top, above).map_err(error)?,
+            // The root itself is `.` in itself.
+            name: if path.is_empty() {
+                b".".to_vec()
+            } else {
+                name.to_vec()
+            },
+            shown: root.join(OsStr::from_bytes(above)),
+            place,
+        })
+    }
+
+    /// The path of a name in the folder, valid while this is.
+    pub(crate) fn path_of(&self, name: &[u8]) -> PathBuf {
+        let mut path = format!("/proc/self/fd/{}/", self.folder.as_raw_fd()).into_bytes();
+        path.extend_from_slice(name);
+        std::ffi::OsString::from_vec(path).into()
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.path_of(&self.name)
+    }
+
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    pub(crate) fn folder(&self) -> &OwnedFd {
+        &self.folder
+    }
+
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    pub(crate) fn failed(&self, doing: &str, errno: Errno) -> Refusal {
+        refuse(&self.place, doing, errno)
+    }
+
+    /// What is there; `None` for nothing.
+    pub(crate) fn stat(&self) -> Result<Option<Stat>, Refusal> {
+        self.stat_of(&self.name)
+    }
+
+    pub(crate) fn stat_of(&self, name: &[u8]) -> Result<Option<Stat>, Refusal> {
+        match statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(self.failed("examine", e)),
+        }
+    }
+
+    /// Gives a name of this folder to `to`; what is there is replaced at once or, without `replace`, never.
+    /// `Ok(false)` when they lie on different file systems.
+    pub(crate) fn rename(&self, name: &[u8], to: &Self, replace: bool) -> Result<bool, Refusal> {
+        let plain = |flags| renameat_with(&self.folder, name, &to.folder, &to.name[..], flags);
+        let outcome = match plain(RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST | Errno::NOTEMPTY) if replace => plain(RenameFlags::EXCHANGE),
+            // Not every file system knows the flags (NFS does not).
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) if replace || to.stat()?.is_none() => {
+                plain(RenameFlags::empty())
+            }
+            other => other,
+        };
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(Errno::XDEV) => Ok(false),
+            Err(Errno::EXIST | Errno::NOTEMPTY) => Err(to.exists()),
+            Err(e) => Err(to.failed("make", e)),
+        }
+    }
+
+    /// Gives it another name in its folder.
+    pub(crate) fn aside(&self, name: &[u8]) -> Result<(), Refusal> {
+        rustix::fs::renameat(&self.folder, &self.name[..], &self.folder, name)
+            .map_err(|e| self.failed("remove", e))
+    }
+
+    /// Makes the names of the folder durable.
+    pub(crate) fn sync(&self) -> Result<(), Refusal> {
+        rustix::fs::fsync(&self.folder).map_err(|e| self.failed("sync the folder of", e))
+    }
+
+    pub(crate) fn exists(&self) -> Refusal {
+        Refusal::new(
+            Code::Exists,
+            format!(
+                "`{}` exists already; remove it, or ask to replace it",
+                self.place
+            ),
+        )
+    }
+
+    pub(crate) fn missing(&self) -> Refusal {
+        Refusal::new(Code::NotFound, format!("`{}` does not exist", self.place))
+    }
+}
+
+/// A mover's error as it is told, with the paths that people know.
+pub(crate) fn told(error: &MoverError, places: &[&Held]) -> Refusal {
+    let code = match error.0.kind {
+        FailureKind::NoSpace => Code::NoSpace,
+        FailureKind::SourceChanged => Code::Changed,
+        FailureKind::Corrupt => Code::Corrupt,
+        FailureKind::Cancelled => Code::Cancelled,
+        FailureKind::Escape => Code::Denied,
+        FailureKind::Conflict => Code::Exists,
+        _ => Code::Io,
+    };
+    let mut text = error.0.message.clone();
+    for held in places {
+        let fd = format!("/proc/self/fd/{}/", held.folder.as_raw_fd());
+        text = text.replace(&fd, &format!("{}/", held.shown.display()));
+    }
+    Refusal::new(code, text)
+}
+
+fn make_folders(top: &OwnedFd, folders: &[u8]) -> Result<(), Errno> {
+    let ends = folders.iter().enumerate().filter(|(_, b)| **b == b'/');
+    let ends = ends.map(|(at, _)| at).chain([folders.len()]);
+    for end in ends.filter(|end| *end > 0) {
+        let path = &folders[..end];
+        let above = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+        let name = if above == 0 { path } else { &path[above + 1..] };
+        let holder = beneath(top, if above == 0 { b"" } else { &path[..above] })?;
+        match mkdirat(&holder, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// A name of tarnd's own beside what a task works on.
+pub(crate) fn hidden(id: TaskId, what: &str) -> Vec<u8> {
+    [tarn_tasks::HIDDEN, format!("{id}{what}").as_bytes()].concat()
+}
+
+/// What a status says of the kind.
+pub(crate) fn kind_of(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}

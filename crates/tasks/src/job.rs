@@ -1,0 +1,184 @@
+//! Jobs: whose tasks are limited together, and whose processes may submit.
+
+use crate::core::Core;
+use crate::recover::Record;
+use crate::{Action, Answer, MAX_JOBS, MAX_PROCESSES};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_base::units::{Bytes, Time};
+use tarn_proto::local::{Code, JobChange, JobId, Limit, Refusal, Uid};
+
+use crate::room::Usage;
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Job {
+    pub(crate) user: Uid,
+    pub(crate) limits: BTreeMap<String, u64>,
+    pub(crate) usage: BTreeMap<String, Usage>,
+    pub(crate) processes: BTreeSet<i32>,
+}
+
+impl Job {
+    pub(crate) fn new(user: Uid, limits: &[Limit]) -> Self {
+        Self {
+            user,
+            limits: limits.iter().map(|l| (l.space.clone(), l.quota)).collect(),
+            usage: BTreeMap::new(),
+            processes: BTreeSet::new(),
+        }
+    }
+
+    /// Whether the job may have `room` more in a space: `Ok(false)` when it may later.
+    pub(crate) fn fits(&self, job: JobId, space: &str, room: u64) -> Result<bool, Refusal> {
+        let Some(limit) = self.limits.get(space) else {
+            return Ok(true);
+        };
+        let usage = self.usage.get(space).copied().unwrap_or_default();
+        if usage
+            .used
+            .saturating_add(usage.reserved)
+            .saturating_add(room)
+            <= *limit
+        {
+            return Ok(true);
+        }
+        if room <= *limit && usage.reserved > 0 {
+            return Ok(false);
+        }
+        Err(Refusal::new(
+            Code::Quota,
+            format!(
+                "{} are needed, but job {job} may have {} in dataspace `{space}` and has {}; remove something there, or ask for more",
+                Bytes(room),
+                Bytes(*limit),
+                Bytes(usage.used)
+            ),
+        ))
+    }
+
+    pub(crate) fn reserve(&mut self, space: &str, room: u64) {
+        let usage = self.usage.entry(space.into()).or_default();
+        usage.reserved = usage.reserved.saturating_add(room);
+    }
+
+    pub(crate) fn settle(&mut self, space: &str, reserved: u64, added: u64, gone: u64) -> u64 {
+        let usage = self.usage.entry(space.into()).or_default();
+        usage.reserved = usage.reserved.saturating_sub(reserved);
+        usage.used = usage.used.saturating_add(added).saturating_sub(gone);
+        usage.used
+    }
+}
+
+fn unknown(job: JobId) -> Refusal {
+    Refusal::new(
+        Code::NotFound,
+        format!("job {job} is not registered with this tarnd"),
+    )
+}
+
+impl Core {
+    /// Whether a user may submit for a job.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_submit(&self, user: Uid, job: Option<JobId>) -> Result<(), Refusal> {
+        match job {
+            None if self.config.jobs_only && !self.manages(user) => Err(Refusal::new(
+                Code::Denied,
+                "only processes of registered jobs may submit tasks here",
+            )),
+            None => Ok(()),
+            Some(id) => match self.jobs.get(&id) {
+                Some(job) if job.user == user || self.manages(user) => Ok(()),
+                Some(_) => Err(Refusal::new(
+                    Code::Denied,
+                    format!("job {id} belongs to another user"),
+                )),
+                None => Err(unknown(id)),
+            },
+        }
+    }
+
+    /// The job that one of these processes was added to.
+    pub fn job_of(&self, mut processes: impl Iterator<Item = i32>) -> Option<JobId> {
+        processes.find_map(|pid| {
+            let mut jobs = self.jobs.iter();
+            jobs.find_map(|(id, job)| job.processes.contains(&pid).then_some(*id))
+        })
+    }
+
+    /// Whether there are any jobs: then a process that names one must belong to it.
+    pub fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    pub(crate) fn change_job(
+        &mut self,
+        now: Time,
+        user: Uid,
+        change: JobChange,
+        actions: &mut Vec<Action>,
+    ) -> Answer {
+        if !self.manages(user) {
+            return Answer::Refused(Refusal::new(
+                Code::Denied,
+                format!("user {user} may not change jobs: only the user that runs tarnd may"),
+            ));
+        }
+        match self.apply_job(&change) {
+            Err(why) => return Answer::Refused(why),
+            Ok(()) => actions.push(Action::Record(Record::Job(change.clone()))),
+        }
+        if let JobChange::Unregister { job } = change {
+            let of_job = self.tasks.values().filter(|t| t.job == Some(job));
+            let ids: Vec<_> = of_job.map(|t| t.id).collect();
+            for id in ids {
+                self.cancel(now, id, actions);
+            }
+        }
+        Answer::Done
+    }
+
+    /// Changes jobs without asking who does it.
+    pub(crate) fn apply_job(&mut self, change: &JobChange) -> Result<(), Refusal> {
+        let too_many = |what: &str, most: usize| {
+            Refusal::new(Code::Busy, format!("there are {most} {what} already"))
+        };
+        match change {
+            JobChange::Register { job, user, limits } => {
+                if limits.len() > crate::MAX_SPACES {
+                    return Err(too_many("limits", crate::MAX_SPACES));
+                }
+                if let Some(known) = self.jobs.get_mut(job) {
+                    let new = Job::new(*user, limits);
+                    known.user = new.user;
+                    known.limits = new.limits;
+                } else if self.jobs.len() >= MAX_JOBS {
+                    return Err(too_many("jobs", MAX_JOBS));
+                } else {
+                    self.jobs.insert(*job, Job::new(*user, limits));
+                }
+            }
+            JobChange::Unregister { job } => {
+                self.jobs.remove(job).ok_or_else(|| unknown(*job))?;
+            }
+            JobChange::AddProcess { job, pid } => {
+                let known = self.jobs.get_mut(job).ok_or_else(|| unknown(*job))?;
+                if known.processes.len() >= MAX_PROCESSES {
+                    return Err(too_many("processes of this job", MAX_PROCESSES));
+                }
+                known.processes.insert(*pid);
+            }
+            JobChange::RemoveProcess { job, pid } => {
+                let known = self.jobs.get_mut(job).ok_or_else(|| unknown(*job))?;
+                if !known.processes.remove(pid) {
+                    return Err(Refusal::new(
+                        Code::NotFound,
+                        format!("process {pid} does not belong to job {job}"),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
