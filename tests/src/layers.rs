@@ -20,6 +20,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
     (
         3,
         &[
+            "tarn-control",
             "tarn-local",
             "tarn-slurm",
             "tarn-sim",

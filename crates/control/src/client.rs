@@ -1,0 +1,356 @@
+//! The end that asks: `tarn run`.
+
+use crate::frames::{Pieces, frame, frames};
+use crate::server::chain;
+use crate::wire::control_client::ControlClient;
+use crate::wire::frame::Kind;
+use crate::wire::{Frame, Heartbeat, Hello};
+use crate::{ControlError, Patience, QUEUE, RunKeys, UNHEARD, VERSION, runtime};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{interval, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+
+/// A call that has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The node is lost, and why it is held to be.
+    #[error("the node is lost: {0}")]
+    Lost(String),
+    /// It is there, but did not answer in time.
+    #[error("the node did not answer within {0:?}")]
+    Late(Duration),
+}
+
+type Waiting = Mutex<BTreeMap<u64, SyncSender<Vec<u8>>>>;
+
+struct Shared {
+    waiting: Waiting,
+    /// Why the session is over, once it is.
+    over: OnceLock<String>,
+    /// Becomes true then.
+    ended: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// Ends the session: nobody waits for an answer any more.
+    fn end(&self, why: String) {
+        let _ = self.over.set(why);
+        self.ended.send_replace(true);
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, SyncSender<Vec<u8>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost(&self) -> CallError {
+        let why = self.over.get().cloned();
+        CallError::Lost(why.unwrap_or_else(|| "the session is over".into()))
+    }
+}
+
+/// A session with one node. Calls may come from any thread; each node has its own session, so one that hangs blocks nobody
+/// else.
+pub struct Session {
+    shared: Arc<Shared>,
+    outgoing: mpsc::Sender<Frame>,
+    next: AtomicU64,
+    about: Vec<u8>,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Session {
+    /// Opens a session. `news` is called for what the node says unasked, and once with `None` when the session is over; on a
+    /// thread of its own, in order.
+    ///
+    /// # Errors
+    /// When nobody answers, the other end has other keys, or refuses.
+    pub fn open(
+        address: SocketAddr,
+        keys: &RunKeys,
+        patience: Patience,
+        run: &str,
+        node: &str,
+        mut news: impl FnMut(Option<Vec<u8>>) + Send + 'static,
+    ) -> Result<Self, ControlError> {
+        let runtime = runtime()?;
+        let (outgoing, queued) = mpsc::channel(QUEUE);
+        let hello = Hello {
+            lowest: VERSION,
+            highest: VERSION,
+            run: run.into(),
+            node: node.into(),
+        };
+        let opened = runtime.block_on(async {
+            let opening = connect(address, keys, patience, hello, queued);
+            let unreachable = |why| ControlError::Unreachable {
+                address: address.to_string(),
+                why,
+            };
+            match timeout(patience.connect, opening).await {
+                Ok(Ok(opened)) => Ok(opened),
+                Ok(Err(Failed::Refused(why))) => Err(ControlError::Refused {
+                    address: address.to_string(),
+                    why,
+                }),
+                Ok(Err(Failed::Unreachable(why))) => Err(unreachable(why)),
+                Err(_) => Err(unreachable(format!(
+                    "no answer within {:?}",
+                    patience.connect
+                ))),
+            }
+        });
+        let (incoming, about) = opened?;
+        let shared = Arc::new(Shared {
+            waiting: Mutex::default(),
+            over: OnceLock::new(),
+            ended: watch::Sender::new(false),
+        });
+        let (told, heard) = sync_channel(UNHEARD);
+        let thread = std::thread::Builder::new().name("tarn-news".into());
+        thread
+            .spawn(move || {
+                for said in heard {
+                    news(Some(said));
+                }
+                news(None);
+            })
+            .map_err(|source| ControlError::System {
+                what: "cannot start a thread".into(),
+                source,
+            })?;
+        let reader = Arc::clone(&shared);
+        runtime.spawn(async move {
+            let why = receive(incoming, &reader, told, patience).await;
+            reader.end(why);
+        });
+        runtime.spawn(keep_alive(outgoing.clone(), patience));
+        Ok(Self {
+            shared,
+            outgoing,
+            next: AtomicU64::new(1),
+            about,
+            runtime: Some(runtime),
+        })
+    }
+
+    /// What the node told of itself at the start.
+    pub fn about(&self) -> &[u8] {
+        &self.about
+    }
+
+    /// Asks, and waits for the answer: at most `patience`, or as long as the node lives.
+    ///
+    /// # Errors
+    /// When the node is lost or late. A late answer is thrown away.
+    pub fn call(&self, request: Vec<u8>, patience: Option<Duration>) -> Result<Vec<u8>, CallError> {
+        let (number, answer) = self.ask(request)?;
+        let got = match patience {
+            None => answer.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(patience) => answer.recv_timeout(patience),
+        };
+        got.map_err(|e| {
+            self.shared.lock().remove(&number);
+            match (e, patience) {
+                (RecvTimeoutError::Timeout, Some(patience)) => CallError::Late(patience),
+                _ => self.shared.lost(),
+            }
+        })
+    }
+
+    fn ask(&self, request: Vec<u8>) -> Result<(u64, Receiver<Vec<u8>>), CallError> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = sync_channel(1);
+        self.shared.lock().insert(number, sender);
+        // Whoever ends the session clears the list after that is known: nobody waits in it for ever.
+        if self.shared.over.get().is_some() {
+            self.shared.lock().remove(&number);
+            return Err(self.shared.lost());
+        }
+        for frame in frames(Kind::Request, number, request) {
+            if !self.send(frame) {
+                return Err(self.shared.lost());
+            }
+        }
+        Ok((number, answer))
+    }
+
+    /// Waits for room in the queue, but not longer than the session lasts.
+    fn send(&self, frame: Frame) -> bool {
+        let frame = match self.outgoing.try_send(frame) {
+            Err(TrySendError::Full(frame)) => frame,
+            sent => return sent.is_ok(),
+        };
+        let mut ended = self.shared.ended.subscribe();
+        self.runtime.as_ref().is_some_and(|runtime| {
+            runtime.block_on(async {
+                tokio::select! {
+                    sent = self.outgoing.send(frame) => sent.is_ok(),
+                    _ = ended.wait_for(|over| *over) => false,
+                }
+            })
+        })
+    }
+
+    /// Why the session is over, if it is.
+    pub fn over(&self) -> Option<&str> {
+        self.shared.over.get().map(String::as_str)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.end("it was closed by this end".into());
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+enum Failed {
+    Unreachable(String),
+    Refused(String),
+}
+
+async fn connect(
+    address: SocketAddr,
+    keys: &RunKeys,
+    patience: Patience,
+    hello: Hello,
+    queued: mpsc::Receiver<Frame>,
+) -> Result<(Streaming<Frame>, Vec<u8>), Failed> {
+    let unreachable = |e: &dyn std::error::Error| Failed::Unreachable(chain(e));
+    let endpoint = Endpoint::from_shared(format!("https://{address}"))
+        .and_then(|e| e.tls_config(keys.client()))
+        .map_err(|e| unreachable(&e))?
+        .connect_timeout(patience.connect)
+        .tcp_nodelay(true);
+    let channel = endpoint.connect().await.map_err(|e| unreachable(&e))?;
+    let outgoing = tokio_stream::StreamExt::chain(
+        tokio_stream::once(frame(Kind::Hello(hello))),
+        ReceiverStream::new(queued),
+    );
+    let mut client = ControlClient::new(channel);
+    let answered = client.session(outgoing).await;
+    let mut incoming = answered.map_err(|e| unreachable(&e))?.into_inner();
+    loop {
+        let first = incoming.message().await.map_err(|e| unreachable(&e))?;
+        match first.and_then(|f| f.kind) {
+            Some(Kind::Heartbeat(_)) => {}
+            Some(Kind::Welcome(welcome)) => return Ok((incoming, welcome.about)),
+            Some(Kind::Refused(refused)) => return Err(Failed::Refused(refused.why)),
+            _ => {
+                return Err(Failed::Unreachable(
+                    "it said something else than its name".into(),
+                ));
+            }
+        }
+    }
+}
+
+async fn keep_alive(outgoing: mpsc::Sender<Frame>, patience: Patience) {
+    let mut beat = interval(patience.heartbeat);
+    loop {
+        beat.tick().await;
+        if outgoing
+            .send(frame(Kind::Heartbeat(Heartbeat {})))
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Hands out what comes, until nothing comes any more; why that is so.
+async fn receive(
+    mut incoming: Streaming<Frame>,
+    shared: &Shared,
+    told: SyncSender<Vec<u8>>,
+    patience: Patience,
+) -> String {
+    let (mut answers, mut news) = (Pieces::default(), Pieces::default());
+    loop {
+        let kind = match timeout(patience.lost, incoming.message()).await {
+            Err(_) => return format!("nothing was heard of it for {:?}", patience.lost),
+            Ok(Err(e)) => return chain(&e),
+            Ok(Ok(None)) => return "it has closed the session".into(),
+            Ok(Ok(Some(frame))) => frame.kind,
+        };
+        match kind {
+            Some(Kind::Heartbeat(_)) => {}
+            Some(Kind::Answer(piece)) => {
+                let number = piece.number;
+                match answers.take(piece) {
+                    Ok(None) => {}
+                    Ok(Some(answer)) => {
+                        // Nobody waits for an answer that came too late.
+                        if let Some(waiting) = shared.lock().remove(&number) {
+                            let _ = waiting.try_send(answer);
+                        }
+                    }
+                    Err(why) => return why,
+                }
+            }
+            Some(Kind::News(piece)) => match news.take(piece) {
+                Ok(None) => {}
+                Ok(Some(said)) => {
+                    if told.try_send(said).is_err() {
+                        return format!("{UNHEARD} news of it wait to be heard");
+                    }
+                }
+                Err(why) => return why,
+            },
+            _ => return "it said something that makes no sense here".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Handler, News, Server};
+
+    struct Nobody;
+
+    impl Handler for Nobody {
+        fn opened(&self, _: &str, _: &str, _: News) -> Result<Vec<u8>, String> {
+            panic!("it was opened")
+        }
+        fn call(&self, request: Vec<u8>) -> Vec<u8> {
+            request
+        }
+        fn closed(&self) {}
+    }
+
+    #[test]
+    fn a_caller_of_another_version_is_refused_with_both_versions() {
+        let keys = RunKeys::new().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server::start(listener, &keys, Patience::default(), Arc::new(Nobody));
+        let server = server.unwrap();
+        let hello = Hello {
+            lowest: VERSION + 1,
+            highest: VERSION + 4,
+            run: "r".into(),
+            node: "n".into(),
+        };
+        let (_frames, queued) = mpsc::channel(1);
+        let opening = connect(server.address(), &keys, Patience::default(), hello, queued);
+        match runtime().unwrap().block_on(opening) {
+            Err(Failed::Refused(why)) => {
+                assert!(why.contains("version 1") && why.contains("2 to 5"), "{why}")
+            }
+            _ => panic!("it was not refused"),
+        }
+    }
+}
