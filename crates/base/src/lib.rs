@@ -15,6 +15,7 @@ pub mod id;
 pub mod layout;
 pub mod manifest;
 pub mod merge;
+pub mod nodes;
 pub mod part;
 pub mod pattern;
 pub mod policy;

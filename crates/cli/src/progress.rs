@@ -12,7 +12,7 @@ use tarn_base::event::{Ended, Event, Start};
 use tarn_base::history::History;
 use tarn_base::reason::Reason;
 use tarn_base::units::{Bytes, Elapsed, SECOND};
-use tarn_local::Progress;
+use tarn_ports::Progress;
 use tarn_ports::Record;
 
 /// How often the bars are drawn.

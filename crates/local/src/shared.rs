@@ -1,7 +1,6 @@
 //! What all threads of a local world share.
 
 use crate::ledger::{Ledgers, Reservation};
-use crate::progress::Progress;
 use crate::protocol::Isolation;
 use crate::sources::Remembered;
 use crate::store::{failure, read_manifest};
@@ -19,6 +18,7 @@ use tarn_base::manifest::Manifest;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Workflow};
 use tarn_ports::Mover;
+use tarn_ports::Progress;
 
 /// Something for the loop.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 use crate::commit::{commit, undeclared};
 use crate::launch::{Helper, Leaving, Outcome, Stop, execute};
 use crate::prepare::{Need, Ready, needs, open_log, prepare, work_folder};
-use crate::progress::Phase;
 use crate::protocol::{End, Isolation};
 use crate::shared::{Delivery, Shared};
 use crate::store::{failure, first_difference, tail, warn};
@@ -13,6 +12,7 @@ use tarn_base::action::{Held, Run};
 use tarn_base::bounds::LOG_TAIL_BYTES;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
 use tarn_base::id::Spot;
+use tarn_base::nodes::Phase;
 use tarn_base::part::Place;
 use tarn_base::units::Elapsed;
 use tarn_base::workflow::{Role, Step};

@@ -6,7 +6,6 @@ use crate::ledger::{Ledgers, POLL, vacate};
 use crate::namespaces::{Namespaces, isolation};
 use crate::pool::{Job, Pool};
 use crate::prepare::SCRATCH;
-use crate::progress::Progress;
 use crate::protocol::Isolation;
 use crate::shared::{ChangedSince, Delivery, Shared};
 use crate::step::{self, Handle};
@@ -31,6 +30,7 @@ use tarn_base::layout::StateDir;
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Keep, Workflow};
+use tarn_ports::Progress;
 use tarn_ports::{Mover, World, WorldError};
 
 /// What a local world is made of.

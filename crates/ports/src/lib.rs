@@ -2,10 +2,16 @@
 
 pub mod journal;
 pub mod mover;
+pub mod nodes;
+pub mod peer;
+pub mod progress;
 pub mod site;
 pub mod world;
 
 pub use journal::{Journal, JournalError, Record};
 pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};
+pub use nodes::{Mates, Nodes, Peers};
+pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
+pub use progress::Progress;
 pub use site::SiteWorld;
 pub use world::{World, WorldError};

@@ -2,3 +2,4 @@
 //! the bound of a message.
 
 pub mod local;
+pub mod node;

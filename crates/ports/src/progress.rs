@@ -1,58 +1,20 @@
 //! What is going on right now, for progress bars.
 
+use crate::mover::Control;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tarn_base::id::{DataId, InstanceId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, TransferId};
+use tarn_base::nodes::{MovingTransfer, Phase, RunningStep};
 use tarn_base::part::TransferKind;
-use tarn_ports::Control;
-
-/// A transfer that is moving.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MovingTransfer {
-    /// Its number.
-    pub id: TransferId,
-    /// The dataset.
-    pub data: DataId,
-    /// How its bytes are counted.
-    pub kind: TransferKind,
-    /// Bytes done.
-    pub done: u64,
-    /// Bytes in all.
-    pub total: u64,
-    /// Nanoseconds since it began to move.
-    pub elapsed: u64,
-}
-
-/// What a step is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// Views and pre-images are made.
-    Preparing,
-    /// Its command runs.
-    Running,
-    /// Its outputs are hashed and published.
-    Committing,
-}
-
-/// A step that is running.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunningStep {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Its attempt.
-    pub attempt: u32,
-    /// What it is doing.
-    pub phase: Phase,
-    /// Nanoseconds since it began.
-    pub elapsed: u64,
-}
 
 #[derive(Debug, Default)]
 struct Inner {
     transfers: BTreeMap<TransferId, (DataId, TransferKind, u64, Instant, Arc<Control>)>,
     steps: BTreeMap<(InstanceId, u32), (Phase, Instant)>,
+    /// What other nodes have told of last.
+    elsewhere: BTreeMap<NodeId, (Vec<MovingTransfer>, Vec<RunningStep>)>,
 }
 
 /// A handle on what is going on; cheap to clone, readable from any thread.
@@ -82,7 +44,11 @@ impl Progress {
                 elapsed: nanos(*since),
             }
         };
-        inner.transfers.iter().map(item).collect()
+        let others = inner
+            .elsewhere
+            .values()
+            .flat_map(|(t, _)| t.iter().cloned());
+        inner.transfers.iter().map(item).chain(others).collect()
     }
 
     /// The steps that are running now.
@@ -99,10 +65,15 @@ impl Progress {
                     elapsed: nanos(since),
                 }
             };
-        inner.steps.iter().map(item).collect()
+        let others = inner
+            .elsewhere
+            .values()
+            .flat_map(|(_, s)| s.iter().cloned());
+        inner.steps.iter().map(item).chain(others).collect()
     }
 
-    pub(crate) fn moving(
+    /// Notes that a transfer of `total` bytes begins to move.
+    pub fn moving(
         &self,
         id: TransferId,
         data: DataId,
@@ -116,13 +87,15 @@ impl Progress {
         }
     }
 
-    pub(crate) fn moved(&self, id: TransferId) {
+    /// Notes that a transfer moves no more.
+    pub fn moved(&self, id: TransferId) {
         if let Ok(mut inner) = self.0.lock() {
             inner.transfers.remove(&id);
         }
     }
 
-    pub(crate) fn step(&self, instance: InstanceId, attempt: u32, phase: Phase) {
+    /// Notes what a step does now.
+    pub fn step(&self, instance: InstanceId, attempt: u32, phase: Phase) {
         if let Ok(mut inner) = self.0.lock() {
             let entry = inner
                 .steps
@@ -132,9 +105,17 @@ impl Progress {
         }
     }
 
-    pub(crate) fn step_over(&self, instance: InstanceId, attempt: u32) {
+    /// Notes that a step does nothing more.
+    pub fn step_over(&self, instance: InstanceId, attempt: u32) {
         if let Ok(mut inner) = self.0.lock() {
             inner.steps.remove(&(instance, attempt));
+        }
+    }
+
+    /// Takes the place of what another node has told before.
+    pub fn elsewhere(&self, node: NodeId, transfers: Vec<MovingTransfer>, steps: Vec<RunningStep>) {
+        if let Ok(mut inner) = self.0.lock() {
+            inner.elsewhere.insert(node, (transfers, steps));
         }
     }
 }

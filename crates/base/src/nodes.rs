@@ -1,0 +1,116 @@
+//! Values of a run over several nodes: what is kept and cleaned there, what is going on.
+
+use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
+use crate::part::{Place, StoreKey, TransferKind};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// An attempt of a step.
+pub type Attempt = (InstanceId, u32);
+
+/// What a clean-up must leave.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staying {
+    /// Replicas that the run goes on with.
+    pub keep: BTreeSet<(StoreKey, Place)>,
+    /// Parts whose half-copied replicas a transfer may go on with.
+    pub resumable: BTreeSet<StoreKey>,
+    /// Folders of replicas that somebody asks to keep, whatever this run makes of them.
+    pub protected: BTreeSet<PathBuf>,
+    /// Whether the run is resumed: its capacities are already without what was protected when it began, and of no
+    /// instance that was offered to it.
+    pub resumed: bool,
+}
+
+/// What a clean-up did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cleaned {
+    /// Folders of replicas that it removed.
+    pub removed: Vec<PathBuf>,
+    /// Bytes on this run's tiers of protected replicas that the run does not know of.
+    #[serde(with = "pairs")]
+    pub aside: BTreeMap<Spot, u64>,
+    /// What it could not remove, a sentence each.
+    pub trouble: Vec<String>,
+}
+
+/// Which nodes of the cluster a world has itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Own {
+    /// All: the world of one machine.
+    All,
+    /// These; the others are reached through ports.
+    Some(BTreeSet<NodeId>),
+}
+
+impl Own {
+    /// Whether a node is among them.
+    pub fn has(&self, node: NodeId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(nodes) => nodes.contains(&node),
+        }
+    }
+}
+
+/// A transfer that is moving.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MovingTransfer {
+    /// Its number.
+    pub id: TransferId,
+    /// The dataset.
+    pub data: DataId,
+    /// How its bytes are counted.
+    pub kind: TransferKind,
+    /// Bytes done.
+    pub done: u64,
+    /// Bytes in all.
+    pub total: u64,
+    /// Nanoseconds since it began to move.
+    pub elapsed: u64,
+}
+
+/// What a step is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Views and pre-images are made.
+    Preparing,
+    /// Its command runs.
+    Running,
+    /// Its outputs are hashed and published.
+    Committing,
+}
+
+/// A step that is running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningStep {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its attempt.
+    pub attempt: u32,
+    /// What it is doing.
+    pub phase: Phase,
+    /// Nanoseconds since it began.
+    pub elapsed: u64,
+}
+
+/// A map with keys that are no strings, as a list of pairs.
+mod pairs {
+    use crate::id::Spot;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
+
+    pub(super) fn serialize<S: Serializer>(
+        m: &BTreeMap<Spot, u64>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        m.iter().collect::<Vec<_>>().serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<BTreeMap<Spot, u64>, D::Error> {
+        Ok(Vec::<(Spot, u64)>::deserialize(d)?.into_iter().collect())
+    }
+}

@@ -1,0 +1,92 @@
+//! The nodes of a run: what `tarn run` asks of its world beside actions and events, and what a world that owns only some
+//! of the nodes asks of the others. docs/cluster.md tells who is who.
+
+use crate::peer::{Arrivals, PeerTree};
+use crate::progress::Progress;
+use crate::world::{World, WorldError};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tarn_base::event::{Failure, PriorInstance};
+use tarn_base::id::{NodeId, Spot};
+use tarn_base::nodes::{Attempt, Cleaned, Staying};
+use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
+
+/// A world of nodes that keep data between runs.
+pub trait Nodes: World {
+    /// Whether steps of several nodes can run here, or why not.
+    ///
+    /// # Errors
+    /// The reason.
+    fn multi_node(&self) -> Result<(), String>;
+
+    /// What is going on, for progress bars; outlives the world.
+    fn progress(&self) -> Progress;
+
+    /// What earlier runs left, after a look at what of it is still there: what `Do::Reuse` counts in from now on.
+    /// The replicas are `there`; those in the `protected` folders take room until they are reused, all others make
+    /// way when theirs is wanted.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn offer(
+        &mut self,
+        prior: Vec<PriorInstance>,
+        there: &BTreeSet<(StoreKey, Place)>,
+        protected: &BTreeSet<PathBuf>,
+    ) -> Result<(), WorldError>;
+
+    /// Makes parts known that the log of an interrupted run tells of.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn know(&mut self, parts: Vec<(PartRef, PartInfo)>) -> Result<(), WorldError>;
+
+    /// Those of the replicas that are really there, whole, where the log says they should be.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn inventory(
+        &mut self,
+        wanted: &[(PartRef, StoreKey, Place)],
+    ) -> Result<Vec<(PartRef, Place)>, WorldError>;
+
+    /// Removes everything of this workspace that does not stay; ends what is left of a dead run. Called before anything
+    /// is performed.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError>;
+
+    /// Of folders on tiers and in the drained area, whether each is there.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<bool>, WorldError>;
+
+    /// The run has ended well: half-copied replicas, empty folders and claims on tiers go. What could not be done, a
+    /// sentence each.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn leave(&mut self) -> Result<Vec<String>, WorldError>;
+}
+
+/// Replicas on nodes that a world does not own.
+pub trait Peers: Send + Sync {
+    /// A replica as a source of copies.
+    ///
+    /// # Errors
+    /// `NodeLost` when its node is, `Io` when it is no node of this run.
+    fn tree(&self, spot: Spot, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure>;
+
+    /// Who is told of what arrives of a replica on an own node, so that others can read it before it is whole.
+    fn arriving(&self, spot: Spot, key: &StoreKey) -> Option<Arc<dyn Arrivals>>;
+}
+
+/// The other nodes of a step: messages about it, whose content is the sender's and the receiver's own.
+pub trait Mates: Send + Sync {
+    /// Sends. The order between two nodes is kept. Does not wait for an answer; may wait for room in a queue. False when
+    /// that node is lost.
+    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool;
+}

@@ -1,0 +1,264 @@
+//! What `tarn run` and the tarnd of a node say to each other about a run: the engine's actions and events, and what a run
+//! needs before and after them. docs/cluster.md, "Control plane".
+//!
+//! A message is one line of JSON, and after it the bytes of what it carries, if it carries anything.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use tarn_base::action::Action;
+use tarn_base::cluster::{Cluster, Link};
+use tarn_base::event::{Event, PriorInstance};
+use tarn_base::id::NodeId;
+use tarn_base::nodes::{Attempt, Cleaned, MovingTransfer, RunningStep, Staying};
+use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
+use tarn_base::units::Time;
+use tarn_base::workflow::Workflow;
+
+/// The version of these messages. tarn and tarnd refuse each other when theirs differ.
+pub const VERSION: u32 = 1;
+
+/// Said to a node, in order, without an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Told {
+    /// Perform this; what comes of it is news.
+    Do(Action),
+    /// Parts that later actions name.
+    Know(Vec<(PartRef, PartInfo)>),
+    /// From another node of a step.
+    Mate {
+        /// Who says it.
+        from: NodeId,
+        /// About which attempt.
+        step: Attempt,
+        /// What it says.
+        #[serde(skip)]
+        message: Vec<u8>,
+    },
+    /// Another node is lost.
+    NodeLost(NodeId),
+    /// It is back, and takes data connections there.
+    NodeBack(NodeId, Address),
+    /// Every step is killed, because somebody is impatient.
+    KillAll,
+}
+
+/// Where a node serves its files to other nodes: host name or address, and port.
+pub type Address = (String, u16);
+
+/// Asked of a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Call {
+    /// What the node has. Answered by [`Answer::Cluster`], of this one node.
+    Measure {
+        /// [`VERSION`] of who asks.
+        version: u32,
+        /// tarn's own version, for messages to people.
+        tarn: String,
+        /// Tiers as on the command line, `NAME=PATH[:SIZE]`; none for the default.
+        tiers: Vec<String>,
+        /// The external store as it is taken to be.
+        external: Link,
+        /// The state folder, and a file in it with a word that only this run knows: both must be seen by every node.
+        state: PathBuf,
+        /// That file's name and the word.
+        nonce: (String, String),
+    },
+    /// Begin: the world of this node is made.
+    Open(Box<Opening>),
+    /// As `tarn_ports::Nodes::offer`.
+    Offer {
+        /// See there.
+        prior: Vec<PriorInstance>,
+        /// See there.
+        there: BTreeSet<(StoreKey, Place)>,
+        /// See there.
+        protected: BTreeSet<PathBuf>,
+    },
+    /// As `tarn_ports::Nodes::inventory`.
+    Inventory(Vec<(PartRef, StoreKey, Place)>),
+    /// As `tarn_ports::Nodes::clean`.
+    Clean(Staying),
+    /// As `tarn_ports::Nodes::exist`.
+    Exist(Vec<PathBuf>),
+    /// As `tarn_ports::Nodes::leave`.
+    Leave,
+    /// The run is over, whatever came of it: tarnd ends once this session does.
+    Close,
+}
+
+/// All that a node needs to know of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Opening {
+    /// The run's name.
+    pub run: String,
+    /// The workspace.
+    pub workspace: String,
+    /// The workflow.
+    pub workflow: Workflow,
+    /// All nodes.
+    pub cluster: Cluster,
+    /// Which of them this one is.
+    pub node: NodeId,
+    /// What earlier runs left.
+    pub prior: Vec<PriorInstance>,
+    /// The state folder.
+    pub state: PathBuf,
+    /// The run's time now.
+    pub epoch: Time,
+    /// Whether steps may get namespaces of their own.
+    pub namespaces: bool,
+    /// The environment of who called tarn.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where the nodes serve their files.
+    pub peers: BTreeMap<NodeId, Address>,
+    /// The run's number and key on the data plane.
+    pub data: (u128, [u8; 32]),
+}
+
+/// A node's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// To what has none.
+    Done,
+    /// To [`Call::Measure`].
+    Cluster(Cluster),
+    /// To [`Call::Open`]: why steps of several nodes cannot run there, if they cannot.
+    Opened(Option<String>),
+    /// To [`Call::Inventory`].
+    Found(Vec<(PartRef, Place)>),
+    /// To [`Call::Clean`].
+    Cleaned(Cleaned),
+    /// To [`Call::Exist`].
+    There(Vec<bool>),
+    /// To [`Call::Leave`]: what could not be done.
+    Left(Vec<String>),
+    /// It cannot be done, and why.
+    Failed(String),
+}
+
+/// Said by a node, in order, unasked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum News {
+    /// Something happened.
+    Event(Event),
+    /// For another node of a step.
+    Mate {
+        /// For whom.
+        to: NodeId,
+        /// About which attempt.
+        step: Attempt,
+        /// What is said.
+        #[serde(skip)]
+        message: Vec<u8>,
+    },
+    /// What is going on.
+    Progress {
+        /// What moves.
+        transfers: Vec<MovingTransfer>,
+        /// What runs.
+        steps: Vec<RunningStep>,
+    },
+    /// The world of this node is broken as a whole.
+    Broken(String),
+}
+
+/// What tarnd is told on its standard input when it is started for a run; one line.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Start {
+    /// The run's keys, as the control plane has them.
+    pub keys: serde_json::Value,
+    /// The run's name.
+    pub run: String,
+    /// Milliseconds between heartbeats, and after how many without one the other end is lost.
+    pub patience: (u64, u64),
+    /// The run's number and key on the data plane.
+    pub data: (u128, [u8; 32]),
+}
+
+/// What tarnd then says on its standard output; one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// The node's host name.
+    pub node: String,
+    /// The port of the control plane.
+    pub control: u16,
+    /// The port of the data plane.
+    pub data: u16,
+}
+
+/// A message that may carry bytes.
+pub trait Carries {
+    /// The bytes that it carries.
+    fn cargo(&mut self) -> Option<&mut Vec<u8>>;
+}
+
+impl Carries for Told {
+    fn cargo(&mut self) -> Option<&mut Vec<u8>> {
+        match self {
+            Self::Mate { message, .. } => Some(message),
+            _ => None,
+        }
+    }
+}
+
+impl Carries for News {
+    fn cargo(&mut self) -> Option<&mut Vec<u8>> {
+        match self {
+            Self::Mate { message, .. } => Some(message),
+            _ => None,
+        }
+    }
+}
+
+impl Carries for Call {
+    fn cargo(&mut self) -> Option<&mut Vec<u8>> {
+        None
+    }
+}
+
+impl Carries for Answer {
+    fn cargo(&mut self) -> Option<&mut Vec<u8>> {
+        None
+    }
+}
+
+/// What arrived is no message.
+#[derive(Debug, thiserror::Error)]
+#[error("what arrived is no message of version {VERSION}: {0}")]
+pub struct NotAMessage(String);
+
+/// The bytes of a message.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn encode(mut message: impl Serialize + Carries) -> Result<Vec<u8>, NotAMessage> {
+    let mut bytes = serde_json::to_vec(&message).map_err(|e| NotAMessage(e.to_string()))?;
+    bytes.push(b'\n');
+    if let Some(cargo) = message.cargo() {
+        bytes.append(cargo);
+    }
+    Ok(bytes)
+}
+
+/// The message of some bytes.
+///
+/// # Errors
+/// When they are none.
+pub fn decode<T: DeserializeOwned + Carries>(bytes: &[u8]) -> Result<T, NotAMessage> {
+    // JSON as it is written here has no newline.
+    let end = bytes
+        .iter()
+        .position(|b| *b == b'\n')
+        .unwrap_or(bytes.len());
+    let (line, rest) = bytes.split_at(end);
+    let mut message: T = serde_json::from_slice(line).map_err(|e| NotAMessage(e.to_string()))?;
+    let rest = rest.get(1..).unwrap_or_default();
+    match message.cargo() {
+        Some(cargo) => cargo.extend_from_slice(rest),
+        None if rest.is_empty() => {}
+        None => return Err(NotAMessage(format!("{} bytes too many", rest.len()))),
+    }
+    Ok(message)
+}
