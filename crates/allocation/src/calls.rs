@@ -127,7 +127,10 @@ impl Allocation {
 }
 
 fn picked(folders: &[PathBuf], which: &[usize]) -> Vec<PathBuf> {
-    which.iter().filter_map(|i| folders.get(*i).cloned()).collect()
+    which
+        .iter()
+        .filter_map(|i| folders.get(*i).cloned())
+        .collect()
 }
 
 fn of(n: NodeId, all: &BTreeSet<(StoreKey, Place)>) -> BTreeSet<(StoreKey, Place)> {
@@ -258,7 +261,9 @@ impl Nodes for Allocation {
 
     fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<bool>, WorldError> {
         let (shares, home) = self.shares(folders);
-        let calls = shares.iter().map(|(n, which)| (*n, Call::Exist(picked(folders, which))));
+        let calls = shares
+            .iter()
+            .map(|(n, which)| (*n, Call::Exist(picked(folders, which))));
         let asked = self.begin(calls.collect(), QUICK);
         let mut there = vec![false; folders.len()];
         let mut note = |which: &[usize], found: Vec<bool>| {
@@ -278,7 +283,9 @@ impl Nodes for Allocation {
 
     fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError> {
         let (shares, home) = self.shares(folders);
-        let calls = shares.iter().map(|(n, which)| (*n, Call::Remove(picked(folders, which))));
+        let calls = shares
+            .iter()
+            .map(|(n, which)| (*n, Call::Remove(picked(folders, which))));
         let asked = self.begin(calls.collect(), THOROUGH);
         let mut left = self.home.remove(&picked(folders, &home))?;
         for (n, answer) in self.finish(asked)? {
@@ -316,7 +323,9 @@ impl Nodes for Allocation {
         for n in (0..self.board.nodes.len() as u32).map(NodeId) {
             if !self.is_up(n) {
                 let name = self.name(n);
-                left.push(format!("node {name} is lost: what it holds of this run stays there"));
+                left.push(format!(
+                    "node {name} is lost: what it holds of this run stays there"
+                ));
             }
         }
         let Self { home, board, .. } = *self;

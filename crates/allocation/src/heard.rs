@@ -20,7 +20,14 @@ impl Allocation {
             News::Event(event) => self.happened(n, event),
             News::Mate { to, step, message } if self.is_up(to) => {
                 let from = n;
-                self.tell(to, Told::Mate { from, step, message });
+                self.tell(
+                    to,
+                    Told::Mate {
+                        from,
+                        step,
+                        message,
+                    },
+                );
             }
             News::Mate { to, .. } => self.tell(n, Told::NodeLost(to)),
             News::Progress { transfers, steps } => {

@@ -174,9 +174,8 @@ pub(crate) fn ask(link: &dyn Link, call: Call, patience: Duration) -> Answered {
     let bytes = link
         .call(request, Some(patience))
         .map_err(|e: NoAnswer| e.to_string())?;
-    node::decode(&bytes).map_err(|e| {
-        format!("{e}; is its tarnd of another version than this tarn ({TARN})?")
-    })
+    node::decode(&bytes)
+        .map_err(|e| format!("{e}; is its tarnd of another version than this tarn ({TARN})?"))
 }
 
 /// This tarn's version.

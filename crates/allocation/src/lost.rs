@@ -64,14 +64,18 @@ impl Return {
             }
         }
         let offered = self.offer.iter().flat_map(|o| &o.there);
-        let wanted: Vec<_> = wanted(node, &self.held).chain(numbered(1, offered)).collect();
+        let wanted: Vec<_> = wanted(node, &self.held)
+            .chain(numbered(1, offered))
+            .collect();
         let Answer::Found(found) = ask(Call::Inventory(wanted.clone()), THOROUGH)? else {
             return senseless();
         };
         let found: BTreeSet<_> = found.into_iter().collect();
         let is_there = |(name, _, at): &&(PartRef, _, Place)| found.contains(&(*name, at.clone()));
         let there = wanted.iter().filter(is_there);
-        let keep: BTreeSet<_> = there.map(|(_, key, at)| (key.clone(), at.clone())).collect();
+        let keep: BTreeSet<_> = there
+            .map(|(_, key, at)| (key.clone(), at.clone()))
+            .collect();
         if let Some(offer) = self.offer {
             let there = offer.there.intersection(&keep).cloned().collect();
             let prior = offer.prior;
@@ -155,7 +159,9 @@ impl Allocation {
 
     fn end_what_it_performs(&mut self, n: NodeId) {
         // What is on a lost node is gone for the engine: nothing has to be removed there.
-        self.under_way.evicting.retain(|(_, at), _| on(at) != Some(n));
+        self.under_way
+            .evicting
+            .retain(|(_, at), _| on(at) != Some(n));
         let moving = self.under_way.moving.values();
         let performed = moving.filter(|m| m.by == By::Node(n)).map(|m| m.order.id);
         for id in performed.collect::<Vec<_>>() {
@@ -247,8 +253,13 @@ impl Allocation {
             stored: *stored,
         });
         let held: Vec<_> = held.collect();
-        let parts = self.parts.untold(held.iter().map(|w| w.part), &mut node.knows);
-        let ours: BTreeSet<_> = held.iter().map(|w| (w.key.clone(), at(n, w.tier))).collect();
+        let parts = self
+            .parts
+            .untold(held.iter().map(|w| w.part), &mut node.knows);
+        let ours: BTreeSet<_> = held
+            .iter()
+            .map(|w| (w.key.clone(), at(n, w.tier)))
+            .collect();
         let offer = self.offered.as_ref().map(|offered| {
             let there = offered.iter().filter(|(_, place)| on(place) == Some(n));
             let there = there.filter(|o| !ours.contains(o)).cloned().collect();
@@ -284,11 +295,9 @@ impl Allocation {
     pub(crate) fn back(&mut self) -> Option<Event> {
         let ready = |n: &NodeId| {
             let node = self.node(*n);
-            let back = node.is_some_and(|node| {
-                matches!(node.standing, Standing::Lost { back: Some(_), .. })
-            });
-            back && !self.under_way.involves(*n)
-                && !self.ready.iter().any(|r| r.nodes.contains(n))
+            let back = node
+                .is_some_and(|node| matches!(node.standing, Standing::Lost { back: Some(_), .. }));
+            back && !self.under_way.involves(*n) && !self.ready.iter().any(|r| r.nodes.contains(n))
         };
         let n = (0..self.board.nodes.len() as u32).map(NodeId).find(ready)?;
         let node = self.node_mut(n)?;

@@ -73,7 +73,10 @@ impl Mail {
 
     fn put_news(&self, node: NodeId, session: u64, news: Result<News, String>) {
         let full = |i: &mut Inner| {
-            !i.closed && i.unheard.get(&node).is_some_and(|count| *count >= MAX_UNHEARD)
+            !i.closed
+                && i.unheard
+                    .get(&node)
+                    .is_some_and(|count| *count >= MAX_UNHEARD)
         };
         let waited = self.0.room.wait_while(self.lock(), full);
         let mut inner = waited.unwrap_or_else(PoisonError::into_inner);

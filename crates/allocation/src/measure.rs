@@ -1,8 +1,8 @@
 //! The cluster of an allocation: what each of its nodes has.
 
+use crate::QUICK;
 use crate::line::{Answered, TARN, ask};
 use crate::link::Linked;
-use crate::QUICK;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tarn_base::cluster::{Cluster, Link, Node};
@@ -164,7 +164,10 @@ fn merge(clusters: Vec<Cluster>, external: &Link) -> Result<Cluster, MeasureErro
 /// Whether two nodes have the same tiers at the same places.
 fn alike(one: &Node, other: &Node) -> Result<(), MeasureError> {
     let tiers = |n: &Node| {
-        let tiers = n.tiers.iter().map(|t| format!("{}={}", t.name, t.root.display()));
+        let tiers = n
+            .tiers
+            .iter()
+            .map(|t| format!("{}={}", t.name, t.root.display()));
         tiers.collect::<Vec<_>>()
     };
     let (has, instead) = (tiers(one), tiers(other));

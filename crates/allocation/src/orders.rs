@@ -116,7 +116,10 @@ impl Allocation {
         let id = (run.instance, run.attempt);
         let nodes: Vec<_> = run.nodes.iter().map(|s| s.node).collect();
         let Some(first) = nodes.first().copied() else {
-            return Err(WorldError(format!("{} was to run on no node", run.instance)));
+            return Err(WorldError(format!(
+                "{} was to run on no node",
+                run.instance
+            )));
         };
         if let Some(lost) = nodes.iter().find(|n| !self.is_up(**n)) {
             let event = self.attempt_lost(id, *lost);

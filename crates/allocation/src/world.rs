@@ -148,7 +148,9 @@ impl UnderWay {
     }
 
     pub(crate) fn involves(&self, node: NodeId) -> bool {
-        self.moving.values().any(|m| nodes_of(&m.order).any(|n| n == node))
+        self.moving
+            .values()
+            .any(|m| nodes_of(&m.order).any(|n| n == node))
             || self.running.values().any(|r| r.nodes.contains(&node))
             || self.evicting.keys().any(|(_, at)| on(at) == Some(node))
     }
@@ -247,7 +249,9 @@ impl Allocation {
                 node.line = Some(line);
             }
         }
-        let calls = this.up().map(|n| (n, Call::Open(Box::new(this.opening_of(n)))));
+        let calls = this
+            .up()
+            .map(|n| (n, Call::Open(Box::new(this.opening_of(n)))));
         let calls = calls.collect();
         for (n, answer) in this.ask(calls, QUICK)? {
             match answer {
@@ -265,9 +269,8 @@ impl Allocation {
     pub(crate) fn line(&self, n: NodeId, session: u64, linked: Linked) -> Result<Line, WorldError> {
         let (mail, changed) = (self.board.mail.clone(), Arc::clone(&self.changed_since));
         let name = linked.name;
-        Line::start(n, session, linked.link, mail, changed).map_err(|e| {
-            WorldError(format!("cannot start a thread to speak to {name}: {e}"))
-        })
+        Line::start(n, session, linked.link, mail, changed)
+            .map_err(|e| WorldError(format!("cannot start a thread to speak to {name}: {e}")))
     }
 
     /// How a node is opened now.
