@@ -25,7 +25,7 @@ use tarn_ports::{Journal, JournalError, Record, World, WorldError};
 use tarn_proto::node::{Answer, Call, News, Told};
 use tarn_sim::Rules;
 
-const SEEDS: u64 = 30;
+const SEEDS: u64 = 20;
 const NODES: u32 = 4;
 /// Nodes that are never lost: as many as the widest step needs.
 const LASTING: u32 = 2;
