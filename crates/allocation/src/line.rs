@@ -89,6 +89,11 @@ impl Line {
         self.put(Item::Return(with))
     }
 
+    /// Why the session is over, if it is.
+    pub(crate) fn over(&self) -> Option<String> {
+        self.link.over()
+    }
+
     /// Whether the node takes nothing.
     pub(crate) fn is_stuck(&self) -> bool {
         let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);

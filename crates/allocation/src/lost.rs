@@ -109,7 +109,7 @@ fn at(node: NodeId, tier: TierId) -> Place {
 
 /// Replicas to be looked for, each under a name of its own: a part may lie there in several commits.
 fn wanted(node: NodeId, held: &[Whole]) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
-    let named = (0..).zip(held).map(move |(i, w)| {
+    (0..).zip(held).map(move |(i, w)| {
         let part = PartRef {
             version: 0,
             origin: i,
@@ -117,8 +117,7 @@ fn wanted(node: NodeId, held: &[Whole]) -> impl Iterator<Item = (PartRef, StoreK
             ..w.part
         };
         (part, w.key.clone(), at(node, w.tier))
-    });
-    named
+    })
 }
 
 fn numbered<'a>(
@@ -141,6 +140,9 @@ impl Allocation {
     pub(crate) fn lose(&mut self, n: NodeId, why: String) {
         let Some(node) = self.node_mut(n) else { return };
         let was_up = node.is_up();
+        if !was_up && node.line.is_none() {
+            return;
+        }
         node.session += 1;
         node.line = None;
         node.knows = Knows::new();

@@ -1,4 +1,5 @@
-//! What is known of parts, what each node has been told of them, and what lies on each node.
+//! What is known of parts, what each node has been told of them, and what lies on each node. All of it grows with the parts
+//! of the run (`bounds::MAX_PARTS` a version), none of it with their files.
 
 use std::collections::BTreeMap;
 use tarn_base::action::{Do, Run};

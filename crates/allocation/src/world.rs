@@ -336,7 +336,11 @@ impl Allocation {
         }
         match letter {
             Letter::News(_, _, Ok(news)) => self.heard(n, news),
-            Letter::News(_, _, Err(why)) => self.lose(n, why),
+            Letter::News(_, _, Err(why)) => {
+                let line = self.node(n).and_then(|node| node.line.as_ref());
+                let known = line.and_then(Line::over);
+                self.lose(n, known.unwrap_or(why));
+            }
             Letter::Changed(_, _, attempt, path) => self.not_begun(n, attempt, &path),
             Letter::Linked(_, _, linked) => self.linked(n, linked),
             Letter::Returned(_, _, Ok(returned)) => self.returned(n, returned),

@@ -70,7 +70,11 @@ fn what_it_performed_ends_at_once_and_what_others_do_with_it_when_they_say_so() 
     p.session(1).orders(3);
     let old = p.session(1);
     p.loses(1);
-    assert!(is_lost(&p.event(), 1));
+    let lost = p.event();
+    assert!(
+        is_lost(&lost, 1) && format!("{lost:?}").contains("it died"),
+        "{lost:?}"
+    );
     let ends = BTreeSet::from([lost_end(&p.event()), lost_end(&p.event())]);
     assert_eq!(ends, [Some(1), Some(1000)].into());
     // Ordered before the engine has acted on the loss.

@@ -565,8 +565,8 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
                 if random.below(3) > 0 {
                     gone.lock().unwrap().insert(n);
                 }
-                all.lock().unwrap().lose(n, random.below(2) == 0);
                 newest(n).into_iter().for_each(|s| s.dies());
+                all.lock().unwrap().lose(n, random.below(2) == 0);
                 if !gone.lock().unwrap().contains(&n) {
                     all.lock().unwrap().dead.remove(&n);
                 }

@@ -29,6 +29,12 @@ pub(crate) type Acts = Arc<dyn Fn(NodeId, &Told) -> Vec<News> + Send + Sync>;
 /// How it answers; `None`: as one that has nothing.
 pub(crate) type Answers = Arc<dyn Fn(NodeId, &Call) -> Option<Answer> + Send + Sync>;
 
+/// Where a session puts what its node says.
+type Said = Box<dyn FnMut(Option<Vec<u8>>) + Send>;
+
+/// All sessions that there were, by node and number.
+pub(crate) type Sessions = Arc<Mutex<BTreeMap<(NodeId, u64), Arc<Session>>>>;
+
 /// One session with a scripted node.
 pub(crate) struct Session {
     node: NodeId,
@@ -38,7 +44,7 @@ pub(crate) struct Session {
     /// Takes nothing.
     stuck: Mutex<bool>,
     changed: Condvar,
-    news: Mutex<Box<dyn FnMut(Option<Vec<u8>>) + Send>>,
+    news: Mutex<Said>,
     acts: Acts,
     answers: Answers,
 }
@@ -103,11 +109,14 @@ impl Link for Session {
                 .0;
         }
         drop(stuck);
-        if self.over().is_some() {
+        // It dies before it takes this, or after.
+        let over = self.over.lock().unwrap();
+        if over.is_some() {
             return false;
         }
         let told: Told = node::decode(&message).unwrap();
         let news = (self.acts)(self.node, &told);
+        drop(over);
         self.told.lock().unwrap().push(told);
         news.into_iter().for_each(|n| self.says(n));
         true
@@ -115,10 +124,12 @@ impl Link for Session {
 
     fn call(&self, request: Vec<u8>, _: Option<Duration>) -> Result<Vec<u8>, NoAnswer> {
         let call: Call = node::decode(&request).unwrap();
-        let answer = (self.answers)(self.node, &call);
-        if let Some(why) = self.over() {
-            return Err(NoAnswer::Lost(why));
+        let over = self.over.lock().unwrap();
+        if let Some(why) = &*over {
+            return Err(NoAnswer::Lost(why.clone()));
         }
+        let answer = (self.answers)(self.node, &call);
+        drop(over);
         let answer = answer.unwrap_or_else(|| match &call {
             Call::Open(_) => Answer::Opened(None),
             Call::Inventory(wanted) => {
@@ -312,7 +323,7 @@ impl Script {
 
     pub(crate) fn open(self) -> Played {
         let (mail, nodes) = (Mail::new(), self.cluster.nodes.len() as u32);
-        let sessions: Arc<Mutex<BTreeMap<(NodeId, u64), Arc<Session>>>> = Arc::default();
+        let sessions: Sessions = Arc::default();
         let gone: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
         let (all, cut, to) = (Arc::clone(&sessions), Arc::clone(&gone), mail.clone());
         let (acts, answers) = (self.acts, self.answers);
@@ -383,7 +394,7 @@ impl Script {
 pub(crate) struct Played {
     pub(crate) world: Result<Box<Allocation>, WorldError>,
     pub(crate) home: Arc<Mutex<HomeState>>,
-    pub(crate) sessions: Arc<Mutex<BTreeMap<(NodeId, u64), Arc<Session>>>>,
+    pub(crate) sessions: Sessions,
     /// Nodes that cannot be reached anew.
     pub(crate) gone: Arc<Mutex<BTreeSet<NodeId>>>,
 }
