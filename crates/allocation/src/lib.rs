@@ -26,8 +26,8 @@ const QUICK: Duration = Duration::from_secs(60);
 const THOROUGH: Duration = Duration::from_secs(30 * 60);
 /// For a node to hear that the run is over.
 const GOODBYE: Duration = Duration::from_secs(5);
-/// A node that takes nothing for so long, while something waits to be said, is given up.
-const STUCK: Duration = Duration::from_secs(60);
+/// What is usual for a node to take nothing, while something waits to be said to it, before it is given up.
+pub const STUCK: Duration = Duration::from_secs(60);
 /// What is usual between two tries to reach a lost node again.
 pub const RETRY: Duration = Duration::from_secs(2);
 /// How often home is asked for news while nothing else happens: a signal may wait so long.

@@ -1,10 +1,10 @@
 //! What is said to one node: a queue and a thread, so that no node makes the loop wait for it.
 
+use crate::MAX_QUEUED;
 use crate::link::{Link, NoAnswer};
 use crate::lost::Return;
 use crate::mail::{Letter, Mail};
 use crate::world::ChangedSince;
-use crate::{MAX_QUEUED, STUCK};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -94,10 +94,10 @@ impl Line {
         self.link.over()
     }
 
-    /// Whether the node takes nothing.
-    pub(crate) fn is_stuck(&self) -> bool {
+    /// Whether the node has been taking one message for so long.
+    pub(crate) fn is_stuck(&self, patience: Duration) -> bool {
         let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        since.is_some_and(|since| since.elapsed() >= STUCK)
+        since.is_some_and(|since| since.elapsed() >= patience)
     }
 }
 

@@ -34,7 +34,9 @@ pub struct Config {
     pub mail: Mail,
     /// Opens a new session with a lost node.
     pub relink: Relink,
-    /// Between two tries to do so; [`crate::RETRY`] is usual.
+    /// A node that takes nothing of what is said to it for so long is given up; [`crate::STUCK`] is usual.
+    pub patience: Duration,
+    /// Between two tries to reach a lost node again; [`crate::RETRY`] is usual.
     pub retry: Duration,
     /// Asked before each attempt is handed out, off the loop's thread: a step whose script has changed since the run began is
     /// not what the log says.
@@ -185,6 +187,7 @@ pub struct Allocation {
     pub(crate) opening: Opening,
     pub(crate) relink: Relink,
     pub(crate) retry: Duration,
+    patience: Duration,
     pub(crate) changed_since: ChangedSince,
     pub(crate) multi_node: Result<(), String>,
     pub(crate) parts: Parts,
@@ -233,6 +236,7 @@ impl Allocation {
             opening,
             relink: config.relink,
             retry: config.retry,
+            patience: config.patience,
             changed_since: config.changed_since,
             multi_node: Ok(()),
             parts: Parts::default(),
@@ -354,11 +358,12 @@ impl Allocation {
             return;
         }
         self.looked = Instant::now();
-        let stuck = |n: &Node| n.line.as_ref().is_some_and(Line::is_stuck);
+        let patience = self.patience;
+        let stuck = |n: &Node| n.line.as_ref().is_some_and(|l| l.is_stuck(patience));
         let nodes = (0..).map(NodeId).zip(&self.board.nodes);
         let stuck: Vec<_> = nodes.filter(|(_, n)| stuck(n)).map(|(n, _)| n).collect();
         for n in stuck {
-            self.lose(n, format!("it has taken nothing for {:?}", crate::STUCK));
+            self.lose(n, format!("it has taken nothing for {patience:?}"));
         }
     }
 }

@@ -5,6 +5,7 @@ use common::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tarn_allocation::Link;
 use tarn_base::action::Do;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Output, Usage, Whole};
 use tarn_base::id::{DataId, NodeId, TierId, TransferId};
@@ -268,6 +269,31 @@ fn what_its_new_world_says_of_its_tiers_comes_with_it() {
         Event::NodeBack { capacities, .. } => assert_eq!(capacities, [600]),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn one_that_takes_nothing_for_long_is_given_up() {
+    let mut script = Script::new(2);
+    script.patience = 300;
+    let mut p = script.open();
+    let hangs = p.session(0);
+    hangs.is_stuck(true);
+    p.quiet("nothing is said to it");
+    p.perform(Do::Run(Box::new(run(0, &[0], &[]))));
+    p.perform(Do::Run(Box::new(run(1, &[0, 1], &[]))));
+    let lost = p.event();
+    assert!(is_lost(&lost, 0) && format!("{lost:?}").contains("taken nothing"));
+    let ends = [lost_end(&p.event()), lost_end(&p.event())];
+    assert_eq!(ends, [Some(1000), Some(1001)]);
+    until(|| hangs.over().is_some(), "the end of its session");
+    assert!(hangs.orders(0).is_empty());
+    assert!(matches!(
+        p.event(),
+        Event::NodeBack {
+            node: NodeId(0),
+            ..
+        }
+    ));
 }
 
 #[test]

@@ -304,6 +304,8 @@ pub(crate) struct Script {
     pub(crate) acts: Acts,
     pub(crate) answers: Answers,
     pub(crate) home: HomeActs,
+    /// Milliseconds until a node that takes nothing is given up.
+    pub(crate) patience: u64,
     pub(crate) changed: Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>,
 }
 
@@ -317,6 +319,7 @@ impl Script {
             acts: Arc::new(|_, _| Vec::new()),
             answers: Arc::new(|_, _| None),
             home: Box::new(|_| None),
+            patience: 60_000,
             changed: Arc::new(|_| None),
         }
     }
@@ -379,6 +382,7 @@ impl Script {
             mail: mail.clone(),
             relink,
             retry: Duration::from_millis(20),
+            patience: Duration::from_millis(self.patience),
             changed_since: self.changed,
         });
         Played {
