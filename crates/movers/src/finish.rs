@@ -1,6 +1,6 @@
 //! The last things of a copy: hard links, and what folders get once nothing more is put into them.
 
-use crate::beneath::Root;
+use tarn_sys::beneath::Root;
 use crate::error::Result;
 use crate::gather::Link;
 use crate::meta::{set_mode_and_time, set_xattrs};

@@ -5,7 +5,6 @@
 //! and checks what needs the whole. [`copy`] puts a copy together; [`resume`] proves what an interrupted one
 //! left, [`publish`] makes the result durable and visible. docs/movers.md explains and measures.
 
-mod beneath;
 mod content;
 mod copy;
 mod error;
@@ -18,6 +17,7 @@ mod large;
 mod links;
 mod meta;
 mod probe;
+mod peer;
 mod progress;
 mod publish;
 mod queue;

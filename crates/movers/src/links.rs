@@ -1,6 +1,6 @@
 //! Symbolic links: copied as links, but never one that leads out of its tree.
 
-use crate::beneath::split;
+use tarn_sys::beneath::split;
 use crate::error::{Result, show};
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::Manifest;

@@ -1,6 +1,6 @@
 //! What a file system can do: tried out, never guessed.
 
-use crate::beneath::Root;
+use tarn_sys::beneath::Root;
 use crate::error::{Result, Side, failed, show_path};
 use crate::remove::remove;
 use rustix::fd::OwnedFd;

@@ -1,6 +1,6 @@
 //! Making a copy durable and visible: at once, or not at all.
 
-use crate::beneath::Root;
+use tarn_sys::beneath::Root;
 use crate::error::{Result, Side, failed, show_path};
 use crate::remove::remove;
 use crate::target::Target;

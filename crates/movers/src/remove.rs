@@ -1,6 +1,6 @@
 //! Removing trees, whatever their permissions; counting their blocks.
 
-use crate::beneath::{Root, join};
+use tarn_sys::beneath::{Root, join};
 use crate::error::{Result, Side, failed, show_in};
 use crate::meta::Status;
 use rustix::fd::AsFd;

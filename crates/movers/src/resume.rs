@@ -1,6 +1,6 @@
 //! What an interrupted copy left in its staging folder: proven by hashing it again, or removed.
 
-use crate::beneath::{Root, split};
+use tarn_sys::beneath::{Root, split};
 use crate::content::{self, CHUNK, ChunkHash, ChunkHasher, PIECE};
 use crate::error::{Result, Side, cancelled, failed, show_path};
 use crate::file::read_full;

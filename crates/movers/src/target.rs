@@ -1,6 +1,6 @@
 //! The destination of a copy: the staging folder that grows, and what its file system can hold.
 
-use crate::beneath::Root;
+use tarn_sys::beneath::Root;
 use crate::error::{Result, Side, failed, show_in, show_path};
 use crate::file::Source;
 use crate::meta::{Status, set_mode_and_time, set_xattrs};

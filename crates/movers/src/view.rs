@@ -1,6 +1,6 @@
 //! Views: one tree that shows several, for reading (links) or for writing (a private copy).
 
-use crate::beneath::{Root, split};
+use tarn_sys::beneath::{Root, split};
 use crate::error::{Result, Side, failed, show_in, show_path};
 use crate::finish::seal;
 use crate::gather::conflict;
@@ -101,6 +101,7 @@ pub(crate) fn clone_job(roots: &[(PathBuf, Manifest)], dest: &Path) -> CopyJob {
     staging.push(".cloning");
     let source = |(root, manifest): &(PathBuf, Manifest)| CopySource {
         root: root.clone(),
+        peer: None,
         as_entry: None,
         manifest: Some(manifest.clone()),
         only: None,
