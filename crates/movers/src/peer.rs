@@ -306,12 +306,11 @@ impl<'a> Worker<'a> {
 
     /// This thread's stream to the peer of a tree.
     pub(crate) fn connect(&mut self, tree: u32) -> Result<&mut (dyn PeerStream + 'a)> {
-        let stream = match self.stream.take() {
-            Some((to, stream)) if to == tree => stream,
-            _ => match self.job.trees[tree as usize].origin {
-                Origin::Peer(peer) => peer.open(self.job)?,
-                _ => return Err(cancelled()),
-            },
+        let kept = self.stream.take().filter(|(to, _)| *to == tree);
+        let stream = match (kept, &self.job.trees[tree as usize].origin) {
+            (Some((_, stream)), _) => stream,
+            (None, Origin::Peer(peer)) => peer.open(self.job)?,
+            (None, _) => return Err(cancelled()),
         };
         Ok(&mut *self.stream.insert((tree, stream)).1)
     }

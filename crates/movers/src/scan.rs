@@ -94,6 +94,8 @@ impl<'a> Worker<'a> {
             Work::Task(Task::Peer(tree)) => self.peer(tree)?,
             Work::Task(Task::Fetch(tree, files)) => self.fetch(tree, files)?,
             Work::Share(large) => self.share(&large)?,
+            // A thread that waits for work must not keep one that waits for a stream from it.
+            Work::Idle => self.stream = None,
         }
         self.flush()
     }
