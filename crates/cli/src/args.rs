@@ -220,6 +220,8 @@ pub(crate) enum DataCommand {
 pub(crate) enum BenchCommand {
     /// Copies of trees beside `cp -r`
     Stage(crate::bench::stage::Args),
+    /// Transfers between two nodes beside bare TCP streams
+    Cluster(crate::bench::cluster::Args),
     /// The papers' producer and consumer, by target and with or without the page cache
     Workflow(crate::bench::workflow::Args),
     /// The planner of a site: what a step takes, and whole simulations

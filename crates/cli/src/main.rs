@@ -37,6 +37,7 @@ fn main() -> ExitCode {
             return tarn_local::exec::main(std::env::args_os().skip(2));
         }
         Some("__bench-io") => return bench::io::main(),
+        Some("__bench-peer") => return bench::cluster::peer::main(),
         _ => {}
     }
     let cli = match Cli::try_parse() {
@@ -89,6 +90,7 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
         BenchCommand::Stage(args) => ("stage", bench::stage::run(args)?),
         BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
         BenchCommand::Plan(args) => ("plan", bench::plan::run(args)?),
+        BenchCommand::Cluster(args) => ("cluster", bench::cluster::run(args)?),
         BenchCommand::Policies(args) => return bench::policies::run(cli, args),
         BenchCommand::Mixed(args) => return bench::mixed::run(cli, args),
     };
