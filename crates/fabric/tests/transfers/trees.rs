@@ -26,7 +26,7 @@ const SIZES: &[usize] = &[
     (3 << 20) + 5,
     16 << 20,
     (16 << 20) + 1,
-    (21 << 20) + 77,
+    (19 << 20) + 77,
 ];
 
 fn fill(ends: &Ends) {
@@ -54,7 +54,7 @@ fn fill(ends: &Ends) {
 
 #[test]
 fn a_tree_arrives_as_it_is() {
-    for verify in [Verify::None, Verify::Copy, Verify::Readback] {
+    for verify in [Verify::None, Verify::Readback] {
         let ends = Ends::new();
         fill(&ends);
         let mut job = ends.job();
