@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Bytes of a stream thread's stack.
 const STACK: usize = 256 << 10;
-/// Connections that are told to come again later, at one time; more are closed without a word.
+/// Connections that are told to come again later, at one time; more wait to be accepted.
 const SENT_AWAY: usize = 16;
 /// A pause after accepting has failed, such as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -88,6 +88,19 @@ struct Connection {
     from: IpAddr,
     socket: TcpStream,
     busy: bool,
+}
+
+impl Shared {
+    /// Whether another connection may be accepted; waits a moment when it may not.
+    fn can_accept(&self) -> bool {
+        let full = |live: &mut Live| {
+            let away = live.connections.values().filter(|c| c.busy).count();
+            away >= SENT_AWAY
+        };
+        let waited = self.fewer.wait_timeout_while(lock(&self.live), PAUSE, full);
+        let (_, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        !waited.timed_out()
+    }
 }
 
 /// A running server. Dropping it closes all streams and ends its threads.
@@ -187,6 +200,9 @@ fn accept_all(listener: &TcpListener, wakened: &PipeReader, shared: &Arc<Shared>
             std::thread::sleep(PAUSE);
             continue;
         }
+        if !shared.can_accept() {
+            continue;
+        }
         match listener.accept() {
             Ok((socket, from)) => {
                 if begin(socket, from.ip(), shared).is_err() {
@@ -206,27 +222,21 @@ fn begin(socket: TcpStream, from: IpAddr, shared: &Arc<Shared>) -> io::Result<()
         socket: socket.try_clone()?,
         busy: false,
     };
-    let number = {
+    let (number, busy) = {
         let mut live = lock(&shared.live);
-        let (mut streams, mut of_one, mut away) = (0, 0, 0);
-        for c in live.connections.values() {
-            streams += usize::from(!c.busy);
-            of_one += usize::from(!c.busy && c.from == from);
-            away += usize::from(c.busy);
+        let (mut streams, mut of_one) = (0, 0);
+        for c in live.connections.values().filter(|c| !c.busy) {
+            streams += 1;
+            of_one += usize::from(c.from == from);
         }
         let limits = &shared.limits;
         let busy = streams >= limits.streams || of_one >= limits.streams_of_one;
-        if busy && away >= SENT_AWAY {
-            shared.counters.refused.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
-        }
         let number = live.next;
         live.next += 1;
         live.connections
             .insert(number, Connection { busy, ..connection });
         (number, busy)
     };
-    let (number, busy) = number;
     let theirs = Arc::clone(shared);
     let started = std::thread::Builder::new()
         .name("tarn-stream".into())
