@@ -17,6 +17,7 @@ use tarn_base::event::{Event, Options, PriorDest, Start};
 use tarn_base::history::History;
 use tarn_base::id::DataId;
 use tarn_base::layout::StateDir;
+use tarn_base::nodes::Own;
 use tarn_base::part::PartRef;
 use tarn_base::policy::{Handling, Order};
 use tarn_base::units::Time;
@@ -374,6 +375,8 @@ fn open_world(
         cluster: start.cluster.clone(),
         state: state.clone(),
         mover,
+        own: Own::All,
+        mates: None,
         prior: start.prior.clone(),
         helper_exe: own_program()?,
         changed_since: files.guard(&start.workflow),

@@ -12,11 +12,13 @@ use std::sync::{Arc, Mutex};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, Spot, StepId};
+use tarn_base::id::{DataId, NodeId, Spot, StepId};
 use tarn_base::layout::{StateDir, TierDir, drained_part};
 use tarn_base::manifest::Manifest;
+use tarn_base::nodes::Own;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Workflow};
+use tarn_ports::Mates;
 use tarn_ports::Mover;
 use tarn_ports::Progress;
 
@@ -33,6 +35,8 @@ pub(crate) enum Delivery {
 pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 
 pub(crate) struct Shared {
+    pub(crate) own: Own,
+    pub(crate) mates: Option<Arc<dyn Mates>>,
     pub(crate) run: String,
     pub(crate) workspace: String,
     pub(crate) workflow: Workflow,
@@ -160,7 +164,9 @@ impl Shared {
 
     /// The folder below which every step finds its data: `$TARN_<dataset>` is `<this>/<dataset>`.
     pub(crate) fn stage(&self) -> Option<PathBuf> {
-        let tier = self.cluster.nodes.first()?.tiers.first()?;
+        let mut nodes = (0..).map(NodeId).zip(&self.cluster.nodes);
+        let (_, node) = nodes.find(|(id, _)| self.own.has(*id))?;
+        let tier = node.tiers.first()?;
         Some(stage_folder(&tier.root, &self.workspace))
     }
 

@@ -9,6 +9,7 @@ use tarn_base::event::{Ended, Event, Failure, FailureKind, Output, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
 use tarn_base::layout::StateDir;
+use tarn_base::nodes::Own;
 use tarn_base::part::{PartInfo, PartMove, PartRef, Place, Transfer, TransferKind, Verify};
 use tarn_base::pattern::ScatterRule;
 use tarn_base::reason::Reason;
@@ -189,6 +190,8 @@ impl Bench {
             workspace: workspace.into(),
             workflow: self.workflow.clone(),
             cluster: self.cluster(),
+            own: Own::All,
+            mates: None,
             prior: Vec::new(),
             state: self.state(),
             mover: Arc::clone(&self.mover),
