@@ -106,8 +106,9 @@ impl<'a> Far<'a> {
         far
     }
 
+    /// Said even to who is lost for this world: when this world ends, the others do not.
     fn say(&mut self, say: Say) {
-        self.lost = self.lost || !self.line.say(say);
+        self.lost |= !self.line.say(say);
     }
 
     /// What it says that has come; what its helper says is kept.
@@ -212,7 +213,7 @@ impl Member for Far<'_> {
     }
 
     fn lost(&self) -> bool {
-        self.lost
+        self.lost || self.post.mail.lost(self.line.at)
     }
 }
 

@@ -136,8 +136,8 @@ fn attempt(
     let mut begun = Vec::new();
     let result = lead(of, &mut team, usage, leaving, &mut begun);
     let cleaning = Instant::now();
-    // What fails because a node is lost is not to blame for it.
-    let result = result.map_err(|f| team.lost().unwrap_or(f));
+    // What fails because a node is lost is not to blame for it; and what that node has done counts no more.
+    let result = team.lost().map_or(result, Err);
     team.over(result.is_ok());
     if result.is_err() {
         for key in begun {

@@ -141,7 +141,7 @@ impl Bench {
         StateDir(self.path("state"))
     }
 
-    fn cluster(&self) -> Cluster {
+    pub(crate) fn cluster(&self) -> Cluster {
         let link = Link {
             read: 1 << 30,
             write: 1 << 30,
@@ -185,7 +185,11 @@ impl Bench {
 
     /// The world of another workflow on the same tiers.
     pub(crate) fn world_of(&self, workspace: &str) -> Machine {
-        let local = Local::new(Config {
+        Machine::new(self.config(workspace))
+    }
+
+    pub(crate) fn config(&self, workspace: &str) -> Config {
+        Config {
             run: "r1".into(),
             workspace: workspace.into(),
             workflow: self.workflow.clone(),
@@ -200,10 +204,6 @@ impl Bench {
             epoch: 0,
             namespaces: self.namespaces,
             signals: self.signals,
-        });
-        Machine {
-            local: local.expect("a world"),
-            next_transfer: 0,
         }
     }
 }
@@ -238,6 +238,13 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            local: Local::new(config).expect("a world"),
+            next_transfer: 0,
+        }
+    }
+
     pub(crate) fn perform(&mut self, what: Do) {
         let action = Action {
             what,
