@@ -22,7 +22,9 @@ use tarn_base::part::{PartInfo, Place};
 use tarn_base::units::SECOND;
 use tarn_base::workflow::{Dataset, Distribution, Role, Use};
 use tarn_movers::Trees;
-use tarn_ports::{Control, CopyJob, CopyReport, Mates, Mover, MoverError, TreeCapabilities, World};
+use tarn_ports::{
+    Control, CopyJob, CopyReport, Mates, Mover, MoverError, Nodes, TreeCapabilities, World,
+};
 
 pub(crate) const TESTS: &[Test] = &[
     ("far::a_scattered_tree_is_changed_and_merged", scattered),
@@ -184,7 +186,7 @@ impl Pair {
         let known = infos
             .iter()
             .map(|i| (crate::bench::part_ref(0, 0, i.seq), i.clone()));
-        world.local.know(known.collect::<Vec<_>>());
+        world.local.know(known.collect()).unwrap();
         let to = Place::Node(spot(node));
         world
             .transfer(0, 0, infos, &Place::Source, &to)
