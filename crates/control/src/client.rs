@@ -4,13 +4,15 @@ use crate::frames::{Pieces, frame, frames};
 use crate::server::chain;
 use crate::wire::control_client::ControlClient;
 use crate::wire::frame::Kind;
-use crate::wire::{Frame, Heartbeat, Hello};
-use crate::{ControlError, Patience, QUEUE, RunKeys, UNHEARD, VERSION, runtime};
+use crate::wire::{Frame, Heard, Heartbeat, Hello};
+use crate::{
+    ControlError, Patience, QUEUE, RunKeys, TOLD_AHEAD, TOLD_AHEAD_BYTES, UNHEARD, VERSION, runtime,
+};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
@@ -32,8 +34,27 @@ pub enum CallError {
 
 type Waiting = Mutex<BTreeMap<u64, SyncSender<Vec<u8>>>>;
 
+/// What was told, and what of it the node has heard.
+#[derive(Default)]
+struct Ahead {
+    told: u64,
+    heard: u64,
+    bytes_told: u64,
+    bytes_heard: u64,
+}
+
+impl Ahead {
+    fn has_room(&self, bytes: u64) -> bool {
+        let (messages, ahead) = (self.told - self.heard, self.bytes_told - self.bytes_heard);
+        messages == 0 || messages < TOLD_AHEAD as u64 && ahead + bytes <= TOLD_AHEAD_BYTES
+    }
+}
+
 struct Shared {
     waiting: Waiting,
+    ahead: Mutex<Ahead>,
+    /// Something was heard, or the session is over.
+    heard: Condvar,
     /// Why the session is over, once it is.
     over: OnceLock<String>,
     /// Becomes true then.
@@ -46,6 +67,25 @@ impl Shared {
         let _ = self.over.set(why);
         self.ended.send_replace(true);
         self.lock().clear();
+        // Locked in between, so that nobody who has just looked begins to wait after this.
+        drop(self.ahead());
+        self.heard.notify_all();
+    }
+
+    fn ahead(&self) -> std::sync::MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the node says to have heard; false if that cannot be.
+    fn note_heard(&self, messages: u64, bytes: u64) -> bool {
+        let mut ahead = self.ahead();
+        let makes_sense = (ahead.heard..=ahead.told).contains(&messages)
+            && (ahead.bytes_heard..=ahead.bytes_told).contains(&bytes);
+        if makes_sense {
+            (ahead.heard, ahead.bytes_heard) = (messages, bytes);
+            self.heard.notify_all();
+        }
+        makes_sense
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, SyncSender<Vec<u8>>>> {
@@ -63,6 +103,8 @@ impl Shared {
 pub struct Session {
     shared: Arc<Shared>,
     outgoing: mpsc::Sender<Frame>,
+    /// Held while something is told: what is told keeps its order.
+    telling: Mutex<()>,
     next: AtomicU64,
     about: Vec<u8>,
     runtime: Option<tokio::runtime::Runtime>,
@@ -112,6 +154,8 @@ impl Session {
         let (incoming, about) = opened?;
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
+            ahead: Mutex::default(),
+            heard: Condvar::new(),
             over: OnceLock::new(),
             ended: watch::Sender::new(false),
         });
@@ -137,6 +181,7 @@ impl Session {
         Ok(Self {
             shared,
             outgoing,
+            telling: Mutex::default(),
             next: AtomicU64::new(1),
             about,
             runtime: Some(runtime),
@@ -182,6 +227,26 @@ impl Session {
             }
         }
         Ok((number, answer))
+    }
+
+    /// Tells without an answer; what is told is heard in the order of telling. Waits only while the node has not yet heard much
+    /// of what was told before.
+    ///
+    /// # Errors
+    /// When the node is lost.
+    pub fn tell(&self, said: Vec<u8>) -> Result<(), CallError> {
+        let _in_order = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = said.len() as u64;
+        let full = |ahead: &mut Ahead| self.over().is_none() && !ahead.has_room(bytes);
+        let waited = self.shared.heard.wait_while(self.shared.ahead(), full);
+        let number = {
+            let mut ahead = waited.unwrap_or_else(PoisonError::into_inner);
+            ahead.told += 1;
+            ahead.bytes_told += bytes;
+            ahead.told
+        };
+        let sent = self.over().is_none() && frames(Kind::Told, number, said).all(|f| self.send(f));
+        sent.then_some(()).ok_or_else(|| self.shared.lost())
     }
 
     /// Waits for room in the queue, but not longer than the session lasts.
@@ -288,6 +353,11 @@ async fn receive(
         };
         match kind {
             Some(Kind::Heartbeat(_)) => {}
+            Some(Kind::Heard(Heard { messages, bytes })) => {
+                if !shared.note_heard(messages, bytes) {
+                    return "it says to have heard what nobody told".into();
+                }
+            }
             Some(Kind::Answer(piece)) => {
                 let number = piece.number;
                 match answers.take(piece) {
@@ -318,18 +388,14 @@ async fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handler, News, Server};
+    use crate::{Handler, News, Server, Talk};
 
     struct Nobody;
 
     impl Handler for Nobody {
-        fn opened(&self, _: &str, _: &str, _: News) -> Result<Vec<u8>, String> {
+        fn opened(&self, _: &str, _: &str, _: News) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
             panic!("it was opened")
         }
-        fn call(&self, request: Vec<u8>) -> Vec<u8> {
-            request
-        }
-        fn closed(&self) {}
     }
 
     #[test]
