@@ -17,6 +17,7 @@ use tarn_base::event::{Event, Options, PriorDest, Start};
 use tarn_base::history::History;
 use tarn_base::id::DataId;
 use tarn_base::layout::StateDir;
+use tarn_base::nodes::{Own, Staying};
 use tarn_base::part::PartRef;
 use tarn_base::policy::{Handling, Order};
 use tarn_base::units::Time;
@@ -27,7 +28,7 @@ use tarn_flow::Parsed;
 use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
 use tarn_local::{Config, Local};
 use tarn_movers::Trees;
-use tarn_ports::Mover;
+use tarn_ports::{Mover, Nodes};
 use tarn_report::{Emulated, Summary};
 
 pub(crate) mod files;
@@ -41,7 +42,7 @@ const CRASH_VARIABLE: &str = "TARN_CRASH_AT";
 struct Session {
     state: StateDir,
     engine: Engine,
-    world: Local,
+    world: Box<dyn Nodes>,
     journal: LogWriter,
     first: Event,
     seq: u64,
@@ -92,7 +93,7 @@ pub(crate) fn start(
     };
     files.write(&state.run(&name))?;
     let mut world = open_world(state, &start, files, mover, 0, args.machine.isolation)?;
-    kept::keep_what_is_there(&mut start, &mut world, &mut catalogue)?;
+    kept::keep_what_is_there(&mut start, &mut *world, &mut catalogue)?;
     let session = Session {
         journal: LogWriter::create(&state.log(&name)).exit(Exit::State)?,
         engine: Engine::new(),
@@ -133,14 +134,11 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let history = history_of(&opened.records);
     let files = Files::read(&state.run(&name));
     files.check_for_resume(&begun.workflow, &history)?;
-    let world = open_world(&state, &begun, files, mover, now, args.isolation)?;
-    world.know(
-        history
-            .parts
-            .iter()
-            .map(|(part, info)| (*part, info.clone())),
-    );
-    let found = world.inventory(&engine.replicas());
+    let mut world = open_world(&state, &begun, files, mover, now, args.isolation)?;
+    let known = history.parts.iter();
+    let known = known.map(|(part, info)| (*part, info.clone()));
+    world.know(known.collect()).exit(Exit::State)?;
+    let found = world.inventory(&engine.replicas()).exit(Exit::State)?;
     let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
     let keep = found
         .iter()
@@ -153,7 +151,13 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         .collect();
     let mut catalogue = open_catalogue(&state)?;
     let left = kept::Left::of(&catalogue, &begun)?;
-    kept::tidy(&world, &mut catalogue, &left, &keep, Some(&resumable))?;
+    let staying = Staying {
+        keep,
+        resumable,
+        protected: left.protected(),
+        resumed: true,
+    };
+    kept::tidy(&mut *world, &mut catalogue, &left, &staying)?;
     let session = Session {
         journal: opened.writer,
         engine,
@@ -197,10 +201,9 @@ impl Session {
             &mut |r| watcher.see(r),
         );
         watcher.end();
-        // The log is complete: whatever the world still holds (threads, claims on tiers) goes first.
-        drop((world, journal));
+        drop(journal);
         let outcome = driven.exit(Exit::State)?;
-        finish(cli, &state, &start, outcome, report)
+        finish(cli, &state, &start, outcome, report, world.into_inner())
     }
 }
 
@@ -210,20 +213,25 @@ fn finish(
     start: &Start,
     outcome: Outcome,
     report: Option<&Path>,
+    mut world: Box<dyn Nodes>,
 ) -> CliResult {
+    let mut catalogue = open_catalogue(state)?;
+    catalogue.index(&start.run).exit(Exit::State)?;
+    kept::replaced(&mut catalogue, start, &mut *world)?;
+    if outcome == Outcome::Done {
+        kept::leftovers(&mut catalogue, start, &mut *world)?;
+        for problem in world.leave() {
+            say!("warning: {problem}");
+        }
+    } else {
+        drop(world);
+    }
     let records = state::records(state, &start.run)?;
     let summary = Summary::of(&records).exit(Exit::Internal)?;
     let page = tarn_report::html(&records).exit(Exit::Internal)?;
     let own = state.report(&start.run);
     for path in std::iter::once(own.as_path()).chain(report) {
         write_page(path, &page)?;
-    }
-    let mut catalogue = open_catalogue(state)?;
-    catalogue.index(&start.run).exit(Exit::State)?;
-    kept::replaced(&mut catalogue, start)?;
-    if outcome == Outcome::Done {
-        kept::leftovers(&mut catalogue, start)?;
-        kept::leave_tiers(start);
     }
     let printed = if cli.json {
         print::json(&summary)
@@ -366,7 +374,7 @@ fn open_world(
     mover: Arc<dyn Mover>,
     now: Time,
     isolation: Isolation,
-) -> CliResult<Local> {
+) -> CliResult<Box<dyn Nodes>> {
     let config = Config {
         run: start.run.clone(),
         workspace: start.workspace.clone(),
@@ -380,8 +388,12 @@ fn open_world(
         epoch: now,
         namespaces: cluster::namespaces(isolation),
         signals: true,
+        own: Own::All,
+        peers: None,
+        mates: None,
+        caller_env: std::env::vars_os().collect(),
     };
-    Local::new(config).exit(Exit::State)
+    Ok(Box::new(Local::new(config).exit(Exit::State)?))
 }
 
 fn own_program() -> CliResult<PathBuf> {

@@ -1,5 +1,6 @@
 //! After an interruption: what is still there, and the removal of everything else.
 
+use crate::machine;
 use crate::shared::Shared;
 use crate::sources::resolve;
 use crate::store::{alike, write_manifests};
@@ -8,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_base::event::Failure;
-use tarn_base::id::{NodeId, Spot, TierId};
-use tarn_base::layout::{StateDir, TierDir};
+use tarn_base::id::Spot;
+use tarn_base::layout::TierDir;
 use tarn_base::manifest::Manifest;
+use tarn_base::nodes::{Cleaned, Own, Staying};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_ports::{Control, MoverError};
 
@@ -19,8 +21,16 @@ pub(crate) const HELPER_NOTE: &str = "helper";
 /// How long leftovers of a dead run may take to notice that it is dead: they see their socket close.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
 
-fn boot_file(state: &StateDir) -> PathBuf {
-    state.0.join("boot_id")
+/// Worlds of several machines share a state folder: each has a note of its own.
+fn boot_file(shared: &Shared) -> PathBuf {
+    let state = &shared.state.0;
+    match &shared.own {
+        Own::All => state.join("boot_id"),
+        Own::Some(_) => state
+            .join("hosts")
+            .join(machine::host_name())
+            .join("boot_id"),
+    }
 }
 
 fn boot_id() -> String {
@@ -28,15 +38,17 @@ fn boot_id() -> String {
 }
 
 /// Whether the machine was started anew since this state folder was used last: unsynced data may be lost.
-pub(crate) fn rebooted(state: &StateDir) -> bool {
-    std::fs::read_to_string(boot_file(state)).is_ok_and(|before| before != boot_id())
+fn rebooted(shared: &Shared) -> bool {
+    std::fs::read_to_string(boot_file(shared)).is_ok_and(|before| before != boot_id())
 }
 
 /// From now on, data is as safe as since this boot.
-pub(crate) fn note_boot(state: &StateDir) {
-    if std::fs::read_to_string(boot_file(state)).unwrap_or_default() != boot_id() {
+pub(crate) fn note_boot(shared: &Shared) {
+    let file = boot_file(shared);
+    if std::fs::read_to_string(&file).unwrap_or_default() != boot_id() {
         // Without the note, the next resume reads everything: slow, never wrong.
-        let _ = std::fs::write(boot_file(state), boot_id());
+        let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let _ = folder.and_then(|()| std::fs::write(&file, boot_id()));
     }
 }
 
@@ -46,7 +58,7 @@ pub(crate) fn inventory(
     shared: &Shared,
     wanted: &[(PartRef, StoreKey, Place)],
 ) -> Vec<(PartRef, Place)> {
-    let contents = rebooted(&shared.state);
+    let contents = rebooted(shared);
     let mut listings: BTreeMap<PathBuf, Option<Manifest>> = BTreeMap::new();
     let mut found = Vec::new();
     for (part, key, place) in wanted {
@@ -155,25 +167,9 @@ fn same_shape(listed: &Manifest, manifest: &Manifest) -> bool {
     })
 }
 
-/// What a clean-up did.
-#[derive(Debug, Default)]
-pub struct Cleaned {
-    /// Folders of replicas that it removed.
-    pub removed: Vec<PathBuf>,
-    /// Bytes on this run's tiers of protected replicas that the run does not know of.
-    pub aside: BTreeMap<Spot, u64>,
-    /// What it could not remove, a sentence each.
-    pub trouble: Vec<String>,
-}
-
-/// What a clean-up must leave.
-pub(crate) struct Staying<'a> {
-    /// Replicas that the run goes on with.
-    pub(crate) keep: &'a BTreeSet<(StoreKey, Place)>,
-    /// Parts whose half-copied replicas a transfer may go on with.
-    pub(crate) resumable: &'a BTreeSet<StoreKey>,
-    /// Folders of replicas that somebody asks to keep.
-    pub(crate) protected: &'a BTreeSet<PathBuf>,
+/// What a clean-up must leave, and what this world knows of it.
+pub(crate) struct Stays<'a> {
+    pub(crate) asked: &'a Staying,
     /// Parts whose manifests stay.
     pub(crate) known: BTreeSet<StoreKey>,
     /// Of a resumed run, the parts that it may still take over: everything else that is protected is missing in the
@@ -183,47 +179,38 @@ pub(crate) struct Staying<'a> {
 
 struct Cleaner<'a> {
     shared: &'a Shared,
-    staying: Staying<'a>,
+    stays: Stays<'a>,
     done: Cleaned,
 }
 
 /// Removes everything of this workspace that does not stay, and ends what still runs of a dead run.
-pub(crate) fn clean(shared: &Shared, staying: Staying<'_>) -> Cleaned {
+pub(crate) fn clean(shared: &Shared, stays: Stays<'_>) -> Cleaned {
     let mut cleaner = Cleaner {
         shared,
-        staying,
+        stays,
         done: Cleaned::default(),
     };
-    for (n, node) in (0..).zip(&shared.cluster.nodes) {
-        for (t, tier) in (0..).zip(&node.tiers) {
-            let spot = Spot {
-                node: NodeId(n),
-                tier: TierId(t),
-            };
-            let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
-            cleaner.tier(&dir, Some(spot));
-        }
+    for (spot, node, tier) in shared.own_tiers() {
+        let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
+        cleaner.tier(&dir, Some(spot));
     }
     for (root, spot) in roots(shared) {
         cleaner.foreign(&root, spot);
     }
-    cleaner.external();
-    cleaner.forget_manifests();
+    if shared.is_home() {
+        cleaner.external();
+        cleaner.forget_manifests();
+    }
     cleaner.done
 }
 
 /// The workspace's folder on each tier root, with a spot that is accounted there.
 fn roots(shared: &Shared) -> BTreeMap<PathBuf, Spot> {
     let mut roots = BTreeMap::new();
-    for (n, node) in (0..).zip(&shared.cluster.nodes) {
-        for (t, tier) in (0..).zip(&node.tiers) {
-            let spot = Spot {
-                node: NodeId(n),
-                tier: TierId(t),
-            };
-            let root = tier.root.join(&shared.workspace);
-            roots.entry(root).or_insert(spot);
-        }
+    for (spot, _, tier) in shared.own_tiers() {
+        roots
+            .entry(tier.root.join(&shared.workspace))
+            .or_insert(spot);
     }
     roots
 }
@@ -247,16 +234,16 @@ impl Cleaner<'_> {
             self.remove(&work);
         }
         for path in entries(&dir.incoming()) {
-            if spot.is_none() || !self.staying.resumable.contains(&key_of(&path)) {
+            if spot.is_none() || !self.stays.asked.resumable.contains(&key_of(&path)) {
                 self.remove(&path);
             }
         }
         for path in entries(&dir.parts()) {
             let kept = spot.is_some_and(|spot| {
                 let id = (key_of(&path), Place::Node(spot));
-                self.staying.keep.contains(&id)
+                self.stays.asked.keep.contains(&id)
             });
-            match self.staying.protected.contains(&path) {
+            match self.stays.asked.protected.contains(&path) {
                 _ if kept => {}
                 false => self.remove_replica(path),
                 true => {
@@ -274,7 +261,7 @@ impl Cleaner<'_> {
         let stored = self.shared.mover.stored(&path).unwrap_or(0);
         let ledgers = &self.shared.ledgers;
         ledgers.found(spot, &key, stored);
-        match &self.staying.offered {
+        match &self.stays.offered {
             None => ledgers.set_aside(spot, stored),
             Some(offered) if offered.contains(&key) => ledgers.leave(spot, key, path, true),
             Some(_) => ledgers.enlarge(spot, stored),
@@ -313,11 +300,11 @@ impl Cleaner<'_> {
             let key = key_of(&path);
             let half = key.0.strip_prefix(".incoming-");
             if let Some(key) = half.map(|k| StoreKey(k.to_owned())) {
-                if !self.staying.resumable.contains(&key) {
+                if !self.stays.asked.resumable.contains(&key) {
                     self.remove(&path);
                 }
-            } else if !self.staying.keep.contains(&(key, Place::Drained))
-                && !self.staying.protected.contains(&path)
+            } else if !self.stays.asked.keep.contains(&(key, Place::Drained))
+                && !self.stays.asked.protected.contains(&path)
             {
                 self.remove_replica(path);
             }
@@ -327,10 +314,10 @@ impl Cleaner<'_> {
     }
 
     fn forget_manifests(&self) {
-        let mut needed = self.staying.known.clone();
-        needed.extend(self.staying.keep.iter().map(|(k, _)| k.clone()));
-        needed.extend(self.staying.resumable.iter().cloned());
-        needed.extend(self.staying.protected.iter().map(|p| key_of(p)));
+        let mut needed = self.stays.known.clone();
+        needed.extend(self.stays.asked.keep.iter().map(|(k, _)| k.clone()));
+        needed.extend(self.stays.asked.resumable.iter().cloned());
+        needed.extend(self.stays.asked.protected.iter().map(|p| key_of(p)));
         if let Ok(parts) = self.shared.parts.lock() {
             needed.extend(parts.values().map(|(_, key)| key.clone()));
         }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::nodes::Own;
 use tarn_base::part::StoreKey;
 use tarn_base::units::Bytes;
 
@@ -314,14 +315,15 @@ impl Drop for Reservation<'_> {
 }
 
 impl Ledgers {
-    /// Opens the ledger of every tier root of the cluster, creating the roots.
-    pub(crate) fn open(cluster: &Cluster, workspace: &str) -> Result<Self, Failure> {
+    /// Opens the ledger of every tier root of the own nodes, creating the roots.
+    pub(crate) fn open(cluster: &Cluster, own: &Own, workspace: &str) -> Result<Self, Failure> {
         let mut accounts: Vec<Account> = Vec::new();
         let mut spots = BTreeMap::new();
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let start = tarn_sys::process::start_time(pid)
             .ok_or_else(|| failure(FailureKind::Io, "/proc is not mounted; tarn needs it"))?;
-        for (n, node) in (0..).zip(&cluster.nodes) {
+        let nodes = (0..).zip(&cluster.nodes);
+        for (n, node) in nodes.filter(|(n, _)| own.has(NodeId(*n))) {
             for (t, tier) in (0..).zip(&node.tiers) {
                 let at = accounts
                     .iter()
@@ -589,8 +591,8 @@ mod tests {
     #[test]
     fn two_runs_never_exceed_one_tier() {
         let root = tempfile::tempdir().unwrap();
-        let a = Ledgers::open(&cluster(root.path(), 2, 1000), "a").unwrap();
-        let b = Ledgers::open(&cluster(root.path(), 2, 1000), "b").unwrap();
+        let a = Ledgers::open(&cluster(root.path(), 2, 1000), &Own::All, "a").unwrap();
+        let b = Ledgers::open(&cluster(root.path(), 2, 1000), &Own::All, "b").unwrap();
         let mut held = a.reserve(SPOT, 1500, &|| false).unwrap();
         assert_eq!(
             b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
@@ -617,7 +619,7 @@ mod tests {
     #[test]
     fn what_is_kept_counts_once_it_is_in_the_way_and_what_is_aside_always() {
         let root = tempfile::tempdir().unwrap();
-        let a = Ledgers::open(&cluster(root.path(), 1, 1000), "a").unwrap();
+        let a = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "a").unwrap();
         let key = StoreKey("k".into());
         a.found(SPOT, &key, 300);
         a.leave(SPOT, key.clone(), root.path().join("k"), true);
@@ -630,14 +632,14 @@ mod tests {
         // Of 1000, 200 are not this run's; of a resumed run the capacity is without them.
         for (capacity, resumed) in [(1000, false), (800, true)] {
             let root = tempfile::tempdir().unwrap();
-            let a = Ledgers::open(&cluster(root.path(), 1, capacity), "a").unwrap();
+            let a = Ledgers::open(&cluster(root.path(), 1, capacity), &Own::All, "a").unwrap();
             a.found(SPOT, &key, 200);
             match resumed {
                 true => a.enlarge(SPOT, 200),
                 false => a.set_aside(SPOT, 200),
             }
             assert!(a.news().is_empty());
-            let b = Ledgers::open(&cluster(root.path(), 1, 1000), "b").unwrap();
+            let b = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "b").unwrap();
             let held = b.reserve(SPOT, 500, &|| true).unwrap();
             assert_eq!(a.news(), [(SPOT, 400)]);
             assert!(a.reserve(SPOT, 300, &|| true).is_ok());
@@ -668,7 +670,7 @@ mod tests {
         )
         .unwrap();
         std::fs::create_dir(root.path().join("gone")).unwrap();
-        let b = Ledgers::open(&cluster(root.path(), 1, 1000), "b").unwrap();
+        let b = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "b").unwrap();
         assert!(b.reserve(SPOT, 701, &|| true).is_err());
         assert!(b.reserve(SPOT, 700, &|| true).is_ok());
         std::fs::remove_dir(root.path().join("gone")).unwrap();
@@ -678,8 +680,8 @@ mod tests {
     #[test]
     fn an_older_run_that_waits_goes_first() {
         let root = tempfile::tempdir().unwrap();
-        let elder = Ledgers::open(&cluster(root.path(), 1, 1000), "elder").unwrap();
-        let younger = Ledgers::open(&cluster(root.path(), 1, 1000), "younger").unwrap();
+        let elder = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "elder").unwrap();
+        let younger = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "younger").unwrap();
         // Both are in this process; the younger borrows the name of one that was started later.
         let mut sleeper = std::process::Command::new("sleep")
             .arg("100")
@@ -725,7 +727,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let runs: Vec<_> = ["a", "b"]
             .iter()
-            .map(|w| Ledgers::open(&cluster(root.path(), 1, 1000), w).unwrap())
+            .map(|w| Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, w).unwrap())
             .collect();
         // So that each has a claim that the other sees.
         let base: Vec<_> = runs

@@ -29,7 +29,7 @@ mod transfer;
 mod world;
 
 pub use dests::{check_destination, destination_intact, probe_destination};
-pub use inventory::Cleaned;
+
 pub use launch::GRACE;
 pub use ledger::{held_by_others, vacate};
 pub use memory::{Memory, memory};
@@ -38,4 +38,4 @@ pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;
 pub use shared::ChangedSince;
 pub use sources::check_source;
-pub use world::{Config, Local};
+pub use world::{Config, Local, Nudge};

@@ -160,15 +160,17 @@ pub fn machine() -> Result<Machine, MachineError> {
     })?;
     let cores = std::thread::available_parallelism()
         .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
-    let name = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
     Ok(Machine {
-        name,
+        name: host_name(),
         cores,
         memory,
     })
+}
+
+/// What this machine is called.
+pub fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
 }
 
 /// Measured rates in bytes a second.

@@ -245,9 +245,10 @@ impl NodeSetup<'_> {
         if self.shared.isolation == Isolation::Group {
             return Vec::new();
         }
-        let tiers = self.shared.cluster.nodes.iter().flat_map(|n| &n.tiers);
-        let folders: BTreeSet<PathBuf> =
-            tiers.map(|t| t.root.join(&self.shared.workspace)).collect();
+        let tiers = self.shared.own_tiers();
+        let folders: BTreeSet<PathBuf> = tiers
+            .map(|(_, _, t)| t.root.join(&self.shared.workspace))
+            .collect();
         folders.into_iter().filter(|f| is_folder(f)).collect()
     }
 

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
-use tarn_base::cluster::Cluster;
+use tarn_base::cluster::{Cluster, Node, Tier};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, Spot, StepId};
+use tarn_base::id::{DataId, NodeId, Spot, StepId, TierId};
 use tarn_base::layout::{StateDir, TierDir, drained_part};
 use tarn_base::manifest::Manifest;
+use tarn_base::nodes::Own;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Workflow};
-use tarn_ports::Mover;
-use tarn_ports::Progress;
+use tarn_ports::{Mates, Mover, Peers, Progress};
 
 /// Something for the loop.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub(crate) enum Delivery {
     Outcome(Event),
     /// Something that happened by itself.
     News(Event),
+    /// Nothing but: look around.
+    Nudge,
 }
 
 /// Of a step, a file that its command names and that has changed since the run began, if there is one.
@@ -37,6 +39,12 @@ pub(crate) struct Shared {
     pub(crate) workspace: String,
     pub(crate) workflow: Workflow,
     pub(crate) cluster: Cluster,
+    /// Which of its nodes this world has itself.
+    pub(crate) own: Own,
+    /// Replicas on the others.
+    pub(crate) peers: Option<Arc<dyn Peers>>,
+    /// The others, of steps of several nodes.
+    pub(crate) mates: Option<Arc<dyn Mates>>,
     pub(crate) state: StateDir,
     pub(crate) mover: Arc<dyn Mover>,
     pub(crate) helper: PathBuf,
@@ -158,9 +166,29 @@ impl Shared {
         read_manifest(&self.manifest_file(key))
     }
 
-    /// The folder below which every step finds its data: `$TARN_<dataset>` is `<this>/<dataset>`.
+    /// The tiers of the own nodes.
+    pub(crate) fn own_tiers(&self) -> impl Iterator<Item = (Spot, &Node, &Tier)> {
+        let nodes = (0..).map(NodeId).zip(&self.cluster.nodes);
+        let own = nodes.filter(|(n, _)| self.own.has(*n));
+        own.flat_map(|(node, n)| {
+            let tiers = (0..).map(TierId).zip(&n.tiers);
+            tiers.map(move |(tier, t)| (Spot { node, tier }, n, t))
+        })
+    }
+
+    /// Whether what is no node's is this world's: the sources, what is remembered of them, the drained area, manifests
+    /// that nobody needs. Of the worlds of a run it is one: that of one machine, or the one without nodes.
+    pub(crate) fn is_home(&self) -> bool {
+        match &self.own {
+            Own::All => true,
+            Own::Some(nodes) => nodes.is_empty(),
+        }
+    }
+
+    /// The folder below which every step finds its data: `$TARN_<dataset>` is `<this>/<dataset>`. Nodes of several machines
+    /// have the same tiers: it is the same path on all.
     pub(crate) fn stage(&self) -> Option<PathBuf> {
-        let tier = self.cluster.nodes.first()?.tiers.first()?;
+        let (_, _, tier) = self.own_tiers().next()?;
         Some(stage_folder(&tier.root, &self.workspace))
     }
 

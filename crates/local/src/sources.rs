@@ -309,8 +309,12 @@ fn look_again(
     remember(shared, data, &read, began);
 }
 
-/// A source has other content than is remembered: all that is remembered of it is forgotten.
+/// A source has other content than is remembered: all that is remembered of it is forgotten. Where this world does not
+/// remember it, the one that does is told what was read instead ([`tarn_ports::Nodes::learned`]).
 pub(crate) fn forget(shared: &Shared, data: DataId) {
+    if !shared.is_home() {
+        return;
+    }
     let Ok(dataset) = shared.dataset(data) else {
         return;
     };
@@ -323,6 +327,9 @@ pub(crate) fn forget(shared: &Shared, data: DataId) {
 
 /// A part of a source has been read, beginning at `began`: its hashes hold as long as the files look the same.
 pub(crate) fn remember(shared: &Shared, data: DataId, manifest: &Manifest, began: i64) {
+    if !shared.is_home() {
+        return;
+    }
     let source = shared.dataset(data).ok().and_then(|d| d.source.as_deref());
     let Some(root) = source.map(resolve) else {
         return;

@@ -1,6 +1,7 @@
-//! [`Local`]: the world of N nodes on one machine.
+//! [`Local`]: the world of N nodes on one machine, or of one node of several machines.
 
-use crate::inventory::{Cleaned, Staying};
+mod nodes;
+
 use crate::launch::{Leaving, Stop, Urgency};
 use crate::ledger::{Ledgers, POLL, vacate};
 use crate::namespaces::{Namespaces, isolation};
@@ -14,10 +15,11 @@ use crate::{dests, inventory, sources};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,11 +29,11 @@ use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorInstance, Usage}
 use tarn_base::hash::Hash;
 use tarn_base::id::InstanceId;
 use tarn_base::layout::StateDir;
-use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
+use tarn_base::nodes::Own;
+use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Keep, Workflow};
-use tarn_ports::Progress;
-use tarn_ports::{Mover, World, WorldError};
+use tarn_ports::{Mates, Mover, Peers, Progress, World, WorldError};
 
 /// What a local world is made of.
 pub struct Config {
@@ -60,6 +62,25 @@ pub struct Config {
     pub namespaces: Namespaces,
     /// Whether SIGINT, SIGTERM and SIGHUP of this process become events.
     pub signals: bool,
+    /// Which of the cluster's nodes this world has itself.
+    pub own: Own,
+    /// Replicas on the others.
+    pub peers: Option<Arc<dyn Peers>>,
+    /// The others, of steps of several nodes.
+    pub mates: Option<Arc<dyn Mates>>,
+    /// The environment of who called tarn: what steps see of it.
+    pub caller_env: Vec<(OsString, OsString)>,
+}
+
+/// Wakes a world.
+#[derive(Debug, Clone)]
+pub struct Nudge(Sender<Delivery>);
+
+impl Nudge {
+    /// Wakes it. Nothing happens when it is gone.
+    pub fn now(&self) {
+        let _ = self.0.send(Delivery::Nudge);
+    }
 }
 
 type Running = Arc<Mutex<BTreeMap<(InstanceId, u32), Arc<Handle>>>>;
@@ -104,10 +125,12 @@ impl Local {
         let folder = |f: Failure| WorldError(f.message);
         make_folder(&config.state.manifests(&config.workspace)).map_err(folder)?;
         make_folder(&config.state.run(&config.run)).map_err(folder)?;
-        let ledgers = Ledgers::open(&config.cluster, &config.workspace).map_err(folder)?;
-        let found = match config.namespaces {
-            Namespaces::Auto => isolation(&config.helper_exe, &config.state.run(&config.run)),
-            Namespaces::Off => Err("namespaces are switched off".into()),
+        let ledgers =
+            Ledgers::open(&config.cluster, &config.own, &config.workspace).map_err(folder)?;
+        let found = match (&config.own, config.namespaces) {
+            (Own::Some(nodes), _) if nodes.is_empty() => Err("no step runs here".into()),
+            (_, Namespaces::Auto) => isolation(&config.helper_exe, &config.state.run(&config.run)),
+            (_, Namespaces::Off) => Err("namespaces are switched off".into()),
         };
         let (sender, deliveries) = channel();
         let shared = Arc::new(Shared {
@@ -115,13 +138,16 @@ impl Local {
             workspace: config.workspace,
             workflow: config.workflow,
             cluster: config.cluster,
+            own: config.own,
+            peers: config.peers,
+            mates: config.mates,
             state: config.state,
             mover: config.mover,
             helper: config.helper_exe,
             changed_since: config.changed_since,
             isolation: found.clone().unwrap_or(Isolation::Group),
             multi_node: found.map(drop),
-            caller_env: std::env::vars_os().collect(),
+            caller_env: config.caller_env,
             ledgers,
             progress: Progress::default(),
             remembered: Mutex::default(),
@@ -160,93 +186,9 @@ impl Local {
         })
     }
 
-    /// Whether steps of several nodes can run here, or why not.
-    ///
-    /// # Errors
-    /// The reason.
-    pub fn multi_node(&self) -> Result<(), String> {
-        self.shared.multi_node.clone()
-    }
-
-    /// What is going on, for progress bars; outlives the world.
-    pub fn progress(&self) -> Progress {
-        self.shared.progress.clone()
-    }
-
-    /// What earlier runs left, after a look at what of it is still there: what [`Do::Reuse`] counts in from now on.
-    /// The replicas are `there`; those in the `protected` folders take room until they are reused, all others make
-    /// way when theirs is wanted.
-    pub fn offer(
-        &mut self,
-        prior: Vec<PriorInstance>,
-        there: &BTreeSet<(StoreKey, Place)>,
-        protected: &BTreeSet<PathBuf>,
-    ) {
-        self.shared
-            .reusable
-            .store(!prior.is_empty(), Ordering::Relaxed);
-        self.prior = prior;
-        for (key, place) in there {
-            if let Place::Node(spot) = place
-                && let Ok(path) = self.shared.replica(*spot, key)
-            {
-                let kept = protected.contains(&path);
-                self.shared.ledgers.leave(*spot, key.clone(), path, kept);
-            }
-        }
-    }
-
-    /// Makes parts known that the log of an interrupted run tells of.
-    pub fn know(&self, parts: impl IntoIterator<Item = (PartRef, PartInfo)>) {
-        for (part, info) in parts {
-            if let (Some(hash), Ok(mut hashes)) = (info.hash, self.shared.hashes.lock()) {
-                hashes.insert(info.key.clone(), hash);
-            }
-            self.shared.know(part, info.class, info.key);
-        }
-    }
-
-    /// Those of the replicas that are really there, whole, where the log says they should be.
-    pub fn inventory(&self, wanted: &[(PartRef, StoreKey, Place)]) -> Vec<(PartRef, Place)> {
-        let found = inventory::inventory(&self.shared, wanted);
-        inventory::note_boot(&self.shared.state);
-        found
-    }
-
-    /// Removes everything else of this workspace: working folders, half-copied and stale replicas (but for
-    /// `resumable` ones, which a transfer may go on with, and for the `protected` folders, which somebody asks to
-    /// keep whatever this run makes of them), manifests of parts that nobody knows; ends what is left of a dead
-    /// run. Call it before anything is performed. Of a `resumed` run the capacities are already without what was
-    /// protected when it began, and of no instance that was offered to it.
-    pub fn clean(
-        &self,
-        keep: &BTreeSet<(StoreKey, Place)>,
-        resumable: &BTreeSet<StoreKey>,
-        protected: &BTreeSet<PathBuf>,
-        resumed: bool,
-    ) -> Cleaned {
-        let offered = self.prior.iter().flat_map(|p| {
-            let info = |&(o, part, _): &(u32, u32, Place)| {
-                let output = p.outputs.get(o as usize)?;
-                Some(output.parts.get(part as usize)?.0.key.clone())
-            };
-            p.held.iter().filter_map(info)
-        });
-        let offered = resumed.then(|| offered.collect());
-        let prior = self
-            .prior
-            .iter()
-            .flat_map(|p| &p.outputs)
-            .flat_map(|o| &o.parts);
-        let known = prior.map(|(info, _)| info.key.clone()).collect();
-        let staying = Staying {
-            keep,
-            resumable,
-            protected,
-            known,
-            offered,
-        };
-        inventory::clean(&self.shared, staying)
+    /// Makes the next, or a blocked, [`World::next`] return [`Event::Timer`], from any thread. [`World::poll`] swallows it.
+    pub fn nudge(&self) -> Nudge {
+        Nudge(self.shared.deliveries.clone())
     }
 
     fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {
@@ -313,6 +255,8 @@ impl Local {
     /// A replica of an earlier run becomes one of this run, if it has not made way for something else.
     fn take_over(&mut self, part: PartRef, key: &StoreKey, at: &Place) {
         let path = match at {
+            Place::Node(spot) if !self.shared.own.has(spot.node) => return,
+            Place::Drained if !self.shared.is_home() => return,
             Place::Node(spot) => {
                 if self.shared.ledgers.take_over(*spot, key) {
                     // Room that was kept from the engine is now its own.
@@ -337,8 +281,19 @@ impl Local {
                 event
             }
             Delivery::News(event) => event,
+            Delivery::Nudge => Event::Timer,
         };
         (self.now(), event)
+    }
+
+    /// What has happened already; [`Event::Timer`] for a nudge.
+    fn ready(&mut self) -> Option<(Time, Event)> {
+        self.look_at_ledgers();
+        if let Some(event) = self.ahead.pop() {
+            return Some((self.now(), event));
+        }
+        let delivery = self.deliveries.try_recv().ok()?;
+        Some(self.hand_out(delivery))
     }
 
     /// What other runs have changed on the tiers, looked at every [`POLL`] at most.
@@ -378,6 +333,10 @@ impl Local {
 
     /// Notes whether the engine has nothing under way and only waits for another run's room.
     fn note_idle(&mut self, until: Option<Time>) -> Result<(), WorldError> {
+        if self.shared.own != Own::All {
+            // It has part of the run only: whether there is nothing else to do, others know.
+            return Ok(());
+        }
         self.idle = match self.owed == 0 && until.is_some() {
             true => self.idle.or_else(|| Some(Instant::now())),
             false => None,
@@ -472,7 +431,7 @@ impl World for Local {
             Do::Run(run) => {
                 self.owed += 1;
                 if !std::mem::replace(&mut self.boot_noted, true) {
-                    inventory::note_boot(&self.shared.state);
+                    inventory::note_boot(&self.shared);
                 }
                 return self.start(run.clone());
             }
@@ -500,7 +459,7 @@ impl World for Local {
             }
             Do::Finish { outcome } => {
                 sources::flush(&self.shared);
-                if *outcome == Outcome::Done {
+                if *outcome == Outcome::Done && self.shared.is_home() {
                     dests::drop_half_rescues(&self.shared);
                 }
                 return Ok(());
@@ -517,7 +476,7 @@ impl World for Local {
     fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
         loop {
             self.note_idle(until)?;
-            if let Some(event) = self.poll() {
+            if let Some(event) = self.ready() {
                 return Ok(event);
             }
             let now = self.now();
@@ -541,12 +500,12 @@ impl World for Local {
     }
 
     fn poll(&mut self) -> Option<(Time, Event)> {
-        self.look_at_ledgers();
-        if let Some(event) = self.ahead.pop() {
-            return Some((self.now(), event));
+        loop {
+            match self.ready()? {
+                (_, Event::Timer) => {}
+                event => return Some(event),
+            }
         }
-        let delivery = self.deliveries.try_recv().ok()?;
-        Some(self.hand_out(delivery))
     }
 }
 
@@ -570,8 +529,7 @@ impl Drop for Local {
             let _ = thread.join();
         }
         sources::flush(&self.shared);
-        let tiers = self.shared.cluster.nodes.iter().flat_map(|n| &n.tiers);
-        let roots: BTreeSet<&PathBuf> = tiers.map(|t| &t.root).collect();
+        let roots: BTreeSet<&PathBuf> = self.shared.own_tiers().map(|(_, _, t)| &t.root).collect();
         for root in roots {
             if let Err(e) = vacate(root, &self.shared.workspace, 0) {
                 warn(&format!(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tarn_base::event::{Failure, PriorInstance};
 use tarn_base::id::{NodeId, Spot};
 use tarn_base::nodes::{Attempt, Cleaned, Staying};
-use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
+use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 
 /// A world of nodes that keep data between runs.
 pub trait Nodes: World {
@@ -64,12 +64,19 @@ pub trait Nodes: World {
     /// When the world is broken as a whole.
     fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<bool>, WorldError>;
 
-    /// The run has ended well: half-copied replicas, empty folders and claims on tiers go. What could not be done, a
-    /// sentence each.
+    /// Removes such folders with all that is in them, wherever they are. What could not be removed, a sentence each.
     ///
     /// # Errors
     /// When the world is broken as a whole.
-    fn leave(&mut self) -> Result<Vec<String>, WorldError>;
+    fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError>;
+
+    /// The run has ended well: half-copied replicas, empty folders and claims on tiers go, and the world with them. What
+    /// could not be done, a sentence each.
+    fn leave(self: Box<Self>) -> Vec<String>;
+
+    /// A transfer from a source that another world has made is complete; it began at `began` (nanoseconds since 1970):
+    /// what was read of the source is remembered.
+    fn learned(&mut self, transfer: &Transfer, began: i64);
 }
 
 /// Replicas on nodes that a world does not own.

@@ -31,3 +31,21 @@ pub trait World {
     /// into one durable append.
     fn poll(&mut self) -> Option<(Time, Event)>;
 }
+
+impl<W: World + ?Sized> World for Box<W> {
+    fn now(&self) -> Time {
+        (**self).now()
+    }
+
+    fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
+        (**self).perform(action)
+    }
+
+    fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
+        (**self).next(until)
+    }
+
+    fn poll(&mut self) -> Option<(Time, Event)> {
+        (**self).poll()
+    }
+}

@@ -82,6 +82,8 @@ pub enum Call {
     Clean(Staying),
     /// As `tarn_ports::Nodes::exist`.
     Exist(Vec<PathBuf>),
+    /// As `tarn_ports::Nodes::remove`.
+    Remove(Vec<PathBuf>),
     /// As `tarn_ports::Nodes::leave`.
     Leave,
     /// The run is over, whatever came of it: tarnd ends once this session does.
@@ -132,7 +134,7 @@ pub enum Answer {
     Cleaned(Cleaned),
     /// To [`Call::Exist`].
     There(Vec<bool>),
-    /// To [`Call::Leave`]: what could not be done.
+    /// To [`Call::Remove`] and [`Call::Leave`]: what could not be done.
     Left(Vec<String>),
     /// It cannot be done, and why.
     Failed(String),

@@ -8,12 +8,12 @@ use tarn_base::codes::Exit;
 use tarn_base::event::{PriorInstance, Start};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::layout::{TierDir, drained_part};
+use tarn_base::nodes::{Cleaned, Staying};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, StoredAt};
-use tarn_local::{Cleaned, Local};
 use tarn_movers::Trees;
-use tarn_ports::Mover;
+use tarn_ports::{Mover, Nodes};
 
 /// What the catalogue tells of a workflow's replicas, but for those in its `dest`s, which are the user's.
 pub(super) struct Left {
@@ -36,14 +36,25 @@ impl Left {
     }
 
     /// The folders of what is to be kept.
-    fn protected(&self) -> BTreeSet<PathBuf> {
+    pub(super) fn protected(&self) -> BTreeSet<PathBuf> {
         self.kept().map(ReplicaRow::path).collect()
     }
 
-    /// Parts that are to be kept and of which no replica is left; those at `bad` are damaged.
-    fn lost(&self, bad: &BTreeSet<PathBuf>) -> BTreeSet<StoreKey> {
-        let left = |r: &&ReplicaRow| r.path().exists() && !bad.contains(&r.path());
-        let there: BTreeSet<_> = self.kept().filter(left).map(|r| &r.key).collect();
+    /// Those of the rows that are there.
+    fn there(&self, world: &mut dyn Nodes) -> CliResult<BTreeSet<PathBuf>> {
+        let paths: Vec<PathBuf> = self.rows.iter().map(ReplicaRow::path).collect();
+        let there = world.exist(&paths).exit(Exit::State)?;
+        let there = paths.into_iter().zip(there);
+        Ok(there.filter_map(|(path, is)| is.then_some(path)).collect())
+    }
+
+    /// Parts that are to be kept and of which no whole replica is left.
+    fn lost(&self, whole: &dyn Fn(&PathBuf) -> bool) -> BTreeSet<StoreKey> {
+        let there: BTreeSet<_> = self
+            .kept()
+            .filter(|r| whole(&r.path()))
+            .map(|r| &r.key)
+            .collect();
         let gone = self.kept().map(|r| &r.key).filter(|k| !there.contains(k));
         gone.cloned().collect()
     }
@@ -70,15 +81,19 @@ impl Left {
 /// Everything else in the workspace goes.
 pub(super) fn keep_what_is_there(
     start: &mut Start,
-    world: &mut Local,
+    world: &mut dyn Nodes,
     catalogue: &mut Catalogue,
 ) -> CliResult<()> {
     let asked = held(&start.prior);
-    let found: BTreeSet<_> = world.inventory(&asked).into_iter().collect();
+    let found: BTreeSet<_> = world
+        .inventory(&asked)
+        .exit(Exit::State)?
+        .into_iter()
+        .collect();
     let is_there = |name: &PartRef, place: &Place| found.contains(&(*name, place.clone()));
     let bad = asked.iter().filter(|(n, _, p)| !is_there(n, p));
     let bad = bad.filter_map(|(_, key, place)| path(start, key, place));
-    let bad: BTreeSet<PathBuf> = bad.filter(|p| p.exists()).collect();
+    let bad: BTreeSet<PathBuf> = bad.collect();
     for (instance, prior) in (0u32..).zip(&mut start.prior) {
         prior
             .held
@@ -90,14 +105,22 @@ pub(super) fn keep_what_is_there(
         .map(|(_, key, place)| (key.clone(), place.clone()))
         .collect();
     let left = Left::of(catalogue, start)?;
-    let lost = left.lost(&bad);
-    left.tell(&lost, &bad);
+    let there = left.there(world)?;
+    let lost = left.lost(&|path| there.contains(path) && !bad.contains(path));
+    left.tell(&lost, &bad.intersection(&there).cloned().collect());
     start.prior.retain(|prior| {
         let mut parts = prior.outputs.iter().flat_map(|o| &o.parts);
         !parts.any(|(info, _)| lost.contains(&info.key))
     });
-    world.offer(start.prior.clone(), &keep, &left.protected());
-    let cleaned = tidy(world, catalogue, &left, &keep, None)?;
+    let staying = Staying {
+        keep,
+        protected: left.protected(),
+        ..Staying::default()
+    };
+    world
+        .offer(start.prior.clone(), &staying.keep, &staying.protected)
+        .exit(Exit::State)?;
+    let cleaned = tidy(world, catalogue, &left, &staying)?;
     set_aside(start, &cleaned);
     Ok(())
 }
@@ -160,41 +183,42 @@ fn set_aside(start: &mut Start, cleaned: &Cleaned) {
 }
 
 /// Removes what no run knows of and nobody asks to keep from the workflow's folders on the tiers, and records what
-/// is gone. `resumable`: of a run that is resumed, the parts whose half-copied replicas are gone on with.
+/// is gone.
 pub(super) fn tidy(
-    world: &Local,
+    world: &mut dyn Nodes,
     catalogue: &mut Catalogue,
     left: &Left,
-    keep: &BTreeSet<(StoreKey, Place)>,
-    resumable: Option<&BTreeSet<StoreKey>>,
+    staying: &Staying,
 ) -> CliResult<Cleaned> {
-    let none = BTreeSet::new();
-    let cleaned = world.clean(
-        keep,
-        resumable.unwrap_or(&none),
-        &left.protected(),
-        resumable.is_some(),
-    );
+    let cleaned = world.clean(staying).exit(Exit::State)?;
     for problem in &cleaned.trouble {
         say!("warning: {problem}");
     }
     let removed: BTreeSet<_> = cleaned.removed.iter().collect();
+    let there = left.there(world)?;
     let gone = |r: &&ReplicaRow| {
-        removed.contains(&r.path()) || (!r.is_kept(left.wall) && !r.path().exists())
+        let path = r.path();
+        removed.contains(&path) || (!r.is_kept(left.wall) && !there.contains(&path))
     };
     forget(catalogue, left.rows.iter().filter(gone))?;
     Ok(cleaned)
 }
 
 /// After a run: replicas that were to be kept, are gone, and were made again by it are no longer listed.
-pub(super) fn replaced(catalogue: &mut Catalogue, start: &Start) -> CliResult<()> {
+pub(super) fn replaced(
+    catalogue: &mut Catalogue,
+    start: &Start,
+    world: &mut dyn Nodes,
+) -> CliResult<()> {
     let left = Left::of(catalogue, start)?;
-    let made = left
-        .rows
-        .iter()
-        .filter(|r| r.run == start.run && r.path().exists());
-    let made: BTreeSet<_> = made.map(|r| (&r.dataset, r.version)).collect();
-    let gone = left.kept().filter(|r| !r.path().exists());
+    let there = left.there(world)?;
+    let is_there = |r: &&ReplicaRow| there.contains(&r.path());
+    let made = left.rows.iter().filter(|r| r.run == start.run);
+    let made: BTreeSet<_> = made
+        .filter(is_there)
+        .map(|r| (&r.dataset, r.version))
+        .collect();
+    let gone = left.kept().filter(|r| !is_there(r));
     forget(
         catalogue,
         gone.filter(|r| made.contains(&(&r.dataset, r.version))),
@@ -202,13 +226,20 @@ pub(super) fn replaced(catalogue: &mut Catalogue, start: &Start) -> CliResult<()
 }
 
 /// After a run that has ended well nothing is left to be gone on with: what earlier, failed runs left for it goes.
-pub(super) fn leftovers(catalogue: &mut Catalogue, start: &Start) -> CliResult<()> {
+pub(super) fn leftovers(
+    catalogue: &mut Catalogue,
+    start: &Start,
+    world: &mut dyn Nodes,
+) -> CliResult<()> {
     let mut left = Left::of(catalogue, start)?;
     left.rows.retain(|r| !r.is_kept(left.wall));
-    match left.rows.is_empty() {
-        true => Ok(()),
-        false => crate::data::remove(catalogue, &left.rows, &Trees::new()).map(drop),
+    // First the record, then the bytes: nothing half removed is ever taken for data.
+    forget(catalogue, left.rows.iter())?;
+    let folders: Vec<PathBuf> = left.rows.iter().map(ReplicaRow::path).collect();
+    for problem in world.remove(&folders).exit(Exit::State)? {
+        say!("warning: {problem}");
     }
+    Ok(())
 }
 
 /// What a run that ends well does last (and a later command for one that died just before): half-copied replicas

@@ -9,7 +9,10 @@ use tarn_base::event::{Ended, Event, Failure, FailureKind, Output, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
 use tarn_base::layout::StateDir;
-use tarn_base::part::{PartInfo, PartMove, PartRef, Place, Transfer, TransferKind, Verify};
+use tarn_base::nodes::{Cleaned, Own, Staying};
+use tarn_base::part::{
+    PartInfo, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify,
+};
 use tarn_base::pattern::ScatterRule;
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
@@ -18,7 +21,7 @@ use tarn_base::workflow::{
 };
 use tarn_local::{Config, Local, Namespaces};
 use tarn_movers::Trees;
-use tarn_ports::{Mover, World};
+use tarn_ports::{Mover, Nodes, Progress, World};
 
 pub(crate) struct Bench {
     dir: PathBuf,
@@ -197,6 +200,10 @@ impl Bench {
             epoch: 0,
             namespaces: self.namespaces,
             signals: self.signals,
+            own: Own::All,
+            peers: None,
+            mates: None,
+            caller_env: std::env::vars_os().collect(),
         });
         Machine {
             local: local.expect("a world"),
@@ -207,7 +214,7 @@ impl Bench {
 
 /// Whether this machine allows namespaces. A world that says no must be right: util-linux is asked as well.
 pub(crate) fn namespaces_allowed(world: &Machine) -> bool {
-    let Err(why) = world.local.multi_node() else {
+    let Err(why) = world.multi_node() else {
         return true;
     };
     let mut unshare = std::process::Command::new("unshare");
@@ -241,6 +248,25 @@ impl Machine {
             why: Reason::Needed,
         };
         self.local.perform(&action).expect("the world works");
+    }
+
+    pub(crate) fn multi_node(&self) -> Result<(), String> {
+        self.local.multi_node()
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        self.local.progress()
+    }
+
+    pub(crate) fn inventory(
+        &mut self,
+        wanted: &[(PartRef, StoreKey, Place)],
+    ) -> Vec<(PartRef, Place)> {
+        self.local.inventory(wanted).expect("the world works")
+    }
+
+    pub(crate) fn clean(&mut self, staying: &Staying) -> Cleaned {
+        self.local.clean(staying).expect("the world works")
     }
 
     pub(crate) fn next(&mut self) -> Event {

@@ -2,7 +2,6 @@
 
 use crate::Test;
 use crate::bench::{Bench, committed, data, held, spot, step, used};
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use tarn_base::action::Do;
 use tarn_base::event::{Ended, Event};
 use tarn_base::id::{InstanceId, StepId};
 use tarn_base::layout::TierDir;
+use tarn_base::nodes::Staying;
 use tarn_base::part::{Place, StoreKey};
 use tarn_base::workflow::{Distribution, Role};
 use tarn_local::Namespaces;
@@ -139,11 +139,11 @@ fn a_killed_run_takes_its_steps_along() {
         let bench = slow(dir, namespaces);
         let work = TierDir::new(&bench.path("tier"), "ws", "n0").work();
         assert_eq!(std::fs::read_dir(&work).unwrap().count(), 1);
-        let world = bench.world();
-        let none = BTreeSet::new();
-        let cleaned = world
-            .local
-            .clean(&BTreeSet::new(), &none, &BTreeSet::new(), true);
+        let mut world = bench.world();
+        let cleaned = world.clean(&Staying {
+            resumed: true,
+            ..Staying::default()
+        });
         assert!(cleaned.trouble.is_empty(), "{:?}", cleaned.trouble);
         assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0);
         std::fs::remove_file(dir.join("tick")).unwrap();
@@ -170,9 +170,9 @@ fn inventory_and_clean() {
     };
     let dir = TierDir::new(&bench.path("tier"), "ws", "n0");
     drop(world);
-    let world = bench.world();
+    let mut world = bench.world();
     let all = [part(0), part(1)];
-    assert_eq!(world.local.inventory(&all).len(), 2);
+    assert_eq!(world.inventory(&all).len(), 2);
     // Another size is seen without reading; an unknown key is not there.
     std::fs::write(dir.part(&all[1].1).join("f"), "longer").unwrap();
     let stranger = (
@@ -180,14 +180,12 @@ fn inventory_and_clean() {
         StoreKey("r9.s9.a9.0".into()),
         Place::Node(spot(0)),
     );
-    let found = world
-        .local
-        .inventory(&[all[0].clone(), all[1].clone(), stranger]);
+    let found = world.inventory(&[all[0].clone(), all[1].clone(), stranger]);
     assert_eq!(found, [(all[0].0, Place::Node(spot(0)))]);
     // The same size is seen after a reboot, when contents are read.
     std::fs::write(dir.part(&all[0].1).join("f"), "x\n").unwrap();
     std::fs::write(bench.state().0.join("boot_id"), "another boot").unwrap();
-    assert_eq!(world.local.inventory(&all), []);
+    assert_eq!(world.inventory(&all), []);
     std::fs::create_dir_all(dir.incoming().join("half")).unwrap();
     std::fs::create_dir_all(dir.incoming().join("stale")).unwrap();
     let (old, pinned) = (
@@ -203,9 +201,12 @@ fn inventory_and_clean() {
         .collect();
     let resumable = [StoreKey("half".into())].into_iter().collect();
     let protected = [pinned.clone(), dir.part(&StoreKey("pinned".into()))];
-    let cleaned = world
-        .local
-        .clean(&keep, &resumable, &protected.into_iter().collect(), true);
+    let cleaned = world.clean(&Staying {
+        keep,
+        resumable,
+        protected: protected.into_iter().collect(),
+        resumed: true,
+    });
     assert!(cleaned.trouble.is_empty(), "{:?}", cleaned.trouble);
     assert_eq!(cleaned.removed, [dir.part(&all[1].1), old.clone()]);
     assert!(cleaned.aside[&spot(0)] > 0, "{:?}", cleaned.aside);

@@ -259,7 +259,7 @@ fn an_abandoned_transfer_fails_whole() {
     // The external store has one stream: this one waits.
     let second = world.order(0, 0, &infos, &Place::Source, &Place::Drained);
     std::thread::sleep(Duration::from_millis(150));
-    let moving = world.local.progress().transfers();
+    let moving = world.progress().transfers();
     assert_eq!((moving.len(), moving[0].id, moving[0].total), (1, first, 6));
     for id in [second, first] {
         world.perform(Do::Abandon { id });

@@ -85,7 +85,7 @@ fn without_namespaces_it_is_refused() {
     bench.nodes = 2;
     bench.namespaces = Namespaces::Off;
     let mut world = bench.world();
-    assert!(world.local.multi_node().is_err());
+    assert!(world.multi_node().is_err());
     world.begin(0, 1, &[0, 1], vec![]);
     let (kind, message, _) = failed(world.ended());
     assert_eq!(kind, FailureKind::Launch);

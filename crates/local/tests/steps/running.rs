@@ -316,7 +316,7 @@ fn a_stopped_step_ends_soon() {
         let mut world = bench.world();
         world.begin(0, 1, &[0], vec![]);
         std::thread::sleep(Duration::from_millis(150));
-        assert_eq!(world.local.progress().steps().len(), 1);
+        assert_eq!(world.progress().steps().len(), 1);
         let began = Instant::now();
         world.perform(Do::Stop {
             instance: InstanceId {
@@ -327,7 +327,7 @@ fn a_stopped_step_ends_soon() {
         });
         assert_eq!(failed(world.ended()).0, FailureKind::Cancelled);
         assert!(began.elapsed() < Duration::from_secs(3));
-        assert!(world.local.progress().steps().is_empty());
+        assert!(world.progress().steps().is_empty());
     });
 }
 

@@ -1,0 +1,152 @@
+//! What `tarn run` asks of a local world before and after it is driven.
+
+use super::{Local, long_ago};
+use crate::inventory::{self, Stays};
+use crate::ledger::vacate;
+use crate::sources;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use tarn_base::event::PriorInstance;
+use tarn_base::id::Spot;
+use tarn_base::layout::TierDir;
+use tarn_base::nodes::{Cleaned, Staying};
+use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
+use tarn_ports::{MoverError, Nodes, Progress, WorldError};
+
+impl Nodes for Local {
+    fn multi_node(&self) -> Result<(), String> {
+        self.shared.multi_node.clone()
+    }
+
+    fn progress(&self) -> Progress {
+        self.shared.progress.clone()
+    }
+
+    fn offer(
+        &mut self,
+        prior: Vec<PriorInstance>,
+        there: &BTreeSet<(StoreKey, Place)>,
+        protected: &BTreeSet<PathBuf>,
+    ) -> Result<(), WorldError> {
+        let shared = &self.shared;
+        shared.reusable.store(!prior.is_empty(), Ordering::Relaxed);
+        self.prior = prior;
+        for (key, place) in there {
+            if let Place::Node(spot) = place
+                && shared.own.has(spot.node)
+                && let Ok(path) = shared.replica(*spot, key)
+            {
+                let kept = protected.contains(&path);
+                shared.ledgers.leave(*spot, key.clone(), path, kept);
+            }
+        }
+        Ok(())
+    }
+
+    fn know(&mut self, parts: Vec<(PartRef, PartInfo)>) -> Result<(), WorldError> {
+        for (part, info) in parts {
+            if let (Some(hash), Ok(mut hashes)) = (info.hash, self.shared.hashes.lock()) {
+                hashes.insert(info.key.clone(), hash);
+            }
+            self.shared.know(part, info.class, info.key);
+        }
+        Ok(())
+    }
+
+    fn learned(&mut self, transfer: &Transfer, began: i64) {
+        let read = transfer.parts.iter().filter(|p| p.from == Place::Source);
+        for part in read {
+            let known = self.shared.known(&part.part);
+            // What is not remembered is read again by the next run.
+            if let Ok(manifest) = known.and_then(|(_, key)| self.shared.manifest(&key)) {
+                sources::remember(&self.shared, part.part.data, &manifest, began);
+            }
+        }
+    }
+
+    fn inventory(
+        &mut self,
+        wanted: &[(PartRef, StoreKey, Place)],
+    ) -> Result<Vec<(PartRef, Place)>, WorldError> {
+        let found = inventory::inventory(&self.shared, wanted);
+        inventory::note_boot(&self.shared);
+        Ok(found)
+    }
+
+    fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError> {
+        let offered = self.prior.iter().flat_map(|p| {
+            let info = |&(o, part, _): &(u32, u32, Place)| {
+                let output = p.outputs.get(o as usize)?;
+                Some(output.parts.get(part as usize)?.0.key.clone())
+            };
+            p.held.iter().filter_map(info)
+        });
+        let offered = staying.resumed.then(|| offered.collect());
+        let outputs = self.prior.iter().flat_map(|p| &p.outputs);
+        let prior = outputs.flat_map(|o| &o.parts);
+        let stays = Stays {
+            asked: staying,
+            known: prior.map(|(info, _)| info.key.clone()).collect(),
+            offered,
+        };
+        // Room that is kept from the engine is told of at the first opportunity.
+        self.looked = long_ago();
+        Ok(inventory::clean(&self.shared, stays))
+    }
+
+    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<bool>, WorldError> {
+        Ok(folders.iter().map(|f| f.exists()).collect())
+    }
+
+    fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError> {
+        let shared = &self.shared;
+        let spots = shared.own_tiers().map(|(spot, node, tier)| {
+            let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
+            (dir.parts(), spot)
+        });
+        let spots: BTreeMap<PathBuf, Spot> = spots.collect();
+        let mut left = Vec::new();
+        for folder in folders {
+            let Some((parent, name)) = folder.parent().zip(folder.file_name()) else {
+                continue;
+            };
+            match (shared.mover.remove(folder), spots.get(parent)) {
+                (Err(MoverError(f)), _) => left.push(f.message),
+                (Ok(()), Some(spot)) => {
+                    let key = StoreKey(name.to_string_lossy().into_owned());
+                    shared.ledgers.left(*spot, &key);
+                }
+                // The drained area goes with its last part; it stays while there are others.
+                (Ok(()), None) => drop(std::fs::remove_dir(parent)),
+            }
+        }
+        Ok(left)
+    }
+
+    fn leave(self: Box<Self>) -> Vec<String> {
+        let (shared, mover) = (self.shared.clone(), self.shared.mover.clone());
+        // Threads and claims go first.
+        drop(self);
+        let mut left = Vec::new();
+        let mut roots = BTreeSet::new();
+        for (_, node, tier) in shared.own_tiers() {
+            let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
+            left.extend(trouble(mover.remove(&dir.incoming())));
+            roots.insert(&tier.root);
+        }
+        for root in roots {
+            if let Err(e) = vacate(root, &shared.workspace, 0) {
+                left.push(format!(
+                    "cannot update the ledger of the tier at {}: {e}",
+                    root.display()
+                ));
+            }
+        }
+        left
+    }
+}
+
+fn trouble(removed: Result<(), MoverError>) -> Option<String> {
+    removed.err().map(|MoverError(f)| f.message)
+}
