@@ -191,6 +191,13 @@ impl Local {
         Nudge(self.shared.deliveries.clone())
     }
 
+    /// Kills every running step: somebody is impatient.
+    pub fn kill_all(&self) {
+        if let Ok(running) = self.running.lock() {
+            running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+        }
+    }
+
     fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {
         let stop = Stop::new().map_err(|e| world_error("cannot start a step", &e))?;
         let handle = Arc::new(Handle {
