@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
@@ -59,6 +60,8 @@ struct Shared {
     over: OnceLock<String>,
     /// Becomes true then.
     ended: watch::Sender<bool>,
+    /// Ends what is sent.
+    hang_up: mpsc::Sender<()>,
 }
 
 impl Shared {
@@ -66,6 +69,8 @@ impl Shared {
     fn end(&self, why: String) {
         let _ = self.over.set(why);
         self.ended.send_replace(true);
+        // Once is enough.
+        let _ = self.hang_up.try_send(());
         self.lock().clear();
         // Locked in between, so that nobody who has just looked begins to wait after this.
         drop(self.ahead());
@@ -126,6 +131,7 @@ impl Session {
     ) -> Result<Self, ControlError> {
         let runtime = runtime()?;
         let (outgoing, queued) = mpsc::channel(QUEUE);
+        let (hang_up, hung_up) = mpsc::channel(1);
         let hello = Hello {
             lowest: VERSION,
             highest: VERSION,
@@ -133,7 +139,7 @@ impl Session {
             node: node.into(),
         };
         let opened = runtime.block_on(async {
-            let opening = connect(address, keys, patience, hello, queued);
+            let opening = connect(address, keys, patience, hello, (queued, hung_up));
             let unreachable = |why| ControlError::Unreachable {
                 address: address.to_string(),
                 why,
@@ -158,6 +164,7 @@ impl Session {
             heard: Condvar::new(),
             over: OnceLock::new(),
             ended: watch::Sender::new(false),
+            hang_up,
         });
         let (told, heard) = sync_channel(UNHEARD);
         let thread = std::thread::Builder::new().name("tarn-news".into());
@@ -173,9 +180,13 @@ impl Session {
                 source,
             })?;
         let reader = Arc::clone(&shared);
+        let mut ended = shared.ended.subscribe();
         runtime.spawn(async move {
-            let why = receive(incoming, &reader, told, patience).await;
-            reader.end(why);
+            tokio::select! {
+                why = receive(incoming, &reader, told, patience) => reader.end(why),
+                // The node hears of it by the end of what is sent.
+                _ = ended.wait_for(|over| *over) => {}
+            }
         });
         runtime.spawn(keep_alive(outgoing.clone(), patience));
         Ok(Self {
@@ -266,6 +277,11 @@ impl Session {
         })
     }
 
+    /// Ends the session: whoever waits in it gets an error. Does not wait.
+    pub fn end(&self) {
+        self.shared.end("it was closed by this end".into());
+    }
+
     /// Why the session is over, if it is.
     pub fn over(&self) -> Option<&str> {
         self.shared.over.get().map(String::as_str)
@@ -274,7 +290,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.shared.end("it was closed by this end".into());
+        self.end();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -291,7 +307,7 @@ async fn connect(
     keys: &RunKeys,
     patience: Patience,
     hello: Hello,
-    queued: mpsc::Receiver<Frame>,
+    (queued, hung_up): (mpsc::Receiver<Frame>, mpsc::Receiver<()>),
 ) -> Result<(Streaming<Frame>, Vec<u8>), Failed> {
     let unreachable = |e: &dyn std::error::Error| Failed::Unreachable(chain(e));
     let endpoint = Endpoint::from_shared(format!("https://{address}"))
@@ -300,10 +316,9 @@ async fn connect(
         .connect_timeout(patience.connect)
         .tcp_nodelay(true);
     let channel = endpoint.connect().await.map_err(|e| unreachable(&e))?;
-    let outgoing = tokio_stream::StreamExt::chain(
-        tokio_stream::once(frame(Kind::Hello(hello))),
-        ReceiverStream::new(queued),
-    );
+    let queued = ReceiverStream::new(queued).map(Some);
+    let until = queued.merge(ReceiverStream::new(hung_up).map(|()| None));
+    let outgoing = tokio_stream::once(frame(Kind::Hello(hello))).chain(until.map_while(|f| f));
     let mut client = ControlClient::new(channel);
     let answered = client.session(outgoing).await;
     let mut incoming = answered.map_err(|e| unreachable(&e))?.into_inner();
@@ -411,7 +426,9 @@ mod tests {
             node: "n".into(),
         };
         let (_frames, queued) = mpsc::channel(1);
-        let opening = connect(server.address(), &keys, Patience::default(), hello, queued);
+        let (_hang_up, hung_up) = mpsc::channel(1);
+        let sent = (queued, hung_up);
+        let opening = connect(server.address(), &keys, Patience::default(), hello, sent);
         match runtime().unwrap().block_on(opening) {
             Err(Failed::Refused(why)) => {
                 assert!(why.contains("version 1") && why.contains("2 to 5"), "{why}")

@@ -2,6 +2,7 @@
 
 use super::replicas::Replicas;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ const BUG: &str =
 enum Work {
     Told(Told),
     Call(Call, SyncSender<Answer>),
-    /// The session is over.
+    /// The session is over; so says a flag as well, which passes what waits.
     End,
 }
 
@@ -35,6 +36,7 @@ enum Work {
 pub(super) struct Driver {
     work: SyncSender<Work>,
     nudge: Nudge,
+    ends: Arc<AtomicBool>,
     /// Says something when the world is gone.
     gone: Mutex<Receiver<()>>,
 }
@@ -75,6 +77,8 @@ impl Driver {
         let (work, waiting) = sync_channel(WAITING);
         let (made, born) = channel();
         let (alive, gone) = channel();
+        let ends = Arc::new(AtomicBool::new(false));
+        let its_end = Arc::clone(&ends);
         let drive = move || {
             // Dropped last, however it ends.
             let _alive: std::sync::mpsc::Sender<()> = alive;
@@ -88,6 +92,7 @@ impl Driver {
                 progress: world.progress(),
                 world: Some(Box::new(world)),
                 waiting,
+                ends: its_end,
                 news,
                 replicas,
                 told_of: false,
@@ -101,7 +106,13 @@ impl Driver {
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         let (nudge, multi_node) = born.recv().map_err(|_| BUG.to_owned())??;
         let gone = Mutex::new(gone);
-        Ok((Self { work, nudge, gone }, multi_node))
+        let driver = Self {
+            work,
+            nudge,
+            ends,
+            gone,
+        };
+        Ok((driver, multi_node))
     }
 
     fn give(&self, work: Work) {
@@ -126,7 +137,10 @@ impl Driver {
 
     /// Ends the world: its steps are killed, its transfers given up. False if that is not done within `patience`.
     pub(super) fn end(&self, patience: Duration) -> bool {
-        self.give(Work::End);
+        self.ends.store(true, Ordering::Relaxed);
+        // Where it is full, the thread is not waiting for more.
+        let _ = self.work.try_send(Work::End);
+        self.nudge.now();
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         gone.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
     }
@@ -136,6 +150,7 @@ struct Driving {
     /// None once the run has left it.
     world: Option<Box<Local>>,
     waiting: Receiver<Work>,
+    ends: Arc<AtomicBool>,
     news: News,
     replicas: Arc<Replicas>,
     progress: Progress,
@@ -143,9 +158,6 @@ struct Driving {
     told_of: bool,
     looked: Instant,
 }
-
-/// Whether to go on.
-type Goes = Result<bool, WorldError>;
 
 impl Driving {
     fn run(mut self) {
@@ -159,36 +171,35 @@ impl Driving {
         let world = self.world.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(world)));
         say(&self.news, proto::News::Broken(why.clone()));
-        while let Ok(work) = self.waiting.recv() {
-            match work {
-                Work::Told(_) => {}
-                Work::Call(_, answer) => drop(answer.send(Answer::Failed(why.clone()))),
-                Work::End => return,
+        while !self.ended()
+            && let Ok(work) = self.waiting.recv()
+        {
+            if let Work::Call(_, answer) = work {
+                let _ = answer.send(Answer::Failed(why.clone()));
             }
         }
     }
 
+    fn ended(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
+    }
+
     /// Until the session is over.
     fn drive(&mut self) -> Result<(), WorldError> {
-        loop {
+        while !self.ended() {
             for _ in 0..TURN {
                 let Ok(work) = self.waiting.try_recv() else {
                     break;
                 };
-                if !self.take(work)? {
-                    return Ok(());
-                }
+                self.take(work)?;
             }
             let Some(world) = &mut self.world else {
                 // Nothing happens any more.
-                let goes_on = match self.waiting.recv() {
+                match self.waiting.recv() {
                     Ok(work) => self.take(work)?,
-                    Err(_) => false,
-                };
-                match goes_on {
-                    true => continue,
-                    false => return Ok(()),
+                    Err(_) => return Ok(()),
                 }
+                continue;
             };
             let until = world.now().saturating_add(LOOK.as_nanos() as u64);
             let mut event = Some(world.next(Some(until))?);
@@ -206,6 +217,7 @@ impl Driving {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     /// False if nobody hears it.
@@ -222,16 +234,16 @@ impl Driving {
         !tell || say(&self.news, proto::News::Progress { transfers, steps })
     }
 
-    fn take(&mut self, work: Work) -> Goes {
+    fn take(&mut self, work: Work) -> Result<(), WorldError> {
         match work {
-            Work::Told(told) => self.told(told).map(|()| true),
+            Work::Told(told) => self.told(told),
             Work::Call(call, answer) => {
                 let given = self.answer(call)?;
                 // Who asked may have given up.
                 let _ = answer.send(given);
-                Ok(true)
+                Ok(())
             }
-            Work::End => Ok(false),
+            Work::End => Ok(()),
         }
     }
 

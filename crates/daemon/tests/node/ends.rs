@@ -15,6 +15,10 @@ pub(crate) const TESTS: &[Test] = &[
         a_client_is_killed,
     ),
     (
+        "ends::a_client_that_falls_silent_is_replaced",
+        a_silent_client_is_replaced,
+    ),
+    (
         "ends::what_nobody_comes_back_to_goes",
         what_nobody_comes_back_to_goes,
     ),
@@ -89,6 +93,31 @@ fn a_client_is_killed() {
     assert!(bed.tier("n1").part(&key).is_dir());
     assert_eq!(std::fs::read_dir(work).map_or(0, Iterator::count), 0);
     client.run(LARGE, 0);
+}
+
+fn a_silent_client_is_replaced() {
+    let bed = Bed::new();
+    let node = bed.start("n1", &[]);
+    let stop = |client: &Child| {
+        let pid = rustix::process::Pid::from_child(client);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    };
+    // Its steps end although its connection is there.
+    let mut first = start_client(&bed, &node);
+    bed.wait_for_beats();
+    stop(&first);
+    bed.wait_for_silence();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    std::fs::remove_file(bed.path("beat")).unwrap();
+    let mut second = start_client(&bed, &node);
+    bed.wait_for_beats();
+    stop(&second);
+    let client = bed.opened(&node);
+    bed.wait_for_silence();
+    client.run(MAKES, 0);
+    second.kill().unwrap();
+    second.wait().unwrap();
 }
 
 fn what_nobody_comes_back_to_goes() {
