@@ -207,6 +207,13 @@ impl Local {
         self.desk.node_lost(node);
     }
 
+    /// Kills every running step: somebody is impatient.
+    pub fn kill_all(&self) {
+        if let Ok(running) = self.running.lock() {
+            running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+        }
+    }
+
     fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {
         let nodes: Vec<NodeId> = run.nodes.iter().map(|s| s.node).collect();
         let alone = nodes.iter().all(|n| self.shared.own.has(*n));
