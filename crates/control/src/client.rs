@@ -4,17 +4,20 @@ use crate::frames::{Pieces, frame, frames};
 use crate::server::chain;
 use crate::wire::control_client::ControlClient;
 use crate::wire::frame::Kind;
-use crate::wire::{Frame, Heartbeat, Hello};
-use crate::{ControlError, Patience, QUEUE, RunKeys, UNHEARD, VERSION, runtime};
+use crate::wire::{Frame, Heard, Heartbeat, Hello};
+use crate::{
+    ControlError, Patience, QUEUE, RunKeys, TOLD_AHEAD, TOLD_AHEAD_BYTES, UNHEARD, VERSION, runtime,
+};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
@@ -32,12 +35,33 @@ pub enum CallError {
 
 type Waiting = Mutex<BTreeMap<u64, SyncSender<Vec<u8>>>>;
 
+/// What was told, and what of it the node has heard.
+#[derive(Default)]
+struct Ahead {
+    told: u64,
+    heard: u64,
+    bytes_told: u64,
+    bytes_heard: u64,
+}
+
+impl Ahead {
+    fn has_room(&self, bytes: u64) -> bool {
+        let (messages, ahead) = (self.told - self.heard, self.bytes_told - self.bytes_heard);
+        messages == 0 || messages < TOLD_AHEAD as u64 && ahead + bytes <= TOLD_AHEAD_BYTES
+    }
+}
+
 struct Shared {
     waiting: Waiting,
+    ahead: Mutex<Ahead>,
+    /// Something was heard, or the session is over.
+    heard: Condvar,
     /// Why the session is over, once it is.
     over: OnceLock<String>,
     /// Becomes true then.
     ended: watch::Sender<bool>,
+    /// Ends what is sent.
+    hang_up: mpsc::Sender<()>,
 }
 
 impl Shared {
@@ -45,7 +69,28 @@ impl Shared {
     fn end(&self, why: String) {
         let _ = self.over.set(why);
         self.ended.send_replace(true);
+        // Once is enough.
+        let _ = self.hang_up.try_send(());
         self.lock().clear();
+        // Locked in between, so that nobody who has just looked begins to wait after this.
+        drop(self.ahead());
+        self.heard.notify_all();
+    }
+
+    fn ahead(&self) -> std::sync::MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the node says to have heard; false if that cannot be.
+    fn note_heard(&self, messages: u64, bytes: u64) -> bool {
+        let mut ahead = self.ahead();
+        let makes_sense = (ahead.heard..=ahead.told).contains(&messages)
+            && (ahead.bytes_heard..=ahead.bytes_told).contains(&bytes);
+        if makes_sense {
+            (ahead.heard, ahead.bytes_heard) = (messages, bytes);
+            self.heard.notify_all();
+        }
+        makes_sense
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, SyncSender<Vec<u8>>>> {
@@ -63,6 +108,8 @@ impl Shared {
 pub struct Session {
     shared: Arc<Shared>,
     outgoing: mpsc::Sender<Frame>,
+    /// Held while something is told: what is told keeps its order.
+    telling: Mutex<()>,
     next: AtomicU64,
     about: Vec<u8>,
     runtime: Option<tokio::runtime::Runtime>,
@@ -84,6 +131,7 @@ impl Session {
     ) -> Result<Self, ControlError> {
         let runtime = runtime()?;
         let (outgoing, queued) = mpsc::channel(QUEUE);
+        let (hang_up, hung_up) = mpsc::channel(1);
         let hello = Hello {
             lowest: VERSION,
             highest: VERSION,
@@ -91,7 +139,7 @@ impl Session {
             node: node.into(),
         };
         let opened = runtime.block_on(async {
-            let opening = connect(address, keys, patience, hello, queued);
+            let opening = connect(address, keys, patience, hello, (queued, hung_up));
             let unreachable = |why| ControlError::Unreachable {
                 address: address.to_string(),
                 why,
@@ -112,8 +160,11 @@ impl Session {
         let (incoming, about) = opened?;
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
+            ahead: Mutex::default(),
+            heard: Condvar::new(),
             over: OnceLock::new(),
             ended: watch::Sender::new(false),
+            hang_up,
         });
         let (told, heard) = sync_channel(UNHEARD);
         let thread = std::thread::Builder::new().name("tarn-news".into());
@@ -129,14 +180,19 @@ impl Session {
                 source,
             })?;
         let reader = Arc::clone(&shared);
+        let mut ended = shared.ended.subscribe();
         runtime.spawn(async move {
-            let why = receive(incoming, &reader, told, patience).await;
-            reader.end(why);
+            tokio::select! {
+                why = receive(incoming, &reader, told, patience) => reader.end(why),
+                // The node hears of it by the end of what is sent.
+                _ = ended.wait_for(|over| *over) => {}
+            }
         });
         runtime.spawn(keep_alive(outgoing.clone(), patience));
         Ok(Self {
             shared,
             outgoing,
+            telling: Mutex::default(),
             next: AtomicU64::new(1),
             about,
             runtime: Some(runtime),
@@ -184,6 +240,26 @@ impl Session {
         Ok((number, answer))
     }
 
+    /// Tells without an answer; what is told is heard in the order of telling. Waits only while the node has not yet heard much
+    /// of what was told before.
+    ///
+    /// # Errors
+    /// When the node is lost.
+    pub fn tell(&self, said: Vec<u8>) -> Result<(), CallError> {
+        let _in_order = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = said.len() as u64;
+        let full = |ahead: &mut Ahead| self.over().is_none() && !ahead.has_room(bytes);
+        let waited = self.shared.heard.wait_while(self.shared.ahead(), full);
+        let number = {
+            let mut ahead = waited.unwrap_or_else(PoisonError::into_inner);
+            ahead.told += 1;
+            ahead.bytes_told += bytes;
+            ahead.told
+        };
+        let sent = self.over().is_none() && frames(Kind::Told, number, said).all(|f| self.send(f));
+        sent.then_some(()).ok_or_else(|| self.shared.lost())
+    }
+
     /// Waits for room in the queue, but not longer than the session lasts.
     fn send(&self, frame: Frame) -> bool {
         let frame = match self.outgoing.try_send(frame) {
@@ -201,6 +277,11 @@ impl Session {
         })
     }
 
+    /// Ends the session: whoever waits in it gets an error. Does not wait.
+    pub fn end(&self) {
+        self.shared.end("it was closed by this end".into());
+    }
+
     /// Why the session is over, if it is.
     pub fn over(&self) -> Option<&str> {
         self.shared.over.get().map(String::as_str)
@@ -209,7 +290,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.shared.end("it was closed by this end".into());
+        self.end();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -226,7 +307,7 @@ async fn connect(
     keys: &RunKeys,
     patience: Patience,
     hello: Hello,
-    queued: mpsc::Receiver<Frame>,
+    (queued, hung_up): (mpsc::Receiver<Frame>, mpsc::Receiver<()>),
 ) -> Result<(Streaming<Frame>, Vec<u8>), Failed> {
     let unreachable = |e: &dyn std::error::Error| Failed::Unreachable(chain(e));
     let endpoint = Endpoint::from_shared(format!("https://{address}"))
@@ -235,10 +316,9 @@ async fn connect(
         .connect_timeout(patience.connect)
         .tcp_nodelay(true);
     let channel = endpoint.connect().await.map_err(|e| unreachable(&e))?;
-    let outgoing = tokio_stream::StreamExt::chain(
-        tokio_stream::once(frame(Kind::Hello(hello))),
-        ReceiverStream::new(queued),
-    );
+    let queued = ReceiverStream::new(queued).map(Some);
+    let until = queued.merge(ReceiverStream::new(hung_up).map(|()| None));
+    let outgoing = tokio_stream::once(frame(Kind::Hello(hello))).chain(until.map_while(|f| f));
     let mut client = ControlClient::new(channel);
     let answered = client.session(outgoing).await;
     let mut incoming = answered.map_err(|e| unreachable(&e))?.into_inner();
@@ -288,6 +368,11 @@ async fn receive(
         };
         match kind {
             Some(Kind::Heartbeat(_)) => {}
+            Some(Kind::Heard(Heard { messages, bytes })) => {
+                if !shared.note_heard(messages, bytes) {
+                    return "it says to have heard what nobody told".into();
+                }
+            }
             Some(Kind::Answer(piece)) => {
                 let number = piece.number;
                 match answers.take(piece) {
@@ -318,18 +403,14 @@ async fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handler, News, Server};
+    use crate::{Handler, News, Server, Talk};
 
     struct Nobody;
 
     impl Handler for Nobody {
-        fn opened(&self, _: &str, _: &str, _: News) -> Result<Vec<u8>, String> {
+        fn opened(&self, _: &str, _: &str, _: News) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
             panic!("it was opened")
         }
-        fn call(&self, request: Vec<u8>) -> Vec<u8> {
-            request
-        }
-        fn closed(&self) {}
     }
 
     #[test]
@@ -345,7 +426,9 @@ mod tests {
             node: "n".into(),
         };
         let (_frames, queued) = mpsc::channel(1);
-        let opening = connect(server.address(), &keys, Patience::default(), hello, queued);
+        let (_hang_up, hung_up) = mpsc::channel(1);
+        let sent = (queued, hung_up);
+        let opening = connect(server.address(), &keys, Patience::default(), hello, sent);
         match runtime().unwrap().block_on(opening) {
             Err(Failed::Refused(why)) => {
                 assert!(why.contains("version 1") && why.contains("2 to 5"), "{why}")

@@ -1,7 +1,7 @@
-//! L3: sessions between `tarn run` and the tarnd of each of its nodes: calls with deadlines, news, heartbeats; gRPC over
-//! mutual TLS with keys that only one run has. docs/cluster.md, "Control plane".
+//! L3: sessions between `tarn run` and the tarnd of each of its nodes: calls with deadlines, what is told, news, heartbeats;
+//! gRPC over mutual TLS with keys that only one run has. docs/cluster.md, "Control plane".
 //!
-//! What is said is bytes here; the port `Agent` gives them a meaning. Callers are blocking threads: the runtime that gRPC
+//! What is said is bytes here; `tarn_proto::node` gives them a meaning. Callers are blocking threads: the runtime that gRPC
 //! needs stays inside.
 
 mod client;
@@ -11,7 +11,7 @@ mod server;
 
 pub use client::{CallError, Session};
 pub use keys::{KeyError, RunKeys};
-pub use server::{Handler, News, Server};
+pub use server::{Handler, News, Server, Talk};
 
 use std::time::Duration;
 
@@ -29,6 +29,10 @@ pub const MAX_MESSAGE: usize = 1 << 30;
 const QUEUE: usize = 64;
 /// News of one session that wait to be heard.
 const UNHEARD: usize = 4096;
+/// Messages that are told ahead of those that were heard.
+const TOLD_AHEAD: usize = 1024;
+/// Their bytes; a longer message is told alone.
+const TOLD_AHEAD_BYTES: u64 = 64 << 20;
 /// Calls of one session that are being answered at once.
 const CALLS_AT_ONCE: usize = 256;
 /// The name that certificates of a run carry; nobody resolves it.

@@ -3,11 +3,12 @@
 use crate::frames::{Pieces, frame, frames};
 use crate::wire::control_server::{Control, ControlServer};
 use crate::wire::frame::Kind;
-use crate::wire::{Frame, Heartbeat, Hello, Refused, Welcome};
-use crate::{CALLS_AT_ONCE, ControlError, Patience, QUEUE, RunKeys, VERSION, runtime};
+use crate::wire::{Frame, Heard, Heartbeat, Hello, Refused, Welcome};
+use crate::{CALLS_AT_ONCE, ControlError, Patience, QUEUE, RunKeys, TOLD_AHEAD, VERSION, runtime};
 use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -16,19 +17,26 @@ use tonic::{Request, Response, Status, Streaming};
 /// Sessions at once: the run's, and one that takes its place.
 const SESSIONS: usize = 8;
 
-/// What answers.
+/// Who takes sessions.
 pub trait Handler: Send + Sync + 'static {
-    /// A client of this run has come and calls this node `node`; what it is told of the node at once. `news` reaches it until it goes.
+    /// A client of this run has come and calls this node `node`: what it is told of the node at once, and who talks with it.
+    /// `news` reaches it until it goes. A session that it takes the place of is over only after this, and before anything is said
+    /// to the new one.
     ///
     /// # Errors
-    /// Why it is refused.
-    fn opened(&self, run: &str, node: &str, news: News) -> Result<Vec<u8>, String>;
+    /// Why it is refused; a session that there is already goes on.
+    fn opened(&self, run: &str, node: &str, news: News)
+    -> Result<(Vec<u8>, Box<dyn Talk>), String>;
+}
 
+/// One session. Dropped when it is over: the client has gone, has not been heard of for too long, or another session has taken its
+/// place; and no call is being answered any more. One that panics ends its session.
+pub trait Talk: Send + Sync + 'static {
     /// Answers a request. May block; up to 256 are answered at once.
     fn call(&self, request: Vec<u8>) -> Vec<u8>;
 
-    /// The client has gone, or has not been heard of for too long.
-    fn closed(&self);
+    /// Takes what the client tells, one after the other, in order. May block: that holds up nobody but who tells.
+    fn told(&self, said: Vec<u8>);
 }
 
 /// Says what happened without having been asked.
@@ -72,6 +80,7 @@ impl Server {
             handler,
             patience,
             sessions: Arc::new(Semaphore::new(SESSIONS)),
+            current: Arc::default(),
         };
         let mut builder = tonic::transport::Server::builder()
             .tls_config(keys.server())
@@ -123,6 +132,22 @@ struct Service {
     handler: Arc<dyn Handler>,
     patience: Patience,
     sessions: Arc<Semaphore>,
+    current: Arc<tokio::sync::Mutex<Option<Current>>>,
+}
+
+/// The session that there is.
+struct Current {
+    /// Ends it, when it is dropped.
+    end: Option<oneshot::Sender<()>>,
+    /// Closed when nothing of it is left.
+    gone: mpsc::Receiver<()>,
+}
+
+/// Who talks, and a mark of being there.
+struct Present {
+    talk: Box<dyn Talk>,
+    /// Dropped after `talk`.
+    _there: mpsc::Sender<()>,
 }
 
 #[tonic::async_trait]
@@ -137,15 +162,16 @@ impl Control for Service {
             return Err(Status::resource_exhausted("too many sessions"));
         };
         let (outgoing, answers) = mpsc::channel(QUEUE);
-        let talk = Talk {
+        let serving = Serving {
             handler: Arc::clone(&self.handler),
             patience: self.patience,
+            current: Arc::clone(&self.current),
         };
         tokio::spawn(async move {
             let (frames, queued) = mpsc::channel(QUEUE);
-            let pump = tokio::spawn(send_all(queued, outgoing, talk.patience));
+            let pump = tokio::spawn(send_all(queued, outgoing, serving.patience));
             let _permit = permit;
-            talk.run(request.into_inner(), frames).await;
+            serving.run(request.into_inner(), frames).await;
             pump.abort();
         });
         Ok(Response::new(ReceiverStream::new(answers)))
@@ -174,12 +200,13 @@ async fn send_all(
 }
 
 /// One session.
-struct Talk {
+struct Serving {
     handler: Arc<dyn Handler>,
     patience: Patience,
+    current: Arc<tokio::sync::Mutex<Option<Current>>>,
 }
 
-impl Talk {
+impl Serving {
     async fn run(&self, mut incoming: Streaming<Frame>, outgoing: mpsc::Sender<Frame>) {
         let first = timeout(self.patience.connect, incoming.message()).await;
         let Ok(Ok(Some(Frame {
@@ -188,18 +215,19 @@ impl Talk {
         else {
             return;
         };
-        match self.welcome(hello, &outgoing).await {
-            Ok(about) => {
+        let welcomed = match self.welcome(hello, &outgoing).await {
+            Ok((about, talk)) => self.take_place(talk).await.map(|held| (about, held)),
+            Err(why) => Err(why),
+        };
+        match welcomed {
+            Ok((about, (present, ended))) => {
                 let welcome = Welcome {
                     version: VERSION,
                     about,
                 };
                 if outgoing.send(frame(Kind::Welcome(welcome))).await.is_ok() {
-                    self.answer_all(&mut incoming, &outgoing).await;
+                    talk_all(present, ended, &mut incoming, &outgoing, self.patience).await;
                 }
-                let handler = Arc::clone(&self.handler);
-                // It fails only when the runtime ends.
-                let _ = spawn_blocking(move || handler.closed()).await;
             }
             Err(why) => {
                 let _ = outgoing.send(frame(Kind::Refused(Refused { why }))).await;
@@ -213,7 +241,7 @@ impl Talk {
         &self,
         hello: Hello,
         outgoing: &mpsc::Sender<Frame>,
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
         if !(hello.lowest..=hello.highest).contains(&VERSION) {
             return Err(format!(
                 "it speaks version {VERSION} of the control protocol, the caller {} to {}; use the same release of tarn on all nodes",
@@ -225,40 +253,156 @@ impl Talk {
         opened.unwrap_or_else(|e| Err(format!("it failed to open the session: {e}")))
     }
 
-    async fn answer_all(&self, incoming: &mut Streaming<Frame>, outgoing: &mpsc::Sender<Frame>) {
-        let calls = Arc::new(Semaphore::new(CALLS_AT_ONCE));
-        let mut pieces = Pieces::default();
-        loop {
-            let Ok(Ok(Some(Frame { kind }))) =
-                timeout(self.patience.lost, incoming.message()).await
-            else {
-                return;
-            };
-            let piece = match kind {
-                Some(Kind::Request(piece)) => piece,
-                Some(Kind::Heartbeat(_)) => continue,
-                // What a client never says: the session is over.
-                _ => return,
-            };
-            let number = piece.number;
-            let request = match pieces.take(piece) {
-                Ok(Some(request)) => request,
-                Ok(None) => continue,
-                Err(_) => return,
-            };
-            let Ok(permit) = Arc::clone(&calls).acquire_owned().await else {
-                return;
-            };
-            let (handler, outgoing) = (Arc::clone(&self.handler), outgoing.clone());
-            spawn_blocking(move || {
-                let answer = handler.call(request);
+    /// Ends the session that there is, and becomes it; also what tells of its own end.
+    async fn take_place(
+        &self,
+        talk: Box<dyn Talk>,
+    ) -> Result<(Arc<Present>, oneshot::Receiver<()>), String> {
+        let mut current = self.current.lock().await;
+        if let Some(old) = &mut *current {
+            drop(old.end.take());
+            // The caller waits for its welcome as long as for a connection.
+            let patience = self.patience.connect / 2;
+            if timeout(patience, old.gone.recv()).await.is_err() {
+                return Err(format!(
+                    "the session before this one does not end: what it asked for is still being done after {patience:?}; try again"
+                ));
+            }
+        }
+        let (end, ended) = oneshot::channel();
+        let (_there, gone) = mpsc::channel(1);
+        *current = Some(Current {
+            end: Some(end),
+            gone,
+        });
+        Ok((Arc::new(Present { talk, _there }), ended))
+    }
+}
+
+/// Hears and answers until the session is over.
+async fn talk_all(
+    present: Arc<Present>,
+    mut ended: oneshot::Receiver<()>,
+    incoming: &mut Streaming<Frame>,
+    outgoing: &mpsc::Sender<Frame>,
+    patience: Patience,
+) {
+    let calls = Arc::new(Semaphore::new(CALLS_AT_ONCE));
+    let broken = Arc::new(Notify::new());
+    let (telling, told) = mpsc::channel(TOLD_AHEAD);
+    let (over, is_over) = watch::channel(false);
+    let hearing = Hearing {
+        present: Arc::clone(&present),
+        outgoing: outgoing.clone(),
+        broken: Arc::clone(&broken),
+        is_over,
+    };
+    spawn_blocking(move || hearing.hear(told));
+    let (mut requests, mut said) = (Pieces::default(), Pieces::default());
+    loop {
+        let next = tokio::select! {
+            next = timeout(patience.lost, incoming.message()) => next,
+            _ = &mut ended => break,
+            () = broken.notified() => break,
+        };
+        let Ok(Ok(Some(Frame { kind }))) = next else {
+            break;
+        };
+        match kind {
+            Some(Kind::Heartbeat(_)) => {}
+            Some(Kind::Told(piece)) => match said.take(piece) {
+                Ok(None) => {}
+                Ok(Some(whole)) => {
+                    // A client that does not wait to be heard is none.
+                    if telling.try_send(whole).is_err() {
+                        break;
+                    }
+                }
+                Err(_) => break,
+            },
+            Some(Kind::Request(piece)) => {
+                let number = piece.number;
+                let request = match requests.take(piece) {
+                    Ok(None) => continue,
+                    Ok(Some(request)) => request,
+                    Err(_) => break,
+                };
+                let permit = tokio::select! {
+                    permit = Arc::clone(&calls).acquire_owned() => permit,
+                    _ = &mut ended => break,
+                    () = broken.notified() => break,
+                };
+                let answering = Answering {
+                    present: Arc::clone(&present),
+                    outgoing: outgoing.clone(),
+                    broken: Arc::clone(&broken),
+                };
+                spawn_blocking(move || {
+                    answering.answer(number, request);
+                    drop(permit);
+                });
+            }
+            // What a client never says.
+            _ => break,
+        }
+    }
+    over.send_replace(true);
+    // Who talks may take its time to go.
+    spawn_blocking(move || drop(present));
+}
+
+/// One request being answered.
+struct Answering {
+    present: Arc<Present>,
+    outgoing: mpsc::Sender<Frame>,
+    broken: Arc<Notify>,
+}
+
+impl Answering {
+    fn answer(&self, number: u64, request: Vec<u8>) {
+        let talk = &self.present.talk;
+        match catch_unwind(AssertUnwindSafe(|| talk.call(request))) {
+            Ok(answer) => {
                 for frame in frames(Kind::Answer, number, answer) {
-                    if outgoing.blocking_send(frame).is_err() {
+                    if self.outgoing.blocking_send(frame).is_err() {
                         return;
                     }
                 }
-                drop(permit);
-            });
+            }
+            Err(_) => self.broken.notify_one(),
+        }
+    }
+}
+
+/// What is told being heard.
+struct Hearing {
+    present: Arc<Present>,
+    outgoing: mpsc::Sender<Frame>,
+    broken: Arc<Notify>,
+    is_over: watch::Receiver<bool>,
+}
+
+impl Hearing {
+    fn hear(self, mut told: mpsc::Receiver<Vec<u8>>) {
+        let mut heard = Heard::default();
+        while let Some(said) = told.blocking_recv() {
+            // What was told before the end and not heard is not heard any more.
+            if *self.is_over.borrow() {
+                return;
+            }
+            heard.messages += 1;
+            heard.bytes += said.len() as u64;
+            let talk = &self.present.talk;
+            if catch_unwind(AssertUnwindSafe(|| talk.told(said))).is_err() {
+                return self.broken.notify_one();
+            }
+            if self
+                .outgoing
+                .blocking_send(frame(Kind::Heard(heard)))
+                .is_err()
+            {
+                return;
+            }
         }
     }
 }

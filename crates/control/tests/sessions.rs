@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tarn_control::{CallError, ControlError, Handler, News, Patience, RunKeys, Server, Session};
+use tarn_control::{
+    CallError, ControlError, Handler, News, Patience, RunKeys, Server, Session, Talk,
+};
 
 const HASTE: Patience = Patience {
     heartbeat: Duration::from_millis(100),
@@ -14,43 +16,67 @@ const HASTE: Patience = Patience {
     connect: Duration::from_secs(5),
 };
 
-/// Answers with what it was asked; `sleep` takes long.
+/// Answers with what it was asked; `sleep` takes long, to be told `block` too.
 #[derive(Default)]
 struct Echo {
     news: Mutex<Option<News>>,
     closed: AtomicUsize,
+    told: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Handler for Echo {
-    fn opened(&self, run: &str, node: &str, news: News) -> Result<Vec<u8>, String> {
+struct Talking(Arc<Echo>);
+
+#[derive(Default, Clone)]
+struct Host(Arc<Echo>);
+
+impl Handler for Host {
+    fn opened(
+        &self,
+        run: &str,
+        node: &str,
+        news: News,
+    ) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
         if node == "unknown" {
             return Err("there is no such node here".into());
         }
-        *self.news.lock().unwrap() = Some(news);
-        Ok(format!("{node} of {run}").into_bytes())
+        *self.0.news.lock().unwrap() = Some(news);
+        let about = format!("{node} of {run}").into_bytes();
+        Ok((about, Box::new(Talking(Arc::clone(&self.0)))))
     }
+}
 
+impl Talk for Talking {
     fn call(&self, request: Vec<u8>) -> Vec<u8> {
         if request == b"sleep" {
             std::thread::sleep(Duration::from_secs(2));
         }
+        assert_ne!(request, b"panic");
         if request == b"news" {
-            let news = self.news.lock().unwrap().clone();
+            let news = self.0.news.lock().unwrap().clone();
             assert!(news.is_some_and(|n| n.send(vec![7; 3_000_000])));
         }
         request
     }
 
-    fn closed(&self) {
-        self.closed.fetch_add(1, Ordering::SeqCst);
+    fn told(&self, said: Vec<u8>) {
+        if said == b"block" {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        self.0.told.lock().unwrap().push(said);
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        self.0.closed.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 fn serve(keys: &RunKeys) -> (Server, Arc<Echo>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let echo = Arc::new(Echo::default());
-    let handler: Arc<dyn Handler> = Arc::<Echo>::clone(&echo);
-    (Server::start(listener, keys, HASTE, handler).unwrap(), echo)
+    let host = Arc::new(Host(Arc::clone(&echo)));
+    (Server::start(listener, keys, HASTE, host).unwrap(), echo)
 }
 
 fn open(at: SocketAddr, keys: &RunKeys) -> (Session, Receiver<Option<Vec<u8>>>) {
@@ -258,4 +284,130 @@ fn calls_come_from_many_threads() {
             });
         }
     });
+}
+
+fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !there() {
+        assert!(began.elapsed() < Duration::from_secs(5), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_is_told_is_heard_in_order() {
+    let keys = RunKeys::new().unwrap();
+    let (server, echo) = serve(&keys);
+    let (session, _heard) = open(server.address(), &keys);
+    const COUNT: u32 = 20_000;
+    let message = |i: u32| {
+        // Some take several frames.
+        let mut said = i.to_le_bytes().to_vec();
+        said.resize(if i % 4_000 == 0 { 2_500_000 } else { 4 }, 1);
+        said
+    };
+    std::thread::scope(|s| {
+        let calls = s.spawn(|| {
+            for i in 0..200u8 {
+                assert_eq!(session.call(vec![i; 10_000], None), Ok(vec![i; 10_000]));
+            }
+        });
+        (0..COUNT).for_each(|i| session.tell(message(i)).unwrap());
+        calls.join().unwrap();
+    });
+    until("not all was heard", || {
+        echo.told.lock().unwrap().len() == COUNT as usize
+    });
+    let told = echo.told.lock().unwrap();
+    assert!((0..COUNT).zip(&*told).all(|(i, said)| *said == message(i)));
+}
+
+#[test]
+fn one_that_is_slow_to_hear_holds_up_who_tells_and_nobody_else() {
+    let keys = RunKeys::new().unwrap();
+    let (server, echo) = serve(&keys);
+    let (session, _heard) = open(server.address(), &keys);
+    let began = Instant::now();
+    session.tell(b"block".to_vec()).unwrap();
+    std::thread::scope(|s| {
+        let calls = s.spawn(|| {
+            for i in 0..50u8 {
+                assert_eq!(session.call(vec![i], None), Ok(vec![i]));
+            }
+            began.elapsed()
+        });
+        // More than may be told ahead; longer than silence may last.
+        (0..2_000).for_each(|_| session.tell(vec![5; 1 << 10]).unwrap());
+        let told = began.elapsed();
+        assert!(told > HASTE.lost);
+        assert!(calls.join().unwrap() < told);
+    });
+    assert_eq!(session.over(), None, "heartbeats went through");
+    until("not all was heard", || {
+        echo.told.lock().unwrap().len() == 2_001
+    });
+    // Who waits to tell is let go when the session ends.
+    session.tell(b"block".to_vec()).unwrap();
+    std::thread::scope(|s| {
+        let telling = s.spawn(|| (0..10_000).find_map(|_| session.tell(vec![5; 64 << 10]).err()));
+        drop(server);
+        assert!(matches!(telling.join().unwrap(), Some(CallError::Lost(_))));
+    });
+}
+
+#[test]
+fn a_new_session_takes_the_place_of_one_that_is_half_dead() {
+    let keys = RunKeys::new().unwrap();
+    let (server, echo) = serve(&keys);
+    let wire = wire(server.address());
+    let (old, _) = open(wire.address, &keys);
+    old.tell(b"1".to_vec()).unwrap();
+    until("it was not heard", || !echo.told.lock().unwrap().is_empty());
+    wire.silent.store(true, Ordering::SeqCst);
+    let began = Instant::now();
+    let (new, _heard) = open(server.address(), &keys);
+    assert!(
+        began.elapsed() < HASTE.lost,
+        "it waited for the old one to be given up"
+    );
+    assert_eq!(echo.closed.load(Ordering::SeqCst), 1, "the old one is over");
+    new.tell(b"2".to_vec()).unwrap();
+    assert_eq!(new.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
+    until("it was not heard", || echo.told.lock().unwrap().len() == 2);
+    assert_eq!(new.over(), None);
+    // One that is refused takes nobody's place.
+    assert!(Session::open(server.address(), &keys, HASTE, "r-1", "unknown", |_| ()).is_err());
+    assert_eq!(new.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
+}
+
+#[test]
+fn one_that_panics_ends_its_session() {
+    let keys = RunKeys::new().unwrap();
+    let (server, echo) = serve(&keys);
+    let (session, _heard) = open(server.address(), &keys);
+    let lost = session.call(b"panic".to_vec(), None);
+    assert!(matches!(lost, Err(CallError::Lost(_))), "{lost:?}");
+    until("it goes", || echo.closed.load(Ordering::SeqCst) == 1);
+    let (session, _heard) = open(server.address(), &keys);
+    assert_eq!(session.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
+}
+
+#[test]
+fn a_session_can_be_ended_while_others_wait_in_it() {
+    let keys = RunKeys::new().unwrap();
+    let (server, echo) = serve(&keys);
+    let (session, heard) = open(server.address(), &keys);
+    std::thread::scope(|s| {
+        let waiting = s.spawn(|| session.call(b"sleep".to_vec(), None));
+        std::thread::sleep(Duration::from_millis(100));
+        let began = Instant::now();
+        session.end();
+        assert!(matches!(waiting.join().unwrap(), Err(CallError::Lost(_))));
+        assert_eq!(heard.recv().unwrap(), None);
+        assert!(began.elapsed() < Duration::from_millis(500));
+    });
+    assert!(session.tell(b"more".to_vec()).is_err());
+    // The node hears of it although the session is not dropped, once it has slept.
+    until("it goes", || echo.closed.load(Ordering::SeqCst) == 1);
+    drop(session);
 }

@@ -2,10 +2,12 @@
 //! `tarn-movers`.
 //!
 //! One thread ([`server`]) has the socket, the core and all its state; [`work`] has the threads that touch files;
-//! [`journal`] has the one that makes records durable. An idle tarnd has nothing to wake up for.
+//! [`journal`] has the one that makes records durable. An idle tarnd has nothing to wake up for. Or it is the half of a run that
+//! is done on one of its nodes: [`node`].
 
 mod connection;
 mod journal;
+mod node;
 mod options;
 mod progress;
 mod server;
@@ -40,7 +42,11 @@ fn main() -> ExitCode {
         }
     };
     start_logs(&options);
-    match server::run(&options) {
+    let ended = match options.node {
+        true => node::run(&options),
+        false => server::run(&options),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
             tracing::error!("{:#}", fault.error);

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tarn_base::units::{parse_rate, parse_size};
 use tarn_proto::local::{Access, SpaceSpec, Uid};
 
@@ -13,11 +13,17 @@ use tarn_proto::local::{Access, SpaceSpec, Uid};
 #[command(name = "tarnd", version)]
 pub(crate) struct Options {
     /// The unix socket that programs connect to; made, mode 0600
-    #[arg(long, env = "TARN_SOCKET")]
-    pub(crate) socket: PathBuf,
+    #[arg(long, env = "TARN_SOCKET", required_unless_present = "node")]
+    socket: Option<PathBuf>,
     /// The folder of the journal; made if it does not exist
+    #[arg(long, required_unless_present = "node")]
+    state: Option<PathBuf>,
+    /// Serves `tarn run` as one of its nodes, and no programs: keys come on standard input
     #[arg(long)]
-    pub(crate) state: PathBuf,
+    pub(crate) node: bool,
+    /// With --node: seconds that what the run left here is kept for it when it is not heard of any more
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(crate) keep_for: u64,
     /// A dataspace: an existing folder, what it may hold, and what one user may have of that. Again for more
     #[arg(long = "space", value_name = "NAME=PATH:SIZE[:QUOTA]", value_parser = space)]
     pub(crate) spaces: Vec<(String, SpaceSpec)>,
@@ -37,14 +43,26 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) jobs_only: bool,
     /// This node's name [default: the host's]
-    #[arg(long)]
-    pub(crate) node: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
     /// What is logged on standard error: error, warn, info, debug
     #[arg(long, default_value = "info")]
     pub(crate) log_level: tracing::Level,
     /// How
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
+}
+
+impl Options {
+    /// The socket; there is one unless a run is served.
+    pub(crate) fn socket(&self) -> &Path {
+        self.socket.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// The folder of the journal; there is one unless a run is served.
+    pub(crate) fn state(&self) -> &Path {
+        self.state.as_deref().unwrap_or(Path::new(""))
+    }
 }
 
 /// How the log looks.

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tarn_base::codes::Exit;
 use tarn_base::units::{Elapsed, SECOND, Time};
 use tarn_journal::{LockError, RunLock};
+use tarn_local::machine::host_name;
 use tarn_ports::Control;
 use tarn_proto::local::{Code, MAX_PACKET, Outcome, Refusal, Reply, TaskId, Uid, VERSION, encode};
 use tarn_tasks::{Action, Answer, Config, Core, Event, Record};
@@ -103,21 +104,21 @@ struct Server {
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let state = |e: anyhow::Error| Fault::new(Exit::State, e);
-    std::fs::create_dir_all(&options.state)
-        .with_context(|| format!("cannot make the state folder {}", options.state.display()))
+    std::fs::create_dir_all(options.state())
+        .with_context(|| format!("cannot make the state folder {}", options.state().display()))
         .map_err(state)?;
-    let lock = options.state.join("tarnd.lock");
+    let lock = options.state().join("tarnd.lock");
     let _lock = RunLock::take(&lock).map_err(|e| {
         let busy = matches!(e, LockError::Busy { .. });
-        let text = format!("state folder {}: {e}", options.state.display());
+        let text = format!("state folder {}: {e}", options.state().display());
         Fault::new(
             if busy { Exit::Busy } else { Exit::State },
             anyhow::anyhow!(text),
         )
     })?;
-    let records = journal::read(&options.state).map_err(state)?;
-    let listener = listen_at(&options.socket)?;
-    let _socket = Remove(&options.socket);
+    let records = journal::read(options.state()).map_err(state)?;
+    let listener = listen_at(options.socket())?;
+    let _socket = Remove(options.socket());
     let (reader, writer) = UnixStream::pair().map_err(|e| state(e.into()))?;
     for signal in [SIGTERM, SIGINT] {
         let writer = writer.try_clone().map_err(|e| state(e.into()))?;
@@ -127,7 +128,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let mut server = Server::start(options, records, listener).map_err(state)?;
     server.watch(&reader, SIGNALS).map_err(state)?;
     tracing::info!(
-        socket = %options.socket.display(),
+        socket = %options.socket().display(),
         tasks = server.core.len(),
         node = server.node,
         "tarnd {} serves",
@@ -191,13 +192,9 @@ impl Server {
         };
         let recovered = Core::recover(config, clock.now(), records, options.spaces.clone());
         let core = recovered.core;
-        let journal = Journal::open(&options.state, &core.snapshot())?;
-        let host = rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned();
+        let journal = Journal::open(options.state(), &core.snapshot())?;
         let mut server = Self {
-            node: options.node.clone().unwrap_or(host),
+            node: options.node_name.clone().unwrap_or_else(host_name),
             own,
             clock,
             kept: Some(Kept {
@@ -587,7 +584,7 @@ impl Server {
 }
 
 /// More descriptors than the usual 1024, as far as the system allows: connections and memory take some each.
-fn raise_descriptors() {
+pub(crate) fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Instant;
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
+use tarn_base::id::Spot;
 use tarn_base::layout::source_part;
 use tarn_base::manifest::{Entry, EntryKind, Manifest};
 use tarn_base::part::{PartClass, PartMove, PartRef, Place, StoreKey, Transfer};
-use tarn_ports::{Control, CopyJob, CopyReport, CopySource, MoverError};
+use tarn_ports::{Arrivals, Control, CopyJob, CopyReport, CopySource, MoverError, Peers};
 
 struct Done {
     bytes: u64,
@@ -137,6 +138,7 @@ fn one(
         sync: t.to == Place::Drained,
         rate: rate(shared, &part.order.from, &t.to),
         latency: latency(shared, &part.order.from, &t.to),
+        arrivals: arrivals(shared, &t.to, &part.key),
     };
     let report = copy(shared, std::slice::from_mut(part), job, control)
         .map_err(|e| vanished(shared, part, e))?;
@@ -190,6 +192,7 @@ fn deliver(
         sync: true,
         rate: rate(shared, &Place::Source, &t.to),
         latency: latency(shared, &Place::Source, &t.to),
+        arrivals: None,
     };
     let report = copy(shared, parts, job, control).map_err(|e| match &*parts {
         [only] => vanished(shared, only, e),
@@ -251,6 +254,17 @@ fn hash_of(entry: &Entry) -> Option<Hash> {
 }
 
 fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> {
+    if let Place::Node(spot) = part.order.from
+        && !shared.own.has(spot.node)
+    {
+        return Ok(CopySource {
+            root: PathBuf::new(),
+            peer: Some(peers(shared, spot)?.tree(spot, &part.key)?),
+            as_entry: None,
+            manifest: Some(part.manifest.clone()),
+            only: None,
+        });
+    }
     let paths = || {
         Some(
             part.manifest
@@ -289,10 +303,31 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
     };
     Ok(CopySource {
         root,
+        peer: None,
         as_entry,
         manifest: Some(part.manifest.clone()),
         only,
     })
+}
+
+fn peers(shared: &Shared, spot: Spot) -> Result<&dyn Peers, Failure> {
+    shared.peers.as_deref().ok_or_else(|| {
+        failure(
+            FailureKind::Io,
+            format!(
+                "node {} is another machine's, and none can be reached from here",
+                spot.node
+            ),
+        )
+    })
+}
+
+/// Who is told what of a replica has arrived, so that other nodes can read it before it is whole.
+fn arrivals(shared: &Shared, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
+    match to {
+        Place::Node(spot) => shared.peers.as_deref()?.arriving(*spot, key),
+        _ => None,
+    }
 }
 
 /// Where a replica appears and where it grows.

@@ -38,10 +38,24 @@ pub(crate) fn copy(
         .map(Tree::of)
         .collect::<Result<Vec<_>>>()?;
     check_conflicts(job, &trees)?;
+    let outcome = attempts(job, &trees, control, threads, limiter);
+    if let Some(arrivals) = &job.arrivals {
+        arrivals.ended(outcome.is_ok());
+    }
+    outcome
+}
+
+fn attempts(
+    job: &CopyJob,
+    trees: &[Tree<'_>],
+    control: &Control,
+    threads: usize,
+    limiter: Option<Arc<Limiter>>,
+) -> Result<CopyReport> {
     let mut retried = false;
     loop {
         let mut clash = false;
-        let failure = match attempt(job, &trees, control, threads, limiter.clone(), &mut clash) {
+        let failure = match attempt(job, trees, control, threads, limiter.clone(), &mut clash) {
             Ok(report) => return Ok(report),
             Err(failure) => failure,
         };
@@ -91,9 +105,13 @@ fn attempt(
 ) -> Result<CopyReport> {
     let earlier = prepare(&job.staging, control, threads)?;
     let resumed = !earlier.is_empty();
+    if let Some(arrivals) = &job.arrivals {
+        arrivals.growing(&job.staging);
+    }
     let manifests = job.sources.iter().map(|s| s.manifest.as_ref());
     let whole = manifests.map(|m| Some(m?.bytes())).sum();
-    let target = Target::new(&job.staging, job.verify, job.sync, limiter, earlier, whole)?;
+    let mut target = Target::new(&job.staging, job.verify, job.sync, limiter, earlier, whole)?;
+    target.arrivals = job.arrivals.clone();
     let clashed = Arc::clone(&target.clash);
     let outcome = Job::new(trees, Goal::Copy(Box::new(target)), control, threads).run();
     *clash = resumed && clashed.load(Ordering::Relaxed);

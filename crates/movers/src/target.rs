@@ -1,6 +1,5 @@
 //! The destination of a copy: the staging folder that grows, and what its file system can hold.
 
-use crate::beneath::Root;
 use crate::error::{Result, Side, failed, show_in, show_path};
 use crate::file::Source;
 use crate::meta::{Status, set_mode_and_time, set_xattrs};
@@ -16,7 +15,8 @@ use tarn_base::event::FailureKind;
 use tarn_base::manifest::Xattr;
 use tarn_base::part::Verify;
 use tarn_base::units::Bytes;
-use tarn_ports::MoverError;
+use tarn_ports::{Arrivals, MoverError};
+use tarn_sys::beneath::Root;
 
 /// The permissions of a folder while it is being filled: its own are set at the end.
 const FILLING: Mode = Mode::RWXU;
@@ -36,6 +36,8 @@ pub(crate) struct Target {
     pub(crate) earlier: Earlier,
     /// Bytes of all that is copied, where that is known beforehand: for the message when they do not fit.
     whole: Option<u64>,
+    /// Who is told what has arrived.
+    pub(crate) arrivals: Option<Arc<dyn Arrivals>>,
     /// Whether extended attributes were lost.
     pub(crate) lost_xattrs: AtomicBool,
     /// Whether something unexpected stood where an entry was to be made: another source's, or a leftover.
@@ -70,6 +72,7 @@ impl Target {
             progress: Progress::open(staging)?,
             earlier,
             whole,
+            arrivals: None,
             lost_xattrs: AtomicBool::new(false),
             clash: Arc::default(),
         })

@@ -362,6 +362,7 @@ impl Bench {
     fn tarn(&self) -> anyhow::Result<()> {
         let source = CopySource {
             root: self.source.clone(),
+            peer: None,
             as_entry: None,
             manifest: None,
             only: None,
@@ -378,6 +379,7 @@ impl Bench {
             sync: self.case.on_disk(),
             rate: 0,
             latency: 0,
+            arrivals: None,
         };
         let report = Trees::new().copy(&job, &Control::default())?;
         ensure!(

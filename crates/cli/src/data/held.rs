@@ -251,6 +251,7 @@ fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyRep
             sync: true,
             rate: 0,
             latency: 0,
+            arrivals: None,
         };
         let failed = match mover.copy(&job, &Control::default()) {
             Err(failed) => failed,
@@ -276,6 +277,7 @@ impl Choice<'_> {
         let paths = || self.manifest.entries.iter().map(|e| e.path.clone());
         CopySource {
             root: row.path(),
+            peer: None,
             as_entry: None,
             manifest: Some(self.manifest.clone()),
             // There the other parts of the version lie as well.

@@ -180,6 +180,7 @@ fn transfer(
     let job = CopyJob {
         sources: vec![CopySource {
             root: from.path(),
+            peer: None,
             as_entry: single.then(|| SINGLE.to_owned()),
             manifest: Some(list.clone()),
             only,
@@ -191,6 +192,7 @@ fn transfer(
         sync: plan.durable || verify == Level::Readback,
         rate: 0,
         latency: 0,
+        arrivals: None,
     };
     let limiter = shared.limiter(plan);
     let report = shared.mover.copy_limited(&job, control, limiter);

@@ -1,0 +1,305 @@
+//! One thread has the node's world: it performs what it is told, answers what it is asked, and says what happens.
+
+use super::replicas::Replicas;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_base::event::Event;
+use tarn_base::id::NodeId;
+use tarn_base::nodes::Attempt;
+use tarn_control::News;
+use tarn_local::{Config, Local, Nudge};
+use tarn_ports::{Mates, Nodes, Progress, World, WorldError};
+use tarn_proto::node::{self as proto, Answer, Call, Told, encode};
+
+/// What is told and asked and waits for the thread; more waits at whoever says it.
+const WAITING: usize = 1024;
+/// Of that, so much is done before the world is looked at again.
+const TURN: usize = 64;
+/// Between two tellings of what is going on, and two looks at whether it is.
+const LOOK: Duration = Duration::from_secs(1);
+/// What is said of a panic.
+const BUG: &str =
+    "an error inside tarnd; please report it with what stands above on its standard error";
+
+/// Something for the thread.
+enum Work {
+    Told(Told),
+    Call(Call, SyncSender<Answer>),
+    /// The session is over; so says a flag as well, which passes what waits.
+    End,
+}
+
+/// The thread, as others see it.
+pub(super) struct Driver {
+    work: SyncSender<Work>,
+    nudge: Nudge,
+    ends: Arc<AtomicBool>,
+    /// Says something when the world is gone.
+    gone: Mutex<Receiver<()>>,
+}
+
+/// Messages for the other nodes of a step go through tarn.
+pub(super) struct Post {
+    pub(super) news: News,
+    pub(super) replicas: Arc<Replicas>,
+}
+
+impl Mates for Post {
+    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool {
+        !self.replicas.is_lost(to) && say(&self.news, proto::News::Mate { to, step, message })
+    }
+}
+
+/// Says something; false if nobody hears it any more.
+fn say(news: &News, what: proto::News) -> bool {
+    match encode(what) {
+        Ok(bytes) => news.send(bytes),
+        Err(e) => {
+            tracing::error!("news are not said: {e}");
+            true
+        }
+    }
+}
+
+impl Driver {
+    /// Makes the world, and says why steps of several nodes cannot run in it, if they cannot.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn start(
+        config: Config,
+        news: News,
+        replicas: Arc<Replicas>,
+    ) -> Result<(Self, Option<String>), String> {
+        let (work, waiting) = sync_channel(WAITING);
+        let (made, born) = channel();
+        let (alive, gone) = channel();
+        let ends = Arc::new(AtomicBool::new(false));
+        let its_end = Arc::clone(&ends);
+        let drive = move || {
+            // Dropped last, however it ends.
+            let _alive: std::sync::mpsc::Sender<()> = alive;
+            let world = match catch_unwind(AssertUnwindSafe(|| Local::new(config))) {
+                Ok(Ok(world)) => world,
+                Ok(Err(e)) => return drop(made.send(Err(e.to_string()))),
+                Err(_) => return drop(made.send(Err(BUG.into()))),
+            };
+            let _ = made.send(Ok((world.nudge(), world.multi_node().err())));
+            let driving = Driving {
+                progress: world.progress(),
+                world: Some(Box::new(world)),
+                waiting,
+                ends: its_end,
+                news,
+                replicas,
+                told_of: false,
+                looked: Instant::now(),
+            };
+            driving.run();
+        };
+        let thread = std::thread::Builder::new().name("tarn-world".into());
+        thread
+            .spawn(drive)
+            .map_err(|e| format!("cannot start a thread: {e}"))?;
+        let (nudge, multi_node) = born.recv().map_err(|_| BUG.to_owned())??;
+        let gone = Mutex::new(gone);
+        let driver = Self {
+            work,
+            nudge,
+            ends,
+            gone,
+        };
+        Ok((driver, multi_node))
+    }
+
+    fn give(&self, work: Work) {
+        // It is gone only when it is told to.
+        if self.work.send(work).is_ok() {
+            self.nudge.now();
+        }
+    }
+
+    /// Passes on what was told; waits while much was.
+    pub(super) fn tell(&self, told: Told) {
+        self.give(Work::Told(told));
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn call(&self, call: Call) -> Answer {
+        let (answer, answered) = sync_channel(1);
+        self.give(Work::Call(call, answer));
+        let failed = |_| Answer::Failed("the world of this node is gone".into());
+        answered.recv().unwrap_or_else(failed)
+    }
+
+    /// Ends the world: its steps are killed, its transfers given up. False if that is not done within `patience`.
+    pub(super) fn end(&self, patience: Duration) -> bool {
+        self.ends.store(true, Ordering::Relaxed);
+        // Where it is full, the thread is not waiting for more.
+        let _ = self.work.try_send(Work::End);
+        self.nudge.now();
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+struct Driving {
+    /// None once the run has left it.
+    world: Option<Box<Local>>,
+    waiting: Receiver<Work>,
+    ends: Arc<AtomicBool>,
+    news: News,
+    replicas: Arc<Replicas>,
+    progress: Progress,
+    /// What went on was told, and not yet that nothing does.
+    told_of: bool,
+    looked: Instant,
+}
+
+impl Driving {
+    fn run(mut self) {
+        let why = match catch_unwind(AssertUnwindSafe(|| self.drive())) {
+            Ok(Ok(())) => return,
+            Ok(Err(e)) => e.to_string(),
+            Err(_) => BUG.to_owned(),
+        };
+        tracing::error!("the world of this node is broken: {why}");
+        // Its steps end first: nobody hears of them any more.
+        let world = self.world.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(world)));
+        say(&self.news, proto::News::Broken(why.clone()));
+        while !self.ended()
+            && let Ok(work) = self.waiting.recv()
+        {
+            if let Work::Call(_, answer) = work {
+                let _ = answer.send(Answer::Failed(why.clone()));
+            }
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
+    }
+
+    /// Until the session is over.
+    fn drive(&mut self) -> Result<(), WorldError> {
+        while !self.ended() {
+            for _ in 0..TURN {
+                let Ok(work) = self.waiting.try_recv() else {
+                    break;
+                };
+                self.take(work)?;
+            }
+            let Some(world) = &mut self.world else {
+                // Nothing happens any more.
+                match self.waiting.recv() {
+                    Ok(work) => self.take(work)?,
+                    Err(_) => return Ok(()),
+                }
+                continue;
+            };
+            let until = world.now().saturating_add(LOOK.as_nanos() as u64);
+            let mut event = Some(world.next(Some(until))?);
+            while let Some((_, what)) = event {
+                let heard = match what {
+                    Event::Timer => true,
+                    what => say(&self.news, proto::News::Event(what)),
+                };
+                if !heard {
+                    return Ok(());
+                }
+                event = world.poll();
+            }
+            if !self.tell_progress() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// False if nobody hears it.
+    fn tell_progress(&mut self) -> bool {
+        if self.looked.elapsed() < LOOK {
+            return true;
+        }
+        self.looked = Instant::now();
+        let (transfers, steps) = (self.progress.transfers(), self.progress.steps());
+        let goes_on = !transfers.is_empty() || !steps.is_empty();
+        // Once more when nothing does: what was told before is over.
+        let tell = goes_on || self.told_of;
+        self.told_of = goes_on;
+        !tell || say(&self.news, proto::News::Progress { transfers, steps })
+    }
+
+    fn take(&mut self, work: Work) -> Result<(), WorldError> {
+        match work {
+            Work::Told(told) => self.told(told),
+            Work::Call(call, answer) => {
+                let given = self.answer(call)?;
+                // Who asked may have given up.
+                let _ = answer.send(given);
+                Ok(())
+            }
+            Work::End => Ok(()),
+        }
+    }
+
+    fn told(&mut self, told: Told) -> Result<(), WorldError> {
+        match &told {
+            Told::NodeLost(node) => self.replicas.lost(*node),
+            Told::NodeBack(node, address) => self.replicas.back(*node, address.clone()),
+            _ => {}
+        }
+        let Some(world) = &mut self.world else {
+            return Ok(());
+        };
+        match told {
+            Told::Do(action) => world.perform(&action),
+            Told::Know(parts) => world.know(parts),
+            Told::KillAll => {
+                world.kill_all();
+                Ok(())
+            }
+            Told::Mate {
+                from,
+                step,
+                message,
+            } => {
+                world.mate(from, step, &message);
+                Ok(())
+            }
+            Told::NodeLost(node) => {
+                world.mate_lost(node);
+                Ok(())
+            }
+            Told::NodeBack(..) => Ok(()),
+        }
+    }
+
+    fn answer(&mut self, call: Call) -> Result<Answer, WorldError> {
+        let Some(world) = &mut self.world else {
+            return Ok(Answer::Failed("the run has left this node".into()));
+        };
+        Ok(match call {
+            Call::Offer {
+                prior,
+                there,
+                protected,
+            } => {
+                world.offer(prior, &there, &protected)?;
+                Answer::Done
+            }
+            Call::Inventory(wanted) => Answer::Found(world.inventory(&wanted)?),
+            Call::Clean(staying) => Answer::Cleaned(world.clean(&staying)?),
+            Call::Exist(folders) => Answer::There(world.exist(&folders)?),
+            Call::Remove(folders) => Answer::Left(world.remove(&folders)?),
+            Call::Leave => Answer::Left(self.world.take().map_or_else(Vec::new, |w| w.leave())),
+            Call::Measure { .. } | Call::Open(_) | Call::Close => {
+                Answer::Failed("that is not asked of a world".into())
+            }
+        })
+    }
+}

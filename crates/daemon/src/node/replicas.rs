@@ -1,0 +1,292 @@
+//! Replicas: those of this node for peers, also while they arrive, and those of peers for this node's transfers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tarn_base::event::{Failure, FailureKind};
+use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::layout::TierDir;
+use tarn_base::part::StoreKey;
+use tarn_fabric::{
+    Arriving, Client, Key, Limits, Patience, Refusal, Registry, RunId, Served, Server, Tree,
+};
+use tarn_ports::{Arrivals, PeerTree, Peers};
+use tarn_proto::node::{Address, Opening};
+use tarn_sys::beneath::Root;
+
+/// What this node serves, and whom it asks.
+#[derive(Debug)]
+pub(super) struct Replicas {
+    run: RunId,
+    key: Key,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The folder of this run on each tier of this node.
+    tiers: Vec<TierDir>,
+    arriving: BTreeMap<(TierId, StoreKey), Arc<Arriving>>,
+    /// Name and address of each node.
+    nodes: BTreeMap<NodeId, (String, Address)>,
+    lost: BTreeSet<NodeId>,
+}
+
+/// Serves what `replicas` has.
+pub(super) fn serve(at: &str, replicas: &Arc<Replicas>) -> std::io::Result<Server> {
+    let registry = Arc::clone(replicas);
+    Server::start(at, registry, Limits::default())
+}
+
+/// What a replica is called between nodes.
+fn tree_of(tier: TierId, key: &StoreKey) -> Tree {
+    let name = format!("{}/{}", tier.0, key.0);
+    Tree::Replica(name.into_bytes().into())
+}
+
+impl Replicas {
+    /// Of a run that has not been opened yet; its number and key on the data plane.
+    pub(super) fn new((run, key): (u128, [u8; 32])) -> Arc<Self> {
+        Arc::new(Self {
+            run: run.to_le_bytes(),
+            key: Key(key),
+            known: Mutex::default(),
+        })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in where everything lies.
+    ///
+    /// # Errors
+    /// When it is of another run, or there is no such node.
+    pub(super) fn open(&self, opening: &Opening) -> Result<(), String> {
+        let (run, key) = opening.data;
+        if run.to_le_bytes() != self.run || key != self.key.0 {
+            return Err("the run's data plane is not the one that tarnd was started for".into());
+        }
+        let name = |id: NodeId| opening.cluster.nodes.get(id.at()).map(|n| n.name.clone());
+        let own = opening.cluster.nodes.get(opening.node.at());
+        let own = own.ok_or_else(|| format!("there is no node {} in the cluster", opening.node))?;
+        let tier =
+            |t: &tarn_base::cluster::Tier| TierDir::new(&t.root, &opening.workspace, &own.name);
+        let peers = opening.peers.iter();
+        *self.known() = Known {
+            tiers: own.tiers.iter().map(tier).collect(),
+            arriving: BTreeMap::new(),
+            nodes: peers
+                .filter_map(|(id, at)| Some((*id, (name(*id)?, at.clone()))))
+                .collect(),
+            lost: BTreeSet::new(),
+        };
+        Ok(())
+    }
+
+    /// A node is lost: nothing is asked of it any more.
+    pub(super) fn lost(&self, node: NodeId) {
+        self.known().lost.insert(node);
+    }
+
+    /// Whether it is.
+    pub(super) fn is_lost(&self, node: NodeId) -> bool {
+        self.known().lost.contains(&node)
+    }
+
+    /// It is back.
+    pub(super) fn back(&self, node: NodeId, address: Address) {
+        let mut known = self.known();
+        known.lost.remove(&node);
+        if let Some(found) = known.nodes.get_mut(&node) {
+            found.1 = address;
+        }
+    }
+
+    /// Where the replica of that name lies, or what arrives of it.
+    fn find(&self, name: &[u8]) -> Option<Result<PathBuf, Arc<Arriving>>> {
+        let (tier, key) = std::str::from_utf8(name).ok()?.split_once('/')?;
+        // One component: it leads nowhere else.
+        if Path::new(key).file_name() != Some(key.as_ref()) || key.contains('/') {
+            return None;
+        }
+        let (tier, key) = (TierId(tier.parse().ok()?), StoreKey(key.to_owned()));
+        let known = self.known();
+        let dir = known.tiers.get(tier.at())?;
+        let path = dir.part(&key);
+        Some(
+            known
+                .arriving
+                .get(&(tier, key))
+                .cloned()
+                .map_or(Ok(path), Err),
+        )
+    }
+}
+
+impl Registry for Replicas {
+    fn key(&self, run: &RunId) -> Option<Key> {
+        (*run == self.run).then(|| self.key.clone())
+    }
+
+    fn tree(&self, _: &RunId, tree: &Tree) -> Result<Served, Refusal> {
+        let name = || String::from_utf8_lossy(tree.name()).into_owned();
+        let found = match tree {
+            Tree::Replica(name) => self.find(name),
+            Tree::Space(_) => None,
+        };
+        match found {
+            Some(Err(arriving)) => Ok(Served::Arriving(arriving)),
+            Some(Ok(path)) => match Root::open(&path) {
+                Ok(root) => Ok(Served::Whole(Arc::new(root))),
+                Err(e) => Err(Refusal(format!("{}: {e}", path.display()))),
+            },
+            None => Err(Refusal(format!(
+                "`{}` is no replica",
+                name().escape_debug()
+            ))),
+        }
+    }
+}
+
+/// [`Replicas`] as the world of this node sees them.
+#[derive(Debug)]
+pub(super) struct Others(pub(super) Arc<Replicas>);
+
+impl Peers for Others {
+    fn tree(&self, spot: Spot, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure> {
+        let failed = |kind, message: String| Failure { kind, message };
+        let known = self.0.known();
+        let (name, (host, port)) = known.nodes.get(&spot.node).cloned().ok_or_else(|| {
+            let why = format!("nothing is known of the files of node {}", spot.node);
+            failed(FailureKind::Io, why)
+        })?;
+        if known.lost.contains(&spot.node) {
+            let why = format!("node {name} is lost, and what it held with it");
+            return Err(failed(FailureKind::NodeLost, why));
+        }
+        drop(known);
+        let unknown = |why: String| {
+            let why = format!("node {name} cannot be reached at {host}:{port}: {why}");
+            failed(FailureKind::Io, why)
+        };
+        let mut found = (host.as_str(), port)
+            .to_socket_addrs()
+            .map_err(|e| unknown(e.to_string()))?;
+        let address = found.next().ok_or_else(|| unknown("no address".into()))?;
+        let client = Client {
+            node: name.clone(),
+            address,
+            run: self.0.run,
+            key: self.0.key.clone(),
+            patience: Patience::default(),
+        };
+        Ok(Arc::new(Arc::new(client).tree(tree_of(spot.tier, key))))
+    }
+
+    fn arriving(&self, spot: Spot, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
+        let arriving = Arc::new(Arriving::new());
+        let name = (spot.tier, key.clone());
+        let arrival = Arrival {
+            replicas: Arc::clone(&self.0),
+            name: name.clone(),
+            arriving: Arc::clone(&arriving),
+        };
+        self.0.known().arriving.insert(name, arriving);
+        Some(Arc::new(arrival))
+    }
+}
+
+/// A replica that arrives, for as long as somebody copies it.
+#[derive(Debug)]
+struct Arrival {
+    replicas: Arc<Replicas>,
+    name: (TierId, StoreKey),
+    arriving: Arc<Arriving>,
+}
+
+impl Arrival {
+    /// It arrives no more: from now on it lies in its place, or is not there.
+    fn forget(&self) {
+        let mut known = self.replicas.known();
+        let current = known.arriving.get(&self.name);
+        if current.is_some_and(|a| Arc::ptr_eq(a, &self.arriving)) {
+            known.arriving.remove(&self.name);
+        }
+    }
+}
+
+impl Arrivals for Arrival {
+    fn growing(&self, staging: &Path) {
+        self.arriving.growing(staging);
+    }
+
+    fn arrived(&self, path: &[u8], offset: u64, len: u64) {
+        self.arriving.arrived(path, offset, len);
+    }
+
+    fn ended(&self, whole: bool) {
+        self.arriving.ended(whole);
+        self.forget();
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_leads_out_of_the_replicas() {
+        let dir = tempfile::tempdir().unwrap();
+        let replicas = Replicas::new((7, [1; 32]));
+        replicas.known().tiers = vec![TierDir(dir.path().to_path_buf())];
+        std::fs::create_dir_all(dir.path().join("parts/k.0")).unwrap();
+        let run = 7u128.to_le_bytes();
+        let tree = |name: &[u8]| replicas.tree(&run, &Tree::Replica(name.into()));
+        assert!(matches!(tree(b"0/k.0"), Ok(Served::Whole(_))));
+        for name in [
+            &b"0/../parts"[..],
+            b"0/..",
+            b"0/.",
+            b"0/",
+            b"0/k.0/",
+            b"0/k.0/..",
+            b"0//",
+            b"1/k.0",
+            b"-1/k.0",
+            b"k.0",
+            b"",
+            b"0/none",
+            b"\xff/k.0",
+            b"99999/k.0",
+        ] {
+            assert!(tree(name).is_err(), "{}", String::from_utf8_lossy(name));
+        }
+        assert!(replicas.key(&run).is_some() && replicas.key(&8u128.to_le_bytes()).is_none());
+        let others = Others(Arc::clone(&replicas));
+        let (spot, key) = (
+            Spot {
+                node: NodeId(0),
+                tier: TierId(0),
+            },
+            StoreKey("k.0".into()),
+        );
+        let arrival = others.arriving(spot, &key).unwrap();
+        assert!(matches!(tree(b"0/k.0"), Ok(Served::Arriving(_))));
+        let again = others.arriving(spot, &key).unwrap();
+        arrival.ended(false);
+        assert!(
+            matches!(tree(b"0/k.0"), Ok(Served::Arriving(_))),
+            "the newer one arrives"
+        );
+        drop(again);
+        assert!(matches!(tree(b"0/k.0"), Ok(Served::Whole(_))));
+    }
+}

@@ -1,0 +1,398 @@
+//! Sessions of the run, and what of it outlasts them.
+
+use super::drive::{Driver, Post};
+use super::replicas::{Others, Replicas};
+use super::{Notice, measure};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_base::layout::StateDir;
+use tarn_base::nodes::{Own, Staying};
+use tarn_control::{Handler, News, Talk};
+use tarn_journal::{LockError, RunLock};
+use tarn_local::{Config, Local, Namespaces};
+use tarn_movers::Trees;
+use tarn_ports::{Mates, Nodes, Peers};
+use tarn_proto::node::{self as proto, Answer, Call, Opening, Started, Told, VERSION};
+
+/// How long steps and transfers are given to end once they are told to. They are killed: it is the kernel that may take long.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The program's version, for messages to people.
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// The node's half of the run.
+pub(super) struct Host {
+    about: Started,
+    run: String,
+    /// The program that steps are started through.
+    helper: PathBuf,
+    replicas: Arc<Replicas>,
+    notify: Sender<Notice>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Sessions that have begun and not ended; numbered.
+    sessions: BTreeSet<u64>,
+    next: u64,
+    /// The world, and the session that it is of.
+    world: Option<(u64, Arc<Driver>)>,
+    /// How the world was made last.
+    opening: Option<Opening>,
+    /// Replicas that somebody asks to keep.
+    protected: BTreeSet<PathBuf>,
+    /// This node's folders of a workspace are this process's.
+    lock: Option<(PathBuf, RunLock)>,
+    /// The run is over.
+    closed: bool,
+    /// Nobody may come any more.
+    ends: bool,
+}
+
+impl Host {
+    pub(super) fn new(
+        about: Started,
+        run: String,
+        helper: PathBuf,
+        replicas: Arc<Replicas>,
+        notify: Sender<Notice>,
+    ) -> Self {
+        Self {
+            about,
+            run,
+            helper,
+            replicas,
+            notify,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The world of any session.
+    fn world(&self) -> Option<Arc<Driver>> {
+        self.state().world.as_ref().map(|(_, w)| Arc::clone(w))
+    }
+
+    /// Ends the world. False if it does not end in time.
+    pub(super) fn stop(&self) -> bool {
+        let world = {
+            let mut state = self.state();
+            state.ends = true;
+            state.world.take()
+        };
+        world.is_none_or(|(_, world)| world.end(PATIENCE))
+    }
+
+    /// Nobody has come for too long: what the run left here goes, but for what somebody asks to keep. False if somebody has come
+    /// after all.
+    pub(super) fn give_up(&self) -> bool {
+        let (opening, protected) = {
+            let mut state = self.state();
+            if !state.sessions.is_empty() {
+                return false;
+            }
+            state.ends = true;
+            (state.opening.take(), std::mem::take(&mut state.protected))
+        };
+        if let Some(opening) = opening {
+            for problem in self.clear(opening, protected) {
+                tracing::warn!("{problem}");
+            }
+        }
+        true
+    }
+
+    fn clear(&self, opening: Opening, protected: BTreeSet<PathBuf>) -> Vec<String> {
+        let own = opening.cluster.nodes.get(opening.node.at());
+        let roots = own.into_iter().flat_map(|n| &n.tiers);
+        let roots: Vec<_> = roots.map(|t| t.root.join(&opening.workspace)).collect();
+        let config = self.config(opening, None, None);
+        let mut world = match Local::new(config) {
+            Ok(world) => Box::new(world),
+            Err(e) => return vec![format!("what the run left here cannot be removed: {e}")],
+        };
+        let staying = Staying {
+            protected,
+            ..Staying::default()
+        };
+        let mut left = match world.clean(&staying) {
+            Ok(cleaned) => cleaned.trouble,
+            Err(e) => vec![e.to_string()],
+        };
+        left.extend(world.leave());
+        roots.iter().for_each(|r| remove_empty(r));
+        left
+    }
+
+    fn config(
+        &self,
+        opening: Opening,
+        peers: Option<Arc<dyn Peers>>,
+        mates: Option<Arc<dyn Mates>>,
+    ) -> Config {
+        let os = std::ffi::OsString::from_vec;
+        let environment = opening.environment.into_iter();
+        Config {
+            run: opening.run,
+            workspace: opening.workspace,
+            workflow: opening.workflow,
+            cluster: opening.cluster,
+            prior: opening.prior,
+            state: StateDir(opening.state),
+            mover: Arc::new(Trees::new()),
+            helper_exe: self.helper.clone(),
+            // tarn asks that itself, before it has a step run.
+            changed_since: Arc::new(|_| None),
+            epoch: opening.epoch,
+            namespaces: match opening.namespaces {
+                true => Namespaces::Auto,
+                false => Namespaces::Off,
+            },
+            signals: false,
+            own: Own::Some([opening.node].into()),
+            peers,
+            mates,
+            caller_env: environment.map(|(k, v)| (os(k), os(v))).collect(),
+        }
+    }
+
+    fn check(&self, version: u32, tarn: &str) -> Result<(), String> {
+        let node = &self.about.node;
+        if version != VERSION {
+            return Err(format!(
+                "tarnd {RELEASE} on node {node} speaks version {VERSION} of the messages about a run, tarn {tarn} version {version}; use the same release of tarn on all nodes"
+            ));
+        }
+        match self.helper.is_file() {
+            true => Ok(()),
+            false => Err(format!(
+                "node {node} has no {}: steps are started through the `tarn` beside `tarnd`; install both in one folder",
+                self.helper.display()
+            )),
+        }
+    }
+
+    /// Makes the world of a session.
+    fn open(&self, session: u64, news: &News, opening: Opening) -> Result<Option<String>, String> {
+        if self.world().is_some() {
+            return Err("the run was opened already".into());
+        }
+        if opening.run != self.run {
+            return Err(format!(
+                "this tarnd was started for {}, not for {}",
+                self.run, opening.run
+            ));
+        }
+        self.take_folders(&opening)?;
+        self.replicas.open(&opening)?;
+        self.state().opening = Some(opening.clone());
+        let post = Post {
+            news: news.clone(),
+            replicas: Arc::clone(&self.replicas),
+        };
+        let peers = Others(Arc::clone(&self.replicas));
+        let config = self.config(opening, Some(Arc::new(peers)), Some(Arc::new(post)));
+        let replicas = Arc::clone(&self.replicas);
+        let (world, multi_node) = Driver::start(config, news.clone(), replicas)?;
+        let mut state = self.state();
+        if state.ends {
+            drop(state);
+            world.end(PATIENCE);
+            return Err("tarnd ends".into());
+        }
+        state.world = Some((session, Arc::new(world)));
+        Ok(multi_node)
+    }
+
+    /// Makes sure that no other tarnd works in this node's folders of the workspace, such as one that was cut off from the run
+    /// that is now gone on with: that one makes way.
+    fn take_folders(&self, opening: &Opening) -> Result<(), String> {
+        let folder = measure::memory(&opening.state, &self.about.node)?.0;
+        let path = folder.join(format!("{}.lock", opening.workspace));
+        let mut state = self.state();
+        if state.lock.as_ref().is_some_and(|(p, _)| *p == path) {
+            return Ok(());
+        }
+        let since = Instant::now();
+        loop {
+            match RunLock::take(&path) {
+                Ok(lock) => {
+                    state.lock = Some((path, lock));
+                    return Ok(());
+                }
+                Err(LockError::Busy { pid, .. }) if since.elapsed() < PATIENCE => {
+                    make_way(pid);
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(LockError::Busy { pid, .. }) => {
+                    let who = pid.map_or_else(String::new, |p| format!(" (process {p})"));
+                    return Err(format!(
+                        "another tarnd{who} has the folders of {} on node {}, and does not end; stop it",
+                        opening.workspace, self.about.node
+                    ));
+                }
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+    }
+
+    fn answer(&self, session: u64, news: &News, call: Call) -> Result<Answer, String> {
+        match call {
+            Call::Measure {
+                version,
+                tarn,
+                tiers,
+                external,
+                state,
+                nonce,
+            } => {
+                self.check(version, &tarn)?;
+                measure::sees(&self.about.node, &state, &nonce)?;
+                measure::measure(&self.about.node, &tiers, external, &state).map(Answer::Cluster)
+            }
+            Call::Open(opening) => self.open(session, news, *opening).map(Answer::Opened),
+            Call::Close => {
+                self.state().closed = true;
+                Ok(Answer::Done)
+            }
+            call => {
+                match &call {
+                    Call::Offer { protected, .. } => self.protect(protected),
+                    Call::Clean(staying) => self.protect(&staying.protected),
+                    _ => {}
+                }
+                match self.world() {
+                    Some(world) => Ok(world.call(call)),
+                    None => Err("the run has not been opened on this node".into()),
+                }
+            }
+        }
+    }
+
+    fn protect(&self, folders: &BTreeSet<PathBuf>) {
+        self.state().protected.clone_from(folders);
+    }
+}
+
+/// Folders without content; a missing one is none.
+fn remove_empty(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            remove_empty(&entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(folder);
+}
+
+/// Asks a tarnd of this user to end.
+fn make_way(pid: Option<u32>) {
+    let name = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let pid = pid.filter(|pid| *pid != std::process::id());
+    let tarnd = pid.filter(|pid| name(*pid).is_ok_and(|n| n.trim_end() == "tarnd"));
+    let pid = tarnd.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    if let Some(pid) = pid {
+        // It may have ended meanwhile.
+        let _ = kill_process(pid, Signal::TERM);
+    }
+}
+
+/// Takes sessions.
+pub(super) struct Sessions(pub(super) Arc<Host>);
+
+impl Handler for Sessions {
+    fn opened(&self, run: &str, _: &str, news: News) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
+        let host = &self.0;
+        if run != host.run {
+            return Err(format!(
+                "this tarnd was started for {}, not for {run}",
+                host.run
+            ));
+        }
+        let about = serde_json::to_vec(&host.about).map_err(|e| e.to_string())?;
+        let mut state = host.state();
+        if state.ends {
+            return Err("tarnd ends".into());
+        }
+        state.next += 1;
+        let number = state.next;
+        state.sessions.insert(number);
+        // Said under the lock, as what it outdates is.
+        let _ = host.notify.send(Notice::Session);
+        drop(state);
+        let talking = Talking {
+            host: Arc::clone(host),
+            number,
+            news,
+        };
+        Ok((about, Box::new(talking)))
+    }
+}
+
+/// One session.
+struct Talking {
+    host: Arc<Host>,
+    number: u64,
+    news: News,
+}
+
+impl Talk for Talking {
+    fn call(&self, request: Vec<u8>) -> Vec<u8> {
+        let call = proto::decode(&request).map_err(|e| e.to_string());
+        let answer = call.and_then(|call| self.host.answer(self.number, &self.news, call));
+        let answer = answer.unwrap_or_else(Answer::Failed);
+        proto::encode(answer).unwrap_or_else(|e| {
+            tracing::error!("an answer is not given: {e}");
+            Vec::new()
+        })
+    }
+
+    fn told(&self, said: Vec<u8>) {
+        let told = proto::decode::<Told>(&said).map_err(|e| e.to_string());
+        let world = self
+            .host
+            .world()
+            .ok_or("the run has not been opened on this node");
+        match (told, world) {
+            (Ok(told), Ok(world)) => world.tell(told),
+            (Err(why), _) => self.broken(why),
+            (_, Err(why)) => self.broken(why.to_owned()),
+        }
+    }
+}
+
+impl Talking {
+    /// What was told cannot be done: nobody may wait for it.
+    fn broken(&self, why: String) {
+        if let Ok(bytes) = proto::encode(proto::News::Broken(why)) {
+            self.news.send(bytes);
+        }
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        let host = &self.host;
+        let mut state = host.state();
+        let own = state.world.take_if(|(session, _)| *session == self.number);
+        drop(state);
+        if let Some((_, world)) = own
+            && !world.end(PATIENCE)
+        {
+            tracing::error!("what the run has under way here does not end");
+        }
+        let mut state = host.state();
+        state.sessions.remove(&self.number);
+        if state.sessions.is_empty() {
+            let closed = state.closed;
+            let _ = host.notify.send(Notice::Alone { closed });
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! How sessions and tarnds end, and what is left then.
+
+use crate::Test;
+use crate::bed::*;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::process::{Child, Command, ExitCode, Stdio};
+use tarn_base::nodes::Staying;
+use tarn_base::part::Place;
+use tarn_proto::node::{Answer, Call, Started};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "ends::a_client_that_is_killed_takes_its_steps_with_it",
+        a_client_is_killed,
+    ),
+    (
+        "ends::a_client_that_falls_silent_is_replaced",
+        a_silent_client_is_replaced,
+    ),
+    (
+        "ends::what_nobody_comes_back_to_goes",
+        what_nobody_comes_back_to_goes,
+    ),
+    ("ends::steps_end_with_tarnd", steps_end_with_tarnd),
+    (
+        "ends::a_new_tarnd_takes_the_place_of_an_old_one",
+        a_new_tarnd_takes_the_place,
+    ),
+];
+
+/// This program's first argument when it is a client that is to be killed.
+pub(crate) const CLIENT: &str = "__client";
+
+#[derive(Serialize, Deserialize)]
+struct Order {
+    bed: Bed,
+    started: Started,
+}
+
+/// Makes a replica, then runs a step that does not end.
+pub(crate) fn client() -> ExitCode {
+    let Order { bed, started } = serde_json::from_reader(std::io::stdin()).unwrap();
+    let client = bed.connect(&started);
+    client.open(bed.opening_of(&[(&started, &client)], 0));
+    client.clean(Staying::default());
+    client.run(MAKES, 0);
+    client.begin(BEATS, 1, 0);
+    loop {
+        std::thread::park();
+    }
+}
+
+fn start_client(bed: &Bed, node: &Node) -> Child {
+    let mut client = Command::new(std::env::current_exe().unwrap())
+        .arg(CLIENT)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let order = Order {
+        bed: bed.clone(),
+        started: node.started.clone(),
+    };
+    let mut stdin = client.stdin.take().unwrap();
+    stdin
+        .write_all(&serde_json::to_vec(&order).unwrap())
+        .unwrap();
+    client
+}
+
+fn a_client_is_killed() {
+    let bed = Bed::new();
+    let node = bed.start("n1", &[]);
+    let mut first = start_client(&bed, &node);
+    bed.wait_for_beats();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    bed.wait_for_silence();
+    let work = bed.tier("n1").work();
+    // tarnd is still there for the run, and so is what it has made.
+    let client = bed.connect(&node.started);
+    client.open(bed.opening(&[(&node, &client)], 0));
+    let at = Place::Node(spot(0));
+    let key = tarn_base::part::StoreKey(format!("{RUN}.s0.a1.0"));
+    let wanted = vec![(part(MAKES), key.clone(), at.clone())];
+    let found = client.call(Call::Inventory(wanted));
+    assert_eq!(found, Answer::Found(vec![(part(MAKES), at.clone())]));
+    client.clean(Staying {
+        keep: [(key.clone(), at)].into(),
+        resumed: true,
+        ..Staying::default()
+    });
+    assert!(bed.tier("n1").part(&key).is_dir());
+    assert_eq!(std::fs::read_dir(work).map_or(0, Iterator::count), 0);
+    client.run(LARGE, 0);
+}
+
+fn a_silent_client_is_replaced() {
+    let bed = Bed::new();
+    let node = bed.start("n1", &[]);
+    let stop = |client: &Child| {
+        let pid = rustix::process::Pid::from_child(client);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    };
+    // Its steps end although its connection is there.
+    let mut first = start_client(&bed, &node);
+    bed.wait_for_beats();
+    stop(&first);
+    bed.wait_for_silence();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    std::fs::remove_file(bed.path("beat")).unwrap();
+    let mut second = start_client(&bed, &node);
+    bed.wait_for_beats();
+    stop(&second);
+    let client = bed.opened(&node);
+    bed.wait_for_silence();
+    client.run(MAKES, 0);
+    second.kill().unwrap();
+    second.wait().unwrap();
+}
+
+fn what_nobody_comes_back_to_goes() {
+    let bed = Bed::new();
+    let mut node = bed.start("n1", &["--keep-for", "1"]);
+    let client = bed.opened(&node);
+    let (made, large) = (client.run(MAKES, 0), client.run(LARGE, 0));
+    let tier = bed.tier("n1");
+    let [made, large] = [tier.part(&made.key), tier.part(&large.key)];
+    client.clean(Staying {
+        keep: [].into(),
+        protected: [made.clone()].into(),
+        ..Staying::default()
+    });
+    client.begin(BEATS, 1, 0);
+    bed.wait_for_beats();
+    drop(client);
+    bed.wait_for_silence();
+    assert!(node.ended().success());
+    assert!(made.join("d/f").is_file() && !large.exists());
+    assert!(!tier.work().exists() && !tier.incoming().exists());
+    // Without anything to keep, nothing is left at all.
+    let mut node = bed.start("n1", &["--keep-for", "1"]);
+    let client = bed.opened(&node);
+    client.clean(Staying::default());
+    drop(client);
+    assert!(node.ended().success());
+    let root = bed.path("tier-n1");
+    assert!(!root.join(WORKSPACE).exists());
+    let ledger = std::fs::read_to_string(root.join("ledger")).unwrap_or_default();
+    assert!(!ledger.contains(WORKSPACE), "{ledger}");
+}
+
+fn steps_end_with_tarnd() {
+    for closes in [true, false] {
+        let bed = Bed::new();
+        let mut node = bed.start("n1", &[]);
+        let client = bed.opened(&node);
+        let made = client.run(MAKES, 0);
+        client.begin(BEATS, 1, 0);
+        bed.wait_for_beats();
+        match closes {
+            true => node.close_stdin(),
+            false => node.terminate(),
+        }
+        assert!(node.ended().success());
+        bed.wait_for_silence();
+        while client.heard().is_some() {}
+        assert!(client.session.over().is_some());
+        assert!(
+            bed.tier("n1").part(&made.key).is_dir(),
+            "the next tarnd finds it"
+        );
+    }
+}
+
+fn a_new_tarnd_takes_the_place() {
+    let bed = Bed::new();
+    let mut old = bed.start("n1", &[]);
+    let first = bed.opened(&old);
+    first.begin(BEATS, 1, 0);
+    bed.wait_for_beats();
+    let new = bed.start("n1", &[]);
+    let second = bed.opened(&new);
+    assert!(old.ended().success());
+    bed.wait_for_silence();
+    second.clean(Staying::default());
+    second.run(MAKES, 0);
+}

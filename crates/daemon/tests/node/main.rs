@@ -1,0 +1,53 @@
+//! Real `tarnd --node` processes, driven as `tarn run` drives them. This program is also the `tarn` beside those tarnds, through
+//! which steps are started, and a client that can be killed; so it brings its own small harness.
+
+mod bed;
+mod ends;
+mod peers;
+mod runs;
+mod strangers;
+
+use std::ffi::OsString;
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+
+type Test = (&'static str, fn());
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next() {
+        Some(a) if a == tarn_local::HELPER_ARGUMENT => tarn_local::runner::main(),
+        Some(a) if a == ends::CLIENT => ends::client(),
+        first => run_all(first.into_iter().chain(arguments).collect()),
+    }
+}
+
+fn run_all(arguments: Vec<OsString>) -> ExitCode {
+    let tests: Vec<Test> = [runs::TESTS, ends::TESTS, peers::TESTS, strangers::TESTS].concat();
+    if arguments.iter().any(|a| a == "--list") {
+        tests.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let filter = arguments
+        .iter()
+        .filter_map(|a| a.to_str())
+        .find(|a| !a.starts_with('-'));
+    let chosen: Vec<&Test> = tests
+        .iter()
+        .filter(|(n, _)| filter.is_none_or(|f| n.contains(f)))
+        .collect();
+    println!("\nrunning {} tests", chosen.len());
+    let mut failed = 0;
+    for (name, test) in &chosen {
+        let ok = catch_unwind(test).is_ok();
+        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
+        failed += usize::from(!ok);
+    }
+    let passed = chosen.len() - failed;
+    let filtered = tests.len() - chosen.len();
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; {filtered} filtered out\n"
+    );
+    ExitCode::from(u8::from(failed > 0))
+}

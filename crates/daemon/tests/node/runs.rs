@@ -1,0 +1,172 @@
+//! What a run asks of a node, from the first word to the last.
+
+use crate::Test;
+use crate::bed::*;
+use tarn_base::event::{Ended, Event, FailureKind};
+use tarn_base::nodes::{Phase, Staying};
+use tarn_base::part::Place;
+use tarn_proto::node::{Answer, Call, News, Told, VERSION};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("runs::a_run_of_one_node", a_run_of_one_node),
+    (
+        "runs::progress_is_told_while_something_goes_on",
+        progress_is_told,
+    ),
+    (
+        "runs::a_step_that_does_not_listen_is_killed",
+        a_step_is_killed,
+    ),
+    (
+        "runs::what_cannot_work_is_said_first",
+        what_cannot_work_is_said_first,
+    ),
+];
+
+fn a_run_of_one_node() {
+    let bed = Bed::new();
+    let mut node = bed.start("n1", &[]);
+    let client = bed.connect(&node.started);
+    let opening = bed.opening(&[(&node, &client)], 0);
+    let [only] = &opening.cluster.nodes[..] else {
+        panic!("{:?}", opening.cluster);
+    };
+    assert_eq!((&*only.name, only.tiers[0].capacity), ("n1", 64 << 20));
+    assert!(only.cores > 0 && only.tiers[0].read > 0 && opening.cluster.hosts[0].name == "n1");
+    assert!(
+        bed.state().0.join("hosts/n1/machine.json").is_file(),
+        "measured once a node"
+    );
+    let early = client.failed(Call::Exist(vec![]));
+    assert!(early.contains("not been opened"), "{early}");
+    client.open(opening.clone());
+    let again = client.failed(Call::Open(Box::new(opening)));
+    assert!(again.contains("already"), "{again}");
+    client.clean(Staying::default());
+    let made = client.run(MAKES, 0);
+    let replica = bed.tier("n1").part(&made.key);
+    assert_eq!(
+        std::fs::read_to_string(replica.join("d/f")).unwrap(),
+        "hello\n"
+    );
+    // State is shared: logs and manifests are where every run has them.
+    let log = bed.state().step_log(RUN, "s0-0", 1);
+    assert!(
+        std::fs::read_to_string(&log).unwrap().contains("said"),
+        "{}",
+        log.display()
+    );
+    assert!(bed.state().manifest(WORKSPACE, &made.key).is_file());
+    let there = Call::Exist(vec![replica.clone(), bed.path("none")]);
+    assert_eq!(client.call(there), Answer::There(vec![true, false]));
+    let at = Place::Node(spot(0));
+    let wanted = Call::Inventory(vec![(part(MAKES), made.key.clone(), at.clone())]);
+    assert_eq!(client.call(wanted), Answer::Found(vec![(part(MAKES), at)]));
+    assert_eq!(client.call(Call::Leave), Answer::Left(vec![]));
+    assert!(replica.is_dir(), "what a run has made stays");
+    let left = client.failed(Call::Exist(vec![]));
+    assert!(left.contains("left this node"), "{left}");
+    assert_eq!(client.call(Call::Close), Answer::Done);
+    drop(client);
+    assert!(node.ended().success());
+}
+
+fn progress_is_told() {
+    let bed = Bed::new();
+    let node = bed.start("n1", &[]);
+    let client = bed.opened(&node);
+    client.begin(BEATS, 1, 0);
+    let steps = loop {
+        match client.heard() {
+            Some(News::Progress { steps, .. }) if !steps.is_empty() => break steps,
+            Some(News::Progress { .. } | News::Event(Event::Capacity { .. })) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((steps[0].instance.step.0, steps[0].attempt), (BEATS, 1));
+    assert!(matches!(steps[0].phase, Phase::Preparing | Phase::Running));
+    client.tell(Told::KillAll);
+    assert!(matches!(client.event(), Event::Ended { .. }));
+    // Once more, because nothing goes on.
+    loop {
+        match client.heard() {
+            Some(News::Progress { transfers, steps }) if steps.is_empty() => {
+                assert!(transfers.is_empty());
+                return;
+            }
+            Some(News::Progress { .. } | News::Event(Event::Capacity { .. })) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn a_step_is_killed() {
+    let bed = Bed::new();
+    let node = bed.start("n1", &[]);
+    let client = bed.opened(&node);
+    client.begin(BEATS, 1, 0);
+    bed.wait_for_beats();
+    let began = std::time::Instant::now();
+    client.tell(Told::KillAll);
+    match client.event() {
+        Event::Ended {
+            ended: Ended::Failed { failure, .. },
+            ..
+        } => assert_eq!(failure.kind, FailureKind::Cancelled, "{}", failure.message),
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        began.elapsed() < tarn_local::GRACE,
+        "it was not asked first"
+    );
+    bed.wait_for_silence();
+}
+
+fn what_cannot_work_is_said_first() {
+    let bed = Bed::new();
+    let node = bed.start("n1", &[]);
+    let client = bed.connect(&node.started);
+    let with = |change: &dyn Fn(&mut u32, &mut (String, String), &mut Vec<String>)| {
+        let mut call = bed.measure("n1");
+        if let Call::Measure {
+            version,
+            nonce,
+            tiers,
+            ..
+        } = &mut call
+        {
+            change(version, nonce, tiers);
+        }
+        client.failed(call)
+    };
+    let why = with(&|version, _, _| *version = VERSION + 1);
+    assert!(
+        why.contains("version 1") && why.contains("version 2"),
+        "{why}"
+    );
+    let why = with(&|_, nonce, _| nonce.1 = "another".into());
+    assert!(
+        why.contains("n1") && why.contains("all nodes mount"),
+        "{why}"
+    );
+    let why = with(&|_, nonce, _| nonce.0 = "none".into());
+    assert!(
+        why.contains("none") && why.contains("all nodes mount"),
+        "{why}"
+    );
+    let why = with(&|_, _, tiers| *tiers = vec!["t=relative".into()]);
+    assert!(why.contains("t=relative"), "{why}");
+    // A world that cannot be made is none; the next one may be.
+    let opening = bed.opening(&[(&node, &client)], 0);
+    let mut wrong = opening.clone();
+    wrong.cluster.nodes[0].tiers[0].root = bed.path("state/nonce");
+    let why = client.failed(Call::Open(Box::new(wrong)));
+    assert!(why.contains("state/nonce"), "{why}");
+    client.open(opening);
+    std::fs::remove_file(bed.path("bin/tarn")).unwrap();
+    let why = client.failed(bed.measure("n1"));
+    assert!(
+        why.contains("bin/tarn") && why.contains("in one folder"),
+        "{why}"
+    );
+}

@@ -1,0 +1,447 @@
+//! `tarn run` in an allocation of a real Slurm: over all its nodes, through what goes wrong there, and nothing left behind.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use tarn_tests::slurm::{Cluster, Doctor, said, wait_until};
+
+const SOON: Duration = Duration::from_secs(30);
+/// A node is lost after 10 s of silence, and a run that is cut takes its time.
+const LATER: Duration = Duration::from_secs(120);
+
+/// tarn and tarnd as this workspace has built them, made if they are not there.
+fn programs() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let test = std::env::current_exe().expect("this test's program");
+        let folder = test
+            .ancestors()
+            .nth(2)
+            .expect("its build folder")
+            .to_path_buf();
+        let release = folder.file_name().is_some_and(|n| n == "release");
+        let mut build = Command::new(env!("CARGO"));
+        build.args([
+            "build",
+            "--quiet",
+            "--locked",
+            "-p",
+            "tarn-cli",
+            "-p",
+            "tarn-daemon",
+        ]);
+        build.args(release.then_some("--release"));
+        assert!(
+            build.status().expect("cargo").success(),
+            "tarn cannot be built"
+        );
+        folder
+    })
+}
+
+/// A cluster whose users have tarn, or a reason on stderr why there is none.
+fn cluster(nodes: usize) -> Option<Cluster> {
+    let doctor = Doctor::ask().expect("slurm-cluster doctor");
+    if let Some(why) = doctor.lacks(&[]) {
+        eprintln!("SKIPPED: no Slurm cluster here: {why}");
+        return None;
+    }
+    let cluster = Cluster::up(nodes).unwrap_or_else(|e| panic!("{e:#}"));
+    for name in ["tarn", "tarnd"] {
+        let to = cluster.shared().join("bin").join(name);
+        std::fs::copy(programs().join(name), &to).expect("a program for the cluster");
+    }
+    Some(cluster)
+}
+
+/// Files of a user, in a folder of the home.
+struct Desk<'a> {
+    cluster: &'a Cluster,
+    user: &'a str,
+    folder: PathBuf,
+}
+
+impl<'a> Desk<'a> {
+    fn new(cluster: &'a Cluster, user: &'a str, workflow: &str) -> Self {
+        let folder = cluster.shared().join("home").join(user).join("work");
+        said(&mut cluster.command(user, &["mkdir", "-p", "work/in"])).expect("mkdir");
+        let desk = Self {
+            cluster,
+            user,
+            folder,
+        };
+        desk.write("wf.toml", workflow);
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("a file");
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, open).expect("its mode");
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// A command in the folder, on the login node, inside a new allocation.
+    fn allocated(&self, options: &str, command: &str) -> Command {
+        let line = format!("cd work && exec salloc -Q {options} {command}");
+        self.cluster.command(self.user, &["bash", "-c", &line])
+    }
+
+    /// What it said, standard error included; it must succeed.
+    fn run(&self, options: &str, command: &str) -> String {
+        let output = self.allocated(options, command).output().expect("salloc");
+        let text = text(&output);
+        assert!(
+            output.status.success(),
+            "{command}: {}\n{text}",
+            output.status
+        );
+        text
+    }
+
+    fn start(&self, options: &str, command: &str) -> Running {
+        let mut child = self.allocated(options, command);
+        child
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Running(child.spawn().expect("salloc"))
+    }
+
+    /// What lies on the tier of a node, but for the ledger.
+    fn left_on(&self, node: usize) -> String {
+        let look = "find /scm /dev/shm -mindepth 1 ! -name 'ledger*' ! -name 'tarn-[0-9]*' 2>/dev/null; true";
+        let found = self.cluster.node(node).exec("root", &["bash", "-c", look]);
+        found.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
+    }
+}
+
+struct Running(Child);
+
+impl Running {
+    fn end(self) -> (Option<i32>, String) {
+        let output = self.0.wait_with_output().expect("its end");
+        (output.status.code(), text(&output))
+    }
+}
+
+fn text(output: &std::process::Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// Twelve pieces, a step each that notes its node, and one that gathers them.
+const SPREAD: &str = r#"
+name = "spread"
+
+[data.raw]
+source = "in"
+
+[data.piece]
+
+[data.all]
+dest = "out"
+
+[[step]]
+name = "work"
+foreach = "raw/*"
+cores = 2
+run = "sleep 0.3; tr a-z A-Z < $TARN_raw/{item} > $TARN_piece/{item}; echo $TARN_NODE > $TARN_piece/{item}.node"
+in = ["raw"]
+out = ["piece"]
+
+[[step]]
+name = "gather"
+run = "cat $TARN_piece/f?? > $TARN_all/text; cat $TARN_piece/*.node | sort -u > $TARN_all/nodes"
+in = ["piece"]
+out = ["all"]
+"#;
+
+fn spread<'a>(cluster: &'a Cluster, user: &'a str) -> (Desk<'a>, String) {
+    let desk = Desk::new(cluster, user, SPREAD);
+    let mut text = String::new();
+    for n in 10..22 {
+        desk.write(&format!("in/f{n}"), &format!("piece {n} of {user}\n"));
+        text.push_str(&format!("PIECE {n} OF {}\n", user.to_uppercase()));
+    }
+    (desk, text)
+}
+
+const TIER: &str = "--tier scm=/scm/$USER:64MiB";
+
+#[test]
+fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
+    let Some(cluster) = cluster(3) else { return };
+    let (desk, wanted) = spread(&cluster, "alice");
+    desk.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
+    assert_eq!(desk.read("out/text"), wanted);
+    assert_eq!(desk.read("out/nodes"), "node1\nnode2\nnode3\n");
+    for node in 1..=3 {
+        assert_eq!(desk.left_on(node), "", "on node{node}");
+        let alive = cluster.node(node).exec("root", &["pgrep", "-x", "tarnd"]);
+        assert!(alive.is_err(), "tarnd still runs on node{node}");
+    }
+    // Again: nothing has changed, nothing runs.
+    let again = desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    assert!(
+        again.contains("reused") || again.contains("nothing to do"),
+        "{again}"
+    );
+}
+
+#[test]
+fn a_batch_script_runs_it_too() {
+    let Some(cluster) = cluster(2) else { return };
+    let (desk, wanted) = spread(&cluster, "alice");
+    desk.write(
+        "job.sh",
+        &format!("#!/bin/bash\ncd ~/work && exec tarn run {TIER} wf.toml\n"),
+    );
+    let words = [
+        "sbatch",
+        "--wait",
+        "-N2",
+        "-n16",
+        "-o",
+        "work/log",
+        "work/job.sh",
+    ];
+    let ended = cluster.exec("alice", &words);
+    assert!(ended.is_ok(), "{ended:?}\n{}", desk.read("log"));
+    assert_eq!(desk.read("out/text"), wanted);
+    assert_eq!(desk.read("out/nodes"), "node1\nnode2\n");
+}
+
+/// Two nodes work on a scattered version, and look at each other.
+const SCATTERED: &str = r#"
+name = "scattered"
+
+[data.case]
+scatter = "p{rank}"
+
+[data.result]
+dest = "out"
+
+[[step]]
+name = "split"
+run = "for r in 0 1 2 3; do mkdir $TARN_case/p$r; echo $r > $TARN_case/p$r/n; done; echo common > $TARN_case/c"
+out = ["case"]
+
+[[step]]
+name = "solve"
+nodes = 2
+tasks = 4
+run = "./solve.sh"
+inout = ["case:scatter"]
+
+[[step]]
+name = "join"
+run = "cp -r $TARN_case/. $TARN_result"
+in = ["case:gather"]
+out = ["result"]
+"#;
+
+const SOLVE: &str = r#"#!/bin/bash
+set -eu
+other=$(sed -n 2p "$TARN_HOSTFILE" | cut -d ' ' -f 1)
+for r in 0 1; do echo "$TARN_NODE $(hostname)" > "$TARN_case/p$r/done"; done
+echo "said on $TARN_NODE" | tarn exec "$other" -- bash -c '
+    cat > $TARN_case/p2/heard
+    for r in 2 3; do echo "$TARN_NODE $(hostname)" > $TARN_case/p$r/done; done
+    [ ! -e $TARN_case/p0 ]'
+tarn exec "$other" -- bash -c 'exit 7' && exit 1
+[ $? = 7 ]
+[ ! -e "$TARN_case/p2" ]
+"#;
+
+#[test]
+fn a_step_spans_two_nodes() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", SCATTERED);
+    desk.write("solve.sh", SOLVE);
+    desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let node = |rank: u32| desk.read(&format!("out/p{rank}/done"));
+    assert_eq!(node(0), node(1));
+    assert_eq!(node(2), node(3));
+    assert_ne!(node(0), node(2));
+    let first = node(0);
+    let first = first.split_whitespace().next().expect("a name");
+    assert_eq!(desk.read("out/p2/heard"), format!("said on {first}\n"));
+    assert_eq!(desk.read("out/c"), "common\n");
+}
+
+/// A chain on one dataset, slow enough to be disturbed.
+const CHAIN: &str = r#"
+name = "chain"
+
+[data.a]
+
+[data.b]
+
+[data.end]
+dest = "out"
+
+[[step]]
+name = "first"
+run = "dd if=/dev/zero of=$TARN_a/zeros bs=1M count=8 status=none; echo $TARN_NODE > $TARN_a/node"
+out = ["a"]
+
+[[step]]
+name = "second"
+run = "cp $TARN_a/node $TARN_b/node; echo $TARN_NODE >> $TARN_WORKFLOW_DIR/began; while [ ! -e $TARN_WORKFLOW_DIR/go ]; do sleep 0.1; done; echo b > $TARN_b/b"
+in = ["a"]
+out = ["b"]
+
+[[step]]
+name = "third"
+run = "cat $TARN_b/b > $TARN_end/text; ls $TARN_a > $TARN_end/list"
+in = ["a", "b"]
+out = ["end"]
+"#;
+
+fn began(desk: &Desk<'_>) -> Vec<usize> {
+    let text = std::fs::read_to_string(desk.path("began")).unwrap_or_default();
+    let number = |name: &str| name.strip_prefix("node").and_then(|n| n.parse().ok());
+    text.lines().filter_map(number).collect()
+}
+
+fn wait_for_begin(desk: &Desk<'_>, times: usize) -> usize {
+    let waited = wait_until("the second step", LATER, || began(desk).len() >= times);
+    waited.unwrap_or_else(|e| panic!("{e:#}"));
+    began(desk)[times - 1]
+}
+
+/// The node of the running step loses its tarnd, or all of itself: the run makes again what is gone, elsewhere.
+fn a_lost_node(how: impl Fn(&Cluster, usize)) {
+    let Some(cluster) = cluster(3) else { return };
+    let desk = Desk::new(&cluster, "alice", CHAIN);
+    let running = desk.start("-N3 -n24 --no-kill", &format!("tarn run {TIER} wf.toml"));
+    let node = wait_for_begin(&desk, 1);
+    how(&cluster, node);
+    let second = wait_for_begin(&desk, 2);
+    assert_ne!(second, node);
+    desk.write("go", "");
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains(&format!("node{node}")), "{text}");
+    assert_eq!(desk.read("out/text"), "b\n");
+    assert_eq!(desk.read("out/list"), "node\nzeros\n");
+}
+
+#[test]
+fn a_tarnd_is_killed() {
+    a_lost_node(|cluster, node| {
+        let killed = cluster
+            .node(node)
+            .exec("root", &["pkill", "-KILL", "-x", "tarnd"]);
+        killed.unwrap_or_else(|e| panic!("{e:#}"));
+    });
+}
+
+#[test]
+fn a_node_loses_its_power() {
+    a_lost_node(|cluster, node| {
+        let cut = cluster.node(node).power_cut();
+        cut.unwrap_or_else(|e| panic!("{e:#}"));
+    });
+}
+
+#[test]
+fn slurmctld_dies_and_nothing_happens_to_a_run() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", CHAIN);
+    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    wait_for_begin(&desk, 1);
+    cluster.restart_ctld().unwrap_or_else(|e| panic!("{e:#}"));
+    desk.write("go", "");
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{text}");
+    assert_eq!(desk.read("out/text"), "b\n");
+    assert_eq!(began(&desk).len(), 1);
+}
+
+/// tarn dies: so do its steps, everywhere; in the same allocation it goes on with what lies on the nodes.
+#[test]
+fn tarn_is_killed_and_goes_on() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", CHAIN);
+    let script = format!(
+        "#!/bin/bash\ntarn run {TIER} wf.toml\necho $? > status\nuntil [ -e again ]; do sleep 0.1; done\nexec tarn resume\n"
+    );
+    desk.write("job.sh", &script);
+    let running = desk.start("-N2 -n16", "./job.sh");
+    let node = wait_for_begin(&desk, 1);
+    said(&mut cluster.command("root", &["pkill", "-KILL", "-x", "tarn"])).expect("pkill");
+    let step = ["pgrep", "-f", "began.*go"];
+    let waited = wait_until("the step's end", SOON, || {
+        cluster.node(node).exec("root", &step).is_err() && desk.path("status").exists()
+    });
+    waited.unwrap_or_else(|e| panic!("{e:#}"));
+    desk.write("go", "");
+    desk.write("again", "");
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{text}");
+    assert_eq!(desk.read("out/text"), "b\n");
+    let log = desk.run("-N1", "tarn why first");
+    assert!(!log.contains("attempt 2"), "{log}");
+}
+
+/// Two users on the same nodes at once: neither sees or disturbs the other.
+#[test]
+fn two_users_share_nodes() {
+    let Some(cluster) = cluster(2) else { return };
+    let (a, for_alice) = spread(&cluster, "alice");
+    let (b, for_bob) = spread(&cluster, "bob");
+    let command = format!("tarn run {TIER} wf.toml");
+    let both = ["alice", "bob"].map(|user| {
+        let desk = if user == "alice" { &a } else { &b };
+        desk.start("-N2 -n8 --ntasks-per-node=4 --mem=1500", &command)
+    });
+    for running in both {
+        let (status, text) = running.end();
+        assert_eq!(status, Some(0), "{text}");
+    }
+    assert_eq!(
+        (a.read("out/text"), b.read("out/text")),
+        (for_alice, for_bob)
+    );
+    for node in 1..=2 {
+        let peek = cluster.node(node).exec("bob", &["ls", "/scm/alice"]);
+        assert!(peek.is_err(), "{peek:?}");
+    }
+}
+
+/// A link is cut in the middle and healed a minute later: the run goes on without the node, and with it again.
+#[test]
+fn a_link_is_cut_and_healed() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", CHAIN);
+    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let node = wait_for_begin(&desk, 1);
+    let begun = Instant::now();
+    cluster
+        .node(node)
+        .cut_link()
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    let second = wait_for_begin(&desk, 2);
+    assert_ne!(second, node);
+    eprintln!("placed again after {:.1?}", begun.elapsed());
+    cluster
+        .node(node)
+        .heal_link()
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    desk.write("go", "");
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{text}");
+    assert_eq!(desk.read("out/text"), "b\n");
+}
