@@ -123,7 +123,7 @@ pub(crate) const BEATS: u32 = 1;
 pub(crate) const LARGE: u32 = 2;
 
 impl Bed {
-    pub(crate) fn new() -> Made {
+    pub(crate) fn make() -> Made {
         // Beside the programs, so that they can be linked.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let bed = Self {

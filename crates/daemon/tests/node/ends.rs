@@ -69,7 +69,7 @@ fn start_client(bed: &Bed, node: &Node) -> Child {
 }
 
 fn a_client_is_killed() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let mut first = start_client(&bed, &node);
     bed.wait_for_beats();
@@ -96,7 +96,7 @@ fn a_client_is_killed() {
 }
 
 fn a_silent_client_is_replaced() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let stop = |client: &Child| {
         let pid = rustix::process::Pid::from_child(client);
@@ -121,7 +121,7 @@ fn a_silent_client_is_replaced() {
 }
 
 fn what_nobody_comes_back_to_goes() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let mut node = bed.start("n1", &["--keep-for", "1"]);
     let client = bed.opened(&node);
     let (made, large) = (client.run(MAKES, 0), client.run(LARGE, 0));
@@ -153,7 +153,7 @@ fn what_nobody_comes_back_to_goes() {
 
 fn steps_end_with_tarnd() {
     for closes in [true, false] {
-        let bed = Bed::new();
+        let bed = Bed::make();
         let mut node = bed.start("n1", &[]);
         let client = bed.opened(&node);
         let made = client.run(MAKES, 0);
@@ -175,7 +175,7 @@ fn steps_end_with_tarnd() {
 }
 
 fn a_new_tarnd_takes_the_place() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let mut old = bed.start("n1", &[]);
     let first = bed.opened(&old);
     first.begin(BEATS, 1, 0);

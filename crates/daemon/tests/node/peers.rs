@@ -55,7 +55,7 @@ fn failed(event: Event) -> Failure {
 }
 
 fn a_replica_is_pulled() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let (one, two) = (bed.start("n1", &[]), bed.start("n2", &[]));
     let (first, second) = (bed.connect(&one.started), bed.connect(&two.started));
     let both = [(&one, &first), (&two, &second)];
