@@ -194,13 +194,6 @@ impl Local {
         Nudge(self.shared.deliveries.clone())
     }
 
-    /// Kills every running step: somebody is impatient.
-    pub fn kill_all(&self) {
-        if let Ok(running) = self.running.lock() {
-            running.values().for_each(|h| h.stop.ask(Urgency::Kill));
-        }
-    }
-
     /// Another node of a step says something about an attempt.
     pub fn mate(&mut self, from: NodeId, step: Attempt, message: &[u8]) {
         if !std::mem::replace(&mut self.boot_noted, true) {
@@ -212,6 +205,13 @@ impl Local {
     /// A node is lost. Attempts that it takes part in end with kind `NodeLost`; what it leads here is ended and taken back.
     pub fn mate_lost(&mut self, node: NodeId) {
         self.desk.node_lost(node);
+    }
+
+    /// Kills every running step: somebody is impatient.
+    pub fn kill_all(&self) {
+        if let Ok(running) = self.running.lock() {
+            running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+        }
     }
 
     fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {

@@ -121,6 +121,8 @@ pub(crate) const MAKES: u32 = 0;
 pub(crate) const BEATS: u32 = 1;
 /// Makes a large tree.
 pub(crate) const LARGE: u32 = 2;
+/// Runs on two nodes; waits on the second one while there is a file `wait`.
+pub(crate) const PAIR: u32 = 3;
 
 impl Bed {
     pub(crate) fn make() -> Made {
@@ -162,12 +164,16 @@ impl Bed {
     }
 
     pub(crate) fn workflow(&self) -> Workflow {
+        let wait = self.path("wait").display().to_string();
+        let pair = format!(
+            "tarn exec n2 -- sh -c 'echo from $TARN_NODE; while test -e {wait}; do sleep 0.05; done' > $TARN_paired/f"
+        );
         let beat = self.path("beat").display().to_string();
         Workflow {
             name: "w".into(),
             external: None,
             folder: self.root.clone(),
-            data: ["made", "beats", "large"].map(dataset).to_vec(),
+            data: ["made", "beats", "large", "paired"].map(dataset).to_vec(),
             steps: vec![
                 step(MAKES, "echo said; mkdir $TARN_made/d; echo $FROM_CALLER > $TARN_made/d/f".into()),
                 step(BEATS, format!("trap '' TERM; while :; do echo . >> {beat}; sleep 0.02; done")),
@@ -175,6 +181,11 @@ impl Bed {
                     LARGE,
                     "cd $TARN_large; for i in 1 2 3 4 5 6 7 8; do head -c 3000000 /dev/urandom > f$i; done; mkdir e; echo x > e/y".into(),
                 ),
+                Step {
+                    nodes: 2,
+                    tasks: 2,
+                    ..step(PAIR, pair)
+                },
             ],
         }
     }
@@ -322,6 +333,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
     pub(crate) fn close_stdin(&mut self) {
         drop(self.stdin.take());
     }
@@ -408,6 +423,10 @@ impl Client {
     }
 
     pub(crate) fn begin(&self, step: u32, attempt: u32, node: u32) {
+        self.begin_on(step, attempt, &[node]);
+    }
+
+    pub(crate) fn begin_on(&self, step: u32, attempt: u32, nodes: &[u32]) {
         self.order(Do::Run(Box::new(Run {
             instance: InstanceId {
                 step: StepId(step),
@@ -415,7 +434,7 @@ impl Client {
             },
             attempt,
             item: None,
-            nodes: vec![spot(node)],
+            nodes: nodes.iter().map(|n| spot(*n)).collect(),
             views: vec![vec![]],
             identity: Hash::default(),
             store: format!("{RUN}.s{step}.a{attempt}"),
