@@ -209,6 +209,11 @@ impl Bed {
     }
 
     pub(crate) fn start(&self, name: &str, options: &[&str]) -> Node {
+        self.start_with(name, options, HASTE)
+    }
+
+    /// With patience as [`Start`] has it.
+    pub(crate) fn start_with(&self, name: &str, options: &[&str], patience: (u64, u64)) -> Node {
         let mut child = Command::new(self.path("bin/tarnd"))
             .args(["--node", "--node-name", name, "--log-level", "error"])
             .args(options)
@@ -220,7 +225,7 @@ impl Bed {
         let start = Start {
             keys: serde_json::to_value(&self.keys).unwrap(),
             run: RUN.into(),
-            patience: HASTE,
+            patience,
             data: self.data,
         };
         let mut stdin = child.stdin.take().unwrap();
@@ -239,10 +244,14 @@ impl Bed {
     }
 
     pub(crate) fn connect(&self, started: &Started) -> Client {
+        self.connect_with(started, HASTE)
+    }
+
+    pub(crate) fn connect_with(&self, started: &Started, patience: (u64, u64)) -> Client {
         let at = SocketAddr::from(([127, 0, 0, 1], started.control));
         let patience = Patience {
-            heartbeat: Duration::from_millis(HASTE.0),
-            lost: Duration::from_millis(HASTE.1),
+            heartbeat: Duration::from_millis(patience.0),
+            lost: Duration::from_millis(patience.1),
             connect: LONG,
         };
         let (said, news) = channel();
@@ -333,6 +342,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
     }
