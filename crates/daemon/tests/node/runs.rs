@@ -2,6 +2,7 @@
 
 use crate::Test;
 use crate::bed::*;
+use rustix::process::Resource;
 use tarn_base::event::{Ended, Event, FailureKind};
 use tarn_base::nodes::{Phase, Staying};
 use tarn_base::part::Place;
@@ -21,6 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
         "runs::what_cannot_work_is_said_first",
         what_cannot_work_is_said_first,
     ),
+    ("runs::a_broken_world_says_so", a_broken_world_says_so),
 ];
 
 fn a_run_of_one_node() {
@@ -172,4 +174,38 @@ fn what_cannot_work_is_said_first() {
         why.contains("bin/tarn") && why.contains("in one folder"),
         "{why}"
     );
+}
+
+fn a_broken_world_says_so() {
+    let bed = Bed::make();
+    let node = bed.start("n1", &[]);
+    let client = bed.opened(&node);
+    client.begin(BEATS, 1, 0);
+    bed.wait_for_beats();
+    let pid = rustix::process::Pid::from_raw(node.pid().cast_signed());
+    let limit = |current| {
+        let mut limit = rustix::process::getrlimit(Resource::Nofile);
+        limit.current = Some(current);
+        rustix::process::prlimit(pid, Resource::Nofile, limit)
+            .unwrap()
+            .current
+    };
+    // No descriptor is left for another step.
+    let before = limit(3).unwrap();
+    client.begin(MAKES, 1, 0);
+    let why = loop {
+        match client.heard() {
+            Some(News::Broken(why)) => break why,
+            Some(News::Progress { .. } | News::Event(Event::Capacity { .. })) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(why.contains("cannot start a step"), "{why}");
+    bed.wait_for_silence();
+    let after = client.failed(Call::Exist(vec![]));
+    assert_eq!(after, why);
+    limit(before);
+    drop(client);
+    let client = bed.opened(&node);
+    client.run(MAKES, 0);
 }
