@@ -303,7 +303,14 @@ fn what_is_told_is_heard_in_order() {
     let message = |i: u32| {
         // Some take several frames.
         let mut said = i.to_le_bytes().to_vec();
-        said.resize(if i % 4_000 == 0 { 2_500_000 } else { 4 }, 1);
+        said.resize(
+            if i.is_multiple_of(4_000) {
+                2_500_000
+            } else {
+                4
+            },
+            1,
+        );
         said
     };
     std::thread::scope(|s| {

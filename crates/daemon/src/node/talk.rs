@@ -217,15 +217,15 @@ impl Host {
     fn take_folders(&self, opening: &Opening) -> Result<(), String> {
         let folder = measure::memory(&opening.state, &self.about.node)?.0;
         let path = folder.join(format!("{}.lock", opening.workspace));
-        let mut state = self.state();
-        if state.lock.as_ref().is_some_and(|(p, _)| *p == path) {
+        let held = |state: &State| state.lock.as_ref().is_some_and(|(p, _)| *p == path);
+        if held(&self.state()) {
             return Ok(());
         }
         let since = Instant::now();
         loop {
             match RunLock::take(&path) {
                 Ok(lock) => {
-                    state.lock = Some((path, lock));
+                    self.state().lock = Some((path, lock));
                     return Ok(());
                 }
                 Err(LockError::Busy { pid, .. }) if since.elapsed() < PATIENCE => {

@@ -121,9 +121,11 @@ pub(crate) const MAKES: u32 = 0;
 pub(crate) const BEATS: u32 = 1;
 /// Makes a large tree.
 pub(crate) const LARGE: u32 = 2;
+/// Runs on two nodes; waits on the second one while there is a file `wait`.
+pub(crate) const PAIR: u32 = 3;
 
 impl Bed {
-    pub(crate) fn new() -> Made {
+    pub(crate) fn make() -> Made {
         // Beside the programs, so that they can be linked.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let bed = Self {
@@ -162,12 +164,16 @@ impl Bed {
     }
 
     pub(crate) fn workflow(&self) -> Workflow {
+        let wait = self.path("wait").display().to_string();
+        let pair = format!(
+            "tarn exec n2 -- sh -c 'echo from $TARN_NODE; while test -e {wait}; do sleep 0.05; done' > $TARN_paired/f"
+        );
         let beat = self.path("beat").display().to_string();
         Workflow {
             name: "w".into(),
             external: None,
             folder: self.root.clone(),
-            data: ["made", "beats", "large"].map(dataset).to_vec(),
+            data: ["made", "beats", "large", "paired"].map(dataset).to_vec(),
             steps: vec![
                 step(MAKES, "echo said; mkdir $TARN_made/d; echo $FROM_CALLER > $TARN_made/d/f".into()),
                 step(BEATS, format!("trap '' TERM; while :; do echo . >> {beat}; sleep 0.02; done")),
@@ -175,6 +181,11 @@ impl Bed {
                     LARGE,
                     "cd $TARN_large; for i in 1 2 3 4 5 6 7 8; do head -c 3000000 /dev/urandom > f$i; done; mkdir e; echo x > e/y".into(),
                 ),
+                Step {
+                    nodes: 2,
+                    tasks: 2,
+                    ..step(PAIR, pair)
+                },
             ],
         }
     }
@@ -198,6 +209,11 @@ impl Bed {
     }
 
     pub(crate) fn start(&self, name: &str, options: &[&str]) -> Node {
+        self.start_with(name, options, HASTE)
+    }
+
+    /// With patience as [`Start`] has it.
+    pub(crate) fn start_with(&self, name: &str, options: &[&str], patience: (u64, u64)) -> Node {
         let mut child = Command::new(self.path("bin/tarnd"))
             .args(["--node", "--node-name", name, "--log-level", "error"])
             .args(options)
@@ -209,7 +225,7 @@ impl Bed {
         let start = Start {
             keys: serde_json::to_value(&self.keys).unwrap(),
             run: RUN.into(),
-            patience: HASTE,
+            patience,
             data: self.data,
         };
         let mut stdin = child.stdin.take().unwrap();
@@ -228,10 +244,14 @@ impl Bed {
     }
 
     pub(crate) fn connect(&self, started: &Started) -> Client {
+        self.connect_with(started, HASTE)
+    }
+
+    pub(crate) fn connect_with(&self, started: &Started, patience: (u64, u64)) -> Client {
         let at = SocketAddr::from(([127, 0, 0, 1], started.control));
         let patience = Patience {
-            heartbeat: Duration::from_millis(HASTE.0),
-            lost: Duration::from_millis(HASTE.1),
+            heartbeat: Duration::from_millis(patience.0),
+            lost: Duration::from_millis(patience.1),
             connect: LONG,
         };
         let (said, news) = channel();
@@ -322,6 +342,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
     pub(crate) fn close_stdin(&mut self) {
         drop(self.stdin.take());
     }
@@ -408,6 +436,10 @@ impl Client {
     }
 
     pub(crate) fn begin(&self, step: u32, attempt: u32, node: u32) {
+        self.begin_on(step, attempt, &[node]);
+    }
+
+    pub(crate) fn begin_on(&self, step: u32, attempt: u32, nodes: &[u32]) {
         self.order(Do::Run(Box::new(Run {
             instance: InstanceId {
                 step: StepId(step),
@@ -415,7 +447,7 @@ impl Client {
             },
             attempt,
             item: None,
-            nodes: vec![spot(node)],
+            nodes: nodes.iter().map(|n| spot(*n)).collect(),
             views: vec![vec![]],
             identity: Hash::default(),
             store: format!("{RUN}.s{step}.a{attempt}"),

@@ -5,6 +5,7 @@ use crate::bed::*;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 use tarn_base::nodes::Staying;
 use tarn_base::part::Place;
 use tarn_proto::node::{Answer, Call, Started};
@@ -14,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
         "ends::a_client_that_is_killed_takes_its_steps_with_it",
         a_client_is_killed,
     ),
+    ("ends::idle_it_needs_little", idle_it_needs_little),
     (
         "ends::a_client_that_falls_silent_is_replaced",
         a_silent_client_is_replaced,
@@ -69,7 +71,7 @@ fn start_client(bed: &Bed, node: &Node) -> Child {
 }
 
 fn a_client_is_killed() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let mut first = start_client(&bed, &node);
     bed.wait_for_beats();
@@ -96,7 +98,7 @@ fn a_client_is_killed() {
 }
 
 fn a_silent_client_is_replaced() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let stop = |client: &Child| {
         let pid = rustix::process::Pid::from_child(client);
@@ -121,7 +123,7 @@ fn a_silent_client_is_replaced() {
 }
 
 fn what_nobody_comes_back_to_goes() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let mut node = bed.start("n1", &["--keep-for", "1"]);
     let client = bed.opened(&node);
     let (made, large) = (client.run(MAKES, 0), client.run(LARGE, 0));
@@ -153,7 +155,7 @@ fn what_nobody_comes_back_to_goes() {
 
 fn steps_end_with_tarnd() {
     for closes in [true, false] {
-        let bed = Bed::new();
+        let bed = Bed::make();
         let mut node = bed.start("n1", &[]);
         let client = bed.opened(&node);
         let made = client.run(MAKES, 0);
@@ -175,7 +177,7 @@ fn steps_end_with_tarnd() {
 }
 
 fn a_new_tarnd_takes_the_place() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let mut old = bed.start("n1", &[]);
     let first = bed.opened(&old);
     first.begin(BEATS, 1, 0);
@@ -186,4 +188,31 @@ fn a_new_tarnd_takes_the_place() {
     bed.wait_for_silence();
     second.clean(Staying::default());
     second.run(MAKES, 0);
+}
+
+fn idle_it_needs_little() {
+    let bed = Bed::make();
+    let usual = (2_000, 10_000);
+    let node = bed.start_with("n1", &[], usual);
+    let client = bed.connect_with(&node.started, usual);
+    client.open(bed.opening(&[(&node, &client)], 0));
+    client.clean(Staying::default());
+    client.run(MAKES, 0);
+    let ran = || -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap();
+        let one = |t: std::io::Result<std::fs::DirEntry>| {
+            let text = std::fs::read_to_string(t.unwrap().path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        };
+        tasks.filter_map(one).sum()
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    let began = (Instant::now(), ran());
+    std::thread::sleep(Duration::from_secs(3));
+    let share = (ran() - began.1) as f64 / began.0.elapsed().as_nanos() as f64;
+    // Without optimisation.
+    assert!(share < 0.005, "{share} of a core");
+    let memory = std::fs::read_to_string(format!("/proc/{}/statm", node.pid())).unwrap();
+    let pages: u64 = memory.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(pages * 4096 < 20 << 20, "{pages} pages");
 }

@@ -17,6 +17,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(a) if a == tarn_local::HELPER_ARGUMENT => tarn_local::runner::main(),
+        Some(a) if a == "exec" => tarn_local::exec::main(arguments),
         Some(a) if a == ends::CLIENT => ends::client(),
         first => run_all(first.into_iter().chain(arguments).collect()),
     }

@@ -4,14 +4,88 @@ use crate::Test;
 use crate::bed::*;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use tarn_base::action::Do;
-use tarn_base::event::{Event, Failure, FailureKind};
+use tarn_base::event::{Ended, Event, Failure, FailureKind};
 use tarn_base::id::{DataId, NodeId, TransferId};
 use tarn_base::nodes::Staying;
 use tarn_base::part::{PartMove, Place, Transfer, TransferKind, Verify};
-use tarn_proto::node::Told;
+use tarn_proto::node::{Answer, Call, News, Told, decode};
 
-pub(crate) const TESTS: &[Test] = &[("peers::a_replica_is_pulled", a_replica_is_pulled)];
+pub(crate) const TESTS: &[Test] = &[
+    ("peers::a_replica_is_pulled", a_replica_is_pulled),
+    ("peers::a_step_runs_on_two_nodes", a_step_runs_on_two_nodes),
+];
+
+/// Passes on what two nodes say to each other about a step until it ends; does `more` in between, told how long it took.
+fn relayed(first: &Client, second: &Client, mut more: impl FnMut(Duration)) -> Ended {
+    let both = [first, second];
+    let began = Instant::now();
+    loop {
+        more(began.elapsed());
+        for (at, client) in (0u32..).zip(both) {
+            let Ok(Some(said)) = client.news.recv_timeout(Duration::from_millis(5)) else {
+                assert!(began.elapsed() < LONG, "the step does not end");
+                continue;
+            };
+            match decode(&said).unwrap() {
+                News::Mate { to, step, message } => {
+                    let from = NodeId(at);
+                    let told = Told::Mate {
+                        from,
+                        step,
+                        message,
+                    };
+                    both[to.at()].tell(told);
+                }
+                News::Event(Event::Ended { ended, .. }) => return ended,
+                News::Event(Event::Capacity { .. }) | News::Progress { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+fn a_step_runs_on_two_nodes() {
+    let bed = Bed::make();
+    let (one, mut two) = (bed.start("n1", &[]), bed.start("n2", &[]));
+    let (first, second) = (bed.connect(&one.started), bed.connect(&two.started));
+    let both = [(&one, &first), (&two, &second)];
+    let openings = [bed.opening(&both, 0), bed.opening(&both, 1)];
+    for (client, opening) in [&first, &second].into_iter().zip(openings) {
+        match client.call(Call::Open(Box::new(opening))) {
+            Answer::Opened(None) => {}
+            Answer::Opened(Some(why)) => return eprintln!("skipped: {why}"),
+            other => panic!("{other:?}"),
+        }
+        client.clean(Staying::default());
+    }
+    first.begin_on(PAIR, 1, &[0, 1]);
+    let outputs = match relayed(&first, &second, |_| ()) {
+        Ended::Committed { outputs, .. } => outputs,
+        Ended::Failed { failure, log_tail } => panic!("{failure:?}\n{log_tail}"),
+    };
+    let made = bed.tier("n1").part(&outputs[0].parts[0].0.key);
+    let text = std::fs::read_to_string(made.join("f")).unwrap();
+    assert_eq!(text, "from n2\n");
+    // The second node is lost in the middle.
+    std::fs::write(bed.path("wait"), "").unwrap();
+    first.begin_on(PAIR, 2, &[0, 1]);
+    let mut killed = false;
+    let lose = |after: Duration| {
+        if after.as_secs() >= 1 && !std::mem::replace(&mut killed, true) {
+            two.kill();
+            first.tell(Told::NodeLost(NodeId(1)));
+        }
+    };
+    match relayed(&first, &second, lose) {
+        Ended::Failed { failure, .. } => {
+            assert_eq!(failure.kind, FailureKind::NodeLost, "{}", failure.message);
+        }
+        other => panic!("{other:?}"),
+    }
+    first.run(MAKES, 0);
+}
 
 fn transfer(id: u64) -> Do {
     Do::Transfer(Transfer {
@@ -55,7 +129,7 @@ fn failed(event: Event) -> Failure {
 }
 
 fn a_replica_is_pulled() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let (one, two) = (bed.start("n1", &[]), bed.start("n2", &[]));
     let (first, second) = (bed.connect(&one.started), bed.connect(&two.started));
     let both = [(&one, &first), (&two, &second)];

@@ -2,6 +2,7 @@
 
 use crate::Test;
 use crate::bed::*;
+use rustix::process::Resource;
 use tarn_base::event::{Ended, Event, FailureKind};
 use tarn_base::nodes::{Phase, Staying};
 use tarn_base::part::Place;
@@ -21,10 +22,11 @@ pub(crate) const TESTS: &[Test] = &[
         "runs::what_cannot_work_is_said_first",
         what_cannot_work_is_said_first,
     ),
+    ("runs::a_broken_world_says_so", a_broken_world_says_so),
 ];
 
 fn a_run_of_one_node() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let mut node = bed.start("n1", &[]);
     let client = bed.connect(&node.started);
     let opening = bed.opening(&[(&node, &client)], 0);
@@ -72,7 +74,7 @@ fn a_run_of_one_node() {
 }
 
 fn progress_is_told() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let client = bed.opened(&node);
     client.begin(BEATS, 1, 0);
@@ -101,7 +103,7 @@ fn progress_is_told() {
 }
 
 fn a_step_is_killed() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let client = bed.opened(&node);
     client.begin(BEATS, 1, 0);
@@ -122,11 +124,14 @@ fn a_step_is_killed() {
     bed.wait_for_silence();
 }
 
+/// Version, nonce and tiers.
+type Asked<'a> = (&'a mut u32, &'a mut (String, String), &'a mut Vec<String>);
+
 fn what_cannot_work_is_said_first() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let client = bed.connect(&node.started);
-    let with = |change: &dyn Fn(&mut u32, &mut (String, String), &mut Vec<String>)| {
+    let with = |change: &dyn Fn(Asked<'_>)| {
         let mut call = bed.measure("n1");
         if let Call::Measure {
             version,
@@ -135,26 +140,26 @@ fn what_cannot_work_is_said_first() {
             ..
         } = &mut call
         {
-            change(version, nonce, tiers);
+            change((version, nonce, tiers));
         }
         client.failed(call)
     };
-    let why = with(&|version, _, _| *version = VERSION + 1);
+    let why = with(&|(version, _, _)| *version = VERSION + 1);
     assert!(
         why.contains("version 1") && why.contains("version 2"),
         "{why}"
     );
-    let why = with(&|_, nonce, _| nonce.1 = "another".into());
+    let why = with(&|(_, nonce, _)| nonce.1 = "another".into());
     assert!(
         why.contains("n1") && why.contains("all nodes mount"),
         "{why}"
     );
-    let why = with(&|_, nonce, _| nonce.0 = "none".into());
+    let why = with(&|(_, nonce, _)| nonce.0 = "none".into());
     assert!(
         why.contains("none") && why.contains("all nodes mount"),
         "{why}"
     );
-    let why = with(&|_, _, tiers| *tiers = vec!["t=relative".into()]);
+    let why = with(&|(_, _, tiers)| *tiers = vec!["t=relative".into()]);
     assert!(why.contains("t=relative"), "{why}");
     // A world that cannot be made is none; the next one may be.
     let opening = bed.opening(&[(&node, &client)], 0);
@@ -169,4 +174,38 @@ fn what_cannot_work_is_said_first() {
         why.contains("bin/tarn") && why.contains("in one folder"),
         "{why}"
     );
+}
+
+fn a_broken_world_says_so() {
+    let bed = Bed::make();
+    let node = bed.start("n1", &[]);
+    let client = bed.opened(&node);
+    client.begin(BEATS, 1, 0);
+    bed.wait_for_beats();
+    let pid = rustix::process::Pid::from_raw(node.pid().cast_signed());
+    let limit = |current| {
+        let mut limit = rustix::process::getrlimit(Resource::Nofile);
+        limit.current = Some(current);
+        rustix::process::prlimit(pid, Resource::Nofile, limit)
+            .unwrap()
+            .current
+    };
+    // No descriptor is left for another step.
+    let before = limit(3).unwrap();
+    client.begin(MAKES, 1, 0);
+    let why = loop {
+        match client.heard() {
+            Some(News::Broken(why)) => break why,
+            Some(News::Progress { .. } | News::Event(Event::Capacity { .. })) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(why.contains("cannot start a step"), "{why}");
+    bed.wait_for_silence();
+    let after = client.failed(Call::Exist(vec![]));
+    assert_eq!(after, why);
+    limit(before);
+    drop(client);
+    let client = bed.opened(&node);
+    client.run(MAKES, 0);
 }

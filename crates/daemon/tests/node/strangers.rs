@@ -27,7 +27,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 fn garbage_is_closed_on() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let client = bed.opened(&node);
     for port in [node.started.control, node.started.data] {
@@ -47,7 +47,7 @@ fn garbage_is_closed_on() {
 }
 
 fn what_is_no_message() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let client = bed.opened(&node);
     for garbage in [
@@ -72,7 +72,7 @@ fn what_is_no_message() {
 }
 
 fn another_run_is_refused() {
-    let bed = Bed::new();
+    let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let at = SocketAddr::from(([127, 0, 0, 1], node.started.control));
     let open = |keys: &RunKeys, run: &str| {
