@@ -5,7 +5,7 @@ use crate::bench::{
     Bench, Machine, committed, data, failed, held, namespaces_allowed, ranked, spot, tree, used,
 };
 use crate::multi::{SUM, two, whole, with_helper};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,6 +25,7 @@ use tarn_movers::Trees;
 use tarn_ports::{Control, CopyJob, CopyReport, Mates, Mover, MoverError, TreeCapabilities, World};
 
 pub(crate) const TESTS: &[Test] = &[
+    ("far::own_nodes_and_others_mix", mixed),
     ("far::a_scattered_tree_is_changed_and_merged", scattered),
     ("far::broadcast_outputs_must_agree", broadcast),
     ("far::conflicting_files_name_both_nodes", conflict),
@@ -44,6 +45,7 @@ pub(crate) const TESTS: &[Test] = &[
         unpublished,
     ),
     ("far::a_missing_replica_at_the_mate_is_told", missing),
+    ("far::a_damaged_replica_at_the_mate_is_told", damaged),
     ("far::a_mate_that_knows_nothing_says_so", unknown),
     ("far::a_world_that_ends_leaves_no_mate_waiting", ending),
 ];
@@ -80,18 +82,25 @@ impl Pair {
     }
 
     fn with(bench: &Bench, movers: [&Arc<dyn Mover>; 2]) -> Self {
+        Self::owning(bench, movers, [&[0], &[1]])
+    }
+
+    fn owning(bench: &Bench, movers: [&Arc<dyn Mover>; 2], own: [&[u32]; 2]) -> Self {
         let (sender, letters) = channel();
         let cut = Arc::new(AtomicBool::new(false));
-        let world = |own: usize| {
+        let world = |number: usize| {
             let mut config = bench.config("ws");
-            config.own = Own::Some(BTreeSet::from([NodeId(own as u32)]));
+            config.own = Own::Some(own[number].iter().map(|n| NodeId(*n)).collect());
             config.mates = Some(Arc::new(Wire {
-                from: NodeId(own as u32),
+                from: NodeId(own[number][0]),
                 letters: sender.clone(),
                 cut: Arc::clone(&cut),
             }));
-            config.mover = Arc::clone(movers[own]);
-            config.cluster.nodes[1 - own].tiers[0].root = bench.path(&format!("elsewhere{own}"));
+            config.mover = Arc::clone(movers[number]);
+            for other in own[1 - number] {
+                let root = bench.path(&format!("elsewhere{number}"));
+                config.cluster.nodes[*other as usize].tiers[0].root = root;
+            }
             Machine::new(config)
         };
         Self {
@@ -317,6 +326,37 @@ fn single() {
     assert_eq!((undeclared.files, undeclared.bytes), (2, 5));
     assert_eq!(undeclared.names, ["left-0", "left-1"]);
     nothing_left(&bench, true);
+}
+
+fn mixed() {
+    let run = r#"for n in n0 n1 n2; do "$HELPER" exec $n -- sh -c '
+        echo $TARN_NODE > $TARN_all/$TARN_NODE; echo same > $TARN_each/f; echo > left-$TARN_NODE'; done"#;
+    for own in [[&[0, 1][..], &[2]], [&[0, 2], &[1]]] {
+        let uses = vec![
+            used(0, Role::Out, Distribution::Scatter),
+            used(1, Role::Out, Distribution::Broadcast),
+        ];
+        let Some(mut bench) = bench(vec![data("all"), data("each")], run, uses) else {
+            return;
+        };
+        bench.nodes = 3;
+        bench.workflow.steps[0].nodes = 3;
+        let mut pair = Pair::owning(&bench, [&bench.mover, &bench.mover], own);
+        pair.leader().begin(0, 1, &[0, 1, 2], vec![vec![], vec![]]);
+        let Ended::Committed {
+            outputs,
+            undeclared,
+        } = pair.ended().0
+        else {
+            panic!("it failed");
+        };
+        let one = |n: u32| (format!("n{n}"), (format!("n{n}\n"), vec![n]));
+        assert_eq!(whole(&bench, &outputs[0]), (0..3).map(one).collect());
+        let all = whole(&bench, &outputs[1]);
+        assert_eq!(all["f"], ("same\n".to_owned(), vec![0, 1, 2]));
+        assert_eq!(undeclared.names, ["left-n0", "left-n1", "left-n2"]);
+        nothing_left(&bench, true);
+    }
 }
 
 fn exec() {
@@ -618,15 +658,42 @@ fn unpublished() {
     assert_eq!(manifests, Vec::<PathBuf>::new());
 }
 
-fn missing() {
+/// A step that reads a dataset whose ranks lie on their nodes.
+fn reading(run: &str) -> Option<Bench> {
     let uses = vec![used(0, Role::In, Distribution::Scatter)];
-    let Some(mut bench) = bench(vec![ranked("case")], "true", uses) else {
-        return;
-    };
+    let mut bench = bench(vec![ranked("case")], run, uses)?;
     for name in ["p0/f", "p1/f", "common"] {
         bench.write(&format!("raw/{name}"), name);
     }
     bench.workflow.data[0].source = Some(bench.path("raw"));
+    Some(bench)
+}
+
+fn damaged() {
+    let run = r#"touch $TARN_WORKFLOW_DIR/up
+        while ! test -e $TARN_WORKFLOW_DIR/go; do sleep 0.02; done; exit 3"#;
+    let Some(bench) = reading(run) else { return };
+    let mut pair = Pair::new(&bench);
+    let views = pair.stage();
+    let damaged = views[1][0].clone();
+    pair.leader().begin(0, 1, &[0, 1], vec![views]);
+    pair.there(&bench.path("up"));
+    let replica = TierDir::new(&bench.path("tier"), "ws", "n1").part(&damaged.key);
+    std::fs::write(replica.join("p1/f"), "something else").unwrap();
+    bench.write("go", "");
+    let (kind, message, _) = failed(pair.ended());
+    assert_eq!(kind, FailureKind::Corrupt, "{message}");
+    assert!(message.contains("`case` (p1/f)"), "{message}");
+    assert!(!replica.exists());
+    let gone = Event::Evicted {
+        part: damaged.part,
+        at: Place::Node(spot(1)),
+    };
+    assert_eq!(pair.told, [gone]);
+}
+
+fn missing() {
+    let Some(bench) = reading("true") else { return };
     let mut pair = Pair::new(&bench);
     let views = pair.stage();
     let damaged = views[1][0].clone();
