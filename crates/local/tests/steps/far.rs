@@ -1,28 +1,28 @@
 //! Steps over two nodes that two worlds own, which reach each other by messages only.
 
+mod pair;
+
 use crate::Test;
 use crate::bench::{
-    Bench, Machine, committed, data, failed, held, namespaces_allowed, ranked, spot, tree, used,
+    Bench, Machine, committed, data, failed, namespaces_allowed, ranked, spot, tree, used,
 };
 use crate::multi::{SUM, two, whole, with_helper};
+use pair::{Hooked, Pair};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tarn_base::action::{Do, Held};
+use tarn_base::action::Do;
 use tarn_base::cluster::Host;
-use tarn_base::event::{Ended, Event, FailureKind, Usage};
+use tarn_base::event::{Ended, Event, FailureKind};
 use tarn_base::id::{InstanceId, NodeId, StepId};
 use tarn_base::layout::TierDir;
-use tarn_base::manifest::Manifest;
-use tarn_base::nodes::{Attempt, Own};
-use tarn_base::part::{PartInfo, Place};
+use tarn_base::nodes::{Phase, RunningStep};
+use tarn_base::part::Place;
 use tarn_base::units::SECOND;
 use tarn_base::workflow::{Dataset, Distribution, Role, Use};
-use tarn_movers::Trees;
-use tarn_ports::{Control, CopyJob, CopyReport, Mates, Mover, MoverError, TreeCapabilities, World};
+use tarn_ports::{MoverError, World};
 
 pub(crate) const TESTS: &[Test] = &[
     ("far::own_nodes_and_others_mix", mixed),
@@ -37,6 +37,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("far::nodes_of_several_hosts_use_the_network", network),
     ("far::a_step_past_its_time_ends_on_both_nodes", time_limit),
     ("far::a_stopped_step_ends_on_both_nodes", stopped),
+    ("far::hashing_at_the_mate_is_cancelled", cancelled),
     ("far::a_lost_mate_ends_the_attempt", mate_lost),
     ("far::a_lost_leader_ends_it_at_the_mate", leader_lost),
     ("far::what_was_published_goes_with_the_leader", publishing),
@@ -49,157 +50,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("far::a_mate_that_knows_nothing_says_so", unknown),
     ("far::a_world_that_ends_leaves_no_mate_waiting", ending),
 ];
-
-/// A message on its way: from, to, about, what.
-type Letter = (NodeId, NodeId, Attempt, Vec<u8>);
-
-/// Sends for one node.
-struct Wire {
-    from: NodeId,
-    letters: Sender<Letter>,
-    cut: Arc<AtomicBool>,
-}
-
-impl Mates for Wire {
-    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool {
-        !self.cut.load(Ordering::SeqCst)
-            && self.letters.send((self.from, to, step, message)).is_ok()
-    }
-}
-
-/// Node 0, which leads, and node 1. Each world believes the other's tier to be where nothing is.
-struct Pair {
-    leader: Option<Machine>,
-    mate: Option<Machine>,
-    letters: Receiver<Letter>,
-    cut: Arc<AtomicBool>,
-    told: Vec<Event>,
-}
-
-impl Pair {
-    fn new(bench: &Bench) -> Self {
-        Self::with(bench, [&bench.mover, &bench.mover])
-    }
-
-    fn with(bench: &Bench, movers: [&Arc<dyn Mover>; 2]) -> Self {
-        Self::owning(bench, movers, [&[0], &[1]])
-    }
-
-    fn owning(bench: &Bench, movers: [&Arc<dyn Mover>; 2], own: [&[u32]; 2]) -> Self {
-        let (sender, letters) = channel();
-        let cut = Arc::new(AtomicBool::new(false));
-        let world = |number: usize| {
-            let mut config = bench.config("ws");
-            config.own = Own::Some(own[number].iter().map(|n| NodeId(*n)).collect());
-            config.mates = Some(Arc::new(Wire {
-                from: NodeId(own[number][0]),
-                letters: sender.clone(),
-                cut: Arc::clone(&cut),
-            }));
-            config.mover = Arc::clone(movers[number]);
-            for other in own[1 - number] {
-                let root = bench.path(&format!("elsewhere{number}"));
-                config.cluster.nodes[*other as usize].tiers[0].root = root;
-            }
-            Machine::new(config)
-        };
-        Self {
-            leader: Some(world(0)),
-            mate: Some(world(1)),
-            letters,
-            cut,
-            told: Vec::new(),
-        }
-    }
-
-    fn leader(&mut self) -> &mut Machine {
-        self.leader.as_mut().expect("the leader")
-    }
-
-    fn mate(&mut self) -> &mut Machine {
-        self.mate.as_mut().expect("the mate")
-    }
-
-    /// Carries messages until the leader says how the attempt has ended.
-    fn ended(&mut self) -> (Ended, Usage) {
-        self.until(|pair| {
-            let event = pair.leader().local.poll()?.1;
-            match event {
-                Event::Ended { ended, usage, .. } => Some((ended, usage)),
-                other => {
-                    pair.told.push(other);
-                    None
-                }
-            }
-        })
-    }
-
-    fn until<T>(&mut self, mut check: impl FnMut(&mut Self) -> Option<T>) -> T {
-        let begun = Instant::now();
-        loop {
-            self.carry();
-            if let Some(found) = check(self) {
-                return found;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(30), "it hangs");
-        }
-    }
-
-    /// Hands over what comes within a moment.
-    fn carry(&mut self) {
-        let first = self.letters.recv_timeout(Duration::from_millis(1)).ok();
-        let more: Vec<Letter> = first.into_iter().chain(self.letters.try_iter()).collect();
-        for (from, to, step, message) in more {
-            let world = match to {
-                NodeId(0) => self.leader.as_mut(),
-                _ => self.mate.as_mut(),
-            };
-            if let Some(world) = world.filter(|_| !self.cut.load(Ordering::SeqCst)) {
-                world.local.mate(from, step, &message);
-            }
-        }
-    }
-
-    /// The two nodes do not hear of each other any more.
-    fn part(&mut self) {
-        self.cut.store(true, Ordering::SeqCst);
-        self.leader().local.mate_lost(NodeId(1));
-        self.mate().local.mate_lost(NodeId(0));
-    }
-
-    /// Waits until a file is there.
-    fn there(&mut self, path: &Path) {
-        self.until(|_| path.exists().then_some(()));
-    }
-
-    /// Lists dataset 0 and brings its ranks and what is common to their nodes.
-    fn stage(&mut self) -> Vec<Vec<Held>> {
-        let infos = self.leader().list(0).expect("a source");
-        let mut views = Vec::new();
-        for node in 0..2 {
-            // Common and its own rank; the classes sort ranks first.
-            let own = [infos[node as usize].clone(), infos[2].clone()];
-            self.bring(node, &own);
-            views.push(held(0, 0, &own, node));
-        }
-        views
-    }
-
-    fn bring(&mut self, node: u32, infos: &[PartInfo]) {
-        let world = match node {
-            0 => self.leader(),
-            _ => self.mate(),
-        };
-        let known = infos
-            .iter()
-            .map(|i| (crate::bench::part_ref(0, 0, i.seq), i.clone()));
-        world.local.know(known.collect::<Vec<_>>());
-        let to = Place::Node(spot(node));
-        world
-            .transfer(0, 0, infos, &Place::Source, &to)
-            .expect("a transfer");
-    }
-}
 
 fn bench(datasets: Vec<Dataset>, run: &str, uses: Vec<Use>) -> Option<Bench> {
     let mut bench = Bench::new(datasets, vec![two(run, uses)]);
@@ -546,60 +396,6 @@ fn leader_lost() {
     assert!(matches!(ended, Event::Ended { .. }), "{ended:?}");
 }
 
-/// Does something before it divides a tree for the n-th time.
-struct Hooked(
-    Trees,
-    AtomicUsize,
-    Box<dyn Fn(usize) -> Done<()> + Send + Sync>,
-);
-
-type Done<T> = Result<T, MoverError>;
-
-impl Hooked {
-    fn mover(hook: impl Fn(usize) -> Done<()> + Send + Sync + 'static) -> Arc<dyn Mover> {
-        Arc::new(Self(Trees::new(), AtomicUsize::new(0), Box::new(hook)))
-    }
-}
-
-impl Mover for Hooked {
-    fn capabilities(&self, folder: &Path) -> Done<TreeCapabilities> {
-        self.0.capabilities(folder)
-    }
-    fn list(&self, root: &Path, control: &Control) -> Done<Manifest> {
-        self.0.list(root, control)
-    }
-    fn digest(&self, root: &Path, control: &Control) -> Done<Manifest> {
-        self.0.digest(root, control)
-    }
-    fn verify(&self, root: &Path, manifest: &Manifest, control: &Control) -> Done<()> {
-        self.0.verify(root, manifest, control)
-    }
-    fn copy(&self, job: &CopyJob, control: &Control) -> Done<CopyReport> {
-        self.0.copy(job, control)
-    }
-    fn link_view(&self, roots: &[(PathBuf, Manifest)], dest: &Path) -> Done<()> {
-        self.0.link_view(roots, dest)
-    }
-    fn clone_view(
-        &self,
-        roots: &[(PathBuf, Manifest)],
-        dest: &Path,
-        control: &Control,
-    ) -> Done<u64> {
-        self.0.clone_view(roots, dest, control)
-    }
-    fn split(&self, root: &Path, parts: &[(&Manifest, PathBuf)]) -> Done<()> {
-        self.2(self.1.fetch_add(1, Ordering::SeqCst))?;
-        self.0.split(root, parts)
-    }
-    fn remove(&self, root: &Path) -> Done<()> {
-        self.0.remove(root)
-    }
-    fn stored(&self, root: &Path) -> Done<u64> {
-        self.0.stored(root)
-    }
-}
-
 /// A step with two outputs, each of both nodes.
 fn two_outputs() -> Option<Bench> {
     let run = r#"for n in n0 n1; do "$HELPER" exec $n -- sh -c '
@@ -637,6 +433,23 @@ fn publishing() {
     nothing_left(&bench, false);
     let manifests = entries(&bench.state().manifests("ws"));
     assert_eq!(manifests, Vec::<PathBuf>::new());
+}
+
+fn cancelled() {
+    let Some(bench) = two_outputs() else { return };
+    let slow = Hooked::slow();
+    let mut pair = Pair::with(&bench, [&bench.mover, &slow]);
+    pair.leader().begin(0, 1, &[0, 1], vec![vec![], vec![]]);
+    let progress = pair.leader().local.progress();
+    let committing = |s: &RunningStep| s.phase == Phase::Committing;
+    pair.until(|_| progress.steps().iter().any(committing).then_some(()));
+    std::thread::sleep(Duration::from_millis(100));
+    let begun = Instant::now();
+    pair.leader().perform(stop());
+    let (kind, message, _) = failed(pair.ended());
+    assert_eq!(kind, FailureKind::Cancelled, "{message}");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    nothing_left(&bench, false);
 }
 
 fn unpublished() {
