@@ -159,10 +159,10 @@ impl<'a> Here<'a> {
         Ok(first)
     }
 
-    fn full(&self) -> Option<PathBuf> {
+    fn full(&self) -> Option<String> {
         let work = &self.ready.as_ref()?.work;
         let s = rustix::fs::statvfs(work).ok()?;
-        (s.f_bavail.saturating_mul(s.f_frsize) < FULL).then(|| work.clone())
+        (s.f_bavail.saturating_mul(s.f_frsize) < FULL).then(|| work.display().to_string())
     }
 
     /// What the step left in its scratch folder.

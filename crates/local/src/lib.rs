@@ -1,9 +1,10 @@
 //! L3: the world of N nodes on one machine. Nodes are folders on tiers; steps are real processes, each step in
 //! namespaces of its own where the machine allows it. docs/local-world.md tells how and what can go wrong.
 //!
-//! Reading order: `world` (actions in, events out), `step` (one attempt), `prepare` and `commit` (before and
-//! after the command), `launch` and `runner` (tarn's side and the helper's side of a running step), `pool` and
-//! `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash).
+//! Reading order: `world` (actions in, events out), `step` (one attempt), `member` (one node of it), `here` and `far` (an
+//! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `mail` and `relay` (how they talk),
+//! `prepare` and `commit` (before and after the command), `launch` and `runner` (tarn's side and the helper's side of a
+//! running step), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash).
 
 mod commit;
 mod dests;

@@ -45,6 +45,11 @@ impl Mail {
         self.letters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the mate at a position is this node.
+    pub(crate) fn is_from(&self, at: usize, node: NodeId) -> bool {
+        self.nodes.get(at) == Some(&node)
+    }
+
     /// Something has come. Who sends more than anybody may is as good as lost.
     pub(crate) fn put(&self, parcel: Parcel, stop: &Stop) {
         let at = parcel.at;

@@ -68,7 +68,8 @@ impl Desk {
         };
         let led = self.led.lock().ok().and_then(|l| l.get(&step).cloned());
         if let Some(handle) = led {
-            if let Some(mail) = &handle.mail {
+            let mail = handle.mail.as_ref();
+            if let Some(mail) = mail.filter(|m| m.is_from(parcel.at, from)) {
                 mail.put(parcel, &handle.stop);
             }
             return;

@@ -5,7 +5,6 @@ use crate::launch::{Helper, Helps, Leaving};
 use crate::shared::{Delivery, Shared};
 use crate::store::failure;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use tarn_base::event::{Event, Failure, FailureKind, Undeclared};
@@ -61,7 +60,7 @@ pub(crate) enum Done {
     /// Of [`Task::Compare`]: the first input that was changed, by its position in what the step needs, and the path in it.
     Changed(Option<(usize, String)>),
     /// Of [`Task::Room`]: the folder, if there is no room.
-    Full(Option<PathBuf>),
+    Full(Option<String>),
     /// Of [`Task::Undeclared`].
     Undeclared(Undeclared),
     /// Of [`Task::Digest`].

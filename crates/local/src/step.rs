@@ -333,8 +333,7 @@ fn for_lack_of_room(team: &mut Team<'_>, failed: Failure) -> Failure {
             format!(
                 "{}; no space is left on its tier (the file system of {}): state the `size` of what it writes, or give it \
                  a larger tier (--tier NAME=PATH:SIZE)",
-                failed.message,
-                folder.display()
+                failed.message, folder
             ),
         ),
         None => failed,

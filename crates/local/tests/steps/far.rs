@@ -1,32 +1,31 @@
 //! Steps over two nodes that two worlds own, which reach each other by messages only.
 
+mod pair;
+
 use crate::Test;
 use crate::bench::{
-    Bench, Machine, committed, data, failed, held, namespaces_allowed, ranked, spot, tree, used,
+    Bench, Machine, committed, data, failed, namespaces_allowed, ranked, spot, tree, used,
 };
 use crate::multi::{SUM, two, whole, with_helper};
-use std::collections::{BTreeMap, BTreeSet};
+use pair::{Hooked, Pair};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tarn_base::action::{Do, Held};
+use tarn_base::action::Do;
 use tarn_base::cluster::Host;
-use tarn_base::event::{Ended, Event, FailureKind, Usage};
+use tarn_base::event::{Ended, Event, FailureKind};
 use tarn_base::id::{InstanceId, NodeId, StepId};
 use tarn_base::layout::TierDir;
-use tarn_base::manifest::Manifest;
-use tarn_base::nodes::{Attempt, Own};
-use tarn_base::part::{PartInfo, Place};
+use tarn_base::nodes::{Phase, RunningStep};
+use tarn_base::part::Place;
 use tarn_base::units::SECOND;
 use tarn_base::workflow::{Dataset, Distribution, Role, Use};
-use tarn_movers::Trees;
-use tarn_ports::{
-    Control, CopyJob, CopyReport, Mates, Mover, MoverError, Nodes, TreeCapabilities, World,
-};
+use tarn_ports::{MoverError, World};
 
 pub(crate) const TESTS: &[Test] = &[
+    ("far::own_nodes_and_others_mix", mixed),
     ("far::a_scattered_tree_is_changed_and_merged", scattered),
     ("far::broadcast_outputs_must_agree", broadcast),
     ("far::conflicting_files_name_both_nodes", conflict),
@@ -38,6 +37,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("far::nodes_of_several_hosts_use_the_network", network),
     ("far::a_step_past_its_time_ends_on_both_nodes", time_limit),
     ("far::a_stopped_step_ends_on_both_nodes", stopped),
+    ("far::hashing_at_the_mate_is_cancelled", cancelled),
     ("far::a_lost_mate_ends_the_attempt", mate_lost),
     ("far::a_lost_leader_ends_it_at_the_mate", leader_lost),
     ("far::what_was_published_goes_with_the_leader", publishing),
@@ -46,153 +46,10 @@ pub(crate) const TESTS: &[Test] = &[
         unpublished,
     ),
     ("far::a_missing_replica_at_the_mate_is_told", missing),
+    ("far::a_damaged_replica_at_the_mate_is_told", damaged),
     ("far::a_mate_that_knows_nothing_says_so", unknown),
     ("far::a_world_that_ends_leaves_no_mate_waiting", ending),
 ];
-
-/// A message on its way: from, to, about, what.
-type Letter = (NodeId, NodeId, Attempt, Vec<u8>);
-
-/// Sends for one node.
-struct Wire {
-    from: NodeId,
-    letters: Sender<Letter>,
-    cut: Arc<AtomicBool>,
-}
-
-impl Mates for Wire {
-    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool {
-        !self.cut.load(Ordering::SeqCst)
-            && self.letters.send((self.from, to, step, message)).is_ok()
-    }
-}
-
-/// Node 0, which leads, and node 1. Each world believes the other's tier to be where nothing is.
-struct Pair {
-    leader: Option<Machine>,
-    mate: Option<Machine>,
-    letters: Receiver<Letter>,
-    cut: Arc<AtomicBool>,
-    told: Vec<Event>,
-}
-
-impl Pair {
-    fn new(bench: &Bench) -> Self {
-        Self::with(bench, [&bench.mover, &bench.mover])
-    }
-
-    fn with(bench: &Bench, movers: [&Arc<dyn Mover>; 2]) -> Self {
-        let (sender, letters) = channel();
-        let cut = Arc::new(AtomicBool::new(false));
-        let world = |own: usize| {
-            let mut config = bench.config("ws");
-            config.own = Own::Some(BTreeSet::from([NodeId(own as u32)]));
-            config.mates = Some(Arc::new(Wire {
-                from: NodeId(own as u32),
-                letters: sender.clone(),
-                cut: Arc::clone(&cut),
-            }));
-            config.mover = Arc::clone(movers[own]);
-            config.cluster.nodes[1 - own].tiers[0].root = bench.path(&format!("elsewhere{own}"));
-            Machine::new(config)
-        };
-        Self {
-            leader: Some(world(0)),
-            mate: Some(world(1)),
-            letters,
-            cut,
-            told: Vec::new(),
-        }
-    }
-
-    fn leader(&mut self) -> &mut Machine {
-        self.leader.as_mut().expect("the leader")
-    }
-
-    fn mate(&mut self) -> &mut Machine {
-        self.mate.as_mut().expect("the mate")
-    }
-
-    /// Carries messages until the leader says how the attempt has ended.
-    fn ended(&mut self) -> (Ended, Usage) {
-        self.until(|pair| {
-            let event = pair.leader().local.poll()?.1;
-            match event {
-                Event::Ended { ended, usage, .. } => Some((ended, usage)),
-                other => {
-                    pair.told.push(other);
-                    None
-                }
-            }
-        })
-    }
-
-    fn until<T>(&mut self, mut check: impl FnMut(&mut Self) -> Option<T>) -> T {
-        let begun = Instant::now();
-        loop {
-            self.carry();
-            if let Some(found) = check(self) {
-                return found;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(30), "it hangs");
-        }
-    }
-
-    /// Hands over what comes within a moment.
-    fn carry(&mut self) {
-        let first = self.letters.recv_timeout(Duration::from_millis(1)).ok();
-        let more: Vec<Letter> = first.into_iter().chain(self.letters.try_iter()).collect();
-        for (from, to, step, message) in more {
-            let world = match to {
-                NodeId(0) => self.leader.as_mut(),
-                _ => self.mate.as_mut(),
-            };
-            if let Some(world) = world.filter(|_| !self.cut.load(Ordering::SeqCst)) {
-                world.local.mate(from, step, &message);
-            }
-        }
-    }
-
-    /// The two nodes do not hear of each other any more.
-    fn part(&mut self) {
-        self.cut.store(true, Ordering::SeqCst);
-        self.leader().local.mate_lost(NodeId(1));
-        self.mate().local.mate_lost(NodeId(0));
-    }
-
-    /// Waits until a file is there.
-    fn there(&mut self, path: &Path) {
-        self.until(|_| path.exists().then_some(()));
-    }
-
-    /// Lists dataset 0 and brings its ranks and what is common to their nodes.
-    fn stage(&mut self) -> Vec<Vec<Held>> {
-        let infos = self.leader().list(0).expect("a source");
-        let mut views = Vec::new();
-        for node in 0..2 {
-            // Common and its own rank; the classes sort ranks first.
-            let own = [infos[node as usize].clone(), infos[2].clone()];
-            self.bring(node, &own);
-            views.push(held(0, 0, &own, node));
-        }
-        views
-    }
-
-    fn bring(&mut self, node: u32, infos: &[PartInfo]) {
-        let world = match node {
-            0 => self.leader(),
-            _ => self.mate(),
-        };
-        let known = infos
-            .iter()
-            .map(|i| (crate::bench::part_ref(0, 0, i.seq), i.clone()));
-        world.local.know(known.collect()).unwrap();
-        let to = Place::Node(spot(node));
-        world
-            .transfer(0, 0, infos, &Place::Source, &to)
-            .expect("a transfer");
-    }
-}
 
 fn bench(datasets: Vec<Dataset>, run: &str, uses: Vec<Use>) -> Option<Bench> {
     let mut bench = Bench::new(datasets, vec![two(run, uses)]);
@@ -319,6 +176,37 @@ fn single() {
     assert_eq!((undeclared.files, undeclared.bytes), (2, 5));
     assert_eq!(undeclared.names, ["left-0", "left-1"]);
     nothing_left(&bench, true);
+}
+
+fn mixed() {
+    let run = r#"for n in n0 n1 n2; do "$HELPER" exec $n -- sh -c '
+        echo $TARN_NODE > $TARN_all/$TARN_NODE; echo same > $TARN_each/f; echo > left-$TARN_NODE'; done"#;
+    for own in [[&[0, 1][..], &[2]], [&[0, 2], &[1]]] {
+        let uses = vec![
+            used(0, Role::Out, Distribution::Scatter),
+            used(1, Role::Out, Distribution::Broadcast),
+        ];
+        let Some(mut bench) = bench(vec![data("all"), data("each")], run, uses) else {
+            return;
+        };
+        bench.nodes = 3;
+        bench.workflow.steps[0].nodes = 3;
+        let mut pair = Pair::owning(&bench, [&bench.mover, &bench.mover], own);
+        pair.leader().begin(0, 1, &[0, 1, 2], vec![vec![], vec![]]);
+        let Ended::Committed {
+            outputs,
+            undeclared,
+        } = pair.ended().0
+        else {
+            panic!("it failed");
+        };
+        let one = |n: u32| (format!("n{n}"), (format!("n{n}\n"), vec![n]));
+        assert_eq!(whole(&bench, &outputs[0]), (0..3).map(one).collect());
+        let all = whole(&bench, &outputs[1]);
+        assert_eq!(all["f"], ("same\n".to_owned(), vec![0, 1, 2]));
+        assert_eq!(undeclared.names, ["left-n0", "left-n1", "left-n2"]);
+        nothing_left(&bench, true);
+    }
 }
 
 fn exec() {
@@ -508,60 +396,6 @@ fn leader_lost() {
     assert!(matches!(ended, Event::Ended { .. }), "{ended:?}");
 }
 
-/// Does something before it divides a tree for the n-th time.
-struct Hooked(
-    Trees,
-    AtomicUsize,
-    Box<dyn Fn(usize) -> Done<()> + Send + Sync>,
-);
-
-type Done<T> = Result<T, MoverError>;
-
-impl Hooked {
-    fn mover(hook: impl Fn(usize) -> Done<()> + Send + Sync + 'static) -> Arc<dyn Mover> {
-        Arc::new(Self(Trees::new(), AtomicUsize::new(0), Box::new(hook)))
-    }
-}
-
-impl Mover for Hooked {
-    fn capabilities(&self, folder: &Path) -> Done<TreeCapabilities> {
-        self.0.capabilities(folder)
-    }
-    fn list(&self, root: &Path, control: &Control) -> Done<Manifest> {
-        self.0.list(root, control)
-    }
-    fn digest(&self, root: &Path, control: &Control) -> Done<Manifest> {
-        self.0.digest(root, control)
-    }
-    fn verify(&self, root: &Path, manifest: &Manifest, control: &Control) -> Done<()> {
-        self.0.verify(root, manifest, control)
-    }
-    fn copy(&self, job: &CopyJob, control: &Control) -> Done<CopyReport> {
-        self.0.copy(job, control)
-    }
-    fn link_view(&self, roots: &[(PathBuf, Manifest)], dest: &Path) -> Done<()> {
-        self.0.link_view(roots, dest)
-    }
-    fn clone_view(
-        &self,
-        roots: &[(PathBuf, Manifest)],
-        dest: &Path,
-        control: &Control,
-    ) -> Done<u64> {
-        self.0.clone_view(roots, dest, control)
-    }
-    fn split(&self, root: &Path, parts: &[(&Manifest, PathBuf)]) -> Done<()> {
-        self.2(self.1.fetch_add(1, Ordering::SeqCst))?;
-        self.0.split(root, parts)
-    }
-    fn remove(&self, root: &Path) -> Done<()> {
-        self.0.remove(root)
-    }
-    fn stored(&self, root: &Path) -> Done<u64> {
-        self.0.stored(root)
-    }
-}
-
 /// A step with two outputs, each of both nodes.
 fn two_outputs() -> Option<Bench> {
     let run = r#"for n in n0 n1; do "$HELPER" exec $n -- sh -c '
@@ -601,6 +435,23 @@ fn publishing() {
     assert_eq!(manifests, Vec::<PathBuf>::new());
 }
 
+fn cancelled() {
+    let Some(bench) = two_outputs() else { return };
+    let slow = Hooked::slow();
+    let mut pair = Pair::with(&bench, [&bench.mover, &slow]);
+    pair.leader().begin(0, 1, &[0, 1], vec![vec![], vec![]]);
+    let progress = pair.leader().progress();
+    let committing = |s: &RunningStep| s.phase == Phase::Committing;
+    pair.until(|_| progress.steps().iter().any(committing).then_some(()));
+    std::thread::sleep(Duration::from_millis(100));
+    let begun = Instant::now();
+    pair.leader().perform(stop());
+    let (kind, message, _) = failed(pair.ended());
+    assert_eq!(kind, FailureKind::Cancelled, "{message}");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    nothing_left(&bench, false);
+}
+
 fn unpublished() {
     let Some(bench) = two_outputs() else { return };
     let broken = Hooked::mover(|n| match n {
@@ -620,15 +471,42 @@ fn unpublished() {
     assert_eq!(manifests, Vec::<PathBuf>::new());
 }
 
-fn missing() {
+/// A step that reads a dataset whose ranks lie on their nodes.
+fn reading(run: &str) -> Option<Bench> {
     let uses = vec![used(0, Role::In, Distribution::Scatter)];
-    let Some(mut bench) = bench(vec![ranked("case")], "true", uses) else {
-        return;
-    };
+    let mut bench = bench(vec![ranked("case")], run, uses)?;
     for name in ["p0/f", "p1/f", "common"] {
         bench.write(&format!("raw/{name}"), name);
     }
     bench.workflow.data[0].source = Some(bench.path("raw"));
+    Some(bench)
+}
+
+fn damaged() {
+    let run = r#"touch $TARN_WORKFLOW_DIR/up
+        while ! test -e $TARN_WORKFLOW_DIR/go; do sleep 0.02; done; exit 3"#;
+    let Some(bench) = reading(run) else { return };
+    let mut pair = Pair::new(&bench);
+    let views = pair.stage();
+    let damaged = views[1][0].clone();
+    pair.leader().begin(0, 1, &[0, 1], vec![views]);
+    pair.there(&bench.path("up"));
+    let replica = TierDir::new(&bench.path("tier"), "ws", "n1").part(&damaged.key);
+    std::fs::write(replica.join("p1/f"), "something else").unwrap();
+    bench.write("go", "");
+    let (kind, message, _) = failed(pair.ended());
+    assert_eq!(kind, FailureKind::Corrupt, "{message}");
+    assert!(message.contains("`case` (p1/f)"), "{message}");
+    assert!(!replica.exists());
+    let gone = Event::Evicted {
+        part: damaged.part,
+        at: Place::Node(spot(1)),
+    };
+    assert_eq!(pair.told, [gone]);
+}
+
+fn missing() {
+    let Some(bench) = reading("true") else { return };
     let mut pair = Pair::new(&bench);
     let views = pair.stage();
     let damaged = views[1][0].clone();
