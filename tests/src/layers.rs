@@ -21,6 +21,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
         3,
         &[
             "tarn-control",
+            "tarn-allocation",
             "tarn-local",
             "tarn-slurm",
             "tarn-sim",

@@ -173,6 +173,7 @@ fn put(
         policy: Policy::new(Order::Data, None),
         verify: VerifyArg::Copy,
         report: None,
+        margin: crate::args::MARGIN,
     };
     let exit = crate::run::start(cli, &parsed, Files::default(), &dir, &args)?;
     if exit == Exit::Success {

@@ -1,0 +1,230 @@
+//! What nodes and home say, and what the engine is told of it.
+
+use crate::orders::failed;
+use crate::parts::made;
+use crate::world::{Allocation, By, Moving, Ready, Standing, nodes_of, on};
+use std::path::Path;
+use tarn_base::event::{Ended, Event, Failure, FailureKind, Output};
+use tarn_base::hash::Hash;
+use tarn_base::id::{InstanceId, NodeId, Spot};
+use tarn_base::nodes::Attempt;
+use tarn_base::part::{PartRef, Place};
+use tarn_proto::node::{News, Told};
+
+/// SIGHUP: a terminal that closes may send several.
+const HANG_UP: i32 = 1;
+
+impl Allocation {
+    pub(crate) fn heard(&mut self, n: NodeId, news: News) {
+        match news {
+            News::Event(event) => self.happened(n, event),
+            News::Mate { to, step, message } if self.is_up(to) => {
+                let from = n;
+                self.tell(
+                    to,
+                    Told::Mate {
+                        from,
+                        step,
+                        message,
+                    },
+                );
+            }
+            News::Mate { to, .. } => self.tell(n, Told::NodeLost(to)),
+            News::Progress { transfers, steps } => {
+                if self.is_up(n) {
+                    self.progress.elsewhere(n, transfers, steps);
+                }
+            }
+            News::Broken(why) => self.lose(n, format!("its world is broken: {why}")),
+        }
+    }
+
+    /// What a node says has happened there. Of what it was not told to do nothing can have.
+    fn happened(&mut self, n: NodeId, event: Event) {
+        if let Event::Capacity { spot, bytes } = &event
+            && spot.node == n
+            && let Some(Standing::Lost { capacities, .. }) =
+                self.node_mut(n).map(|node| &mut node.standing)
+        {
+            capacities.insert(spot.tier, *bytes);
+            return;
+        }
+        if !self.is_up(n) {
+            return;
+        }
+        match event {
+            Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
+                let moving = &mut self.under_way.moving;
+                if moving.get(&id).is_some_and(|m| m.by == By::Node(n))
+                    && let Some(moving) = moving.remove(&id)
+                {
+                    self.moved(moving, event);
+                }
+            }
+            Event::Ended {
+                instance, attempt, ..
+            } => self.ended(n, (instance, attempt), event),
+            Event::Evicted { part, ref at } if on(at) == Some(n) => {
+                self.evicted(part, at);
+                self.tell_engine(event, vec![n]);
+            }
+            Event::Capacity { spot, .. } if spot.node == n => self.tell_engine(event, vec![n]),
+            _ => self.nonsense(n),
+        }
+    }
+
+    pub(crate) fn home_says(&mut self, event: Event) {
+        match event {
+            Event::SourceListed { data, ref parts } => {
+                self.under_way.listing.remove(&data);
+                for info in parts {
+                    let part = PartRef {
+                        data,
+                        version: 0,
+                        origin: 0,
+                        seq: info.seq,
+                    };
+                    self.parts.learn(part, info.clone());
+                }
+            }
+            Event::SourceFailed { data, .. } => drop(self.under_way.listing.remove(&data)),
+            Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
+                if let Some(moving) = self.under_way.moving.remove(&id) {
+                    self.moved(moving, event);
+                }
+                return;
+            }
+            Event::Evicted { part, ref at } => self.evicted(part, at),
+            Event::Interrupted { signal } => {
+                if self.interrupted && signal != HANG_UP {
+                    self.tell_others(None, &Told::KillAll);
+                }
+                self.interrupted = true;
+            }
+            _ => {}
+        }
+        self.tell_engine(event, Vec::new());
+    }
+
+    pub(crate) fn tell_engine(&mut self, event: Event, nodes: Vec<NodeId>) {
+        self.ready.push_back(Ready { event, nodes });
+    }
+
+    /// The end of a transfer, whoever has performed it.
+    fn moved(&mut self, moving: Moving, mut event: Event) {
+        let order = &moving.order;
+        let nodes = nodes_of(order).collect();
+        match &mut event {
+            Event::TransferDone { hashes, stored, .. } => {
+                self.arrived(&moving, hashes, stored);
+                let read = order.parts.iter().any(|m| m.from == Place::Source);
+                if read && moving.by != By::Home {
+                    self.home.learned(order, moving.began);
+                }
+            }
+            Event::TransferFailed { failure, .. } => self.blame(moving.cut, failure),
+            _ => {}
+        }
+        self.tell_engine(event, nodes);
+    }
+
+    fn arrived(&mut self, moving: &Moving, hashes: &[Hash], stored: &[u64]) {
+        for (i, m) in moving.order.parts.iter().enumerate() {
+            if let Some(hash) = hashes.get(i) {
+                self.parts.hashed(m.part, *hash);
+            }
+            if let Place::Node(spot) = moving.order.to
+                && let Some(info) = self.parts.get(m.part)
+            {
+                let bytes = stored.get(i).copied().unwrap_or(info.stored);
+                let lies = (m.part, spot.tier, info.key.clone());
+                if let Some(node) = self.board.nodes.get_mut(spot.node.at()) {
+                    node.holds.insert(lies, bytes);
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, n: NodeId, id: Attempt, mut event: Event) {
+        let running = &mut self.under_way.running;
+        let performed = running.get(&id).and_then(|r| r.nodes.first()) == Some(&n);
+        let Some(ran) = performed.then(|| running.remove(&id)).flatten() else {
+            return;
+        };
+        if let Event::Ended { ended, .. } = &mut event {
+            match ended {
+                Ended::Committed { outputs, .. } => self.committed(id.0, outputs),
+                Ended::Failed { failure, .. } => self.blame(ran.cut, failure),
+            }
+        }
+        self.tell_engine(event, ran.nodes);
+    }
+
+    fn committed(&mut self, instance: InstanceId, outputs: &[Output]) {
+        self.parts.committed(instance, outputs);
+        for output in outputs {
+            for (info, spots) in &output.parts {
+                let part = made(output, instance, info.seq);
+                for Spot { node, tier } in spots {
+                    if let Some(node) = self.board.nodes.get_mut(node.at()) {
+                        let lies = (part, *tier, info.key.clone());
+                        node.holds.insert(lies, info.stored);
+                    }
+                }
+            }
+        }
+    }
+
+    fn evicted(&mut self, part: PartRef, at: &Place) {
+        let place = (part, at.clone());
+        let evicting = &mut self.under_way.evicting;
+        let keys = evicting.get_mut(&place);
+        let ordered = keys.and_then(|keys| {
+            let key = keys.pop_front()?;
+            Some((key, keys.is_empty()))
+        });
+        let key = match ordered {
+            Some((key, last)) => {
+                if last {
+                    evicting.remove(&place);
+                }
+                key
+            }
+            // The node has made way for another run, or does not have what was to be used again.
+            None => match self.parts.get(part) {
+                Some(info) => info.key.clone(),
+                None => return,
+            },
+        };
+        if let Place::Node(spot) = at
+            && let Some(node) = self.board.nodes.get_mut(spot.node.at())
+        {
+            node.holds.remove(&(part, spot.tier, key));
+        }
+    }
+
+    /// What fails while one of its nodes is lost fails because of that.
+    fn blame(&self, cut: Option<NodeId>, failure: &mut Failure) {
+        if let Some(lost) = cut
+            && failure.kind != FailureKind::NodeLost
+        {
+            failure.kind = FailureKind::NodeLost;
+            let name = self.name(lost);
+            failure.message = format!("node {name} was lost meanwhile: {}", failure.message);
+        }
+    }
+
+    pub(crate) fn not_begun(&mut self, n: NodeId, id: Attempt, path: &Path) {
+        let message = format!(
+            "{}, which its command names, is not what it was when the run began; it was not started: `tarn run` takes the \
+             file as it is now and runs again only what that changes",
+            path.display()
+        );
+        let kind = FailureKind::Launch;
+        self.ended(n, id, failed(id, Failure { kind, message }));
+    }
+
+    pub(crate) fn nonsense(&mut self, n: NodeId) {
+        self.lose(n, "it said something that makes no sense of a node".into());
+    }
+}

@@ -1,0 +1,40 @@
+//! L3: the world of a run over the nodes of an allocation. Each node has a world of its own, reached through a [`Link`];
+//! this one hands each action to the node that is to do it, passes on what happens there, and tells what a lost node takes
+//! with it. docs/cluster.md, "The parts", "A node that is lost".
+
+mod calls;
+mod heard;
+mod line;
+mod link;
+mod lost;
+mod mail;
+mod measure;
+mod orders;
+mod parts;
+mod world;
+
+pub use link::{Link, Linked, NoAnswer, Relink};
+pub use mail::Mail;
+pub use measure::{MeasureError, measure};
+pub use world::{Allocation, ChangedSince, Config};
+
+use std::time::Duration;
+
+/// For an answer that needs no more than a look.
+const QUICK: Duration = Duration::from_secs(60);
+/// For an answer that may need every byte on a node to be read or removed.
+const THOROUGH: Duration = Duration::from_secs(30 * 60);
+/// For a node to hear that the run is over.
+const GOODBYE: Duration = Duration::from_secs(10);
+/// A node that takes nothing for so long, while something waits to be said, is given up.
+const STUCK: Duration = Duration::from_secs(60);
+/// What is usual between two tries to reach a lost node again.
+pub const RETRY: Duration = Duration::from_secs(2);
+/// How often home is asked for news while nothing else happens: a signal may wait so long.
+const LOOK: Duration = Duration::from_millis(50);
+/// The same while home owes an outcome.
+const LOOK_OFTEN: Duration = Duration::from_millis(5);
+/// Messages that wait for one node. The engine's orders are bounded by what it has under way; so many are a node that hangs.
+const MAX_QUEUED: usize = 1 << 20;
+/// News of one node that wait for the loop, each of at most some megabytes; then that node's session waits.
+const MAX_UNHEARD: usize = 1024;

@@ -1,0 +1,182 @@
+//! What is said to one node: a queue and a thread, so that no node makes the loop wait for it.
+
+use crate::link::{Link, NoAnswer};
+use crate::lost::Return;
+use crate::mail::{Letter, Mail};
+use crate::world::ChangedSince;
+use crate::{MAX_QUEUED, STUCK};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_base::action::{Action, Do};
+use tarn_base::id::NodeId;
+use tarn_proto::node::{self, Answer, Call, Told};
+
+/// An answer, or why there is none.
+pub(crate) type Answered = Result<Answer, String>;
+
+/// Something to be said.
+enum Item {
+    Tell(Told),
+    Call(Call, Duration, SyncSender<Answered>),
+    /// Makes a node ready that was lost.
+    Return(Box<Return>),
+}
+
+/// The queue of one session with a node. Its thread ends when it is dropped.
+pub(crate) struct Line {
+    items: Sender<Item>,
+    queued: Arc<AtomicUsize>,
+    /// Since when the node has been taking what it is told now.
+    since: Arc<Mutex<Option<Instant>>>,
+    link: Arc<dyn Link>,
+}
+
+impl Line {
+    pub(crate) fn start(
+        node: NodeId,
+        session: u64,
+        link: Arc<dyn Link>,
+        mail: Mail,
+        changed_since: ChangedSince,
+    ) -> std::io::Result<Self> {
+        let (items, queue) = channel();
+        let line = Self {
+            items,
+            queued: Arc::default(),
+            since: Arc::default(),
+            link: Arc::clone(&link),
+        };
+        let speaker = Speaker {
+            node,
+            session,
+            link,
+            mail,
+            changed_since,
+            since: Arc::clone(&line.since),
+        };
+        let queued = Arc::clone(&line.queued);
+        std::thread::Builder::new()
+            .name(format!("tarn-to-{node}"))
+            .spawn(move || {
+                for item in queue {
+                    queued.fetch_sub(1, Ordering::Relaxed);
+                    speaker.say(item);
+                }
+            })?;
+        Ok(line)
+    }
+
+    fn put(&self, item: Item) -> bool {
+        self.queued.fetch_add(1, Ordering::Relaxed) < MAX_QUEUED && self.items.send(item).is_ok()
+    }
+
+    /// Tells. False when far too much waits already.
+    pub(crate) fn tell(&self, told: Told) -> bool {
+        self.put(Item::Tell(told))
+    }
+
+    /// Asks, once all that was told before has been said.
+    pub(crate) fn call(&self, call: Call, patience: Duration) -> Receiver<Answered> {
+        let (reply, answer) = sync_channel(1);
+        self.put(Item::Call(call, patience, reply));
+        answer
+    }
+
+    /// Begins to make a node ready; [`Letter::Returned`] tells how it went.
+    pub(crate) fn make_ready(&self, with: Box<Return>) -> bool {
+        self.put(Item::Return(with))
+    }
+
+    /// Whether the node takes nothing.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| since.elapsed() >= STUCK)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.link.end();
+    }
+}
+
+/// The thread's end.
+pub(crate) struct Speaker {
+    node: NodeId,
+    session: u64,
+    link: Arc<dyn Link>,
+    mail: Mail,
+    changed_since: ChangedSince,
+    since: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Speaker {
+    fn say(&self, item: Item) {
+        match item {
+            Item::Tell(Told::Do(action)) => self.order(action),
+            Item::Tell(told) => drop(self.tell(told)),
+            Item::Call(call, patience, reply) => {
+                // Whoever asked may have given the node up meanwhile.
+                let _ = reply.send(self.call(call, patience));
+            }
+            Item::Return(with) => {
+                let returned = with.carry_out(self);
+                let letter = Letter::Returned(self.node, self.session, returned);
+                self.mail.put(letter);
+            }
+        }
+    }
+
+    /// A step whose script has changed is not begun. Asked here, as it may wait for a file system, and in the order of
+    /// what is said: a stop of this attempt comes after it.
+    fn order(&self, action: Action) {
+        if let Do::Run(run) = &action.what
+            && let Some(path) = (self.changed_since)(run.instance.step)
+        {
+            let attempt = (run.instance, run.attempt);
+            let letter = Letter::Changed(self.node, self.session, attempt, path);
+            self.mail.put(letter);
+            return;
+        }
+        self.tell(Told::Do(action));
+    }
+
+    pub(crate) fn tell(&self, told: Told) -> bool {
+        let note = |since| *self.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        note(Some(Instant::now()));
+        let sent = match node::encode(told) {
+            Ok(bytes) => self.link.tell(bytes),
+            Err(_) => false,
+        };
+        note(None);
+        if !sent {
+            let why = self.link.over();
+            let why = why.unwrap_or_else(|| "it cannot be told anything".into());
+            let letter = Letter::News(self.node, self.session, Err(why));
+            self.mail.put(letter);
+        }
+        sent
+    }
+
+    pub(crate) fn call(&self, call: Call, patience: Duration) -> Answered {
+        ask(&*self.link, call, patience)
+    }
+}
+
+/// Asks a node.
+///
+/// # Errors
+/// When it does not answer, or with nothing that makes sense.
+pub(crate) fn ask(link: &dyn Link, call: Call, patience: Duration) -> Answered {
+    let request = node::encode(call).map_err(|e| e.to_string())?;
+    let bytes = link
+        .call(request, Some(patience))
+        .map_err(|e: NoAnswer| e.to_string())?;
+    node::decode(&bytes)
+        .map_err(|e| format!("{e}; is its tarnd of another version than this tarn ({TARN})?"))
+}
+
+/// This tarn's version.
+pub(crate) const TARN: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,183 @@
+//! The cluster of an allocation: what each of its nodes has.
+
+use crate::QUICK;
+use crate::line::{Answered, TARN, ask};
+use crate::link::Linked;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use tarn_base::cluster::{Cluster, Link, Node};
+use tarn_proto::node::{Answer, Call, VERSION};
+
+/// The nodes are no cluster for a run.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// A node does not answer, or refuses.
+    #[error("node {node} cannot be used: {why}")]
+    Node {
+        /// Which.
+        node: String,
+        /// What it said.
+        why: String,
+    },
+    /// Nodes have different tiers.
+    #[error(
+        "the nodes have different tiers: {one} has {has}, {other} has {instead}; name tiers that all nodes have with --tier NAME=PATH"
+    )]
+    Tiers {
+        /// A node.
+        one: String,
+        /// Its tiers.
+        has: String,
+        /// Another node.
+        other: String,
+        /// Its tiers.
+        instead: String,
+    },
+    /// Two nodes have the same name.
+    #[error("two nodes say that they are called {0}; their folders would be the same")]
+    SameName(String),
+    /// There is none.
+    #[error("an allocation without a node")]
+    None,
+    /// The state folder cannot be used.
+    #[error("cannot write {path}, which all nodes are to see: {source}")]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// A file in the state folder, with a word that only this run knows.
+struct Nonce {
+    path: PathBuf,
+    name: String,
+    word: String,
+}
+
+impl Nonce {
+    fn new(state: &Path) -> Result<Self, MeasureError> {
+        let random = || std::fs::read_to_string("/proc/sys/kernel/random/uuid");
+        let system = |source| MeasureError::State {
+            path: state.to_owned(),
+            source,
+        };
+        let name = format!("seen-{}", random().map_err(system)?.trim());
+        let word = random().map_err(system)?.trim().to_owned();
+        let path = state.join(&name);
+        std::fs::write(&path, &word).map_err(|source| MeasureError::State {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Self { path, name, word })
+    }
+}
+
+impl Drop for Nonce {
+    fn drop(&mut self) {
+        // One that stays is a few bytes that nobody reads.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Asks all nodes at once what they have, and makes one cluster of it: hosts and nodes in the order of the links. `tiers`
+/// as on the command line; `external` is the external store as it is taken to be; `state` is the state folder, which every
+/// node must see.
+///
+/// # Errors
+/// When a node does not answer, is of another version, does not see the state folder, or has other tiers than the first.
+pub fn measure(
+    links: &[Linked],
+    tiers: &[String],
+    external: &Link,
+    state: &Path,
+) -> Result<Cluster, MeasureError> {
+    let nonce = Nonce::new(state)?;
+    let call = Call::Measure {
+        version: VERSION,
+        tarn: TARN.into(),
+        tiers: tiers.to_vec(),
+        external: external.clone(),
+        state: state.to_owned(),
+        nonce: (nonce.name.clone(), nonce.word.clone()),
+    };
+    let answers: Vec<Answered> = std::thread::scope(|scope| {
+        let asked = links.iter().map(|l| {
+            let call = call.clone();
+            scope.spawn(move || ask(&*l.link, call, QUICK))
+        });
+        let asked: Vec<_> = asked.collect();
+        let answers = asked.into_iter().map(|thread| thread.join());
+        let answers = answers.map(|a| a.unwrap_or_else(|_| Err("an error inside tarn".into())));
+        answers.collect()
+    });
+    let mut clusters = Vec::new();
+    for (linked, answer) in links.iter().zip(answers) {
+        let why = match answer {
+            Ok(Answer::Cluster(c)) if c.nodes.len() == 1 && c.hosts.len() == 1 => {
+                clusters.push(c);
+                continue;
+            }
+            Ok(Answer::Failed(why)) | Err(why) => why,
+            Ok(_) => "it answered something that makes no sense".into(),
+        };
+        let node = linked.name.clone();
+        return Err(MeasureError::Node { node, why });
+    }
+    merge(clusters, external)
+}
+
+/// One cluster of several of one node each. The link between nodes is taken to be as the first node says.
+fn merge(clusters: Vec<Cluster>, external: &Link) -> Result<Cluster, MeasureError> {
+    let mut all: Option<Cluster> = None;
+    let mut names = BTreeSet::new();
+    for one in clusters {
+        let Cluster {
+            hosts, nodes, peer, ..
+        } = one;
+        let merged = all.get_or_insert_with(|| Cluster {
+            hosts: Vec::new(),
+            nodes: Vec::new(),
+            external: external.clone(),
+            peer,
+        });
+        for (host, mut node) in hosts.into_iter().zip(nodes) {
+            if !names.insert(node.name.clone()) {
+                return Err(MeasureError::SameName(node.name));
+            }
+            if let Some(first) = merged.nodes.first() {
+                alike(first, &node)?;
+            }
+            let known = merged.hosts.iter().position(|h| h.name == host.name);
+            let at = known.unwrap_or(merged.hosts.len());
+            if known.is_none() {
+                merged.hosts.push(host);
+            }
+            node.host = at as u32;
+            merged.nodes.push(node);
+        }
+    }
+    all.ok_or(MeasureError::None)
+}
+
+/// Whether two nodes have the same tiers at the same places.
+fn alike(one: &Node, other: &Node) -> Result<(), MeasureError> {
+    let tiers = |n: &Node| {
+        let tiers = n
+            .tiers
+            .iter()
+            .map(|t| format!("{}={}", t.name, t.root.display()));
+        tiers.collect::<Vec<_>>()
+    };
+    let (has, instead) = (tiers(one), tiers(other));
+    if has == instead {
+        return Ok(());
+    }
+    Err(MeasureError::Tiers {
+        one: one.name.clone(),
+        has: has.join(", "),
+        other: other.name.clone(),
+        instead: instead.join(", "),
+    })
+}

@@ -1,0 +1,416 @@
+//! [`Allocation`]: the world of N nodes that are reached through links.
+
+use crate::line::Line;
+use crate::link::{Linked, Relink};
+use crate::lost::Returned;
+use crate::mail::{Letter, Mail};
+use crate::parts::{Holds, Knows, Parts};
+use crate::{GOODBYE, LOOK, LOOK_OFTEN, QUICK};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tarn_base::action::Action;
+use tarn_base::event::Event;
+use tarn_base::id::{DataId, NodeId, StepId, TierId, TransferId};
+use tarn_base::nodes::Attempt;
+use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
+use tarn_base::units::Time;
+use tarn_ports::{Nodes, Progress, World, WorldError};
+use tarn_proto::node::{Address, Answer, Call, Opening, Told};
+
+/// Of a step, a file that its command names and that has changed since the run began, if there is one.
+pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
+
+/// What the world of an allocation is made of.
+pub struct Config {
+    /// A world that owns no node: it lists sources, remembers their hashes, watches signals, sees the drained area.
+    pub home: Box<dyn Nodes>,
+    /// How each node is opened. Which node it is, the time, and where the others serve their files is filled in.
+    pub opening: Opening,
+    /// The nodes, in the order of the cluster, their sessions numbered 0.
+    pub links: Vec<Linked>,
+    /// Where these sessions put their news.
+    pub mail: Mail,
+    /// Opens a new session with a lost node.
+    pub relink: Relink,
+    /// Between two tries to do so; [`crate::RETRY`] is usual.
+    pub retry: Duration,
+    /// Asked before each attempt is handed out, off the loop's thread: a step whose script has changed since the run began is
+    /// not what the log says.
+    pub changed_since: ChangedSince,
+}
+
+/// Whether a node can be used, as the engine has been or will be told.
+pub(crate) enum Standing {
+    Up,
+    /// It is lost: the engine is told, or will be before anything else that concerns it.
+    Lost {
+        /// It is ready to be used again, and what it brings back; told when all that it was part of has ended.
+        back: Option<Returned>,
+        /// What its new world says of its tiers meanwhile.
+        capacities: BTreeMap<TierId, u64>,
+    },
+}
+
+impl Standing {
+    pub(crate) fn lost() -> Self {
+        Self::Lost {
+            back: None,
+            capacities: BTreeMap::new(),
+        }
+    }
+}
+
+/// A node, as this end sees it.
+pub(crate) struct Node {
+    /// Counts the sessions with it; what comes of an earlier one does not count.
+    pub(crate) session: u64,
+    pub(crate) standing: Standing,
+    /// The queue to it, while there is a session.
+    pub(crate) line: Option<Line>,
+    pub(crate) address: Address,
+    pub(crate) knows: Knows,
+    /// Replicas of this run that lie there, or lay there when it was lost.
+    pub(crate) holds: Holds,
+}
+
+impl Node {
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.standing, Standing::Up)
+    }
+}
+
+/// The nodes; says goodbye when it goes.
+pub(crate) struct Board {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) mail: Mail,
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        let lines = self.nodes.iter().filter_map(|n| n.line.as_ref());
+        let waiting: Vec<_> = lines.map(|l| l.call(Call::Close, GOODBYE)).collect();
+        // A session that cannot be heard because nobody reads its news must not wait for that.
+        self.mail.close();
+        let until = Instant::now() + GOODBYE;
+        for answer in waiting {
+            // Who does not answer finds its session closed.
+            let _ = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+/// Who performs something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Home,
+    Node(NodeId),
+}
+
+/// A transfer under way.
+pub(crate) struct Moving {
+    pub(crate) order: Transfer,
+    pub(crate) by: By,
+    /// Nanoseconds since 1970.
+    pub(crate) began: i64,
+    /// A node of it that was lost, though not the one that performs it.
+    pub(crate) cut: Option<NodeId>,
+}
+
+/// An attempt under way; its first node performs it.
+pub(crate) struct Running {
+    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) cut: Option<NodeId>,
+}
+
+/// What is owed to the engine.
+#[derive(Default)]
+pub(crate) struct UnderWay {
+    pub(crate) listing: BTreeSet<DataId>,
+    pub(crate) moving: BTreeMap<TransferId, Moving>,
+    pub(crate) running: BTreeMap<Attempt, Running>,
+    pub(crate) evicting: BTreeMap<(PartRef, Place), VecDeque<StoreKey>>,
+}
+
+impl UnderWay {
+    fn nothing(&self) -> bool {
+        self.listing.is_empty()
+            && self.moving.is_empty()
+            && self.running.is_empty()
+            && self.evicting.is_empty()
+    }
+
+    fn home_owes(&self) -> bool {
+        !self.listing.is_empty()
+            || self.moving.values().any(|m| m.by == By::Home)
+            || self.evicting.keys().any(|(_, at)| on(at).is_none())
+    }
+
+    pub(crate) fn involves(&self, node: NodeId) -> bool {
+        self.moving
+            .values()
+            .any(|m| nodes_of(&m.order).any(|n| n == node))
+            || self.running.values().any(|r| r.nodes.contains(&node))
+            || self.evicting.keys().any(|(_, at)| on(at) == Some(node))
+    }
+}
+
+/// The node of a place.
+pub(crate) fn on(place: &Place) -> Option<NodeId> {
+    match place {
+        Place::Node(spot) => Some(spot.node),
+        Place::Source | Place::External(_) | Place::Drained => None,
+    }
+}
+
+/// The nodes that a transfer needs, some of them perhaps more than once.
+pub(crate) fn nodes_of(t: &Transfer) -> impl Iterator<Item = NodeId> {
+    let places = t.parts.iter().map(|m| &m.from).chain([&t.to]);
+    places.filter_map(on)
+}
+
+/// What is told to the engine next.
+pub(crate) struct Ready {
+    pub(crate) event: Event,
+    /// The nodes that have to do with it: none of them comes back before it was told.
+    pub(crate) nodes: Vec<NodeId>,
+}
+
+/// The world of a run over the nodes of an allocation.
+pub struct Allocation {
+    pub(crate) home: Box<dyn Nodes>,
+    pub(crate) home_knows: Knows,
+    pub(crate) board: Board,
+    pub(crate) opening: Opening,
+    pub(crate) relink: Relink,
+    pub(crate) retry: Duration,
+    pub(crate) changed_since: ChangedSince,
+    pub(crate) multi_node: Result<(), String>,
+    pub(crate) parts: Parts,
+    /// Replicas of earlier runs that were offered to this one, if any were.
+    pub(crate) offered: Option<BTreeSet<(StoreKey, Place)>>,
+    /// Folders that somebody asks to keep.
+    pub(crate) protected: BTreeSet<PathBuf>,
+    pub(crate) under_way: UnderWay,
+    pub(crate) ready: VecDeque<Ready>,
+    pub(crate) progress: Progress,
+    /// Somebody has asked once already that the run stop.
+    pub(crate) interrupted: bool,
+    looked: Instant,
+}
+
+impl Allocation {
+    /// Opens all nodes. One that does not answer is lost, as if that had happened later.
+    ///
+    /// # Errors
+    /// When a node refuses, or threads cannot be started.
+    pub fn open(config: Config) -> Result<Self, WorldError> {
+        let mut opening = config.opening;
+        if opening.cluster.nodes.len() != config.links.len() {
+            let (nodes, links) = (opening.cluster.nodes.len(), config.links.len());
+            let what = format!("a cluster of {nodes} nodes was to be opened over {links} sessions");
+            return Err(WorldError(what));
+        }
+        let ids = (0..).map(NodeId);
+        let addresses = config.links.iter().map(|l| l.data.clone());
+        opening.peers = ids.zip(addresses).collect();
+        let node = |linked: &Linked| Node {
+            session: 0,
+            standing: Standing::Up,
+            line: None,
+            address: linked.data.clone(),
+            knows: Knows::new(),
+            holds: Holds::new(),
+        };
+        let nodes = config.links.iter().map(node).collect();
+        let mail = config.mail;
+        let mut this = Self {
+            progress: config.home.progress(),
+            home: config.home,
+            home_knows: Knows::new(),
+            board: Board { nodes, mail },
+            opening,
+            relink: config.relink,
+            retry: config.retry,
+            changed_since: config.changed_since,
+            multi_node: Ok(()),
+            parts: Parts::default(),
+            offered: None,
+            protected: BTreeSet::new(),
+            under_way: UnderWay::default(),
+            ready: VecDeque::new(),
+            interrupted: false,
+            looked: Instant::now(),
+        };
+        for (n, linked) in (0..).map(NodeId).zip(config.links) {
+            let line = this.line(n, 0, linked)?;
+            if let Some(node) = this.node_mut(n) {
+                node.line = Some(line);
+            }
+        }
+        let calls = this
+            .up()
+            .map(|n| (n, Call::Open(Box::new(this.opening_of(n)))));
+        let calls = calls.collect();
+        for (n, answer) in this.ask(calls, QUICK)? {
+            match answer {
+                Answer::Opened(None) => {}
+                Answer::Opened(Some(why)) => {
+                    let why = format!("{}: {why}", this.name(n));
+                    this.multi_node = this.multi_node.and(Err(why));
+                }
+                _ => this.nonsense(n),
+            }
+        }
+        Ok(this)
+    }
+
+    pub(crate) fn line(&self, n: NodeId, session: u64, linked: Linked) -> Result<Line, WorldError> {
+        let (mail, changed) = (self.board.mail.clone(), Arc::clone(&self.changed_since));
+        let name = linked.name;
+        Line::start(n, session, linked.link, mail, changed)
+            .map_err(|e| WorldError(format!("cannot start a thread to speak to {name}: {e}")))
+    }
+
+    /// How a node is opened now.
+    pub(crate) fn opening_of(&self, node: NodeId) -> Opening {
+        Opening {
+            node,
+            epoch: self.now(),
+            ..self.opening.clone()
+        }
+    }
+
+    pub(crate) fn node(&self, n: NodeId) -> Option<&Node> {
+        self.board.nodes.get(n.at())
+    }
+
+    pub(crate) fn node_mut(&mut self, n: NodeId) -> Option<&mut Node> {
+        self.board.nodes.get_mut(n.at())
+    }
+
+    pub(crate) fn is_up(&self, n: NodeId) -> bool {
+        self.node(n).is_some_and(Node::is_up)
+    }
+
+    /// The nodes that can be used.
+    pub(crate) fn up(&self) -> impl Iterator<Item = NodeId> {
+        let nodes = (0..).map(NodeId).zip(&self.board.nodes);
+        nodes.filter(|(_, node)| node.is_up()).map(|(n, _)| n)
+    }
+
+    /// What a node is called.
+    pub(crate) fn name(&self, n: NodeId) -> String {
+        let node = self.opening.cluster.nodes.get(n.at());
+        node.map_or_else(|| n.to_string(), |node| node.name.clone())
+    }
+
+    /// Tells a node, whether it can be used or is being made ready for that.
+    pub(crate) fn tell(&mut self, n: NodeId, told: Told) {
+        let line = self.node(n).and_then(|node| node.line.as_ref());
+        if line.is_some_and(|line| !line.tell(told)) {
+            self.lose(n, "far too much waits to be said to it".into());
+        }
+    }
+
+    pub(crate) fn tell_others(&mut self, but: Option<NodeId>, told: &Told) {
+        for n in (0..self.board.nodes.len() as u32).map(NodeId) {
+            if Some(n) != but {
+                self.tell(n, told.clone());
+            }
+        }
+    }
+
+    fn read(&mut self, letter: Letter) {
+        let (Letter::News(n, session, _)
+        | Letter::Changed(n, session, ..)
+        | Letter::Linked(n, session, _)
+        | Letter::Returned(n, session, _)) = &letter;
+        let (n, session) = (*n, *session);
+        if self.node(n).is_none_or(|node| node.session != session) {
+            if let Letter::Linked(_, _, linked) = letter {
+                linked.link.end();
+            }
+            return;
+        }
+        match letter {
+            Letter::News(_, _, Ok(news)) => self.heard(n, news),
+            Letter::News(_, _, Err(why)) => self.lose(n, why),
+            Letter::Changed(_, _, attempt, path) => self.not_begun(n, attempt, &path),
+            Letter::Linked(_, _, linked) => self.linked(n, linked),
+            Letter::Returned(_, _, Ok(returned)) => self.returned(n, returned),
+            Letter::Returned(_, _, Err(why)) => self.lose(n, why),
+        }
+    }
+
+    /// Gives up nodes that take nothing of what they are told.
+    fn look_after(&mut self) {
+        if self.looked.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        self.looked = Instant::now();
+        let stuck = |n: &Node| n.line.as_ref().is_some_and(Line::is_stuck);
+        let nodes = (0..).map(NodeId).zip(&self.board.nodes);
+        let stuck: Vec<_> = nodes.filter(|(_, n)| stuck(n)).map(|(n, _)| n).collect();
+        for n in stuck {
+            self.lose(n, format!("it has taken nothing for {:?}", crate::STUCK));
+        }
+    }
+}
+
+impl World for Allocation {
+    fn now(&self) -> Time {
+        self.home.now()
+    }
+
+    fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
+        self.order(action)
+    }
+
+    /// Home has no thread that could wake this one: it is looked at every [`LOOK`] (a signal may wait so long), or
+    /// [`LOOK_OFTEN`] while it owes an outcome. News of nodes wake it at once.
+    fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
+        loop {
+            // Here, not in `poll`: all that was decided before the loss was known has been performed by now.
+            if let Some(event) = self.back() {
+                return Ok((self.now(), event));
+            }
+            if let Some(event) = self.poll() {
+                return Ok(event);
+            }
+            let now = self.now();
+            if until.is_some_and(|u| u <= now) {
+                return Ok((now, Event::Timer));
+            }
+            if until.is_none() && self.under_way.nothing() {
+                return Err(WorldError(
+                    "nothing is under way and there is nothing to wait for".into(),
+                ));
+            }
+            let look = match self.under_way.home_owes() {
+                true => LOOK_OFTEN,
+                false => LOOK,
+            };
+            let left = until.map_or(look, |u| Duration::from_nanos(u - now).min(look));
+            if let Some(letter) = self.board.mail.take(left) {
+                self.read(letter);
+            }
+            self.look_after();
+        }
+    }
+
+    fn poll(&mut self) -> Option<(Time, Event)> {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                return Some((self.now(), ready.event));
+            }
+            if let Some((_, event)) = self.home.poll() {
+                self.home_says(event);
+                continue;
+            }
+            let letter = self.board.mail.take(Duration::ZERO)?;
+            self.read(letter);
+        }
+    }
+}
