@@ -202,10 +202,15 @@ pub(crate) enum DataCommand {
         #[arg(long)]
         run: Option<String>,
     },
-    /// Remove a dataset from the nodes
+    /// Remove a dataset from the nodes, or what dead runs have left there
     Rm {
         /// The dataset
-        dataset: String,
+        #[arg(required_unless_present = "orphans")]
+        dataset: Option<String>,
+        /// Of all workflows of this state folder that no run is active of: what lies in their folders on the tiers and the
+        /// catalogue does not list, or lists as kept no longer. On this machine, or inside an allocation on its nodes
+        #[arg(long, conflicts_with = "dataset")]
+        orphans: bool,
     },
     /// Keep a dataset until somebody removes it
     Pin {

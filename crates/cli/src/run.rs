@@ -36,6 +36,7 @@ use tarn_report::{Emulated, Summary};
 pub(crate) mod allocation;
 pub(crate) mod files;
 mod kept;
+pub(crate) mod orphans;
 mod places;
 
 /// Names a point at which the process kills itself: for tests of recovery. See docs/testing.md.

@@ -165,6 +165,11 @@ impl Reached {
         Self::start(allocation, args, state).map(Some)
     }
 
+    /// All nodes of the allocation that this process is in, if it is in one, with the tiers of an earlier run.
+    pub(crate) fn with_tiers_of(begun: &Start, state: &StateDir) -> CliResult<Option<Self>> {
+        Self::here(&machine_args(begun), state)
+    }
+
     /// The nodes of a run that has begun.
     pub(crate) fn again(begun: &Start, state: &StateDir) -> CliResult<Found> {
         let Some(job) = &begun.allocation else {
