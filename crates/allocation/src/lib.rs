@@ -25,7 +25,7 @@ const QUICK: Duration = Duration::from_secs(60);
 /// For an answer that may need every byte on a node to be read or removed.
 const THOROUGH: Duration = Duration::from_secs(30 * 60);
 /// For a node to hear that the run is over.
-const GOODBYE: Duration = Duration::from_secs(10);
+const GOODBYE: Duration = Duration::from_secs(5);
 /// A node that takes nothing for so long, while something waits to be said, is given up.
 const STUCK: Duration = Duration::from_secs(60);
 /// What is usual between two tries to reach a lost node again.

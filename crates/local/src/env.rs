@@ -1,7 +1,7 @@
 //! What a step finds in its environment.
 
 use crate::shared::Shared;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use tarn_base::action::Run;
@@ -9,7 +9,7 @@ use tarn_base::workflow::Step;
 
 /// Variables of the caller that never reach a step: an outer step's, and an outer mpirun's, which would make an
 /// MPI program of the step believe that it belongs to that.
-const REMOVED: [&str; 4] = ["TARN_", "OMPI_", "PMIX_", "PMI_"];
+const REMOVED: [&str; 5] = ["TARN_", "OMPI_", "PMIX_", "PMI_", "PRTE_"];
 
 /// The paths of one node of a step that its environment names.
 pub(crate) struct Paths<'a> {
@@ -50,8 +50,9 @@ pub(crate) fn environment(
     );
     env.insert("PATH".into(), path);
     if let Some(exec) = paths.exec {
-        env.extend(launcher(shared, paths.hostfile));
-        env.insert("TARN_EXEC_DIR".into(), exec.into());
+        env.extend(launcher(shared, run));
+        let own = own_paths(paths.hostfile, exec);
+        env.extend(own.map(|(name, path)| (name.into(), path)));
     }
     let mut set = |name: &str, value: &OsStr| {
         env.insert(format!("TARN_{name}").into(), value.into());
@@ -92,22 +93,42 @@ fn search_path(usual: Option<&OsString>, workflow: &Path, helper: &Path) -> OsSt
     path
 }
 
-/// What Open MPI needs to span virtual nodes on one host: `tarn exec` starts its daemons; they talk over the
-/// loopback, the only network that surely is there; every node is named in the host file; and the order of
-/// several nodes on one machine is not "oversubscribed" however few its cores are.
-fn launcher(shared: &Shared, hostfile: &Path) -> Vec<(OsString, OsString)> {
+/// Of a step of several nodes, the variables whose paths differ between nodes: host file and folder of sockets.
+pub(crate) fn own_paths(hostfile: &Path, exec: &Path) -> [(&'static str, OsString); 4] {
+    [
+        ("TARN_HOSTFILE", hostfile.into()),
+        ("TARN_EXEC_DIR", exec.into()),
+        ("OMPI_MCA_orte_default_hostfile", hostfile.into()),
+        ("PRTE_MCA_prte_default_hostfile", hostfile.into()),
+    ]
+}
+
+/// What Open MPI needs to span the nodes of a step: `tarn exec` starts its daemons; every node is named in the host file;
+/// the order of several nodes on one machine is not "oversubscribed" however few its cores are; and where all nodes are on
+/// one host they talk over the loopback, the only network that surely is there.
+fn launcher(shared: &Shared, run: &Run) -> Vec<(OsString, OsString)> {
     let mut agent = OsString::from(&shared.helper);
     agent.push(" exec");
     let mut env: Vec<(OsString, OsString)> = vec![
-        ("OMPI_MCA_plm_rsh_agent".into(), agent),
-        ("OMPI_MCA_orte_default_hostfile".into(), hostfile.into()),
+        ("OMPI_MCA_plm_rsh_agent".into(), agent.clone()),
+        ("PRTE_MCA_plm_ssh_agent".into(), agent),
     ];
-    let fixed = [
-        // A tree of daemons would need the agent inside daemons; a star does for the nodes of one host.
-        ("OMPI_MCA_plm_rsh_no_tree_spawn", "1"),
-        ("OMPI_MCA_plm", "rsh"),
+    let nodes = run.nodes.iter();
+    let hosts: BTreeSet<_> = nodes
+        .filter_map(|s| Some(shared.cluster.nodes.get(s.node.at())?.host))
+        .collect();
+    let loopback = [
         ("OMPI_MCA_oob_tcp_if_include", "lo"),
         ("OMPI_MCA_btl_tcp_if_include", "lo"),
+    ];
+    if hosts.len() <= 1 {
+        env.extend(loopback.map(|(k, v)| (k.into(), v.into())));
+    }
+    let fixed = [
+        // A tree of daemons would need the agent inside daemons, where `tarn exec` reaches nobody else.
+        ("OMPI_MCA_plm_rsh_no_tree_spawn", "1"),
+        ("PRTE_MCA_plm_ssh_no_tree_spawn", "1"),
+        ("OMPI_MCA_plm", "rsh"),
         ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
     ];

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Commands of `tarn exec` that run on one node at a time. A launcher needs one a node; scripts some more.
 pub(crate) const MAX_GUESTS: usize = 256;
 /// How long a client may take to send its request before the helper turns to others.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A path for a socket in `folder` that fits into a socket address (108 bytes) however deep the folder lies;
 /// valid while the folder is held open.

@@ -6,10 +6,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use tarn_base::units::Elapsed;
 /// From SIGTERM to SIGKILL.
 pub const GRACE: Duration = Duration::from_secs(5);
 /// How long a helper may take to set up or to take leave, and the kernel to end it; it does nothing slow.
-const HELPER_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const HELPER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a helper that is told to leave may take before it is killed.
 const LEAVE: Duration = Duration::from_secs(2);
 
@@ -48,6 +48,11 @@ impl Stop {
 
     pub(crate) fn ask(&self, urgency: Urgency) {
         self.level.fetch_max(urgency as u8, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Wakes the thread that sees the step through: there is something for it.
+    pub(crate) fn wake(&self) {
         // It fails only when the counter is full, and then the reader is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
@@ -56,17 +61,23 @@ impl Stop {
         self.level.load(Ordering::SeqCst) > 0
     }
 
-    fn take(&self) -> u8 {
+    /// Whether it is awake by itself again; how urgently it is to end (0: not at all).
+    pub(crate) fn take(&self) -> u8 {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         self.level.load(Ordering::SeqCst)
     }
+
+    /// What to poll for beside others.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
 }
 
-/// One node of a step.
-pub(crate) struct Launch<'a> {
+/// What a helper is to do.
+pub(crate) struct Launch {
     pub(crate) spec: Spec,
     /// Where the helper's identity is noted, for whoever cleans up after a crash.
-    pub(crate) note: &'a Path,
+    pub(crate) note: PathBuf,
 }
 
 /// How the command of a step ended.
@@ -79,9 +90,48 @@ pub(crate) enum Outcome {
     Broken(String),
 }
 
+/// The helper of one node of a step, wherever that node is.
+pub(crate) trait Helps {
+    /// The node's name.
+    fn node(&self) -> &str;
+
+    /// Tells it to set everything up.
+    fn prepare(&mut self) -> Result<(), String>;
+
+    /// Waits until it has.
+    fn ready(&mut self) -> Result<(), String>;
+
+    /// What to poll for; without, the event of the step's [`Stop`] tells that there is something.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    fn order(&mut self, order: &Order) -> io::Result<()>;
+
+    /// What it has said, if it has; `Some(None)`: it is gone.
+    fn said(&mut self) -> Option<Option<Report>>;
+
+    /// Waits for what its processes have used, for [`HELPER_PATIENCE`] at most.
+    fn last_words(&mut self) -> Option<Used>;
+
+    /// What its processes have used, once they have ended.
+    fn used(&mut self) -> &mut Option<Used>;
+
+    /// Ends the process at once; does not wait.
+    fn kill(&mut self);
+
+    /// Ends the process; whether it has gone. One that hangs in the kernel (a dead network file system) does not.
+    fn end(&mut self) -> bool;
+
+    /// Its step is over: it may leave. The process itself is waited for later.
+    fn leave(&mut self);
+
+    /// Which process it is, for messages.
+    fn process(&self) -> String;
+}
+
 /// A helper process. It waits for its orders: it is started first, and comes up while the step is prepared.
 pub(crate) struct Helper {
     node: String,
+    launch: Option<Launch>,
     child: Child,
     channel: Channel,
     used: Option<Used>,
@@ -105,27 +155,17 @@ impl Helper {
         ours.set_write_timeout(Some(HELPER_PATIENCE))?;
         Ok(Self {
             node: String::new(),
+            launch: None,
             child,
             channel: Channel::new(ours),
             used: None,
         })
     }
 
-    fn prepare(&mut self, launch: Launch<'_>) -> io::Result<()> {
+    /// Says what it will be told to set up.
+    pub(crate) fn equip(&mut self, launch: Launch) {
         self.node = launch.spec.node.clone();
-        self.note(launch.note)?;
-        self.channel.send(&Order::Prepare(Box::new(launch.spec)))
-    }
-
-    /// What is said of a step whose helper does not answer any more.
-    fn stuck(&self) -> String {
-        format!(
-            "the helper process {} of node `{}` was told to end the step and did not within {}: something of it hangs in \
-             the kernel, perhaps on a file system that does not answer",
-            self.child.id(),
-            self.node,
-            Elapsed(u64::try_from(HELPER_PATIENCE.as_nanos()).unwrap_or(u64::MAX))
-        )
+        self.launch = Some(launch);
     }
 
     fn note(&self, at: &Path) -> io::Result<()> {
@@ -133,15 +173,6 @@ impl Helper {
         match tarn_sys::process::start_time(pid) {
             Some(start) => std::fs::write(at, format!("{pid} {start}\n")),
             None => Ok(()),
-        }
-    }
-
-    fn ready(&mut self) -> Result<(), String> {
-        match self.channel.receive() {
-            Ok(Some(Report::Ready)) => Ok(()),
-            Ok(Some(Report::Refused(why))) => Err(why),
-            Ok(_) => Err("the helper process ended at once; its log may tell why".into()),
-            Err(e) => Err(format!("the helper process does not answer: {e}")),
         }
     }
 }
@@ -169,8 +200,68 @@ impl Helper {
             }
         }
     }
+}
 
-    /// Ends the process; whether it has gone. One that hangs in the kernel (a dead network file system) does not.
+impl Helps for Helper {
+    fn node(&self) -> &str {
+        &self.node
+    }
+
+    fn prepare(&mut self) -> Result<(), String> {
+        let Some(Launch { spec, note }) = self.launch.take() else {
+            return Err("it was not said what its helper is to do".into());
+        };
+        self.note(&note)
+            .and_then(|()| self.channel.send(&Order::Prepare(Box::new(spec))))
+            .map_err(|e| {
+                format!(
+                    "the helper process of node `{}` takes no orders: {e}",
+                    self.node
+                )
+            })
+    }
+
+    fn ready(&mut self) -> Result<(), String> {
+        match self.channel.receive() {
+            Ok(Some(Report::Ready)) => Ok(()),
+            Ok(Some(Report::Refused(why))) => Err(why),
+            Ok(_) => Err("the helper process ended at once; its log may tell why".into()),
+            Err(e) => Err(format!("the helper process does not answer: {e}")),
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.channel.socket.as_fd())
+    }
+
+    fn order(&mut self, order: &Order) -> io::Result<()> {
+        self.channel.send(order)
+    }
+
+    fn said(&mut self) -> Option<Option<Report>> {
+        if !crate::runner::readable(&self.channel.socket).unwrap_or(true) {
+            return None;
+        }
+        Some(self.channel.receive().ok().flatten())
+    }
+
+    fn last_words(&mut self) -> Option<Used> {
+        while let Ok(Some(report)) = self.channel.receive() {
+            if let Report::Ended { used, .. } = report {
+                return Some(used);
+            }
+        }
+        None
+    }
+
+    fn used(&mut self) -> &mut Option<Used> {
+        &mut self.used
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+
     fn end(&mut self) -> bool {
         // Closing the socket makes the helper end everything; killing it is the safety net.
         let _ = self.channel.socket.shutdown(std::net::Shutdown::Both);
@@ -179,6 +270,14 @@ impl Helper {
         }
         let _ = self.child.kill();
         self.ends_within(HELPER_PATIENCE)
+    }
+
+    fn leave(&mut self) {
+        let _ = self.channel.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn process(&self) -> String {
+        format!("process {}", self.child.id())
     }
 }
 
@@ -203,34 +302,20 @@ fn timespec(d: Duration) -> Timespec {
 
 /// Helpers whose step is over and reported; dropping them waits for the kernel to take their namespaces down,
 /// which may as well happen while the outputs are hashed.
-#[derive(Default)]
-pub(crate) struct Leaving {
-    _helpers: Vec<Helper>,
-}
+pub(crate) type Leaving = Vec<Helper>;
 
-/// Runs a step to its end on all of its nodes, a helper each; the first has the command.
+/// Runs a step to its end on all of its nodes, a helper each; the first has the command. Afterwards nothing of it runs
+/// any more.
 pub(crate) fn execute(
-    mut helpers: Vec<Helper>,
-    launches: Vec<Launch<'_>>,
+    helpers: &mut [&mut dyn Helps],
     limit: Option<Duration>,
     stop: &Stop,
-) -> (Outcome, Used, Leaving) {
-    let broken = |why| (Outcome::Broken(why), Used::default(), Leaving::default());
-    for (helper, launch) in helpers.iter_mut().zip(launches) {
-        if let Err(e) = helper.prepare(launch) {
-            let node = &helper.node;
-            return broken(format!(
-                "the helper process of node `{node}` takes no orders: {e}"
-            ));
-        }
-    }
-    for helper in &mut helpers {
-        if let Err(why) = helper.ready() {
-            return broken(format!("node `{}`: {why}", helper.node));
-        }
+) -> (Outcome, Used) {
+    if let Err(why) = enter(helpers) {
+        return broken(helpers, why);
     }
     let outcome = Watch {
-        helpers: &mut helpers,
+        helpers,
         stop,
         limit: None,
         ending: None,
@@ -238,24 +323,49 @@ pub(crate) fn execute(
         patience: HELPER_PATIENCE,
     }
     .until_the_end(limit);
-    let used = collect(&mut helpers);
-    if helpers.iter().any(|h| h.used.is_none()) {
+    let used = collect(helpers);
+    if helpers.iter_mut().any(|h| h.used().is_none()) {
         // Something of the step may still run there: nothing may be committed before it is gone.
-        let stuck = helpers
-            .iter_mut()
-            .find_map(|h| (!h.end()).then(|| h.stuck()));
-        let outcome = stuck.map_or(outcome, Outcome::Broken);
-        return (outcome, used, Leaving::default());
+        let stuck = helpers.iter_mut().map(|h| (!h.end()).then(|| stuck(&**h)));
+        let stuck: Vec<String> = stuck.collect::<Vec<_>>().into_iter().flatten().collect();
+        let outcome = stuck.into_iter().next().map_or(outcome, Outcome::Broken);
+        return (outcome, used);
     }
-    for helper in &helpers {
-        // It may leave; the process itself is waited for later.
-        let _ = helper.channel.socket.shutdown(std::net::Shutdown::Both);
-    }
-    (outcome, used, Leaving { _helpers: helpers })
+    helpers.iter_mut().for_each(|h| h.leave());
+    (outcome, used)
 }
 
-struct Watch<'a> {
-    helpers: &'a mut [Helper],
+/// The outcome when a step cannot begin: nothing of it stays.
+pub(crate) fn broken(helpers: &mut [&mut dyn Helps], why: String) -> (Outcome, Used) {
+    for helper in helpers {
+        helper.end();
+    }
+    (Outcome::Broken(why), Used::default())
+}
+
+/// All nodes are set up, or why one is not.
+fn enter(helpers: &mut [&mut dyn Helps]) -> Result<(), String> {
+    helpers.iter_mut().try_for_each(|h| h.prepare())?;
+    let ready = |h: &mut &mut dyn Helps| {
+        h.ready()
+            .map_err(|why| format!("node `{}`: {why}", h.node()))
+    };
+    helpers.iter_mut().try_for_each(ready)
+}
+
+/// What is said of a step whose helper does not answer any more.
+fn stuck(helper: &dyn Helps) -> String {
+    format!(
+        "the helper {} of node `{}` was told to end the step and did not within {}: something of it hangs in the kernel, \
+         perhaps on a file system that does not answer",
+        helper.process(),
+        helper.node(),
+        Elapsed(u64::try_from(HELPER_PATIENCE.as_nanos()).unwrap_or(u64::MAX))
+    )
+}
+
+struct Watch<'a, 'h> {
+    helpers: &'a mut [&'h mut dyn Helps],
     stop: &'a Stop,
     limit: Option<Instant>,
     ending: Option<Ending>,
@@ -281,33 +391,39 @@ impl Ending {
     }
 }
 
-impl Watch<'_> {
+impl Watch<'_, '_> {
     fn until_the_end(mut self, limit: Option<Duration>) -> Outcome {
         // A limit beyond what a clock can hold is none.
         self.limit = limit.and_then(|l| Instant::now().checked_add(l));
-        if let Err(e) = self.helpers[0].channel.send(&Order::Go) {
+        if let Err(e) = self.helpers[0].order(&Order::Go) {
             return Outcome::Broken(format!("the helper process has gone: {e}"));
         }
         loop {
-            if let Err(e) = self.wait() {
-                return Outcome::Broken(format!("waiting for the step failed: {e}"));
-            }
+            // First: what comes after this look wakes the wait.
+            let level = self.stop.take();
             if let Some(end) = self.reports() {
                 return self.why.unwrap_or(end);
             }
-            if let Some(broken) = self.deadlines() {
+            if let Some(broken) = self.deadlines(level) {
                 return broken;
+            }
+            if let Err(e) = self.wait() {
+                return Outcome::Broken(format!("waiting for the step failed: {e}"));
             }
         }
     }
 
-    fn wait(&self) -> io::Result<()> {
+    fn wait(&mut self) -> io::Result<()> {
         let limit = self.limit.filter(|_| self.why.is_none());
         let next = self.ending.map(Ending::at).or(limit);
         let timeout = next.map(|at| timespec(at.saturating_duration_since(Instant::now())));
         let mut fds = vec![PollFd::new(&self.stop.wake, PollFlags::IN)];
-        let live = self.helpers.iter().filter(|h| h.used.is_none());
-        fds.extend(live.map(|h| PollFd::new(&h.channel.socket, PollFlags::IN)));
+        let live = self
+            .helpers
+            .iter_mut()
+            .filter_map(|h| h.used().is_none().then_some(h));
+        let sockets = live.filter_map(|h| h.fd());
+        fds.extend(sockets.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
             Err(e) => Err(e.into()),
@@ -316,28 +432,26 @@ impl Watch<'_> {
 
     /// What the helpers say; an outcome when that ends the step.
     fn reports(&mut self) -> Option<Outcome> {
-        for at in 0..self.helpers.len() {
-            let helper = &mut self.helpers[at];
-            if helper.used.is_some()
-                || !crate::runner::readable(&helper.channel.socket).unwrap_or(true)
-            {
+        for helper in self.helpers.iter_mut() {
+            if helper.used().is_some() {
                 continue;
             }
-            match helper.channel.receive() {
-                Ok(Some(Report::Ended {
+            match helper.said() {
+                None => {}
+                Some(Some(Report::Ended {
                     end: Some(end),
                     used,
                 })) => {
-                    helper.used = Some(used);
+                    *helper.used() = Some(used);
                     return Some(Outcome::Ended(end));
                 }
-                Ok(Some(Report::Refused(why))) => return Some(Outcome::Broken(why)),
+                Some(Some(Report::Refused(why))) => return Some(Outcome::Broken(why)),
                 // It was told to finish, and the first node has not answered yet.
-                Ok(Some(Report::Ended { end: None, used })) => helper.used = Some(used),
-                Ok(Some(Report::Ready)) | Ok(None) | Err(_) => {
+                Some(Some(Report::Ended { end: None, used })) => *helper.used() = Some(used),
+                Some(Some(Report::Ready) | None) => {
                     let why = format!(
                         "the helper process of node `{}` is gone: somebody (or the kernel, when memory ran out) killed it",
-                        helper.node
+                        helper.node()
                     );
                     return Some(Outcome::Broken(why));
                 }
@@ -347,9 +461,8 @@ impl Watch<'_> {
     }
 
     /// Takes the next means to end the step when it is time; an outcome when that was the last.
-    fn deadlines(&mut self) -> Option<Outcome> {
+    fn deadlines(&mut self, level: u8) -> Option<Outcome> {
         let now = Instant::now();
-        let level = self.stop.take();
         if level >= Urgency::Terminate as u8 && self.why.is_none() {
             self.begin_to_end(Outcome::Stopped);
         }
@@ -365,11 +478,8 @@ impl Watch<'_> {
                 None
             }
             Some(Ending::Ordered(until)) if until <= now => {
-                for helper in self.helpers.iter_mut() {
-                    let _ = helper.child.kill();
-                }
-                let first = &self.helpers[0];
-                Some(Outcome::Broken(first.stuck()))
+                self.helpers.iter_mut().for_each(|h| h.kill());
+                Some(Outcome::Broken(stuck(&*self.helpers[0])))
             }
             _ => None,
         }
@@ -384,24 +494,19 @@ impl Watch<'_> {
     fn order_all(&mut self, order: &Order) {
         for helper in self.helpers.iter_mut() {
             // A helper that is gone shows as the end of its socket.
-            let _ = helper.channel.send(order);
+            let _ = helper.order(order);
         }
     }
 }
 
 /// Ends the other nodes' helpers and sums up.
-fn collect(helpers: &mut [Helper]) -> Used {
+fn collect(helpers: &mut [&mut dyn Helps]) -> Used {
     let mut sum = Used::default();
     for helper in helpers {
-        if helper.used.is_none() && helper.channel.send(&Order::Finish).is_ok() {
-            while let Ok(Some(report)) = helper.channel.receive() {
-                if let Report::Ended { used, .. } = report {
-                    helper.used = Some(used);
-                    break;
-                }
-            }
+        if helper.used().is_none() && helper.order(&Order::Finish).is_ok() {
+            *helper.used() = helper.last_words();
         }
-        let used = helper.used.unwrap_or_default();
+        let used = helper.used().unwrap_or_default();
         sum.wall = sum.wall.max(used.wall);
         sum.user = sum.user.saturating_add(used.user);
         sum.system = sum.system.saturating_add(used.system);
@@ -429,17 +534,18 @@ mod tests {
             while theirs.read(&mut buffer).is_ok_and(|n| n > 0) {}
         });
         let child = Command::new("sleep").arg("100").spawn().unwrap();
-        let mut helpers = [Helper {
+        let mut helper = Helper {
             node: "n7".into(),
+            launch: None,
             child,
             channel: Channel::new(ours),
             used: None,
-        }];
+        };
         let stop = Stop::new().unwrap();
         stop.ask(Urgency::Kill);
         let begun = Instant::now();
         let outcome = Watch {
-            helpers: &mut helpers,
+            helpers: &mut [&mut helper],
             stop: &stop,
             limit: None,
             ending: None,
@@ -451,7 +557,7 @@ mod tests {
             matches!(&outcome, Outcome::Broken(why) if why.contains("`n7` was told to end")),
             "{outcome:?}"
         );
-        assert!(helpers[0].ends_within(Duration::from_secs(10)));
+        assert!(helper.ends_within(Duration::from_secs(10)));
         assert!(begun.elapsed() < GRACE, "the second signal means it");
     }
 }

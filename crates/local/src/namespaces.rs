@@ -3,7 +3,7 @@
 use crate::launch::{Helper, Launch, Outcome, Stop, execute};
 use crate::protocol::{Bind, End, Isolation, Spec};
 use std::fs::OpenOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What to use of namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,7 +57,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
     let inner = work.join("inner");
     std::fs::create_dir_all(&inner).map_err(io)?;
     let null = || OpenOptions::new().write(true).open("/dev/null");
-    let launch = |note| Launch {
+    let launch = |note: PathBuf| Launch {
         spec: Spec {
             isolate,
             node: "probe".into(),
@@ -79,13 +79,14 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
     let note = folder.join(".probe-note");
     let tried = (|| {
         let stop = Stop::new().map_err(io)?;
-        let process = Helper::spawn(helper, null().map_err(io)?).map_err(|e| {
+        let mut process = Helper::spawn(helper, null().map_err(io)?).map_err(|e| {
             format!(
                 "the helper process {} cannot be started: {e}",
                 helper.display()
             )
         })?;
-        let (outcome, _, _) = execute(vec![process], vec![launch(&note)], None, &stop);
+        process.equip(launch(note.clone()));
+        let (outcome, _) = execute(&mut [&mut process], None, &stop);
         match outcome {
             Outcome::Ended(End::Exited(0)) => Ok(()),
             Outcome::Broken(why) => Err(why),

@@ -3,16 +3,16 @@
 use crate::env::{self, Paths};
 use crate::launch::Launch;
 use crate::protocol::{Bind, Isolation, Spec};
-use crate::shared::{Delivery, Shared};
+use crate::shared::Shared;
 use crate::store::{failure, io_failure, is_folder, make_folder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use tarn_base::action::{Held, Run};
-use tarn_base::event::{Event, Failure, FailureKind};
+use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::manifest::Manifest;
-use tarn_base::part::Place;
+use tarn_base::part::PartRef;
 use tarn_base::workflow::{Distribution, Role, Step};
 use tarn_ports::{Control, MoverError};
 
@@ -78,25 +78,10 @@ pub(crate) fn needs<'a>(
 
 /// One node of a step, made ready.
 pub(crate) struct Ready {
-    pub(crate) name: String,
-    pub(crate) spot: Spot,
     pub(crate) work: PathBuf,
     pub(crate) scratch: PathBuf,
     /// The folders that become outputs.
     pub(crate) outs: BTreeMap<DataId, PathBuf>,
-    spec: Spec,
-}
-
-impl Ready {
-    pub(crate) fn launch<'a>(&self, note: &'a Path) -> Launch<'a> {
-        let spec = self.spec.clone();
-        Launch { spec, note }
-    }
-
-    /// Where the identity of the node's helper is noted.
-    pub(crate) fn note(&self) -> PathBuf {
-        self.work.join(crate::inventory::HELPER_NOTE)
-    }
 }
 
 /// The work folder of an attempt on a node.
@@ -107,81 +92,26 @@ pub(crate) fn work_folder(shared: &Shared, run: &Run, spot: Spot) -> Result<Path
         .join(format!("{}.{}", run.instance, run.attempt)))
 }
 
-/// Makes all nodes of a step ready.
-pub(crate) fn prepare(
-    shared: &Shared,
-    step: &Step,
-    run: &Run,
-    needs: &[Need<'_>],
-    control: &Control,
-) -> Result<Vec<Ready>, Failure> {
-    if let Some(path) = (shared.changed_since)(run.instance.step) {
-        return Err(failure(
-            FailureKind::Launch,
-            format!(
-                "{}, which its command names, is not what it was when the run began; it was not started: `tarn run` \
-                 takes the file as it is now and runs again only what that changes",
-                path.display()
-            ),
-        ));
-    }
-    let names: Vec<String> = run
-        .nodes
-        .iter()
-        .map(|s| {
-            shared
-                .cluster
-                .nodes
-                .get(s.node.at())
-                .map_or_else(|| s.node.to_string(), |n| n.name.clone())
-        })
-        .collect();
-    let first = work_folder(shared, run, run.nodes[0])?;
-    shared.mover.remove(&first).map_err(|MoverError(f)| f)?;
-    make_folder(&first)?;
-    let hostfile = first.join("hosts");
-    std::fs::write(&hostfile, env::hostfile(step, &names))
-        .map_err(|e| io_failure("write", &hostfile, &e))?;
-    let exec = (run.nodes.len() > 1).then(|| first.join("exec"));
-    exec.as_deref().map_or(Ok(()), make_folder)?;
-    let mut all = Vec::new();
-    for (at, (spot, name)) in run.nodes.iter().zip(names).enumerate() {
-        let work = work_folder(shared, run, *spot)?;
-        if at > 0 {
-            shared.mover.remove(&work).map_err(|MoverError(f)| f)?;
-        }
-        let node = NodeSetup {
-            shared,
-            step,
-            run,
-            at,
-            name,
-            spot: *spot,
-            work,
-        };
-        all.push(node.make(needs, &hostfile, exec.as_deref(), control)?);
-    }
-    Ok(all)
-}
-
-struct NodeSetup<'a> {
-    shared: &'a Shared,
-    step: &'a Step,
-    run: &'a Run,
-    at: usize,
-    name: String,
-    spot: Spot,
-    work: PathBuf,
+pub(crate) struct NodeSetup<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) step: &'a Step,
+    pub(crate) run: &'a Run,
+    pub(crate) at: usize,
+    pub(crate) name: String,
+    pub(crate) work: PathBuf,
+    /// Replicas that were missed.
+    pub(crate) evicted: &'a mut Vec<(PartRef, Spot)>,
 }
 
 impl NodeSetup<'_> {
-    fn make(
-        self,
+    /// Makes the node ready; what its helper is to do.
+    pub(crate) fn make(
+        mut self,
         needs: &[Need<'_>],
         hostfile: &Path,
         exec: Option<&Path>,
         control: &Control,
-    ) -> Result<Ready, Failure> {
+    ) -> Result<(Ready, Launch), Failure> {
         let scratch = self.work.join("scratch");
         make_folder(&scratch)?;
         let stage = match self.shared.isolation {
@@ -204,7 +134,8 @@ impl NodeSetup<'_> {
             }
         };
         let seen_scratch = show(scratch.clone(), SCRATCH, true);
-        for need in needs.iter().filter(|n| n.is_on(self.at)) {
+        let at = self.at;
+        for need in needs.iter().filter(|n| n.is_on(at)) {
             let folder = self.folder(need, control)?;
             let writable = need.role != Role::In;
             if writable {
@@ -230,14 +161,13 @@ impl NodeSetup<'_> {
             env,
             script: (self.at == 0).then(|| env::script(self.step)),
         };
-        Ok(Ready {
-            name: self.name,
-            spot: self.spot,
+        let note = self.work.join(crate::inventory::HELPER_NOTE);
+        let ready = Ready {
             work: self.work,
             scratch,
             outs,
-            spec,
-        })
+        };
+        Ok((ready, Launch { spec, note }))
     }
 
     /// The workspace's folder on every tier root: inside a step all of it is read-only but what is its own.
@@ -253,10 +183,10 @@ impl NodeSetup<'_> {
     }
 
     /// The folder in which this node finds a dataset.
-    fn folder(&self, need: &Need<'_>, control: &Control) -> Result<PathBuf, Failure> {
+    fn folder(&mut self, need: &Need<'_>, control: &Control) -> Result<PathBuf, Failure> {
         let held = need.held.get(self.at).map_or(&[][..], Vec::as_slice);
         if let (Role::In, [only]) = (need.role, held) {
-            return existing_replica(self.shared, only);
+            return self.existing_replica(only);
         }
         let (kind, role) = match need.role {
             Role::In => ("in", Role::In),
@@ -270,12 +200,7 @@ impl NodeSetup<'_> {
         }
         let roots = held
             .iter()
-            .map(|h| {
-                Ok((
-                    existing_replica(self.shared, h)?,
-                    self.shared.manifest(&h.key)?,
-                ))
-            })
+            .map(|h| Ok((self.existing_replica(h)?, self.shared.manifest(&h.key)?)))
             .collect::<Result<Vec<(PathBuf, Manifest)>, Failure>>()?;
         let made = match role {
             Role::In => self.shared.mover.link_view(&roots, &folder),
@@ -294,26 +219,23 @@ impl NodeSetup<'_> {
         })?;
         Ok(folder)
     }
-}
 
-/// A replica's folder; when it is gone, the engine is told, so that it makes or fetches the part again.
-fn existing_replica(shared: &Shared, held: &Held) -> Result<PathBuf, Failure> {
-    let path = shared.replica(held.spot, &held.key)?;
-    if is_folder(&path) {
-        return Ok(path);
+    /// A replica's folder; when it is gone, the engine is told, so that it makes or fetches the part again.
+    fn existing_replica(&mut self, held: &Held) -> Result<PathBuf, Failure> {
+        let path = self.shared.replica(held.spot, &held.key)?;
+        if is_folder(&path) {
+            return Ok(path);
+        }
+        self.shared.ledgers.left(held.spot, &held.key);
+        self.evicted.push((held.part, held.spot));
+        Err(failure(
+            FailureKind::Corrupt,
+            format!(
+                "the replica {} has been removed by somebody; it will be fetched or made again",
+                path.display()
+            ),
+        ))
     }
-    shared.ledgers.left(held.spot, &held.key);
-    shared.deliver(Delivery::News(Event::Evicted {
-        part: held.part,
-        at: Place::Node(held.spot),
-    }));
-    Err(failure(
-        FailureKind::Corrupt,
-        format!(
-            "the replica {} has been removed by somebody; it will be fetched or made again",
-            path.display()
-        ),
-    ))
 }
 
 /// The log of an attempt, opened for appending.

@@ -1,27 +1,52 @@
 //! One attempt of a step, from its views to its commit; runs on a thread of its own.
 
 use crate::commit::{commit, undeclared};
-use crate::launch::{Helper, Leaving, Outcome, Stop, execute};
-use crate::prepare::{Need, Ready, needs, open_log, prepare, work_folder};
-use crate::protocol::{End, Isolation};
-use crate::shared::{Delivery, Shared};
-use crate::store::{failure, first_difference, tail, warn};
+use crate::env;
+use crate::far::{Far, Post};
+use crate::here::{Attempted, Here};
+use crate::launch::{Helps, Leaving, Outcome, Stop, Urgency, broken, execute};
+use crate::mail::Mail;
+use crate::member::{Done, Member, Task, Team};
+use crate::prepare::needs;
+use crate::protocol::{End, Isolation, Used};
+use crate::relay::Relay;
+use crate::shared::Shared;
+use crate::store::{failure, tail};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tarn_base::action::{Held, Run};
+use tarn_base::action::Run;
 use tarn_base::bounds::LOG_TAIL_BYTES;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
-use tarn_base::id::Spot;
 use tarn_base::nodes::Phase;
-use tarn_base::part::Place;
+use tarn_base::part::StoreKey;
 use tarn_base::units::Elapsed;
-use tarn_base::workflow::{Role, Step};
-use tarn_ports::{Control, MoverError};
+use tarn_base::workflow::Step;
+use tarn_ports::Control;
 
-/// How an attempt is told to end, and what its copying and hashing is told by.
+/// How an attempt is told to end, what its copying and hashing is told by, and what other nodes say about it.
 pub(crate) struct Handle {
     pub(crate) stop: Stop,
     pub(crate) control: Control,
+    /// Where there are nodes of other worlds.
+    pub(crate) mail: Option<Mail>,
+}
+
+impl Handle {
+    pub(crate) fn new(mail: Option<Mail>) -> std::io::Result<Self> {
+        Ok(Self {
+            stop: Stop::new()?,
+            control: Control::default(),
+            mail,
+        })
+    }
+
+    /// Asks the attempt to end.
+    pub(crate) fn cancel(&self, urgency: Urgency) {
+        self.control.cancel.store(true, Ordering::Relaxed);
+        self.stop.ask(urgency);
+    }
 }
 
 /// Runs an attempt; the event to report, and the helpers that are on their way out.
@@ -30,15 +55,6 @@ pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> (Event, Leavin
     let mut leaving = Leaving::default();
     let log = log_path(shared, run);
     let result = attempt(shared, run, handle, &mut usage, &log, &mut leaving);
-    let cleaning = Instant::now();
-    for spot in &run.nodes {
-        if let Ok(folder) = work_folder(shared, run, *spot)
-            && let Err(MoverError(f)) = shared.mover.remove(&folder)
-        {
-            warn(&format!("{}; the next clean-up tries again", f.message));
-        }
-    }
-    usage.commit = usage.commit.saturating_add(nanos(cleaning));
     shared.progress.step_over(run.instance, run.attempt);
     let ended = result.unwrap_or_else(|mut failure| {
         let step = shared.workflow.steps.get(run.instance.step.at());
@@ -66,7 +82,7 @@ fn instance_name(step: &Step, run: &Run) -> String {
 }
 
 /// Where an attempt's output goes.
-fn log_path(shared: &Shared, run: &Run) -> PathBuf {
+pub(crate) fn log_path(shared: &Shared, run: &Run) -> PathBuf {
     let name = shared
         .workflow
         .steps
@@ -103,22 +119,100 @@ fn attempt(
             ),
         ));
     }
-    if run.nodes.is_empty() {
+    let Some(home) = run.nodes.first() else {
         return Err(failure(FailureKind::Launch, "it was given no node"));
+    };
+    let needs = needs(shared, step, run)?;
+    let of = Attempted {
+        shared,
+        step,
+        run,
+        needs: &needs,
+        handle,
+        log,
+        home: *home,
+    };
+    let mut team = assemble(of)?;
+    let mut begun = Vec::new();
+    let result = lead(of, &mut team, usage, leaving, &mut begun);
+    let cleaning = Instant::now();
+    // What fails because a node is lost is not to blame for it; and what that node has done counts no more.
+    let result = team.lost().map_or(result, Err);
+    team.over(result.is_ok());
+    if result.is_err() {
+        for key in begun {
+            // What is left of it no replica has: the next clean-up removes it.
+            let _ = std::fs::remove_file(shared.manifest_file(&key));
+        }
     }
+    usage.commit = usage.commit.saturating_add(nanos(cleaning));
+    result
+}
+
+/// The nodes of a step: own ones, and those of other worlds.
+fn assemble(of: Attempted<'_>) -> Result<Team<'_>, Failure> {
+    let Attempted {
+        shared,
+        run,
+        handle,
+        ..
+    } = of;
+    let mut team = Team {
+        shared,
+        members: Vec::with_capacity(run.nodes.len()),
+        post: None,
+    };
+    if let Some(mail) = &handle.mail {
+        team.post = Some(Rc::new(Post::new(shared, run, handle, mail)?));
+    }
+    for (at, spot) in run.nodes.iter().enumerate() {
+        let member: Box<dyn Member + '_> = match &team.post {
+            Some(post) if !shared.own.has(spot.node) => {
+                Box::new(Far::new(Rc::clone(post), at, *spot))
+            }
+            _ => Box::new(Here::new(of, at, *spot)),
+        };
+        team.members.push(member);
+    }
+    Ok(team)
+}
+
+/// Sees an attempt through on all of its nodes, but for its end.
+fn lead(
+    of: Attempted<'_>,
+    team: &mut Team<'_>,
+    usage: &mut Usage,
+    leaving: &mut Leaving,
+    begun: &mut Vec<StoreKey>,
+) -> Result<Ended, Failure> {
+    let Attempted {
+        shared,
+        step,
+        run,
+        needs,
+        handle,
+        log,
+        ..
+    } = of;
     let began = Instant::now();
     shared
         .progress
         .step(run.instance, run.attempt, Phase::Preparing);
-    let helpers = helpers(shared, run, log)?;
-    let mut reserved = reserve(shared, run, handle)?;
-    let needs = needs(shared, step, run)?;
-    let nodes = prepare(shared, step, run, &needs, &handle.control)?;
-    let notes: Vec<PathBuf> = nodes.iter().map(Ready::note).collect();
-    let launches = nodes
-        .iter()
-        .zip(&notes)
-        .map(|(node, note)| node.launch(note));
+    team.each(&Task::Start)?;
+    team.each(&Task::Reserve)?;
+    if let Some(path) = (shared.changed_since)(run.instance.step) {
+        return Err(failure(
+            FailureKind::Launch,
+            format!(
+                "{}, which its command names, is not what it was when the run began; it was not started: `tarn run` \
+                 takes the file as it is now and runs again only what that changes",
+                path.display()
+            ),
+        ));
+    }
+    let names: Vec<String> = team.members.iter().map(|m| m.name().to_owned()).collect();
+    let hosts = env::hostfile(step, &names);
+    team.each(&Task::Prepare { hosts })?;
     usage.prepare = nanos(began);
     if handle.stop.asked() {
         return Err(failure(FailureKind::Cancelled, "stopped before it started"));
@@ -127,8 +221,8 @@ fn attempt(
         .progress
         .step(run.instance, run.attempt, Phase::Running);
     let limit = step.time.map(Duration::from_nanos);
-    let (outcome, used, helpers) = execute(helpers, launches.collect(), limit, &handle.stop);
-    *leaving = helpers;
+    let (outcome, used) = execute_on(of, team, limit);
+    *leaving = team.leaving();
     usage.wall = used.wall;
     usage.user = used.user;
     usage.system = used.system;
@@ -139,10 +233,10 @@ fn attempt(
     shared
         .progress
         .step(run.instance, run.attempt, Phase::Committing);
-    let judged = judge(shared, step, &needs, outcome, log).map_err(|f| for_lack_of_room(&nodes, f));
+    let judged = judge(of, team, outcome, log).map_err(|f| for_lack_of_room(team, f));
     let ended = judged.and_then(|()| {
-        let undeclared = undeclared(&nodes);
-        let outputs = commit(shared, run, &needs, &nodes, &mut reserved, &handle.control)?;
+        let undeclared = undeclared(team)?;
+        let outputs = commit(team, run, needs, begun)?;
         Ok(Ended::Committed {
             outputs,
             undeclared,
@@ -152,43 +246,44 @@ fn attempt(
     ended
 }
 
-fn helpers(shared: &Shared, run: &Run, log: &Path) -> Result<Vec<Helper>, Failure> {
-    let start = |_: &Spot| {
-        Helper::spawn(&shared.helper, open_log(log)?).map_err(|e| {
-            let message = format!(
-                "its helper process ({}) cannot be started: {e}",
-                shared.helper.display()
-            );
-            failure(FailureKind::Launch, message)
-        })
+/// Runs the command; while it runs, `tarn exec` reaches the nodes of other worlds too.
+fn execute_on(of: Attempted<'_>, team: &mut Team<'_>, limit: Option<Duration>) -> (Outcome, Used) {
+    let stop = &of.handle.stop;
+    let members = team.members.iter_mut();
+    let mut helpers: Vec<&mut dyn Helps> = members.filter_map(|m| m.helper()).collect();
+    let Some(mail) = &of.handle.mail else {
+        return execute(&mut helpers, limit, stop);
     };
-    run.nodes.iter().map(start).collect()
-}
-
-fn reserve<'a>(
-    shared: &'a Shared,
-    run: &Run,
-    handle: &Handle,
-) -> Result<Vec<crate::ledger::Reservation<'a>>, Failure> {
-    let claim = |spot: &Spot| shared.reserve(*spot, run.reserve, &|| handle.stop.asked());
-    run.nodes.iter().map(claim).collect()
+    let relay = match Relay::of_leader(of.shared, of.run, mail) {
+        Ok(relay) => relay,
+        Err(e) => {
+            let why = format!("the sockets of `tarn exec` cannot be made: {e}");
+            return broken(&mut helpers, why);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| relay.run());
+        // Whatever happens to this thread, the other ends too.
+        let _closing = mail.exec.closing();
+        execute(&mut helpers, limit, stop)
+    })
 }
 
 /// Whether the attempt may be committed.
 fn judge(
-    shared: &Shared,
-    step: &Step,
-    needs: &[Need<'_>],
+    of: Attempted<'_>,
+    team: &mut Team<'_>,
     outcome: Outcome,
     log: &Path,
 ) -> Result<(), Failure> {
+    let (shared, step) = (of.shared, of.step);
     // Looked at whatever the outcome: damaged inputs must not stay.
     let inputs = match (shared.isolation, &outcome) {
-        (Isolation::Group, _) => unchanged(shared, needs),
+        (Isolation::Group, _) => unchanged(of, team),
         // They were mounted read-only: the step has not changed them.
         (Isolation::Namespaces { .. }, Outcome::Ended(End::Exited(0)) | Outcome::Stopped) => Ok(()),
         // Somebody else may have, and that would be why it failed.
-        (Isolation::Namespaces { .. }, _) => unchanged(shared, needs),
+        (Isolation::Namespaces { .. }, _) => unchanged(of, team),
     };
     let fate = "its inputs are intact, nothing it wrote was kept";
     let log = log.display();
@@ -220,27 +315,29 @@ fn judge(
     }
 }
 
-/// A tier with less than this free, in bytes, is full: programs write in larger units.
-const FULL: u64 = 64 << 10;
-
 /// A command that fails while its tier is full has failed because of that, whatever it says itself.
-fn for_lack_of_room(nodes: &[Ready], failed: Failure) -> Failure {
-    let free = |n: &&Ready| {
-        let s = rustix::fs::statvfs(&n.work).ok()?;
-        Some(s.f_bavail.saturating_mul(s.f_frsize))
-    };
-    let full = nodes.iter().find(|n| free(n).is_some_and(|b| b < FULL));
-    match (failed.kind, full) {
-        (FailureKind::Exit | FailureKind::Signal, Some(node)) => failure(
+fn for_lack_of_room(team: &mut Team<'_>, failed: Failure) -> Failure {
+    if !matches!(failed.kind, FailureKind::Exit | FailureKind::Signal) {
+        return failed;
+    }
+    let full = team.ask(
+        |_| Task::Room,
+        |done| match done {
+            Done::Full(folder) => Some(folder),
+            _ => None,
+        },
+    );
+    match full.into_iter().flatten().flatten().next() {
+        Some(folder) => failure(
             FailureKind::NoSpace,
             format!(
                 "{}; no space is left on its tier (the file system of {}): state the `size` of what it writes, or give it \
                  a larger tier (--tier NAME=PATH:SIZE)",
                 failed.message,
-                node.work.display()
+                folder.display()
             ),
         ),
-        _ => failed,
+        None => failed,
     }
 }
 
@@ -268,51 +365,33 @@ mod libc_signal {
     pub(super) const TERM: i32 = 15;
 }
 
-/// Where inputs cannot be mounted read-only, they are compared with their manifests afterwards. A replica that
-/// was changed is removed, and the engine told: it fetches or makes the part again.
-fn unchanged(shared: &Shared, needs: &[Need<'_>]) -> Result<(), Failure> {
-    let mut first = None;
-    let inputs = needs
-        .iter()
-        .filter(|n| n.role == Role::In || n.role == Role::Inout);
-    for need in inputs {
-        for held in need.held.iter().flatten() {
-            if let Some(path) = changed(shared, held)? {
-                first.get_or_insert((need.name, path));
-                let replica = shared.replica(held.spot, &held.key)?;
-                shared.mover.remove(&replica).map_err(|MoverError(f)| f)?;
-                shared.ledgers.left(held.spot, &held.key);
-                shared.deliver(Delivery::News(Event::Evicted {
-                    part: held.part,
-                    at: Place::Node(held.spot),
-                }));
-            }
-        }
-    }
-    match first {
-        None => Ok(()),
-        Some((data, path)) if shared.isolation != Isolation::Group => Err(failure(
+/// Whether the inputs are what they were, on all nodes.
+fn unchanged(of: Attempted<'_>, team: &mut Team<'_>) -> Result<(), Failure> {
+    let changed = team.ask(
+        |_| Task::Compare,
+        |done| match done {
+            Done::Changed(first) => Some(first),
+            _ => None,
+        },
+    )?;
+    let first = changed.into_iter().flatten().min_by_key(|(need, _)| *need);
+    let Some((need, path)) = first else {
+        return Ok(());
+    };
+    let data = of.needs.get(need).map_or("", |n| n.name);
+    match of.shared.isolation {
+        Isolation::Namespaces { .. } => Err(failure(
             FailureKind::Corrupt,
             format!(
                 "somebody has removed or changed its input `{data}` ({path}) while it ran, which could only read it; the \
                  damaged copy was removed and will be fetched or made again"
             ),
         )),
-        Some((data, path)) => Err(failure(
+        Isolation::Group => Err(failure(
             FailureKind::InputChanged,
             format!(
                 "it changed `{path}` of its input `{data}`, which it only reads; the damaged copy was removed and will be fetched or made again; declare `{data}` as `inout` if the step is to change it"
             ),
         )),
-    }
-}
-
-fn changed(shared: &Shared, held: &Held) -> Result<Option<String>, Failure> {
-    let replica = shared.replica(held.spot, &held.key)?;
-    let manifest = shared.manifest(&held.key)?;
-    match shared.mover.list(&replica, &Control::default()) {
-        Ok(listed) => Ok(first_difference(&listed, &manifest)),
-        // It is gone, or holds what no dataset may hold.
-        Err(MoverError(f)) => Ok(Some(f.message)),
     }
 }

@@ -2,8 +2,10 @@
 
 mod nodes;
 
-use crate::launch::{Leaving, Stop, Urgency};
+use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, POLL, vacate};
+use crate::mail::Mail;
+use crate::mate::{Desk, Led};
 use crate::namespaces::{Namespaces, isolation};
 use crate::pool::{Job, Pool};
 use crate::prepare::SCRATCH;
@@ -27,9 +29,9 @@ use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorInstance, Usage};
 use tarn_base::hash::Hash;
-use tarn_base::id::InstanceId;
+use tarn_base::id::{InstanceId, NodeId};
 use tarn_base::layout::StateDir;
-use tarn_base::nodes::Own;
+use tarn_base::nodes::{Attempt, Own};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Keep, Workflow};
@@ -83,8 +85,6 @@ impl Nudge {
     }
 }
 
-type Running = Arc<Mutex<BTreeMap<(InstanceId, u32), Arc<Handle>>>>;
-
 /// N nodes on one machine. See docs/local-world.md.
 pub struct Local {
     shared: Arc<Shared>,
@@ -95,7 +95,8 @@ pub struct Local {
     /// Taken from the channel, not yet handed out.
     ahead: Vec<Event>,
     pool: Option<Pool>,
-    running: Running,
+    running: Led,
+    desk: Desk,
     threads: Vec<JoinHandle<()>>,
     signals: Option<(SignalHandle, JoinHandle<()>)>,
     started: Instant,
@@ -157,7 +158,8 @@ impl Local {
             deliveries: sender,
         });
         make_mount_points(&shared).map_err(folder)?;
-        let running = Running::default();
+        let running = Led::default();
+        let desk = Desk::new(Arc::clone(&shared), Arc::clone(&running));
         let signals = match config.signals {
             true => Some(
                 watch_signals(&shared, &running)
@@ -175,6 +177,7 @@ impl Local {
             ahead: Vec::new(),
             pool: Some(pool),
             running,
+            desk,
             threads: Vec::new(),
             signals,
             started: now,
@@ -191,6 +194,19 @@ impl Local {
         Nudge(self.shared.deliveries.clone())
     }
 
+    /// Another node of a step says something about an attempt.
+    pub fn mate(&mut self, from: NodeId, step: Attempt, message: &[u8]) {
+        if !std::mem::replace(&mut self.boot_noted, true) {
+            inventory::note_boot(&self.shared);
+        }
+        self.desk.hear(from, step, message);
+    }
+
+    /// A node is lost. Attempts that it takes part in end with kind `NodeLost`; what it leads here is ended and taken back.
+    pub fn mate_lost(&mut self, node: NodeId) {
+        self.desk.node_lost(node);
+    }
+
     /// Kills every running step: somebody is impatient.
     pub fn kill_all(&self) {
         if let Ok(running) = self.running.lock() {
@@ -199,11 +215,16 @@ impl Local {
     }
 
     fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {
-        let stop = Stop::new().map_err(|e| world_error("cannot start a step", &e))?;
-        let handle = Arc::new(Handle {
-            stop,
-            control: tarn_ports::Control::default(),
-        });
+        let nodes: Vec<NodeId> = run.nodes.iter().map(|s| s.node).collect();
+        let alone = nodes.iter().all(|n| self.shared.own.has(*n));
+        let mail = match alone {
+            true => Ok(None),
+            false => Mail::new(nodes).map(Some),
+        };
+        let handle = mail
+            .and_then(Handle::new)
+            .map_err(|e| world_error("cannot start a step", &e))?;
+        let handle = Arc::new(handle);
         let id = (run.instance, run.attempt);
         if let Ok(mut running) = self.running.lock() {
             running.insert(id, Arc::clone(&handle));
@@ -319,7 +340,7 @@ impl Local {
     /// When two runs hold a part each of the room that both need, the younger one's data goes, once all that it
     /// still does is to wait: the engine fetches or makes it again. What is to be kept beyond the run stays.
     fn give_way(&mut self) {
-        let steps = self.running.lock().map_or(0, |r| r.len());
+        let steps = self.running.lock().map_or(0, |r| r.len()) + self.desk.attended();
         let queued = self.pool.as_ref().map_or(0, Pool::queued);
         if steps > 0 || self.owed > self.shared.ledgers.waiters() + queued {
             return;
@@ -391,7 +412,7 @@ fn make_mount_points(shared: &Shared) -> Result<(), Failure> {
 /// SIGHUP: a terminal that closes may send several.
 fn watch_signals(
     shared: &Arc<Shared>,
-    running: &Running,
+    running: &Led,
 ) -> std::io::Result<(SignalHandle, JoinHandle<()>)> {
     let mut watched = vec![SIGINT, SIGTERM];
     // Who has started tarn with nohup wants it to outlive the terminal.
@@ -446,11 +467,7 @@ impl World for Local {
                 if let Ok(running) = self.running.lock()
                     && let Some(handle) = running.get(&(*instance, *attempt))
                 {
-                    handle
-                        .control
-                        .cancel
-                        .store(true, std::sync::atomic::Ordering::Relaxed);
-                    handle.stop.ask(Urgency::Terminate);
+                    handle.cancel(Urgency::Terminate);
                 }
                 return Ok(());
             }
@@ -520,13 +537,10 @@ impl Drop for Local {
     fn drop(&mut self) {
         if let Ok(running) = self.running.lock() {
             for handle in running.values() {
-                handle
-                    .control
-                    .cancel
-                    .store(true, std::sync::atomic::Ordering::Relaxed);
-                handle.stop.ask(Urgency::Kill);
+                handle.cancel(Urgency::Kill);
             }
         }
+        self.desk.end();
         drop(self.pool.take());
         for thread in self.threads.drain(..) {
             let _ = thread.join();

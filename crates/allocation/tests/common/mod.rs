@@ -56,7 +56,13 @@ impl Session {
 
     /// The node is gone.
     pub(crate) fn dies(&self) {
-        if self.over.lock().unwrap().replace("it died".into()).is_none() {
+        if self
+            .over
+            .lock()
+            .unwrap()
+            .replace("it died".into())
+            .is_none()
+        {
             self.changed.notify_all();
             (self.news.lock().unwrap())(None);
         }
@@ -90,7 +96,11 @@ impl Link for Session {
     fn tell(&self, message: Vec<u8>) -> bool {
         let mut stuck = self.stuck.lock().unwrap();
         while *stuck && self.over().is_none() {
-            stuck = self.changed.wait_timeout(stuck, Duration::from_millis(20)).unwrap().0;
+            stuck = self
+                .changed
+                .wait_timeout(stuck, Duration::from_millis(20))
+                .unwrap()
+                .0;
         }
         drop(stuck);
         if self.over().is_some() {
@@ -128,7 +138,10 @@ impl Link for Session {
     }
 
     fn end(&self) {
-        self.over.lock().unwrap().get_or_insert("it was ended".into());
+        self.over
+            .lock()
+            .unwrap()
+            .get_or_insert("it was ended".into());
         self.changed.notify_all();
     }
 }
@@ -218,7 +231,10 @@ impl Nodes for Home {
         Ok(folders.iter().map(|f| f.ends_with("drained")).collect())
     }
     fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError> {
-        Ok(folders.iter().map(|f| format!("home: {}", f.display())).collect())
+        Ok(folders
+            .iter()
+            .map(|f| format!("home: {}", f.display()))
+            .collect())
     }
     fn leave(self: Box<Self>) -> Vec<String> {
         vec!["home has left".into()]
@@ -280,7 +296,7 @@ pub(crate) struct Script {
     pub(crate) changed: Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>,
 }
 
-const ONE_STEP: &str = "name = \"w\"\nexternal = \"/ext\"\n[data.d]\n[step.s]\nrun = \"true\"\nout = [\"d\"]\n";
+const ONE_STEP: &str = "name = \"w\"\nexternal = \"/ext\"\n[data.d]\n[[step]]\nname = \"s\"\nrun = \"true\"\nout = [\"d\"]\n";
 
 impl Script {
     pub(crate) fn new(nodes: u32) -> Self {
@@ -315,7 +331,9 @@ impl Script {
                 acts: Arc::clone(&acts),
                 answers: Arc::clone(&answers),
             });
-            all.lock().unwrap().insert((n, number), Arc::clone(&session));
+            all.lock()
+                .unwrap()
+                .insert((n, number), Arc::clone(&session));
             Ok(Linked {
                 name: format!("node{}", n.0),
                 link: session,
@@ -378,7 +396,9 @@ impl Played {
     /// The newest session with a node.
     pub(crate) fn session(&self, n: u32) -> Arc<Session> {
         let sessions = self.sessions.lock().unwrap();
-        let newest = sessions.range((NodeId(n), 0)..=(NodeId(n), u64::MAX)).next_back();
+        let newest = sessions
+            .range((NodeId(n), 0)..=(NodeId(n), u64::MAX))
+            .next_back();
         Arc::clone(newest.expect("a session").1)
     }
 

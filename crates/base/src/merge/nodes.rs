@@ -2,6 +2,7 @@
 
 use super::{Conflict, add_folders_above, collect};
 use crate::manifest::{Entry, Manifest, parent};
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 /// What became of one path.
@@ -25,12 +26,16 @@ struct Decision<'a> {
 pub fn merge_nodes(
     base: &Manifest,
     given: &[Manifest],
-    trees: &[Manifest],
+    trees: &[impl Borrow<Manifest>],
 ) -> Result<Vec<(Vec<usize>, Manifest)>, Conflict> {
     let decisions = decide(base, given, trees)?;
     check_parents(&decisions)?;
     Ok(group(&decisions, |path| {
-        let trees = trees.iter().chain(given).chain(std::iter::once(base));
+        let trees = trees
+            .iter()
+            .map(Borrow::borrow)
+            .chain(given)
+            .chain(std::iter::once(base));
         trees
             .filter_map(|t| t.find(path))
             .find(|e| e.is_folder())
@@ -66,7 +71,7 @@ type Decisions<'a> = BTreeMap<&'a [u8], Decision<'a>>;
 fn decide<'a>(
     base: &'a Manifest,
     given: &'a [Manifest],
-    trees: &'a [Manifest],
+    trees: &'a [impl Borrow<Manifest>],
 ) -> Result<Decisions<'a>, Conflict> {
     let nodes = trees.len();
     let mut base_at = Cursor::new(base);
@@ -75,7 +80,7 @@ fn decide<'a>(
             entries: given.get(i).map_or(&[][..], |m| &m.entries),
         })
         .collect();
-    let mut tree_at: Vec<_> = trees.iter().map(Cursor::new).collect();
+    let mut tree_at: Vec<_> = trees.iter().map(|t| Cursor::new(t.borrow())).collect();
     let mut decisions = Decisions::new();
     loop {
         let heads = given_at

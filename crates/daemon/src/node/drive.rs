@@ -263,7 +263,19 @@ impl Driving {
                 world.kill_all();
                 Ok(())
             }
-            Told::Mate { .. } | Told::NodeLost(_) | Told::NodeBack(..) => Ok(()),
+            Told::Mate {
+                from,
+                step,
+                message,
+            } => {
+                world.mate(from, step, &message);
+                Ok(())
+            }
+            Told::NodeLost(node) => {
+                world.mate_lost(node);
+                Ok(())
+            }
+            Told::NodeBack(..) => Ok(()),
         }
     }
 

@@ -143,7 +143,7 @@ impl Bench {
         StateDir(self.path("state"))
     }
 
-    fn cluster(&self) -> Cluster {
+    pub(crate) fn cluster(&self) -> Cluster {
         let link = Link {
             read: 1 << 30,
             write: 1 << 30,
@@ -187,7 +187,11 @@ impl Bench {
 
     /// The world of another workflow on the same tiers.
     pub(crate) fn world_of(&self, workspace: &str) -> Machine {
-        let local = Local::new(Config {
+        Machine::new(self.config(workspace))
+    }
+
+    pub(crate) fn config(&self, workspace: &str) -> Config {
+        Config {
             run: "r1".into(),
             workspace: workspace.into(),
             workflow: self.workflow.clone(),
@@ -204,10 +208,6 @@ impl Bench {
             peers: None,
             mates: None,
             caller_env: std::env::vars_os().collect(),
-        });
-        Machine {
-            local: local.expect("a world"),
-            next_transfer: 0,
         }
     }
 }
@@ -242,6 +242,13 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            local: Local::new(config).expect("a world"),
+            next_transfer: 0,
+        }
+    }
+
     pub(crate) fn perform(&mut self, what: Do) {
         let action = Action {
             what,

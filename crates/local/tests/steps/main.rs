@@ -3,6 +3,7 @@
 
 mod bench;
 mod crashes;
+mod far;
 mod moving;
 mod multi;
 mod running;
@@ -30,6 +31,7 @@ fn run_all(arguments: Vec<OsString>) -> ExitCode {
         moving::TESTS,
         multi::TESTS,
         crashes::TESTS,
+        far::TESTS,
         whole::TESTS,
     ]
     .concat();

@@ -48,7 +48,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-fn two(run: &str, uses: Vec<Use>) -> Step {
+pub(crate) fn two(run: &str, uses: Vec<Use>) -> Step {
     Step {
         nodes: 2,
         tasks: 2,
@@ -63,7 +63,7 @@ fn bench(datasets: Vec<Dataset>, run: &str, uses: Vec<Use>) -> Option<Bench> {
 }
 
 /// All files of an output, over all nodes, with the nodes that hold them.
-fn whole(bench: &Bench, output: &Output) -> BTreeMap<String, (String, Vec<u32>)> {
+pub(crate) fn whole(bench: &Bench, output: &Output) -> BTreeMap<String, (String, Vec<u32>)> {
     let mut all: BTreeMap<String, (String, Vec<u32>)> = BTreeMap::new();
     for (info, spots) in &output.parts {
         for s in spots {
@@ -112,7 +112,7 @@ fn nodes_have_one_path_and_their_own_names() {
     assert_eq!(log, format!("{path}\n{path}\nn0 slots=1\nn1 slots=1\n"));
 }
 
-fn with_helper(bench: &mut Bench) {
+pub(crate) fn with_helper(bench: &mut Bench) {
     let exe = std::env::current_exe().unwrap().display().to_string();
     bench.workflow.steps[0].env.insert("HELPER".into(), exe);
 }
@@ -249,7 +249,7 @@ fn mpirun_spans_the_nodes() {
 }
 
 /// A sum over all ranks, by the installed MPI library, without a compiler.
-const SUM: &str = r#"
+pub(crate) const SUM: &str = r#"
 import ctypes, os
 mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
 mpi.MPI_Init(None, None)

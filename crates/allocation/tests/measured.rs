@@ -1,0 +1,132 @@
+//! One cluster of what the nodes say of themselves.
+
+mod common;
+use common::*;
+use std::sync::Arc;
+use std::time::Duration;
+use tarn_allocation::{Link, Linked, MeasureError, NoAnswer, measure};
+use tarn_base::cluster::Cluster;
+use tarn_proto::node::{self, Answer, Call, VERSION};
+
+type Says = Box<dyn Fn(&Call) -> Option<Answer> + Send + Sync>;
+
+struct One(Says);
+
+impl Link for One {
+    fn tell(&self, _: Vec<u8>) -> bool {
+        false
+    }
+    fn call(&self, request: Vec<u8>, patience: Option<Duration>) -> Result<Vec<u8>, NoAnswer> {
+        let patience = patience.expect("a deadline");
+        let answer = (self.0)(&node::decode(&request).unwrap());
+        let answer = answer.ok_or(NoAnswer::Late(patience))?;
+        Ok(node::encode(answer).unwrap())
+    }
+    fn over(&self) -> Option<String> {
+        None
+    }
+    fn end(&self) {}
+}
+
+fn linked(name: &str, says: impl Fn(&Call) -> Option<Answer> + Send + Sync + 'static) -> Linked {
+    Linked {
+        name: name.into(),
+        link: Arc::new(One(Box::new(says))),
+        data: (name.into(), 1),
+    }
+}
+
+/// What node `n` says of itself.
+fn own(n: u32, host: &str) -> Cluster {
+    let mut cluster = cluster_of(1);
+    cluster.nodes[0].name = format!("node{n}");
+    cluster.nodes[0].cores = 1 + n;
+    cluster.hosts[0].name = host.into();
+    cluster
+}
+
+fn honest(n: u32, host: &'static str) -> Linked {
+    linked(&format!("n{n}"), move |_| {
+        Some(Answer::Cluster(own(n, host)))
+    })
+}
+
+fn measured(links: &[Linked]) -> Result<Cluster, MeasureError> {
+    let state = tempfile::tempdir().unwrap();
+    let mut external = cluster_of(1).external;
+    external.streams = 9;
+    let cluster = measure(links, &["fast=/tier".into()], &external, state.path());
+    let left: Vec<_> = std::fs::read_dir(state.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    cluster
+}
+
+#[test]
+fn hosts_and_nodes_are_in_the_order_of_the_links() {
+    let cluster = measured(&[honest(2, "b"), honest(0, "a"), honest(1, "b")]).unwrap();
+    let nodes = cluster
+        .nodes
+        .iter()
+        .map(|n| (n.name.as_str(), n.host, n.cores));
+    assert_eq!(
+        nodes.collect::<Vec<_>>(),
+        [("node2", 0, 3), ("node0", 1, 1), ("node1", 0, 2)]
+    );
+    let hosts: Vec<_> = cluster.hosts.iter().map(|h| h.name.as_str()).collect();
+    assert_eq!((hosts, cluster.external.streams), (vec!["b", "a"], 9));
+}
+
+#[test]
+fn every_node_can_read_a_word_in_the_state_folder() {
+    let reads = linked("n", |call| {
+        let Call::Measure {
+            version,
+            tiers,
+            state,
+            nonce,
+            ..
+        } = call
+        else {
+            return None;
+        };
+        assert_eq!((*version, tiers.len()), (VERSION, 1));
+        assert_eq!(
+            std::fs::read_to_string(state.join(&nonce.0)).unwrap(),
+            nonce.1
+        );
+        Some(Answer::Cluster(own(0, "a")))
+    });
+    measured(&[reads]).unwrap();
+}
+
+#[test]
+fn what_is_no_cluster_is_refused_with_names() {
+    let says = |links: &[Linked]| measured(links).unwrap_err().to_string();
+    let other = linked("n1", |_| {
+        let mut own = own(1, "b");
+        own.nodes[0].tiers[0].root = "/scratch".into();
+        Some(Answer::Cluster(own))
+    });
+    let why = says(&[honest(0, "a"), other]);
+    assert!(
+        why.contains("node0 has fast=/tier, node1 has fast=/scratch"),
+        "{why}"
+    );
+    let old = linked("n1", |_| {
+        Some(Answer::Failed("tarnd is 0.0.9, this tarn 0.1.0".into()))
+    });
+    let why = says(&[honest(0, "a"), old]);
+    assert_eq!(
+        why,
+        "node n1 cannot be used: tarnd is 0.0.9, this tarn 0.1.0"
+    );
+    let why = says(&[honest(0, "a"), linked("n1", |_| None)]);
+    assert!(
+        why.contains("n1") && why.contains("did not answer within"),
+        "{why}"
+    );
+    let why = says(&[linked("n1", |_| Some(Answer::Done))]);
+    assert!(why.contains("makes no sense"), "{why}");
+    assert!(says(&[honest(0, "a"), honest(0, "b")]).contains("called node0"));
+    assert!(matches!(measured(&[]), Err(MeasureError::None)));
+}

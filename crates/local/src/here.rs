@@ -1,0 +1,384 @@
+//! A node of a step that this world owns: what is done for the step on it.
+
+use crate::launch::{Helper, Helps};
+use crate::ledger::Reservation;
+use crate::member::{Done, Member, Piece, Task, node_name};
+use crate::prepare::{Need, NodeSetup, Ready, open_log, work_folder};
+use crate::shared::Shared;
+use crate::step::Handle;
+use crate::store::{
+    failure, first_difference, io_failure, is_folder, make_folder, stored_estimate, warn,
+};
+use crate::transfer::take_back;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tarn_base::action::{Held, Run};
+use tarn_base::event::{Failure, FailureKind, Undeclared};
+use tarn_base::id::{DataId, Spot};
+use tarn_base::manifest::Manifest;
+use tarn_base::part::{PartRef, Place, StoreKey};
+use tarn_base::units::Bytes;
+use tarn_base::workflow::{Role, Step};
+use tarn_ports::{Control, MoverError};
+
+/// Names of undeclared files that a report shows.
+pub(crate) const NAMES: usize = 8;
+/// A tier with less than this free, in bytes, is full: programs write in larger units.
+const FULL: u64 = 64 << 10;
+
+/// An attempt, as all of its nodes that this world owns see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempted<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) step: &'a Step,
+    pub(crate) run: &'a Run,
+    pub(crate) needs: &'a [Need<'a>],
+    pub(crate) handle: &'a Handle,
+    /// Where its output goes.
+    pub(crate) log: &'a Path,
+    /// In whose work folder the host file and the sockets of `tarn exec` lie.
+    pub(crate) home: Spot,
+}
+
+/// An own node of a step.
+pub(crate) struct Here<'a> {
+    of: Attempted<'a>,
+    /// Its position among the step's nodes.
+    at: usize,
+    name: String,
+    spot: Spot,
+    helper: Option<Helper>,
+    reserved: Option<Reservation<'a>>,
+    ready: Option<Ready>,
+    trees: BTreeMap<DataId, Arc<Manifest>>,
+    published: Vec<StoreKey>,
+    evicted: Vec<(PartRef, Spot)>,
+}
+
+impl<'a> Here<'a> {
+    pub(crate) fn new(of: Attempted<'a>, at: usize, spot: Spot) -> Self {
+        Self {
+            of,
+            at,
+            name: node_name(of.shared, spot.node),
+            spot,
+            helper: None,
+            reserved: None,
+            ready: None,
+            trees: BTreeMap::new(),
+            published: Vec::new(),
+            evicted: Vec::new(),
+        }
+    }
+
+    fn work(&self) -> Result<PathBuf, Failure> {
+        work_folder(self.of.shared, self.of.run, self.spot)
+    }
+
+    fn ready(&self) -> Result<&Ready, Failure> {
+        self.ready
+            .as_ref()
+            .ok_or_else(|| failure(FailureKind::Launch, "it was not prepared"))
+    }
+
+    fn start(&mut self) -> Result<(), Failure> {
+        let exe = &self.of.shared.helper;
+        let helper = Helper::spawn(exe, open_log(self.of.log)?).map_err(|e| {
+            let message = format!(
+                "its helper process ({}) cannot be started: {e}",
+                exe.display()
+            );
+            failure(FailureKind::Launch, message)
+        })?;
+        self.helper = Some(helper);
+        Ok(())
+    }
+
+    fn reserve(&mut self) -> Result<(), Failure> {
+        let Attempted {
+            shared,
+            run,
+            handle,
+            ..
+        } = self.of;
+        let stopped = || handle.stop.asked();
+        self.reserved = Some(shared.reserve(self.spot, run.reserve, &stopped)?);
+        Ok(())
+    }
+
+    fn prepare(&mut self, hosts: &str) -> Result<(), Failure> {
+        let Attempted { shared, run, .. } = self.of;
+        let work = self.work()?;
+        shared.mover.remove(&work).map_err(|MoverError(f)| f)?;
+        make_folder(&work)?;
+        let home = work_folder(shared, run, self.of.home)?;
+        let hostfile = home.join("hosts");
+        let exec = (run.nodes.len() > 1).then(|| home.join("exec"));
+        if self.spot == self.of.home {
+            std::fs::write(&hostfile, hosts).map_err(|e| io_failure("write", &hostfile, &e))?;
+            exec.as_deref().map_or(Ok(()), make_folder)?;
+        }
+        let setup = NodeSetup {
+            shared,
+            step: self.of.step,
+            run,
+            at: self.at,
+            name: self.name.clone(),
+            work,
+            evicted: &mut self.evicted,
+        };
+        let control = &self.of.handle.control;
+        let (ready, launch) = setup.make(self.of.needs, &hostfile, exec.as_deref(), control)?;
+        if let Some(helper) = &mut self.helper {
+            helper.equip(launch);
+        }
+        self.ready = Some(ready);
+        Ok(())
+    }
+
+    /// Where inputs cannot be mounted read-only, they are compared with their manifests afterwards. A replica that
+    /// was changed is removed, and the engine told: it fetches or makes the part again.
+    fn compare(&mut self) -> Result<Option<(usize, String)>, Failure> {
+        let Attempted { shared, needs, .. } = self.of;
+        let mut first = None;
+        let inputs = needs.iter().enumerate();
+        for (number, need) in inputs.filter(|(_, n)| n.role != Role::Out) {
+            for held in need.held.get(self.at).into_iter().flatten() {
+                if let Some(path) = changed(shared, held)? {
+                    first.get_or_insert((number, path));
+                    let replica = shared.replica(held.spot, &held.key)?;
+                    shared.mover.remove(&replica).map_err(|MoverError(f)| f)?;
+                    shared.ledgers.left(held.spot, &held.key);
+                    self.evicted.push((held.part, held.spot));
+                }
+            }
+        }
+        Ok(first)
+    }
+
+    fn full(&self) -> Option<PathBuf> {
+        let work = &self.ready.as_ref()?.work;
+        let s = rustix::fs::statvfs(work).ok()?;
+        (s.f_bavail.saturating_mul(s.f_frsize) < FULL).then(|| work.clone())
+    }
+
+    /// What the step left in its scratch folder.
+    fn undeclared(&self) -> Undeclared {
+        let mut left = Undeclared::default();
+        let Some(scratch) = self.ready.as_ref().map(|r| &r.scratch) else {
+            return left;
+        };
+        let mut folders = vec![scratch.clone()];
+        while let Some(folder) = folders.pop() {
+            // What cannot be read is removed all the same; only the count misses it.
+            for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+                let Ok(meta) = entry.metadata() else { continue };
+                if meta.is_dir() {
+                    folders.push(entry.path());
+                    continue;
+                }
+                left.files += 1;
+                left.bytes = left.bytes.saturating_add(meta.len());
+                if left.names.len() < NAMES {
+                    let path = entry.path();
+                    let name = path.strip_prefix(scratch).unwrap_or(&path);
+                    left.names.push(name.to_string_lossy().into_owned());
+                }
+            }
+        }
+        left
+    }
+
+    fn digest(&mut self, data: DataId) -> Result<Done, Failure> {
+        let Some(folder) = self.ready()?.outs.get(&data) else {
+            return Ok(Done::Nothing);
+        };
+        let name = &self.of.shared.dataset(data)?.name;
+        if !is_folder(folder) {
+            return Err(failure(
+                FailureKind::NoOutput,
+                format!("it removed the folder of its output `{name}`; nothing was kept"),
+            ));
+        }
+        let digest = self.of.shared.mover.digest(folder, &self.of.handle.control);
+        let tree = Arc::new(digest.map_err(|MoverError(f)| Failure {
+            message: format!("its output `{name}` cannot be kept: {}", f.message),
+            ..f
+        })?);
+        self.trees.insert(data, Arc::clone(&tree));
+        Ok(Done::Tree { tree })
+    }
+
+    /// What a step wrote must fit onto its tier beside what it reads there: a tier without a quota takes more than
+    /// its size, and what is on it then is in the way of everything else.
+    fn fits(&self) -> Result<(), Failure> {
+        let Attempted { shared, needs, .. } = self.of;
+        let node = shared.cluster.nodes.get(self.spot.node.at());
+        let Some(tier) = node.and_then(|n| n.tiers.get(self.spot.tier.at())) else {
+            return Ok(());
+        };
+        let written: u64 = self.trees.values().map(|t| stored_estimate(t)).sum();
+        let held = needs.iter().filter_map(|n| n.held.get(self.at)).flatten();
+        let on_tier = held.filter(|h| h.spot == self.spot);
+        let read: BTreeSet<&StoreKey> = on_tier.map(|h| &h.key).collect();
+        let mut beside = 0u64;
+        for key in read {
+            beside = beside.saturating_add(stored_estimate(&shared.manifest(key)?));
+        }
+        let capacity = tier
+            .capacity
+            .saturating_sub(shared.ledgers.not_ours(self.spot));
+        if written.saturating_add(beside) <= capacity {
+            return Ok(());
+        }
+        Err(failure(
+            FailureKind::NoSpace,
+            format!(
+                "it succeeded, but its outputs take {} on node `{}`, and its tier `{}` of {} cannot hold them beside \
+                 the {} of its inputs; nothing was kept; give a larger tier (--tier NAME=PATH:SIZE)",
+                Bytes(written),
+                self.name,
+                tier.name,
+                Bytes(capacity),
+                Bytes(beside)
+            ),
+        ))
+    }
+
+    fn publish(&mut self, data: DataId, parts: &[Piece]) -> Result<Vec<u64>, Failure> {
+        let shared = self.of.shared;
+        let folder = self.ready()?.outs.get(&data).cloned();
+        let (Some(folder), Some(tree)) = (folder, self.trees.get(&data)) else {
+            return Ok(Vec::new());
+        };
+        let dir = shared.tier_dir(self.spot)?;
+        make_folder(&dir.parts())?;
+        remove_superseded(&folder, tree, parts)?;
+        let pieces: Vec<(&Manifest, PathBuf)> = parts
+            .iter()
+            .map(|p| (&*p.manifest, dir.part(&p.key)))
+            .collect();
+        for (_, path) in pieces.iter().filter(|(_, path)| path.exists()) {
+            // An attempt commits once: only one whose record the log has lost since can have been here.
+            shared.mover.remove(path).map_err(|MoverError(f)| f)?;
+        }
+        self.published.extend(parts.iter().map(|p| p.key.clone()));
+        shared
+            .mover
+            .split(&folder, &pieces)
+            .map_err(|MoverError(f)| f)?;
+        let mut all = Vec::with_capacity(parts.len());
+        for (part, (_, path)) in parts.iter().zip(&pieces) {
+            let stored = shared.mover.stored(path).map_err(|MoverError(f)| f)?;
+            if let Some(reserved) = &mut self.reserved {
+                reserved.arrived(self.spot, &part.key, stored);
+            }
+            all.push(stored);
+        }
+        Ok(all)
+    }
+
+    fn over(&mut self, committed: bool) {
+        // What has not left by itself must be gone before its folders are.
+        self.helper = None;
+        if !committed {
+            for key in std::mem::take(&mut self.published) {
+                take_back(self.of.shared, &Place::Node(self.spot), &key);
+            }
+        }
+        self.reserved = None;
+        if let Ok(folder) = self.work()
+            && let Err(MoverError(f)) = self.of.shared.mover.remove(&folder)
+        {
+            warn(&format!("{}; the next clean-up tries again", f.message));
+        }
+    }
+}
+
+impl Member for Here<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn spot(&self) -> Spot {
+        self.spot
+    }
+
+    fn begin(&mut self, _: &Task) {}
+
+    fn done(&mut self, task: &Task) -> Result<Done, Failure> {
+        match task {
+            Task::Start => self.start()?,
+            Task::Reserve => self.reserve()?,
+            Task::Prepare { hosts } => self.prepare(hosts)?,
+            Task::End => {
+                return Ok(Done::Ended(self.helper.as_mut().is_none_or(Helps::end)));
+            }
+            Task::Compare => return self.compare().map(Done::Changed),
+            Task::Room => return Ok(Done::Full(self.full())),
+            Task::Undeclared => return Ok(Done::Undeclared(self.undeclared())),
+            Task::Digest(data) => return self.digest(*data),
+            Task::Fits => self.fits()?,
+            Task::Publish { data, parts } => return self.publish(*data, parts).map(Done::Stored),
+            Task::Over { committed } => self.over(*committed),
+        }
+        Ok(Done::Nothing)
+    }
+
+    fn forgo(&mut self) {}
+
+    fn evicted(&mut self) -> Vec<(PartRef, Spot)> {
+        std::mem::take(&mut self.evicted)
+    }
+
+    fn helper(&mut self) -> Option<&mut dyn Helps> {
+        self.helper.as_mut().map(|h| h as &mut dyn Helps)
+    }
+
+    fn leaving(&mut self) -> Option<Helper> {
+        self.helper.take_if(|h| h.used().is_some())
+    }
+
+    fn lost(&self) -> bool {
+        false
+    }
+}
+
+fn changed(shared: &Shared, held: &Held) -> Result<Option<String>, Failure> {
+    let replica = shared.replica(held.spot, &held.key)?;
+    let manifest = shared.manifest(&held.key)?;
+    match shared.mover.list(&replica, &Control::default()) {
+        Ok(listed) => Ok(first_difference(&listed, &manifest)),
+        // It is gone, or holds what no dataset may hold.
+        Err(MoverError(f)) => Ok(Some(f.message)),
+    }
+}
+
+/// Removes the files of a node's tree that are no part of the merged version: another node deleted them.
+fn remove_superseded(folder: &Path, tree: &Manifest, parts: &[Piece]) -> Result<(), Failure> {
+    let kept: BTreeSet<&[u8]> = parts
+        .iter()
+        .flat_map(|p| p.manifest.entries.iter().map(|e| &*e.path))
+        .collect();
+    for entry in tree
+        .entries
+        .iter()
+        .rev()
+        .filter(|e| !kept.contains(&*e.path))
+    {
+        let path = folder.join(OsStr::from_bytes(&entry.path));
+        let removed = match entry.is_folder() {
+            // A folder that another part needs is not empty; one that none needs is.
+            true => std::fs::remove_dir(&path).or_else(|e| match e.kind() {
+                std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
+                _ => Err(e),
+            }),
+            false => std::fs::remove_file(&path),
+        };
+        removed.map_err(|e| io_failure("remove", &path, &e))?;
+    }
+    Ok(())
+}
