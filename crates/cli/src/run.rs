@@ -166,7 +166,8 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
             );
             drop((lock, opened, engine));
             let args = allocation::as_begun(&begun, &files, args)?;
-            return run(cli, &args);
+            let (parsed, files) = workflow::load_with_files(&args.workflow)?;
+            return start(cli, &parsed, files, &state, &args);
         }
     };
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());

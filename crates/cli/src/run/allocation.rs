@@ -105,7 +105,7 @@ impl Fleet {
         let mut links = Vec::with_capacity(all.len());
         for some in all.chunks(OPENING) {
             let opened: Vec<_> = std::thread::scope(|scope| {
-                let threads = some.iter().map(|n| scope.spawn(|| self.link(*n, 0)));
+                let threads = some.iter().map(|n| scope.spawn(move || self.link(*n, 0)));
                 let threads: Vec<_> = threads.collect();
                 let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
                 joined.collect()
