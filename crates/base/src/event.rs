@@ -140,6 +140,9 @@ pub struct Start {
     pub prior: Vec<PriorInstance>,
     /// Destinations that still hold what an earlier run put there.
     pub prior_dest: Vec<PriorDest>,
+    /// The job whose nodes these are; none where all nodes are this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<String>,
 }
 
 /// How a run is to behave.

@@ -61,9 +61,12 @@ pub(crate) enum Command {
 /// The machine: how many nodes, with which tiers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MachineArgs {
-    /// Nodes to divide this machine into
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) nodes: u32,
+    /// Nodes to divide this machine into [default: 1]; in an allocation of Slurm: how many of its nodes [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) nodes: Option<u32>,
+    /// Also in an allocation of Slurm: this machine only, not the allocation's nodes
+    #[arg(long)]
+    pub(crate) local: bool,
     /// A tier, fast to slow; may be given several times [default: a tmpfs, sized by the memory that is free]
     #[arg(long = "tier", value_name = "NAME=PATH[:SIZE]")]
     pub(crate) tiers: Vec<String>,
@@ -108,7 +111,14 @@ pub(crate) struct RunArgs {
     /// Write the report here as well
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+    /// In an allocation of Slurm: the run is interrupted so many seconds before the allocation ends, to bring to safety what
+    /// must not be lost
+    #[arg(long, value_name = "SECONDS", default_value_t = MARGIN)]
+    pub(crate) margin: u64,
 }
+
+/// Seconds that a run leaves to itself before its allocation ends.
+pub(crate) const MARGIN: u64 = 60;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum VerifyArg {
@@ -140,6 +150,9 @@ pub(crate) struct ResumeArgs {
     /// As for `tarn run`
     #[arg(long, value_enum, default_value_t = Isolation::Auto)]
     pub(crate) isolation: Isolation,
+    /// As for `tarn run`
+    #[arg(long, value_name = "SECONDS", default_value_t = MARGIN)]
+    pub(crate) margin: u64,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -189,10 +202,15 @@ pub(crate) enum DataCommand {
         #[arg(long)]
         run: Option<String>,
     },
-    /// Remove a dataset from the nodes
+    /// Remove a dataset from the nodes, or what dead runs have left there
     Rm {
         /// The dataset
-        dataset: String,
+        #[arg(required_unless_present = "orphans")]
+        dataset: Option<String>,
+        /// Of all workflows of this state folder that no run is active of: what lies in their folders on the tiers and the
+        /// catalogue does not list, or lists as kept no longer. On this machine, or inside an allocation on its nodes
+        #[arg(long, conflicts_with = "dataset")]
+        orphans: bool,
     },
     /// Keep a dataset until somebody removes it
     Pin {

@@ -1,4 +1,4 @@
-//! The cluster of one machine, from the command line and from what the machine has.
+//! The cluster of one machine, or what all nodes of an allocation have in common, from the command line and from what the machine has.
 
 use crate::args::{Isolation, MachineArgs};
 use crate::error::{CliError, CliResult, ExitWith};
@@ -15,20 +15,12 @@ mod tiers;
 /// parallel file system, as one node sees it (the papers' Lustre gave some 50 to 100 MB/s).
 const ASSUMED_EXTERNAL_RATE: u64 = 100_000_000;
 
-/// The cluster that the arguments describe.
+/// The cluster of this machine that the arguments describe.
 pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluster> {
-    let tiers: Result<Vec<_>, _> = args.tiers.iter().map(|t| t.parse()).collect();
-    let mut tiers: Vec<machine::TierSpec> = tiers.exit(Exit::Usage)?;
-    if tiers.is_empty() {
-        tiers.push(machine::default_tier());
-    }
-    for tier in &mut tiers {
-        tier.root = std::path::absolute(&tier.root).exit(Exit::Usage)?;
-    }
-    tiers::apart(&tiers)?;
+    let tiers = tiers(args)?;
     let found = machine::machine().exit(Exit::State)?;
     let spec = ClusterSpec {
-        nodes: args.nodes,
+        nodes: args.nodes.unwrap_or(1),
         tiers: &tiers,
         external: external(args),
         state,
@@ -39,7 +31,22 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
     })
 }
 
-fn external(args: &MachineArgs) -> Link {
+/// The tiers of every node, which lie apart.
+pub(crate) fn tiers(args: &MachineArgs) -> CliResult<Vec<machine::TierSpec>> {
+    let tiers: Result<Vec<_>, _> = args.tiers.iter().map(|t| t.parse()).collect();
+    let mut tiers: Vec<machine::TierSpec> = tiers.exit(Exit::Usage)?;
+    if tiers.is_empty() {
+        tiers.push(machine::default_tier());
+    }
+    for tier in &mut tiers {
+        tier.root = std::path::absolute(&tier.root).exit(Exit::Usage)?;
+    }
+    tiers::apart(&tiers)?;
+    Ok(tiers)
+}
+
+/// The external store, as it is taken to be.
+pub(crate) fn external(args: &MachineArgs) -> Link {
     let rate = args.external_rate.unwrap_or(ASSUMED_EXTERNAL_RATE);
     Link {
         read: rate,

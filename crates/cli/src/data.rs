@@ -35,10 +35,10 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), Verify::Copy)?;
             Ok(Exit::Success)
         }
-        DataCommand::Rm { dataset } => {
-            let mut held = Held::find(cli, dataset)?;
-            held.remove()
-        }
+        DataCommand::Rm { dataset, .. } => match dataset {
+            Some(dataset) => Held::find(cli, dataset)?.remove(),
+            None => crate::run::orphans::remove(cli),
+        },
         DataCommand::Pin { dataset } => {
             let mut held = Held::find(cli, dataset)?;
             held.record(ChangeKind::KeptUntil(None))?;
@@ -173,6 +173,7 @@ fn put(
         policy: Policy::new(Order::Data, None),
         verify: VerifyArg::Copy,
         report: None,
+        margin: crate::args::MARGIN,
     };
     let exit = crate::run::start(cli, &parsed, Files::default(), &dir, &args)?;
     if exit == Exit::Success {
@@ -224,20 +225,29 @@ fn changed(row: &ReplicaRow, change: ChangeKind) -> Change {
     }
 }
 
-/// Removes replicas: first the record, then the bytes, so that nothing half removed is ever taken for data.
+/// Removes replicas: first the record, then the bytes, so that nothing half removed is ever taken for data. What lies on nodes
+/// that are not seen from here is only let go: the next run that has them removes it.
 pub(crate) fn remove(
     catalogue: &mut Catalogue,
     rows: &[ReplicaRow],
     mover: &dyn Mover,
 ) -> CliResult<u64> {
-    let ours: Vec<_> = rows
+    let ours = rows
         .iter()
-        .filter(|r| !matches!(r.at, StoredAt::External(_)))
-        .collect();
-    let changes: Vec<_> = ours
+        .filter(|r| !matches!(r.at, StoredAt::External(_)));
+    let (ours, far): (Vec<_>, Vec<_>) = ours.partition(|r| is_here(&r.at));
+    let let_go = far
         .iter()
-        .map(|r| changed(r, ChangeKind::Removed))
-        .collect();
+        .map(|r| changed(r, ChangeKind::KeptUntil(Some(wall()))));
+    let removed = ours.iter().map(|r| changed(r, ChangeKind::Removed));
+    let changes: Vec<_> = removed.chain(let_go).collect();
+    if !far.is_empty() {
+        say!(
+            "{} lie on {}, which only a run in an allocation that has them reaches: the next `tarn run` there removes them",
+            Bytes(far.iter().map(|r| r.stored).sum()),
+            elsewhere(far.iter().copied())
+        );
+    }
     catalogue.record(&changes).exit(Exit::State)?;
     let mut freed: BTreeMap<(&Path, &str), u64> = BTreeMap::new();
     let mut sum = 0;
@@ -263,6 +273,29 @@ pub(crate) fn remove(
     Ok(sum)
 }
 
+/// Whether this machine sees what lies there: what is on nodes of an allocation is seen on those only.
+fn is_here(at: &StoredAt) -> bool {
+    match at {
+        StoredAt::Node { name, machine, .. } => {
+            !machine || *name == tarn_local::machine::host_name()
+        }
+        StoredAt::External(_) | StoredAt::Drained(_) => true,
+    }
+}
+
+/// The names of the nodes that have such rows.
+fn elsewhere<'a>(rows: impl Iterator<Item = &'a ReplicaRow>) -> String {
+    let names = rows.filter_map(|r| match &r.at {
+        StoredAt::Node { name, .. } if !is_here(&r.at) => Some(name.as_str()),
+        _ => None,
+    });
+    names
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
 /// Removes what nobody asks to keep any more of a workflow whose lock the caller holds.
 pub(crate) fn expire(
     catalogue: &mut Catalogue,
@@ -270,7 +303,7 @@ pub(crate) fn expire(
     mover: &dyn Mover,
 ) -> CliResult<()> {
     let mut rows = catalogue.expired(wall()).exit(Exit::State)?;
-    rows.retain(|r| r.workflow == workflow);
+    rows.retain(|r| r.workflow == workflow && is_here(&r.at));
     if rows.is_empty() {
         return Ok(());
     }

@@ -44,6 +44,18 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
         );
         all.push(finding("host", true, detail));
     }
+    match tarn_slurm::Allocation::here() {
+        Ok(None) => {}
+        Ok(Some(job)) => {
+            let detail = format!(
+                "job {} has {}; `tarn run` uses them",
+                job.job,
+                job.nodes.join(", ")
+            );
+            all.push(finding("allocation", true, detail));
+        }
+        Err(e) => all.push(finding("allocation", false, e.to_string())),
+    }
     all.push(finding("memory mode", true, crate::nodes::memory_mode()));
     for tier in found.nodes.iter().take(1).flat_map(|n| &n.tiers) {
         all.push(tier_finding(tier));

@@ -83,10 +83,10 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     let dir = state::beside(cli, &args.workflow)?;
     let workspace = state::workspace(&parsed.workflow.name, &dir);
     let found = cluster::discover(&args.machine, &dir)?;
-    crate::run::check(&parsed, &found, args)?;
+    crate::run::check(&parsed, &found, args, false)?;
     let prior = match dir.0.is_dir() {
         true => crate::run::open_catalogue(&dir)?
-            .prior(&parsed.workflow, &workspace, &found)
+            .prior(&parsed.workflow, &workspace, &found, false)
             .exit(Exit::State)?,
         false => Vec::new(),
     };
@@ -102,6 +102,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         },
         prior,
         prior_dest: Vec::new(),
+        allocation: None,
     };
     let seen = seen(&dir, &start.workflow);
     let mut world = Simulation::new(&start, estimates(&start.workflow, seen));

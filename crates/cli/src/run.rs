@@ -5,8 +5,10 @@ use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use crate::progress::Watcher;
 use crate::{cluster, state, workflow};
+use allocation::{Found, Reached};
 use anyhow::Context;
 use files::Files;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,15 +26,17 @@ use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 use tarn_engine::Engine;
 use tarn_fault::{CrashPoint, FaultJournal, FaultWorld};
-use tarn_flow::Parsed;
+use tarn_flow::{Abilities, Parsed};
 use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
 use tarn_local::{Config, Local};
 use tarn_movers::Trees;
 use tarn_ports::{Mover, Nodes};
 use tarn_report::{Emulated, Summary};
 
+pub(crate) mod allocation;
 pub(crate) mod files;
 mod kept;
+pub(crate) mod orphans;
 mod places;
 
 /// Names a point at which the process kills itself: for tests of recovery. See docs/testing.md.
@@ -67,14 +71,20 @@ pub(crate) fn start(
 ) -> CliResult {
     let workspace = state::workspace(&parsed.workflow.name, state);
     let lock = lock(state, &parsed.workflow.name)?;
-    let found = cluster::discover(&args.machine, state)?;
-    check(parsed, &found, args)?;
+    let reached = Reached::here(&args.machine, state)?;
+    let found = match &reached {
+        Some(reached) => reached.cluster().clone(),
+        None => cluster::discover(&args.machine, state)?,
+    };
+    check(parsed, &found, args, reached.is_some())?;
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());
     places::check(&parsed.workflow, &workspace, &found, state, mover.as_ref())?;
     let mut catalogue = open_catalogue(state)?;
-    crate::data::expire(&mut catalogue, &parsed.workflow.name, mover.as_ref())?;
+    if reached.is_none() {
+        crate::data::expire(&mut catalogue, &parsed.workflow.name, mover.as_ref())?;
+    }
     let prior = catalogue
-        .prior(&parsed.workflow, &workspace, &found)
+        .prior(&parsed.workflow, &workspace, &found, reached.is_some())
         .exit(Exit::State)?;
     let prior_dest = prior_dests(&catalogue, &parsed.workflow, state, mover.as_ref())?;
     let name = runs::allocate(state, &parsed.workflow.name).exit(Exit::State)?;
@@ -90,9 +100,26 @@ pub(crate) fn start(
         },
         prior,
         prior_dest,
+        allocation: reached.as_ref().map(|r| r.job().to_owned()),
     };
     files.write(&state.run(&name))?;
-    let mut world = open_world(state, &start, files, mover, 0, args.machine.isolation)?;
+    let opening = Opening {
+        files,
+        mover,
+        now: 0,
+        isolation: args.machine.isolation,
+        margin: args.margin,
+    };
+    let mut world = open_world(state, &start, opening, reached)?;
+    if let Err(why) = world.multi_node() {
+        able(
+            parsed,
+            &start.cluster,
+            &Abilities {
+                multi_node: Err(why),
+            },
+        )?;
+    }
     kept::keep_what_is_there(&mut start, &mut *world, &mut catalogue)?;
     let session = Session {
         journal: LogWriter::create(&state.log(&name)).exit(Exit::State)?,
@@ -130,11 +157,30 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
             ),
         ));
     }
+    let files = Files::read(&state.run(&name));
+    let reached = match Reached::again(&begun, &state)? {
+        Found::Same(reached) => reached,
+        Found::Other(why) => {
+            say!(
+                "{why}: what is left is done by a new run, which takes over what {name} has done and can still be reached"
+            );
+            drop((lock, opened, engine));
+            let args = allocation::as_begun(&begun, &files, args)?;
+            let (parsed, files) = workflow::load_with_files(&args.workflow)?;
+            return start(cli, &parsed, files, &state, &args);
+        }
+    };
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());
     let history = history_of(&opened.records);
-    let files = Files::read(&state.run(&name));
     files.check_for_resume(&begun.workflow, &history)?;
-    let mut world = open_world(&state, &begun, files, mover, now, args.isolation)?;
+    let opening = Opening {
+        files,
+        mover,
+        now,
+        isolation: args.isolation,
+        margin: args.margin,
+    };
+    let mut world = open_world(&state, &begun, opening, reached)?;
     let known = history.parts.iter();
     let known = known.map(|(part, info)| (*part, info.clone()));
     world.know(known.collect()).exit(Exit::State)?;
@@ -278,14 +324,19 @@ fn write_page(path: &Path, page: &str) -> CliResult<()> {
         .exit(Exit::State)
 }
 
-/// Refuses what this machine or this way of running cannot give.
-pub(crate) fn check(parsed: &Parsed, cluster: &Cluster, args: &RunArgs) -> CliResult<()> {
-    tarn_flow::check_cluster(parsed, cluster, &cluster::abilities(args.machine.isolation))
-        .map_err(|rejected| {
-            let mut error = workflow::rejected(rejected);
-            error.exit = Exit::NoRoom;
-            error
-        })?;
+/// Refuses what these nodes (`elsewhere`: on other machines) or this way of running cannot give.
+pub(crate) fn check(
+    parsed: &Parsed,
+    cluster: &Cluster,
+    args: &RunArgs,
+    elsewhere: bool,
+) -> CliResult<()> {
+    let abilities = match (args.machine.isolation, elsewhere) {
+        // What other machines can do, they say when the run is opened there.
+        (Isolation::Auto, true) => Abilities { multi_node: Ok(()) },
+        (isolation, _) => cluster::abilities(isolation),
+    };
+    able(parsed, cluster, &abilities)?;
     let homeless = tarn_flow::needs_external(&parsed.workflow);
     let policy = args.policy;
     if policy.handling != Handling::Keep
@@ -308,6 +359,14 @@ pub(crate) fn check(parsed: &Parsed, cluster: &Cluster, args: &RunArgs) -> CliRe
         say!("note: a run puts no nodes to sleep: within it, energy decides like data");
     }
     Ok(())
+}
+
+fn able(parsed: &Parsed, cluster: &Cluster, abilities: &Abilities) -> CliResult<()> {
+    tarn_flow::check_cluster(parsed, cluster, abilities).map_err(|rejected| {
+        let mut error = workflow::rejected(rejected);
+        error.exit = Exit::NoRoom;
+        error
+    })
 }
 
 fn lock(state: &StateDir, workflow: &str) -> CliResult<RunLock> {
@@ -367,36 +426,59 @@ pub(crate) fn history_of(records: &[tarn_ports::Record]) -> History {
     history
 }
 
-fn open_world(
-    state: &StateDir,
-    start: &Start,
+/// How a world is opened.
+struct Opening {
     files: Files,
     mover: Arc<dyn Mover>,
     now: Time,
     isolation: Isolation,
+    margin: u64,
+}
+
+fn open_world(
+    state: &StateDir,
+    start: &Start,
+    opening: Opening,
+    reached: Option<Reached>,
 ) -> CliResult<Box<dyn Nodes>> {
+    let all = std::env::vars_os();
+    let caller_env = match &reached {
+        Some(_) => all.filter(|(name, _)| !is_of_step(name)).collect(),
+        None => all.collect(),
+    };
+    let own = match &reached {
+        Some(_) => Own::Some(BTreeSet::new()),
+        None => Own::All,
+    };
     let config = Config {
         run: start.run.clone(),
         workspace: start.workspace.clone(),
         workflow: start.workflow.clone(),
         cluster: start.cluster.clone(),
         state: state.clone(),
-        mover,
+        mover: opening.mover,
         prior: start.prior.clone(),
         helper_exe: own_program()?,
-        changed_since: files.guard(&start.workflow),
-        epoch: now,
-        namespaces: cluster::namespaces(isolation),
+        changed_since: opening.files.guard(&start.workflow),
+        epoch: opening.now,
+        namespaces: cluster::namespaces(opening.isolation),
         signals: true,
-        own: Own::All,
+        own,
         peers: None,
         mates: None,
-        caller_env: std::env::vars_os().collect(),
+        caller_env,
     };
-    Ok(Box::new(Local::new(config).exit(Exit::State)?))
+    match reached {
+        Some(reached) => reached.open(config, opening.margin),
+        None => Ok(Box::new(Local::new(config).exit(Exit::State)?)),
+    }
 }
 
-fn own_program() -> CliResult<PathBuf> {
+fn is_of_step(name: &std::ffi::OsStr) -> bool {
+    name.to_str().is_some_and(tarn_slurm::is_of_step)
+}
+
+pub(crate) fn own_program() -> CliResult<PathBuf> {
     std::env::current_exe()
         .context("cannot find tarn's own program, which runs the steps")
         .exit(Exit::Internal)

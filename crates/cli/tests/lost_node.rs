@@ -79,6 +79,7 @@ fn start(folder: &Path) -> Start {
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),
+        allocation: None,
     }
 }
 

@@ -42,8 +42,8 @@ pub(crate) struct Options {
     /// Only processes of registered jobs may submit
     #[arg(long)]
     pub(crate) jobs_only: bool,
-    /// This node's name [default: the host's]
-    #[arg(long, value_name = "NAME")]
+    /// This node's name [default: Slurm's, or the host's]
+    #[arg(long, value_name = "NAME", env = "SLURMD_NODENAME")]
     pub(crate) node_name: Option<String>,
     /// What is logged on standard error: error, warn, info, debug
     #[arg(long, default_value = "info")]

@@ -22,6 +22,9 @@ pub enum StoredAt {
         tier: String,
         /// The tier's root.
         root: PathBuf,
+        /// Whether it is a machine of its own, known by its name; else it is the machine, or a part of it, on which tarn ran.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        machine: bool,
     },
     /// A directory of the external store that holds a whole version.
     External(PathBuf),

@@ -35,6 +35,7 @@ fn node(name: &str) -> StoredAt {
         name: name.into(),
         tier: "tmpfs".into(),
         root: "/tier".into(),
+        machine: false,
     }
 }
 
@@ -51,7 +52,9 @@ fn everything(catalogue: &Catalogue) -> String {
         catalogue.datasets().unwrap(),
         catalogue.replicas("w", None).unwrap(),
         catalogue.dests("w").unwrap(),
-        catalogue.prior(&workflow(), "w-abc", &cluster).unwrap(),
+        catalogue
+            .prior(&workflow(), "w-abc", &cluster, false)
+            .unwrap(),
     )
 }
 
@@ -128,7 +131,9 @@ fn prior_speaks_of_the_present_cluster() {
     let catalogue = Catalogue::open(&state).unwrap();
     let held = |names: &[&str], root: &str, workspace: &str| {
         let cluster = cluster(names, root);
-        let prior = catalogue.prior(&workflow(), workspace, &cluster).unwrap();
+        let prior = catalogue
+            .prior(&workflow(), workspace, &cluster, false)
+            .unwrap();
         assert_eq!(prior.len(), 2);
         let make = prior.into_iter().find(|p| p.identity == Hash(100)).unwrap();
         assert_eq!(make.outputs[0].parts[0].0.hash, Some(Hash(8)));
@@ -158,7 +163,7 @@ fn prior_speaks_of_the_present_cluster() {
     };
     assert_eq!(
         catalogue
-            .prior(&other, "w-abc", &cluster(&["n0"], "/tier"))
+            .prior(&other, "w-abc", &cluster(&["n0"], "/tier"), false)
             .unwrap(),
         []
     );
@@ -224,7 +229,12 @@ fn lived_in(state: &StateDir) -> Catalogue {
     let prior = |state: &StateDir| {
         let catalogue = Catalogue::open(state).unwrap();
         catalogue
-            .prior(&workflow(), "w-abc", &cluster(&["n0", "n1"], "/tier"))
+            .prior(
+                &workflow(),
+                "w-abc",
+                &cluster(&["n0", "n1"], "/tier"),
+                false,
+            )
             .unwrap()
     };
     let known = prior(state);
@@ -264,7 +274,7 @@ fn later_runs_and_people_change_what_is_there() {
     );
     // A part that was drained is held where the same external store is used.
     let prior = catalogue
-        .prior(&workflow(), "w-abc", &cluster(&["n1"], "/tier"))
+        .prior(&workflow(), "w-abc", &cluster(&["n1"], "/tier"), false)
         .unwrap();
     let n1 = tarn_base::id::Spot {
         node: NodeId(0),

@@ -1,6 +1,6 @@
 //! A dataset that lies on the nodes, and its way out.
 
-use super::{changed, remove};
+use super::{changed, elsewhere, is_here, remove};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
@@ -165,6 +165,17 @@ impl Held {
     }
 
     fn choice<'a>(&self, mut replicas: Vec<&'a ReplicaRow>) -> CliResult<Choice<'a>> {
+        if replicas.iter().all(|r| !is_here(&r.at)) {
+            let nodes = elsewhere(replicas.iter().copied());
+            return Err(CliError::new(
+                Exit::NotFound,
+                format!(
+                    "a part of it lies only on {nodes}, which only a run in an allocation that has them reaches; nothing was copied. Give \
+                     the dataset a `dest` and `tarn run` there: what lies there is not made again"
+                ),
+            ));
+        }
+        replicas.retain(|r| is_here(&r.at));
         replicas.sort_by_key(|r| match r.at {
             StoredAt::Node { .. } => 0,
             StoredAt::Drained(_) => 1,

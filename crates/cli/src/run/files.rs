@@ -40,6 +40,11 @@ impl Files {
         }
     }
 
+    /// The workflow file.
+    pub(super) fn workflow(&self) -> Option<PathBuf> {
+        self.workflow.as_ref().map(|(path, _)| path.clone())
+    }
+
     pub(crate) fn add(&mut self, path: &Path, bytes: &[u8]) {
         self.scripts.insert(path.to_path_buf(), Hash::of(bytes));
     }

@@ -18,6 +18,8 @@ use tarn_ports::{Mover, Nodes};
 /// What the catalogue tells of a workflow's replicas, but for those in its `dest`s, which are the user's.
 pub(super) struct Left {
     rows: Vec<ReplicaRow>,
+    /// Those on machines that this run does not have: nothing is known of them, so they count as what they are said to be.
+    elsewhere: Vec<ReplicaRow>,
     wall: u64,
 }
 
@@ -28,9 +30,15 @@ impl Left {
             .exit(Exit::State)?;
         rows.retain(|r| r.workspace == start.workspace && !matches!(r.at, StoredAt::External(_)));
         let wall = super::wall();
-        Ok(Self { rows, wall })
+        let (rows, elsewhere) = rows.into_iter().partition(|r| is_here(start, &r.at));
+        Ok(Self {
+            rows,
+            elsewhere,
+            wall,
+        })
     }
 
+    /// Those to be kept that this run can look at.
     fn kept(&self) -> impl Iterator<Item = &ReplicaRow> {
         self.rows.iter().filter(|r| r.is_kept(self.wall))
     }
@@ -38,6 +46,12 @@ impl Left {
     /// The folders of what is to be kept.
     pub(super) fn protected(&self) -> BTreeSet<PathBuf> {
         self.kept().map(ReplicaRow::path).collect()
+    }
+
+    /// The folders of what is to be kept or may be gone on with: all that is not kept too long already.
+    pub(super) fn wanted(&self) -> BTreeSet<PathBuf> {
+        let wanted = self.rows.iter().filter(|r| !r.kept || r.is_kept(self.wall));
+        wanted.map(ReplicaRow::path).collect()
     }
 
     /// Those of the rows that are there.
@@ -50,11 +64,8 @@ impl Left {
 
     /// Parts that are to be kept and of which no whole replica is left.
     fn lost(&self, whole: &dyn Fn(&PathBuf) -> bool) -> BTreeSet<StoreKey> {
-        let there: BTreeSet<_> = self
-            .kept()
-            .filter(|r| whole(&r.path()))
-            .map(|r| &r.key)
-            .collect();
+        let there = self.kept().filter(|r| whole(&r.path()));
+        let there: BTreeSet<_> = there.chain(&self.elsewhere).map(|r| &r.key).collect();
         let gone = self.kept().map(|r| &r.key).filter(|k| !there.contains(k));
         gone.cloned().collect()
     }
@@ -73,6 +84,19 @@ impl Left {
                     path.display()
                 );
             }
+        }
+    }
+}
+
+/// Whether a run can look at what lies there. On one machine it can look at whatever earlier runs on it have left, however they
+/// divided it; in an allocation at what is on the tiers of its nodes.
+fn is_here(start: &Start, at: &StoredAt) -> bool {
+    match at {
+        StoredAt::Drained(_) | StoredAt::External(_) => true,
+        StoredAt::Node { machine: false, .. } => start.allocation.is_none(),
+        StoredAt::Node { name, root, .. } => {
+            let mut nodes = start.cluster.nodes.iter().filter(|n| n.name == *name);
+            start.allocation.is_some() && nodes.any(|n| n.tiers.iter().any(|t| t.root == *root))
         }
     }
 }

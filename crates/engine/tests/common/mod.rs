@@ -98,6 +98,7 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Sta
         },
         prior: Vec::<PriorInstance>::new(),
         prior_dest: Vec::new(),
+        allocation: None,
     }
 }
 

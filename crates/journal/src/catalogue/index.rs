@@ -236,15 +236,18 @@ impl Indexing<'_> {
             place,
             &self.start.cluster,
             self.start.workflow.external.as_deref(),
+            self.start.allocation.is_some(),
         )
     }
 }
 
-/// The names of a place; `None` for a source, or a place that the cluster does not have.
+/// The names of a place; `None` for a source, or a place that the cluster does not have. `machines`: whether its nodes are
+/// machines of their own.
 pub(super) fn stored_at(
     place: &Place,
     cluster: &Cluster,
     external: Option<&std::path::Path>,
+    machines: bool,
 ) -> Option<StoredAt> {
     match place {
         Place::Node(spot) => {
@@ -254,6 +257,7 @@ pub(super) fn stored_at(
                 name: node.name.clone(),
                 tier: tier.name.clone(),
                 root: tier.root.clone(),
+                machine: machines,
             })
         }
         Place::External(path) => Some(StoredAt::External(path.clone())),

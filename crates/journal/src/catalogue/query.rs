@@ -193,7 +193,7 @@ impl Catalogue {
     /// What earlier runs of a workflow committed by steps that it still has, one for each identity (the code of the
     /// step is a part of it): that of which most is still held, and of those the newest. Held is what the logs say lies on the given cluster, or was drained to the
     /// workflow's `external`; whether it is really there is for the caller to check. A `dest` is not held: it
-    /// belongs to the user.
+    /// belongs to the user. `machines`: whether the cluster's nodes are machines of their own.
     ///
     /// # Errors
     /// When the catalogue cannot be read.
@@ -202,8 +202,9 @@ impl Catalogue {
         workflow: &Workflow,
         workspace: &str,
         cluster: &Cluster,
+        machines: bool,
     ) -> Result<Vec<PriorInstance>, CatalogueError> {
-        let places = self.places(workflow, workspace, cluster)?;
+        let places = self.places(workflow, workspace, cluster, machines)?;
         let codes: BTreeSet<_> = workflow.steps.iter().map(|s| s.code.to_string()).collect();
         let codes = serde_json::to_string(&codes).map_err(json(&self.path))?;
         let rows = self.all(
@@ -236,6 +237,7 @@ impl Catalogue {
         workflow: &Workflow,
         workspace: &str,
         cluster: &Cluster,
+        machines: bool,
     ) -> Result<BTreeMap<String, Vec<Place>>, CatalogueError> {
         let mut known: BTreeMap<StoredAt, Place> = BTreeMap::new();
         for (n, node) in cluster.nodes.iter().enumerate() {
@@ -244,10 +246,15 @@ impl Catalogue {
                     node: NodeId(n as u32),
                     tier: TierId(t as u32),
                 });
-                known.extend(stored_at(&place, cluster, None).map(|at| (at, place)));
+                known.extend(stored_at(&place, cluster, None, machines).map(|at| (at, place)));
             }
         }
-        let drained = stored_at(&Place::Drained, cluster, workflow.external.as_deref());
+        let drained = stored_at(
+            &Place::Drained,
+            cluster,
+            workflow.external.as_deref(),
+            machines,
+        );
         known.extend(drained.map(|at| (at, Place::Drained)));
         let mut places: BTreeMap<String, Vec<Place>> = BTreeMap::new();
         for row in self.replicas(&workflow.name, None)? {

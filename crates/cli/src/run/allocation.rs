@@ -1,0 +1,434 @@
+//! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
+
+use crate::args::{Isolation, MachineArgs, ResumeArgs, RunArgs, VerifyArg};
+use crate::cluster;
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::say;
+use crate::run::files::Files;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_allocation::{Allocation, Link, Linked, Mail, NoAnswer, RETRY, STUCK};
+use tarn_base::cluster::Cluster;
+use tarn_base::codes::Exit;
+use tarn_base::event::{Start, Verify};
+use tarn_base::id::NodeId;
+use tarn_base::layout::StateDir;
+use tarn_control::{CallError, Patience, RunKeys, Session};
+use tarn_local::{Config, Local, Namespaces, machine};
+use tarn_ports::Nodes;
+use tarn_proto::node::{Opening, Start as NodeStart, Started};
+use tarn_slurm::Launch;
+
+/// For all nodes to start tarnd: Slurm may have to boot or to wait for some.
+const STARTING: Duration = Duration::from_secs(120);
+/// Sessions that are opened at once.
+const OPENING: usize = 64;
+/// Between two questions to Slurm about the end of the allocation: it may have been moved.
+const ASK: Duration = Duration::from_secs(300);
+
+/// The nodes on which tarnd runs, as long as any of this is in use.
+struct Fleet {
+    slurm: Mutex<tarn_slurm::Nodes>,
+    started: Vec<Started>,
+    keys: RunKeys,
+    /// The run, as tarnd knows it.
+    label: String,
+    mail: Mail,
+}
+
+/// An allocation whose nodes can be used.
+pub(crate) struct Reached {
+    allocation: tarn_slurm::Allocation,
+    fleet: Arc<Fleet>,
+    links: Vec<Linked>,
+    cluster: Cluster,
+    data: (u128, [u8; 32]),
+}
+
+/// Where a run can go on.
+pub(crate) enum Found {
+    /// On the nodes that it began on: this machine, or those of an allocation.
+    Same(Option<Reached>),
+    /// Not there, and why.
+    Other(String),
+}
+
+/// A session as the world of the run wants it.
+struct Connection(Session);
+
+impl Link for Connection {
+    fn tell(&self, message: Vec<u8>) -> bool {
+        self.0.tell(message).is_ok()
+    }
+
+    fn call(&self, request: Vec<u8>, patience: Option<Duration>) -> Result<Vec<u8>, NoAnswer> {
+        self.0.call(request, patience).map_err(|e| match e {
+            CallError::Lost(why) => NoAnswer::Lost(why),
+            CallError::Late(patience) => NoAnswer::Late(patience),
+        })
+    }
+
+    fn over(&self) -> Option<String> {
+        self.0.over().map(str::to_owned)
+    }
+
+    fn end(&self) {
+        self.0.end();
+    }
+}
+
+impl Fleet {
+    /// A session with a node; `number` counts those with it.
+    fn link(&self, node: NodeId, number: u64) -> Result<Linked, String> {
+        let started = self.started.get(node.at()).ok_or("there is no such node")?;
+        let name = &started.node;
+        let address = address(name, started.control)?;
+        let patience = Patience::default();
+        let news = self.mail.of(node, number);
+        let session = Session::open(address, &self.keys, patience, &self.label, name, news);
+        let session = session.map_err(|e| e.to_string())?;
+        Ok(Linked {
+            name: name.clone(),
+            link: Arc::new(Connection(session)),
+            data: (name.clone(), started.data),
+        })
+    }
+
+    fn links(&self) -> CliResult<Vec<Linked>> {
+        let all: Vec<NodeId> = (0..self.started.len() as u32).map(NodeId).collect();
+        let mut links = Vec::with_capacity(all.len());
+        for some in all.chunks(OPENING) {
+            let opened: Vec<_> = std::thread::scope(|scope| {
+                let threads = some.iter().map(|n| scope.spawn(move || self.link(*n, 0)));
+                let threads: Vec<_> = threads.collect();
+                let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+                joined.collect()
+            });
+            for (node, opened) in some.iter().zip(opened) {
+                let linked = opened.unwrap_or_else(|_| Err("an error inside tarn".into()));
+                links.push(linked.map_err(|why| self.unreachable(*node, &why))?);
+            }
+        }
+        Ok(links)
+    }
+
+    fn unreachable(&self, node: NodeId, why: &str) -> CliError {
+        let name = self.started.get(node.at()).map_or("?", |s| &s.node);
+        let slurm = self.slurm.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = slurm.said();
+        let said = match said.is_empty() {
+            true => String::new(),
+            false => format!("; what the nodes said:\n{said}"),
+        };
+        CliError::new(
+            Exit::State,
+            format!(
+                "tarnd runs on {name}, but cannot be reached from here ({why}); nodes of an allocation must be able to connect to each \
+                 other and to where tarn runs{said}"
+            ),
+        )
+    }
+}
+
+fn address(name: &str, port: u16) -> Result<SocketAddr, String> {
+    let found = (name, port).to_socket_addrs();
+    let found: Vec<SocketAddr> = found.map_err(|e| format!("{name}: {e}"))?.collect();
+    // tarnd listens there.
+    let first = found.iter().find(|a| a.is_ipv4());
+    first
+        .copied()
+        .ok_or_else(|| format!("{name} has no IPv4 address"))
+}
+
+fn random() -> CliResult<[u8; 32]> {
+    let mut bytes = [0; 32];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).exit(Exit::State)?;
+    Ok(bytes)
+}
+
+impl Reached {
+    /// The nodes of the allocation that this process is in, if it is in one.
+    pub(crate) fn here(args: &MachineArgs, state: &StateDir) -> CliResult<Option<Self>> {
+        if args.local {
+            return Ok(None);
+        }
+        let Some(allocation) = tarn_slurm::Allocation::here().exit(Exit::State)? else {
+            return Ok(None);
+        };
+        let allocation = allocation.narrowed(args.nodes).exit(Exit::Usage)?;
+        Self::start(allocation, args, state).map(Some)
+    }
+
+    /// All nodes of the allocation that this process is in, if it is in one, with the tiers of an earlier run.
+    pub(crate) fn with_tiers_of(begun: &Start, state: &StateDir) -> CliResult<Option<Self>> {
+        Self::here(&machine_args(begun), state)
+    }
+
+    /// The nodes of a run that has begun.
+    pub(crate) fn again(begun: &Start, state: &StateDir) -> CliResult<Found> {
+        let Some(job) = &begun.allocation else {
+            return Ok(Found::Same(None));
+        };
+        let names: Vec<&str> = begun.cluster.nodes.iter().map(|n| &*n.name).collect();
+        let Some(mut here) = tarn_slurm::Allocation::here().exit(Exit::State)? else {
+            return Err(CliError::new(
+                Exit::Usage,
+                format!(
+                    "{} ran on {} in Slurm's job {job}; go on inside an allocation (sbatch, salloc), best of the same nodes \
+                     (--nodelist), or begin anew on this machine: `tarn run --local`",
+                    begun.run,
+                    names.join(", ")
+                ),
+            ));
+        };
+        let missing = names.iter().filter(|n| !here.nodes.iter().any(|h| h == *n));
+        let missing: Vec<&str> = missing.copied().collect();
+        if !missing.is_empty() {
+            return Ok(Found::Other(format!(
+                "job {} does not have {}, on which {} began",
+                here.job,
+                missing.join(", "),
+                begun.run
+            )));
+        }
+        here.nodes = names.iter().map(|n| (*n).to_owned()).collect();
+        let reached = Self::start(here, &machine_args(begun), state)?;
+        Ok(Found::Same(Some(reached)))
+    }
+
+    fn start(
+        allocation: tarn_slurm::Allocation,
+        args: &MachineArgs,
+        state: &StateDir,
+    ) -> CliResult<Self> {
+        let tiers = match args.tiers.is_empty() {
+            true => Vec::new(),
+            false => cluster::tiers(args)?,
+        };
+        let keys = RunKeys::new().exit(Exit::Internal)?;
+        let key = random()?;
+        let [number, word] = [random()?, random()?].map(|r| {
+            let half: [u8; 16] = std::array::from_fn(|i| r[i]);
+            u128::from_le_bytes(half)
+        });
+        let label = format!("tarn-{:08x}", word as u32);
+        let patience = Patience::default();
+        let millis = |d: Duration| d.as_millis() as u64;
+        let start = NodeStart {
+            keys: serde_json::to_value(&keys).exit(Exit::Internal)?,
+            run: label.clone(),
+            patience: (millis(patience.heartbeat), millis(patience.lost)),
+            data: (number, key),
+        };
+        let launch = Launch {
+            program: &super::own_program()?.with_file_name("tarnd"),
+            words: &["--node".to_owned()],
+            start: &start,
+            name: &label,
+            patience: STARTING,
+        };
+        let began = Instant::now();
+        let (slurm, started) = tarn_slurm::Nodes::start(&allocation, &launch).exit(Exit::State)?;
+        let mail = Mail::new();
+        let fleet = Fleet {
+            slurm: Mutex::new(slurm),
+            started,
+            keys,
+            label,
+            mail,
+        };
+        let links = fleet.links()?;
+        let specs: Vec<String> = tiers.iter().map(spec).collect();
+        let external = cluster::external(args);
+        let cluster =
+            tarn_allocation::measure(&links, &specs, &external, &state.0).exit(Exit::NoRoom)?;
+        say!(
+            "job {}: {} nodes, ready after {:.1} s ({})",
+            allocation.job,
+            cluster.nodes.len(),
+            began.elapsed().as_secs_f64(),
+            some(&allocation.nodes)
+        );
+        Ok(Self {
+            allocation,
+            fleet: Arc::new(fleet),
+            links,
+            cluster,
+            data: (number, key),
+        })
+    }
+
+    /// Its nodes.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The job's number.
+    pub(crate) fn job(&self) -> &str {
+        &self.allocation.job
+    }
+
+    /// The world of a run over the nodes. `config` is of one without any.
+    pub(crate) fn open(self, config: Config, margin: u64) -> CliResult<Box<dyn Nodes>> {
+        watch_end(self.allocation, Duration::from_secs(margin))?;
+        let log = config.state.run(&config.run).join("nodes.log");
+        let log = std::fs::File::options().create(true).append(true).open(log);
+        // What the nodes say is for people who look for an error: a run can do without.
+        if let (Ok(log), Ok(slurm)) = (log, self.fleet.slurm.lock()) {
+            slurm.log_to(log);
+        }
+        let bytes = |s: &std::ffi::OsString| s.clone().into_vec();
+        let environment = config.caller_env.iter();
+        let opening = Opening {
+            run: config.run.clone(),
+            workspace: config.workspace.clone(),
+            workflow: config.workflow.clone(),
+            cluster: config.cluster.clone(),
+            node: NodeId(0),
+            prior: config.prior.clone(),
+            state: config.state.0.clone(),
+            epoch: config.epoch,
+            namespaces: matches!(config.namespaces, Namespaces::Auto),
+            environment: environment.map(|(k, v)| (bytes(k), bytes(v))).collect(),
+            peers: Default::default(),
+            data: self.data,
+        };
+        let fleet = Arc::clone(&self.fleet);
+        let changed_since = Arc::clone(&config.changed_since);
+        let config = tarn_allocation::Config {
+            home: Box::new(Local::new(config).exit(Exit::State)?),
+            opening,
+            links: self.links,
+            mail: self.fleet.mail.clone(),
+            relink: Arc::new(move |node, number| fleet.link(node, number)),
+            patience: STUCK,
+            retry: RETRY,
+            changed_since,
+        };
+        Ok(Box::new(Allocation::open(config).exit(Exit::State)?))
+    }
+}
+
+/// Names, or the first and how many more there are.
+fn some(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    match names.len().checked_sub(SHOWN) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..SHOWN].join(", ")),
+    }
+}
+
+fn spec(tier: &machine::TierSpec) -> String {
+    let size = tier.size.map_or_else(String::new, |s| format!(":{s}B"));
+    format!("{}={}{size}", tier.name, tier.root.display())
+}
+
+/// The arguments that give the nodes of a run again: of its tiers what it may use of each, as it was on the node with least.
+fn machine_args(begun: &Start) -> MachineArgs {
+    let nodes = &begun.cluster.nodes;
+    let tiers = nodes.first().map_or(&[][..], |n| &n.tiers);
+    let default = machine::default_tier().root;
+    let text = |(at, tier): (usize, &tarn_base::cluster::Tier)| {
+        let of = nodes.iter().filter_map(|n| n.tiers.get(at));
+        let least = of.map(|t| t.capacity).min();
+        spec(&machine::TierSpec {
+            name: tier.name.clone(),
+            root: tier.root.clone(),
+            // What is free of memory changes.
+            size: least.filter(|_| tier.root != default),
+        })
+    };
+    let external = &begun.cluster.external;
+    MachineArgs {
+        nodes: None,
+        local: false,
+        tiers: tiers.iter().enumerate().map(text).collect(),
+        external_rate: external.emulated.then_some(external.read),
+        external_latency: Some(external.latency).filter(|l| *l > 0),
+        external_streams: external.streams,
+        isolation: Isolation::Auto,
+    }
+}
+
+/// The arguments of a new run that does what is left of one.
+pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliResult<RunArgs> {
+    let Some(workflow) = files.workflow() else {
+        return Err(CliError::new(
+            Exit::Usage,
+            format!(
+                "{} was no run of a workflow file; do again what began it",
+                begun.run
+            ),
+        ));
+    };
+    Ok(RunArgs {
+        workflow,
+        machine: MachineArgs {
+            isolation: args.isolation,
+            ..machine_args(begun)
+        },
+        policy: begun.options.policy,
+        verify: match begun.options.verify {
+            Verify::None => VerifyArg::None,
+            Verify::Copy => VerifyArg::Copy,
+            Verify::Readback => VerifyArg::Readback,
+        },
+        report: args.report.clone(),
+        margin: args.margin,
+    })
+}
+
+/// Interrupts this process `margin` before the allocation ends, so that the run brings to safety what must not be lost.
+fn watch_end(allocation: tarn_slurm::Allocation, margin: Duration) -> CliResult<()> {
+    let left = match allocation.time_left() {
+        Ok(Some(left)) => left,
+        Ok(None) => return Ok(()),
+        Err(e) => {
+            say!("warning: the end of the allocation is not known, and is not waited for: {e}");
+            return Ok(());
+        }
+    };
+    let job = allocation.job.clone();
+    if left <= margin {
+        return Err(CliError::new(
+            Exit::Usage,
+            format!(
+                "job {job} ends in {} s, and {} s are to be left (--margin): nothing was started",
+                left.as_secs(),
+                margin.as_secs()
+            ),
+        ));
+    }
+    let watch = move || {
+        let mut end = Instant::now() + left;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if let Some(rest) = left.checked_sub(margin).filter(|r| !r.is_zero()) {
+                std::thread::sleep(rest.min(ASK));
+            }
+            // It may have been moved. Where Slurm does not answer, what it said last holds.
+            match allocation.time_left() {
+                Ok(Some(left)) => end = Instant::now() + left,
+                Ok(None) => return,
+                Err(_) => {}
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left <= margin {
+                say!(
+                    "job {job} ends in {} s: the run is interrupted now, so that what must not be lost is brought to safety (--margin {}); \
+                     `tarn resume` in the next allocation goes on",
+                    left.as_secs(),
+                    margin.as_secs()
+                );
+                let own = rustix::process::getpid();
+                let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("tarn-end".into());
+    thread.spawn(watch).exit(Exit::State)?;
+    Ok(())
+}

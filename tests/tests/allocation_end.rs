@@ -1,0 +1,138 @@
+//! The end of an allocation: a run stops in time, and goes on in the next one, on other nodes.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use tarn_tests::slurm::{Cluster, Doctor, said};
+
+/// What the second step needs is kept on the node of the first.
+const CHAIN: &str = r#"
+name = "chain"
+
+[data.a]
+keep = "forever"
+
+[data.b]
+dest = "out"
+
+[[step]]
+name = "first"
+run = "echo made > $TARN_a/a; echo x >> $TARN_WORKFLOW_DIR/first"
+out = ["a"]
+
+[[step]]
+name = "second"
+run = "touch $TARN_WORKFLOW_DIR/began; while [ ! -e $TARN_WORKFLOW_DIR/go ]; do sleep 0.1; done; cat $TARN_a/a > $TARN_b/b"
+in = ["a"]
+out = ["b"]
+"#;
+
+fn programs() -> std::path::PathBuf {
+    let test = std::env::current_exe().expect("this test's program");
+    let folder = test.ancestors().nth(2).expect("its build folder");
+    let release = folder.file_name().is_some_and(|n| n == "release");
+    let mut build = Command::new(env!("CARGO"));
+    build.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "-p",
+        "tarn-cli",
+        "-p",
+        "tarn-daemon",
+    ]);
+    build.args(release.then_some("--release"));
+    assert!(
+        build.status().expect("cargo").success(),
+        "tarn cannot be built"
+    );
+    folder.to_path_buf()
+}
+
+/// A command inside a new allocation; its exit code and all that it said.
+fn allocated(cluster: &Cluster, options: &str, command: &str) -> (Option<i32>, String) {
+    let line = format!("cd work && exec salloc -Q {options} {command}");
+    let output = cluster
+        .command("alice", &["bash", "-c", &line])
+        .output()
+        .expect("salloc");
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&both).into_owned(),
+    )
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("a file");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).expect("its mode");
+}
+
+#[test]
+fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
+    let doctor = Doctor::ask().expect("slurm-cluster doctor");
+    if let Some(why) = doctor.lacks(&[]) {
+        eprintln!("SKIPPED: no Slurm cluster here: {why}");
+        return;
+    }
+    let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
+    let built = programs();
+    for name in ["tarn", "tarnd"] {
+        std::fs::copy(built.join(name), cluster.shared().join("bin").join(name)).expect("a copy");
+    }
+    said(&mut cluster.command("alice", &["mkdir", "work"])).expect("mkdir");
+    let work = cluster.shared().join("home/alice/work");
+    write(&work.join("wf.toml"), CHAIN);
+    let tier = "--tier scm=/scm/alice:64MiB";
+
+    let (status, text) = allocated(
+        &cluster,
+        "-N1 -w node1 -t 2",
+        &format!("tarn run {tier} --margin 600 wf.toml"),
+    );
+    assert!(
+        status == Some(2) && text.contains("nothing was started"),
+        "{status:?} {text}"
+    );
+
+    let (status, text) = allocated(
+        &cluster,
+        "-N1 -w node1 -t 2",
+        &format!("tarn run {tier} --margin 100 wf.toml"),
+    );
+    assert_eq!(status, Some(143), "{text}");
+    assert!(
+        text.contains("the run is interrupted now") && text.contains("tarn resume"),
+        "{text}"
+    );
+    assert!(work.join("began").exists(), "{text}");
+    let listed = said(&mut cluster.command("alice", &["bash", "-c", "cd work && tarn data ls"]));
+    assert!(
+        listed.as_deref().is_ok_and(|l| l.contains("node1/scm")),
+        "{listed:?}"
+    );
+
+    write(&work.join("go"), "");
+    let (status, text) = allocated(&cluster, "-N1 -w node2", "tarn resume");
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("does not have node1"), "{text}");
+    let made = std::fs::read_to_string(work.join("out/b")).expect("delivered");
+    assert_eq!(made, "made\n");
+
+    // What was kept on the first node is listed still, and is not called lost where nobody can look.
+    assert!(!text.contains("is gone"), "{text}");
+    let listed = said(&mut cluster.command("alice", &["bash", "-c", "cd work && tarn data ls"]));
+    assert!(
+        listed.as_deref().is_ok_and(|l| l.contains("node1/scm")),
+        "{listed:?}"
+    );
+    let rm = said(&mut cluster.command("alice", &["bash", "-c", "cd work && tarn data rm a 2>&1"]));
+    assert!(rm.as_deref().is_ok_and(|l| l.contains("node1")), "{rm:?}");
+    let (status, text) = allocated(&cluster, "-N2", "tarn data rm --orphans");
+    assert_eq!(status, Some(0), "{text}");
+    let parts = "find /scm/alice -path '*/parts/*' -type f | wc -l";
+    for node in [1, 2] {
+        let left = cluster.node(node).exec("root", &["bash", "-c", parts]);
+        assert_eq!(left.expect("find").trim(), "0", "on node{node}: {text}");
+    }
+}

@@ -1,0 +1,131 @@
+//! One srun starts a program on each node of a real allocation, tells it what to do, hears from it, and ends it.
+
+use std::time::Duration;
+use tarn_tests::slurm::{Cluster, Doctor, wait_until};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Says what a tarnd says, as it is called on each node; one of them may fail. Ends with its standard input.
+const NODE: &str = r#"#!/bin/bash
+read -r start
+echo "$start" > /shared/home/alice/told.$SLURMD_NODENAME
+[ "$SLURMD_NODENAME" != "$(cat /shared/home/alice/fails 2> /dev/null)" ] || { echo "no luck here" >&2; exit 3; }
+env | grep -c '^PMI' > /shared/home/alice/pmi.$SLURMD_NODENAME
+echo "{\"node\": \"$SLURMD_NODENAME\", \"control\": $$, \"data\": 2}"
+read -r never
+touch /shared/home/alice/ended.$SLURMD_NODENAME
+"#;
+
+fn cluster(nodes: usize) -> Option<Cluster> {
+    let doctor = Doctor::ask().expect("slurm-cluster doctor");
+    if let Some(why) = doctor.lacks(&[]) {
+        eprintln!("SKIPPED: no Slurm cluster here: {why}");
+        return None;
+    }
+    Some(Cluster::up(nodes).unwrap_or_else(|e| panic!("{e:#}")))
+}
+
+/// The example program of the crate, and the stand-in for tarnd, where the cluster's users find them.
+fn install(cluster: &Cluster) {
+    use std::os::unix::fs::PermissionsExt;
+    let test = std::env::current_exe().expect("this test's program");
+    let folder = test.ancestors().nth(2).expect("its build folder");
+    let mut build = std::process::Command::new(env!("CARGO"));
+    build.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "-p",
+        "tarn-slurm",
+        "--example",
+        "nodes",
+    ]);
+    let release = folder.file_name().is_some_and(|n| n == "release");
+    build.args(release.then_some("--release"));
+    assert!(
+        build.status().expect("cargo").success(),
+        "the example cannot be built"
+    );
+    let bin = cluster.shared().join("bin");
+    std::fs::copy(folder.join("examples/nodes"), bin.join("nodes")).expect("the example");
+    let node = bin.join("node");
+    std::fs::write(&node, NODE).expect("a script");
+    std::fs::set_permissions(&node, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+}
+
+fn file(cluster: &Cluster, name: &str) -> std::path::PathBuf {
+    cluster.shared().join("home/alice").join(name)
+}
+
+#[test]
+fn every_node_is_started_told_and_ended() {
+    let Some(cluster) = cluster(3) else { return };
+    install(&cluster);
+    let from_login = [
+        "salloc",
+        "-Q",
+        "-N2",
+        "-t",
+        "10",
+        "nodes",
+        "/shared/bin/node",
+    ];
+    let from_batch = [
+        "sbatch",
+        "--wait",
+        "-Q",
+        "-N3",
+        "-n3",
+        "-o",
+        "out",
+        "--wrap",
+        "nodes /shared/bin/node",
+    ];
+    let of_login = cluster
+        .exec("alice", &from_login)
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    let batch = cluster.exec("alice", &from_batch);
+    let of_batch = std::fs::read_to_string(file(&cluster, "out")).expect("its output");
+    assert!(batch.is_ok(), "{batch:?}\n{of_batch}");
+    for (said, nodes, left) in [(of_login, 2, "seconds left: 5"), (of_batch, 3, "no end")] {
+        assert!(said.contains(left), "{said}");
+        for n in 1..=nodes {
+            assert!(said.contains(&format!("node{n} started")), "{said}");
+            let told = std::fs::read_to_string(file(&cluster, &format!("told.node{n}")));
+            assert!(told.expect("it was told").contains("\"run\":\"r1\""));
+            assert!(file(&cluster, &format!("ended.node{n}")).exists(), "{said}");
+            let pmi = std::fs::read_to_string(file(&cluster, &format!("pmi.node{n}")));
+            assert_eq!(pmi.expect("counted").trim(), "0");
+        }
+    }
+    assert_eq!(
+        cluster
+            .exec("alice", &["squeue", "-h"])
+            .expect("squeue")
+            .trim(),
+        ""
+    );
+}
+
+#[test]
+fn a_node_that_does_not_start_is_named_and_the_others_are_ended() {
+    let Some(cluster) = cluster(2) else { return };
+    install(&cluster);
+    std::fs::write(file(&cluster, "fails"), "node2\n").expect("a file");
+    let words = ["salloc", "-Q", "-N2", "nodes", "/shared/bin/node"];
+    let refused = cluster.exec("alice", &words).expect_err("one is missing");
+    let said = format!("{refused:#}");
+    assert!(said.contains("did not start on node2 ("), "{said}");
+    assert!(said.contains("no luck here"), "{said}");
+    let ended = || file(&cluster, "ended.node1").exists();
+    wait_until("the end of node1's", SOON, ended).unwrap_or_else(|e| panic!("{e:#}"));
+    let missing = cluster.exec(
+        "alice",
+        &["salloc", "-Q", "-N2", "nodes", "/shared/bin/nothing"],
+    );
+    assert!(format!("{:#}", missing.expect_err("no program")).contains("beside tarn"));
+    let outside = cluster
+        .exec("alice", &["nodes", "/shared/bin/node"])
+        .expect_err("no job");
+    assert!(format!("{outside:#}").contains("this is no allocation"));
+}
