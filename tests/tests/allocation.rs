@@ -156,7 +156,7 @@ dest = "out"
 name = "work"
 foreach = "raw/*"
 cores = 2
-run = "sleep 0.3; tr a-z A-Z < $TARN_raw/{item} > $TARN_piece/{item}; echo $TARN_NODE > $TARN_piece/{item}.node"
+run = "sleep 0.3; tr a-z A-Z < $TARN_raw/$TARN_ITEM > $TARN_piece/$TARN_ITEM; echo $TARN_NODE > $TARN_piece/$TARN_ITEM.node"
 in = ["raw"]
 out = ["piece"]
 
