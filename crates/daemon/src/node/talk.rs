@@ -185,12 +185,6 @@ impl Host {
         if self.world().is_some() {
             return Err("the run was opened already".into());
         }
-        if opening.run != self.run {
-            return Err(format!(
-                "this tarnd was started for {}, not for {}",
-                self.run, opening.run
-            ));
-        }
         self.take_folders(&opening)?;
         self.replicas.open(&opening)?;
         self.state().opening = Some(opening.clone());
