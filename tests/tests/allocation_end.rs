@@ -77,6 +77,7 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
     }
     let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
     let built = programs();
+    std::fs::create_dir_all(cluster.shared().join("bin")).expect("a folder for programs");
     for name in ["tarn", "tarnd"] {
         std::fs::copy(built.join(name), cluster.shared().join("bin").join(name)).expect("a copy");
     }

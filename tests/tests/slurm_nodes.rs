@@ -47,6 +47,7 @@ fn install(cluster: &Cluster) {
         "the example cannot be built"
     );
     let bin = cluster.shared().join("bin");
+    std::fs::create_dir_all(&bin).expect("a folder for programs");
     std::fs::copy(folder.join("examples/nodes"), bin.join("nodes")).expect("the example");
     let node = bin.join("node");
     std::fs::write(&node, NODE).expect("a script");
