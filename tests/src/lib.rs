@@ -4,6 +4,7 @@
 //! And [`slurm`]: a real Slurm of several nodes, for the tests that need one.
 
 pub mod layers;
+pub mod programs;
 pub mod slurm;
 pub mod style;
 pub mod tree;

@@ -1,45 +1,15 @@
 //! `tarn run` in an allocation of a real Slurm: over all its nodes, through what goes wrong there, and nothing left behind.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use tarn_tests::programs::install;
 use tarn_tests::slurm::{Cluster, Doctor, said, wait_until};
 
 const SOON: Duration = Duration::from_secs(30);
 /// A node is lost after 10 s of silence, and a run that is cut takes its time.
 const LATER: Duration = Duration::from_secs(120);
-
-/// tarn and tarnd as this workspace has built them, made if they are not there.
-fn programs() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let test = std::env::current_exe().expect("this test's program");
-        let folder = test
-            .ancestors()
-            .nth(2)
-            .expect("its build folder")
-            .to_path_buf();
-        let release = folder.file_name().is_some_and(|n| n == "release");
-        let mut build = Command::new(env!("CARGO"));
-        build.args([
-            "build",
-            "--quiet",
-            "--locked",
-            "-p",
-            "tarn-cli",
-            "-p",
-            "tarn-daemon",
-        ]);
-        build.args(release.then_some("--release"));
-        assert!(
-            build.status().expect("cargo").success(),
-            "tarn cannot be built"
-        );
-        folder
-    })
-}
 
 /// A cluster whose users have tarn, or a reason on stderr why there is none.
 fn cluster(nodes: usize) -> Option<Cluster> {
@@ -49,10 +19,7 @@ fn cluster(nodes: usize) -> Option<Cluster> {
         return None;
     }
     let cluster = Cluster::up(nodes).unwrap_or_else(|e| panic!("{e:#}"));
-    for name in ["tarn", "tarnd"] {
-        let to = cluster.shared().join("bin").join(name);
-        std::fs::copy(programs().join(name), &to).expect("a program for the cluster");
-    }
+    install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
     Some(cluster)
 }
 

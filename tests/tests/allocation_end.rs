@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use tarn_tests::programs::install;
 use tarn_tests::slurm::{Cluster, Doctor, said};
 
 /// What the second step needs is kept on the node of the first.
@@ -26,28 +26,6 @@ run = "touch $TARN_WORKFLOW_DIR/began; while [ ! -e $TARN_WORKFLOW_DIR/go ]; do 
 in = ["a"]
 out = ["b"]
 "#;
-
-fn programs() -> std::path::PathBuf {
-    let test = std::env::current_exe().expect("this test's program");
-    let folder = test.ancestors().nth(2).expect("its build folder");
-    let release = folder.file_name().is_some_and(|n| n == "release");
-    let mut build = Command::new(env!("CARGO"));
-    build.args([
-        "build",
-        "--quiet",
-        "--locked",
-        "-p",
-        "tarn-cli",
-        "-p",
-        "tarn-daemon",
-    ]);
-    build.args(release.then_some("--release"));
-    assert!(
-        build.status().expect("cargo").success(),
-        "tarn cannot be built"
-    );
-    folder.to_path_buf()
-}
 
 /// A command inside a new allocation; its exit code and all that it said.
 fn allocated(cluster: &Cluster, options: &str, command: &str) -> (Option<i32>, String) {
@@ -76,11 +54,7 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
         return;
     }
     let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
-    let built = programs();
-    std::fs::create_dir_all(cluster.shared().join("bin")).expect("a folder for programs");
-    for name in ["tarn", "tarnd"] {
-        std::fs::copy(built.join(name), cluster.shared().join("bin").join(name)).expect("a copy");
-    }
+    install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
     said(&mut cluster.command("alice", &["mkdir", "work"])).expect("mkdir");
     let work = cluster.shared().join("home/alice/work");
     write(&work.join("wf.toml"), CHAIN);

@@ -1,6 +1,7 @@
 //! One srun starts a program on each node of a real allocation, tells it what to do, hears from it, and ends it.
 
 use std::time::Duration;
+use tarn_tests::programs;
 use tarn_tests::slurm::{Cluster, Doctor, wait_until};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -28,27 +29,8 @@ fn cluster(nodes: usize) -> Option<Cluster> {
 /// The example program of the crate, and the stand-in for tarnd, where the cluster's users find them.
 fn install(cluster: &Cluster) {
     use std::os::unix::fs::PermissionsExt;
-    let test = std::env::current_exe().expect("this test's program");
-    let folder = test.ancestors().nth(2).expect("its build folder");
-    let mut build = std::process::Command::new(env!("CARGO"));
-    build.args([
-        "build",
-        "--quiet",
-        "--locked",
-        "-p",
-        "tarn-slurm",
-        "--example",
-        "nodes",
-    ]);
-    let release = folder.file_name().is_some_and(|n| n == "release");
-    build.args(release.then_some("--release"));
-    assert!(
-        build.status().expect("cargo").success(),
-        "the example cannot be built"
-    );
+    programs::install(cluster, &["examples/nodes"]).unwrap_or_else(|e| panic!("{e:#}"));
     let bin = cluster.shared().join("bin");
-    std::fs::create_dir_all(&bin).expect("a folder for programs");
-    std::fs::copy(folder.join("examples/nodes"), bin.join("nodes")).expect("the example");
     let node = bin.join("node");
     std::fs::write(&node, NODE).expect("a script");
     std::fs::set_permissions(&node, std::fs::Permissions::from_mode(0o755)).expect("its mode");

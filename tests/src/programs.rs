@@ -1,0 +1,41 @@
+//! Programs of this workspace, where a test cluster's users find them.
+
+use crate::slurm::Cluster;
+use anyhow::Context;
+use std::path::PathBuf;
+
+/// A program that this workspace has built beside its tests: `tarn`, `tarnd`, `examples/...`. A test of the whole workspace
+/// builds all of them first.
+///
+/// # Errors
+/// When it is not there.
+pub fn built(name: &str) -> anyhow::Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    // <folder>/deps/<test>
+    let folder = test
+        .ancestors()
+        .nth(2)
+        .context("a test in no build folder")?;
+    let program = folder.join(name);
+    anyhow::ensure!(
+        program.is_file(),
+        "{} is not there: `cargo test --workspace` builds it, or `cargo build --workspace --all-targets`",
+        program.display()
+    );
+    Ok(program)
+}
+
+/// Puts programs where the commands of a cluster's users are looked for.
+///
+/// # Errors
+/// When one has not been built, or cannot be copied.
+pub fn install(cluster: &Cluster, names: &[&str]) -> anyhow::Result<()> {
+    let bin = cluster.shared().join("bin");
+    std::fs::create_dir_all(&bin)?;
+    for name in names {
+        let from = built(name)?;
+        let to = bin.join(from.file_name().context("a program without a name")?);
+        std::fs::copy(&from, &to).with_context(|| to.display().to_string())?;
+    }
+    Ok(())
+}
