@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         }
         Some("__bench-io") => return bench::io::main(),
         Some(bench::tasks::ECHO_ARGUMENT) => return bench::tasks::echo_main(),
+        Some("__bench-peer") => return bench::cluster::peer::main(),
         _ => {}
     }
     let cli = match Cli::try_parse() {

@@ -289,6 +289,7 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
     };
     Ok(CopySource {
         root,
+        peer: None,
         as_entry,
         manifest: Some(part.manifest.clone()),
         only,

@@ -38,10 +38,24 @@ pub(crate) fn copy(
         .map(Tree::of)
         .collect::<Result<Vec<_>>>()?;
     check_conflicts(job, &trees)?;
+    let outcome = attempts(job, &trees, control, threads, limiter);
+    if let Some(arrivals) = &control.arrivals {
+        arrivals.ended(outcome.is_ok());
+    }
+    outcome
+}
+
+fn attempts(
+    job: &CopyJob,
+    trees: &[Tree<'_>],
+    control: &Control,
+    threads: usize,
+    limiter: Option<Arc<Limiter>>,
+) -> Result<CopyReport> {
     let mut retried = false;
     loop {
         let mut clash = false;
-        let failure = match attempt(job, &trees, control, threads, limiter.clone(), &mut clash) {
+        let failure = match attempt(job, trees, control, threads, limiter.clone(), &mut clash) {
             Ok(report) => return Ok(report),
             Err(failure) => failure,
         };
@@ -91,6 +105,9 @@ fn attempt(
 ) -> Result<CopyReport> {
     let earlier = prepare(&job.staging, control, threads)?;
     let resumed = !earlier.is_empty();
+    if let Some(arrivals) = &control.arrivals {
+        arrivals.growing(&job.staging);
+    }
     let manifests = job.sources.iter().map(|s| s.manifest.as_ref());
     let whole = manifests.map(|m| Some(m?.bytes())).sum();
     let target = Target::new(&job.staging, job.verify, job.sync, limiter, earlier, whole)?;

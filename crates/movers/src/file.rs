@@ -1,8 +1,7 @@
 //! One regular file: opened, checked, and when it is small, read, hashed and written at once.
 
-use crate::beneath::split;
 use crate::content::{self, PIECE};
-use crate::error::{Result, changed};
+use crate::error::{Result, changed, corrupt};
 use crate::extents;
 use crate::job::{Goal, OpenFolder};
 use crate::large::Large;
@@ -20,16 +19,25 @@ use tarn_base::hash::Hash;
 use tarn_base::manifest::{Entry, EntryKind, Xattr};
 use tarn_base::part::Verify;
 use tarn_ports::MoverError;
+use tarn_sys::beneath::split;
 
 /// Larger files are refused: the hashes of their chunks would take more than 256 MiB (ext4 ends there, too).
-const MAX_FILE: u64 = 16 << 40;
+pub(crate) const MAX_FILE: u64 = 16 << 40;
+
+/// Where a source file's content is read.
+pub(crate) enum Content {
+    /// From this file.
+    File(OwnedFd),
+    /// From the stream of the thread that reads it; with the hash that it must have.
+    Peer(Option<Hash>),
+}
 
 /// An open source file.
 pub(crate) struct Source {
     pub(crate) tree: u32,
     /// In the result.
     pub(crate) path: Box<[u8]>,
-    pub(crate) fd: OwnedFd,
+    pub(crate) from: Content,
     pub(crate) status: Status,
     pub(crate) xattrs: Box<[Xattr]>,
     /// Its hash is known and neither size nor time have changed since: it need not be read to be known.
@@ -78,23 +86,23 @@ impl Worker<'_> {
             return Ok(());
         };
         if let Some(target) = self.job.target()
-            && let Some(hash) = self.all_there(target, folder, &source)?
+            && let Some(hash) = self.all_there(target, folder.dest.as_ref(), &source)?
         {
-            self.tally.done += source.status.size;
-            self.output.resumed += source.status.size;
             let extents = self.extents(&source)?;
-            self.done(source, hash, extents);
+            self.was_there(source, hash, extents);
             return Ok(());
         }
         if source.status.size <= PIECE as u64 && !source.status.may_have_holes() {
-            self.small(folder, source)
+            let len = source.status.size as usize;
+            self.read(&source, 0, len)?;
+            self.small(folder.dest.as_ref(), source)
         } else {
             if !others.is_empty() && self.job.threads > 1 {
                 let others = std::mem::take(others);
                 self.job.queue.push(Task::Files(Arc::clone(folder), others));
             }
             let extents = self.extents(&source)?;
-            let sink = self.sink(folder, &source)?;
+            let sink = self.sink(folder.dest.as_ref(), &source)?;
             let large = Arc::new(Large::new(source, sink, extents));
             self.begin(&large)
         }
@@ -186,7 +194,7 @@ impl Worker<'_> {
         Ok(Some(Source {
             tree: folder.tree,
             path,
-            fd,
+            from: Content::File(fd),
             status,
             xattrs,
             known,
@@ -194,13 +202,21 @@ impl Worker<'_> {
     }
 
     fn extents(&self, source: &Source) -> Result<Box<[(u64, u64)]>> {
-        extents::of(&source.fd, &source.status)
+        let Content::File(fd) = &source.from else {
+            return Ok(Box::default());
+        };
+        extents::of(fd, &source.status)
             .map_err(|e| self.unreadable(source.tree, "find the holes of", &source.path, e))
     }
 
     /// The hash of a file that an earlier attempt has copied whole; its attributes are set again.
-    fn all_there(&self, target: &Target, folder: &Folder, source: &Source) -> Result<Option<Hash>> {
-        let (Some(copied), Some(dest)) = (target.copied(source), &folder.dest) else {
+    pub(crate) fn all_there(
+        &self,
+        target: &Target,
+        dest: Option<&OwnedFd>,
+        source: &Source,
+    ) -> Result<Option<Hash>> {
+        let (Some(copied), Some(dest)) = (target.copied(source), dest) else {
             return Ok(None);
         };
         if copied.chunks.len() as u64 != content::chunks(source.status.size) {
@@ -220,8 +236,8 @@ impl Worker<'_> {
     }
 
     /// Opens the destination of a file.
-    pub(crate) fn sink(&mut self, folder: &Folder, source: &Source) -> Result<Sink> {
-        let (Some(target), Some(dest)) = (self.job.target(), &folder.dest) else {
+    pub(crate) fn sink(&mut self, dest: Option<&OwnedFd>, source: &Source) -> Result<Sink> {
+        let (Some(target), Some(dest)) = (self.job.target(), dest) else {
             return Ok(Sink::Nowhere);
         };
         let (_, name) = split(&source.path);
@@ -273,21 +289,35 @@ impl Worker<'_> {
         }
     }
 
-    fn small(&mut self, folder: &Folder, source: Source) -> Result<()> {
-        let len = source.status.size as usize;
-        let got = read_full(&source.fd, &mut self.buffer[..len], 0)
+    /// Fills the buffer with `len` bytes of a file from `offset` on. One that grows is noticed by its status afterwards.
+    pub(crate) fn read(&mut self, source: &Source, offset: u64, len: usize) -> Result<()> {
+        let show = |worker: &Self| worker.job.trees[source.tree as usize].show(&source.path);
+        let Content::File(fd) = &source.from else {
+            let Some((_, stream)) = &mut self.stream else {
+                return Err(crate::error::cancelled());
+            };
+            return stream.read(&mut self.buffer[..len]).map_err(|e| {
+                let message = format!("cannot fetch `{}`: {}", show(self), e.0.message);
+                MoverError::new(e.0.kind, message)
+            });
+        };
+        let got = read_full(fd, &mut self.buffer[..len], offset)
             .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
-        // One that grows is noticed by its status afterwards.
-        if got != len {
-            let path = self.job.trees[source.tree as usize].show(&source.path);
-            return Err(changed(&path, "changed its length while it was read"));
+        if got == len {
+            return Ok(());
         }
+        Err(changed(&show(self), "became shorter while it was read"))
+    }
+
+    /// Stores a file whose whole content is in the buffer.
+    pub(crate) fn small(&mut self, dest: Option<&OwnedFd>, source: Source) -> Result<()> {
+        let len = source.status.size as usize;
         let skip_hash = source.known.filter(|_| self.trusts_hashes());
         let chunk = (len > 0).then(|| content::chunk(&self.buffer[..len]));
         let hash = skip_hash.unwrap_or_else(|| content::file(chunk.as_slice()));
         self.check_unchanged(&source, hash)?;
         if let (Some(target), Sink::File(fd, set_mode)) =
-            (self.job.target(), self.sink(folder, &source)?)
+            (self.job.target(), self.sink(dest, &source)?)
         {
             if let Some(limiter) = &target.limiter {
                 limiter.bytes(len as u64, self.job.control)?;
@@ -304,6 +334,7 @@ impl Worker<'_> {
                 0,
                 chunk.as_slice(),
             );
+            self.job.arrived(&source.path, 0, len as u64);
         }
         self.output.bytes += len as u64;
         self.tally.done += len as u64;
@@ -317,10 +348,20 @@ impl Worker<'_> {
     }
 
     /// Whether the source is still what it was when it was opened. A changed ctime alone may be a new hard link
-    /// (views are made of them): then the content decides.
+    /// (views are made of them): then the content decides. What came from a peer must have the hash it was promised with.
     pub(crate) fn check_unchanged(&mut self, source: &Source, hash: Hash) -> Result<()> {
-        let after = Status::of(&source.fd)
-            .map_err(|e| self.unreadable(source.tree, "examine", &source.path, e))?;
+        let fd = match &source.from {
+            Content::File(fd) => fd,
+            Content::Peer(promised) if promised.is_none_or(|promised| promised == hash) => {
+                return Ok(());
+            }
+            Content::Peer(_) => {
+                let path = self.job.trees[source.tree as usize].show(&source.path);
+                return Err(corrupt(&path, "does not match its hash"));
+            }
+        };
+        let after =
+            Status::of(fd).map_err(|e| self.unreadable(source.tree, "examine", &source.path, e))?;
         let before = &source.status;
         let show = || self.job.trees[source.tree as usize].show(&source.path);
         if after.links == 0 {
@@ -329,13 +370,13 @@ impl Worker<'_> {
         if (after.size, after.mtime) != (before.size, before.mtime) {
             return Err(changed(&show(), "changed while it was read"));
         }
-        if after.ctime != before.ctime && self.hash_again(source)? != hash {
+        if after.ctime != before.ctime && self.hash_again(source, fd)? != hash {
             return Err(changed(&show(), "changed while it was read"));
         }
         Ok(())
     }
 
-    fn hash_again(&mut self, source: &Source) -> Result<Hash> {
+    fn hash_again(&mut self, source: &Source, fd: &OwnedFd) -> Result<Hash> {
         let mut chunks = Vec::new();
         for at in 0..content::chunks(source.status.size) {
             self.job.queue.check(self.job.control)?;
@@ -344,13 +385,22 @@ impl Worker<'_> {
             let len = content::chunk_len(source.status.size, at);
             for offset in (0..len).step_by(PIECE) {
                 let piece = PIECE.min(len - offset);
-                let got = read_full(&source.fd, &mut self.buffer[..piece], start + offset as u64)
+                let got = read_full(fd, &mut self.buffer[..piece], start + offset as u64)
                     .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
                 hasher.update(&self.buffer[..got]);
             }
             chunks.push(hasher.finish());
         }
         Ok(content::file(&chunks))
+    }
+
+    /// Records a file that an earlier attempt has copied whole.
+    pub(crate) fn was_there(&mut self, source: Source, hash: Hash, extents: Box<[(u64, u64)]>) {
+        let size = source.status.size;
+        self.tally.done += size;
+        self.output.resumed += size;
+        self.job.arrived(&source.path, 0, size);
+        self.done(source, hash, extents);
     }
 
     /// Records a file that has been read.

@@ -1,6 +1,5 @@
 //! The last things of a copy: hard links, and what folders get once nothing more is put into them.
 
-use crate::beneath::Root;
 use crate::error::Result;
 use crate::gather::Link;
 use crate::meta::{set_mode_and_time, set_xattrs};
@@ -8,6 +7,7 @@ use crate::target::Target;
 use rustix::fs::{AtFlags, linkat};
 use rustix::io::Errno;
 use tarn_base::manifest::{Entry, Manifest};
+use tarn_sys::beneath::Root;
 
 /// Makes the further names of files.
 pub(crate) fn link_files(target: &Target, links: &[Link]) -> Result<()> {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use tarn_base::manifest::Entry;
-use tarn_ports::Control;
+use tarn_ports::{Control, Watch};
 
 /// What is done with the files of a tree.
 pub(crate) enum Goal {
@@ -101,6 +101,7 @@ impl<'a> Job<'a> {
             match &tree.origin {
                 Origin::Folder(_) => self.queue.push(Task::Folder(tree_at, tree.prefix.clone())),
                 Origin::Single { .. } => self.queue.push(Task::Single(tree_at)),
+                Origin::Peer(_) => self.queue.push(Task::Peer(tree_at)),
             }
         }
         let all = Mutex::new(Output::default());
@@ -134,12 +135,25 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Tells whoever reads the destination while it grows what is there.
+    pub(crate) fn arrived(&self, path: &[u8], offset: u64, len: u64) {
+        if let (Some(arrivals), Goal::Copy(_)) = (&self.control.arrivals, &self.goal) {
+            arrivals.arrived(path, offset, len);
+        }
+    }
+
     /// The destination, when there is one.
     pub(crate) fn target(&self) -> Option<&Target> {
         match &self.goal {
             Goal::Copy(target) => Some(target),
             _ => None,
         }
+    }
+}
+
+impl Watch for Job<'_> {
+    fn stopped(&self) -> bool {
+        self.queue.check(self.control).is_err()
     }
 }
 

@@ -3,13 +3,15 @@
 use crate::content::{self, CHUNK, ChunkHash, ChunkHasher, PIECE, ZEROS};
 use crate::error::{Result, changed};
 use crate::extents;
-use crate::file::{Sink, Source, read_full, write_full};
+use crate::file::{Content, Sink, Source, write_full};
 use crate::progress::{Identity, record};
 use crate::queue::lock;
 use crate::scan::Worker;
 use crate::target::Target;
+use rustix::fd::OwnedFd;
 use rustix::fs::{copy_file_range, ftruncate, ioctl_ficlone};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tarn_base::hash::Hash;
@@ -18,12 +20,18 @@ use tarn_base::part::Verify;
 
 /// Chunks that a thread takes at once: long enough to keep a device's read-ahead going.
 const GRAIN: u64 = 8;
+/// Files of more chunks are shared by threads.
+pub(crate) const SHARED: u64 = 2 * GRAIN;
+/// Runs of chunks that a thread has asked a peer for, the one that it reads included.
+const AHEAD: usize = 2;
 
 /// A file that is being copied.
 pub(crate) struct Large {
     source: Source,
     sink: Sink,
     extents: Box<[(u64, u64)]>,
+    /// Its content has been asked for already, on the stream of the thread that begins it.
+    asked: bool,
     hashes: Mutex<Vec<ChunkHash>>,
     /// The first chunk that no thread has taken.
     next: AtomicU64,
@@ -39,8 +47,23 @@ impl Large {
             source,
             sink,
             extents,
+            asked: false,
             next: AtomicU64::new(0),
             finished: AtomicU64::new(0),
+        }
+    }
+
+    /// The same file, whose content is on its way.
+    pub(crate) fn on_its_way(mut self) -> Self {
+        self.asked = true;
+        self
+    }
+
+    /// Where its bytes are read; `None` for a peer's.
+    fn fd(&self) -> Option<&OwnedFd> {
+        match &self.source.from {
+            Content::File(fd) => Some(fd),
+            Content::Peer(_) => None,
         }
     }
 
@@ -65,11 +88,12 @@ impl Worker<'_> {
                 )?;
                 self.tally.done += large.source.status.size;
                 self.check_unchanged(&large.source, hash)?;
+                self.job.arrived(path, 0, large.source.status.size);
                 self.record_large(large, hash);
                 return Ok(());
             }
         }
-        let shared = self.job.threads > 1 && large.chunks() > 2 * GRAIN;
+        let shared = self.job.threads > 1 && large.chunks() > SHARED && !large.asked;
         if shared {
             self.job.queue.share(large);
         }
@@ -80,7 +104,7 @@ impl Worker<'_> {
     /// known and which has not changed since: nothing is read. Not under a limit, which plays a slow store.
     fn reflink(&self, target: &Target, large: &Large) -> bool {
         let no_reflink = &self.job.trees[large.source.tree as usize].no_reflink;
-        let Sink::File(fd, _) = &large.sink else {
+        let (Sink::File(fd, _), Some(from)) = (&large.sink, large.fd()) else {
             return false;
         };
         if target.verify > Verify::Copy
@@ -89,7 +113,7 @@ impl Worker<'_> {
         {
             return false;
         }
-        let cloned = ioctl_ficlone(fd, &large.source.fd).is_ok();
+        let cloned = ioctl_ficlone(fd, from).is_ok();
         if !cloned {
             no_reflink.store(true, Ordering::Relaxed);
         }
@@ -99,12 +123,28 @@ impl Worker<'_> {
     /// Copies chunks of a file until none is left to begin.
     pub(crate) fn share(&mut self, large: &Arc<Large>) -> Result<()> {
         let all = large.chunks();
+        let from_peer = large.fd().is_none();
+        if from_peer && large.next.load(Ordering::Relaxed) < all {
+            self.connect(large.source.tree)?;
+        }
+        let mut claimed = VecDeque::with_capacity(AHEAD);
         loop {
-            let first = large.next.fetch_add(GRAIN, Ordering::Relaxed);
-            if first >= all {
+            // A peer is asked for the next run before this one has come.
+            while claimed.len() < if from_peer { AHEAD } else { 1 } {
+                let first = large.next.fetch_add(GRAIN, Ordering::Relaxed);
+                if first >= all {
+                    break;
+                }
+                if from_peer && !large.asked {
+                    let chunks = first..all.min(first + GRAIN);
+                    self.ask(&large.source, &large.extents, chunks)?;
+                }
+                claimed.push_back(first);
+            }
+            let Some(first) = claimed.pop_front() else {
                 self.job.queue.exhausted(large);
                 return Ok(());
-            }
+            };
             let last = all.min(first + GRAIN);
             let hashes = (first..last)
                 .map(|at| self.chunk(large, at))
@@ -127,6 +167,9 @@ impl Worker<'_> {
                     // Only a head start: the sync at the end is what counts.
                     let _ = tarn_sys::writeback::start(fd, start, (last - first) * CHUNK as u64);
                 }
+                let start = first * CHUNK as u64;
+                let end = large.source.status.size.min(last * CHUNK as u64);
+                self.job.arrived(&large.source.path, start, end - start);
                 self.flush()?;
             }
             if large.finished.fetch_add(last - first, Ordering::AcqRel) + (last - first) == all {
@@ -215,7 +258,7 @@ impl Worker<'_> {
             while left > 0 {
                 let n = left.min(PIECE as u64) as usize;
                 if is_data {
-                    self.read_piece(large, offset, n)?;
+                    self.read(&large.source, offset, n)?;
                     hasher.update(&self.buffer[..n]);
                     self.write_piece(large, offset, n)?;
                 } else {
@@ -228,17 +271,6 @@ impl Worker<'_> {
         Ok(hasher.finish())
     }
 
-    fn read_piece(&mut self, large: &Large, offset: u64, n: usize) -> Result<()> {
-        let source = &large.source;
-        let got = read_full(&source.fd, &mut self.buffer[..n], offset)
-            .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
-        if got == n {
-            return Ok(());
-        }
-        let path = self.job.trees[source.tree as usize].show(&source.path);
-        Err(changed(&path, "became shorter while it was read"))
-    }
-
     fn write_piece(&self, large: &Large, offset: u64, n: usize) -> Result<()> {
         let (Some(target), Sink::File(fd, _)) = (self.job.target(), &large.sink) else {
             return Ok(());
@@ -249,14 +281,16 @@ impl Worker<'_> {
 
     /// Copies a chunk without hashing it, inside the kernel where it can.
     fn chunk_by_kernel(&mut self, large: &Large, start: u64, len: usize) -> Result<()> {
-        let (Some(target), Sink::File(fd, _)) = (self.job.target(), &large.sink) else {
+        let (Some(target), Sink::File(fd, _), Some(source)) =
+            (self.job.target(), &large.sink, large.fd())
+        else {
             return Ok(());
         };
         for (is_data, offset, left) in extents::pieces(&large.extents, start, len as u64) {
             let (mut from, mut to, end) = (offset, offset, offset + left);
             while is_data && from < end {
                 let left = (end - from) as usize;
-                match copy_file_range(&large.source.fd, Some(&mut from), fd, Some(&mut to), left) {
+                match copy_file_range(source, Some(&mut from), fd, Some(&mut to), left) {
                     Ok(0) => {
                         let path =
                             self.job.trees[large.source.tree as usize].show(&large.source.path);
@@ -267,7 +301,7 @@ impl Worker<'_> {
                         Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM,
                     ) => {
                         let n = (end - from).min(PIECE as u64) as usize;
-                        self.read_piece(large, from, n)?;
+                        self.read(&large.source, from, n)?;
                         self.write_piece(large, from, n)?;
                         (from, to) = (from + n as u64, to + n as u64);
                     }

@@ -5,7 +5,6 @@
 //! and checks what needs the whole. [`copy`] puts a copy together; [`resume`] proves what an interrupted one
 //! left, [`publish`] makes the result durable and visible. docs/movers.md explains and measures.
 
-mod beneath;
 mod content;
 mod copy;
 mod error;
@@ -17,6 +16,7 @@ mod job;
 mod large;
 mod links;
 mod meta;
+mod peer;
 mod probe;
 mod progress;
 mod publish;

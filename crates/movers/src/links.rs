@@ -1,10 +1,10 @@
 //! Symbolic links: copied as links, but never one that leads out of its tree.
 
-use crate::beneath::split;
 use crate::error::{Result, show};
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::Manifest;
 use tarn_ports::MoverError;
+use tarn_sys::beneath::split;
 
 fn refused(path: &[u8], target: &[u8], why: &str) -> MoverError {
     MoverError::new(

@@ -1,6 +1,5 @@
 //! What a file system can do: tried out, never guessed.
 
-use crate::beneath::Root;
 use crate::error::{Result, Side, failed, show_path};
 use crate::remove::remove;
 use rustix::fd::OwnedFd;
@@ -12,6 +11,7 @@ use rustix::io::{Errno, pwrite};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_ports::TreeCapabilities;
+use tarn_sys::beneath::Root;
 
 /// Bytes of the probing file's hole: larger than any file system's block.
 const HOLE: u64 = 4 << 20;

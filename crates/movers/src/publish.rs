@@ -1,6 +1,5 @@
 //! Making a copy durable and visible: at once, or not at all.
 
-use crate::beneath::Root;
 use crate::error::{Result, Side, failed, show_path};
 use crate::remove::remove;
 use crate::target::Target;
@@ -11,6 +10,7 @@ use std::path::Path;
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_ports::MoverError;
+use tarn_sys::beneath::Root;
 
 /// Up to so many files each is synced; more are synced together with their file system (`syncfs`), which takes one
 /// commit instead of one for each.

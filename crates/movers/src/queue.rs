@@ -27,6 +27,8 @@ pub(crate) enum Work<T, S> {
     Task(T),
     /// A share in another thread's work.
     Share(Arc<S>),
+    /// Nothing at the moment: what others may need meanwhile is let go.
+    Idle,
 }
 
 /// Tasks shared by the threads of an operation. The number of waiting tasks is bounded by the number of
@@ -89,14 +91,22 @@ impl<T, S> Queue<T, S> {
         control: &Control,
         mut perform: impl FnMut(Work<T, S>) -> Result<()>,
     ) {
-        while let Some(work) = self.next() {
+        let mut idle = false;
+        while let Some(work) = self.next(idle) {
+            idle = matches!(work, Work::Idle);
+            if idle {
+                // It fails nothing, as nothing is done.
+                let _ = perform(work);
+                continue;
+            }
             let outcome = self.check(control).and_then(|()| perform(work));
             self.finished(outcome);
         }
     }
 
-    /// The next thing to do; waits while others may still add some. `None` when all is done or has failed.
-    fn next(&self) -> Option<Work<T, S>> {
+    /// The next thing to do; while others may still add some, [`Work::Idle`] at first, and then it waits. `None` when all is
+    /// done or has failed.
+    fn next(&self, idle: bool) -> Option<Work<T, S>> {
         let mut state = lock(&self.state);
         loop {
             if state.failure.is_some() {
@@ -112,6 +122,9 @@ impl<T, S> Queue<T, S> {
             }
             if state.busy == 0 {
                 return None;
+            }
+            if !idle {
+                return Some(Work::Idle);
             }
             self.hungry.fetch_add(1, Ordering::Relaxed);
             state = self

@@ -1,6 +1,5 @@
 //! Removing trees, whatever their permissions; counting their blocks.
 
-use crate::beneath::{Root, join};
 use crate::error::{Result, Side, failed, show_in};
 use crate::meta::Status;
 use rustix::fd::AsFd;
@@ -8,6 +7,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, chmodat, statat, unlinkat};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::path::Path;
+use tarn_sys::beneath::{Root, join};
 
 type Sys<T> = std::result::Result<T, Errno>;
 

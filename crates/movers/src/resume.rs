@@ -1,6 +1,5 @@
 //! What an interrupted copy left in its staging folder: proven by hashing it again, or removed.
 
-use crate::beneath::{Root, split};
 use crate::content::{self, CHUNK, ChunkHash, ChunkHasher, PIECE};
 use crate::error::{Result, Side, cancelled, failed, show_path};
 use crate::file::read_full;
@@ -15,6 +14,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tarn_ports::Control;
+use tarn_sys::beneath::{Root, split};
 
 /// Makes an empty staging folder, or finds what is intact in the one that is there. What is not is removed.
 pub(crate) fn prepare(staging: &Path, control: &Control, threads: usize) -> Result<Earlier> {

@@ -1,6 +1,5 @@
 //! Walking a tree: folders are listed, their files given out in batches.
 
-use crate::beneath::split;
 use crate::content::PIECE;
 use crate::error::{Result, Side, failed};
 use crate::job::{Goal, Job, OpenFolder, Output, Pointer};
@@ -18,7 +17,8 @@ use std::sync::atomic::Ordering;
 use tarn_base::bounds::MAX_ENTRIES;
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::{Entry, EntryKind};
-use tarn_ports::MoverError;
+use tarn_ports::{MoverError, PeerStream};
+use tarn_sys::beneath::split;
 
 /// Files between two looks at whether another thread is idle, and two writes of progress records.
 const BATCH: usize = 64;
@@ -33,6 +33,10 @@ pub(crate) enum Task {
     Files(OpenFolder, Vec<Box<[u8]>>),
     /// Do a tree that is one file or link.
     Single(u32),
+    /// Make the folders and links of a peer's tree, and give out its files.
+    Peer(u32),
+    /// Fetch these files of a peer's tree: indexes in its manifest, the last first.
+    Fetch(u32, Vec<u32>),
 }
 
 /// An open folder.
@@ -54,6 +58,10 @@ pub(crate) struct Worker<'a> {
     /// Counts not passed on yet: threads that share a counter for every small file slow each other down.
     pub(crate) tally: Tally,
     pub(crate) output: Output,
+    /// To the peer of one tree: one at a time, so that no thread holds a stream while it waits for another.
+    pub(crate) stream: Option<(u32, Box<dyn PeerStream + 'a>)>,
+    /// The folder of the destination that a file came into last.
+    pub(crate) last_folder: Option<(Box<[u8]>, Arc<OwnedFd>)>,
 }
 
 /// What a thread has done since it last said so.
@@ -73,6 +81,8 @@ impl<'a> Worker<'a> {
             records: Vec::new(),
             tally: Tally::default(),
             output: Output::default(),
+            stream: None,
+            last_folder: None,
         }
     }
 
@@ -81,7 +91,11 @@ impl<'a> Worker<'a> {
             Work::Task(Task::Folder(tree, path)) => self.folder(tree, path)?,
             Work::Task(Task::Files(folder, names)) => self.files(&folder, names)?,
             Work::Task(Task::Single(tree)) => self.single(tree)?,
+            Work::Task(Task::Peer(tree)) => self.peer(tree)?,
+            Work::Task(Task::Fetch(tree, files)) => self.fetch(tree, files)?,
             Work::Share(large) => self.share(&large)?,
+            // A thread that waits for work must not keep one that waits for a stream from it.
+            Work::Idle => self.stream = None,
         }
         self.flush()
     }
@@ -248,37 +262,40 @@ impl<'a> Worker<'a> {
         let status = self.status(folder, name, &path)?;
         let target = readlinkat(&folder.source, name, Vec::new())
             .map_err(|e| self.unreadable(folder.tree, "read the link", &path, e))?;
-        let target: Box<[u8]> = target.into_bytes().into();
-        if links::check(&path, &target)? {
-            self.output.undecided.push(Pointer {
-                tree: folder.tree,
-                path: path.clone(),
-                to: target.clone(),
-            });
-        }
-        if let (Some(to), Some(dest)) = (self.job.target(), &folder.dest) {
-            let (_, dest_name) = split(&path);
-            match symlinkat(&*target, dest, dest_name) {
-                Ok(()) => utimensat(
-                    dest,
-                    dest_name,
-                    &times(status.mtime),
-                    AtFlags::SYMLINK_NOFOLLOW,
-                )
-                .map_err(|e| to.failed("set the time of", &path, e))?,
-                // Another tree has something of that name: compared at the end.
-                Err(Errno::EXIST) => self.output.taken.push((folder.tree, path.clone())),
-                Err(errno) => return Err(to.failed("create the link", &path, errno)),
-            }
-        }
         let entry = Entry {
             path,
-            kind: EntryKind::Symlink(target),
+            kind: EntryKind::Symlink(target.into_bytes().into()),
             mode: LINK_MODE,
             mtime: status.mtime,
             xattrs: Box::default(),
         };
-        self.found(folder.tree, entry);
+        self.link(folder.tree, folder.dest.as_ref(), entry)
+    }
+
+    /// Checks a symbolic link and makes it in its folder of the destination.
+    pub(crate) fn link(&mut self, tree: u32, dest: Option<&OwnedFd>, entry: Entry) -> Result<()> {
+        let EntryKind::Symlink(target) = &entry.kind else {
+            return Ok(());
+        };
+        let path = &entry.path;
+        if links::check(path, target)? {
+            self.output.undecided.push(Pointer {
+                tree,
+                path: path.clone(),
+                to: target.clone(),
+            });
+        }
+        if let (Some(to), Some(dest)) = (self.job.target(), dest) {
+            let (_, name) = split(path);
+            match symlinkat(&**target, dest, name) {
+                Ok(()) => utimensat(dest, name, &times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW)
+                    .map_err(|e| to.failed("set the time of", path, e))?,
+                // Another tree has something of that name: compared at the end.
+                Err(Errno::EXIST) => self.output.taken.push((tree, path.clone())),
+                Err(errno) => return Err(to.failed("create the link", path, errno)),
+            }
+        }
+        self.found(tree, entry);
         Ok(())
     }
 

@@ -1,6 +1,5 @@
 //! Dividing a tree by renames only.
 
-use crate::beneath::{Root, split as split_path};
 use crate::error::{Result, Side, failed, show, show_in, show_path};
 use crate::finish::seal_one;
 use crate::meta::Status;
@@ -14,6 +13,7 @@ use std::path::{Path, PathBuf};
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::{Entry, Manifest};
 use tarn_ports::MoverError;
+use tarn_sys::beneath::{Root, split as split_path};
 
 type Sys<T> = std::result::Result<T, Errno>;
 
@@ -158,13 +158,13 @@ fn remove_folders(source: &Root, root: &Path) -> Result<()> {
                     FailureKind::SourceChanged,
                     format!(
                         "`{}` in `{}` belongs to no part of the dataset: it appeared while the tree was divided; remove it and run again",
-                        show(&crate::beneath::join(&path, name)),
+                        show(&tarn_sys::beneath::join(&path, name)),
                         show_path(root)
                     ),
                 ));
             }
             open_up(&folder, name).map_err(error)?;
-            folders.push(crate::beneath::join(&path, name));
+            folders.push(tarn_sys::beneath::join(&path, name));
         }
         at += 1;
     }

@@ -1,6 +1,5 @@
 //! The destination of a copy: the staging folder that grows, and what its file system can hold.
 
-use crate::beneath::Root;
 use crate::error::{Result, Side, failed, show_in, show_path};
 use crate::file::Source;
 use crate::meta::{Status, set_mode_and_time, set_xattrs};
@@ -17,6 +16,7 @@ use tarn_base::manifest::Xattr;
 use tarn_base::part::Verify;
 use tarn_base::units::Bytes;
 use tarn_ports::MoverError;
+use tarn_sys::beneath::Root;
 
 /// The permissions of a folder while it is being filled: its own are set at the end.
 const FILLING: Mode = Mode::RWXU;

@@ -1,6 +1,5 @@
 //! One source of an operation: a folder, or a single file or link.
 
-use crate::beneath::{Root, join, split};
 use crate::error::{Result, Side, changed, failed, show_in, show_path};
 use crate::meta::Status;
 use rustix::fs::{AtFlags, CWD, FileType, statat};
@@ -10,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::{Manifest, check_path, parent};
-use tarn_ports::{CopySource, MoverError};
+use tarn_ports::{CopySource, MoverError, PeerTree};
+use tarn_sys::beneath::{Root, join, split};
 
 /// What a tree's entries are read from.
 #[derive(Debug)]
-pub(crate) enum Origin {
+pub(crate) enum Origin<'a> {
     /// A folder's content.
     Folder(Root),
     /// One entry of a folder.
@@ -24,12 +24,14 @@ pub(crate) enum Origin {
         /// Its name there.
         name: Box<[u8]>,
     },
+    /// A folder on another node; the tree's manifest says what it holds.
+    Peer(&'a dyn PeerTree),
 }
 
 /// One source.
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
-    pub(crate) origin: Origin,
+    pub(crate) origin: Origin<'a>,
     /// The path that the root itself has in the result: empty, or the one entry's name.
     pub(crate) prefix: Box<[u8]>,
     /// Only these paths, and the folders above them.
@@ -64,7 +66,10 @@ impl<'a> Tree<'a> {
 
     /// Opens a source of a copy.
     pub(crate) fn of(source: &'a CopySource) -> Result<Self> {
-        let mut tree = Self::open(&source.root)?;
+        let mut tree = match &source.peer {
+            Some(peer) => Self::on_peer(&**peer, source)?,
+            None => Self::open(&source.root)?,
+        };
         if let Some(name) = &source.as_entry {
             check_path(name.as_bytes())
                 .map_err(|fault| fault.to_string())
@@ -86,6 +91,37 @@ impl<'a> Tree<'a> {
         Ok(tree)
     }
 
+    /// A tree on another node.
+    fn on_peer(peer: &'a dyn PeerTree, source: &CopySource) -> Result<Self> {
+        let refused = |why: &str| {
+            let message = format!("`{}` cannot be copied: {why}", peer.name());
+            MoverError::new(FailureKind::Io, message)
+        };
+        let Some(manifest) = &source.manifest else {
+            return Err(refused("its manifest is not known; ask its node for it"));
+        };
+        if source.as_entry.is_some() {
+            return Err(refused(
+                "a tree of another node keeps its names; choose entries with `only`",
+            ));
+        }
+        for entry in &manifest.entries {
+            check_path(&entry.path).map_err(|fault| {
+                let path = crate::error::show(&entry.path);
+                let message = format!("`{}`: the name `{path}` is refused: {fault}", peer.name());
+                MoverError::new(FailureKind::Escape, message)
+            })?;
+        }
+        Ok(Self {
+            origin: Origin::Peer(peer),
+            prefix: Box::default(),
+            wanted: None,
+            expected: None,
+            path: PathBuf::from(peer.name()),
+            no_reflink: AtomicBool::new(false),
+        })
+    }
+
     /// Whether a path of the result is to be copied.
     pub(crate) fn wants(&self, path: &[u8]) -> bool {
         self.wanted.as_ref().is_none_or(|w| w.contains(path))
@@ -102,7 +138,7 @@ impl<'a> Tree<'a> {
     /// A path of the result, for a message: where it lies in the source.
     pub(crate) fn show(&self, path: &[u8]) -> String {
         match &self.origin {
-            Origin::Folder(_) => show_in(&self.path, self.relative(path)),
+            Origin::Folder(_) | Origin::Peer(_) => show_in(&self.path, self.relative(path)),
             Origin::Single { .. } => show_path(&self.path),
         }
     }
@@ -112,7 +148,7 @@ fn open_root(path: &Path) -> Result<Root> {
     Root::open(path).map_err(|e| failed(Side::Source, "open", &show_path(path), e))
 }
 
-fn single(path: &Path) -> Result<(Origin, Box<[u8]>)> {
+fn single(path: &Path) -> Result<(Origin<'static>, Box<[u8]>)> {
     let vanished = || changed(&show_path(path), "vanished");
     let name: Box<[u8]> = path.file_name().ok_or_else(vanished)?.as_bytes().into();
     let above = match path.parent() {

@@ -1,6 +1,5 @@
 //! Views: one tree that shows several, for reading (links) or for writing (a private copy).
 
-use crate::beneath::{Root, split};
 use crate::error::{Result, Side, failed, show_in, show_path};
 use crate::finish::seal;
 use crate::gather::conflict;
@@ -15,6 +14,7 @@ use tarn_base::manifest::{Entry, EntryKind, Manifest};
 use tarn_base::merge::merge;
 use tarn_base::part::Verify;
 use tarn_ports::{CopyJob, CopySource};
+use tarn_sys::beneath::{Root, split};
 
 /// A tree of links to the files of `roots`.
 pub(crate) fn link_view(roots: &[(PathBuf, Manifest)], dest: &Path) -> Result<()> {
@@ -101,6 +101,7 @@ pub(crate) fn clone_job(roots: &[(PathBuf, Manifest)], dest: &Path) -> CopyJob {
     staging.push(".cloning");
     let source = |(root, manifest): &(PathBuf, Manifest)| CopySource {
         root: root.clone(),
+        peer: None,
         as_entry: None,
         manifest: Some(manifest.clone()),
         only: None,

@@ -1,6 +1,8 @@
 //! Movers: what copies, hashes, checks and removes file trees.
 
+use crate::peer::{Arrivals, PeerTree};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::manifest::Manifest;
@@ -9,8 +11,10 @@ use tarn_base::part::Verify;
 /// A tree to be copied: a folder, or (as a source's single entry) one file.
 #[derive(Debug, Clone)]
 pub struct CopySource {
-    /// The folder whose content is copied, or one file or link.
+    /// The folder whose content is copied, or one file or link. Of a peer's tree: nothing.
     pub root: PathBuf,
+    /// The tree lies on another node. Then `manifest` is needed: it says what the tree holds.
+    pub peer: Option<Arc<dyn PeerTree>>,
     /// When set, `root` is one entry and appears under this name at the destination.
     pub as_entry: Option<String>,
     /// What it must be: paths, sizes and hashes are compared while copying. `None` when it is not known yet.
@@ -61,6 +65,8 @@ pub struct Control {
     pub cancel: AtomicBool,
     /// Bytes done.
     pub done: AtomicU64,
+    /// Who is told what has arrived, when others want to read a tree before it is whole.
+    pub arrivals: Option<Arc<dyn Arrivals>>,
 }
 
 impl Control {

@@ -1,4 +1,5 @@
 //! L1: messages between tarn's processes. Their parsers are total: no input makes them panic or take more memory than
 //! the bound of a message.
 
+pub mod data;
 pub mod local;

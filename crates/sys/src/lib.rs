@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod beneath;
 pub mod fdpass;
 pub mod namespace;
 pub mod process;

@@ -362,6 +362,7 @@ impl Bench {
     fn tarn(&self) -> anyhow::Result<()> {
         let source = CopySource {
             root: self.source.clone(),
+            peer: None,
             as_entry: None,
             manifest: None,
             only: None,

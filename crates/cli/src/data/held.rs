@@ -276,6 +276,7 @@ impl Choice<'_> {
         let paths = || self.manifest.entries.iter().map(|e| e.path.clone());
         CopySource {
             root: row.path(),
+            peer: None,
             as_entry: None,
             manifest: Some(self.manifest.clone()),
             // There the other parts of the version lie as well.

@@ -180,6 +180,7 @@ fn transfer(
     let job = CopyJob {
         sources: vec![CopySource {
             root: from.path(),
+            peer: None,
             as_entry: single.then(|| SINGLE.to_owned()),
             manifest: Some(list.clone()),
             only,

@@ -147,6 +147,7 @@ fn one_file_or_link_is_a_tree_of_one_entry() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("in"), "in").unwrap();
     let named = |root: &Path, name: Option<&str>| CopySource {
+        peer: None,
         as_entry: name.map(Into::into),
         ..source(root)
     };

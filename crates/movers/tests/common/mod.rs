@@ -230,6 +230,7 @@ impl Drop for Scratch {
 pub fn source(root: &Path) -> CopySource {
     CopySource {
         root: root.to_path_buf(),
+        peer: None,
         as_entry: None,
         manifest: None,
         only: None,

@@ -11,20 +11,28 @@ const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+const FILE: OFlags = OFlags::RDONLY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
+
 /// Set once `openat2` has turned out to be missing (before Linux 5.6) or forbidden (a container's filter).
 static NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 
 /// A folder that everything is opened beneath.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub struct Root {
     fd: OwnedFd,
     /// As it was named, for messages.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
 }
 
 impl Root {
     /// Opens a folder. Its own path is trusted, links in it are followed except the last component.
-    pub(crate) fn open(path: &Path) -> Result<Self, Errno> {
+    ///
+    /// # Errors
+    /// What openat(2) says.
+    pub fn open(path: &Path) -> Result<Self, Errno> {
         let fd = openat(CWD, path, FOLDER, Mode::empty())?;
         Ok(Self {
             fd,
@@ -33,19 +41,58 @@ impl Root {
     }
 
     /// Opens the folder `relative` (components joined by `/`; empty for the root itself).
-    pub(crate) fn folder(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
+    ///
+    /// # Errors
+    /// What openat2(2) says; `XDEV` or `LOOP` where the way would lead out.
+    pub fn folder(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
         if relative.is_empty() {
             return openat(&self.fd, ".", FOLDER, Mode::empty());
         }
-        if !NO_OPENAT2.load(Ordering::Relaxed) {
-            let resolve =
-                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-            match openat2(&self.fd, relative, FOLDER, Mode::empty(), resolve) {
-                Err(Errno::NOSYS | Errno::PERM) => NO_OPENAT2.store(true, Ordering::Relaxed),
-                other => return other,
-            }
+        match self.at_once(relative, FOLDER) {
+            Some(outcome) => outcome,
+            None => self.folder_by_components(relative),
         }
-        self.folder_by_components(relative)
+    }
+
+    /// Opens what `relative` names for reading: a file, one hopes; never through a link, and never waiting for the
+    /// other end of a FIFO.
+    ///
+    /// # Errors
+    /// As for [`Root::folder`].
+    pub fn file(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
+        match self.at_once(relative, FILE) {
+            Some(outcome) => outcome,
+            None => self.file_by_components(relative),
+        }
+    }
+
+    fn file_by_components(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
+        let (above, name) = split(relative);
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(Errno::XDEV);
+        }
+        let above = match above {
+            b"" => None,
+            above => Some(self.folder_by_components(above)?),
+        };
+        let above = above.as_ref().map_or(self.fd.as_fd(), |fd| fd.as_fd());
+        openat(above, name, FILE, Mode::empty())
+    }
+
+    /// By one call, where the kernel has it.
+    fn at_once(&self, relative: &[u8], flags: OFlags) -> Option<Result<OwnedFd, Errno>> {
+        if NO_OPENAT2.load(Ordering::Relaxed) {
+            return None;
+        }
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match openat2(&self.fd, relative, flags, Mode::empty(), resolve) {
+            Err(Errno::NOSYS | Errno::PERM) => {
+                NO_OPENAT2.store(true, Ordering::Relaxed);
+                None
+            }
+            other => Some(other),
+        }
     }
 
     fn folder_by_components(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
@@ -61,7 +108,10 @@ impl Root {
     }
 
     /// The folder that holds `relative`, and its last component.
-    pub(crate) fn holder<'p>(&self, relative: &'p [u8]) -> Result<(OwnedFd, &'p [u8]), Errno> {
+    ///
+    /// # Errors
+    /// As for [`Root::folder`].
+    pub fn holder<'p>(&self, relative: &'p [u8]) -> Result<(OwnedFd, &'p [u8]), Errno> {
         let (above, name) = split(relative);
         Ok((self.folder(above)?, name))
     }
@@ -74,7 +124,7 @@ impl AsFd for Root {
 }
 
 /// A path's folder (empty at the top) and last component.
-pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&b| b == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
         None => (b"", path),
@@ -82,7 +132,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// `folder/name`, or `name` at the top.
-pub(crate) fn join(folder: &[u8], name: &[u8]) -> Box<[u8]> {
+pub fn join(folder: &[u8], name: &[u8]) -> Box<[u8]> {
     if folder.is_empty() {
         return name.into();
     }
@@ -117,6 +167,27 @@ mod tests {
                 b"in/b",
                 b"/tmp",
                 b"a/../..",
+            ] {
+                assert!(
+                    open(&root, bad).is_err(),
+                    "{}",
+                    String::from_utf8_lossy(bad)
+                );
+            }
+        }
+        std::fs::write(top.join("a/f"), b"f").unwrap();
+        std::fs::write(dir.path().join("secret/f"), b"s").unwrap();
+        symlink("../secret/f", top.join("link")).unwrap();
+        for open in [Root::file, Root::file_by_components] {
+            assert!(open(&root, b"a/f").is_ok());
+            for bad in [
+                &b""[..],
+                b"..",
+                b"../secret/f",
+                b"link",
+                b"out/f",
+                b"a/../../secret/f",
+                b"/etc/passwd",
             ] {
                 assert!(
                     open(&root, bad).is_err(),

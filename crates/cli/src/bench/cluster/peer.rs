@@ -1,0 +1,260 @@
+//! The other node: this program started again, with a data server and a bare sender, behind a link of its own where that
+//! is allowed: a network namespace and a veth pair, which go away with the process.
+
+use super::bare;
+use anyhow::{Context, bail, ensure};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use tarn_fabric::{Client, Key, Limits, Patience, RunId, Server, Shelf, Tree};
+use tarn_ports::PeerTree;
+
+/// The run, and a key that guards nothing: what is served is random bytes.
+const RUN: RunId = *b"tarn-bench-peer!";
+const KEY: Key = Key([0x2a; 32]);
+/// Bytes that a limited link lets through at once: some milliseconds at 1 Gbit/s.
+const BURST: &str = "256kb";
+/// How long a packet may wait for a limited link.
+const LATENCY: &str = "20ms";
+
+/// A rate as tc(8) writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate(u64, &'static str);
+
+impl std::str::FromStr for Rate {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = ["gbit", "mbit"]
+            .into_iter()
+            .find(|u| *u == &text[digits.len()..]);
+        match (digits.parse(), unit) {
+            (Ok(n @ 1..=1_000_000), Some(unit)) => Ok(Self(n, unit)),
+            _ => Err("write a number and its unit, such as 1gbit or 800mbit".into()),
+        }
+    }
+}
+
+impl std::fmt::Display for Rate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.0, self.1)
+    }
+}
+
+/// CPU seconds of this process so far, its own and the kernel's for it.
+pub(super) fn cpu_seconds() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+/// The peer's process, and the way to it.
+pub(super) struct Peer {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    client: Arc<Client>,
+    /// Where its bare sender listens.
+    pub(super) bare: SocketAddr,
+    /// What lies between, for people.
+    pub(super) link: String,
+}
+
+impl Peer {
+    /// Starts a peer that serves `folder`.
+    pub(super) fn start(folder: &Path, rate: Option<Rate>) -> anyhow::Result<Self> {
+        match Self::with(folder, rate, true) {
+            Err(e) if rate.is_none() => {
+                crate::print::say!("no link of its own ({e:#}); loopback is used instead");
+                Self::with(folder, None, false)
+            }
+            other => other,
+        }
+    }
+
+    fn with(folder: &Path, rate: Option<Rate>, own_link: bool) -> anyhow::Result<Self> {
+        let program = std::env::current_exe()?;
+        let mut command = if own_link {
+            let mut unshare = Command::new("unshare");
+            unshare.arg("--net").arg(program);
+            unshare
+        } else {
+            Command::new(program)
+        };
+        command.arg("__bench-peer").arg(folder);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the peer")?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let mut peer = Self {
+            child,
+            input,
+            output: BufReader::new(output.context("no pipe to the peer")?),
+            client: Arc::new(client(SocketAddr::from(([127, 0, 0, 1], 0)))),
+            bare: SocketAddr::from(([127, 0, 0, 1], 0)),
+            link: "loopback".into(),
+        };
+        ensure!(peer.says()? == "ready", "the peer did not start");
+        let mut address = Ipv4Addr::LOCALHOST;
+        if own_link {
+            address = peer.wire(rate)?;
+            peer.link = match rate {
+                Some(rate) => format!("veth, {rate}"),
+                None => "veth".into(),
+            };
+        }
+        let ports = peer.ask(&format!("serve {address}"))?;
+        let mut ports = ports.split(' ').map(str::parse::<u16>);
+        let mut next = || {
+            anyhow::Ok(SocketAddr::from((
+                address,
+                ports.next().context("no port")??,
+            )))
+        };
+        let (data, bare) = (next()?, next()?);
+        (peer.client, peer.bare) = (Arc::new(client(data)), bare);
+        Ok(peer)
+    }
+
+    /// Lays a veth pair between this namespace and the peer's. Returns the peer's address.
+    fn wire(&mut self, rate: Option<Rate>) -> anyhow::Result<Ipv4Addr> {
+        let pid = self.child.id();
+        // `unshare` becomes the peer: the same process. Link-local addresses, a pair for each process id.
+        let net = [169, 254, 1 + (pid / 64 % 254) as u8, (pid % 64 * 4) as u8];
+        let at = |host: u8| Ipv4Addr::new(net[0], net[1], net[2], net[3] + host);
+        let here = format!("tarn{}", pid % 1_000_000);
+        let pid = pid.to_string();
+        tool(
+            "ip",
+            &[
+                "link", "add", &here, "type", "veth", "peer", "name", "tarn", "netns", &pid,
+            ],
+        )?;
+        tool(
+            "ip",
+            &["addr", "add", &format!("{}/30", at(1)), "dev", &here],
+        )?;
+        tool("ip", &["link", "set", &here, "up"])?;
+        let rate = rate.map_or("none".into(), |r| r.to_string());
+        ensure!(
+            self.ask(&format!("wire {} {rate}", at(2)))? == "wired",
+            "the peer has no link"
+        );
+        Ok(at(2))
+    }
+
+    fn says(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        ensure!(
+            line.ends_with('\n'),
+            "the peer has ended; what it said stands above"
+        );
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn ask(&mut self, what: &str) -> anyhow::Result<String> {
+        writeln!(self.input.as_mut().context("the peer has ended")?, "{what}")?;
+        self.says()
+    }
+
+    /// CPU seconds of the peer so far.
+    pub(super) fn cpu(&mut self) -> anyhow::Result<f64> {
+        Ok(self.ask("cpu")?.parse()?)
+    }
+
+    /// What it serves.
+    pub(super) fn tree(&self) -> Arc<dyn PeerTree> {
+        Arc::new(self.client.tree(served()))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // The end of its input is the end of the peer.
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn served() -> Tree {
+    Tree::Replica(b"bench".as_slice().into())
+}
+
+fn client(address: SocketAddr) -> Client {
+    Client {
+        node: "peer".into(),
+        address,
+        run: RUN,
+        key: KEY,
+        patience: Patience::default(),
+    }
+}
+
+fn tool(program: &str, args: &[&str]) -> anyhow::Result<()> {
+    let done = Command::new(program).args(args).output();
+    let done = done.with_context(|| format!("cannot start `{program}`"))?;
+    if !done.status.success() {
+        let says = String::from_utf8_lossy(&done.stderr);
+        bail!("`{program} {}` failed: {}", args.join(" "), says.trim());
+    }
+    Ok(())
+}
+
+/// The process `tarn __bench-peer`.
+pub(crate) fn main() -> ExitCode {
+    match serve(std::env::args_os().nth(2).map(PathBuf::from)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            crate::print::say!("error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(folder: Option<PathBuf>) -> anyhow::Result<()> {
+    let folder = folder.context("a folder is needed")?;
+    let shelf = Shelf::new();
+    shelf.admit(RUN, KEY);
+    shelf.offer(&RUN, served(), &folder)?;
+    let shelf = Arc::new(shelf);
+    let mut server = None;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready")?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["wire", address, rate] => {
+                tool(
+                    "ip",
+                    &["addr", "add", &format!("{address}/30"), "dev", "tarn"],
+                )?;
+                tool("ip", &["link", "set", "tarn", "up"])?;
+                if rate != "none" {
+                    let limit = ["qdisc", "add", "dev", "tarn", "root", "tbf", "rate", rate];
+                    tool(
+                        "tc",
+                        &[&limit[..], &["burst", BURST, "latency", LATENCY]].concat(),
+                    )?;
+                }
+                writeln!(out, "wired")?;
+            }
+            ["serve", address] => {
+                let started = Server::start((address, 0), shelf.clone(), Limits::default())?;
+                let listener = TcpListener::bind((address, 0))?;
+                let bare = listener.local_addr()?.port();
+                std::thread::spawn(move || bare::send_all(&listener));
+                writeln!(out, "{} {bare}", started.address().port())?;
+                server = Some(started);
+            }
+            ["cpu"] => writeln!(out, "{}", cpu_seconds())?,
+            _ => bail!("`{line}` is not understood"),
+        }
+    }
+    drop(server);
+    Ok(())
+}

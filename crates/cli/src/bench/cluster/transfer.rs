@@ -1,0 +1,200 @@
+//! A tree fetched from another node, verified, beside bare TCP streams of the same bytes: memory to
+//! memory, no file, nothing looked at. The other node is this program started again, in a network namespace of its own.
+//! Both run in turns; medians are compared, with the CPU time of both ends.
+
+use super::super::{Figure, median};
+use super::peer::{self, Peer};
+use super::{Args, bare, tree};
+use anyhow::{Context, ensure};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tarn_base::manifest::Manifest;
+use tarn_base::part::Verify;
+use tarn_movers::Trees;
+use tarn_ports::{Control, CopyJob, CopySource, Mover};
+
+/// Streams of the bare contender: the best of these counts stands beside tarn.
+const BARE_STREAMS: [usize; 3] = [1, 2, 4];
+const GB: f64 = 1e9;
+
+/// A tree that is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// 4 files of 1 GiB.
+    Large,
+    /// The shape of a decomposed OpenFOAM case: some thousand files, small ones and some of many MiB.
+    OpenFoam,
+}
+
+/// Seconds of a transfer, and CPU seconds of both ends.
+#[derive(Debug, Clone, Copy)]
+struct Took {
+    wall: f64,
+    cpu: f64,
+}
+
+/// Measures one shape.
+///
+/// # Errors
+/// When there is no room, the link cannot be limited, or a transfer fails.
+pub(super) fn run(of: Shape, args: &Args) -> anyhow::Result<Vec<Figure>> {
+    Bench::new(of, args)?.measure(args.rounds)
+}
+
+struct Bench {
+    label: String,
+    /// Removed with everything in it.
+    dir: Scratch,
+    manifest: Manifest,
+    bytes: u64,
+    peer: Peer,
+    mover: Trees,
+}
+
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(e) = Trees::new().remove(&self.0) {
+            crate::print::say!("warning: {e}");
+        }
+    }
+}
+
+impl Bench {
+    fn new(of: Shape, args: &Args) -> anyhow::Result<Self> {
+        let shown = args.dir.display();
+        let name = format!("tarn-bench-cluster-{}", std::process::id());
+        let dir = Scratch(args.dir.join(name));
+        let from = dir.0.join("from");
+        std::fs::create_dir_all(&from).with_context(|| format!("cannot write to `{shown}`"))?;
+        let shape = match of {
+            Shape::Large => {
+                tree::large(&from, args.percent)?;
+                "node-to-node (4 x 1 GiB"
+            }
+            Shape::OpenFoam => {
+                tree::openfoam(&from, args.percent)?;
+                "node-to-node-tree (OpenFOAM"
+            }
+        };
+        let manifest = Trees::new().digest(&from, &Control::default())?;
+        let peer = Peer::start(&from, args.rate)?;
+        let bytes = manifest.bytes();
+        let part = match args.percent {
+            100 => String::new(),
+            percent => format!(", {percent} % of it"),
+        };
+        let label = format!(
+            "{shape}{part}; {} files, {:.2} GB; {})",
+            manifest.files(),
+            bytes as f64 / GB,
+            peer.link
+        );
+        let mover = match args.streams {
+            Some(n) => Trees::new().with_threads(n as usize),
+            None => Trees::new(),
+        };
+        Ok(Self {
+            label,
+            dir,
+            manifest,
+            bytes,
+            peer,
+            mover,
+        })
+    }
+
+    fn measure(mut self, rounds: u32) -> anyhow::Result<Vec<Figure>> {
+        let mut ours = Vec::new();
+        let mut bare: [Vec<Took>; BARE_STREAMS.len()] = Default::default();
+        // The first round warms up.
+        for round in 0..=rounds {
+            let tarn = self.timed(Self::fetch)?;
+            let mut theirs = Vec::new();
+            for streams in BARE_STREAMS {
+                theirs.push(self.timed(|b| bare::receive(b.peer.bare, b.bytes, streams))?);
+            }
+            if round > 0 {
+                ours.push(tarn);
+                bare.iter_mut()
+                    .zip(theirs)
+                    .for_each(|(all, one)| all.push(one));
+            }
+        }
+        let speed = |all: &[Took]| {
+            let walls: Vec<f64> = all.iter().map(|t| t.wall).collect();
+            self.bytes as f64 / 1e6 / median(&walls)
+        };
+        let cpu = |all: &[Took]| {
+            let seconds: Vec<f64> = all.iter().map(|t| t.cpu).collect();
+            median(&seconds) / (self.bytes as f64 / GB)
+        };
+        let mut figures = Vec::new();
+        let best = (0..bare.len()).max_by(|a, b| speed(&bare[*a]).total_cmp(&speed(&bare[*b])));
+        let best = best.context("nothing was measured")?;
+        let name = format!("bare TCP, {} stream(s)", BARE_STREAMS[best]);
+        figures.push(Figure {
+            name: self.label.clone(),
+            value: speed(&ours),
+            unit: "MB/s",
+            against: Some((name.clone(), speed(&bare[best]))),
+        });
+        figures.push(Figure {
+            name: format!("{}, CPU a GB, both ends", self.label),
+            value: cpu(&ours),
+            unit: "s",
+            against: Some((name, cpu(&bare[best]))),
+        });
+        for (streams, all) in BARE_STREAMS.iter().zip(&bare) {
+            figures.push(Figure {
+                name: format!("{}: bare TCP, {streams} stream(s)", self.label),
+                value: speed(all),
+                unit: "MB/s",
+                against: None,
+            });
+        }
+        Ok(figures)
+    }
+
+    fn timed(&mut self, what: impl FnOnce(&Self) -> anyhow::Result<()>) -> anyhow::Result<Took> {
+        let before = peer::cpu_seconds() + self.peer.cpu()?;
+        let start = Instant::now();
+        what(self)?;
+        let wall = start.elapsed().as_secs_f64();
+        let cpu = peer::cpu_seconds() + self.peer.cpu()? - before;
+        Trees::new().remove(&self.dest())?;
+        Ok(Took { wall, cpu })
+    }
+
+    fn dest(&self) -> PathBuf {
+        self.dir.0.join("to")
+    }
+
+    fn fetch(&self) -> anyhow::Result<()> {
+        let dest = self.dest();
+        let job = CopyJob {
+            sources: vec![CopySource {
+                root: PathBuf::new(),
+                peer: Some(self.peer.tree()),
+                as_entry: None,
+                manifest: Some(self.manifest.clone()),
+                only: None,
+            }],
+            staging: staging(&dest),
+            dest,
+            replace: false,
+            verify: Verify::Copy,
+            sync: false,
+            rate: 0,
+            latency: 0,
+        };
+        let report = self.mover.copy(&job, &Control::default())?;
+        ensure!(report.bytes == self.bytes, "{} bytes came", report.bytes);
+        Ok(())
+    }
+}
+
+fn staging(dest: &Path) -> PathBuf {
+    dest.with_extension("staging")
+}

@@ -1,0 +1,151 @@
+//! A peer, and its trees as sources of copies.
+
+use crate::handshake::{Key, Outcome, connect};
+use crate::stream::Stream;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tarn_base::event::FailureKind;
+use tarn_ports::{MoverError, PeerStream, PeerTree, Watch};
+use tarn_proto::data::{RunId, Tree};
+
+/// How long a client waits for what.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// For a connection.
+    pub connect: Duration,
+    /// For the next byte, while some are due.
+    pub stall: Duration,
+    /// For a stream, while the server has its bound of them.
+    pub busy: Duration,
+    /// For a file that is still to arrive at the peer.
+    pub arrival: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            stall: Duration::from_secs(30),
+            busy: Duration::from_secs(120),
+            arrival: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Between two looks at whether to stop.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// A peer's data server, as this node sees it.
+#[derive(Debug)]
+pub struct Client {
+    /// The node's name, for messages.
+    pub node: String,
+    /// Where its server listens.
+    pub address: SocketAddr,
+    /// The run whose trees are asked for.
+    pub run: RunId,
+    /// The run's key.
+    pub key: Key,
+    /// How long to wait.
+    pub patience: Patience,
+}
+
+impl Client {
+    /// A tree of the peer. Nothing is asked yet.
+    pub fn tree(self: &Arc<Self>, tree: Tree) -> RemoteTree {
+        RemoteTree {
+            client: Arc::clone(self),
+            tree,
+        }
+    }
+
+    pub(crate) fn failed(&self, what: &str) -> MoverError {
+        let (node, address) = (&self.node, self.address);
+        MoverError::new(FailureKind::Io, format!("node {node} ({address}): {what}"))
+    }
+
+    /// Connects and proves who both are; waits while the server is busy.
+    pub(crate) fn connect(&self, watch: &dyn Watch) -> Result<TcpStream, MoverError> {
+        let until = Instant::now() + self.patience.busy;
+        let mut pause = Duration::from_millis(20);
+        loop {
+            match self.try_connect()? {
+                Some(socket) => return Ok(socket),
+                None if Instant::now() >= until => {
+                    return Err(self.failed(&format!(
+                        "it was busy for {} s: it has its bound of streams; fewer transfers from it at one time, or more patience",
+                        self.patience.busy.as_secs()
+                    )));
+                }
+                None => {}
+            }
+            if watch.stopped() {
+                return Err(stopped());
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LOOK * 5);
+        }
+    }
+
+    /// `None`: the server is busy.
+    fn try_connect(&self) -> Result<Option<TcpStream>, MoverError> {
+        let unreachable = |e: io::Error| {
+            self.failed(&format!(
+                "it cannot be reached: {e}; is tarnd running there, and its port open?"
+            ))
+        };
+        let socket = TcpStream::connect_timeout(&self.address, self.patience.connect);
+        let socket = socket.map_err(unreachable)?;
+        socket.set_nodelay(true).map_err(unreachable)?;
+        socket
+            .set_write_timeout(Some(self.patience.connect))
+            .map_err(unreachable)?;
+        let outcome = connect(&socket, self.run, &self.key).map_err(|e| {
+            let why = match e.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                    "it closed the connection: it does not know this run".to_owned()
+                }
+                io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
+                _ => e.to_string(),
+            };
+            self.failed(&format!(
+                "the handshake failed: {why}; a tarnd of another run may have the port"
+            ))
+        })?;
+        socket.set_read_timeout(Some(LOOK)).map_err(unreachable)?;
+        socket.set_write_timeout(Some(LOOK)).map_err(unreachable)?;
+        match outcome {
+            Outcome::Ready => Ok(Some(socket)),
+            Outcome::Busy => Ok(None),
+            Outcome::NoVersion => Err(self.failed(
+                "it speaks another version of the data plane; use the same version of tarn on all nodes",
+            )),
+        }
+    }
+}
+
+/// The end of a wait that somebody has asked for.
+pub(crate) fn stopped() -> MoverError {
+    MoverError::new(FailureKind::Cancelled, "the transfer was cancelled")
+}
+
+/// A tree of a peer.
+#[derive(Debug, Clone)]
+pub struct RemoteTree {
+    pub(crate) client: Arc<Client>,
+    pub(crate) tree: Tree,
+}
+
+impl PeerTree for RemoteTree {
+    fn name(&self) -> String {
+        let name = String::from_utf8_lossy(self.tree.name());
+        format!("{}:{}", self.client.node, name.escape_debug())
+    }
+
+    fn open<'a>(&'a self, watch: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>, MoverError> {
+        let socket = self.client.connect(watch)?;
+        Ok(Box::new(Stream::new(self, socket, watch)))
+    }
+}

@@ -1,0 +1,27 @@
+//! L3: trees of this node for its peers, and peers' trees for this node's movers, over TCP.
+//!
+//! A [`Server`] answers who knows a run's key, from what a [`Registry`] lets it: [`Shelf`] is one, and [`Arriving`] a tree
+//! on it that is still being copied here. A [`Client`] stands for a peer; its trees are sources of copies.
+//! docs/cluster.md, "Data plane", has the protocol.
+
+mod arriving;
+mod client;
+mod handshake;
+mod serve;
+mod server;
+mod shelf;
+mod stream;
+
+pub use arriving::Arriving;
+pub use client::{Client, Patience, RemoteTree};
+pub use handshake::Key;
+pub use server::{Counts, Limits, Server};
+pub use shelf::{Refusal, Registry, Served, Shelf};
+pub use tarn_proto::data::{RunId, Tree};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A mutex whose holders never panic half-way through a change: a poisoned one is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,258 @@
+//! One stream of a server: requests are read, and answered in order.
+
+use crate::arriving::Waited;
+use crate::server::Shared;
+use crate::shelf::Served;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, fstat, sendfile};
+use rustix::io::{Errno, pread};
+use rustix::net::{SendFlags, send};
+use std::io::{self, BufReader, Read};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tarn_proto::data::{Answer, Item, MAX_TEXT, Malformed, Request, RunId, Status};
+use tarn_sys::beneath::Root;
+
+/// Items of at most so many bytes are read and sent together with their heads; larger ones go from the file to the socket.
+const TOGETHER: u64 = 64 << 10;
+/// Bytes that are gathered before they are sent.
+const GATHER: usize = 256 << 10;
+/// Between two signs of life to a peer that waits for what has not arrived.
+const SIGN: Duration = Duration::from_secs(2);
+/// Bytes of requests read ahead.
+const REQUESTS: usize = 16 << 10;
+
+/// What is known of the file that was opened last: the pieces of a file come one after the other.
+struct Open {
+    path: Arc<[u8]>,
+    fd: OwnedFd,
+    size: u64,
+}
+
+/// An item that cannot be sent, and why.
+struct Unable(Status, String);
+
+pub(crate) struct Answering<'a> {
+    socket: &'a TcpStream,
+    requests: BufReader<&'a TcpStream>,
+    run: RunId,
+    shared: &'a Shared,
+    out: Vec<u8>,
+    open: Option<Open>,
+}
+
+impl<'a> Answering<'a> {
+    pub(crate) fn new(socket: &'a TcpStream, run: RunId, shared: &'a Shared) -> Self {
+        Self {
+            socket,
+            requests: BufReader::with_capacity(REQUESTS, socket),
+            run,
+            shared,
+            out: Vec::with_capacity(GATHER + TOGETHER as usize + Answer::BYTES),
+            open: None,
+        }
+    }
+
+    /// Answers until the peer closes, is idle for too long, or sends what is no request.
+    pub(crate) fn run(&mut self) -> io::Result<()> {
+        let invalid = |m: Malformed| io::Error::new(io::ErrorKind::InvalidData, m.to_string());
+        let mut body = Vec::new();
+        loop {
+            let mut head = [0; 4];
+            self.socket
+                .set_read_timeout(Some(self.shared.limits.idle))?;
+            self.requests.read_exact(&mut head)?;
+            body.resize(Request::length(head).map_err(invalid)?, 0);
+            self.socket
+                .set_read_timeout(Some(self.shared.limits.stall))?;
+            self.requests.read_exact(&mut body)?;
+            let request = Request::decode(&body).map_err(invalid)?;
+            self.answer(&request)?;
+            self.flush(SendFlags::empty())?;
+        }
+    }
+
+    fn answer(&mut self, request: &Request) -> io::Result<()> {
+        let served = self.shared.registry.tree(&self.run, &request.tree);
+        self.open = None;
+        for (at, item) in request.items.iter().enumerate() {
+            let answer = Answer {
+                request: request.number,
+                item: at as u32,
+                status: Status::Content,
+                len: item.len,
+            };
+            let root = match &served {
+                Ok(Served::Whole(root)) => Ok(Arc::clone(root)),
+                Ok(Served::Arriving(arriving)) => {
+                    let wait =
+                        |patience| arriving.wait(&item.path, item.offset, item.len, patience);
+                    self.await_arrival(answer, wait)?
+                }
+                Err(refusal) => Err(Unable(Status::Refused, refusal.0.clone())),
+            };
+            let sent = match root {
+                Ok(root) => self.item(&root, item, answer)?,
+                Err(unable) => Err(unable),
+            };
+            match sent {
+                Ok(()) => {
+                    let counters = &self.shared.counters;
+                    counters.bytes.fetch_add(item.len, Ordering::Relaxed);
+                    counters.items.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(Unable(status, text)) => {
+                    let text = &text.as_bytes()[..text.len().min(MAX_TEXT)];
+                    let len = text.len() as u64;
+                    self.out.extend_from_slice(
+                        &Answer {
+                            status,
+                            len,
+                            ..answer
+                        }
+                        .encode(),
+                    );
+                    self.out.extend_from_slice(text);
+                }
+            }
+            if self.out.len() >= GATHER {
+                self.flush(SendFlags::MORE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for an item of a tree that is still being copied here; the peer gets a sign of life now and then.
+    fn await_arrival(
+        &mut self,
+        answer: Answer,
+        wait: impl Fn(Duration) -> Waited,
+    ) -> io::Result<Result<Arc<Root>, Unable>> {
+        let until = Instant::now() + self.shared.limits.arrival;
+        let mut patience = Duration::ZERO;
+        loop {
+            match wait(patience) {
+                Waited::There(root) => return Ok(Ok(root)),
+                Waited::Failed => {
+                    let text = "the copy of it to this node has failed".to_owned();
+                    return Ok(Err(Unable(Status::Gone, text)));
+                }
+                Waited::NotYet if self.shared.stop.load(Ordering::Relaxed) => {
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+                Waited::NotYet if Instant::now() >= until => {
+                    let text = "it has not arrived at this node in time".to_owned();
+                    return Ok(Err(Unable(Status::Failed, text)));
+                }
+                Waited::NotYet if patience.is_zero() => {}
+                Waited::NotYet => {
+                    let wait = Answer {
+                        status: Status::Wait,
+                        len: 0,
+                        ..answer
+                    };
+                    self.out.extend_from_slice(&wait.encode());
+                }
+            }
+            // What is ready is not held back by what is not.
+            self.flush(SendFlags::empty())?;
+            patience = SIGN;
+        }
+    }
+
+    /// Sends one item. The outer error ends the stream: the head has been sent, and the content does not follow.
+    fn item(&mut self, root: &Root, item: &Item, answer: Answer) -> io::Result<Result<(), Unable>> {
+        if self.open.as_ref().is_none_or(|open| open.path != item.path) {
+            match open(root, &item.path) {
+                Ok((fd, size)) => {
+                    let path = Arc::clone(&item.path);
+                    self.open = Some(Open { path, fd, size });
+                }
+                Err(unable) => return Ok(Err(unable)),
+            }
+        }
+        let Some(open) = &self.open else {
+            return Ok(Err(Unable(Status::Failed, "it is not open".into())));
+        };
+        if item.offset + item.len > open.size {
+            let text = format!("it has {} bytes", open.size);
+            return Ok(Err(Unable(Status::Shorter, text)));
+        }
+        let start = self.out.len();
+        self.out.extend_from_slice(&answer.encode());
+        if item.len <= TOGETHER {
+            let content = self.out.len();
+            self.out.resize(content + item.len as usize, 0);
+            let read = fill(&open.fd, &mut self.out[content..], item.offset);
+            if let Err(unable) = read {
+                self.out.truncate(start);
+                return Ok(Err(unable));
+            }
+            return Ok(Ok(()));
+        }
+        send_all(self.socket, &self.out, SendFlags::MORE)?;
+        self.out.clear();
+        let (mut at, end) = (item.offset, item.offset + item.len);
+        while at < end {
+            let left = (end - at) as usize;
+            match sendfile(self.socket, &open.fd, Some(&mut at), left) {
+                // It has become shorter: there is nothing to send in its place.
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn flush(&mut self, flags: SendFlags) -> io::Result<()> {
+        send_all(self.socket, &self.out, flags)?;
+        self.out.clear();
+        Ok(())
+    }
+}
+
+fn open(root: &Root, path: &[u8]) -> Result<(OwnedFd, u64), Unable> {
+    let unable = |errno: Errno| {
+        let status = match errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::STALE => Status::Gone,
+            Errno::LOOP | Errno::XDEV | Errno::INVAL | Errno::NAMETOOLONG => Status::Refused,
+            _ => Status::Failed,
+        };
+        Unable(status, io::Error::from(errno).to_string())
+    };
+    let fd = root.file(path).map_err(unable)?;
+    let status = fstat(&fd).map_err(unable)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        return Err(Unable(Status::Refused, "it is no file".into()));
+    }
+    Ok((fd, u64::try_from(status.st_size).unwrap_or(0)))
+}
+
+fn fill(fd: &OwnedFd, out: &mut [u8], offset: u64) -> Result<(), Unable> {
+    let mut have = 0;
+    while have < out.len() {
+        match pread(fd, &mut out[have..], offset + have as u64) {
+            Ok(0) => return Err(Unable(Status::Shorter, "it has become shorter".into())),
+            Ok(n) => have += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => {
+                return Err(Unable(Status::Failed, io::Error::from(errno).to_string()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn send_all(socket: &TcpStream, mut bytes: &[u8], flags: SendFlags) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match send(socket, bytes, flags | SendFlags::NOSIGNAL) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}

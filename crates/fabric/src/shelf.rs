@@ -1,0 +1,111 @@
+//! What a server may serve, and to whom.
+
+use crate::arriving::Arriving;
+use crate::handshake::Key;
+use crate::lock;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use tarn_proto::data::{RunId, Tree};
+use tarn_sys::beneath::Root;
+
+/// A tree that may be read.
+#[derive(Debug, Clone)]
+pub enum Served {
+    /// It lies beneath this folder.
+    Whole(Arc<Root>),
+    /// It is being copied here.
+    Arriving(Arc<Arriving>),
+}
+
+/// Why a tree may not be read: a sentence for whoever asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal(pub String);
+
+/// What a server asks before it answers. Asked for each request, so what is withdrawn is not served any more.
+pub trait Registry: Send + Sync {
+    /// The key of a run; `None` for one that is not known here.
+    fn key(&self, run: &RunId) -> Option<Key>;
+
+    /// A tree that whoever knows the key of `run` may read.
+    ///
+    /// # Errors
+    /// When there is none of that name, or it may not be read.
+    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, Refusal>;
+}
+
+/// A registry in memory: runs, and each run's trees. It grows with what is offered, and shrinks with what is withdrawn.
+#[derive(Debug, Default)]
+pub struct Shelf {
+    runs: Mutex<HashMap<RunId, Run>>,
+}
+
+#[derive(Debug)]
+struct Run {
+    key: Key,
+    trees: HashMap<Tree, Served>,
+}
+
+impl Shelf {
+    /// With nothing on it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets whoever knows `key` read what is offered to `run`.
+    pub fn admit(&self, run: RunId, key: Key) {
+        let trees = HashMap::new();
+        lock(&self.runs).insert(run, Run { key, trees });
+    }
+
+    /// Forgets a run and what was offered to it.
+    pub fn dismiss(&self, run: &RunId) {
+        lock(&self.runs).remove(run);
+    }
+
+    /// Offers a folder to a run that was admitted.
+    ///
+    /// # Errors
+    /// When the folder cannot be opened.
+    pub fn offer(&self, run: &RunId, tree: Tree, folder: &Path) -> std::io::Result<()> {
+        let root = Root::open(folder)?;
+        self.place(run, tree, Served::Whole(Arc::new(root)));
+        Ok(())
+    }
+
+    /// Offers a tree that is still being copied here: who asks for what is missing waits.
+    pub fn offer_arriving(&self, run: &RunId, tree: Tree, arriving: Arc<Arriving>) {
+        self.place(run, tree, Served::Arriving(arriving));
+    }
+
+    /// Takes a tree back. What is being sent of it is sent to the end of its request.
+    pub fn withdraw(&self, run: &RunId, tree: &Tree) {
+        if let Some(run) = lock(&self.runs).get_mut(run) {
+            run.trees.remove(tree);
+        }
+    }
+
+    fn place(&self, run: &RunId, tree: Tree, served: Served) {
+        if let Some(run) = lock(&self.runs).get_mut(run) {
+            run.trees.insert(tree, served);
+        }
+    }
+}
+
+impl Registry for Shelf {
+    fn key(&self, run: &RunId) -> Option<Key> {
+        lock(&self.runs).get(run).map(|run| run.key.clone())
+    }
+
+    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, Refusal> {
+        let runs = lock(&self.runs);
+        let served = runs.get(run).and_then(|run| run.trees.get(tree));
+        served.cloned().ok_or_else(|| {
+            let name = String::from_utf8_lossy(tree.name());
+            Refusal(format!(
+                "`{}` is not offered here to this run",
+                name.escape_debug()
+            ))
+        })
+    }
+}

@@ -1,0 +1,437 @@
+//! The data plane: fixed headers, little-endian. docs/cluster.md, "Data plane", says what they mean.
+
+use std::sync::Arc;
+use tarn_base::bounds::MAX_PATH_BYTES;
+
+/// What both ends begin with.
+pub const MAGIC: [u8; 8] = *b"TARNDATA";
+/// The version that this program speaks.
+pub const VERSION: u16 = 1;
+/// In place of a version: none in common.
+pub const NO_VERSION: u16 = 0;
+/// In place of a version: the server has its bound of streams; come again later.
+pub const BUSY: u16 = u16::MAX;
+/// Bytes of a run's id.
+pub const RUN_BYTES: usize = 16;
+/// Bytes of a nonce, a key and a proof.
+pub const PROOF_BYTES: usize = 32;
+/// Bytes of a request after its length.
+pub const MAX_REQUEST: usize = 256 << 10;
+/// Bytes of a tree's name.
+pub const MAX_TREE_BYTES: usize = MAX_PATH_BYTES;
+/// Bytes of an error's text.
+pub const MAX_TEXT: usize = 4 << 10;
+
+/// Which run's tree.
+pub type RunId = [u8; RUN_BYTES];
+
+/// Bytes that are no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Malformed(pub &'static str);
+
+/// The first message, from the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// The lowest version that it speaks.
+    pub lowest: u16,
+    /// The highest.
+    pub highest: u16,
+    /// The run whose key it knows.
+    pub run: RunId,
+    /// New for each connection.
+    pub nonce: [u8; PROOF_BYTES],
+}
+
+impl Hello {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 8 + 2 + 2 + RUN_BYTES + PROOF_BYTES;
+
+    /// As it is sent.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..10].copy_from_slice(&self.lowest.to_le_bytes());
+        out[10..12].copy_from_slice(&self.highest.to_le_bytes());
+        out[12..28].copy_from_slice(&self.run);
+        out[28..].copy_from_slice(&self.nonce);
+        out
+    }
+
+    /// As it was received.
+    ///
+    /// # Errors
+    /// When it is of another protocol, or its versions are in the wrong order.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes);
+        from.magic()?;
+        let hello = Self {
+            lowest: from.u16()?,
+            highest: from.u16()?,
+            run: from.array()?,
+            nonce: from.array()?,
+        };
+        if hello.lowest > hello.highest || hello.lowest == NO_VERSION {
+            return Err(Malformed("its range of versions is none"));
+        }
+        Ok(hello)
+    }
+
+    /// The highest version that both speak.
+    pub fn version(&self) -> Option<u16> {
+        (self.lowest..=self.highest)
+            .contains(&VERSION)
+            .then_some(VERSION)
+    }
+}
+
+/// The server's answer to [`Hello`], without its proof, which follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Welcome {
+    /// The version chosen; or [`NO_VERSION`] or [`BUSY`], then it closes.
+    pub version: u16,
+    /// New for each connection.
+    pub nonce: [u8; PROOF_BYTES],
+}
+
+impl Welcome {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 8 + 2 + PROOF_BYTES;
+
+    /// As it is sent.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..10].copy_from_slice(&self.version.to_le_bytes());
+        out[10..].copy_from_slice(&self.nonce);
+        out
+    }
+
+    /// As it was received.
+    ///
+    /// # Errors
+    /// When it is of another protocol.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes);
+        from.magic()?;
+        Ok(Self {
+            version: from.u16()?,
+            nonce: from.array()?,
+        })
+    }
+}
+
+/// A tree of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Tree {
+    /// A replica, by its store key and tier.
+    Replica(Box<[u8]>),
+    /// A path of a dataspace.
+    Space(Box<[u8]>),
+}
+
+impl Tree {
+    /// Its name, without its kind.
+    pub fn name(&self) -> &[u8] {
+        match self {
+            Self::Replica(name) | Self::Space(name) => name,
+        }
+    }
+}
+
+/// A stretch of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// Relative to the tree's root. Items of one file share it, so that a request takes little more memory than bytes.
+    pub path: Arc<[u8]>,
+    /// In bytes.
+    pub offset: u64,
+    /// In bytes.
+    pub len: u64,
+}
+
+/// Asks for stretches of files of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Number of the request, chosen by the client.
+    pub number: u32,
+    /// The tree.
+    pub tree: Tree,
+    /// In the order in which they are answered.
+    pub items: Vec<Item>,
+}
+
+const READ: u8 = 1;
+const KIND_REPLICA: u8 = 1;
+const KIND_SPACE: u8 = 2;
+
+/// Builds a request's bytes item by item, so that nothing is copied twice and the bound is kept.
+#[derive(Debug)]
+pub struct Builder {
+    bytes: Vec<u8>,
+    count_at: usize,
+    count: u16,
+    last: Option<Box<[u8]>>,
+}
+
+impl Builder {
+    /// A request without items.
+    ///
+    /// # Errors
+    /// When the tree's name is too long.
+    pub fn new(number: u32, tree: &Tree) -> Result<Self, Malformed> {
+        let name = tree.name();
+        if name.len() > MAX_TREE_BYTES {
+            return Err(Malformed("the name of the tree is too long"));
+        }
+        let mut bytes = vec![0; 4];
+        bytes.push(READ);
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.push(match tree {
+            Tree::Replica(_) => KIND_REPLICA,
+            Tree::Space(_) => KIND_SPACE,
+        });
+        bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(name);
+        let count_at = bytes.len();
+        bytes.extend_from_slice(&[0; 2]);
+        Ok(Self {
+            bytes,
+            count_at,
+            count: 0,
+            last: None,
+        })
+    }
+
+    /// Adds an item. `false`: it does not fit any more.
+    ///
+    /// # Errors
+    /// When the path is empty or too long.
+    pub fn push(&mut self, path: &[u8], offset: u64, len: u64) -> Result<bool, Malformed> {
+        if path.is_empty() || path.len() > MAX_PATH_BYTES {
+            return Err(Malformed("a path is empty or too long"));
+        }
+        // An empty path: the same file as before.
+        let same = self.last.as_deref() == Some(path);
+        let path_bytes: &[u8] = if same { b"" } else { path };
+        let fits = self.bytes.len() + 2 + path_bytes.len() + 16 <= MAX_REQUEST + 4;
+        if !fits || self.count == u16::MAX {
+            return Ok(false);
+        }
+        self.bytes
+            .extend_from_slice(&(path_bytes.len() as u16).to_le_bytes());
+        self.bytes.extend_from_slice(path_bytes);
+        self.bytes.extend_from_slice(&offset.to_le_bytes());
+        self.bytes.extend_from_slice(&len.to_le_bytes());
+        if !same {
+            self.last = Some(path.into());
+        }
+        self.count += 1;
+        Ok(true)
+    }
+
+    /// Bytes so far, the length among them.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// As it is sent, its length first.
+    pub fn finish(mut self) -> Vec<u8> {
+        let len = (self.bytes.len() - 4) as u32;
+        self.bytes[..4].copy_from_slice(&len.to_le_bytes());
+        let at = self.count_at;
+        self.bytes[at..at + 2].copy_from_slice(&self.count.to_le_bytes());
+        self.bytes
+    }
+}
+
+impl Request {
+    /// Bytes of a request that begins with these four.
+    ///
+    /// # Errors
+    /// When it would be longer than [`MAX_REQUEST`].
+    pub fn length(bytes: [u8; 4]) -> Result<usize, Malformed> {
+        let len = u32::from_le_bytes(bytes) as usize;
+        if len > MAX_REQUEST {
+            return Err(Malformed("a request is longer than allowed"));
+        }
+        Ok(len)
+    }
+
+    /// As it was received, without its length.
+    ///
+    /// # Errors
+    /// When it is no request. Paths are not judged here: they are opened beneath the tree.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes);
+        if from.u8()? != READ {
+            return Err(Malformed("a request of an unknown kind"));
+        }
+        let number = from.u32()?;
+        let kind = from.u8()?;
+        let len = from.u16()? as usize;
+        if len > MAX_TREE_BYTES {
+            return Err(Malformed("the name of a tree is too long"));
+        }
+        let name = from.take(len)?.into();
+        let tree = match kind {
+            KIND_REPLICA => Tree::Replica(name),
+            KIND_SPACE => Tree::Space(name),
+            _ => return Err(Malformed("a tree of an unknown kind")),
+        };
+        let count = from.u16()? as usize;
+        // No more than the bytes that are there can mean.
+        let mut items: Vec<Item> = Vec::with_capacity(count.min(from.rest.len() / 18));
+        for _ in 0..count {
+            let len = from.u16()? as usize;
+            if len > MAX_PATH_BYTES {
+                return Err(Malformed("a path is too long"));
+            }
+            let path = match (from.take(len)?, items.last()) {
+                (b"", None) => return Err(Malformed("the first path is missing")),
+                (b"", Some(before)) => Arc::clone(&before.path),
+                (path, _) => path.into(),
+            };
+            let (offset, len) = (from.u64()?, from.u64()?);
+            if offset
+                .checked_add(len)
+                .is_none_or(|end| end > i64::MAX as u64)
+            {
+                return Err(Malformed("a stretch ends beyond the largest file"));
+            }
+            items.push(Item { path, offset, len });
+        }
+        if !from.rest.is_empty() {
+            return Err(Malformed("bytes after the last item"));
+        }
+        Ok(Self {
+            number,
+            tree,
+            items,
+        })
+    }
+}
+
+/// What an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Content follows.
+    Content,
+    /// There is no such file.
+    Gone,
+    /// The file is shorter than asked.
+    Shorter,
+    /// The tree may not be read, or the name leads out of it.
+    Refused,
+    /// It cannot be read.
+    Failed,
+    /// It has not arrived here yet: the answer to this item is still to come.
+    Wait,
+}
+
+/// Precedes each item's content or the text of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// Of the request.
+    pub request: u32,
+    /// Place in the request.
+    pub item: u32,
+    /// What follows.
+    pub status: Status,
+    /// Bytes that follow.
+    pub len: u64,
+}
+
+impl Answer {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 4 + 4 + 1 + 8;
+
+    /// As it is sent.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&self.request.to_le_bytes());
+        out[4..8].copy_from_slice(&self.item.to_le_bytes());
+        out[8] = match self.status {
+            Status::Content => 0,
+            Status::Gone => 1,
+            Status::Shorter => 2,
+            Status::Refused => 3,
+            Status::Failed => 4,
+            Status::Wait => 5,
+        };
+        out[9..].copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    /// As it was received.
+    ///
+    /// # Errors
+    /// When its status is unknown, or an error's text is longer than [`MAX_TEXT`].
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes);
+        let (request, item) = (from.u32()?, from.u32()?);
+        let status = match from.u8()? {
+            0 => Status::Content,
+            1 => Status::Gone,
+            2 => Status::Shorter,
+            3 => Status::Refused,
+            4 => Status::Failed,
+            5 => Status::Wait,
+            _ => return Err(Malformed("an answer of an unknown kind")),
+        };
+        let len = from.u64()?;
+        if status != Status::Content && len > MAX_TEXT as u64 {
+            return Err(Malformed("the text of an error is longer than allowed"));
+        }
+        Ok(Self {
+            request,
+            item,
+            status,
+            len,
+        })
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn new(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+    fn take(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(n)
+            .ok_or(Malformed("it ends early"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(Malformed("it ends early"))?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+    fn magic(&mut self) -> Result<(), Malformed> {
+        match self.array()? {
+            MAGIC => Ok(()),
+            _ => Err(Malformed("it is of another protocol")),
+        }
+    }
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array().map(u8::from_le_bytes)
+    }
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_le_bytes)
+    }
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+}

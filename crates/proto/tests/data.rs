@@ -1,0 +1,162 @@
+//! The data plane's messages: round trips, and bytes that are none.
+
+use proptest::prelude::*;
+use tarn_proto::data::{
+    Answer, BUSY, Builder, Hello, Item, MAX_REQUEST, Malformed, Request, Status, Tree, VERSION,
+    Welcome,
+};
+
+fn trees() -> impl Strategy<Value = Tree> {
+    let name = || proptest::collection::vec(any::<u8>(), 0..40);
+    prop_oneof![
+        name().prop_map(|n| Tree::Replica(n.into())),
+        name().prop_map(|n| Tree::Space(n.into())),
+    ]
+}
+
+fn items() -> impl Strategy<Value = Vec<Item>> {
+    let path = prop_oneof![
+        Just(b"same".to_vec()),
+        proptest::collection::vec(any::<u8>(), 1..60),
+    ];
+    let item = (path, 0..u64::MAX / 4, 0..u64::MAX / 4).prop_map(|(path, offset, len)| Item {
+        path: path.into(),
+        offset,
+        len,
+    });
+    proptest::collection::vec(item, 0..20)
+}
+
+fn encode(request: &Request) -> Vec<u8> {
+    let mut builder = Builder::new(request.number, &request.tree).unwrap();
+    for item in &request.items {
+        assert!(builder.push(&item.path, item.offset, item.len).unwrap());
+    }
+    builder.finish()
+}
+
+proptest! {
+    #[test]
+    fn requests_come_back(number: u32, tree in trees(), items in items()) {
+        let request = Request { number, tree, items };
+        let bytes = encode(&request);
+        let len = Request::length(bytes[..4].try_into().unwrap()).unwrap();
+        prop_assert_eq!(len, bytes.len() - 4);
+        prop_assert_eq!(Request::decode(&bytes[4..]).unwrap(), request);
+    }
+
+    #[test]
+    fn a_truncated_or_longer_request_is_none(tree in trees(), items in items(), cut in 0usize..400) {
+        let mut bytes = encode(&Request { number: 7, tree, items }).split_off(4);
+        if cut < bytes.len() {
+            prop_assert!(Request::decode(&bytes[..cut]).is_err());
+        }
+        bytes.push(0);
+        prop_assert!(Request::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn one_wrong_byte_is_survived(tree in trees(), items in items(), at in 0usize..2000, to: u8) {
+        let mut bytes = encode(&Request { number: 7, tree, items }).split_off(4);
+        let at = at % bytes.len();
+        bytes[at] = to;
+        if let Ok(request) = Request::decode(&bytes) {
+            prop_assert!(request.items.iter().all(|i| !i.path.is_empty() && i.offset.checked_add(i.len).is_some()));
+        }
+    }
+
+    #[test]
+    fn noise_is_survived(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let _ = Request::decode(&bytes);
+        // Noise that begins well.
+        let mut begun = vec![1, 0, 0, 0, 0, 1, 0, 0];
+        begun.extend_from_slice(&bytes);
+        if let Ok(request) = Request::decode(&begun) {
+            prop_assert!(request.items.len() * 18 <= bytes.len());
+        }
+        if let Some(head) = bytes.first_chunk() {
+            let _ = Answer::decode(head);
+        }
+        if let Some(hello) = bytes.first_chunk() {
+            prop_assert_eq!(Hello::decode(hello), Err(Malformed("it is of another protocol")));
+        }
+        if let Some(welcome) = bytes.first_chunk() {
+            prop_assert!(Welcome::decode(welcome).is_err());
+        }
+    }
+
+    #[test]
+    fn heads_come_back(request: u32, item: u32, len: u64, nonce: [u8; 32], run: [u8; 16]) {
+        for status in [Status::Content, Status::Gone, Status::Shorter, Status::Refused, Status::Failed, Status::Wait] {
+            let len = if status == Status::Content { len } else { len % 4097 };
+            let answer = Answer { request, item, status, len };
+            prop_assert_eq!(Answer::decode(&answer.encode()).unwrap(), answer);
+        }
+        let hello = Hello { lowest: 1, highest: 3, run, nonce };
+        prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
+        let welcome = Welcome { version: BUSY, nonce };
+        prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
+    }
+}
+
+#[test]
+fn lengths_that_lie_are_refused() {
+    assert!(Request::length((MAX_REQUEST as u32).to_le_bytes()).is_ok());
+    assert!(Request::length((MAX_REQUEST as u32 + 1).to_le_bytes()).is_err());
+    assert!(Request::length([0xff; 4]).is_err());
+    let long = Answer {
+        request: 0,
+        item: 0,
+        status: Status::Gone,
+        len: 4097,
+    };
+    assert!(Answer::decode(&long.encode()).is_err());
+    // 65,535 items announced, none there: an error, not an allocation.
+    let mut bytes = vec![1, 0, 0, 0, 0, 1, 0, 0, 0xff, 0xff];
+    assert_eq!(Request::decode(&bytes), Err(Malformed("it ends early")));
+    bytes[6] = 0xff;
+    bytes[7] = 0xff;
+    assert_eq!(
+        Request::decode(&bytes),
+        Err(Malformed("the name of a tree is too long"))
+    );
+    let mut beyond = Builder::new(0, &Tree::Replica(b"k".as_slice().into())).unwrap();
+    assert!(beyond.push(b"f", u64::MAX, 2).unwrap());
+    assert!(Request::decode(&beyond.finish()[4..]).is_err());
+}
+
+#[test]
+fn a_request_ends_at_its_bound() {
+    let mut builder = Builder::new(0, &Tree::Replica(b"k".as_slice().into())).unwrap();
+    let mut taken = 0u64;
+    while builder
+        .push(&[b'a' + (taken % 20) as u8; 4096], taken, 1)
+        .unwrap()
+    {
+        taken += 1;
+    }
+    let bytes = builder.finish();
+    assert!(
+        bytes.len() <= MAX_REQUEST + 4 && taken == 63,
+        "{taken} {}",
+        bytes.len()
+    );
+    assert_eq!(
+        Request::decode(&bytes[4..]).unwrap().items.len() as u64,
+        taken
+    );
+}
+
+#[test]
+fn versions_are_agreed_upon() {
+    let hello = |lowest, highest| Hello {
+        lowest,
+        highest,
+        run: [0; 16],
+        nonce: [0; 32],
+    };
+    assert_eq!(hello(1, 9).version(), Some(VERSION));
+    assert_eq!(hello(VERSION + 1, VERSION + 2).version(), None);
+    assert!(Hello::decode(&hello(3, 2).encode()).is_err());
+    assert!(Hello::decode(&hello(0, 2).encode()).is_err());
+}
