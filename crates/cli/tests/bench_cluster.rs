@@ -37,13 +37,13 @@ fn transfers_are_measured_beside_bare_streams_and_nothing_is_left() {
     let results = value["results"].as_array().expect("results");
     assert_eq!(
         results.len(),
-        10,
-        "two cases: speed, CPU time, three bare figures"
+        20,
+        "two cases: speed and CPU time beside both ceilings, six bare figures"
     );
     for result in results {
         assert!(result["value"].as_f64() > Some(0.0), "{result}");
     }
-    for (case, first) in [("node-to-node (", 0), ("node-to-node-tree (", 5)] {
+    for (case, first) in [("node-to-node (", 0), ("node-to-node-tree (", 10)] {
         let name = results[first]["name"].as_str().expect("a name");
         assert!(name.starts_with(case), "{name}");
         assert!(results[first]["ratio"].as_f64() > Some(0.0));

@@ -1,6 +1,6 @@
-//! A tree fetched from another node, verified, beside bare TCP streams of the same bytes: memory to
-//! memory, no file, nothing looked at. The other node is this program started again, in a network namespace of its own.
-//! Both run in turns; medians are compared, with the CPU time of both ends.
+//! A tree fetched from another node, verified, beside bare TCP streams of the same bytes: from memory, and into nothing or
+//! into files as new as tarn's; nothing is looked at. The other node is this program started again, in a network namespace of
+//! its own. All run in turns; medians are compared, with the CPU time of both ends.
 
 use super::super::{Figure, median};
 use super::peer::{self, Peer};
@@ -13,8 +13,10 @@ use tarn_base::part::Verify;
 use tarn_movers::Trees;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 
-/// Streams of the bare contender: the best of these counts stands beside tarn.
+/// Streams of the bare contenders: the best of these counts stands beside tarn.
 const BARE_STREAMS: [usize; 3] = [1, 2, 4];
+/// What they receive into.
+const INTO: [&str; 2] = ["bare TCP", "bare TCP into files"];
 const GB: f64 = 1e9;
 
 /// A tree that is fetched.
@@ -107,19 +109,20 @@ impl Bench {
 
     fn measure(mut self, rounds: u32) -> anyhow::Result<Vec<Figure>> {
         let mut ours = Vec::new();
-        let mut bare: [Vec<Took>; BARE_STREAMS.len()] = Default::default();
+        let mut bare: [[Vec<Took>; BARE_STREAMS.len()]; INTO.len()] = Default::default();
         // The first round warms up.
         for round in 0..=rounds {
             let tarn = self.timed(Self::fetch)?;
-            let mut theirs = Vec::new();
-            for streams in BARE_STREAMS {
-                theirs.push(self.timed(|b| bare::receive(b.peer.bare, b.bytes, streams))?);
-            }
             if round > 0 {
                 ours.push(tarn);
-                bare.iter_mut()
-                    .zip(theirs)
-                    .for_each(|(all, one)| all.push(one));
+            }
+            for (into, all) in bare.iter_mut().enumerate() {
+                for (streams, all) in BARE_STREAMS.iter().zip(all) {
+                    let took = self.timed(|b| b.bare(*streams, into > 0))?;
+                    if round > 0 {
+                        all.push(took);
+                    }
+                }
             }
         }
         let speed = |all: &[Took]| {
@@ -131,30 +134,45 @@ impl Bench {
             median(&seconds) / (self.bytes as f64 / GB)
         };
         let mut figures = Vec::new();
-        let best = (0..bare.len()).max_by(|a, b| speed(&bare[*a]).total_cmp(&speed(&bare[*b])));
-        let best = best.context("nothing was measured")?;
-        let name = format!("bare TCP, {} stream(s)", BARE_STREAMS[best]);
-        figures.push(Figure {
-            name: self.label.clone(),
-            value: speed(&ours),
-            unit: "MB/s",
-            against: Some((name.clone(), speed(&bare[best]))),
-        });
-        figures.push(Figure {
-            name: format!("{}, CPU a GB, both ends", self.label),
-            value: cpu(&ours),
-            unit: "s",
-            against: Some((name, cpu(&bare[best]))),
-        });
-        for (streams, all) in BARE_STREAMS.iter().zip(&bare) {
+        for (into, all) in INTO.iter().zip(&bare) {
+            let counted = BARE_STREAMS.iter().zip(all);
+            let best = counted.max_by(|a, b| speed(a.1).total_cmp(&speed(b.1)));
+            let (streams, best) = best.context("nothing was measured")?;
+            let name = format!("{into}, {streams} stream(s)");
             figures.push(Figure {
-                name: format!("{}: bare TCP, {streams} stream(s)", self.label),
-                value: speed(all),
+                name: self.label.clone(),
+                value: speed(&ours),
                 unit: "MB/s",
-                against: None,
+                against: Some((name.clone(), speed(best))),
+            });
+            figures.push(Figure {
+                name: format!("{}, CPU a GB, both ends", self.label),
+                value: cpu(&ours),
+                unit: "s",
+                against: Some((name, cpu(best))),
             });
         }
+        for (into, all) in INTO.iter().zip(&bare) {
+            for (streams, all) in BARE_STREAMS.iter().zip(all) {
+                figures.push(Figure {
+                    name: format!("{}: {into}, {streams} stream(s)", self.label),
+                    value: speed(all),
+                    unit: "MB/s",
+                    against: None,
+                });
+            }
+        }
         Ok(figures)
+    }
+
+    fn bare(&self, streams: usize, into_files: bool) -> anyhow::Result<()> {
+        let dest = self.dest();
+        bare::receive(
+            self.peer.bare,
+            self.bytes,
+            streams,
+            into_files.then_some(&dest),
+        )
     }
 
     fn timed(&mut self, what: impl FnOnce(&Self) -> anyhow::Result<()>) -> anyhow::Result<Took> {
