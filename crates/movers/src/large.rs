@@ -19,6 +19,11 @@ use tarn_base::part::Verify;
 /// Chunks that a thread takes at once: long enough to keep a device's read-ahead going.
 const GRAIN: u64 = 8;
 
+/// Whether a file of so many bytes is work for several threads.
+pub(crate) fn is_shared(size: u64) -> bool {
+    content::chunks(size) > 2 * GRAIN
+}
+
 /// A file that is being copied.
 pub(crate) struct Large {
     source: Source,
@@ -69,7 +74,7 @@ impl Worker<'_> {
                 return Ok(());
             }
         }
-        let shared = self.job.threads > 1 && large.chunks() > 2 * GRAIN;
+        let shared = self.job.threads > 1 && is_shared(large.source.status.size);
         if shared {
             self.job.queue.share(large);
         }
