@@ -31,16 +31,19 @@ const RECORD: usize = 190;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Case {
     /// Batches of tasks from one client
-    TasksBatch,
+    #[value(name = "tasks-batch")]
+    Batch,
     /// One task at a time from each of four clients
-    TasksSingle,
+    #[value(name = "tasks-single")]
+    Single,
     /// Durable tasks, both ways
-    TasksDurable,
+    #[value(name = "tasks-durable")]
+    Durable,
 }
 
 impl Case {
     /// Every case.
-    pub(crate) const ALL: &[Self] = &[Self::TasksBatch, Self::TasksSingle, Self::TasksDurable];
+    pub(crate) const ALL: &[Self] = &[Self::Batch, Self::Single, Self::Durable];
 }
 
 /// What is measured, and where.
@@ -81,17 +84,17 @@ pub(crate) fn run(case: Case, setup: &Setup) -> anyhow::Result<Vec<Figure>> {
     let mut rounds = Rounds::default();
     for round in 0..setup.rounds {
         match case {
-            Case::TasksBatch => {
+            Case::Batch => {
                 let of_tarn = batches(&socket, false)?;
                 let bare = echoes(&echo, 1, &batch_sizes(), MAX_BATCH as u64)?;
                 rounds.add(&of_tarn, &bare);
             }
-            Case::TasksSingle => {
+            Case::Single => {
                 let of_tarn = singles(&socket, CLIENTS, false)?;
                 let bare = echoes(&echo, CLIENTS, &single_sizes(), 1)?;
                 rounds.add(&of_tarn, &bare);
             }
-            Case::TasksDurable => {
+            Case::Durable => {
                 let of_tarn = singles(&socket, CLIENTS, true)?;
                 let bare = syncs(&scratch.path().join("syncs"))?;
                 rounds.add(&of_tarn, &bare);
@@ -142,13 +145,13 @@ impl Rounds {
         };
         let echo = "echo of packets of the same sizes";
         match case {
-            Case::TasksBatch => vec![figure(
+            Case::Batch => vec![figure(
                 "tasks-batch",
                 &self.rate,
                 "tasks/s",
                 Some((echo, &self.bare)),
             )],
-            Case::TasksSingle => vec![
+            Case::Single => vec![
                 figure(
                     "tasks-single, 4 clients",
                     &self.rate,
@@ -162,7 +165,7 @@ impl Rounds {
                     Some((echo, &self.bare_p99)),
                 ),
             ],
-            Case::TasksDurable => vec![
+            Case::Durable => vec![
                 figure(
                     "tasks-durable, 4 clients, one at a time",
                     &self.rate,
