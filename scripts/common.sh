@@ -3,11 +3,11 @@
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 target=${CARGO_TARGET_DIR:-target}
 
-# tarn_built PROFILE: builds tarn and sets `tarn` to the binary's absolute path.
+# tarn_built PROFILE: builds tarn, with tarnd and libtarn beside it, and sets `tarn` to the binary's absolute path.
 tarn_built() {
     local options=()
     [ "$1" = debug ] || options=(--release)
-    cargo build --quiet --locked -p tarn-cli "${options[@]}"
+    cargo build --quiet --locked -p tarn-cli -p tarn-daemon -p tarn-libtarn "${options[@]}"
     # shellcheck disable=SC2034  # used by those who source this
     tarn=$(realpath "$target/$1/tarn")
 }

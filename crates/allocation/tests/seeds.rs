@@ -574,6 +574,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
         }
     });
     let start = Start {
+        allocation: None,
         run: "w-1".into(),
         workspace: "w".into(),
         wall: 0,

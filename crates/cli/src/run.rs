@@ -159,7 +159,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     }
     let files = Files::read(&state.run(&name));
     let reached = match Reached::again(&begun, &state)? {
-        Found::Same(reached) => reached,
+        Found::Same(reached) => reached.map(|r| *r),
         Found::Other(why) => {
             say!(
                 "{why}: what is left is done by a new run, which takes over what {name} has done and can still be reached"

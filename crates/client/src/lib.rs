@@ -4,11 +4,13 @@
 //! all. There is no thread of the client's own, no runtime and no signal handler.
 
 use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect,
     socket_with,
 };
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -151,7 +153,11 @@ impl Client {
         let mut buffer = lock(&self.buffers).pop().unwrap_or_default();
         encode(VERSION, number, request, &mut buffer)
             .map_err(|e| Refusal::new(Code::Invalid, e.to_string()))?;
-        if let Err(e) = send_packet(&self.fd, &buffer, fd, SendFlags::empty()) {
+        if let Err(e) = self.write(&buffer, fd) {
+            if !matches!(e, Errno::CONNRESET | Errno::PIPE) {
+                let text = format!("the request cannot be sent to tarnd: {e}");
+                return Err(Refusal::new(Code::Io, text));
+            }
             // Why it was closed may have come before.
             let why = self.read_all_for(number, &mut buffer).err();
             return Err(why
@@ -163,6 +169,19 @@ impl Client {
         match reply? {
             Reply::Refused(why) => Err(why),
             reply => Ok(reply),
+        }
+    }
+
+    fn write(&self, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> std::result::Result<(), Errno> {
+        loop {
+            match send_packet(&self.fd, packet, fd, SendFlags::empty()) {
+                Ok(()) => return Ok(()),
+                Err(e) => match Errno::from_io_error(&e).unwrap_or(Errno::IO) {
+                    // A signal handler of the program.
+                    Errno::INTR => {}
+                    e => return Err(e),
+                },
+            }
         }
     }
 
@@ -203,9 +222,13 @@ impl Client {
 
     fn read(&self, buffer: &mut Vec<u8>) -> Result<(u32, Reply)> {
         buffer.resize(MAX_PACKET, 0);
+        let mut reset = false;
         loop {
             match receive_packet(&self.fd, buffer, RecvFlags::empty()) {
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                // tarnd closed and left requests unread. The kernel says so once, before what tarnd had sent until
+                // then: that is read next, and after it the end.
+                Err(e) if e.kind() == ErrorKind::ConnectionReset && !reset => reset = true,
                 Err(e) => return Err(lost(e)),
                 Ok(got) if got.len == 0 => return Err(lost("it was closed")),
                 Ok(got) => {
@@ -439,4 +462,64 @@ impl Client {
 fn is_too_large(tasks: &[TaskSpec]) -> bool {
     let request = Request::Submit(tasks.to_vec());
     encode(VERSION, 0, &request, &mut Vec::new()) == Err(PacketError::TooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::socketpair;
+
+    /// A client, and the end of its connection that tarnd would have.
+    fn pair() -> (Client, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        let (here, there) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let client = Client {
+            fd: here,
+            state: Mutex::default(),
+            more: Condvar::new(),
+            buffers: Mutex::default(),
+            user: 0,
+            node: String::new(),
+        };
+        (client, there)
+    }
+
+    /// A client that tarnd has refused, and closed without reading what the client had sent.
+    fn refused() -> Client {
+        let (client, there) = pair();
+        client.write(b"never read", None).unwrap();
+        let refusal = Reply::Refused(Refusal::new(Code::Busy, "too many"));
+        let mut packet = Vec::new();
+        encode(VERSION, 0, &refusal, &mut packet).unwrap();
+        send_packet(&there, &packet, None, SendFlags::empty()).unwrap();
+        client
+    }
+
+    #[test]
+    fn a_refusal_is_read_although_requests_were_not() {
+        // Gone before the program reads.
+        let client = refused();
+        let (number, reply) = client.read(&mut Vec::new()).unwrap();
+        assert!(number == 0 && matches!(reply, Reply::Refused(why) if why.code == Code::Busy));
+        let end = client.read(&mut Vec::new());
+        assert_eq!(end.unwrap_err().code, Code::Lost);
+        // Gone before the program asks: the send tells of the reset.
+        assert_eq!(refused().stats().unwrap_err().code, Code::Busy);
+        // The send tells that it is closed.
+        let client = refused();
+        assert_eq!(client.write(b"", None), Err(Errno::CONNRESET));
+        assert_eq!(client.write(b"", None), Err(Errno::PIPE));
+        assert_eq!(client.stats().unwrap_err().code, Code::Busy);
+    }
+
+    /// What was not sent has no reply to wait for.
+    #[test]
+    fn a_request_that_cannot_be_sent() {
+        let (client, _there) = pair();
+        // The kernel's least: 4.5 KiB.
+        rustix::net::sockopt::set_socket_send_buffer_size(&client.fd, 0).unwrap();
+        let ids = vec![TaskId::MAX; MAX_IDS];
+        assert_eq!(client.status(&ids).unwrap_err().code, Code::Io);
+    }
 }

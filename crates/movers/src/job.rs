@@ -1,7 +1,7 @@
 //! One operation on trees: what its threads share, and what they bring back.
 
 use crate::error::Result;
-use crate::large::Large;
+use crate::large::{Large, is_shared};
 use crate::queue::{Queue, lock};
 use crate::scan::{Folder, Task, Worker};
 use crate::target::Target;
@@ -113,7 +113,7 @@ impl<'a> Job<'a> {
             lock(&all).absorb(worker.output);
         };
         std::thread::scope(|scope| {
-            for _ in 1..self.threads {
+            for _ in 1..self.useful() {
                 // Where no more threads can be had, fewer do it.
                 let _ = std::thread::Builder::new()
                     .stack_size(256 << 10)
@@ -126,6 +126,21 @@ impl<'a> Job<'a> {
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         Ok((all, self.goal))
+    }
+
+    /// Threads that have something to do: a file alone that is not split is one thread's.
+    fn useful(&self) -> usize {
+        match (self.trees, &self.goal) {
+            ([tree], goal) if matches!(tree.origin, Origin::Single { .. }) => {
+                let small = tree.expected.is_some_and(|m| !is_shared(m.bytes()));
+                if small || matches!(goal, Goal::List) {
+                    1
+                } else {
+                    self.threads
+                }
+            }
+            _ => self.threads,
+        }
     }
 
     /// Counts bytes for whoever watches.

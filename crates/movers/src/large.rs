@@ -25,6 +25,11 @@ pub(crate) const SHARED: u64 = 2 * GRAIN;
 /// Runs of chunks that a thread has asked a peer for, the one that it reads included.
 const AHEAD: usize = 2;
 
+/// Whether a file of so many bytes is work for several threads.
+pub(crate) fn is_shared(size: u64) -> bool {
+    content::chunks(size) > SHARED
+}
+
 /// A file that is being copied.
 pub(crate) struct Large {
     source: Source,
@@ -93,7 +98,7 @@ impl Worker<'_> {
                 return Ok(());
             }
         }
-        let shared = self.job.threads > 1 && large.chunks() > SHARED && !large.asked;
+        let shared = self.job.threads > 1 && is_shared(large.source.status.size) && !large.asked;
         if shared {
             self.job.queue.share(large);
         }

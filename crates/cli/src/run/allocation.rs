@@ -50,7 +50,7 @@ pub(crate) struct Reached {
 /// Where a run can go on.
 pub(crate) enum Found {
     /// On the nodes that it began on: this machine, or those of an allocation.
-    Same(Option<Reached>),
+    Same(Option<Box<Reached>>),
     /// Not there, and why.
     Other(String),
 }
@@ -195,7 +195,7 @@ impl Reached {
         }
         here.nodes = names.iter().map(|n| (*n).to_owned()).collect();
         let reached = Self::start(here, &machine_args(begun), state)?;
-        Ok(Found::Same(Some(reached)))
+        Ok(Found::Same(Some(Box::new(reached))))
     }
 
     fn start(
