@@ -1,5 +1,6 @@
 //! `tarn run` in an allocation of a real Slurm: over all its nodes, through what goes wrong there, and nothing left behind.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -219,10 +220,14 @@ const SOLVE: &str = r#"#!/bin/bash
 set -eu
 other=$(sed -n 2p "$TARN_HOSTFILE" | cut -d ' ' -f 1)
 for r in 0 1; do echo "$TARN_NODE $(hostname)" > "$TARN_case/p$r/done"; done
+name=$(for n in $(seq 1 46) $(seq 48 255); do printf '\\x%02x' $n; done)
+printf -v name "$name"
+echo here > "$TARN_case/p0/$name"
 echo "said on $TARN_NODE" | tarn exec "$other" -- bash -c '
     cat > $TARN_case/p2/heard
+    echo there > "$TARN_case/p3/$0"
     for r in 2 3; do echo "$TARN_NODE $(hostname)" > $TARN_case/p$r/done; done
-    [ ! -e $TARN_case/p0 ]'
+    [ ! -e $TARN_case/p0 ]' "$name"
 tarn exec "$other" -- bash -c 'exit 7' && exit 1
 [ $? = 7 ]
 [ ! -e "$TARN_case/p2" ]
@@ -242,6 +247,13 @@ fn a_step_spans_two_nodes() {
     let first = first.split_whitespace().next().expect("a name");
     assert_eq!(desk.read("out/p2/heard"), format!("said on {first}\n"));
     assert_eq!(desk.read("out/c"), "common\n");
+    // A name of every byte but NUL and slash, made on each node and gathered.
+    let bytes: Vec<u8> = (1..=255).filter(|b| *b != b'/').collect();
+    let name = std::ffi::OsStr::from_bytes(&bytes);
+    for (rank, text) in [("p0", "here\n"), ("p3", "there\n")] {
+        let path = desk.path("out").join(rank).join(name);
+        assert_eq!(std::fs::read_to_string(path).ok().as_deref(), Some(text));
+    }
 }
 
 /// A chain on one dataset, slow enough to be disturbed.
@@ -318,6 +330,52 @@ fn a_node_loses_its_power() {
         let cut = cluster.node(node).power_cut();
         cut.unwrap_or_else(|e| panic!("{e:#}"));
     });
+}
+
+/// With no node left the run fails and says so; in another allocation it goes on.
+#[test]
+fn all_tarnds_are_killed() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", CHAIN);
+    let running = desk.start("-N2 -n16 --no-kill", &format!("tarn run {TIER} wf.toml"));
+    wait_for_begin(&desk, 1);
+    for node in 1..=2 {
+        let killed = cluster
+            .node(node)
+            .exec("root", &["pkill", "-KILL", "-x", "tarnd"]);
+        killed.unwrap_or_else(|e| panic!("{e:#}"));
+    }
+    let (status, text) = running.end();
+    assert_eq!(status, Some(1), "{text}");
+    assert!(
+        text.contains("lost") && text.contains("tarn resume"),
+        "{text}"
+    );
+    desk.write("go", "");
+    let said = desk.run("-N2 -n16", "tarn resume");
+    assert_eq!(desk.read("out/text"), "b\n", "{said}");
+}
+
+/// The tier of one node is full of somebody else's files: what does not fit there goes elsewhere.
+#[test]
+fn a_tier_is_full() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", CHAIN);
+    desk.write("go", "");
+    let fill = "dd if=/dev/zero of=/scm/full bs=1M status=none; df --output=avail /scm | tail -1";
+    let free = cluster.node(1).exec("root", &["bash", "-c", fill]);
+    assert_eq!(free.unwrap_or_else(|e| panic!("{e:#}")).trim(), "0");
+    // Without a size each node offers what it has; with one, a node that has not is refused by name.
+    let (status, text) = desk
+        .start("-N2 -n16", &format!("tarn run {TIER} wf.toml"))
+        .end();
+    assert!(status != Some(0) && text.contains("node1"), "{text}");
+    cluster
+        .node(1)
+        .exec("root", &["rm", "/scm/full"])
+        .expect("rm");
+    desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    assert_eq!(desk.read("out/text"), "b\n");
 }
 
 #[test]

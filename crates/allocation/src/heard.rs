@@ -58,6 +58,7 @@ impl Allocation {
                 if moving.get(&id).is_some_and(|m| m.by == By::Node(n))
                     && let Some(moving) = moving.remove(&id)
                 {
+                    self.store.ended(&moving.order);
                     self.moved(moving, event);
                 }
             }
@@ -90,6 +91,7 @@ impl Allocation {
             Event::SourceFailed { data, .. } => drop(self.under_way.listing.remove(&data)),
             Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
                 if let Some(moving) = self.under_way.moving.remove(&id) {
+                    self.store.ended(&moving.order);
                     self.moved(moving, event);
                 }
                 return;

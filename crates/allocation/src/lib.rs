@@ -11,6 +11,7 @@ mod mail;
 mod measure;
 mod orders;
 mod parts;
+mod store;
 mod world;
 
 pub use link::{Link, Linked, NoAnswer, Relink};

@@ -5,7 +5,7 @@ use crate::line::Speaker;
 use crate::link::Linked;
 use crate::mail::Letter;
 use crate::parts::Knows;
-use crate::world::{Allocation, By, Standing, nodes_of, on};
+use crate::world::{Allocation, By, Moving, Standing, nodes_of, on};
 use crate::{QUICK, THOROUGH};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -165,9 +165,14 @@ impl Allocation {
             .evicting
             .retain(|(_, at), _| on(at) != Some(n));
         let moving = self.under_way.moving.values();
-        let performed = moving.filter(|m| m.by == By::Node(n)).map(|m| m.order.id);
+        // What nobody has begun yet ends with any of its nodes.
+        let unbegun =
+            |m: &Moving| self.store.is_waiting(&m.order) && nodes_of(&m.order).any(|of| of == n);
+        let performed = moving.filter(|m| m.by == By::Node(n) || unbegun(m));
+        let performed = performed.map(|m| m.order.id);
         for id in performed.collect::<Vec<_>>() {
             if let Some(moving) = self.under_way.moving.remove(&id) {
+                self.store.ended(&moving.order);
                 let event = self.transfer_lost(&moving.order, n);
                 self.tell_engine(event, nodes_of(&moving.order).collect());
             }

@@ -32,6 +32,7 @@ impl Allocation {
                 keys.push_back(key.clone());
                 self.hand(by, action)
             }
+            Do::Abandon { id } if self.forgo(*id) => Ok(()),
             Do::Abandon { id } => match self.under_way.moving.get(id) {
                 Some(moving) => self.hand(moving.by, action),
                 None => Ok(()),
@@ -53,7 +54,7 @@ impl Allocation {
     }
 
     /// Hands an order out, after what there is to know of the parts that it names.
-    fn hand(&mut self, by: By, action: &Action) -> Result<(), WorldError> {
+    pub(crate) fn hand(&mut self, by: By, action: &Action) -> Result<(), WorldError> {
         match by {
             By::Home => {
                 let names = named(&action.what, NodeId(u32::MAX));
@@ -109,6 +110,9 @@ impl Allocation {
             cut: None,
         };
         self.under_way.moving.insert(t.id, moving);
+        if self.waits_for_store(action, t) {
+            return Ok(());
+        }
         self.hand(by, action)
     }
 

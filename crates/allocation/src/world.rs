@@ -5,6 +5,7 @@ use crate::link::{Linked, Relink};
 use crate::lost::Returned;
 use crate::mail::{Letter, Mail};
 use crate::parts::{Holds, Knows, Parts};
+use crate::store::Store;
 use crate::{GOODBYE, LOOK, LOOK_OFTEN, QUICK};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -196,6 +197,7 @@ pub struct Allocation {
     /// Folders that somebody asks to keep.
     pub(crate) protected: BTreeSet<PathBuf>,
     pub(crate) under_way: UnderWay,
+    pub(crate) store: Store,
     pub(crate) ready: VecDeque<Ready>,
     pub(crate) progress: Progress,
     /// Somebody has asked once already that the run stop.
@@ -243,6 +245,7 @@ impl Allocation {
             offered: None,
             protected: BTreeSet::new(),
             under_way: UnderWay::default(),
+            store: Store::default(),
             ready: VecDeque::new(),
             interrupted: false,
             looked: Instant::now(),
@@ -381,6 +384,7 @@ impl World for Allocation {
     /// [`LOOK_OFTEN`] while it owes an outcome. News of nodes wake it at once.
     fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
         loop {
+            self.hand_out()?;
             // Here, not in `poll`: all that was decided before the loss was known has been performed by now.
             if let Some(event) = self.back() {
                 return Ok((self.now(), event));

@@ -200,10 +200,11 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_news_wake_at_once() {
     p.session(0).is_stuck(true);
     let since = Instant::now();
     for id in 0..2000 {
+        let (from, to) = ((id + 1) % 2, id % 2);
         p.perform(Do::Transfer(transfer(
             id,
-            &[(0, Place::Source)],
-            at((id % 2) as u32),
+            &[(0, at(from as u32))],
+            at(to as u32),
         )));
     }
     assert!(since.elapsed() < Duration::from_secs(1));
@@ -477,4 +478,67 @@ fn why_steps_of_several_nodes_cannot_run_is_told_with_the_node() {
     });
     let refused = script.open().world.err().expect("a refusal");
     assert_eq!(refused.0, "node node1: /tier is full");
+}
+
+/// The store takes four transfers at once in [`cluster_of`], whichever nodes make them.
+#[test]
+fn the_external_store_is_one_for_all_nodes() {
+    let mut p = Script::new(3).open();
+    let known: Vec<_> = (0..8).map(|n| (part(n), info(n, 1))).collect();
+    p.world().know(known).unwrap();
+    let order = |id: u64, to: u32, priority: u64| {
+        let mut t = transfer(id, &[(id as u32, Place::Source)], at(to));
+        t.priority = priority;
+        Do::Transfer(t)
+    };
+    let (first, second) = (order(0, 0, 1), order(1, 0, 1));
+    for what in [
+        first.clone(),
+        second.clone(),
+        order(2, 1, 1),
+        order(3, 1, 1),
+    ] {
+        p.perform(what);
+    }
+    // No more at once; between nodes as many as there are.
+    let (late, urgent, doomed) = (order(4, 0, 1), order(5, 0, 9), order(6, 2, 5));
+    let between = Do::Transfer(transfer(7, &[(0, at(1))], at(0)));
+    for what in [&late, &urgent, &doomed, &between] {
+        p.perform(what.clone());
+    }
+    let begun = [first, second, between];
+    assert_eq!(p.session(0).orders(3), begun);
+    // One that nobody has begun is abandoned at once.
+    let abandon = |id| Do::Abandon { id: TransferId(id) };
+    p.perform(abandon(6));
+    assert_eq!(failure_of(&p.event()), FailureKind::Cancelled);
+    // The most urgent comes next.
+    p.session(1).happens(done(2, 1));
+    assert_eq!(p.event(), done(2, 1));
+    p.quiet("the other four go on");
+    let begun = [&begun[..], &[urgent]].concat();
+    assert_eq!(p.session(0).orders(4), begun);
+    // With its node goes what had not begun.
+    p.loses(0);
+    let mut ended = Vec::new();
+    while ended.len() < 5 {
+        match p.event() {
+            Event::NodeLost { .. } => {}
+            Event::TransferFailed { id, failure } => {
+                assert_eq!(failure.kind, FailureKind::NodeLost);
+                ended.push(id.0);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    ended.sort_unstable();
+    assert_eq!(ended, [0, 1, 4, 5, 7]);
+    assert!(
+        p.session(2)
+            .told
+            .lock()
+            .unwrap()
+            .iter()
+            .all(|t| !matches!(t, Told::Do(_)))
+    );
 }

@@ -1,0 +1,89 @@
+//! The external store is one for all nodes: its bound of transfers at once is that of all of them together.
+
+use crate::world::Allocation;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_base::action::Action;
+use tarn_base::event::{Event, Failure, FailureKind};
+use tarn_base::id::TransferId;
+use tarn_base::part::{Place, Transfer};
+use tarn_ports::WorldError;
+
+/// Transfers to and from the external store.
+#[derive(Default)]
+pub(crate) struct Store {
+    /// Handed out.
+    busy: BTreeSet<TransferId>,
+    /// Not yet, the most urgent first.
+    waiting: BTreeMap<(Reverse<u64>, TransferId), Action>,
+}
+
+impl Store {
+    pub(crate) fn is_waiting(&self, t: &Transfer) -> bool {
+        self.waiting.contains_key(&key(t))
+    }
+
+    /// A transfer is over.
+    pub(crate) fn ended(&mut self, t: &Transfer) {
+        self.busy.remove(&t.id);
+        self.waiting.remove(&key(t));
+    }
+}
+
+fn key(t: &Transfer) -> (Reverse<u64>, TransferId) {
+    (Reverse(t.priority), t.id)
+}
+
+fn touches_store(t: &Transfer) -> bool {
+    let outside = |place: &Place| !matches!(place, Place::Node(_));
+    outside(&t.to) || t.parts.iter().any(|m| outside(&m.from))
+}
+
+impl Allocation {
+    /// Whether a transfer has to wait for others; then it is kept for later.
+    pub(crate) fn waits_for_store(&mut self, action: &Action, t: &Transfer) -> bool {
+        if !touches_store(t) {
+            return false;
+        }
+        let streams = self.opening.cluster.external.streams.max(1);
+        if self.store.busy.len() < streams as usize {
+            self.store.busy.insert(t.id);
+            return false;
+        }
+        self.store.waiting.insert(key(t), action.clone());
+        true
+    }
+
+    /// Hands out those for which there is room now.
+    pub(crate) fn hand_out(&mut self) -> Result<(), WorldError> {
+        let streams = self.opening.cluster.external.streams.max(1);
+        while self.store.busy.len() < streams as usize
+            && let Some(((_, id), action)) = self.store.waiting.pop_first()
+        {
+            let Some(moving) = self.under_way.moving.get(&id) else {
+                continue;
+            };
+            let by = moving.by;
+            self.store.busy.insert(id);
+            self.hand(by, &action)?;
+        }
+        Ok(())
+    }
+
+    /// A transfer that nobody has begun yet is abandoned. False if somebody has.
+    pub(crate) fn forgo(&mut self, id: TransferId) -> bool {
+        let moving = self.under_way.moving.get(&id);
+        if !moving.is_some_and(|m| self.store.is_waiting(&m.order)) {
+            return false;
+        }
+        if let Some(moving) = self.under_way.moving.remove(&id) {
+            self.store.ended(&moving.order);
+            let failure = Failure {
+                kind: FailureKind::Cancelled,
+                message: "abandoned before it began".into(),
+            };
+            self.tell_engine(Event::TransferFailed { id, failure }, Vec::new());
+        }
+        true
+    }
+}
