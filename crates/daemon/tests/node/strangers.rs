@@ -85,11 +85,10 @@ fn another_run_is_refused() {
         other => panic!("{other:?}"),
     }
     assert!(open(&RunKeys::new().unwrap(), RUN).is_some());
-    // An opening of another run, over a session of this one.
+    // An opening of another run or node, over a session of this one.
     let client = bed.connect(&node.started);
     let opening = bed.opening(&[(&node, &client)], 0);
     for change in [
-        |o: &mut tarn_proto::node::Opening| o.run = "w-2".into(),
         |o: &mut tarn_proto::node::Opening| o.data.0 += 1,
         |o: &mut tarn_proto::node::Opening| o.node.0 = 9,
     ] {

@@ -256,6 +256,9 @@ fn an_abandoned_transfer_fails_whole() {
     let infos = world.list(0).unwrap();
     let to = Place::Node(spot(0));
     let first = world.order(0, 0, &infos, &Place::Source, &to);
+    while world.progress().transfers().is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     // The external store has one stream: this one waits.
     let second = world.order(0, 0, &infos, &Place::Source, &Place::Drained);
     std::thread::sleep(Duration::from_millis(150));
