@@ -111,7 +111,7 @@ fn a_silent_peer_costs_its_patience_and_no_more() {
     assert_eq!(error.0.kind, FailureKind::Io);
     assert!(error.0.message.contains("silent"), "{error}");
     assert!(
-        start.elapsed() < Duration::from_secs(4),
+        start.elapsed() < Duration::from_secs(20),
         "{:?}",
         start.elapsed()
     );
