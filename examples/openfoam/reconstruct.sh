@@ -1,7 +1,7 @@
 #!/bin/sh
-# reconstruct.sh: the pieces of $TARN_parts as one; only the fields are new.
+# reconstruct.sh MESH PARTS FIELDS: the pieces as one; only the fields are new.
 set -eu
-cd "$TARN_fields"
-ln -s "$TARN_mesh/system" "$TARN_mesh/constant" "$TARN_parts"/processor* .
+cd "$3"
+ln -s "$1/system" "$1/constant" "$2"/processor* .
 reconstructPar
 rm system constant processor*

@@ -1,8 +1,8 @@
 #!/bin/sh
-# vtk.sh: the last of $TARN_fields as VTK files.
+# vtk.sh MESH FIELDS VTK: the last of the fields as VTK files.
 set -eu
-cd "$TARN_vtk"
-ln -s "$TARN_mesh/system" "$TARN_mesh/constant" "$TARN_fields"/[0-9]* .
+cd "$3"
+ln -s "$1/system" "$1/constant" "$2"/[0-9]* .
 foamToVTK -latestTime -name cavity
 rm system constant [0-9]*
 mv cavity/* .

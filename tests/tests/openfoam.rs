@@ -121,7 +121,7 @@ fn srun_solves_on_two_nodes() {
     };
     change(
         &folder.join("workflow.toml"),
-        &[("\"solve.sh\"", "\"solve-srun.sh\"")],
+        &[("\"solve.sh", "\"solve-srun.sh")],
     );
     as_plain(&cluster, &folder, "-N2 --ntasks-per-node=2");
 }
