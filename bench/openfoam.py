@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -164,6 +165,8 @@ def main():
     parser.add_argument("--latency", type=int, default=300, help="delay of each of its operations in microseconds (default 300)")
     a = parser.parse_args()
     a.tarn = os.path.abspath(a.tarn)
+    # What is up is taken down then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results = []
     with tempfile.TemporaryDirectory(prefix="bench-openfoam-", dir=a.dir) as work:
         os.chmod(work, 0o755)
