@@ -1,5 +1,5 @@
 #!/bin/bash
-# deps.sh build|demo|test|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
+# deps.sh build|demo|test|openfoam|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
 # cargo is there. Does and says nothing when nothing is missing. TARN_DEPS=skip leaves everything to you.
 set -euo pipefail
 
@@ -10,12 +10,16 @@ demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 slurm=(iproute2 libopenmpi-dev munge procps slurm-wlm slurm-wlm-basic-plugins)
 test=("${demo[@]}" chromium openmpi-bin pyflakes3 shellcheck "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
+# Some 500 MB: examples/openfoam with its test, and the slow external store of its benchmark.
+openfoam=("${test[@]}" glusterfs-server openfoam)
 
 case "${1:-}" in
     build) wanted=("${build[@]}") ;;
     demo) wanted=("${demo[@]}") ;;
     test) wanted=("${test[@]}") ;;
-    soak | all) wanted=("${soak[@]}") ;;
+    openfoam) wanted=("${openfoam[@]}") ;;
+    soak) wanted=("${soak[@]}") ;;
+    all) wanted=("${soak[@]}" "${openfoam[@]}") ;;
     *)
         sed -n '2,3s/^# //p' "$0" >&2
         exit 2

@@ -129,6 +129,9 @@ fn launcher(shared: &Shared, run: &Run) -> Vec<(OsString, OsString)> {
         ("OMPI_MCA_plm_rsh_no_tree_spawn", "1"),
         ("PRTE_MCA_plm_ssh_no_tree_spawn", "1"),
         ("OMPI_MCA_plm", "rsh"),
+        // The host file has this step's ranks; the allocation that mpirun would ask has everything else.
+        ("OMPI_MCA_ras", "^slurm"),
+        ("PRTE_MCA_ras", "^slurm"),
         ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
     ];

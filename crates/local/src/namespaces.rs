@@ -5,6 +5,9 @@ use crate::protocol::{Bind, End, Isolation, Spec};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
+/// Folders of probes of one process id in one place: under way on other nodes, or left by those that were killed.
+const MAX_PROBES: u32 = 10_000;
+
 /// What to use of namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Namespaces {
@@ -49,13 +52,9 @@ pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, Strin
 /// Runs `true` as a step would be run: mounts, a read-only folder, a host name, a PID namespace.
 fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), String> {
     let io = |e: std::io::Error| format!("{}: {e}", folder.display());
-    let work = folder.join(format!(
-        "probe.{}.{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    ));
+    let work = own_folder(folder).map_err(io)?;
     let inner = work.join("inner");
-    std::fs::create_dir_all(&inner).map_err(io)?;
+    std::fs::create_dir(&inner).map_err(io)?;
     let null = || OpenOptions::new().write(true).open("/dev/null");
     let launch = |note: PathBuf| Launch {
         spec: Spec {
@@ -76,7 +75,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
         },
         note,
     };
-    let note = folder.join(".probe-note");
+    let note = work.join("note");
     let tried = (|| {
         let stop = Stop::new().map_err(io)?;
         let mut process = Helper::spawn(helper, null().map_err(io)?).map_err(|e| {
@@ -94,6 +93,22 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
         }
     })();
     let _ = std::fs::remove_dir_all(&work);
-    let _ = std::fs::remove_file(&note);
     tried
+}
+
+/// A new folder that nobody else has: all nodes of an allocation try at once in the same place, and process ids of two
+/// nodes may be equal.
+fn own_folder(folder: &Path) -> std::io::Result<PathBuf> {
+    std::fs::create_dir_all(folder)?;
+    let mut number = 0u32;
+    loop {
+        let name = format!("probe.{}.{number}", std::process::id());
+        let path = folder.join(name);
+        match std::fs::create_dir(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && number < MAX_PROBES => {
+                number += 1;
+            }
+            made => return made.map(|()| path),
+        }
+    }
 }
