@@ -33,7 +33,21 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Where memory runs out, the kernel is to end a step before what looks after steps: tarn, tarnd.
+const EXPENDABLE: i32 = 500;
+
+/// Makes this process and what it starts so much likelier to be chosen when memory runs out; never less likely.
+fn be_expendable() {
+    let file = "/proc/self/oom_score_adj";
+    let now = std::fs::read_to_string(file).ok();
+    if now.is_some_and(|n| n.trim().parse::<i32>().is_ok_and(|n| n < EXPENDABLE)) {
+        // Where it may not be raised, the kernel chooses as it does anyway.
+        let _ = std::fs::write(file, EXPENDABLE.to_string());
+    }
+}
+
 fn run() -> io::Result<()> {
+    be_expendable();
     let mut control = Channel::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
     let spec = match control.receive()? {
         Some(Order::Prepare(spec)) => spec,

@@ -62,6 +62,7 @@ pub(crate) const TESTS: &[Test] = &[
         no_process_survives_its_step,
     ),
     ("running::usage_counts_children", usage_counts_children),
+    ("running::the_kernel_would_end_a_step_first", expendable),
 ];
 
 /// Both ways in which a step can be run here.
@@ -81,6 +82,16 @@ fn nothing_left(bench: &Bench) {
     let work = TierDir::new(&bench.path("tier"), "ws", "n0").work();
     let left = std::fs::read_dir(&work).map_or(0, Iterator::count);
     assert_eq!(left, 0, "{}", work.display());
+}
+
+fn expendable() {
+    both(|namespaces| {
+        let out = used(0, Role::Out, Distribution::Single);
+        let check = "touch $TARN_made/f; [ $(cat /proc/self/oom_score_adj) -ge 500 ]";
+        let mut bench = Bench::new(vec![data("made")], vec![step(check, vec![out])]);
+        bench.namespaces = namespaces;
+        committed(bench.world().run(vec![vec![]]));
+    });
 }
 
 fn output_is_committed_and_scratch_reported() {
