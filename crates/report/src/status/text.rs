@@ -159,7 +159,15 @@ impl Status {
         let head = [
             "moving", "data", "kind", "bytes", "done", "rate", "left", "for", "from", "to",
         ];
-        table(text, lines, &head, self.transfers.iter().map(row));
+        // What waits for its turn comes last.
+        let (move_now, wait): (Vec<_>, Vec<_>) =
+            self.transfers.iter().partition(|t| t.done.is_some());
+        table(
+            text,
+            lines,
+            &head,
+            move_now.into_iter().chain(wait).map(row),
+        );
         let row = |m: &Moved| {
             let all = [Bytes(m.bytes).to_string(), rate(Some(m.mean)), rate(m.rate)];
             std::iter::once(m.kind.clone()).chain(all).collect()
