@@ -35,3 +35,6 @@ pub const MAX_ENTRIES: usize = 16 << 20;
 pub const MAX_XATTR_BYTES: usize = 255 + (64 << 10);
 /// Extents of one sparse file that are recorded; what lies behind the last is treated as data.
 pub const MAX_EXTENTS: usize = 65_536;
+/// Transfers, and steps, of which a running tarn tells where they are: some 150 bytes each, written once a second to a folder
+/// that all nodes share.
+pub const MAX_LIVE: usize = 4096;

@@ -25,6 +25,10 @@ impl StateDir {
     pub fn log(&self, run: &str) -> PathBuf {
         self.run(run).join("events.log")
     }
+    /// What a run that goes on says of itself.
+    pub fn live(&self, run: &str) -> PathBuf {
+        self.run(run).join("live")
+    }
     /// The lock that a live run of workflow `name` holds.
     pub fn lock(&self, name: &str) -> PathBuf {
         self.0.join("locks").join(format!("{name}.lock"))

@@ -2,6 +2,7 @@
 
 use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
 use crate::part::{Place, StoreKey, TransferKind};
+use crate::units::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -93,6 +94,26 @@ pub struct RunningStep {
     pub phase: Phase,
     /// Nanoseconds since it began.
     pub elapsed: u64,
+}
+
+/// The version of [`Live`].
+pub const LIVE_FORMAT: u32 = 1;
+
+/// What a run says of itself while it goes on, beside its log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Live {
+    /// [`LIVE_FORMAT`].
+    pub format: u32,
+    /// The process of the run, which holds its lock.
+    pub pid: u32,
+    /// Counts up each time that this is written: who sees it stand still does not believe it.
+    pub beat: u64,
+    /// Nanoseconds since the run's start.
+    pub now: Time,
+    /// What moves, at most [`crate::bounds::MAX_LIVE`].
+    pub transfers: Vec<MovingTransfer>,
+    /// What runs, at most [`crate::bounds::MAX_LIVE`].
+    pub steps: Vec<RunningStep>,
 }
 
 /// A map with keys that are no strings, as a list of pairs.

@@ -39,7 +39,7 @@ pub(crate) enum Command {
     /// Simulate a cluster and a workload under one or more policies
     Sim(Box<crate::sim::SimArgs>),
     /// What a run is doing, or how it ended
-    Status(WhichRun),
+    Status(StatusArgs),
     /// Why something happened or waits: a step, step[index], a dataset, a node, or the run
     Why(WhyArgs),
     /// Stop a run; it can be resumed
@@ -159,6 +159,16 @@ pub(crate) struct ResumeArgs {
 pub(crate) struct WhichRun {
     /// The run [default: the newest]
     pub(crate) run: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) which: WhichRun,
+    /// Look again every second until the run ends: a picture in a terminal, a line a second elsewhere, an object a second
+    /// with --json. Works wherever the state folder can be read
+    #[arg(long)]
+    pub(crate) watch: bool,
 }
 
 #[derive(Debug, Clone, Args)]

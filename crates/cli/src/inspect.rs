@@ -1,4 +1,4 @@
-//! `tarn status`, `tarn why`, `tarn cancel`: looking at a run from outside, through its log.
+//! `tarn why`, `tarn cancel`: looking at a run from outside, through its log.
 
 use crate::args::{Cli, WhichRun, WhyArgs};
 use crate::error::{CliError, CliResult, ExitWith};
@@ -7,37 +7,11 @@ use crate::state;
 use std::time::{Duration, Instant};
 use tarn_base::codes::Exit;
 use tarn_base::id::DataId;
-use tarn_base::units::SECOND;
 use tarn_base::workflow::{Step, Workflow};
 use tarn_journal::RunLock;
 
 /// How long `tarn cancel` waits for the run to end: steps get five seconds to stop before they are killed.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(60);
-
-pub(crate) fn status(cli: &Cli, which: &WhichRun) -> CliResult {
-    let dir = state::here(cli)?;
-    let run = state::which(&dir, which.run.as_ref())?;
-    let begun = state::started(&dir, &run)?;
-    let records = state::records(&dir, &run)?;
-    let live = RunLock::holder(&dir.lock(&begun.workflow.name))
-        .exit(Exit::State)?
-        .is_some();
-    let wall = crate::run::wall()
-        .saturating_sub(begun.wall)
-        .saturating_mul(SECOND);
-    // A run that died has stood still since its last record.
-    let now = if live { wall } else { 0 };
-    let status = tarn_report::status(&records, now).exit(Exit::State)?;
-    if cli.json {
-        print::json(&status)?;
-    } else {
-        print::text(&status.to_string())?;
-        if !live && status.outcome == tarn_report::OutcomeName::Unfinished {
-            out!("its process is gone; `tarn resume` goes on from here")?;
-        }
-    }
-    Ok(Exit::Success)
-}
 
 pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
     let dir = state::here(cli)?;

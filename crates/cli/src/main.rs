@@ -7,6 +7,7 @@ mod data;
 mod doctor;
 mod error;
 mod inspect;
+mod live;
 mod location;
 mod nodes;
 mod plan;
@@ -15,6 +16,7 @@ mod progress;
 mod run;
 mod sim;
 mod state;
+mod watch;
 mod workflow;
 
 use args::{BenchCommand, Cli, Command};
@@ -69,7 +71,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Plan(args) => plan::plan(cli, args),
         Command::Sim(args) => sim::sim(cli, args),
         Command::Resume(args) => run::resume(cli, args),
-        Command::Status(which) => inspect::status(cli, which),
+        Command::Status(args) => watch::status(cli, args),
         Command::Why(args) => inspect::why(cli, args),
         Command::Cancel(which) => inspect::cancel(cli, which),
         Command::Data(command) => data::data(cli, command),

@@ -32,6 +32,23 @@ pub(crate) fn text(text: &str) -> CliResult<()> {
     stdout(&plain(text))
 }
 
+/// Draws lines, which are [`plain`], over the `above` lines that were drawn before, on a stdout that is a terminal.
+pub(crate) fn redraw(above: usize, lines: &[String]) -> CliResult<()> {
+    let mut text = match above {
+        0 => String::new(),
+        n => format!("\u{1b}[{n}A"),
+    };
+    for line in lines {
+        text += &format!("{line}\u{1b}[K\n");
+    }
+    stdout(&format!("{text}\u{1b}[J"))
+}
+
+/// Whether whoever read stdout has gone away.
+pub(crate) fn nobody_reads() -> bool {
+    STDOUT_ENDED.get().is_some()
+}
+
 /// A line of JSON on stdout. (JSON escapes control characters itself.)
 pub(crate) fn json(value: &impl Serialize) -> CliResult<()> {
     let text = serde_json::to_string(value).map_err(|e| CliError::new(Exit::Internal, e))?;

@@ -2,6 +2,7 @@
 
 use crate::args::{Cli, Isolation, ResumeArgs, RunArgs};
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::live::Beacon;
 use crate::print::{self, out, say};
 use crate::progress::Watcher;
 use crate::{cluster, state, workflow};
@@ -234,6 +235,7 @@ impl Session {
         if let Some(banner) = emulation(&start.cluster) {
             say!("{banner}");
         }
+        let beacon = Beacon::new(state.live(&start.run), world.progress(), world.now());
         let mut watcher = Watcher::new(cli.json, &start, history, world.progress());
         let crash = crash_point()?;
         let mut world = FaultWorld::new(world, crash.clone());
@@ -247,7 +249,7 @@ impl Session {
             &mut |r| watcher.see(r),
         );
         watcher.end();
-        drop(journal);
+        drop((journal, beacon));
         let outcome = driven.exit(Exit::State)?;
         finish(cli, &state, &start, outcome, report, world.into_inner())
     }

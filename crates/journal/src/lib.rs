@@ -1,11 +1,12 @@
 //! L3: the event log, its SQLite index, and the folder they live in. docs/formats.md describes the bytes.
 //!
 //! Reading order: [`lines`] (checksummed lines, torn tails), [`log`] (the event log), [`runs`] (a state folder's
-//! runs), [`catalogue`] (the index over all of them), [`lock`].
+//! runs), [`catalogue`] (the index over all of them), [`lock`], [`live`] (what a run says of itself).
 
 pub mod catalogue;
 pub mod changes;
 pub mod lines;
+pub mod live;
 pub mod lock;
 pub mod log;
 pub mod runs;
@@ -14,4 +15,4 @@ pub use catalogue::{Catalogue, CatalogueError, DatasetRow, DestRow, ReplicaRow, 
 pub use changes::{Change, ChangeKind, StoredAt};
 pub use lines::LineError;
 pub use lock::{LockError, RunLock};
-pub use log::{LogReader, LogWriter, Opened};
+pub use log::{LogFollower, LogReader, LogWriter, Opened};

@@ -124,6 +124,33 @@ impl LineReader {
         Ok(reader)
     }
 
+    /// Opens a file to read on behind its first `good` bytes, `lines` lines that were read before. None of it being read
+    /// yet, as [`LineReader::open`].
+    ///
+    /// # Errors
+    /// When it cannot be read or is of another format.
+    pub(crate) fn open_behind(
+        path: &Path,
+        format: &'static str,
+        good: u64,
+        lines: u64,
+    ) -> Result<Self, LineError> {
+        if good == 0 {
+            return Self::open(path, format);
+        }
+        let mut file = File::open(path).map_err(LineError::io("open", path))?;
+        file.seek(SeekFrom::Start(good))
+            .map_err(LineError::io("read", path))?;
+        Ok(Self {
+            input: BufReader::with_capacity(64 << 10, file),
+            path: path.to_path_buf(),
+            line: lines,
+            good,
+            over: false,
+            buffer: Vec::new(),
+        })
+    }
+
     fn check_format(&mut self, format: &'static str) -> Result<(), LineError> {
         let mut first = Vec::new();
         encode(format.as_bytes(), true, &mut first);

@@ -2,7 +2,7 @@
 
 use crate::lines::{LineError, LineReader, LineWriter};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tarn_base::units::Time;
 use tarn_ports::{Journal, JournalError, Record};
 
@@ -85,6 +85,64 @@ impl Iterator for LogReader {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.parse().transpose()
+    }
+}
+
+/// Reads a log that grows: each look goes on where the one before has ended. What is only half there is waited for.
+pub struct LogFollower {
+    path: PathBuf,
+    /// Bytes and lines that have been read.
+    good: u64,
+    lines: u64,
+    check: Sequence,
+}
+
+impl LogFollower {
+    /// Nothing of it has been read yet.
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            good: 0,
+            lines: 0,
+            check: Sequence::default(),
+        }
+    }
+
+    /// Hands over the records that are new. The file is opened anew each time: network file systems show only then what
+    /// another node has written.
+    ///
+    /// # Errors
+    /// When the log cannot be read or is damaged; what came before has been handed over.
+    pub fn read(&mut self, mut each: impl FnMut(Record)) -> Result<(), LineError> {
+        let lines = LineReader::open_behind(&self.path, FORMAT, self.good, self.lines)?;
+        let mut reader = LogReader {
+            lines,
+            check: self.check,
+        };
+        self.keep(&reader);
+        while let Some(record) = reader.next() {
+            each(record?);
+            self.keep(&reader);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, reader: &LogReader) {
+        (self.good, self.lines) = (reader.good(), reader.lines.line());
+        self.check = reader.check;
+    }
+
+    /// Whether something that was read has been cut off again, as an append that failed is. Reading begins anew then.
+    ///
+    /// # Errors
+    /// When the log cannot be looked at.
+    pub fn was_cut(&mut self) -> Result<bool, LineError> {
+        let found = std::fs::metadata(&self.path).map_err(LineError::io("read", &self.path))?;
+        let cut = found.len() < self.good;
+        if cut {
+            *self = Self::new(&self.path);
+        }
+        Ok(cut)
     }
 }
 

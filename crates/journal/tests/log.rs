@@ -10,7 +10,7 @@ use std::process::Command;
 use tarn_base::event::Event;
 use tarn_base::policy::{Handling, Order, Policy};
 use tarn_journal::lines::LineError;
-use tarn_journal::{LogReader, LogWriter};
+use tarn_journal::{LogFollower, LogReader, LogWriter};
 use tarn_ports::{Journal, Record};
 use tempfile::TempDir;
 
@@ -87,6 +87,59 @@ fn what_was_written_is_read_and_goes_on() {
         LogWriter::create(&path).is_err(),
         "a log is never overwritten"
     );
+}
+
+#[test]
+fn a_log_that_grows_is_read_on_and_half_a_record_is_waited_for() {
+    let log = written();
+    let (_dir, path) = nothing();
+    let mut follower = LogFollower::new(&path);
+    assert!(follower.read(|_| ()).unwrap_err().is_missing());
+    let mut file = fs::File::create(&path).unwrap();
+    let mut seen = Vec::new();
+    for (n, byte) in log.bytes.iter().enumerate() {
+        file.write_all(&[*byte]).unwrap();
+        follower.read(|r| seen.push(r)).unwrap();
+        let whole = log.ends.iter().filter(|end| **end <= n + 1).count();
+        assert_eq!(seen.len(), whole.saturating_sub(1), "{n} bytes");
+    }
+    assert_eq!(seen, log.records);
+    // What has been read is not read again: it may be anything by now.
+    let (before, last) = log.bytes.split_at(log.ends[log.ends.len() - 2]);
+    let mut follower = LogFollower::new(&path);
+    fs::write(&path, before).unwrap();
+    follower.read(|_| ()).unwrap();
+    fs::write(&path, [vec![b'?'; before.len()].as_slice(), last].concat()).unwrap();
+    let mut seen = Vec::new();
+    follower.read(|r| seen.push(r)).unwrap();
+    assert_eq!(seen, log.records[log.records.len() - 1..]);
+}
+
+#[test]
+fn who_reads_a_log_on_sees_what_is_cut_off_and_what_is_damaged() {
+    let log = written();
+    let mut follower = LogFollower::new(&log.path);
+    let read = |follower: &mut LogFollower| {
+        let mut seen = Vec::new();
+        let ended = follower.read(|r| seen.push(r));
+        (seen, ended.map_err(|e| e.to_string()))
+    };
+    // A torn tail, which who goes on with the run cuts off and writes over.
+    fs::write(&log.path, &log.bytes[..log.ends[2] + 20]).unwrap();
+    assert_eq!(read(&mut follower), (log.records[..2].to_vec(), Ok(())));
+    fs::write(&log.path, &log.bytes[..log.ends[3]]).unwrap();
+    assert!(!follower.was_cut().unwrap());
+    assert_eq!(read(&mut follower), (log.records[2..3].to_vec(), Ok(())));
+    // An append that failed.
+    fs::write(&log.path, &log.bytes[..log.ends[1]]).unwrap();
+    assert!(follower.was_cut().unwrap());
+    assert_eq!(read(&mut follower), (log.records[..1].to_vec(), Ok(())));
+    let mut damaged = log.bytes.clone();
+    damaged[log.ends[1] + 30] ^= 1;
+    fs::write(&log.path, &damaged).unwrap();
+    let (seen, ended) = read(&mut follower);
+    assert_eq!(seen, []);
+    assert!(ended.unwrap_err().contains("line 3 of"));
 }
 
 #[test]

@@ -15,7 +15,9 @@ mod trace;
 mod why;
 
 pub use html::html;
-pub use status::{Counts, Fill, LastFailure, Moving, Running, Status, status};
+pub use status::{
+    Board, Counts, Fill, LastFailure, Moved, Moving, NodeNow, Running, Status, status,
+};
 pub use summary::{Emulated, LostNode, OutcomeName, Summary};
 pub use why::{Answer, WhyError, render, why};
 

@@ -1,6 +1,7 @@
 //! `tarn status`: where a run stands.
 
 mod count;
+mod meter;
 mod text;
 
 use crate::ReportError;
@@ -9,10 +10,14 @@ use crate::summarize::{emulated, lost_nodes};
 use crate::summary::{Emulated, LostNode, OutcomeName, SCHEMA};
 use crate::trace::Trace;
 use count::counts;
+use meter::Meters;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::Outcome;
 use tarn_base::history::{AttemptEnd, TransferEnd};
 use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::nodes::{Live, Phase};
+use tarn_base::part::{PartMove, Place};
 use tarn_base::units::{Nanos, Time};
 use tarn_ports::Record;
 
@@ -39,8 +44,17 @@ pub struct Status {
     pub running: Vec<Running>,
     /// What moves.
     pub transfers: Vec<Moving>,
+    /// The nodes.
+    #[serde(default)]
+    pub nodes: Vec<NodeNow>,
     /// What lies where.
     pub tiers: Vec<Fill>,
+    /// What has moved so far, by kind.
+    #[serde(default)]
+    pub moved: Vec<Moved>,
+    /// Whether the run's process is there; `None` where nobody has looked.
+    #[serde(default)]
+    pub alive: Option<bool>,
     /// Every loss of a node, in order.
     #[serde(default)]
     pub lost_nodes: Vec<LostNode>,
@@ -76,6 +90,9 @@ pub struct Running {
     pub nodes: Vec<String>,
     /// The attempt, from 1.
     pub attempt: u32,
+    /// `preparing`, `running` or `committing`; known while the run says it.
+    #[serde(default)]
+    pub phase: Option<String>,
     /// Since it was started.
     pub elapsed_ns: Nanos,
 }
@@ -89,10 +106,22 @@ pub struct Moving {
     pub data: String,
     /// Its kind.
     pub kind: String,
+    /// Where it comes from; of several places the first, and how many more.
+    #[serde(default)]
+    pub from: String,
     /// Where it goes.
     pub to: String,
     /// Bytes of its parts.
     pub bytes: u64,
+    /// Bytes that are there; known while it moves and the run says it, like the next two.
+    #[serde(default)]
+    pub done: Option<u64>,
+    /// Bytes a second over the last 5 s, or since it began to move.
+    #[serde(default)]
+    pub rate: Option<u64>,
+    /// Nanoseconds that it takes to its end at this rate.
+    #[serde(default)]
+    pub left_ns: Option<Nanos>,
     /// Since it was ordered.
     pub elapsed_ns: Nanos,
 }
@@ -108,6 +137,34 @@ pub struct Fill {
     pub held: u64,
     /// Bytes this run may use.
     pub capacity: u64,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeNow {
+    /// Its name.
+    pub node: String,
+    /// Whether it is lost.
+    pub lost: bool,
+    /// Attempts that run on it.
+    pub running: u64,
+    /// Cores that they take.
+    pub cores_busy: u64,
+    /// Cores that it offers.
+    pub cores: u64,
+}
+
+/// Bytes that transfers of one kind have moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The kind.
+    pub kind: String,
+    /// Bytes, those of unfinished transfers included as far as they are known.
+    pub bytes: u64,
+    /// Bytes a second over the whole run.
+    pub mean: u64,
+    /// Bytes a second over the last 5 s; known while somebody watches and the run says it.
+    pub rate: Option<u64>,
 }
 
 /// A failure.
@@ -129,6 +186,37 @@ pub struct LastFailure {
 /// When the log has no beginning.
 pub fn status(records: &[Record], now: Time) -> Result<Status, ReportError> {
     let trace = Trace::of(records)?;
+    Ok(status_of(&trace, now, None, &mut Meters::default()))
+}
+
+/// Where a run stands, as its log grows and it says more of itself.
+#[derive(Debug, Default)]
+pub struct Board {
+    trace: Option<Trace>,
+    meters: Meters,
+}
+
+impl Board {
+    /// The next record.
+    pub fn apply(&mut self, record: &Record) {
+        match &mut self.trace {
+            Some(trace) => trace.apply(record),
+            None => self.trace = Trace::of(std::slice::from_ref(record)).ok(),
+        }
+    }
+
+    /// As [`status()`], with what the run says of itself. The log is the truth: what it does not know to be under way is
+    /// not shown.
+    ///
+    /// # Errors
+    /// When no record has begun the run yet.
+    pub fn status(&mut self, now: Time, live: Option<&Live>) -> Result<Status, ReportError> {
+        let trace = self.trace.as_ref().ok_or(ReportError::NotStarted)?;
+        Ok(status_of(trace, now, live, &mut self.meters))
+    }
+}
+
+fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters) -> Status {
     let names = Names::new(&trace.start, &trace.history);
     let (outcome, now) = match trace.history.outcome {
         None => (OutcomeName::Unfinished, now.max(trace.history.now)),
@@ -137,49 +225,106 @@ pub fn status(records: &[Record], now: Time) -> Result<Status, ReportError> {
         Some((at, Outcome::Refused)) => (OutcomeName::Refused, at),
         Some((at, Outcome::Interrupted(_))) => (OutcomeName::Interrupted, at),
     };
-    Ok(Status {
+    meters.read(&trace.history, live);
+    Status {
         schema: SCHEMA,
         run: trace.start.run.clone(),
         workflow: trace.start.workflow.name.clone(),
         policy: trace.start.options.policy.to_string(),
         outcome,
         elapsed_ns: now,
-        emulated: emulated(&trace),
-        counts: counts(&trace),
-        running: running(&trace, &names, now),
-        transfers: moving(&trace, &names, now),
-        tiers: fills(&trace),
-        lost_nodes: lost_nodes(&trace),
-        last_failure: last_failure(&trace, &names),
-    })
+        emulated: emulated(trace),
+        counts: counts(trace),
+        running: running(trace, &names, now, live),
+        transfers: moving(trace, &names, now, meters),
+        nodes: nodes(trace),
+        tiers: fills(trace),
+        moved: meters.moved(now),
+        alive: None,
+        lost_nodes: lost_nodes(trace),
+        last_failure: last_failure(trace, &names),
+    }
 }
 
-fn running(trace: &Trace, names: &Names<'_>, now: Time) -> Vec<Running> {
+fn running(trace: &Trace, names: &Names<'_>, now: Time, live: Option<&Live>) -> Vec<Running> {
+    let steps = live.map_or(&[][..], |l| &l.steps);
+    let phases = steps.iter().map(|s| ((s.instance, s.attempt), s.phase));
+    let phases: BTreeMap<_, _> = phases.collect();
     let open = trace.attempts().filter(|(_, a)| a.ended.is_none());
     let open = open.map(|((id, _), a)| Running {
         name: names.instance(id),
         nodes: a.nodes.iter().map(|s| names.node(s.node)).collect(),
         attempt: a.attempt,
+        phase: phases
+            .get(&(id, a.attempt))
+            .map(|p| phase_name(*p).to_owned()),
         elapsed_ns: now.saturating_sub(a.started),
     });
     open.collect()
 }
 
-fn moving(trace: &Trace, names: &Names<'_>, now: Time) -> Vec<Moving> {
+fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Preparing => "preparing",
+        Phase::Running => "running",
+        Phase::Committing => "committing",
+    }
+}
+
+fn moving(trace: &Trace, names: &Names<'_>, now: Time, meters: &Meters) -> Vec<Moving> {
     let open = trace
         .history
         .transfers
         .values()
         .filter(|t| t.ended.is_none());
-    let open = open.map(|t| Moving {
-        id: t.order.id.to_string(),
-        data: names.version(t.order.data, t.order.version),
-        kind: kind_name(t.order.kind).into(),
-        to: names.place(&t.order.to),
-        bytes: t.expected,
-        elapsed_ns: now.saturating_sub(t.ordered),
+    let open = open.map(|t| {
+        let metered = meters.of(t.order.id);
+        Moving {
+            id: t.order.id.to_string(),
+            data: names.version(t.order.data, t.order.version),
+            kind: kind_name(t.order.kind).into(),
+            from: sources(&t.order.parts, names),
+            to: names.place(&t.order.to),
+            bytes: t.expected,
+            done: metered.map(|m| m.done),
+            rate: metered.and_then(|m| m.rate),
+            left_ns: metered.and_then(|m| m.left),
+            elapsed_ns: now.saturating_sub(t.ordered),
+        }
     });
     open.collect()
+}
+
+fn sources(parts: &[PartMove], names: &Names<'_>) -> String {
+    let places: BTreeSet<&Place> = parts.iter().map(|p| &p.from).collect();
+    let first = places.first().map(|p| names.place(p)).unwrap_or_default();
+    match places.len() {
+        0 | 1 => first,
+        n => format!("{first} +{}", n - 1),
+    }
+}
+
+fn nodes(trace: &Trace) -> Vec<NodeNow> {
+    let mut nodes: Vec<NodeNow> = (0..)
+        .map(NodeId)
+        .zip(&trace.start.cluster.nodes)
+        .map(|(id, node)| NodeNow {
+            node: node.name.clone(),
+            lost: trace.history.is_lost(id),
+            running: 0,
+            cores_busy: 0,
+            cores: node.cores.into(),
+        })
+        .collect();
+    for ((id, _), attempt) in trace.attempts().filter(|(_, a)| a.ended.is_none()) {
+        for spot in &attempt.nodes {
+            if let Some(node) = nodes.get_mut(spot.node.at()) {
+                node.running += 1;
+                node.cores_busy += u64::from(trace.cores(id.step));
+            }
+        }
+    }
+    nodes
 }
 
 fn fills(trace: &Trace) -> Vec<Fill> {

@@ -67,7 +67,7 @@ impl Trace {
         Ok(trace)
     }
 
-    fn apply(&mut self, record: &Record) {
+    pub(crate) fn apply(&mut self, record: &Record) {
         let before = self.history.now;
         self.before_state(&record.event);
         self.history

@@ -174,4 +174,11 @@ fn status_why_and_report_tell_of_it() {
         (0, 0),
         "nothing of a lost node can be used"
     );
+    let states = |s: &tarn_report::Status| s.nodes.iter().map(|n| n.lost).collect::<Vec<_>>();
+    assert_eq!(
+        (states(&now), states(&open)),
+        (vec![false; 2], vec![false, true])
+    );
+    assert!(open.to_string().contains("  n1    lost   0"), "{open}");
+    assert!(open.line().ends_with("; lost: n1"), "{}", open.line());
 }

@@ -7,10 +7,11 @@ use tarn_base::action::{Do, Held, Outcome, Run, Subject};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, NodeId, TransferId};
+use tarn_base::nodes::{LIVE_FORMAT, Live, MovingTransfer, Phase, RunningStep};
 use tarn_base::part::{PartClass, PartMove, Place, StoreKey, Transfer, TransferKind, Verify};
 use tarn_base::reason::Reason;
 use tarn_ports::Record;
-use tarn_report::{Status, WhyError, render, status, why};
+use tarn_report::{Board, Moving, Status, WhyError, render, status, why};
 
 /// Two tiles on two nodes: one is being projected, one failed, one transfer is on its way.
 fn small() -> Vec<Record> {
@@ -229,8 +230,15 @@ steps: 1 running, 1 staging, 4 waiting
   RUNNING           NODE  ATTEMPT  FOR
   project[t0.fits]  n0    2        600 ms
 
-  MOVING  DATA    KIND         TO        BYTES      FOR
-  x1      raw v0  external in  n1/tmpfs  10.00 MiB  1.50 s
+  MOVING  DATA    KIND         BYTES      FOR     FROM        TO
+  x1      raw v0  external in  10.00 MiB  1.50 s  its source  n1/tmpfs
+
+  MOVED        BYTES      MEAN
+  external in  10.00 MiB  6.67 MiB/s
+
+  NODE  RUNNING  CORES
+  n0    1        1 of 1
+  n1    0        0 of 1
 
   TIER      HELD       OF         FULL
   n0/tmpfs  10.00 MiB  1.00 GiB   0 %
@@ -250,6 +258,68 @@ last failure at 900 ms: attempt 1 of project[t0.fits]
         serde_json::from_str::<Status>(&json).expect("it reads back"),
         now
     );
+}
+
+#[test]
+fn status_of_a_run_that_says_where_it_is() {
+    let mut board = Board::default();
+    assert!(board.status(0, None).is_err(), "nothing has begun");
+    for record in &small() {
+        board.apply(record);
+    }
+    let transfer = |id, done| MovingTransfer {
+        id: TransferId(id),
+        data: DataId(0),
+        kind: TransferKind::ExternalIn,
+        done,
+        total: 10 * MIB,
+        elapsed: 1000 * MS,
+    };
+    let step = |attempt| RunningStep {
+        instance: instance(0, 0),
+        attempt,
+        phase: Phase::Committing,
+        elapsed: 600 * MS,
+    };
+    let mut live = Live {
+        format: LIVE_FORMAT,
+        pid: 1,
+        beat: 0,
+        now: 2000 * MS,
+        // The first is over, and there is no such attempt and no such transfer.
+        transfers: vec![transfer(0, MIB), transfer(1, 2 * MIB), transfer(99, MIB)],
+        steps: vec![step(2), step(7)],
+    };
+    let now = board.status(live.now, Some(&live)).expect("it has begun");
+    assert_eq!((now.running.len(), now.transfers.len()), (1, 1));
+    assert_eq!(now.running[0].phase.as_deref(), Some("committing"));
+    let of = |t: &Moving| (t.done, t.rate, t.left_ns);
+    let known = (Some(2 * MIB), Some(2 * MIB), Some(4000 * MS));
+    assert_eq!(of(&now.transfers[0]), known);
+    assert_eq!((now.moved[0].bytes, now.moved[0].mean), (12 * MIB, 6 * MIB));
+    assert_eq!(now.moved[0].rate, None, "there was no look before");
+    assert_eq!(
+        now.line(),
+        "[    2.00 s] mosaic-3 running: 1 running, 1 staging, 4 waiting; moving raw v0 to n1/tmpfs: \
+         2.00 MiB of 10.00 MiB at 2.00 MiB/s; n0/tmpfs 0 % full"
+    );
+    let text = now.to_string();
+    for words in ["PHASE", "committing", "DONE", "LEFT", "4.00 s"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // Two more seconds bring 4 MiB; then it stands still.
+    (live.now, live.transfers[1].elapsed) = (4000 * MS, 3000 * MS);
+    live.transfers[1].done = 6 * MIB;
+    let now = board.status(live.now, Some(&live)).expect("it has begun");
+    assert_eq!(now.transfers[0].rate, Some(2 * MIB));
+    assert_eq!(now.moved[0].rate, Some(2 * MIB));
+    (live.now, live.transfers[1].elapsed) = (9000 * MS, 8000 * MS);
+    let now = board.status(live.now, Some(&live)).expect("it has begun");
+    assert_eq!(of(&now.transfers[0]), (Some(6 * MIB), Some(0), None));
+    // It says nothing any more.
+    let now = board.status(live.now, None).expect("it has begun");
+    assert_eq!(of(&now.transfers[0]), (None, None, None));
+    assert_eq!((now.moved[0].bytes, now.moved[0].rate), (10 * MIB, None));
 }
 
 #[test]

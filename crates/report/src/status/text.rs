@@ -1,6 +1,6 @@
 //! Status for a terminal: plain text, columns aligned.
 
-use super::{Fill, Moving, Running, Status};
+use super::{Fill, Moved, Moving, NodeNow, Running, Status};
 use crate::summary::{Emulated, OutcomeName};
 use std::fmt;
 use tarn_base::units::{Bytes, Elapsed, SECOND};
@@ -11,20 +11,63 @@ const MAX_LINES: usize = 20;
 impl fmt::Display for Status {
     /// Plain text for a terminal, columns aligned.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.outcome {
-            OutcomeName::Unfinished => "running",
-            ended => ended.as_str(),
+        f.write_str(&self.text(MAX_LINES))
+    }
+}
+
+impl Status {
+    /// As it prints itself, with at most `lines` lines a table.
+    pub fn text(&self, lines: usize) -> String {
+        let mut text = self.head();
+        self.tables(&mut text, lines);
+        let Some(failure) = &self.last_failure else {
+            return text;
         };
-        writeln!(
-            f,
-            "{}  {state}  {}  policy {}",
+        text += &format!(
+            "\nlast failure at {}: {}\n  {}\n",
+            Elapsed(failure.when),
+            failure.what,
+            failure.message
+        );
+        for line in failure.log_tail.iter().flat_map(|t| t.lines()) {
+            text += &format!("  | {line}\n");
+        }
+        text
+    }
+
+    fn head(&self) -> String {
+        let mut text = format!(
+            "{}  {}  {}  policy {}\n",
             self.run,
+            self.state(),
             Elapsed(self.elapsed_ns),
             self.policy
-        )?;
+        );
         if let Some(e) = &self.emulated {
-            writeln!(f, "{e}")?;
+            text += &format!("{e}\n");
         }
+        text += &format!("steps: {}\n", self.steps());
+        if self.counts.unexpanded_steps > 0 {
+            text += &format!(
+                "  and {} whose number of instances is not known yet\n",
+                self.counts.unexpanded_steps
+            );
+        }
+        for lost in &self.lost_nodes {
+            text += &format!("lost: {lost}\n");
+        }
+        text
+    }
+
+    fn state(&self) -> &'static str {
+        match (self.outcome, self.alive) {
+            (OutcomeName::Unfinished, Some(false)) => "unfinished",
+            (OutcomeName::Unfinished, _) => "running",
+            (ended, _) => ended.as_str(),
+        }
+    }
+
+    fn steps(&self) -> String {
         let c = &self.counts;
         let counts = [
             (c.committed, "done"),
@@ -38,37 +81,51 @@ impl fmt::Display for Status {
             .iter()
             .filter(|(n, _)| *n > 0)
             .map(|(n, what)| format!("{n} {what}"));
-        writeln!(f, "steps: {}", shown.collect::<Vec<_>>().join(", "))?;
-        if c.unexpanded_steps > 0 {
-            writeln!(
-                f,
-                "  and {} whose number of instances is not known yet",
-                c.unexpanded_steps
-            )?;
-        }
-        for lost in &self.lost_nodes {
-            writeln!(f, "lost: {lost}")?;
-        }
-        self.tables(f)?;
-        let Some(failure) = &self.last_failure else {
-            return Ok(());
-        };
-        writeln!(
-            f,
-            "\nlast failure at {}: {}",
-            Elapsed(failure.when),
-            failure.what
-        )?;
-        writeln!(f, "  {}", failure.message)?;
-        for line in failure.log_tail.iter().flat_map(|t| t.lines()) {
-            writeln!(f, "  | {line}")?;
-        }
-        Ok(())
+        shown.collect::<Vec<_>>().join(", ")
     }
-}
 
-impl Status {
-    fn tables(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// All in one line, for a log of what is watched.
+    pub fn line(&self) -> String {
+        let seconds = self.elapsed_ns as f64 / SECOND as f64;
+        let mut text = format!(
+            "[{seconds:>8.2} s] {} {}: {}",
+            self.run,
+            self.state(),
+            self.steps()
+        );
+        let moving: Vec<_> = self.transfers.iter().filter(|t| t.done.is_some()).collect();
+        if let Some(first) = moving.first() {
+            let sum = |of: fn(&Moving) -> Option<u64>| {
+                let all = moving.iter().filter_map(|t| of(t));
+                Bytes(all.fold(0u64, u64::saturating_add))
+            };
+            let more = match moving.len() - 1 {
+                0 => String::new(),
+                n => format!(" +{n}"),
+            };
+            text += &format!(
+                "; moving {} to {}{more}: {} of {} at {}/s",
+                first.data,
+                first.to,
+                sum(|t| t.done),
+                sum(|t| Some(t.bytes)),
+                sum(|t| t.rate)
+            );
+        }
+        let fullest = self.tiers.iter().filter(|t| t.held > 0);
+        if let Some(t) = fullest.max_by_key(|t| percent(t)) {
+            text += &format!("; {}/{} {} % full", t.node, t.tier, percent(t));
+        }
+        let lost = self.nodes.iter().filter(|n| n.lost);
+        let lost: Vec<&str> = lost.map(|n| n.node.as_str()).collect();
+        if !lost.is_empty() {
+            text += &format!("; lost: {}", lost.join(", "));
+        }
+        text
+    }
+
+    fn tables(&self, text: &mut String, lines: usize) {
+        let rate = |r: Option<u64>| r.map_or_else(String::new, |r| format!("{}/s", Bytes(r)));
         let row = |r: &Running| {
             let nodes = match &r.nodes[..] {
                 [first, _, ..] => format!("{first} +{}", r.nodes.len() - 1),
@@ -78,76 +135,100 @@ impl Status {
                 r.name.clone(),
                 nodes,
                 r.attempt.to_string(),
+                r.phase.clone().unwrap_or_default(),
                 Elapsed(r.elapsed_ns).to_string(),
             ]
         };
-        table(
-            f,
-            &["running", "node", "attempt", "for"],
-            self.running.iter().map(row),
-        )?;
+        let head = ["running", "node", "attempt", "phase", "for"];
+        table(text, lines, &head, self.running.iter().map(row));
         let row = |t: &Moving| {
-            let cells = [&t.id, &t.data, &t.kind, &t.to].map(String::clone);
-            let size = [
+            let known = |n: Option<String>| n.unwrap_or_default();
+            vec![
+                t.id.clone(),
+                t.data.clone(),
+                t.kind.clone(),
                 Bytes(t.bytes).to_string(),
+                known(t.done.map(|d| Bytes(d).to_string())),
+                rate(t.rate),
+                known(t.left_ns.map(|l| Elapsed(l).to_string())),
                 Elapsed(t.elapsed_ns).to_string(),
-            ];
-            cells.into_iter().chain(size).collect()
+                t.from.clone(),
+                t.to.clone(),
+            ]
         };
+        let head = [
+            "moving", "data", "kind", "bytes", "done", "rate", "left", "for", "from", "to",
+        ];
+        // What waits for its turn comes last.
+        let (move_now, wait): (Vec<_>, Vec<_>) =
+            self.transfers.iter().partition(|t| t.done.is_some());
         table(
-            f,
-            &["moving", "data", "kind", "to", "bytes", "for"],
-            self.transfers.iter().map(row),
-        )?;
+            text,
+            lines,
+            &head,
+            move_now.into_iter().chain(wait).map(row),
+        );
+        let row = |m: &Moved| {
+            let all = [Bytes(m.bytes).to_string(), rate(Some(m.mean)), rate(m.rate)];
+            std::iter::once(m.kind.clone()).chain(all).collect()
+        };
+        let head = ["moved", "bytes", "mean", "now"];
+        table(text, lines, &head, self.moved.iter().map(row));
+        let row = |n: &NodeNow| {
+            let state = if n.lost { "lost" } else { "" };
+            vec![
+                n.node.clone(),
+                state.to_owned(),
+                n.running.to_string(),
+                format!("{} of {}", n.cores_busy, n.cores),
+            ]
+        };
+        let head = ["node", "state", "running", "cores"];
+        table(text, lines, &head, self.nodes.iter().map(row));
         let row = |t: &Fill| {
-            let percent = u128::from(t.held) * 100 / u128::from(t.capacity.max(1));
             vec![
                 format!("{}/{}", t.node, t.tier),
                 Bytes(t.held).to_string(),
                 Bytes(t.capacity).to_string(),
-                format!("{percent} %"),
+                format!("{} %", percent(t)),
             ]
         };
-        table(
-            f,
-            &["tier", "held", "of", "full"],
-            self.tiers.iter().map(row),
-        )
+        let head = ["tier", "held", "of", "full"];
+        table(text, lines, &head, self.tiers.iter().map(row));
     }
 }
 
-/// A table with its head, or nothing when it has no rows. Columns are flush left.
-fn table(
-    f: &mut fmt::Formatter<'_>,
-    head: &[&str],
-    rows: impl Iterator<Item = Vec<String>>,
-) -> fmt::Result {
+fn percent(t: &Fill) -> u128 {
+    u128::from(t.held) * 100 / u128::from(t.capacity.max(1))
+}
+
+/// A table with its head, or nothing when it has no rows. Columns are flush left; one without a word is left out.
+fn table(text: &mut String, lines: usize, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
     let rows: Vec<Vec<String>> = rows.collect();
     if rows.is_empty() {
-        return Ok(());
+        return;
     }
     let head: Vec<String> = head.iter().map(|h| h.to_uppercase()).collect();
-    let shown = || std::iter::once(&head).chain(rows.iter().take(MAX_LINES));
+    let shown = || std::iter::once(&head).chain(rows.iter().take(lines));
     let width = |c: usize| {
-        shown()
-            .filter_map(|r| r.get(c))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
+        let says = |r: &&Vec<String>| r.get(c).is_some_and(|cell| !cell.is_empty());
+        if !rows.iter().take(lines).any(|r| says(&r)) {
+            return None;
+        }
+        let widths = shown().filter_map(|r| r.get(c));
+        widths.map(|cell| cell.chars().count()).max()
     };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    writeln!(f)?;
+    let widths: Vec<Option<usize>> = (0..head.len()).map(width).collect();
+    text.push('\n');
     for row in shown() {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
-        writeln!(f, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        let cells = row.iter().zip(&widths);
+        let cells = cells.filter_map(|(cell, width)| Some(format!("{cell:w$}", w = (*width)?)));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        *text += &format!("  {}\n", line.trim_end());
     }
-    if rows.len() > MAX_LINES {
-        writeln!(f, "  and {} more", rows.len() - MAX_LINES)?;
+    if rows.len() > lines {
+        *text += &format!("  and {} more\n", rows.len() - lines);
     }
-    Ok(())
 }
 
 impl fmt::Display for Emulated {

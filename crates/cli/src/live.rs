@@ -1,0 +1,66 @@
+//! What a run says of itself while it goes on, for `tarn status` in another shell or on another node.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tarn_base::bounds::MAX_LIVE;
+use tarn_base::nodes::{LIVE_FORMAT, Live};
+use tarn_base::units::Time;
+use tarn_journal::live;
+use tarn_ports::Progress;
+
+/// How often it is said. A run that is over before has nothing to say.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// Writes the file until it is dropped, which removes it.
+pub(crate) struct Beacon {
+    path: PathBuf,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Beacon {
+    /// `now`: nanoseconds since the run's start.
+    pub(crate) fn new(path: PathBuf, progress: Progress, now: Time) -> Self {
+        // What a process has left that died.
+        live::remove(&path);
+        let (stop, stopped) = channel();
+        let (file, begun) = (path.clone(), Instant::now());
+        let thread = std::thread::spawn(move || {
+            for beat in 0.. {
+                if stopped.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                let mut said = Live {
+                    format: LIVE_FORMAT,
+                    pid: std::process::id(),
+                    beat,
+                    now: now.saturating_add(elapsed),
+                    transfers: progress.transfers(),
+                    steps: progress.steps(),
+                };
+                said.transfers.truncate(MAX_LIVE);
+                said.steps.truncate(MAX_LIVE);
+                // A run goes on where it cannot be watched, such as on a full disk.
+                let _ = live::write(&file, &said);
+            }
+        });
+        Self {
+            path,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Beacon {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        live::remove(&self.path);
+    }
+}
