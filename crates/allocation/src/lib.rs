@@ -17,7 +17,7 @@ mod world;
 pub use link::{Link, Linked, NoAnswer, Relink};
 pub use mail::Mail;
 pub use measure::{MeasureError, measure};
-pub use world::{Allocation, ChangedSince, Config};
+pub use world::{Allocation, Config};
 
 use std::time::Duration;
 

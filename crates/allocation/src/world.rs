@@ -13,15 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::action::Action;
 use tarn_base::event::Event;
-use tarn_base::id::{DataId, NodeId, StepId, TierId, TransferId};
+use tarn_base::id::{DataId, NodeId, TierId, TransferId};
 use tarn_base::nodes::Attempt;
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_base::units::Time;
-use tarn_ports::{Nodes, Progress, World, WorldError};
+use tarn_ports::{ChangedSince, Nodes, Progress, World, WorldError};
 use tarn_proto::node::{Address, Answer, Call, Opening, Told};
-
-/// Of a step, a file that its command names and that has changed since the run began, if there is one.
-pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 
 /// What the world of an allocation is made of.
 pub struct Config {

@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex};
 use tarn_base::cluster::{Cluster, Node, Tier};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, NodeId, Spot, StepId, TierId};
+use tarn_base::id::{DataId, NodeId, Spot, TierId};
 use tarn_base::layout::{StateDir, TierDir, drained_part};
 use tarn_base::manifest::Manifest;
 use tarn_base::nodes::Own;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Workflow};
-use tarn_ports::{Mates, Mover, Peers, Progress};
+use tarn_ports::{ChangedSince, Mates, Mover, Peers, Progress};
 
 /// Something for the loop.
 #[derive(Debug)]
@@ -30,9 +30,6 @@ pub(crate) enum Delivery {
     /// Nothing but: look around.
     Nudge,
 }
-
-/// Of a step, a file that its command names and that has changed since the run began, if there is one.
-pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 
 pub(crate) struct Shared {
     pub(crate) run: String,

@@ -2,6 +2,8 @@
 
 mod nodes;
 
+pub use nodes::leave_tiers;
+
 use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, POLL, vacate};
 use crate::mail::Mail;
@@ -10,7 +12,7 @@ use crate::namespaces::{Namespaces, isolation};
 use crate::pool::{Job, Pool};
 use crate::prepare::SCRATCH;
 use crate::protocol::Isolation;
-use crate::shared::{ChangedSince, Delivery, Shared};
+use crate::shared::{Delivery, Shared};
 use crate::step::{self, Handle};
 use crate::store::{is_folder, make_folder, warn};
 use crate::{dests, inventory, sources};
@@ -35,7 +37,7 @@ use tarn_base::nodes::{Attempt, Own};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Keep, Workflow};
-use tarn_ports::{Mates, Mover, Peers, Progress, World, WorldError};
+use tarn_ports::{ChangedSince, Mates, Mover, Peers, Progress, World, WorldError};
 
 /// What a local world is made of.
 pub struct Config {

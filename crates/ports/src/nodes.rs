@@ -8,9 +8,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_base::event::{Failure, PriorInstance};
-use tarn_base::id::{NodeId, Spot};
+use tarn_base::id::{NodeId, Spot, StepId};
 use tarn_base::nodes::{Attempt, Cleaned, Staying};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
+
+/// Of a step, a file that its command names and that has changed since the run began, if there is one. Looks at files, so
+/// it may take long where a file system hangs.
+pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 
 /// A world of nodes that keep data between runs.
 pub trait Nodes: World {
