@@ -3,6 +3,7 @@
 //! with it. docs/cluster.md, "The parts", "A node that is lost".
 
 mod calls;
+mod chains;
 mod heard;
 mod line;
 mod link;

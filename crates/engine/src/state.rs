@@ -2,6 +2,7 @@
 
 use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
 use crate::ledger::{Demand, Ledger};
+use crate::links::Links;
 use crate::lost::Strays;
 use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
@@ -10,7 +11,7 @@ use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Start, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, Spot, StepId, TransferId};
-use tarn_base::part::{PartInfo, PartRef, Place, Transfer, TransferKind};
+use tarn_base::part::{PartInfo, PartMove, PartRef, Place, Transfer, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
@@ -97,6 +98,10 @@ pub(crate) struct State {
     pub(crate) fits_checked: bool,
     /// Bytes under way on the external link (in, out) and between nodes.
     pub(crate) under_way: BTreeMap<TransferKind, u64>,
+    /// Those between nodes, node by node.
+    pub(crate) links: Links,
+    /// Transfers that read what was on its way to a node and will not come.
+    pub(crate) orphans: BTreeSet<TransferId>,
     /// Evictions under way.
     pub(crate) leaving: u64,
 }
@@ -136,6 +141,8 @@ impl State {
             deadline: None,
             fits_checked: false,
             under_way: BTreeMap::new(),
+            links: Links::new(start.cluster.nodes.len()),
+            orphans: BTreeSet::new(),
             leaving: 0,
             start: start.clone(),
         };
@@ -184,6 +191,7 @@ impl State {
             }
             Do::Transfer(t) => self.transfer_begun(t, &action.why),
             Do::Abandon { id } => {
+                self.orphans.remove(id);
                 if let Some(active) = self.transfers.get_mut(id) {
                     active.abandoned = true;
                 }
@@ -299,6 +307,7 @@ impl State {
             }
         }
         *self.under_way.entry(t.kind).or_default() += bytes;
+        self.links.begun(t, bytes);
         if self.delivers(t) {
             self.undelivered.remove(&t.data);
         }
@@ -328,6 +337,8 @@ impl State {
         let active = self.transfers.remove(&id)?;
         let under_way = self.under_way.entry(active.transfer.kind).or_default();
         *under_way = under_way.saturating_sub(active.bytes);
+        self.links.over(&active.transfer, active.bytes);
+        self.orphans.remove(&id);
         for m in &active.transfer.parts {
             self.unpin(m.part, &m.from);
             if let (Place::Node(spot), Some(r)) = (
@@ -351,6 +362,7 @@ impl State {
                 continue;
             };
             part.failures = 0;
+            part.followed_in_vain.clear();
             if let Some(hash) = hashes.get(i) {
                 part.info.hash = Some(*hash);
             }
@@ -386,6 +398,8 @@ impl State {
         if self.delivers(t) {
             self.undelivered.insert(t.data);
         }
+        self.orphan_followers(t);
+        let followed = t.parts.iter().any(|m| self.is_on_its_way(m));
         let mut exhausted = false;
         for m in &t.parts {
             let Some(part) = self.data.part_mut(m.part) else {
@@ -393,12 +407,16 @@ impl State {
             };
             part.replicas.remove(&t.to);
             if counts(failure.kind) {
-                part.failures += 1;
+                match &t.to {
+                    // What follows another fails with it: that says nothing of the part.
+                    Place::Node(to) if followed => drop(part.followed_in_vain.insert(to.node)),
+                    _ => part.failures += 1,
+                }
             }
             exhausted |= part.failures >= MAX_TRANSFER_FAILURES;
             // One replica is named only if the transfer read one: of several nobody knows which is damaged.
-            if failure.kind == FailureKind::Corrupt && t.parts.len() == 1 && m.from != Place::Source
-            {
+            let names = t.parts.len() == 1 && m.from != Place::Source && !followed;
+            if failure.kind == FailureKind::Corrupt && names {
                 part.failures = 0;
                 if let Some(r) = part.replicas.get_mut(&m.from) {
                     r.state = ReplicaState::Bad;
@@ -411,6 +429,7 @@ impl State {
         }
         let lost = failure.kind == FailureKind::NodeLost;
         let hopeless = !lost
+            && !followed
             && !matches!(
                 failure.kind,
                 FailureKind::Io
@@ -426,6 +445,33 @@ impl State {
             let message = format!("moving {name} failed: {}", failure.message);
             self.fail(Subject::Data(t.data), message);
         }
+    }
+
+    /// What reads a replica that was to come with a transfer has nothing to read any more.
+    fn orphan_followers(&mut self, t: &Transfer) {
+        let Place::Node(_) = t.to else { return };
+        let pinned = |m: &PartMove| {
+            let replica = self.data.part(m.part).and_then(|p| p.replicas.get(&t.to));
+            replica.is_some_and(|r| r.pins > 0)
+        };
+        if !t.parts.iter().any(pinned) {
+            return;
+        }
+        let follows = |o: &Transfer| {
+            let read = o.parts.iter().filter(|m| m.from == t.to);
+            read.into_iter()
+                .any(|m| t.parts.iter().any(|own| own.part == m.part))
+        };
+        let followers = self.transfers.values().filter(|a| !a.abandoned);
+        let followers = followers.map(|a| &a.transfer).filter(|o| follows(o));
+        self.orphans.extend(followers.map(|o| o.id));
+    }
+
+    /// Whether what a transfer reads is on its way itself, or was and is not any more.
+    fn is_on_its_way(&self, m: &PartMove) -> bool {
+        let Place::Node(_) = m.from else { return false };
+        let replica = self.data.part(m.part).and_then(|p| p.replicas.get(&m.from));
+        replica.is_none_or(|r| matches!(r.state, ReplicaState::Incoming(_)))
     }
 
     /// A damaged replica was found: a `dest` that has one is to be written again.

@@ -1,6 +1,6 @@
 //! Sessions of the run, and what of it outlasts them.
 
-use super::drive::{Driver, Post};
+use super::drive::{Driver, Post, say};
 use super::replicas::{Others, Replicas};
 use super::{Notice, measure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -188,7 +188,17 @@ impl Host {
             news: news.clone(),
             replicas: Arc::clone(&self.replicas),
         };
-        let peers = Others(Arc::clone(&self.replicas));
+        let begun = {
+            let news = news.clone();
+            move |id| {
+                // Who does not hear it any more waits for nothing.
+                say(&news, proto::News::Begun(id));
+            }
+        };
+        let peers = Others {
+            replicas: Arc::clone(&self.replicas),
+            begun: Box::new(begun),
+        };
         let config = self.config(opening, Some(Arc::new(peers)), Some(Arc::new(post)));
         let replicas = Arc::clone(&self.replicas);
         let (world, multi_node) = Driver::start(config, news.clone(), replicas)?;

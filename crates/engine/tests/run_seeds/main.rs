@@ -88,7 +88,7 @@ fn start(case: &Case, policy: &str) -> Start {
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),
-        allocation: None,
+        allocation: case.allocation.then(|| "1".into()),
     }
 }
 

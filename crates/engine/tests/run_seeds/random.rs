@@ -80,6 +80,8 @@ pub(crate) struct Case {
     pub(crate) trouble: Trouble,
     /// Tiers may be too small for what the workflow makes.
     pub(crate) tight: bool,
+    /// It runs in an allocation, where a replica can be read while it arrives.
+    pub(crate) allocation: bool,
     made: BTreeMap<String, Made>,
     seed: u64,
 }
@@ -101,6 +103,7 @@ impl Case {
             cluster,
             trouble,
             tight,
+            allocation: seed % 2 == 1,
             made,
             seed,
         }
