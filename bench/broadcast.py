@@ -34,8 +34,9 @@ def seconds(log):
     """From the order of the first transfer between nodes to the end of the last."""
     orders, ends = {}, {}
     with open(log, encoding="utf-8") as file:
-        for line in file:
-            record = json.loads(line.split(" ", 1)[1])
+        # Each line has a checksum and a record, but for the first, which names the format.
+        records = [json.loads(line[line.index("{"):]) for line in file if "{" in line]
+        for record in records:
             for action in record.get("actions", []):
                 if action["do"] == "transfer" and action["kind"] == "peer":
                     orders[action["id"]] = record["now"]
@@ -59,7 +60,7 @@ class Bench:
         text = WORKFLOW.format(bytes=self.bytes, nodes=others + 1)
         self.alice(f"rm -rf b && mkdir b && cat > b/workflow.toml << 'END'\n{text}END")
         run = f"tarn run --tier scm=/scm/alice:{self.tier}MiB workflow.toml"
-        said = self.alice(f"cd b && salloc -Q -N{others + 1} --mem={self.tier + 1000} bash -c '{run}' 2>&1 && ls -d $PWD/.tarn/runs/*/log*")
+        said = self.alice(f"cd b && salloc -Q -N{others + 1} --mem={self.tier + 1000} bash -c '{run}' 2>&1 && ls $PWD/.tarn/runs/*/events.log")
         log = said.split()[-1]
         taken, copies = seconds(log.replace("/shared", self.shared, 1))
         if copies != others:
