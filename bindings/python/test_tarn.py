@@ -93,6 +93,23 @@ class Tasks(unittest.TestCase):
             self.node.wait(slow, timeout=30)
         self.assertEqual(caught.exception.code, tarn.Code.CANCELLED)
 
+    def test_pause(self):
+        big = outside("paused", os.urandom(40_000_000))
+        task = self.node.copy(big, tarn.Space("fast", "paused"), rate=20_000_000)
+        while self.node.status([task])[0].done < 5_000_000:
+            time.sleep(0.01)
+        self.assertEqual(self.node.pause([task, 7]), [tarn.Code.OK, tarn.Code.NOTFOUND])
+        while self.node.status([task])[0].state != tarn.State.PAUSED:
+            time.sleep(0.01)
+        self.assertEqual(self.node.outcomes([task], timeout=0.1), [])
+        self.assertEqual(self.node.resume([task]), [tarn.Code.OK])
+        self.assertEqual(self.node.wait(task, timeout=30).bytes, 40_000_000)
+        self.assertEqual(self.node.resume([task]), [tarn.Code.EXISTS])
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.pause_job(99)
+        self.assertEqual(caught.exception.code, tarn.Code.NOTFOUND)
+        self.node.wait(self.node.remove(tarn.Space("fast", "paused")))
+
     def test_threads_share_a_connection(self):
         failures = []
 

@@ -9,6 +9,7 @@ mod connection;
 mod journal;
 mod node;
 mod options;
+mod peers;
 mod progress;
 mod server;
 mod waits;

@@ -36,6 +36,9 @@ pub(crate) struct Options {
     /// What all tasks together may move from and to outside, such as `200 MB/s`
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) external_rate: Option<u64>,
+    /// The file that names the other nodes' tarnds and has the key that all know, mode 0600: docs/tasks.md
+    #[arg(long, value_name = "FILE")]
+    pub(crate) peers: Option<PathBuf>,
     /// A user's share, where it is not 1. Again for more
     #[arg(long = "weight", value_name = "UID=N", value_parser = weight)]
     pub(crate) weights: Vec<(Uid, u32)>,

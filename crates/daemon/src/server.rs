@@ -5,9 +5,10 @@ mod requests;
 use crate::connection::{Connection, Key, Outgoing};
 use crate::journal::{self, Journal};
 use crate::options::Options;
+use crate::peers::{Host, Peers};
 use crate::progress::Running;
 use crate::waits::Waits;
-use crate::work::{Job, Kept, Memory, Plan, Workers};
+use crate::work::{Job, Kept, Memory, Plan, Spot, Workers};
 use crate::{Fault, progress};
 use anyhow::Context;
 use rustix::event::Timespec;
@@ -81,6 +82,8 @@ struct Ticket {
 
 struct Server {
     node: String,
+    /// What other nodes see of this one.
+    host: Option<Arc<Host>>,
     own: Uid,
     clock: Clock,
     core: Core,
@@ -125,7 +128,17 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         signal_hook::low_level::pipe::register(signal, writer).map_err(|e| state(e.into()))?;
     }
     reader.set_nonblocking(true).map_err(|e| state(e.into()))?;
-    let mut server = Server::start(options, records, listener).map_err(state)?;
+    let own = options.node_name.clone().unwrap_or_else(host_name);
+    let peers = options.peers.as_deref().map(|path| Peers::read(path, &own));
+    let peers = peers.transpose().map_err(|e| Fault::new(Exit::Usage, e))?;
+    let host = peers.as_ref().map(|p| Host::new(p, options.socket()));
+    let data = peers.as_ref().zip(host.as_ref());
+    let data = data.map(|(peers, host)| peers.serve(host)).transpose();
+    let data = data
+        .context("cannot serve other nodes at the port that the file of peers has for this one")
+        .map_err(state)?;
+    let mut server =
+        Server::start(options, own, (peers, host), records, listener).map_err(state)?;
     server.watch(&reader, SIGNALS).map_err(state)?;
     tracing::info!(
         socket = %options.socket().display(),
@@ -136,6 +149,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     );
     let outcome = server.serve();
     server.end();
+    drop((server, data));
     outcome.map_err(state)
 }
 
@@ -178,7 +192,13 @@ fn listen_at(path: &Path) -> Result<OwnedFd, Fault> {
 }
 
 impl Server {
-    fn start(options: &Options, records: Vec<Record>, listener: OwnedFd) -> anyhow::Result<Self> {
+    fn start(
+        options: &Options,
+        node: String,
+        (peers, host): (Option<Peers>, Option<Arc<Host>>),
+        records: Vec<Record>,
+        listener: OwnedFd,
+    ) -> anyhow::Result<Self> {
         raise_descriptors();
         let clock = Clock::start();
         let own = rustix::process::geteuid().as_raw();
@@ -186,7 +206,7 @@ impl Server {
             owner: own,
             space_slots: options.slots,
             external_slots: options.external_slots,
-            nodes: BTreeMap::new(),
+            nodes: peers.as_ref().map_or_else(BTreeMap::new, Peers::slots),
             weights: options.weights.iter().copied().collect(),
             jobs_only: options.jobs_only,
         };
@@ -194,7 +214,8 @@ impl Server {
         let core = recovered.core;
         let journal = Journal::open(options.state(), &core.snapshot())?;
         let mut server = Self {
-            node: options.node_name.clone().unwrap_or_else(host_name),
+            node,
+            host,
             own,
             clock,
             kept: Some(Kept {
@@ -203,7 +224,7 @@ impl Server {
             }),
             core,
             journal,
-            workers: Workers::new(options.external_rate)?,
+            workers: Workers::new(options.external_rate, peers)?,
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             listener,
             connections: BTreeMap::new(),
@@ -219,6 +240,7 @@ impl Server {
         server.watch(&server.listener, LISTENER)?;
         server.watch(server.workers.wake(), WORKERS)?;
         server.watch(server.journal.wake(), JOURNAL)?;
+        server.show_spaces();
         server.perform()?;
         server.kept = None;
         Ok(server)
@@ -298,6 +320,9 @@ impl Server {
                     other => others.push(other),
                 }
             }
+            if records.iter().any(|r| matches!(r, Record::Space(_))) {
+                self.show_spaces();
+            }
             if !records.is_empty() {
                 self.journal.append(&records)?;
             }
@@ -319,9 +344,17 @@ impl Server {
             Action::Answer { ticket, answer } => self.answer(ticket, answer, after),
             Action::Measure(id) => self.begin(id, true)?,
             Action::Start(id) => self.begin(id, false)?,
-            Action::Stop(id) => {
-                if let Some(running) = self.running.get(&id) {
-                    running.control.cancel.store(true, Ordering::Relaxed);
+            Action::Stop { task, keep } => {
+                if let Some(running) = self.running.get(&task) {
+                    running.stop(keep);
+                }
+            }
+            Action::Discard(task) => {
+                let memory = Memory::default();
+                // What it named may be gone: then there is nothing to remove.
+                if let Ok(Some(plan)) = Plan::of(&task, memory, &self.node, |name| self.root(name))
+                {
+                    self.workers.give(Job::Discard(plan))?;
                 }
             }
             Action::Survey(name) => {
@@ -334,6 +367,12 @@ impl Server {
         Ok(())
     }
 
+    fn show_spaces(&self) {
+        if let Some(host) = &self.host {
+            host.show_spaces(self.core.spaces_for(self.own));
+        }
+    }
+
     fn root(&self, space: &str) -> Option<PathBuf> {
         let root = self.core.space_root(space)?;
         Some(PathBuf::from(OsStr::from_bytes(root)))
@@ -344,7 +383,7 @@ impl Server {
             return Ok(());
         };
         let memory = self.memory.get(&id).cloned().unwrap_or_default();
-        let plan = match Plan::of(task, memory, |name| self.root(name)) {
+        let plan = match Plan::of(task, memory, &self.node, |name| self.root(name)) {
             Ok(Some(plan)) => plan,
             Ok(None) => return Ok(()),
             Err(why) => {
@@ -363,9 +402,21 @@ impl Server {
                 return Ok(());
             }
         };
+        if let (
+            Some(host),
+            Some(_),
+            Spot::Memory {
+                region,
+                offset,
+                length,
+            },
+        ) = (&self.host, &plan.handed, &plan.from)
+        {
+            host.show_memory(id, region.clone(), *offset, *length);
+        }
         let now = self.clock.now();
         let control = Arc::new(Control::default());
-        let running = progress::Running::new(now, Arc::clone(&control));
+        let running = progress::Running::new(now, Arc::clone(&control), Arc::clone(&plan.keep));
         self.running.insert(id, running);
         let job = match measure {
             true => Job::Measure(plan, control),
@@ -378,6 +429,9 @@ impl Server {
         let id = outcome.id;
         self.running.remove(&id);
         self.memory.remove(&id);
+        if let Some(host) = &self.host {
+            host.hide_memory(id);
+        }
         tracing::debug!(
             task = id,
             bytes = outcome.bytes,
@@ -569,6 +623,10 @@ impl Server {
     /// Ends: no new requests, tasks are stopped (durable ones go on with the next tarnd), records are written.
     fn end(&mut self) {
         self.workers.ending();
+        if let Some(host) = &self.host {
+            host.end();
+        }
+        self.connections.clear();
         for running in self.running.values() {
             running.control.cancel.store(true, Ordering::Relaxed);
         }
@@ -613,6 +671,7 @@ fn reply_of(answer: Answer) -> Reply {
         Answer::Submitted(all) => Reply::Submitted(all),
         Answer::Busy(after) => Reply::Busy(after),
         Answer::Cancelled(all) => Reply::Cancelled(all),
+        Answer::Paused(all) => Reply::Paused(all),
         Answer::Done => Reply::Done,
         Answer::Refused(why) => Reply::Refused(why),
     }

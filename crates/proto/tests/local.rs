@@ -54,6 +54,14 @@ fn task() -> impl Strategy<Value = TaskSpec> {
     )
 }
 
+fn scope() -> impl Strategy<Value = Scope> {
+    prop_oneof![
+        vec(any::<u64>(), 0..9).prop_map(Scope::Tasks),
+        any::<u64>().prop_map(Scope::Job),
+        Just(Scope::All),
+    ]
+}
+
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         (any::<u16>(), any::<u16>(), any::<Option<u64>>()).prop_map(|(oldest, newest, job)| {
@@ -68,6 +76,8 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(ids, any, timeout)| Request::Wait { ids, any, timeout }),
         any::<u64>().prop_map(|length| Request::Register { length }),
         Just(Request::Spaces),
+        scope().prop_map(Request::Pause),
+        scope().prop_map(Request::Resume),
     ]
 }
 

@@ -66,7 +66,8 @@ impl Held {
     /// Opens the folder that holds a place; with `make`, folders that are missing are made.
     pub(crate) fn open(spot: &Spot, make: bool) -> Result<Self, Refusal> {
         let Spot::Path { space, path } = spot else {
-            return Err(Refusal::new(Code::Internal, "memory has no path"));
+            let text = "that is no path of this node";
+            return Err(Refusal::new(Code::Internal, text));
         };
         let (above, name) = match path.iter().rposition(|b| *b == b'/') {
             Some(at) => (&path[..at], &path[at + 1..]),
