@@ -1,4 +1,5 @@
-"""Tests of the Python binding against a real tarnd: TARN_SOCKET and TARN_LIBRARY name it, argv[1] a folder outside."""
+"""Tests of the Python binding against a real tarnd: TARN_SOCKET and TARN_LIBRARY name it, TARN_PEER another
+node, argv[1] a folder outside."""
 
 import os
 import sys
@@ -9,6 +10,7 @@ import unittest
 import tarn
 
 OUTSIDE = sys.argv.pop(1)
+PEER = os.environ["TARN_PEER"]
 
 
 def outside(name, content=None):
@@ -92,6 +94,22 @@ class Tasks(unittest.TestCase):
         with self.assertRaises(tarn.Error) as caught:
             self.node.wait(slow, timeout=30)
         self.assertEqual(caught.exception.code, tarn.Code.CANCELLED)
+
+    def test_other_node(self):
+        memory = self.node.memory(4096)
+        memory.data[:11] = b"from Python"
+        there = tarn.Node(PEER, "fast", "from-python")
+        saved = self.node.wait(self.node.copy(memory.part(0, 11), there))
+        loaded = self.node.wait(self.node.copy(there, memory.part(100)))
+        self.assertEqual((saved.checksum, loaded.bytes), (loaded.checksum, 11))
+        self.assertEqual(memory.data[100:111], b"from Python")
+        self.node.wait(self.node.copy(there, tarn.Space("fast", "py2/a")))
+        moved = self.node.move(tarn.Space("fast", "py2/a"), tarn.Node(PEER, "fast", "moved"))
+        self.node.wait(self.node.remove(tarn.Node(PEER, "fast", "moved"), after=[moved]))
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.wait(self.node.copy(tarn.Node(PEER, "fast", "moved"), memory))
+        self.assertEqual(caught.exception.code, tarn.Code.NOTFOUND)
+        memory.close()
 
     def test_pause(self):
         big = outside("paused", os.urandom(40_000_000))

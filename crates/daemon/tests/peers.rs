@@ -5,50 +5,11 @@ mod common;
 use common::*;
 use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tarn_client::Client;
 use tarn_proto::local::*;
-
-const KEY: &str = "5f1d0e2c3b4a59687786958493a2b1c05f1d0e2c3b4a59687786958493a2b1c0";
-
-/// Ports that were free a moment ago.
-fn ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|l| l.local_addr().unwrap().port())
-}
-
-/// A file of peers; what stands after each address is its entry's rest.
-fn peers(dir: &Path, key: &str, nodes: &[(&str, u16, &str)]) -> String {
-    let mut text = format!("key = \"{key}\"\n");
-    for (name, port, rest) in nodes {
-        text += &format!("[nodes.{name}]\naddress = \"127.0.0.1:{port}\"\n{rest}\n");
-    }
-    let path = dir.join("peers.toml");
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    path.display().to_string()
-}
-
-fn start(name: &str, key: &str, nodes: &[(&str, u16, &str)], options: &[&str]) -> Daemon {
-    let dir = tempfile::tempdir().unwrap();
-    let file = peers(dir.path(), key, nodes);
-    let mut all = vec!["--node-name", name, "--peers", &file];
-    all.extend(options);
-    Daemon::start_in(dir, "64MiB:48MiB", &all)
-}
-
-/// Nodes `a` and `b`.
-fn pair(options: &[&str]) -> (Daemon, Daemon) {
-    let [a, b] = ports();
-    let nodes = [("a", a, ""), ("b", b, "")];
-    (
-        start("a", KEY, &nodes, options),
-        start("b", KEY, &nodes, options),
-    )
-}
 
 fn on(node: &str, path: &str) -> Place {
     Place::Node {
@@ -420,7 +381,7 @@ fn crossing_tasks_all_end() {
 fn links_have_rates_of_their_own() {
     let [a, b, c] = ports();
     let nodes = [("a", a, ""), ("b", b, "rate = \"2 MB/s\""), ("c", c, "")];
-    let [a, b, c] = ["a", "b", "c"].map(|name| start(name, KEY, &nodes, &[]));
+    let [a, b, c] = ["a", "b", "c"].map(|name| start_peer(name, KEY, &nodes, &[]));
     for node in [&b, &c] {
         std::fs::write(node.path("fast/f"), content(1_500_000, 6)).unwrap();
     }

@@ -309,7 +309,15 @@ fn a_paused_copy_goes_on_where_it_was() {
         [PauseResult::Done, PauseResult::Unknown]
     );
     until(&|| status(&client, id).state == State::Paused);
-    assert!(!daemon.leftovers().is_empty() && !daemon.path("fast/big").exists());
+    assert!(!daemon.path("fast/big").exists());
+    let inodes = |folder: &std::path::Path| -> Vec<u64> {
+        let files = std::fs::read_dir(folder).unwrap();
+        files
+            .map(|f| f.unwrap().metadata().unwrap().ino())
+            .collect()
+    };
+    let half = daemon.leftovers().into_iter().find(|p| p.is_dir());
+    let half = inodes(&half.unwrap());
     // The only slot is free.
     assert_eq!(
         code(&run(&client, copy(daemon.outside("small"), fast("small")))),
@@ -323,19 +331,16 @@ fn a_paused_copy_goes_on_where_it_was() {
     assert_eq!(status(&client, id).state, State::Paused);
     client.resume(&[id]).unwrap();
     assert_eq!(status(&client, id).state, State::Queued);
-    let began = Instant::now();
     client.pause_all(false).unwrap();
     assert_eq!(code(&wait(&client, id)), None);
-    // 40 MB at 20 MB/s take 2 s; half was there.
-    assert!(
-        began.elapsed() < Duration::from_millis(1700),
-        "{:?}",
-        began.elapsed()
-    );
+    let whole = inodes(&daemon.path("fast/big"));
+    let stayed = whole.iter().filter(|inode| half.contains(inode)).count();
+    assert!(stayed >= 15, "{stayed} of {}", half.len());
     for n in 0..40 {
         assert_eq!(read(&daemon.path(&format!("fast/big/{n}"))), bytes);
     }
     // What is cancelled while it is paused leaves nothing.
+    assert_eq!(code(&run(&client, remove(fast("big")))), None);
     let slow = TaskSpec {
         rate: 1_000_000,
         ..copy(daemon.outside("big"), fast("again"))

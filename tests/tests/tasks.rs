@@ -1,0 +1,115 @@
+//! Tasks between nodes of a real Slurm allocation: a tarnd of the user on each, started by one srun, and a program that uses them.
+
+use std::os::unix::fs::PermissionsExt;
+use tarn_tests::programs::install;
+use tarn_tests::slurm::{Cluster, Doctor, said};
+use tarn_tests::tree;
+
+/// Run by salloc on the login node: the daemons, the program on the first node, the end.
+const JOB: &str = r#"#!/bin/bash
+set -e
+cd ~/work
+srun --overlap -N2 -n2 --mem=200M bash -c 'mkdir -p /scm/alice && exec tarnd --socket /tmp/tarn.sock --state /tmp/tarnd \
+    --space fast=/scm/alice:64MiB --peers peers.toml' 2> tarnd.log &
+daemons=$!
+code=0
+srun --overlap -N1 -n1 -w node1 --mem=200M python3 -B drive.py || code=$?
+kill -TERM $daemons
+wait $daemons || true
+exit $code
+"#;
+
+const DRIVE: &str = r#"
+import filecmp, os, sys, time
+sys.path.insert(0, "/shared/bin")
+import tarn
+
+for _ in range(600):
+    try:
+        node = tarn.connect("/tmp/tarn.sock")
+        break
+    except tarn.Error:
+        time.sleep(0.05)
+
+def there(path):
+    return tarn.Node("node2", "fast", path)
+
+def patient(task):
+    # The other one may not listen yet.
+    for _ in range(600):
+        try:
+            return node.wait(task())
+        except tarn.Error as e:
+            if e.code != tarn.Code.IO:
+                raise
+            time.sleep(0.05)
+
+memory = node.memory(8 << 20)
+memory.data[:] = os.urandom(8 << 20)
+saved = patient(lambda: node.copy(memory, there("dump")))
+again = node.memory(8 << 20)
+loaded = node.wait(node.copy(there("dump"), again))
+assert loaded.checksum == saved.checksum and again.data[:] == memory.data[:]
+
+home = os.path.expanduser("~/work")
+node.wait(node.copy(home + "/in", there("tree")))
+node.wait(node.copy(there("tree"), tarn.Space("fast", "back"), verify="readback"))
+same = filecmp.dircmp(home + "/in", "/scm/alice/back")
+assert same.common_files == ["a", "b"] and not same.diff_files and not same.left_only, same.report()
+node.wait(node.move(tarn.Space("fast", "back"), there("moved"), durable=True))
+assert os.listdir("/scm/alice") == []
+try:
+    node.wait(node.copy(home + "/large", there("large")))
+    sys.exit("it was taken")
+except tarn.Error as e:
+    assert e.code == tarn.Code.NOSPACE and "node2" in str(e), e
+slow = node.copy(there("dump"), tarn.Space("fast", "slow"), rate=1_000_000)
+node.pause([slow])
+assert node.outcomes([slow], timeout=0.2) == []
+node.cancel([slow])
+print("all of it")
+"#;
+
+#[test]
+fn programs_reach_dataspaces_of_other_nodes() {
+    let doctor = Doctor::ask().expect("slurm-cluster doctor");
+    if let Some(why) = doctor.lacks(&[]) {
+        eprintln!("SKIPPED: no Slurm cluster here: {why}");
+        return;
+    }
+    let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
+    install(&cluster, &["tarnd", "libtarn.so"]).unwrap_or_else(|e| panic!("{e:#}"));
+    let binding = tree::root().join("bindings/python/tarn.py");
+    std::fs::copy(binding, cluster.shared().join("bin/tarn.py")).expect("tarn.py");
+    let make = "mkdir -p work/in && echo a > work/in/a && head -c 1000000 /dev/urandom > work/in/b && \
+                head -c 68000000 /dev/zero > work/large && umask 077 && \
+                printf 'key = \"%s\"\\n[nodes.node1]\\naddress = \"node1:7411\"\\n[nodes.node2]\\naddress = \"node2:7411\"\\nrate = \"1 GB/s\"\\n' \
+                $(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n') > work/peers.toml";
+    said(&mut cluster.command("alice", &["bash", "-c", make])).expect("files");
+    let work = cluster.shared().join("home/alice/work");
+    for (name, text) in [("job.sh", JOB), ("drive.py", DRIVE)] {
+        let path = work.join(name);
+        std::fs::write(&path, text).expect("a file");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    }
+    let line =
+        "export TARN_LIBRARY=/shared/bin/libtarn.so; exec salloc -Q -N2 --mem=500M ~/work/job.sh";
+    let output = cluster.command("alice", &["bash", "-c", line]).output();
+    let output = output.expect("salloc");
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    let text = String::from_utf8_lossy(&both);
+    let log = std::fs::read_to_string(work.join("tarnd.log")).unwrap_or_default();
+    assert!(
+        output.status.success() && text.contains("all of it"),
+        "{text}\n{log}"
+    );
+    let look = cluster.node(2).exec(
+        "root",
+        &["bash", "-c", "cd /scm/alice && ls && cat tree/a moved/a"],
+    );
+    let found = look.unwrap_or_else(|e| panic!("{e:#}"));
+    assert_eq!(
+        found.split_whitespace().collect::<Vec<_>>(),
+        ["dump", "moved", "tree", "a", "a"]
+    );
+}
