@@ -1,7 +1,10 @@
-//! Tasks between nodes of a real Slurm allocation: a tarnd of the user on each, started by one srun, and a program that uses them.
+//! Tasks of programs: between nodes of a real Slurm allocation, with a tarnd of the user on each; and in steps of a run, on this
+//! machine and in an allocation.
 
 use std::os::unix::fs::PermissionsExt;
-use tarn_tests::programs::install;
+use std::path::Path;
+use std::process::Command;
+use tarn_tests::programs::{built, install};
 use tarn_tests::slurm::{Cluster, Doctor, said};
 use tarn_tests::tree;
 
@@ -70,6 +73,106 @@ node.cancel([slow])
 print("all of it")
 "#;
 
+/// A step whose program has its data moved by tarnd while it computes, and does not wait for the last of it.
+const STEP: &str = r#"
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import tarn
+
+with tarn.connect() as node:
+    spaces = {s.name: s for s in node.spaces()}
+    assert set(spaces) == {"raw", "made", "scratch"}, spaces
+    assert not spaces["raw"].writable and spaces["made"].writable and not spaces["made"].manageable, spaces
+    node.wait(node.copy(tarn.Space("raw", "a"), tarn.Space("made", "deep/a")))
+    node.wait(node.copy(os.environ["TARN_WORKFLOW_DIR"] + "/in/b", tarn.Space("scratch", "b")))
+    assert os.path.getsize(os.environ["TARN_SCRATCH"] + "/b") == 1000
+    try:
+        node.copy(tarn.Space("made", "deep/a"), tarn.Space("raw", "planted"))
+        sys.exit("it was taken")
+    except tarn.Error as e:
+        assert e.code == tarn.Code.DENIED, e
+    memory = node.memory(1 << 20)
+    memory.data[:5] = b"hello"
+    node.move(tarn.Space("scratch", "b"), tarn.Space("made", "b"))
+    node.copy(memory, tarn.Space("made", "dump"), rate=2_000_000)
+"#;
+
+/// The workflow of that step; `{}` is the folder of the Python binding, `[]` libtarn.
+const WORKFLOW: &str = r#"
+name = "steps"
+
+[data.raw]
+source = "in"
+
+[data.made]
+dest = "out"
+
+[[step]]
+name = "make"
+run = "TARN_LIBRARY=[] tarnd --step -- /usr/bin/python3 -B $TARN_WORKFLOW_DIR/step.py {}"
+in = ["raw"]
+out = ["made"]
+
+[[step]]
+name = "fails"
+run = "! tarnd --step -- sh -c 'exit 7' && tarnd --step -- sh -c 'test -S $TARN_SOCKET' && ls -A $TARN_SCRATCH > $TARN_left/list"
+out = ["left"]
+
+[data.left]
+dest = "left"
+"#;
+
+fn write_step(folder: &Path, binding: &Path, library: &Path) {
+    let workflow = WORKFLOW.replace("{}", &binding.display().to_string());
+    let workflow = workflow.replace("[]", &library.display().to_string());
+    for (name, text) in [("wf.toml", &*workflow), ("step.py", STEP)] {
+        std::fs::write(folder.join(name), text).expect("a file");
+        let open = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(folder.join(name), open).expect("its mode");
+    }
+}
+
+fn check_step(folder: &Path, said: &str) {
+    let read = |name: &str| {
+        std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{name}: {e}\n{said}"))
+    };
+    assert_eq!(read("out/deep/a"), b"a\n");
+    assert_eq!(read("out/b").len(), 1000);
+    let dump = read("out/dump");
+    assert!(
+        dump.len() == 1 << 20 && dump.starts_with(b"hello"),
+        "{said}"
+    );
+    assert_eq!(
+        read("left/list"),
+        b"",
+        "tarnd leaves nothing in the scratch folder"
+    );
+}
+
+#[test]
+fn programs_of_steps_reach_their_data() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(dir.path().join("in")).expect("a folder");
+    std::fs::write(dir.path().join("in/a"), "a\n").expect("a file");
+    std::fs::write(dir.path().join("in/b"), [7; 1000]).expect("a file");
+    let library = built("libtarn.so").unwrap_or_else(|e| panic!("{e:#}"));
+    built("tarnd").unwrap_or_else(|e| panic!("{e:#}"));
+    write_step(dir.path(), &tree::root().join("bindings/python"), &library);
+    let tier = format!("mem={}:256MiB", dir.path().join("tier").display());
+    std::fs::create_dir(dir.path().join("tier")).expect("a folder");
+    let tarn = built("tarn").unwrap_or_else(|e| panic!("{e:#}"));
+    let output = Command::new(tarn)
+        .args(["run", "wf.toml", "--local", "--tier", &tier])
+        .current_dir(dir.path())
+        .env_remove("TARN_STATE")
+        .output()
+        .expect("tarn");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{said}");
+    check_step(dir.path(), &said);
+}
+
 #[test]
 fn programs_reach_dataspaces_of_other_nodes() {
     let doctor = Doctor::ask().expect("slurm-cluster doctor");
@@ -78,7 +181,7 @@ fn programs_reach_dataspaces_of_other_nodes() {
         return;
     }
     let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
-    install(&cluster, &["tarnd", "libtarn.so"]).unwrap_or_else(|e| panic!("{e:#}"));
+    install(&cluster, &["tarn", "tarnd", "libtarn.so"]).unwrap_or_else(|e| panic!("{e:#}"));
     let binding = tree::root().join("bindings/python/tarn.py");
     std::fs::copy(binding, cluster.shared().join("bin/tarn.py")).expect("tarn.py");
     let make = "mkdir -p work/in && echo a > work/in/a && head -c 1000000 /dev/urandom > work/in/b && \
@@ -103,6 +206,16 @@ fn programs_reach_dataspaces_of_other_nodes() {
         output.status.success() && text.contains("all of it"),
         "{text}\n{log}"
     );
+    // And in steps of a run over the nodes of an allocation.
+    let bin = Path::new("/shared/bin");
+    write_step(&work, bin, &bin.join("libtarn.so"));
+    let line = "cd work && printf 'a\\n' > in/a && head -c 1000 /dev/zero > in/b && \
+                exec salloc -Q -N2 --mem=500M tarn run wf.toml";
+    let output = cluster.command("alice", &["bash", "-c", line]).output();
+    let output = output.expect("salloc");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{said}");
+    check_step(&work, &said);
     let look = cluster.node(2).exec(
         "root",
         &["bash", "-c", "cd /scm/alice && ls && cat tree/a moved/a"],

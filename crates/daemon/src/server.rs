@@ -3,12 +3,13 @@
 mod requests;
 
 use crate::connection::{Connection, Key, Outgoing};
+use crate::guest::Guest;
 use crate::journal::{self, Journal};
 use crate::options::Options;
 use crate::peers::{Host, Peers};
 use crate::progress::Running;
 use crate::waits::Waits;
-use crate::work::{Job, Kept, Memory, Plan, Spot, Workers};
+use crate::work::{Job, Kept, Memory, Plan, Spot, Workers, set_tag};
 use crate::{Fault, progress};
 use anyhow::Context;
 use rustix::event::Timespec;
@@ -84,6 +85,11 @@ struct Server {
     node: String,
     /// What other nodes see of this one.
     host: Option<Arc<Host>>,
+    /// The program that this tarnd is for, and whether it has ended well: how many tasks had failed by then.
+    guest: Option<Guest>,
+    leaving: Option<u64>,
+    /// Readable after a signal, and when the program has ended.
+    signals: Option<UnixStream>,
     own: Uid,
     clock: Clock,
     core: Core,
@@ -104,8 +110,8 @@ struct Server {
     buffer: Vec<u8>,
 }
 
-/// Runs until SIGTERM or SIGINT.
-pub(crate) fn run(options: &Options) -> Result<(), Fault> {
+/// Runs until SIGTERM or SIGINT, or until the program that it was started for has ended; with which exit code.
+pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     let state = |e: anyhow::Error| Fault::new(Exit::State, e);
     std::fs::create_dir_all(options.state())
         .with_context(|| format!("cannot make the state folder {}", options.state().display()))
@@ -120,6 +126,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         )
     })?;
     let records = journal::read(options.state()).map_err(state)?;
+    let own = options.node_name.clone().unwrap_or_else(host_name);
+    let folder = std::fs::canonicalize(options.state()).map_err(|e| state(e.into()))?;
+    set_tag(&own, &folder);
     let listener = listen_at(options.socket())?;
     let _socket = Remove(options.socket());
     let (reader, writer) = UnixStream::pair().map_err(|e| state(e.into()))?;
@@ -128,7 +137,6 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         signal_hook::low_level::pipe::register(signal, writer).map_err(|e| state(e.into()))?;
     }
     reader.set_nonblocking(true).map_err(|e| state(e.into()))?;
-    let own = options.node_name.clone().unwrap_or_else(host_name);
     let peers = options.peers.as_deref().map(|path| Peers::read(path, &own));
     let peers = peers.transpose().map_err(|e| Fault::new(Exit::Usage, e))?;
     let host = peers.as_ref().map(|p| Host::new(p, options.socket()));
@@ -140,6 +148,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let mut server =
         Server::start(options, own, (peers, host), records, listener).map_err(state)?;
     server.watch(&reader, SIGNALS).map_err(state)?;
+    server.signals = Some(reader);
+    let guest = Guest::start(&options.command, options.socket(), writer);
+    server.guest = guest.map_err(|e| Fault::new(Exit::NotFound, e))?;
     tracing::info!(
         socket = %options.socket().display(),
         tasks = server.core.len(),
@@ -149,8 +160,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     );
     let outcome = server.serve();
     server.end();
+    let code = server.code();
     drop((server, data));
-    outcome.map_err(state)
+    outcome.map_err(state).map(|()| code)
 }
 
 /// Removes the socket's name at the end.
@@ -209,6 +221,7 @@ impl Server {
             nodes: peers.as_ref().map_or_else(BTreeMap::new, Peers::slots),
             weights: options.weights.iter().copied().collect(),
             jobs_only: options.jobs_only,
+            bound: options.step,
         };
         let recovered = Core::recover(config, clock.now(), records, options.spaces.clone());
         let core = recovered.core;
@@ -216,6 +229,9 @@ impl Server {
         let mut server = Self {
             node,
             host,
+            guest: None,
+            leaving: None,
+            signals: None,
             own,
             clock,
             kept: Some(Kept {
@@ -267,7 +283,8 @@ impl Server {
             }
             for event in &events {
                 match event.data.u64() {
-                    SIGNALS => return Ok(()),
+                    SIGNALS if self.is_over() => return Ok(()),
+                    SIGNALS => {}
                     LISTENER => self.accept(),
                     WORKERS => self.collect()?,
                     JOURNAL => self.durable()?,
@@ -275,6 +292,41 @@ impl Server {
                 }
             }
             self.tick()?;
+            if self.leaving.is_some() && self.core.rests() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether tarnd ends now: after a signal, unless it is for a program, which is told first; and when that has ended. What it
+    /// had asked for is done first, if it has ended well.
+    fn is_over(&mut self) -> bool {
+        if let Some(signals) = &mut self.signals {
+            let _ = std::io::Read::read(signals, &mut [0; 64]);
+        }
+        let Some(guest) = &self.guest else {
+            return true;
+        };
+        match guest.code() {
+            None => guest.terminate(),
+            Some(0) if self.leaving.is_none() => self.leaving = Some(self.core.stats().failed),
+            Some(_) => return true,
+        }
+        false
+    }
+
+    fn code(&self) -> u8 {
+        let failed = self
+            .leaving
+            .is_some_and(|before| self.core.stats().failed > before);
+        match self.guest.as_ref().and_then(Guest::code) {
+            Some(0) if failed => {
+                tracing::error!(
+                    "tasks failed after the program had ended without waiting for them"
+                );
+                Exit::WorkflowFailed as u8
+            }
+            code => code.unwrap_or(Exit::Success as u8),
         }
     }
 

@@ -276,7 +276,7 @@ fn the_target_decides() {
     let text = std::fs::read_to_string(b.path("peers.toml")).unwrap();
     let of_b = text.split("[nodes.b]").nth(1).unwrap();
     let port_b: u16 = of_b.split(['"', ':']).nth(2).unwrap().parse().unwrap();
-    let stranger = start(
+    let stranger = start_peer(
         "a",
         &KEY.replace('5', "6"),
         &[("a", port, ""), ("b", port_b, "")],

@@ -217,7 +217,7 @@ impl Core {
 
     /// Whether a user may change spaces and jobs.
     pub fn manages(&self, user: Uid) -> bool {
-        user == 0 || user == self.config.owner
+        !self.config.bound && (user == 0 || user == self.config.owner)
     }
 
     /// Whether a task, or one whose outcome is kept, is in the journal.
@@ -733,6 +733,11 @@ impl Core {
     /// Tasks that have not ended.
     pub fn len(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// Whether nothing happens any more unless somebody asks for it: what is left is paused, or waits for that.
+    pub fn rests(&self) -> bool {
+        self.running == 0 && (self.paused || self.queues.len() == 0)
     }
 
     /// Whether there are none.

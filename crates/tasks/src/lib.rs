@@ -75,6 +75,8 @@ pub struct Config {
     pub weights: BTreeMap<Uid, u32>,
     /// Whether only registered jobs may submit.
     pub jobs_only: bool,
+    /// Whether spaces bind the owner like anybody else, and nobody manages anything: it serves one step of a run.
+    pub bound: bool,
 }
 
 impl Default for Config {
@@ -86,6 +88,7 @@ impl Default for Config {
             nodes: BTreeMap::new(),
             weights: BTreeMap::new(),
             jobs_only: false,
+            bound: false,
         }
     }
 }
