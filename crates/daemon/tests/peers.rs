@@ -315,6 +315,19 @@ fn cancelled_paused_killed() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(!b.path("fast/1").exists());
+    // Paused, it has ended there; resumed, it begins there anew.
+    let id = submit(&client, slow("paused")).unwrap();
+    until_moves(&client, id);
+    assert_eq!(client.pause(&[id]).unwrap(), [PauseResult::Done]);
+    let began = Instant::now();
+    while client.status(&[id]).unwrap()[0].state != State::Paused {
+        assert!(began.elapsed() < LONG);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(b.leftovers().is_empty() && !b.path("fast/paused").exists());
+    client.resume(&[id]).unwrap();
+    assert_eq!(code(&wait(&client, id)), None);
+    assert_eq!(read(&b.path("fast/paused")), bytes);
     // Each is killed once.
     for (to, which) in [("2", true), ("3", false)] {
         let client = a.client();
