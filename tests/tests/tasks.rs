@@ -11,7 +11,6 @@ use tarn_tests::tree;
 /// Run by salloc on the login node: the daemons, the program on the first node, the end.
 const JOB: &str = r#"#!/bin/bash
 set -e
-cd ~/work
 srun --overlap -N2 -n2 --mem=200M bash -c 'mkdir -p /scm/alice && exec tarnd --socket /tmp/tarn.sock --state /tmp/tarnd \
     --space fast=/scm/alice:64MiB --peers peers.toml' 2> tarnd.log &
 daemons=$!
@@ -196,7 +195,7 @@ fn programs_reach_dataspaces_of_other_nodes() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
     }
     let line =
-        "export TARN_LIBRARY=/shared/bin/libtarn.so; exec salloc -Q -N2 --mem=500M ~/work/job.sh";
+        "cd work && TARN_LIBRARY=/shared/bin/libtarn.so exec salloc -Q -N2 --mem=500M ./job.sh";
     let output = cluster.command("alice", &["bash", "-c", line]).output();
     let output = output.expect("salloc");
     let both = [&output.stdout[..], &output.stderr[..]].concat();

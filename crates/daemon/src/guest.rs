@@ -129,6 +129,9 @@ pub(crate) fn of_step(mut options: Options) -> Result<(Options, Home), Fault> {
     let mut home = Home(Vec::new());
     make(&folder).map_err(state)?;
     home.0.push(folder.clone());
+    if let Ok(node) = std::env::var("TARN_NODE") {
+        options.node_name = Some(node);
+    }
     let mut socket = folder.join("socket");
     if socket.as_os_str().len() > MAX_SOCKET {
         let short = std::env::temp_dir().join(&own);
