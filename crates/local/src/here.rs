@@ -212,9 +212,9 @@ impl<'a> Here<'a> {
         Ok(Done::Tree { tree })
     }
 
-    /// What a step wrote must fit onto its tier beside what it reads there: a tier without a quota takes more than
-    /// its size, and what is on it then is in the way of everything else.
-    fn fits(&self) -> Result<(), Failure> {
+    /// What a step wrote must fit onto its tier beside what lies there and what is on its way: a tier without a quota takes
+    /// more than its size, and what is on it then is in the way of everything else. What fits has its room from here on.
+    fn fits(&mut self) -> Result<(), Failure> {
         let Attempted { shared, needs, .. } = self.of;
         let node = shared.cluster.nodes.get(self.spot.node.at());
         let Some(tier) = node.and_then(|n| n.tiers.get(self.spot.tier.at())) else {
@@ -231,21 +231,31 @@ impl<'a> Here<'a> {
         let capacity = tier
             .capacity
             .saturating_sub(shared.ledgers.not_ours(self.spot));
-        if written.saturating_add(beside) <= capacity {
-            return Ok(());
-        }
-        Err(failure(
-            FailureKind::NoSpace,
-            format!(
+        let lack = |what: String, remedy: &str| {
+            let message = format!(
                 "it succeeded, but its outputs take {} on node `{}`, and its tier `{}` of {} cannot hold them beside \
-                 the {} of its inputs; nothing was kept; give a larger tier (--tier NAME=PATH:SIZE)",
+                 {what}; nothing was kept; {remedy}",
                 Bytes(written),
                 self.name,
                 tier.name,
                 Bytes(capacity),
-                Bytes(beside)
+            );
+            Err(failure(FailureKind::NoSpace, message))
+        };
+        if written.saturating_add(beside) > capacity {
+            let remedy = "give a larger tier (--tier NAME=PATH:SIZE)";
+            return lack(format!("the {} of its inputs", Bytes(beside)), remedy);
+        }
+        let Some(reserved) = &mut self.reserved else {
+            return Ok(());
+        };
+        match shared.grow(self.spot, reserved, written) {
+            Ok(()) => Ok(()),
+            Err(others) => lack(
+                format!("the {} that lie there or are on their way", Bytes(others)),
+                "state the `size` of what it writes, so that there is room for it, or give a larger tier (--tier NAME=PATH:SIZE)",
             ),
-        ))
+        }
     }
 
     fn publish(&mut self, data: DataId, parts: &[Piece]) -> Result<Vec<u64>, Failure> {
