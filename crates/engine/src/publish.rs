@@ -65,6 +65,7 @@ impl State {
                 ran_on: Vec::new(),
                 attempts: 0,
                 failures: 0,
+                losses: 0,
                 outgrown: None,
                 identity: None,
                 forced: false,
@@ -511,7 +512,7 @@ impl State {
             .collect();
         for id in failed {
             if let Some(i) = self.steps.instance_mut(id) {
-                (i.progress, i.failures) = (Progress::Pending, 0);
+                (i.progress, i.failures, i.losses) = (Progress::Pending, 0, 0);
             }
             self.steps.enqueue(id);
         }

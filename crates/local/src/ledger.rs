@@ -8,6 +8,8 @@ mod page;
 
 use crate::store::{failure, io_failure};
 use leftovers::Leftover;
+#[cfg(test)]
+pub(crate) use page::left_by_the_dead;
 pub(crate) use page::used_by_all;
 use page::{Claim, Page};
 pub use page::{held_by_others, vacate};
