@@ -59,38 +59,58 @@ impl Memory {
 /// Limits above this mean "none" in control groups of version 1 (they round `i64::MAX` down to a page).
 const NO_LIMIT: u64 = 1 << 62;
 
+/// Reads what is free, again and again.
+#[derive(Debug)]
+pub(crate) struct Gauge(Vec<PathBuf>);
+
+impl Gauge {
+    pub(crate) fn new() -> Self {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        Self(group_folders(&groups, &mounts))
+    }
+
+    /// Bytes that are free, and that there are in all; without a bound where that cannot be known.
+    pub(crate) fn read(&self) -> (u64, u64) {
+        let found = self.memory();
+        found.map_or((u64::MAX, u64::MAX), |m| (m.free, m.total))
+    }
+
+    fn memory(&self) -> std::io::Result<Memory> {
+        let text = std::fs::read_to_string("/proc/meminfo")?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+            line.split_whitespace()
+                .next()?
+                .parse::<u64>()
+                .ok()
+                .map(|kib| kib << 10)
+        };
+        let mut found = Memory {
+            total: field("MemTotal:").unwrap_or(0),
+            free: field("MemAvailable:")
+                .or_else(|| field("MemFree:"))
+                .unwrap_or(0),
+            limited_by: "machine".into(),
+            levels: Vec::new(),
+        };
+        found.levels.push(Level {
+            free: found.free,
+            shared: field("Shmem:").unwrap_or(0),
+        });
+        for folder in &self.0 {
+            narrow(&mut found, folder);
+        }
+        Ok(found)
+    }
+}
+
 /// Finds out about memory.
 ///
 /// # Errors
 /// When `/proc/meminfo` cannot be read.
 pub fn memory() -> std::io::Result<Memory> {
-    let text = std::fs::read_to_string("/proc/meminfo")?;
-    let field = |name: &str| {
-        let line = text.lines().find_map(|l| l.strip_prefix(name))?;
-        line.split_whitespace()
-            .next()?
-            .parse::<u64>()
-            .ok()
-            .map(|kib| kib << 10)
-    };
-    let mut found = Memory {
-        total: field("MemTotal:").unwrap_or(0),
-        free: field("MemAvailable:")
-            .or_else(|| field("MemFree:"))
-            .unwrap_or(0),
-        limited_by: "machine".into(),
-        levels: Vec::new(),
-    };
-    found.levels.push(Level {
-        free: found.free,
-        shared: field("Shmem:").unwrap_or(0),
-    });
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    for folder in group_folders(&groups, &mounts) {
-        narrow(&mut found, &folder);
-    }
-    Ok(found)
+    Gauge::new().memory()
 }
 
 /// The folders that account for this process's memory: its groups and all above them.

@@ -4,6 +4,7 @@ use crate::ledger::{Ledgers, Reservation};
 use crate::protocol::Isolation;
 use crate::sources::Remembered;
 use crate::store::{failure, read_manifest};
+use crate::writers::Writers;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     /// Whether earlier runs have committed steps that this one may take over.
     pub(crate) reusable: AtomicBool,
     pub(crate) deliveries: Sender<Delivery>,
+    /// Steps that write to tiers in memory.
+    pub(crate) writers: Arc<Writers>,
 }
 
 impl Shared {
