@@ -1,4 +1,5 @@
-//! Memory that runs out in an allocation of a real Slurm, where files on a tier count against the job's.
+//! Memory of an allocation's nodes, on a real Slurm where files on a tier count against the job's: what fills it, and what it
+//! stands in for.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -122,4 +123,87 @@ fn so_is_one_that_does_it_on_its_second_node() {
         panic!("{began:?}")
     };
     assert!(text.contains(&format!("of node `{other}`")), "{text}");
+}
+
+/// Each node gets some of it, and what two nodes do together goes on beside that.
+const SPREAD: &str = r#"
+name = "spread"
+
+[data.raw]
+
+[data.piece]
+
+[data.wide]
+
+[data.all]
+dest = "out"
+
+[[step]]
+name = "make"
+run = "for i in 1 2 3 4 5 6; do head -c 100000 /dev/urandom > $TARN_raw/f$i; done"
+out = ["raw"]
+
+[[step]]
+name = "work"
+foreach = ["f1", "f2", "f3", "f4", "f5", "f6"]
+cores = 4
+run = "sleep 0.5; cp $TARN_raw/$TARN_ITEM $TARN_piece; echo $TARN_NODE > $TARN_piece/$TARN_ITEM.node"
+in = ["raw"]
+out = ["piece"]
+
+[[step]]
+name = "two"
+nodes = 2
+run = "cut -d ' ' -f 1 $TARN_HOSTFILE > $TARN_wide/hosts"
+out = ["wide:single"]
+
+[[step]]
+name = "gather"
+run = "for f in $TARN_raw/*; do cmp $f $TARN_piece/${f##*/} || exit 1; done; cat $TARN_piece/*.node | sort -u > $TARN_all/nodes; cp $TARN_wide/hosts $TARN_all"
+in = ["raw", "piece", "wide"]
+out = ["all"]
+"#;
+
+#[test]
+fn a_node_without_the_tier_works() {
+    let Some(cluster) = cluster(3) else { return };
+    let folder = desk(&cluster, SPREAD);
+    let without = cluster.node(2);
+    without
+        .exec("root", &["umount", "/scm"])
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    let tier = "--tier scm=/scm/$USER:64MiB";
+    let (status, text) = allocated(
+        &cluster,
+        "-N3 -n24 --mem=600",
+        &format!("tarn run {tier} wf.toml"),
+    );
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("node2 does not have tier `scm`"), "{text}");
+    assert_eq!(words(&folder, "out/nodes"), ["node1", "node2", "node3"]);
+    let mut hosts = words(&folder, "out/hosts");
+    hosts.sort_unstable();
+    assert_eq!(
+        hosts,
+        ["node1", "node3"],
+        "the same path on all nodes of a step"
+    );
+    let (status, text) = allocated(
+        &cluster,
+        "-N3 -n24 --mem=600",
+        &format!("tarn nodes {tier}"),
+    );
+    assert_eq!(status, Some(0), "{text}");
+    let row = text.lines().find(|l| l.starts_with("node2 "));
+    assert!(row.is_some_and(|r| r.contains("stand-in")), "{text}");
+    // A tier that no node has is somebody's mistake.
+    let (status, text) = allocated(
+        &cluster,
+        "-N1 -w node2 --mem=600",
+        &format!("tarn run {tier} wf.toml"),
+    );
+    assert!(
+        status != Some(0) && text.contains("none of the nodes"),
+        "{text}"
+    );
 }

@@ -1,10 +1,13 @@
 //! What this machine offers: cores, memory, tiers with their measured bandwidth, and a cluster of N nodes made of it.
 
+mod stand_in;
+
 use crate::memory::{Memory, memory};
 use crate::store::in_memory;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+pub use stand_in::{StandIn, stand_in};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -379,12 +382,7 @@ fn make_tier(
         ),
         source,
     };
-    match tier.root == default_tier().root {
-        // Its name is known to everybody, and everybody may write the folder it is in.
-        true => own_folder(&tier.root),
-        false => std::fs::create_dir_all(&tier.root),
-    }
-    .map_err(io)?;
+    make_root(&tier.root).map_err(io)?;
     // The size of the tier as a whole: the ledger takes off what others hold, now and later.
     let taken = crate::ledger::used_by_all(&tier.root);
     let room = tier.size.map_or(u64::MAX, |size| {
@@ -422,6 +420,15 @@ fn make_tier(
         read: rates.read,
         write: rates.write,
     })
+}
+
+fn make_root(root: &Path) -> io::Result<()> {
+    let default = default_tier().root;
+    match root.parent() == default.parent() {
+        // Its name is known to everybody, and everybody may write the folder it is in.
+        true => own_folder(root),
+        false => std::fs::create_dir_all(root),
+    }
 }
 
 /// The most of so much free memory that a tier of a given size may take.
