@@ -517,6 +517,7 @@ impl State {
             self.steps.enqueue(id);
         }
         (self.stop, self.finished, self.deadline) = (None, None, None);
+        self.drains = false;
         self.fits_checked = false;
         self.notes.clear();
         let unbound = (0u32..)

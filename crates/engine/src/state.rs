@@ -23,6 +23,9 @@ pub(crate) const MAX_TRANSFER_FAILURES: u32 = 3;
 /// filling their memory for instance, and must not go round all of them.
 const FREE_LOSSES: u32 = 1;
 
+/// SIGTERM: what asks for an end in order, such as the end of an allocation.
+const TERMINATE: i32 = 15;
+
 /// Why nothing new is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -93,6 +96,8 @@ pub(crate) struct State {
     pub(crate) listing: BTreeSet<DataId>,
     pub(crate) prior: BTreeMap<Hash, u32>,
     pub(crate) stop: Option<Stop>,
+    /// The run was asked to end in order: what asks to be drained when it fails is brought out first.
+    pub(crate) drains: bool,
     /// Last note about each subject: the same is not said twice.
     pub(crate) notes: BTreeMap<Subject, Reason>,
     pub(crate) finished: Option<Outcome>,
@@ -135,6 +140,7 @@ impl State {
                 .map(|(i, p)| (p.identity, i as u32))
                 .collect(),
             stop: None,
+            drains: false,
             notes: BTreeMap::new(),
             finished: None,
             deadline: None,
@@ -169,7 +175,12 @@ impl State {
             } => self.ended(*instance, ended, usage),
             Event::Evicted { part, at } => self.evicted(*part, at),
             Event::Capacity { spot, bytes } => self.ledger.set_capacity(*spot, *bytes),
-            Event::Interrupted { signal } => self.stop = Some(Stop::Interrupted(*signal)),
+            Event::Interrupted { signal } => {
+                // Whoever asks again is impatient.
+                self.drains =
+                    *signal == TERMINATE && !matches!(self.stop, Some(Stop::Interrupted(_)));
+                self.stop = Some(Stop::Interrupted(*signal));
+            }
             Event::Resumed { found } => self.resumed(found),
             Event::NodeLost { node, .. } => self.node_lost(*node),
             Event::NodeBack {
