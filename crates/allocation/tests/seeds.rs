@@ -50,6 +50,7 @@ impl Random {
     }
 }
 
+/// Of a step every loss but the first is a failed try, and nodes are lost all the time.
 fn random_workflow(r: &mut Random) -> Workflow {
     let steps = 10 + r.below(20);
     let mut text =
@@ -72,14 +73,14 @@ fn random_workflow(r: &mut Random) -> Workflow {
         }
         write!(
             text,
-            "[[step]]\nname = \"s{i}\"\nrun = \"x\"\nin = {reads:?}\nout = [\"a{i}\"]\n"
+            "[[step]]\nname = \"s{i}\"\nretries = 1000\nrun = \"x\"\nin = {reads:?}\nout = [\"a{i}\"]\n"
         )
         .unwrap();
         if r.below(4) == 0 {
             let reads = format!("a{}", r.below(i + 1));
             write!(
                 text,
-                "[[step]]\nname = \"wide{i}\"\nrun = \"x\"\nnodes = 2\nin = [\"{reads}\"]\n"
+                "[[step]]\nname = \"wide{i}\"\nretries = 1000\nrun = \"x\"\nnodes = 2\nin = [\"{reads}\"]\n"
             )
             .unwrap();
         }

@@ -224,7 +224,7 @@ pub enum Reason {
         /// What failed.
         about: Subject,
     },
-    /// Rescue: the run has failed and the dataset asks to be drained.
+    /// Rescue: the run has failed, or is to end (SIGTERM), and the dataset asks to be drained.
     Rescue,
     /// What failed, as it was reported.
     Failed {
@@ -434,7 +434,7 @@ impl Reason {
                 };
                 format!("{what} failed; nothing new is started")
             }
-            Self::Rescue => "the run failed and the dataset asks to be drained".into(),
+            Self::Rescue => "the run ends early and the dataset asks to be drained".into(),
             Self::Failed { message } => message.clone(),
             Self::Interrupted { signal } => format!("the run was asked to stop (signal {signal})"),
             Self::BeginAnew => "the run was interrupted; this begins anew".into(),

@@ -103,7 +103,7 @@ impl State {
             }
             (_, None) => inputs.max(UNKNOWN_BYTES),
         };
-        let soft = soft.saturating_mul(state.reserve_factor);
+        let soft = soft.saturating_mul(state.reserve_factor).max(state.outgrew);
         (soft.max(hard), hard)
     }
 

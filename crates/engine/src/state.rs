@@ -20,6 +20,13 @@ use tarn_base::workflow::Workflow;
 /// pass within a few tries, lasting ones do not pass at all.
 pub(crate) const MAX_TRANSFER_FAILURES: u32 = 3;
 
+/// Attempts of an instance that may be lost with their nodes and count for nothing. After that it may be what ends nodes, by
+/// filling their memory for instance, and must not go round all of them.
+const FREE_LOSSES: u32 = 1;
+
+/// SIGTERM: what asks for an end in order, such as the end of an allocation.
+const TERMINATE: i32 = 15;
+
 /// Why nothing new is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -90,6 +97,8 @@ pub(crate) struct State {
     pub(crate) listing: BTreeSet<DataId>,
     pub(crate) prior: BTreeMap<Hash, u32>,
     pub(crate) stop: Option<Stop>,
+    /// The run was asked to end in order: what asks to be drained when it fails is brought out first.
+    pub(crate) drains: bool,
     /// Last note about each subject: the same is not said twice.
     pub(crate) notes: BTreeMap<Subject, Reason>,
     pub(crate) finished: Option<Outcome>,
@@ -136,6 +145,7 @@ impl State {
                 .map(|(i, p)| (p.identity, i as u32))
                 .collect(),
             stop: None,
+            drains: false,
             notes: BTreeMap::new(),
             finished: None,
             deadline: None,
@@ -172,7 +182,12 @@ impl State {
             } => self.ended(*instance, ended, usage),
             Event::Evicted { part, at } => self.evicted(*part, at),
             Event::Capacity { spot, bytes } => self.ledger.set_capacity(*spot, *bytes),
-            Event::Interrupted { signal } => self.stop = Some(Stop::Interrupted(*signal)),
+            Event::Interrupted { signal } => {
+                // Whoever asks again is impatient.
+                self.drains =
+                    *signal == TERMINATE && !matches!(self.stop, Some(Stop::Interrupted(_)));
+                self.stop = Some(Stop::Interrupted(*signal));
+            }
             Event::Resumed { found } => self.resumed(found),
             Event::NodeLost { node, .. } => self.node_lost(*node),
             Event::NodeBack {
@@ -594,34 +609,59 @@ impl State {
                     self.ranks_age();
                 }
             }
-            Ended::Failed { failure, .. } => self.attempt_failed(id, failure, &placed),
+            Ended::Failed { failure, .. } => {
+                let written = usage.written / placed.spots.len().max(1) as u64;
+                self.attempt_failed(id, failure, &placed, written);
+            }
         }
     }
 
-    fn attempt_failed(&mut self, id: InstanceId, failure: &Failure, placed: &Placed) {
+    /// Whether an attempt that ran out of room is to be repeated with room for what it was seen to write: once, where that
+    /// would fit onto its tier, and was more than was set aside.
+    fn learns_size(&self, id: InstanceId, placed: &Placed, written: u64) -> bool {
+        let capacity = |s: &Spot| self.start.cluster.tier(*s).capacity;
+        let fits = placed.spots.iter().all(|s| written <= capacity(s));
+        let first = |i: &crate::steps::Instance| i.outgrown.is_none();
+        fits && written > placed.reserve && self.steps.instance(id).is_some_and(first)
+    }
+
+    /// `written`: the bytes that it was seen to write on a node.
+    fn attempt_failed(&mut self, id: InstanceId, failure: &Failure, placed: &Placed, written: u64) {
         let step = self.start.workflow.step(id.step);
         let (name, retries) = (step.name.clone(), step.retries);
         let outgrown = match failure.kind {
             FailureKind::NoSpace => placed.spots.iter().map(|s| s.tier).max(),
             _ => None,
         };
+        let learns = outgrown.is_some() && self.learns_size(id, placed, written);
+        if learns {
+            let known = &mut self.steps.all[id.step.at()].outgrew;
+            *known = written.max(*known);
+        }
         let factor = &mut self.steps.all[id.step.at()].reserve_factor;
         if outgrown.is_some() && placed.factor == *factor {
             *factor = factor.saturating_mul(2);
         }
-        let counts = counts(failure.kind);
+        let lost = failure.kind == FailureKind::NodeLost;
         let hopeless = matches!(failure.kind, FailureKind::Conflict | FailureKind::Escape);
         let Some(i) = self.steps.instance_mut(id) else {
             return;
         };
+        i.losses += u32::from(lost);
+        let counts = counts(failure.kind) && !learns || lost && i.losses > FREE_LOSSES;
         i.failures += u32::from(counts);
         i.outgrown = i.outgrown.max(outgrown);
         if counts && (hopeless || i.failures > retries) {
             i.progress = Progress::Failed;
-            self.fail(
-                Subject::Instance(id),
-                format!("step {name} failed: {}", failure.message),
-            );
+            let mut message = format!("step {name} failed: {}", failure.message);
+            if lost {
+                message = format!(
+                    "{message}; {} attempts of it were lost with their nodes: it may be what ends them, by filling their \
+                     memory for instance. `retries` allows more such attempts; `tarn resume` tries again",
+                    i.losses
+                );
+            }
+            self.fail(Subject::Instance(id), message);
         } else {
             i.progress = Progress::Pending;
             self.steps.enqueue(id);

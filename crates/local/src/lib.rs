@@ -35,6 +35,7 @@ mod step;
 mod store;
 mod transfer;
 mod world;
+mod writers;
 
 pub use dests::{check_destination, destination_intact, probe_destination};
 

@@ -4,6 +4,7 @@ use crate::ledger::{Ledgers, Reservation};
 use crate::protocol::Isolation;
 use crate::sources::Remembered;
 use crate::store::{failure, read_manifest};
+use crate::writers::Writers;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     /// Whether earlier runs have committed steps that this one may take over.
     pub(crate) reusable: AtomicBool,
     pub(crate) deliveries: Sender<Delivery>,
+    /// Steps that write to tiers in memory.
+    pub(crate) writers: Arc<Writers>,
 }
 
 impl Shared {
@@ -135,16 +138,40 @@ impl Shared {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, Failure> {
         self.ledgers.make_way(spot, bytes, &*self.mover);
-        if let Some(news) = self.ledgers.kept_in_the_way(spot, bytes) {
-            for (spot, bytes) in news {
-                self.deliver(Delivery::News(Event::Capacity { spot, bytes }));
-            }
+        if self.tell_kept(spot, bytes) {
             return Err(failure(
                 FailureKind::Cancelled,
                 "data that is kept from earlier runs takes the room that was meant for it; a place is looked for anew",
             ));
         }
         self.ledgers.reserve(spot, bytes, cancelled)
+    }
+
+    /// Tells the engine of what is kept from earlier runs, if it is in the way of `bytes` more and that was not told before.
+    fn tell_kept(&self, spot: Spot, bytes: u64) -> bool {
+        let Some(news) = self.ledgers.kept_in_the_way(spot, bytes) else {
+            return false;
+        };
+        for (spot, bytes) in news {
+            self.deliver(Delivery::News(Event::Capacity { spot, bytes }));
+        }
+        true
+    }
+
+    /// Claims `bytes` in all instead of what was claimed, for what lies on the tier already; else what is in the way there.
+    pub(crate) fn grow(
+        &self,
+        spot: Spot,
+        reserved: &mut Reservation<'_>,
+        bytes: u64,
+    ) -> Result<(), u64> {
+        let more = bytes.saturating_sub(reserved.bytes());
+        self.ledgers.make_way(spot, more, &*self.mover);
+        let grown = reserved.grow(bytes);
+        if grown.is_err() {
+            self.tell_kept(spot, more);
+        }
+        grown
     }
 
     /// The part that is stored under a key, if this run knows it.

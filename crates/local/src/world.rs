@@ -14,7 +14,8 @@ use crate::prepare::SCRATCH;
 use crate::protocol::Isolation;
 use crate::shared::{Delivery, Shared};
 use crate::step::{self, Handle};
-use crate::store::{is_folder, make_folder, warn};
+use crate::store::{in_memory, is_folder, make_folder, warn};
+use crate::writers::{Watchman, Writers};
 use crate::{dests, inventory, sources};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
@@ -107,6 +108,8 @@ pub struct Local {
     boot_noted: bool,
     /// Since when there is nothing to do but to wait for room that other runs hold.
     idle: Option<Instant>,
+    /// Looks after memory; goes last.
+    _watchman: Option<Watchman>,
 }
 
 /// So long ago that the ledgers are looked at without delay.
@@ -158,6 +161,7 @@ impl Local {
             hashes: Mutex::new(known_hashes(&config.prior)),
             reusable: AtomicBool::new(!config.prior.is_empty()),
             deliveries: sender,
+            writers: Arc::default(),
         });
         make_mount_points(&shared).map_err(folder)?;
         let running = Led::default();
@@ -169,6 +173,15 @@ impl Local {
             ),
             false => None,
         };
+        let mut tiers = shared.own_tiers();
+        let watchman = match tiers.any(|(_, _, t)| in_memory(&t.root)) {
+            true => Some(Writers::watch(&shared.writers)),
+            false => None,
+        };
+        drop(tiers);
+        let watchman = watchman
+            .transpose()
+            .map_err(|e| world_error("cannot start threads", &e))?;
         let pool = Pool::new(&shared).map_err(|e| world_error("cannot start threads", &e))?;
         let now = Instant::now();
         Ok(Self {
@@ -188,6 +201,7 @@ impl Local {
             looked: long_ago(),
             boot_noted: false,
             idle: None,
+            _watchman: watchman,
         })
     }
 

@@ -150,7 +150,9 @@ impl Case {
             sim.inject(*at, Event::Capacity { spot, bytes });
         }
         if let Some(at) = t.interrupt.filter(|at| *at >= now) {
-            sim.inject(at, Event::Interrupted { signal: 2 });
+            // SIGINT, or SIGTERM, which lets what asks for it be drained.
+            let signal = [2, 15][(at % 2) as usize];
+            sim.inject(at, Event::Interrupted { signal });
         }
         sim.with_faults(t.faults)
     }

@@ -3,7 +3,7 @@
 use super::{Local, long_ago};
 use crate::inventory::{self, Stays};
 use crate::ledger::vacate;
-use crate::sources;
+use crate::pool::Job;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -56,13 +56,9 @@ impl Nodes for Local {
     }
 
     fn learned(&mut self, transfer: &Transfer, began: i64) {
-        let read = transfer.parts.iter().filter(|p| p.from == Place::Source);
-        for part in read {
-            let known = self.shared.known(&part.part);
-            // What is not remembered is read again by the next run.
-            if let Ok(manifest) = known.and_then(|(_, key)| self.shared.manifest(&key)) {
-                sources::remember(&self.shared, part.part.data, &manifest, began);
-            }
+        // Every file is looked at, on a store that may be slow: not on this thread, which looks after all else.
+        if let Some(pool) = &self.pool {
+            pool.add(Job::Learned(Box::new(transfer.clone()), began));
         }
     }
 
