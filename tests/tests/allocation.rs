@@ -285,6 +285,8 @@ echo "said on $TARN_NODE" | tarn exec "$other" -- bash -c '
     echo there > "$TARN_case/p3/$0"
     for r in 2 3; do echo "$TARN_NODE $(hostname)" > $TARN_case/p$r/done; done
     [ ! -e $TARN_case/p0 ]' "$name"
+srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$other" tarn enter bash -c '
+    echo "$SLURM_PROCID $TARN_NODE" && cat "$TARN_case/p2/heard" && [ -e "$TARN_HOSTFILE" ]' > "$TARN_case/p0/entered"
 tarn exec "$other" -- bash -c 'exit 7' && exit 1
 [ $? = 7 ]
 [ ! -e "$TARN_case/p2" ]
@@ -303,6 +305,13 @@ fn a_step_spans_two_nodes() {
     let first = node(0);
     let first = first.split_whitespace().next().expect("a name");
     assert_eq!(desk.read("out/p2/heard"), format!("said on {first}\n"));
+    let other = node(2);
+    let other = other.split_whitespace().next().expect("a name");
+    assert_eq!(
+        desk.read("out/p0/entered"),
+        format!("0 {other}\nsaid on {first}\n"),
+        "what srun starts sees its node's part of the step"
+    );
     assert_eq!(desk.read("out/c"), "common\n");
     // A name of every byte but NUL and slash, made on each node and gathered.
     let bytes: Vec<u8> = (1..=255).filter(|b| *b != b'/').collect();
