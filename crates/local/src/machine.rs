@@ -390,17 +390,16 @@ fn make_tier(
     });
     let rates = bandwidth(&tier.root, spec.state, room / PROBE_SHARE)?;
     let on_disk = free_bytes(&tier.root).map_err(io)?.saturating_add(taken);
-    let (free, limit) = match in_memory(&tier.root) {
+    let (share, most, limit) = match in_memory(&tier.root) {
         true => {
             let free = memory.free_without(taken).saturating_sub(in_tiers);
             let limit = format!("memory, limited by {}", memory.limited_by);
-            (free.min(on_disk), limit)
+            (free.min(on_disk) / 2, for_tier(free).min(on_disk), limit)
         }
-        false => (on_disk, "the file system".to_owned()),
-    };
-    let (share, most) = match in_memory(&tier.root) {
-        true => (free / 2, for_tier(free)),
-        false => (free / 10 * DISK_TENTHS, free),
+        false => {
+            let share = on_disk / 10 * DISK_TENTHS;
+            (share, on_disk, "the file system".to_owned())
+        }
     };
     let capacity = tier.size.unwrap_or(share / u64::from(nodes));
     if tier.size.is_some() && capacity.saturating_mul(nodes.into()) > most {
