@@ -5,7 +5,9 @@ use sha2::Sha256;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use tarn_proto::data::{BUSY, Hello, Malformed, NO_VERSION, PROOF_BYTES, RunId, VERSION, Welcome};
+use tarn_proto::data::{
+    Hello, Malformed, NO_VERSION, PROOF_BYTES, RunId, VERSION, Verdict, Welcome,
+};
 
 /// A handshake's time, at either end.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -78,11 +80,12 @@ fn read(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io::Result<()
     Ok(())
 }
 
-/// The server's half. `Ok(None)`: the client was sent away, with the reason.
+/// The server's half. `admit` says whether there is a place for a client that has proven itself. `Ok(None)`: the client was
+/// sent away, with the reason.
 pub(crate) fn accept(
     mut stream: &TcpStream,
     key_of: impl FnOnce(&RunId) -> Option<Key>,
-    busy: bool,
+    admit: impl FnOnce() -> Verdict,
 ) -> io::Result<Option<RunId>> {
     let until = Instant::now() + HANDSHAKE;
     let mut first = [0; Hello::BYTES];
@@ -90,11 +93,7 @@ pub(crate) fn accept(
     let wrong = |m: Malformed| invalid(m.to_string());
     let hello = Hello::decode(&first).map_err(wrong)?;
     let key = key_of(&hello.run).ok_or_else(|| invalid("a run that is not known here"))?;
-    let version = match hello.version() {
-        None => NO_VERSION,
-        Some(_) if busy => BUSY,
-        Some(version) => version,
-    };
+    let version = hello.version().unwrap_or(NO_VERSION);
     let welcome = Welcome {
         version,
         nonce: nonce()?,
@@ -105,7 +104,7 @@ pub(crate) fn accept(
         .into_bytes()
         .into();
     stream.write_all(&[&second[..], &ours].concat())?;
-    if matches!(version, NO_VERSION | BUSY) {
+    if version == NO_VERSION {
         return Ok(None);
     }
     let mut theirs = [0; PROOF_BYTES];
@@ -114,16 +113,16 @@ pub(crate) fn accept(
     proof(&key, b"client", &[&first, &second, &ours])?
         .verify_slice(&theirs)
         .map_err(|_| invalid("a proof that is none: the key is another"))?;
-    Ok(Some(hello.run))
+    let verdict = admit();
+    stream.write_all(&verdict.encode())?;
+    Ok((verdict == Verdict::Ready).then_some(hello.run))
 }
 
 /// What a server says to a client that is who it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Ask.
-    Ready,
-    /// Come again later.
-    Busy,
+    /// It knows who asks.
+    Proven(Verdict),
     /// It does not speak this version.
     NoVersion,
 }
@@ -146,12 +145,13 @@ pub(crate) fn connect(mut stream: &TcpStream, run: RunId, key: &Key) -> io::Resu
     proof(key, b"server", &[&first, &second])?
         .verify_slice(&theirs)
         .map_err(|_| invalid("it does not know the key of this run"))?;
-    match welcome.version {
-        BUSY => return Ok(Outcome::Busy),
-        VERSION => {}
-        _ => return Ok(Outcome::NoVersion),
+    if welcome.version != VERSION {
+        return Ok(Outcome::NoVersion);
     }
     let ours = proof(key, b"client", &[&first, &second, &theirs])?;
     stream.write_all(&ours.finalize().into_bytes())?;
-    Ok(Outcome::Ready)
+    let mut last = [0; 1];
+    read(stream, &mut last, until)?;
+    let verdict = Verdict::decode(last).map_err(|m| invalid(m.to_string()))?;
+    Ok(Outcome::Proven(verdict))
 }

@@ -6,11 +6,9 @@ use tarn_base::bounds::MAX_PATH_BYTES;
 /// What both ends begin with.
 pub const MAGIC: [u8; 8] = *b"TARNDATA";
 /// The version that this program speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// In place of a version: none in common.
 pub const NO_VERSION: u16 = 0;
-/// In place of a version: the server has its bound of streams; come again later.
-pub const BUSY: u16 = u16::MAX;
 /// Bytes of a run's id.
 pub const RUN_BYTES: usize = 16;
 /// Bytes of a nonce, a key and a proof.
@@ -88,7 +86,7 @@ impl Hello {
 /// The server's answer to [`Hello`], without its proof, which follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
-    /// The version chosen; or [`NO_VERSION`] or [`BUSY`], then it closes.
+    /// The version chosen; or [`NO_VERSION`], then it closes.
     pub version: u16,
     /// New for each connection.
     pub nonce: [u8; PROOF_BYTES],
@@ -118,6 +116,37 @@ impl Welcome {
             version: from.u16()?,
             nonce: from.array()?,
         })
+    }
+}
+
+/// The server's last word of the handshake, one byte, once the client has proven itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Ask.
+    Ready,
+    /// The server has its bound of streams, and closes; come again later.
+    Busy,
+}
+
+impl Verdict {
+    /// As it is sent.
+    pub fn encode(self) -> [u8; 1] {
+        [match self {
+            Self::Ready => 1,
+            Self::Busy => 2,
+        }]
+    }
+
+    /// As it was received.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn decode([byte]: [u8; 1]) -> Result<Self, Malformed> {
+        match byte {
+            1 => Ok(Self::Ready),
+            2 => Ok(Self::Busy),
+            _ => Err(Malformed("neither ready nor busy")),
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tarn_proto::data::{
-    Answer, BUSY, Builder, Hello, Item, MAX_REQUEST, Malformed, Request, Status, Tree, VERSION,
-    Welcome,
+    Answer, Builder, Hello, Item, MAX_REQUEST, Malformed, NO_VERSION, Request, Status, Tree,
+    VERSION, Verdict, Welcome,
 };
 
 fn trees() -> impl Strategy<Value = Tree> {
@@ -94,8 +94,12 @@ proptest! {
         }
         let hello = Hello { lowest: 1, highest: 3, run, nonce };
         prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
-        let welcome = Welcome { version: BUSY, nonce };
+        let welcome = Welcome { version: NO_VERSION, nonce };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
+        for verdict in [Verdict::Ready, Verdict::Busy] {
+            prop_assert_eq!(Verdict::decode(verdict.encode()), Ok(verdict));
+        }
+        prop_assert!(Verdict::decode([0]).is_err());
     }
 }
 

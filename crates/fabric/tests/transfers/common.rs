@@ -42,6 +42,7 @@ pub(crate) fn client_of(server: &Server) -> Client {
         key: KEY,
         patience: Patience {
             stall: Duration::from_secs(5),
+            crowded: Duration::from_secs(2),
             ..Patience::default()
         },
     }

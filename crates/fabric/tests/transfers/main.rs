@@ -2,6 +2,7 @@
 
 mod bad_days;
 mod common;
+mod crowd;
 mod pipeline;
 mod strangers;
 mod trees;
