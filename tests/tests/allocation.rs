@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tarn_tests::programs::install;
@@ -160,6 +160,7 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
         let alive = cluster.node(node).exec("root", &["pgrep", "-x", "tarnd"]);
         assert!(alive.is_err(), "tarnd still runs on node{node}");
     }
+    libfabric_moves_pieces(&cluster);
     // Again: nothing has changed, nothing runs.
     let again = desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
     assert!(again.contains("0 run, 13 unchanged"), "{again}");
@@ -192,8 +193,8 @@ in = ["piece"]
 out = ["all"]
 "#;
 
-/// Strangers at both ports of every tarnd: a run takes no notice.
-fn strangers_bother_a_run(cluster: &Cluster) {
+/// Runs it, and what happens while its steps run; the result is what it has to be.
+fn pieces_move<T>(cluster: &Cluster, options: &str, meanwhile: impl FnOnce() -> T) -> (String, T) {
     let desk = Desk::new(cluster, "bob", BOTHERED);
     let mut wanted: Vec<u8> = Vec::new();
     for n in 10..22 {
@@ -202,8 +203,21 @@ fn strangers_bother_a_run(cluster: &Cluster) {
         let piece = line.as_bytes().iter().cycle().take(1_000_000);
         wanted.extend(piece);
     }
-    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} {options} wf.toml"));
     wait_for_begin(&desk, 2);
+    let result = meanwhile();
+    desk.write("go", "");
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{text}");
+    assert!(!text.contains("lost") && !text.contains("failed"), "{text}");
+    let made = std::fs::read(desk.path("out/text")).expect("the result");
+    assert!(made == wanted, "{} bytes of {}", made.len(), wanted.len());
+    let log = cluster.exec("bob", &["bash", "-c", "cat work/.tarn/runs/*/nodes.log"]);
+    (log.unwrap_or_else(|e| panic!("{e:#}")), result)
+}
+
+/// Strangers at both ports of every tarnd: a run takes no notice.
+fn strangers_come(cluster: &Cluster) -> Vec<Child> {
     let mut strangers = Vec::new();
     for node in [cluster.node(1), cluster.node(2)] {
         let listening = node.exec("root", &["ss", "-ltnpH"]);
@@ -226,23 +240,33 @@ fn strangers_bother_a_run(cluster: &Cluster) {
         BufReader::new(said).read_line(&mut line).expect("a line");
         assert_eq!(line, "there\n");
     }
-    desk.write("go", "");
-    let (status, text) = running.end();
-    for stranger in &mut strangers {
-        drop(stranger.stdin.take());
-        assert!(stranger.wait().expect("its end").success());
+    strangers
+}
+
+/// Nodes read each other's files by libfabric where they are asked to.
+fn libfabric_moves_pieces(cluster: &Cluster) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut build = Command::new(root.join("scripts/shim.sh"));
+    let built = build.arg(cluster.shared().join("bin")).status();
+    match built.expect("shim.sh").code() {
+        Some(3) => return eprintln!("SKIPPED: no libfabric-dev"),
+        code => assert_eq!(code, Some(0)),
     }
-    assert_eq!(status, Some(0), "{text}");
-    assert!(!text.contains("lost") && !text.contains("failed"), "{text}");
-    let made = std::fs::read(desk.path("out/text")).expect("the result");
-    assert!(made == wanted, "{} bytes of {}", made.len(), wanted.len());
+    let (log, ()) = pieces_move(cluster, "--transport libfabric", || ());
+    let windows = log.split("windows=").skip(1);
+    let windows = windows.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    assert!(windows.sum::<u64>() > 0, "{log}");
 }
 
 #[test]
 fn a_batch_script_runs_it_too_and_strangers_bother_nobody() {
     let Some(cluster) = cluster(2) else { return };
     install(&cluster, &["stranger"]).unwrap_or_else(|e| panic!("{e:#}"));
-    strangers_bother_a_run(&cluster);
+    let (_, strangers) = pieces_move(&cluster, "", || strangers_come(&cluster));
+    for mut stranger in strangers {
+        drop(stranger.stdin.take());
+        assert!(stranger.wait().expect("its end").success());
+    }
     let (desk, wanted) = spread(&cluster, "alice");
     desk.write(
         "job.sh",

@@ -1,6 +1,7 @@
 //! A peer, and its trees as sources of copies.
 
 use crate::handshake::{Key, Outcome, connect};
+use crate::rma::Rma;
 use crate::stream::Stream;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -53,6 +54,8 @@ pub struct Client {
     pub key: Key,
     /// How long to wait.
     pub patience: Patience,
+    /// Large pieces are read from windows where both ends have it.
+    pub rma: Option<Arc<Rma>>,
 }
 
 impl Client {

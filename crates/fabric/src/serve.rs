@@ -1,9 +1,10 @@
 //! One stream of a server: requests are read, and answered in order.
 
 use crate::arriving::Waited;
+use crate::rma::{Domain, Opened};
 use crate::server::Shared;
 use crate::shelf::Served;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, fstat, sendfile};
 use rustix::io::{Errno, pread};
 use rustix::net::{SendFlags, send};
@@ -12,7 +13,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tarn_proto::data::{Answer, Item, MAX_TEXT, Malformed, Request, RunId, Status};
+use tarn_proto::data::{Answer, Asked, Item, MAX_TEXT, Malformed, Request, RunId, Status};
 use tarn_sys::beneath::Root;
 
 /// Items of at most so many bytes are read and sent together with their heads; larger ones go from the file to the socket.
@@ -21,6 +22,8 @@ const TOGETHER: u64 = 64 << 10;
 const GATHER: usize = 256 << 10;
 /// Between two signs of life to a peer that waits for what has not arrived.
 const SIGN: Duration = Duration::from_secs(2);
+/// Windows of one stream that were not released; beyond that content is sent.
+const WINDOWS: usize = 16;
 /// Bytes of requests read ahead.
 const REQUESTS: usize = 16 << 10;
 
@@ -41,6 +44,10 @@ pub(crate) struct Answering<'a> {
     shared: &'a Shared,
     out: Vec<u8>,
     open: Option<Open>,
+    /// Where windows are opened, once one has been asked for.
+    domain: Option<Arc<Domain>>,
+    /// By request and item.
+    windows: Vec<((u32, u32), Opened)>,
 }
 
 impl<'a> Answering<'a> {
@@ -52,6 +59,8 @@ impl<'a> Answering<'a> {
             shared,
             out: Vec::with_capacity(GATHER + TOGETHER as usize + Answer::BYTES),
             open: None,
+            domain: None,
+            windows: Vec::new(),
         }
     }
 
@@ -68,15 +77,28 @@ impl<'a> Answering<'a> {
             self.socket
                 .set_read_timeout(Some(self.shared.limits.stall))?;
             self.requests.read_exact(&mut body)?;
-            let request = Request::decode(&body).map_err(invalid)?;
-            self.answer(&request)?;
-            self.flush(SendFlags::empty())?;
+            match Asked::decode(&body).map_err(invalid)? {
+                Asked::Read(request) => {
+                    self.answer(&request)?;
+                    self.flush(SendFlags::empty())?;
+                }
+                Asked::Release { request, item } => {
+                    self.windows.retain(|(of, _)| *of != (request, item));
+                }
+            }
         }
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {
         let served = self.shared.registry.tree(&self.run, &request.tree);
         self.open = None;
+        let rma = self.shared.rma.as_ref().filter(|_| request.windows);
+        if let Some(rma) = rma
+            && self.domain.is_none()
+        {
+            // The address by which the peer reaches this host.
+            self.domain = rma.domain(self.socket.local_addr()?.ip());
+        }
         for (at, item) in request.items.iter().enumerate() {
             let answer = Answer {
                 request: request.number,
@@ -94,7 +116,7 @@ impl<'a> Answering<'a> {
                 Err(refusal) => Err(Unable(Status::Refused, refusal.0.clone())),
             };
             let sent = match root {
-                Ok(root) => self.item(&root, item, answer)?,
+                Ok(root) => self.item(&root, item, answer, request.windows)?,
                 Err(unable) => Err(unable),
             };
             match sent {
@@ -163,7 +185,13 @@ impl<'a> Answering<'a> {
     }
 
     /// Sends one item. The outer error ends the stream: the head has been sent, and the content does not follow.
-    fn item(&mut self, root: &Root, item: &Item, answer: Answer) -> io::Result<Result<(), Unable>> {
+    fn item(
+        &mut self,
+        root: &Root,
+        item: &Item,
+        answer: Answer,
+        windows: bool,
+    ) -> io::Result<Result<(), Unable>> {
         if self.open.as_ref().is_none_or(|open| open.path != item.path) {
             match open(root, &item.path) {
                 Ok((fd, size)) => {
@@ -179,6 +207,23 @@ impl<'a> Answering<'a> {
         if item.offset + item.len > open.size {
             let text = format!("it has {} bytes", open.size);
             return Ok(Err(Unable(Status::Shorter, text)));
+        }
+        if windows
+            && item.len > TOGETHER
+            && self.windows.len() < WINDOWS
+            && let Some(domain) = &self.domain
+            && let Ok((opened, window)) = domain.open(open.fd.as_fd(), (item.offset, item.len))
+        {
+            let head = Answer {
+                status: Status::Window,
+                ..answer
+            };
+            self.out.extend_from_slice(&head.encode());
+            self.out.extend_from_slice(&window.encode());
+            self.windows.push(((answer.request, answer.item), opened));
+            let counters = &self.shared.counters;
+            counters.windows.fetch_add(1, Ordering::Relaxed);
+            return Ok(Ok(()));
         }
         let start = self.out.len();
         self.out.extend_from_slice(&answer.encode());

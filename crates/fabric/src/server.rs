@@ -5,6 +5,7 @@
 
 use crate::handshake::accept;
 use crate::lock;
+use crate::rma::Rma;
 use crate::serve::Answering;
 use crate::shelf::Registry;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -61,6 +62,8 @@ pub struct Counts {
     pub bytes: u64,
     /// Items that were answered with content.
     pub items: u64,
+    /// Of them, those that were answered with a window.
+    pub windows: u64,
     /// Connections that proved that they know a key.
     pub streams: u64,
     /// Connections that were refused, or sent what is no handshake or request.
@@ -71,12 +74,14 @@ pub struct Counts {
 pub(crate) struct Counters {
     pub(crate) bytes: AtomicU64,
     pub(crate) items: AtomicU64,
+    pub(crate) windows: AtomicU64,
     streams: AtomicU64,
     refused: AtomicU64,
 }
 
 pub(crate) struct Shared {
     pub(crate) registry: Arc<dyn Registry>,
+    pub(crate) rma: Option<Arc<Rma>>,
     pub(crate) limits: Limits,
     pub(crate) stop: AtomicBool,
     pub(crate) counters: Counters,
@@ -170,7 +175,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server at an address; port 0 takes a free one.
+    /// Starts a server at an address; port 0 takes a free one. With `rma`, clients that have it too read from windows.
     ///
     /// # Errors
     /// When the address cannot be had or no thread be started.
@@ -178,6 +183,7 @@ impl Server {
         at: impl ToSocketAddrs,
         registry: Arc<dyn Registry>,
         limits: Limits,
+        rma: Option<Arc<Rma>>,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
@@ -185,6 +191,7 @@ impl Server {
         let (wakened, wake) = io::pipe()?;
         let shared = Arc::new(Shared {
             registry,
+            rma,
             limits,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
@@ -216,6 +223,7 @@ impl Server {
         Counts {
             bytes: of(&counters.bytes),
             items: of(&counters.items),
+            windows: of(&counters.windows),
             streams: of(&counters.streams),
             refused: of(&counters.refused),
         }

@@ -1,6 +1,6 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
-use crate::args::{Isolation, MachineArgs, ResumeArgs, RunArgs, VerifyArg};
+use crate::args::{Isolation, MachineArgs, ResumeArgs, RunArgs, Transport, VerifyArg};
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
@@ -239,6 +239,10 @@ impl Reached {
             run: label.clone(),
             patience: (millis(patience.heartbeat), millis(patience.lost)),
             data: (number, key),
+            rma: match &args.transport {
+                Transport::Tcp => None,
+                Transport::Libfabric(provider) => Some(provider.clone()),
+            },
         };
         let launch = Launch {
             program: &super::own_program()?.with_file_name("tarnd"),
@@ -372,6 +376,7 @@ fn machine_args(begun: &Start) -> MachineArgs {
         external_latency: Some(external.latency).filter(|l| *l > 0),
         external_streams: external.streams,
         isolation: Isolation::Auto,
+        transport: Transport::Tcp,
     }
 }
 

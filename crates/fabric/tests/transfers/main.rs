@@ -4,5 +4,6 @@ mod bad_days;
 mod common;
 mod crowd;
 mod pipeline;
+mod rma;
 mod strangers;
 mod trees;

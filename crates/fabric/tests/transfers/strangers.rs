@@ -87,7 +87,7 @@ fn a_replayed_handshake_is_worth_nothing() {
     replay.write_all(&first).unwrap();
     replay.read_exact(&mut [0; Welcome::BYTES + 32]).unwrap();
     replay.write_all(&third).unwrap();
-    let mut request = Builder::new(0, &tree()).unwrap();
+    let mut request = Builder::new(0, &tree(), false).unwrap();
     request.push(b"f", 0, 1).unwrap();
     let _ = replay.write_all(&request.finish());
     let mut rest = Vec::new();
@@ -338,7 +338,7 @@ fn garbage_and_silence_cost_a_server_nothing_but_time() {
         assert!(start.elapsed() < Duration::from_secs(3));
         rest
     };
-    let mut request = Builder::new(0, &tree()).unwrap();
+    let mut request = Builder::new(0, &tree(), false).unwrap();
     request.push(b"f", 0, 1).unwrap();
     let request = request.finish();
     let ready = Verdict::Ready.encode();

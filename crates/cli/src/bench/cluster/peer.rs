@@ -191,6 +191,7 @@ fn client(address: SocketAddr) -> Client {
         run: RUN,
         key: KEY,
         patience: Patience::default(),
+        rma: None,
     }
 }
 
@@ -244,7 +245,7 @@ fn serve(folder: Option<PathBuf>) -> anyhow::Result<()> {
                 writeln!(out, "wired")?;
             }
             ["serve", address] => {
-                let started = Server::start((address, 0), shelf.clone(), Limits::default())?;
+                let started = Server::start((address, 0), shelf.clone(), Limits::default(), None)?;
                 let listener = TcpListener::bind((address, 0))?;
                 let bare = listener.local_addr()?.port();
                 std::thread::spawn(move || bare::send_all(&listener));
