@@ -99,7 +99,17 @@ pub(crate) enum Transport {
     Libfabric(String),
 }
 
-fn transport(text: &str) -> Result<Transport, String> {
+impl Transport {
+    /// The provider, if there is one.
+    pub(crate) fn provider(&self) -> Option<&str> {
+        match self {
+            Self::Tcp => None,
+            Self::Libfabric(provider) => Some(provider),
+        }
+    }
+}
+
+pub(crate) fn transport(text: &str) -> Result<Transport, String> {
     match text.split_once(':').unwrap_or((text, "tcp;ofi_rxm")) {
         _ if text == "tcp" => Ok(Transport::Tcp),
         ("libfabric", provider) if !provider.is_empty() => {

@@ -239,10 +239,7 @@ impl Reached {
             run: label.clone(),
             patience: (millis(patience.heartbeat), millis(patience.lost)),
             data: (number, key),
-            rma: match &args.transport {
-                Transport::Tcp => None,
-                Transport::Libfabric(provider) => Some(provider.clone()),
-            },
+            rma: args.transport.provider().map(str::to_owned),
         };
         let launch = Launch {
             program: &super::own_program()?.with_file_name("tarnd"),
