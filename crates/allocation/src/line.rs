@@ -4,13 +4,13 @@ use crate::MAX_QUEUED;
 use crate::link::{Link, NoAnswer};
 use crate::lost::Return;
 use crate::mail::{Letter, Mail};
-use crate::world::ChangedSince;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_base::action::{Action, Do};
 use tarn_base::id::NodeId;
+use tarn_ports::ChangedSince;
 use tarn_proto::node::{self, Answer, Call, Told};
 
 /// An answer, or why there is none.

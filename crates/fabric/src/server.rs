@@ -328,12 +328,12 @@ fn stream(socket: &TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(shared.limits.stall))?;
     let key_of = |run: &_| shared.registry.key(run);
-    let Some(run) = accept(socket, key_of, || shared.admit(number))? else {
+    let Some((run, secret)) = accept(socket, key_of, || shared.admit(number))? else {
         shared.counters.refused.fetch_add(1, Ordering::Relaxed);
         return Ok(());
     };
     shared.counters.streams.fetch_add(1, Ordering::Relaxed);
-    match Answering::new(socket, run, shared).run() {
+    match Answering::new(socket, (run, secret), shared).run() {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(e),
         // A peer that goes away, or is slow, is its own affair.
         _ => Ok(()),

@@ -10,14 +10,14 @@ use std::path::PathBuf;
 use tarn_base::action::Action;
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::event::{Event, PriorInstance};
-use tarn_base::id::NodeId;
+use tarn_base::id::{NodeId, TransferId};
 use tarn_base::nodes::{Attempt, Cleaned, MovingTransfer, RunningStep, Staying};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 
 /// The version of these messages. tarn and tarnd refuse each other when theirs differ.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Said to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -155,6 +155,8 @@ pub enum News {
         #[serde(skip)]
         message: Vec<u8>,
     },
+    /// A transfer to this node has begun: what it brings can be read from now on, as it arrives.
+    Begun(TransferId),
     /// What is going on.
     Progress {
         /// What moves.
