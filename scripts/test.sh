@@ -39,6 +39,10 @@ python_scripts() {
     git ls-files -z -- '*.py' | xargs -0 /usr/bin/python3 -m pyflakes
 }
 
+c_shim() {
+    git ls-files -z -- 'crates/fabric/shim/*.[ch]' | xargs -0 clang-format --dry-run --Werror
+}
+
 started=$SECONDS
 check "format" cargo fmt --all --check
 check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
@@ -46,6 +50,7 @@ check "cargo test" cargo_tests
 check "tests as an unprivileged user" scripts/test-unprivileged.sh
 check "shell scripts" shell_scripts
 check "python scripts" python_scripts
+check "C shim" c_shim
 check "montage: tarn gives what the plain shell gives" scripts/montage-check.sh
 
 for name in "${failures[@]}"; do echo "FAILED: $name" >&2; done

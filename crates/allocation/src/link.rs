@@ -9,10 +9,10 @@ use tarn_proto::node::Address;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
     /// The node is lost, and why it is held to be.
-    #[error("the node is lost: {0}")]
+    #[error("{0}")]
     Lost(String),
     /// It is there, but did not answer in time.
-    #[error("the node did not answer within {0:?}")]
+    #[error("it did not answer within {0:?}")]
     Late(Duration),
 }
 

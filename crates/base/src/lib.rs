@@ -21,5 +21,6 @@ pub mod pattern;
 pub mod policy;
 pub mod reason;
 pub mod site;
+pub mod strangers;
 pub mod units;
 pub mod workflow;

@@ -86,6 +86,41 @@ pub(crate) struct MachineArgs {
     /// several nodes
     #[arg(long, value_enum, default_value_t = Isolation::Auto)]
     pub(crate) isolation: Isolation,
+    /// In an allocation: how nodes read each other's files: tcp, or libfabric[:PROVIDER] [default provider: tcp;ofi_rxm],
+    /// which needs libtarnfabric.so beside tarnd
+    #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value = "tcp")]
+    pub(crate) transport: Transport,
+}
+
+/// How nodes read each other's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Over TCP streams.
+    Tcp,
+    /// Large pieces from windows, by this provider of libfabric.
+    Libfabric(String),
+}
+
+impl Transport {
+    /// The provider, if there is one.
+    pub(crate) fn provider(&self) -> Option<&str> {
+        match self {
+            Self::Tcp => None,
+            Self::Libfabric(provider) => Some(provider),
+        }
+    }
+}
+
+pub(crate) fn transport(text: &str) -> Result<Transport, String> {
+    match text.split_once(':').unwrap_or((text, "tcp;ofi_rxm")) {
+        _ if text == "tcp" => Ok(Transport::Tcp),
+        ("libfabric", provider) if !provider.is_empty() => {
+            Ok(Transport::Libfabric(provider.to_owned()))
+        }
+        _ => Err(
+            "give tcp, libfabric, or libfabric:PROVIDER, such as `libfabric:verbs;ofi_rxm`".into(),
+        ),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -9,6 +9,7 @@ use crate::{
     ControlError, Patience, QUEUE, RunKeys, TOLD_AHEAD, TOLD_AHEAD_BYTES, UNHEARD, VERSION, runtime,
 };
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -16,11 +17,14 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{interval, timeout};
+use tokio::time::{interval, sleep, timeout};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::Endpoint;
+use tonic::{Status, Streaming};
+
+/// Between two attempts to open a session.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// A call that has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -130,34 +134,28 @@ impl Session {
         mut news: impl FnMut(Option<Vec<u8>>) + Send + 'static,
     ) -> Result<Self, ControlError> {
         let runtime = runtime()?;
-        let (outgoing, queued) = mpsc::channel(QUEUE);
-        let (hang_up, hung_up) = mpsc::channel(1);
         let hello = Hello {
             lowest: VERSION,
             highest: VERSION,
             run: run.into(),
             node: node.into(),
         };
-        let opened = runtime.block_on(async {
-            let opening = connect(address, keys, patience, hello, (queued, hung_up));
-            let unreachable = |why| ControlError::Unreachable {
-                address: address.to_string(),
-                why,
-            };
-            match timeout(patience.connect, opening).await {
-                Ok(Ok(opened)) => Ok(opened),
-                Ok(Err(Failed::Refused(why))) => Err(ControlError::Refused {
-                    address: address.to_string(),
-                    why,
-                }),
-                Ok(Err(Failed::Unreachable(why))) => Err(unreachable(why)),
-                Err(_) => Err(unreachable(format!(
-                    "no answer within {:?}",
-                    patience.connect
-                ))),
+        let opened = runtime.block_on(open(address, keys, patience, hello));
+        let opened = opened.map_err(|failed| {
+            let address = address.to_string();
+            match failed {
+                Failed::Refused(why) => ControlError::Refused { address, why },
+                Failed::Unreachable(why) | Failed::Cut(why) => {
+                    ControlError::Unreachable { address, why }
+                }
             }
         });
-        let (incoming, about) = opened?;
+        let Opened {
+            incoming,
+            outgoing,
+            hang_up,
+            about,
+        } = opened?;
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
             ahead: Mutex::default(),
@@ -183,10 +181,12 @@ impl Session {
         let mut ended = shared.ended.subscribe();
         runtime.spawn(async move {
             tokio::select! {
-                why = receive(incoming, &reader, told, patience) => reader.end(why),
+                why = receive(incoming, &reader, &told, patience) => reader.end(why),
                 // The node hears of it by the end of what is sent.
                 _ = ended.wait_for(|over| *over) => {}
             }
+            // Whoever hears of the end can ask why.
+            drop(told);
         });
         runtime.spawn(keep_alive(outgoing.clone(), patience));
         Ok(Self {
@@ -298,8 +298,66 @@ impl Drop for Session {
 }
 
 enum Failed {
+    /// It will not be otherwise the next time.
     Unreachable(String),
+    /// The connection ended before a word was said; strangers may have crowded it out.
+    Cut(String),
     Refused(String),
+}
+
+/// A session that has begun.
+struct Opened {
+    incoming: Streaming<Frame>,
+    outgoing: mpsc::Sender<Frame>,
+    hang_up: mpsc::Sender<()>,
+    about: Vec<u8>,
+}
+
+/// Tries to connect until somebody answers.
+async fn open(
+    address: SocketAddr,
+    keys: &RunKeys,
+    patience: Patience,
+    hello: Hello,
+) -> Result<Opened, Failed> {
+    let mut last = "it is silent".to_owned();
+    let opening = async {
+        loop {
+            match connect(address, keys, patience, hello.clone()).await {
+                Err(Failed::Cut(why)) => last = why,
+                other => return other,
+            }
+            sleep(AGAIN).await;
+        }
+    };
+    let opened = timeout(patience.connect, opening).await;
+    opened.unwrap_or_else(|_| {
+        let tried = patience.connect;
+        Err(Failed::Cut(format!("{last}; it was tried for {tried:?}")))
+    })
+}
+
+/// What an error of a connection that was to be opened means.
+fn not_opened(error: &(dyn std::error::Error + 'static)) -> Failed {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    let mut kinds = causes.filter_map(|e| e.downcast_ref::<io::Error>().map(io::Error::kind));
+    let known = [
+        io::ErrorKind::ConnectionRefused,
+        io::ErrorKind::InvalidData,
+        io::ErrorKind::TimedOut,
+    ];
+    match kinds.find(|kind| known.contains(kind)) {
+        Some(io::ErrorKind::ConnectionRefused) => Failed::Unreachable(
+            "nobody listens there: its tarnd has ended (connection refused)".into(),
+        ),
+        // TLS says it so.
+        Some(io::ErrorKind::InvalidData) => Failed::Unreachable(format!(
+            "it is not of this run: its certificate is another ({})",
+            chain(error)
+        )),
+        Some(_) => Failed::Cut("no connection comes about".into()),
+        None => Failed::Cut(format!("it closes the connection ({})", chain(error))),
+    }
 }
 
 async fn connect(
@@ -307,26 +365,33 @@ async fn connect(
     keys: &RunKeys,
     patience: Patience,
     hello: Hello,
-    (queued, hung_up): (mpsc::Receiver<Frame>, mpsc::Receiver<()>),
-) -> Result<(Streaming<Frame>, Vec<u8>), Failed> {
-    let unreachable = |e: &dyn std::error::Error| Failed::Unreachable(chain(e));
+) -> Result<Opened, Failed> {
     let endpoint = Endpoint::from_shared(format!("https://{address}"))
         .and_then(|e| e.tls_config(keys.client()))
-        .map_err(|e| unreachable(&e))?
+        .map_err(|e| Failed::Unreachable(chain(&e)))?
         .connect_timeout(patience.connect)
         .tcp_nodelay(true);
-    let channel = endpoint.connect().await.map_err(|e| unreachable(&e))?;
+    let channel = endpoint.connect().await.map_err(|e| not_opened(&e))?;
+    let (outgoing, queued) = mpsc::channel(QUEUE);
+    let (hang_up, hung_up) = mpsc::channel(1);
     let queued = ReceiverStream::new(queued).map(Some);
     let until = queued.merge(ReceiverStream::new(hung_up).map(|()| None));
-    let outgoing = tokio_stream::once(frame(Kind::Hello(hello))).chain(until.map_while(|f| f));
+    let sent = tokio_stream::once(frame(Kind::Hello(hello))).chain(until.map_while(|f| f));
     let mut client = ControlClient::new(channel);
-    let answered = client.session(outgoing).await;
-    let mut incoming = answered.map_err(|e| unreachable(&e))?.into_inner();
+    let answered = client.session(sent).await;
+    let mut incoming = answered.map_err(|e| not_opened(&e))?.into_inner();
     loop {
-        let first = incoming.message().await.map_err(|e| unreachable(&e))?;
+        let first = incoming.message().await.map_err(|e| not_opened(&e))?;
         match first.and_then(|f| f.kind) {
             Some(Kind::Heartbeat(_)) => {}
-            Some(Kind::Welcome(welcome)) => return Ok((incoming, welcome.about)),
+            Some(Kind::Welcome(welcome)) => {
+                return Ok(Opened {
+                    incoming,
+                    outgoing,
+                    hang_up,
+                    about: welcome.about,
+                });
+            }
             Some(Kind::Refused(refused)) => return Err(Failed::Refused(refused.why)),
             _ => {
                 return Err(Failed::Unreachable(
@@ -355,15 +420,15 @@ async fn keep_alive(outgoing: mpsc::Sender<Frame>, patience: Patience) {
 async fn receive(
     mut incoming: Streaming<Frame>,
     shared: &Shared,
-    told: SyncSender<Vec<u8>>,
+    told: &SyncSender<Vec<u8>>,
     patience: Patience,
 ) -> String {
     let (mut answers, mut news) = (Pieces::default(), Pieces::default());
     loop {
         let kind = match timeout(patience.lost, incoming.message()).await {
-            Err(_) => return format!("nothing was heard of it for {:?}", patience.lost),
-            Ok(Err(e)) => return chain(&e),
-            Ok(Ok(None)) => return "it has closed the session".into(),
+            Err(_) => return silent(patience.lost),
+            Ok(Err(e)) => return cut(&e),
+            Ok(Ok(None)) => return "its tarnd has ended the session".into(),
             Ok(Ok(Some(frame))) => frame.kind,
         };
         match kind {
@@ -400,6 +465,21 @@ async fn receive(
     }
 }
 
+fn silent(patience: Duration) -> String {
+    format!(
+        "nothing came from it for {} s: the node or its network is down, or its tarnd hangs",
+        patience.as_secs_f64()
+    )
+}
+
+/// What the end of a session by an error means.
+fn cut(status: &Status) -> String {
+    match std::error::Error::source(status) {
+        Some(_) => "its tarnd has died, or the node has (connection closed)".into(),
+        None => format!("it sent what is no message ({})", status.message()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -425,10 +505,7 @@ mod tests {
             run: "r".into(),
             node: "n".into(),
         };
-        let (_frames, queued) = mpsc::channel(1);
-        let (_hang_up, hung_up) = mpsc::channel(1);
-        let sent = (queued, hung_up);
-        let opening = connect(server.address(), &keys, Patience::default(), hello, sent);
+        let opening = connect(server.address(), &keys, Patience::default(), hello);
         match runtime().unwrap().block_on(opening) {
             Err(Failed::Refused(why)) => {
                 assert!(why.contains("version 1") && why.contains("2 to 5"), "{why}")

@@ -6,6 +6,7 @@
 
 mod client;
 mod frames;
+mod incoming;
 mod keys;
 mod server;
 

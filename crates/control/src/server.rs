@@ -1,6 +1,7 @@
 //! The end that answers: tarnd.
 
 use crate::frames::{Pieces, frame, frames};
+use crate::incoming::{self, Place};
 use crate::wire::control_server::{Control, ControlServer};
 use crate::wire::frame::Kind;
 use crate::wire::{Frame, Heard, Heartbeat, Hello, Refused, Welcome};
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::TlsConnectInfo;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Sessions at once: the run's, and one that takes its place.
@@ -87,14 +89,14 @@ impl Server {
             .map_err(|e| ControlError::Unreachable {
                 address: address.to_string(),
                 why: chain(&e),
-            })?
-            .tcp_nodelay(true);
+            })?;
         let guard = runtime.enter();
-        let incoming = tokio::net::TcpListener::from_std(listener).map_err(system)?;
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(system)?;
+        let incoming = incoming::accept(listener, patience.connect);
         drop(guard);
         let served = builder
             .add_service(ControlServer::new(service))
-            .serve_with_incoming_shutdown(TcpListenerStream::new(incoming), async {
+            .serve_with_incoming_shutdown(incoming, async {
                 // It is dropped when the server is: that is the same word.
                 let _ = stopped.await;
             });
@@ -158,6 +160,10 @@ impl Control for Service {
         &self,
         request: Request<Streaming<Frame>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
+        // A request comes through TLS: whoever makes it has the run's keys.
+        if let Some(info) = request.extensions().get::<TlsConnectInfo<Place>>() {
+            info.get_ref().prove();
+        }
         let Ok(permit) = Arc::clone(&self.sessions).try_acquire_owned() else {
             return Err(Status::resource_exhausted("too many sessions"));
         };

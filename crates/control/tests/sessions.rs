@@ -171,6 +171,7 @@ fn a_server_may_refuse_and_say_why() {
 struct Wire {
     address: SocketAddr,
     silent: Arc<AtomicBool>,
+    cut: Arc<AtomicBool>,
     said: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -182,6 +183,8 @@ fn wire(to: SocketAddr) -> Wire {
         Arc::new(Mutex::new(Vec::new())),
     );
     let (quiet, kept) = (Arc::clone(&silent), Arc::clone(&said));
+    let cut = Arc::new(AtomicBool::new(false));
+    let cuts = Arc::clone(&cut);
     std::thread::spawn(move || {
         let Ok((client, _)) = listener.accept() else {
             return;
@@ -210,12 +213,22 @@ fn wire(to: SocketAddr) -> Wire {
             server.try_clone().unwrap(),
             Some(kept),
         );
+        let ends = [&client, &server].map(|s| s.try_clone().unwrap());
         let down = pass(server, client, None);
+        while !cuts.load(Ordering::SeqCst) && !up.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if cuts.load(Ordering::SeqCst) {
+            for end in &ends {
+                end.shutdown(std::net::Shutdown::Both).unwrap();
+            }
+        }
         let _ = (up.join(), down.join());
     });
     Wire {
         address,
         silent,
+        cut,
         said,
     }
 }
@@ -237,9 +250,89 @@ fn an_end_that_falls_silent_is_lost_for_both() {
     assert!(began.elapsed() < 3 * HASTE.lost);
     assert_eq!(heard.recv().unwrap(), None);
     let after = session.call(b"after".to_vec(), None);
-    assert!(matches!(after, Err(CallError::Lost(why)) if why.contains("nothing was heard")));
+    assert!(
+        matches!(after, Err(CallError::Lost(why)) if why.contains("nothing came from it for 0.6 s"))
+    );
     std::thread::sleep(HASTE.lost);
     assert_eq!(echo.closed.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_end_that_dies_is_called_dead() {
+    let keys = RunKeys::new().unwrap();
+    let (server, _) = serve(&keys);
+    let wire = wire(server.address());
+    let (session, heard) = open(wire.address, &keys);
+    wire.cut.store(true, Ordering::SeqCst);
+    assert_eq!(heard.recv().unwrap(), None);
+    let why = session.over().unwrap();
+    assert!(
+        why.contains("its tarnd has died") && !why.contains("h2"),
+        "{why}"
+    );
+    // Nobody is there any more.
+    let at = server.address();
+    drop(server);
+    let gone = || Session::open(at, &keys, HASTE, "r-1", "node0", |_| ()).err();
+    until("the port is closed", || {
+        gone().is_some_and(|e| e.to_string().contains("its tarnd has ended"))
+    });
+}
+
+/// However its scope ends.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Strangers that say nothing: as many as a machine has descriptors for.
+#[test]
+fn a_session_opens_and_goes_on_while_two_thousand_strangers_are_silent() {
+    const CROWD: usize = 2_000;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let all = rustix::process::Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, all).unwrap();
+    let keys = RunKeys::new().unwrap();
+    let (server, _) = serve(&keys);
+    let (before, _heard) = open(server.address(), &keys);
+    let connect = || TcpStream::connect(server.address()).unwrap();
+    let mut held: Vec<TcpStream> = (0..CROWD).map(|_| connect()).collect();
+    assert_eq!(before.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
+    let ends = AtomicBool::new(false);
+    let (during, _heard) = std::thread::scope(|s| {
+        let _ends = Sets(&ends);
+        s.spawn(|| {
+            for n in (0..CROWD).cycle() {
+                if ends.load(Ordering::SeqCst) {
+                    return;
+                }
+                held[n] = connect();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let opened = open(server.address(), &keys);
+        // The new session has taken the place of the other, and no stranger takes that of either.
+        for i in 0..100u8 {
+            assert_eq!(opened.0.call(vec![i], None), Ok(vec![i]));
+        }
+        opened
+    });
+    assert_eq!(during.over(), None);
+    // What strangers hold on this side is bounded: of all their connections few are still open there.
+    let ports = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let own = format!(":{:04X}", server.address().port());
+    let established = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&own)) && fields.nth(1) == Some("01")
+    };
+    let open = ports.lines().filter(established).count();
+    assert!(open < 200, "{open} connections");
 }
 
 #[test]

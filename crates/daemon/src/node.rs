@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use talk::Host;
 use tarn_base::codes::Exit;
 use tarn_control::{Patience, RunKeys, Server};
+use tarn_fabric::{LIBRARY, Rma};
 use tarn_local::machine::host_name;
 use tarn_proto::node::{Start, Started};
 
@@ -69,7 +70,10 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     let keys: RunKeys = serde_json::from_value(start.keys)
         .map_err(|_| anyhow!("the keys of the run are none of this release of tarn"))?;
     let helper = std::env::current_exe().context("tarnd does not find itself")?;
-    let replicas = Replicas::new(start.data);
+    let library = helper.with_file_name(LIBRARY);
+    let load = |provider: String| Rma::load(&library, &provider).map_err(|why| anyhow!(why));
+    let rma = start.rma.map(load).transpose()?;
+    let replicas = Replicas::new(start.data, rma);
     let data = replicas::serve(EVERYWHERE, &replicas).context("cannot serve files to peers")?;
     let listener = TcpListener::bind(EVERYWHERE).context("cannot listen")?;
     let started = Started {
@@ -105,7 +109,15 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
         })
         .context("cannot start a thread")?;
     let why = wait(&host, &notices, Duration::from_secs(options.keep_for));
-    tracing::info!(node, "tarnd ends: {why}");
+    let sent = data.counts();
+    tracing::info!(
+        node,
+        bytes = sent.bytes,
+        pieces = sent.items,
+        windows = sent.windows,
+        refused = sent.refused,
+        "tarnd ends: {why}"
+    );
     drop(server);
     let stopped = host.stop();
     drop(data);

@@ -178,7 +178,7 @@ impl Peers {
     /// Answers other nodes, on all addresses: who has no key gets no answer.
     pub(crate) fn serve(&self, host: &Arc<Host>) -> std::io::Result<Server> {
         let registry = Arc::clone(host);
-        Server::start(("0.0.0.0", self.port), registry, Limits::default())
+        Server::start(("0.0.0.0", self.port), registry, Limits::default(), None)
     }
 
     fn client(&self, node: &str) -> Result<Arc<Client>, Refusal> {
@@ -200,6 +200,7 @@ impl Peers {
             run: self.run,
             key: self.key.clone(),
             patience: Patience::default(),
+            rma: None,
         }))
     }
 

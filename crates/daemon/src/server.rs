@@ -44,6 +44,8 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_USER_CONNECTIONS: usize = 64;
 /// Packets read from one connection before the next one's turn.
 const MAX_TURN: usize = 16;
+/// How long nobody is accepted after that has failed, such as for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(200);
 /// How long tasks are given to stop when tarnd ends.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -97,6 +99,8 @@ struct Server {
     workers: Workers,
     epoll: OwnedFd,
     listener: OwnedFd,
+    /// When connections are accepted again, if that has failed.
+    accepts_at: Option<Time>,
     connections: BTreeMap<Key, Connection>,
     next: Key,
     waits: Waits,
@@ -243,6 +247,7 @@ impl Server {
             workers: Workers::new(options.external_rate, peers)?,
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             listener,
+            accepts_at: None,
             connections: BTreeMap::new(),
             next: FIRST,
             waits: Waits::default(),
@@ -331,7 +336,7 @@ impl Server {
     }
 
     fn timeout(&self) -> Option<Timespec> {
-        let times = [self.core.timer(), self.waits.timer()];
+        let times = [self.core.timer(), self.waits.timer(), self.accepts_at];
         let next = times.into_iter().flatten().min()?;
         let left = next.saturating_sub(self.clock.now());
         Some(Timespec {
@@ -347,6 +352,9 @@ impl Server {
         }
         for wait in self.waits.expired(now) {
             self.answer_wait(wait);
+        }
+        if self.accepts_at.take_if(|at| *at <= now).is_some() {
+            self.watch(&self.listener, LISTENER)?;
         }
         if self.journal.is_long() {
             self.journal.rewrite(&self.core.snapshot())?;
@@ -535,7 +543,8 @@ impl Server {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(e) => {
-                    tracing::warn!("cannot accept a connection: {e}");
+                    tracing::warn!("cannot accept connections for {PAUSE:?}: {e}");
+                    self.accept_later();
                     return;
                 }
             };
@@ -558,6 +567,14 @@ impl Server {
             }
             self.next += 1;
             self.connections.insert(key, connection);
+        }
+    }
+
+    /// Who waits to be accepted does not wake this thread for a while.
+    fn accept_later(&mut self) {
+        if epoll::delete(&self.epoll, &self.listener).is_ok() {
+            let pause = u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX);
+            self.accepts_at = Some(self.clock.now().saturating_add(pause));
         }
     }
 

@@ -92,6 +92,51 @@ fn garbage_and_rudeness() {
     }
 }
 
+/// Without a descriptor for another connection tarnd neither spins nor ends, and goes on when there are some again.
+#[test]
+fn out_of_descriptors() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let daemon = Daemon::start(&[]);
+    let client = daemon.client();
+    let pid = Pid::from_raw(daemon.pid() as i32);
+    let proc = format!("/proc/{}", daemon.pid());
+    let open = std::fs::read_dir(format!("{proc}/fd")).unwrap().count() as u64;
+    let all = getrlimit(Resource::Nofile);
+    let few = Rlimit {
+        current: Some(open + 5),
+        maximum: all.maximum,
+    };
+    let before = prlimit(pid, Resource::Nofile, few).unwrap();
+    let crowd: Vec<OwnedFd> = (0..20).map(|_| raw(&daemon)).collect();
+    // In clock ticks of 10 ms.
+    let used = || {
+        let stat = std::fs::read_to_string(format!("{proc}/stat")).unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        [fields[11], fields[12]]
+            .map(|n| n.parse::<u64>().unwrap())
+            .iter()
+            .sum::<u64>()
+    };
+    let start = used();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(
+        used() - start < 20,
+        "{} ms of CPU in a second",
+        10 * (used() - start)
+    );
+    assert!(submit(&client, TaskSpec::new(Kind::Nothing)).is_ok());
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    let hello = packet(&Request::Hello {
+        oldest: 1,
+        newest: 99,
+        job: None,
+    });
+    for waiting in &crowd {
+        assert!(matches!(ask(waiting, &hello), Some(Reply::Welcome { .. })));
+    }
+}
+
 /// Who asks and never reads is not listened to any more: memory stays bounded, others are served.
 #[test]
 fn a_program_that_never_reads() {

@@ -1,6 +1,7 @@
 //! A peer, and its trees as sources of copies.
 
 use crate::handshake::{Key, Outcome, Says, Secret, connect};
+use crate::rma::Rma;
 use crate::stream::Stream;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,6 +22,8 @@ pub struct Patience {
     pub stall: Duration,
     /// For a stream, while the server has its bound of them.
     pub busy: Duration,
+    /// For a handshake that does not end in a word: strangers may have crowded it out.
+    pub crowded: Duration,
     /// For a file that is still to arrive at the peer.
     pub arrival: Duration,
 }
@@ -31,6 +34,7 @@ impl Default for Patience {
             connect: Duration::from_secs(5),
             stall: Duration::from_secs(30),
             busy: Duration::from_secs(120),
+            crowded: Duration::from_secs(20),
             arrival: Duration::from_secs(600),
         }
     }
@@ -54,6 +58,8 @@ pub struct Client {
     pub key: Key,
     /// How long to wait.
     pub patience: Patience,
+    /// Large pieces are read from windows where both ends have it.
+    pub rma: Option<Arc<Rma>>,
 }
 
 impl Client {
@@ -159,20 +165,29 @@ impl Client {
         MoverError::new(FailureKind::Io, format!("node {node} ({address}): {what}"))
     }
 
-    /// Connects and proves who both are; waits while the server is busy.
+    /// Connects and proves who both are; comes again while the server is busy, or strangers crowd its port.
     pub(crate) fn connect(&self, watch: &dyn Watch) -> Result<(TcpStream, Secret), MoverError> {
-        let until = Instant::now() + self.patience.busy;
+        let began = Instant::now();
         let mut pause = Duration::from_millis(20);
         loop {
-            match self.try_connect()? {
-                Some(connected) => return Ok(connected),
-                None if Instant::now() >= until => {
+            let later = match self.try_connect()? {
+                Tried::Ready(socket, secret) => return Ok((socket, secret)),
+                Tried::Later(later) => later,
+            };
+            match later {
+                Later::Busy if began.elapsed() >= self.patience.busy => {
                     return Err(self.failed(&format!(
                         "it was busy for {} s: it has its bound of streams; fewer transfers from it at one time, or more patience",
                         self.patience.busy.as_secs()
                     )));
                 }
-                None => {}
+                Later::Unheard(why) if began.elapsed() >= self.patience.crowded => {
+                    return Err(self.failed(&format!(
+                        "it was tried for {} s: {why}; a tarnd of another run may have the port, or strangers crowd it (`ss -tn` there says who)",
+                        self.patience.crowded.as_secs()
+                    )));
+                }
+                _ => {}
             }
             if watch.stopped() {
                 return Err(stopped());
@@ -182,41 +197,66 @@ impl Client {
         }
     }
 
-    /// `None`: the server is busy.
-    fn try_connect(&self) -> Result<Option<(TcpStream, Secret)>, MoverError> {
+    fn try_connect(&self) -> Result<Tried, MoverError> {
         let unreachable = |e: io::Error| {
             self.failed(&format!(
                 "it cannot be reached: {e}; is tarnd running there, and its port open?"
             ))
         };
-        let socket = TcpStream::connect_timeout(&self.address, self.patience.connect);
-        let socket = socket.map_err(unreachable)?;
+        let socket = match TcpStream::connect_timeout(&self.address, self.patience.connect) {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                let why = "it took no connection in time".to_owned();
+                return Ok(Tried::Later(Later::Unheard(why)));
+            }
+            socket => socket.map_err(unreachable)?,
+        };
         socket.set_nodelay(true).map_err(unreachable)?;
         socket
             .set_write_timeout(Some(self.patience.connect))
             .map_err(unreachable)?;
-        let outcome = connect(&socket, self.run, &self.key).map_err(|e| {
-            let why = match e.kind() {
-                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-                    "it closed the connection: it does not know this run".to_owned()
-                }
-                io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
-                _ => e.to_string(),
-            };
-            self.failed(&format!(
-                "the handshake failed: {why}; a tarnd of another run may have the port"
-            ))
-        })?;
+        let outcome = match connect(&socket, self.run, &self.key) {
+            Ok(outcome) => outcome,
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                return Err(self.failed(&format!(
+                    "the handshake failed: {e}; a tarnd of another run may have the port"
+                )));
+            }
+            Err(e) => {
+                let why = match e.kind() {
+                    io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
+                    io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe => {
+                        "it closed the connection: it does not know this run".to_owned()
+                    }
+                    _ => e.to_string(),
+                };
+                return Ok(Tried::Later(Later::Unheard(why)));
+            }
+        };
         socket.set_read_timeout(Some(LOOK)).map_err(unreachable)?;
         socket.set_write_timeout(Some(LOOK)).map_err(unreachable)?;
         match outcome {
-            Outcome::Ready(secret) => Ok(Some((socket, secret))),
-            Outcome::Busy => Ok(None),
+            Outcome::Ready(secret) => Ok(Tried::Ready(socket, secret)),
+            Outcome::Busy => Ok(Tried::Later(Later::Busy)),
             Outcome::NoVersion => Err(self.failed(
                 "it speaks another version of the data plane; use the same version of tarn on all nodes",
             )),
         }
     }
+}
+
+enum Tried {
+    Ready(TcpStream, Secret),
+    Later(Later),
+}
+
+/// Why to come again.
+enum Later {
+    /// The server has its bound of streams.
+    Busy,
+    /// It has not said anything that proves who it is, and what was seen instead.
+    Unheard(String),
 }
 
 /// The end of a wait that somebody has asked for.

@@ -5,7 +5,9 @@ use sha2::Sha256;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use tarn_proto::data::{BUSY, Hello, Malformed, NO_VERSION, PROOF_BYTES, RunId, VERSION, Welcome};
+use tarn_proto::data::{
+    Hello, Malformed, NO_VERSION, PROOF_BYTES, RunId, VERSION, Verdict, Welcome,
+};
 
 /// A handshake's time, at either end.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -129,11 +131,12 @@ fn read(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io::Result<()
     Ok(())
 }
 
-/// The server's half. `Ok(None)`: the client was sent away, with the reason.
+/// The server's half. `admit` says whether there is a place for a client that has proven itself. `Ok(None)`: the client was
+/// sent away, with the reason.
 pub(crate) fn accept(
     mut stream: &TcpStream,
     key_of: impl FnOnce(&RunId) -> Option<Key>,
-    busy: bool,
+    admit: impl FnOnce() -> Verdict,
 ) -> io::Result<Option<(RunId, Secret)>> {
     let until = Instant::now() + HANDSHAKE;
     let mut first = [0; Hello::BYTES];
@@ -141,11 +144,7 @@ pub(crate) fn accept(
     let wrong = |m: Malformed| invalid(m.to_string());
     let hello = Hello::decode(&first).map_err(wrong)?;
     let key = key_of(&hello.run).ok_or_else(|| invalid("a run that is not known here"))?;
-    let version = match hello.version() {
-        None => NO_VERSION,
-        Some(_) if busy => BUSY,
-        Some(version) => version,
-    };
+    let version = hello.version().unwrap_or(NO_VERSION);
     let welcome = Welcome {
         version,
         nonce: nonce()?,
@@ -156,7 +155,7 @@ pub(crate) fn accept(
         .into_bytes()
         .into();
     stream.write_all(&[&second[..], &ours].concat())?;
-    if matches!(version, NO_VERSION | BUSY) {
+    if version == NO_VERSION {
         return Ok(None);
     }
     let mut theirs = [0; PROOF_BYTES];
@@ -165,6 +164,11 @@ pub(crate) fn accept(
     proof(&key, b"client", &[&first, &second, &ours])?
         .verify_slice(&theirs)
         .map_err(|_| invalid("a proof that is none: the key is another"))?;
+    let verdict = admit();
+    stream.write_all(&verdict.encode())?;
+    if verdict != Verdict::Ready {
+        return Ok(None);
+    }
     let secret = Secret::of(&key, &[&first, &second, &ours])?;
     Ok(Some((hello.run, secret)))
 }
@@ -197,13 +201,18 @@ pub(crate) fn connect(mut stream: &TcpStream, run: RunId, key: &Key) -> io::Resu
     proof(key, b"server", &[&first, &second])?
         .verify_slice(&theirs)
         .map_err(|_| invalid("it does not know the key of this run"))?;
-    match welcome.version {
-        BUSY => return Ok(Outcome::Busy),
-        VERSION => {}
-        _ => return Ok(Outcome::NoVersion),
+    if welcome.version != VERSION {
+        return Ok(Outcome::NoVersion);
     }
     let ours = proof(key, b"client", &[&first, &second, &theirs])?;
     stream.write_all(&ours.finalize().into_bytes())?;
-    let secret = Secret::of(key, &[&first, &second, &theirs])?;
-    Ok(Outcome::Ready(secret))
+    let mut last = [0; 1];
+    read(stream, &mut last, until)?;
+    match Verdict::decode(last).map_err(|m| invalid(m.to_string()))? {
+        Verdict::Busy => Ok(Outcome::Busy),
+        Verdict::Ready => {
+            let secret = Secret::of(key, &[&first, &second, &theirs])?;
+            Ok(Outcome::Ready(secret))
+        }
+    }
 }

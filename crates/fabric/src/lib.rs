@@ -1,4 +1,4 @@
-//! L3: trees of this node for its peers, and peers' trees for this node's movers, over TCP.
+//! L3: trees of this node for its peers, and peers' trees for this node's movers, over TCP, or RMA where it is asked for.
 //!
 //! A [`Server`] answers who knows a run's key, from what a [`Registry`] lets it: [`Shelf`] is one, and [`Arriving`] a tree
 //! on it that is still being copied here. A [`Client`] stands for a peer; its trees are sources of copies.
@@ -7,6 +7,7 @@
 mod arriving;
 mod client;
 mod handshake;
+mod rma;
 mod serve;
 mod server;
 mod shelf;
@@ -15,6 +16,7 @@ mod stream;
 pub use arriving::Arriving;
 pub use client::{Client, Patience, RemoteTree};
 pub use handshake::Key;
+pub use rma::{LIBRARY, Rma};
 pub use server::{Counts, Limits, Server};
 pub use shelf::{Part, Refusal, Registry, Served, Shelf};
 pub use tarn_proto::data::{RunId, Tree};

@@ -2,9 +2,10 @@
 
 use crate::arriving::Waited;
 use crate::handshake::{Says, Secret};
+use crate::rma::{Domain, Opened};
 use crate::server::Shared;
 use crate::shelf::{Part, Served};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, fstat, sendfile};
 use rustix::io::{Errno, pread};
 use rustix::net::{SendFlags, send};
@@ -16,7 +17,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tarn_ports::Control;
 use tarn_proto::data::{
-    Answer, Call, Item, MAX_REPLY, MAX_TEXT, Malformed, Request, RunId, Status,
+    Answer, Asked, Call, Item, MAX_REPLY, MAX_TEXT, Malformed, Request, RunId, Status,
 };
 use tarn_sys::beneath::Root;
 
@@ -26,6 +27,8 @@ const TOGETHER: u64 = 64 << 10;
 const GATHER: usize = 256 << 10;
 /// Between two signs of life to a peer that waits for what has not arrived.
 const SIGN: Duration = Duration::from_secs(2);
+/// Windows of one stream that were not released; beyond that content is sent.
+const WINDOWS: usize = 16;
 /// Bytes of an item of a single file that is open: as much memory is taken.
 const MAX_PIECE: u64 = 64 << 20;
 /// Bytes of requests read ahead.
@@ -51,6 +54,10 @@ pub(crate) struct Answering<'a> {
     shared: &'a Shared,
     out: Vec<u8>,
     open: Option<Open>,
+    /// Where windows are opened, once one has been asked for.
+    domain: Option<Arc<Domain>>,
+    /// By request and item.
+    windows: Vec<((u32, u32), Opened)>,
 }
 
 impl<'a> Answering<'a> {
@@ -68,6 +75,8 @@ impl<'a> Answering<'a> {
             shared,
             out: Vec::with_capacity(GATHER + TOGETHER as usize + Answer::BYTES),
             open: None,
+            domain: None,
+            windows: Vec::new(),
         }
     }
 
@@ -84,11 +93,20 @@ impl<'a> Answering<'a> {
             self.socket
                 .set_read_timeout(Some(self.shared.limits.stall))?;
             self.requests.read_exact(&mut body)?;
-            match Call::decode(&body).map_err(invalid)? {
-                Some(call) => self.call(&call)?,
-                None => self.answer(&Request::decode(&body).map_err(invalid)?)?,
+            if let Some(call) = Call::decode(&body).map_err(invalid)? {
+                self.call(&call)?;
+                self.flush(SendFlags::empty())?;
+                continue;
             }
-            self.flush(SendFlags::empty())?;
+            match Asked::decode(&body).map_err(invalid)? {
+                Asked::Read(request) => {
+                    self.answer(&request)?;
+                    self.flush(SendFlags::empty())?;
+                }
+                Asked::Release { request, item } => {
+                    self.windows.retain(|(of, _)| *of != (request, item));
+                }
+            }
         }
     }
 
@@ -149,6 +167,13 @@ impl<'a> Answering<'a> {
     fn answer(&mut self, request: &Request) -> io::Result<()> {
         let served = self.shared.registry.tree(&self.run, &request.tree);
         self.open = None;
+        let rma = self.shared.rma.as_ref().filter(|_| request.windows);
+        if let Some(rma) = rma
+            && self.domain.is_none()
+        {
+            // The address by which the peer reaches this host.
+            self.domain = rma.domain(self.socket.local_addr()?.ip());
+        }
         for (at, item) in request.items.iter().enumerate() {
             let answer = Answer {
                 request: request.number,
@@ -176,7 +201,7 @@ impl<'a> Answering<'a> {
                 Err(refusal) => Err(Unable(Status::Refused, refusal.0.clone())),
             };
             let sent = match root {
-                Ok(root) => self.item(&root, item, answer)?,
+                Ok(root) => self.item(&root, item, answer, request.windows)?,
                 Err(unable) => Err(unable),
             };
             match sent {
@@ -246,7 +271,13 @@ impl<'a> Answering<'a> {
     }
 
     /// Sends one item. The outer error ends the stream: the head has been sent, and the content does not follow.
-    fn item(&mut self, root: &Root, item: &Item, answer: Answer) -> io::Result<Result<(), Unable>> {
+    fn item(
+        &mut self,
+        root: &Root,
+        item: &Item,
+        answer: Answer,
+        windows: bool,
+    ) -> io::Result<Result<(), Unable>> {
         if self.open.as_ref().is_none_or(|open| open.path != item.path) {
             match open(root, &item.path) {
                 Ok((fd, size)) => {
@@ -262,6 +293,23 @@ impl<'a> Answering<'a> {
         if item.offset + item.len > open.size {
             let text = format!("it has {} bytes", open.size);
             return Ok(Err(Unable(Status::Shorter, text)));
+        }
+        if windows
+            && item.len > TOGETHER
+            && self.windows.len() < WINDOWS
+            && let Some(domain) = &self.domain
+            && let Ok((opened, window)) = domain.open(open.fd.as_fd(), (item.offset, item.len))
+        {
+            let head = Answer {
+                status: Status::Window,
+                ..answer
+            };
+            self.out.extend_from_slice(&head.encode());
+            self.out.extend_from_slice(&window.encode());
+            self.windows.push(((answer.request, answer.item), opened));
+            let counters = &self.shared.counters;
+            counters.windows.fetch_add(1, Ordering::Relaxed);
+            return Ok(Ok(()));
         }
         let start = self.out.len();
         self.out.extend_from_slice(&answer.encode());

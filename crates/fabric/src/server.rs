@@ -1,22 +1,30 @@
 //! The data server: one thread accepts, each stream has a thread of its own.
+//!
+//! A connection is a *stranger* until it has proven itself, and takes nothing from those that have: strangers have places of
+//! their own, and when all are taken the newest takes that of the oldest, of whichever address has most.
 
 use crate::handshake::accept;
 use crate::lock;
+use crate::rma::Rma;
 use crate::serve::Answering;
 use crate::shelf::Registry;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tarn_base::strangers::sent_away;
+use tarn_proto::data::Verdict;
 
 /// Bytes of a stream thread's stack.
 const STACK: usize = 256 << 10;
-/// Connections that are told to come again later, at one time; more wait to be accepted.
-const SENT_AWAY: usize = 16;
+/// Connections at one time that have not proven who they are.
+const STRANGERS: usize = 128;
+/// Connections at one time that were told to go and whose threads have not ended yet; more wait to be accepted.
+const SENT_AWAY: usize = 64;
 /// A pause after accepting has failed, such as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -54,6 +62,8 @@ pub struct Counts {
     pub bytes: u64,
     /// Items that were answered with content.
     pub items: u64,
+    /// Of them, those that were answered with a window.
+    pub windows: u64,
     /// Connections that proved that they know a key.
     pub streams: u64,
     /// Connections that were refused, or sent what is no handshake or request.
@@ -64,12 +74,14 @@ pub struct Counts {
 pub(crate) struct Counters {
     pub(crate) bytes: AtomicU64,
     pub(crate) items: AtomicU64,
+    pub(crate) windows: AtomicU64,
     streams: AtomicU64,
     refused: AtomicU64,
 }
 
 pub(crate) struct Shared {
     pub(crate) registry: Arc<dyn Registry>,
+    pub(crate) rma: Option<Arc<Rma>>,
     pub(crate) limits: Limits,
     pub(crate) stop: AtomicBool,
     pub(crate) counters: Counters,
@@ -80,25 +92,77 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Live {
     next: u64,
-    /// Connections, by number; those that are only sent away have no place among the streams.
-    connections: HashMap<u64, Connection>,
+    /// By number: the oldest first.
+    connections: BTreeMap<u64, Connection>,
 }
 
 struct Connection {
     from: IpAddr,
     socket: TcpStream,
-    busy: bool,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Stranger,
+    /// It has a place among the streams.
+    Proven,
+    /// It ends.
+    SentAway,
+}
+
+impl Live {
+    fn count(&self, standing: Standing) -> usize {
+        let all = self.connections.values();
+        all.filter(|c| c.standing == standing).count()
+    }
+
+    /// Makes room for another stranger.
+    fn make_room(&mut self) {
+        if self.count(Standing::Stranger) < STRANGERS {
+            return;
+        }
+        let strangers = self.connections.iter();
+        let strangers = strangers.filter(|(_, c)| c.standing == Standing::Stranger);
+        let oldest = sent_away(strangers.map(|(number, c)| (*number, c.from)));
+        if let Some(c) = oldest.and_then(|number| self.connections.get_mut(&number)) {
+            c.standing = Standing::SentAway;
+            let _ = c.socket.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 impl Shared {
     /// Whether another connection may be accepted; waits a moment when it may not.
     fn can_accept(&self) -> bool {
-        let full = |live: &mut Live| {
-            let away = live.connections.values().filter(|c| c.busy).count();
-            away >= SENT_AWAY
-        };
+        let full = |live: &mut Live| live.count(Standing::SentAway) >= SENT_AWAY;
         let waited = self.fewer.wait_timeout_while(lock(&self.live), PAUSE, full);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Gives a connection that has proven itself a place among the streams, if there is one.
+    fn admit(&self, number: u64) -> Verdict {
+        let mut live = lock(&self.live);
+        let from = live.connections.get(&number).map(|c| c.from);
+        let (mut streams, mut of_one) = (0, 0);
+        for c in live.connections.values() {
+            if c.standing == Standing::Proven {
+                streams += 1;
+                of_one += usize::from(Some(c.from) == from);
+            }
+        }
+        let full = streams >= self.limits.streams || of_one >= self.limits.streams_of_one;
+        match live.connections.get_mut(&number) {
+            Some(c) if c.standing == Standing::Stranger && !full => {
+                c.standing = Standing::Proven;
+                Verdict::Ready
+            }
+            Some(c) => {
+                c.standing = Standing::SentAway;
+                Verdict::Busy
+            }
+            None => Verdict::Busy,
+        }
     }
 }
 
@@ -111,7 +175,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server at an address; port 0 takes a free one.
+    /// Starts a server at an address; port 0 takes a free one. With `rma`, clients that have it too read from windows.
     ///
     /// # Errors
     /// When the address cannot be had or no thread be started.
@@ -119,6 +183,7 @@ impl Server {
         at: impl ToSocketAddrs,
         registry: Arc<dyn Registry>,
         limits: Limits,
+        rma: Option<Arc<Rma>>,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
@@ -126,6 +191,7 @@ impl Server {
         let (wakened, wake) = io::pipe()?;
         let shared = Arc::new(Shared {
             registry,
+            rma,
             limits,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
@@ -157,6 +223,7 @@ impl Server {
         Counts {
             bytes: of(&counters.bytes),
             items: of(&counters.items),
+            windows: of(&counters.windows),
             streams: of(&counters.streams),
             refused: of(&counters.refused),
         }
@@ -214,34 +281,27 @@ fn accept_all(listener: &TcpListener, wakened: &PipeReader, shared: &Arc<Shared>
     }
 }
 
-/// Gives a connection a thread, unless there are too many.
+/// Gives a connection a thread.
 fn begin(socket: TcpStream, from: IpAddr, shared: &Arc<Shared>) -> io::Result<()> {
     let connection = Connection {
         from,
         socket: socket.try_clone()?,
-        busy: false,
+        standing: Standing::Stranger,
     };
-    let (number, busy) = {
+    let number = {
         let mut live = lock(&shared.live);
-        let (mut streams, mut of_one) = (0, 0);
-        for c in live.connections.values().filter(|c| !c.busy) {
-            streams += 1;
-            of_one += usize::from(c.from == from);
-        }
-        let limits = &shared.limits;
-        let busy = streams >= limits.streams || of_one >= limits.streams_of_one;
+        live.make_room();
         let number = live.next;
         live.next += 1;
-        live.connections
-            .insert(number, Connection { busy, ..connection });
-        (number, busy)
+        live.connections.insert(number, connection);
+        number
     };
     let theirs = Arc::clone(shared);
     let started = std::thread::Builder::new()
         .name("tarn-stream".into())
         .stack_size(STACK)
         .spawn(move || {
-            if stream(&socket, busy, &theirs).is_err() {
+            if stream(&socket, number, &theirs).is_err() {
                 theirs.counters.refused.fetch_add(1, Ordering::Relaxed);
             }
             // Both descriptors of the socket are gone before its place is.
@@ -262,12 +322,13 @@ fn end(number: u64, shared: &Shared) {
 }
 
 /// A connection from its handshake to its end. An error: what came was no handshake or no request.
-fn stream(socket: &TcpStream, busy: bool, shared: &Shared) -> io::Result<()> {
+fn stream(socket: &TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
     // Accepted sockets may inherit it.
     socket.set_nonblocking(false)?;
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(shared.limits.stall))?;
-    let Some((run, secret)) = accept(socket, |run| shared.registry.key(run), busy)? else {
+    let key_of = |run: &_| shared.registry.key(run);
+    let Some((run, secret)) = accept(socket, key_of, || shared.admit(number))? else {
         shared.counters.refused.fetch_add(1, Ordering::Relaxed);
         return Ok(());
     };

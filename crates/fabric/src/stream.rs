@@ -1,13 +1,15 @@
 //! A client's stream: requests go out ahead of their answers, answers are checked against what was asked.
 
 use crate::client::{RemoteTree, stopped};
+use crate::rma::{Domain, Reading};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::event::FailureKind;
 use tarn_ports::{MoverError, PeerStream, Piece, Watch};
-use tarn_proto::data::{Answer, Builder, MAX_TEXT, Malformed, Status};
+use tarn_proto::data::{Answer, Builder, MAX_TEXT, Malformed, Status, Window, release};
 
 type Result<T> = std::result::Result<T, MoverError>;
 
@@ -48,11 +50,22 @@ pub(crate) struct Stream<'a> {
     left: u64,
     number: u32,
     used: Instant,
+    /// Where windows are read, if they can be.
+    domain: Option<Arc<Domain>>,
+    /// The window in which the item is, its request and its place there.
+    window: Option<(Reading, u32, u32)>,
+    /// Memory of windows that were read.
+    spare: Vec<Vec<u8>>,
 }
 
 impl<'a> Stream<'a> {
     pub(crate) fn new(tree: &'a RemoteTree, socket: TcpStream, watch: &'a dyn Watch) -> Self {
+        let rma = tree.client.rma.as_ref();
+        let local = rma.and_then(|rma| Some((rma, socket.local_addr().ok()?)));
         Self {
+            domain: local.and_then(|(rma, local)| rma.domain(local.ip())),
+            window: None,
+            spare: Vec::new(),
             tree,
             socket,
             watch,
@@ -116,21 +129,102 @@ impl<'a> Stream<'a> {
             if !room && !self.in_flight.is_empty() {
                 return Ok(());
             }
-            let mut sent = 0;
-            let mut since = Instant::now();
-            while sent < next.len() {
-                match self.socket.write(&next[sent..]) {
-                    Ok(n) => {
-                        sent += n;
-                        since = Instant::now();
-                    }
-                    Err(e) => self.still(&e, since)?,
-                }
-            }
-            self.in_flight.push_back(sent);
+            self.send(next)?;
+            self.in_flight.push_back(next.len());
             self.unsent.pop_front();
         }
         Ok(())
+    }
+
+    fn send(&self, bytes: &[u8]) -> Result<()> {
+        let mut sent = 0;
+        let mut since = Instant::now();
+        while sent < bytes.len() {
+            match (&self.socket).write(&bytes[sent..]) {
+                Ok(n) => {
+                    sent += n;
+                    since = Instant::now();
+                }
+                Err(e) => self.still(&e, since)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns where the window is.
+    fn open_window(&mut self, answer: Answer) -> Result<()> {
+        let mut head = [0; Window::HEAD];
+        self.receive(&mut head)?;
+        let (name, from, key) = Window::decode_head(&head);
+        let mut name = vec![0; name];
+        self.receive(&mut name)?;
+        let window = Window {
+            name: name.into(),
+            from,
+            key,
+        };
+        let Some(domain) = &self.domain else {
+            return Err(self.garbage("a window"));
+        };
+        let spare = std::mem::take(&mut self.spare);
+        match Reading::new(domain, &window, answer.len, spare) {
+            Ok(reading) => self.window = Some((reading, answer.request, answer.item)),
+            Err(e) => return Err(self.without_rma(&e)),
+        }
+        Ok(())
+    }
+
+    /// Fills `out` from the window.
+    fn read_window(&mut self, out: &mut [u8]) -> Result<()> {
+        let (mut have, mut since) = (0, Instant::now());
+        while have < out.len() {
+            let Some((reading, ..)) = &mut self.window else {
+                return Err(self.failed("no window is open: an error of tarn"));
+            };
+            match reading.read(&mut out[have..]) {
+                Ok(n) => {
+                    have += n;
+                    since = Instant::now();
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.still(&e, since)
+                        .map_err(|silent| match self.watch.stopped() {
+                            true => silent,
+                            false => self.without_rma(&e),
+                        })?;
+                }
+                Err(e) => return Err(self.without_rma(&e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn close_window(&mut self) -> Result<()> {
+        if let Some((reading, request, item)) = self.window.take() {
+            self.spare = reading.end();
+            self.send(&release(request, item))?;
+        }
+        Ok(())
+    }
+
+    /// A window could not be read: either the peer has gone, or this way does not work between the two.
+    fn without_rma(&self, e: &io::Error) -> MoverError {
+        match self.socket.peek(&mut [0]) {
+            Ok(0) => return self.lost(&io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return self.lost(&e),
+        }
+        if let Some(rma) = &self.tree.client.rma {
+            rma.give_up();
+        }
+        let why = match e.kind() {
+            io::ErrorKind::WouldBlock => "nothing comes".to_owned(),
+            _ => e.to_string(),
+        };
+        self.failed(&format!(
+            "libfabric cannot read from it ({why}): this node does without from now on; what has arrived is kept for the next attempt"
+        ))
     }
 
     /// Fills `out`.
@@ -189,11 +283,14 @@ impl<'a> Stream<'a> {
                 return Err(self.failed("the file has not arrived there in time"));
             }
         };
-        if answer.status != Status::Content {
+        if !matches!(answer.status, Status::Content | Status::Window) {
             return Err(self.refused(answer));
         }
         if answer.len != expected.len {
             return Err(self.garbage("an item of another length"));
+        }
+        if answer.status == Status::Window {
+            self.open_window(answer)?;
         }
         self.left = answer.len;
         if expected.last {
@@ -238,7 +335,8 @@ impl PeerStream for Stream<'_> {
         let mut rest = pieces;
         while !rest.is_empty() {
             let wrong = |m: Malformed| self.tree.client.failed(m.0);
-            let mut request = Builder::new(self.number, &self.tree.tree).map_err(wrong)?;
+            let windows = self.domain.as_ref().is_some_and(|d| d.works());
+            let mut request = Builder::new(self.number, &self.tree.tree, windows).map_err(wrong)?;
             let mut item = 0;
             while let Some((piece, after)) = rest.split_first()
                 && request.size() < REQUEST
@@ -272,8 +370,14 @@ impl PeerStream for Stream<'_> {
         if len > self.left {
             return Err(self.failed("more is read than was asked for: an error of tarn"));
         }
-        self.receive(buffer)?;
+        match self.window {
+            Some(_) => self.read_window(buffer)?,
+            None => self.receive(buffer)?,
+        }
         self.left -= len;
+        if self.left == 0 {
+            self.close_window()?;
+        }
         self.used = Instant::now();
         Ok(())
     }

@@ -6,11 +6,9 @@ use tarn_base::bounds::MAX_PATH_BYTES;
 /// What both ends begin with.
 pub const MAGIC: [u8; 8] = *b"TARNDATA";
 /// The version that this program speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// In place of a version: none in common.
 pub const NO_VERSION: u16 = 0;
-/// In place of a version: the server has its bound of streams; come again later.
-pub const BUSY: u16 = u16::MAX;
 /// Bytes of a run's id.
 pub const RUN_BYTES: usize = 16;
 /// Bytes of a nonce, a key and a proof.
@@ -23,6 +21,8 @@ pub const MAX_TREE_BYTES: usize = MAX_PATH_BYTES;
 pub const MAX_TEXT: usize = 4 << 10;
 /// Bytes of the answer to a call: a list of some two million files.
 pub const MAX_REPLY: usize = 256 << 20;
+/// Bytes of an endpoint's name: its length is one byte.
+pub const MAX_NAME: usize = u8::MAX as usize;
 
 /// Which run's tree.
 pub type RunId = [u8; RUN_BYTES];
@@ -90,7 +90,7 @@ impl Hello {
 /// The server's answer to [`Hello`], without its proof, which follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
-    /// The version chosen; or [`NO_VERSION`] or [`BUSY`], then it closes.
+    /// The version chosen; or [`NO_VERSION`], then it closes.
     pub version: u16,
     /// New for each connection.
     pub nonce: [u8; PROOF_BYTES],
@@ -123,6 +123,37 @@ impl Welcome {
     }
 }
 
+/// The server's last word of the handshake, one byte, once the client has proven itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Ask.
+    Ready,
+    /// The server has its bound of streams, and closes; come again later.
+    Busy,
+}
+
+impl Verdict {
+    /// As it is sent.
+    pub fn encode(self) -> [u8; 1] {
+        [match self {
+            Self::Ready => 1,
+            Self::Busy => 2,
+        }]
+    }
+
+    /// As it was received.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn decode([byte]: [u8; 1]) -> Result<Self, Malformed> {
+        match byte {
+            1 => Ok(Self::Ready),
+            2 => Ok(Self::Busy),
+            _ => Err(Malformed("neither ready nor busy")),
+        }
+    }
+}
+
 /// A tree of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Tree {
@@ -152,11 +183,27 @@ pub struct Item {
     pub len: u64,
 }
 
+/// What a client says after the handshake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// Asks for content.
+    Read(Request),
+    /// A window has been read and may be closed.
+    Release {
+        /// The request that it answered.
+        request: u32,
+        /// The item.
+        item: u32,
+    },
+}
+
 /// Asks for stretches of files of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Number of the request, chosen by the client.
     pub number: u32,
+    /// Whether windows are taken in place of content.
+    pub windows: bool,
     /// The tree.
     pub tree: Tree,
     /// In the order in which they are answered.
@@ -165,6 +212,8 @@ pub struct Request {
 
 const READ: u8 = 1;
 const CALL: u8 = 2;
+const READ_BY_WINDOW: u8 = 3;
+const RELEASE: u8 = 4;
 const KIND_REPLICA: u8 = 1;
 const KIND_SPACE: u8 = 2;
 
@@ -182,13 +231,13 @@ impl Builder {
     ///
     /// # Errors
     /// When the tree's name is too long.
-    pub fn new(number: u32, tree: &Tree) -> Result<Self, Malformed> {
+    pub fn new(number: u32, tree: &Tree, windows: bool) -> Result<Self, Malformed> {
         let name = tree.name();
         if name.len() > MAX_TREE_BYTES {
             return Err(Malformed("the name of the tree is too long"));
         }
         let mut bytes = vec![0; 4];
-        bytes.push(READ);
+        bytes.push(if windows { READ_BY_WINDOW } else { READ });
         bytes.extend_from_slice(&number.to_le_bytes());
         bytes.push(match tree {
             Tree::Replica(_) => KIND_REPLICA,
@@ -248,6 +297,38 @@ impl Builder {
     }
 }
 
+/// Says that a window has been read, as it is sent.
+pub fn release(request: u32, item: u32) -> [u8; 13] {
+    let mut out = [0; 13];
+    out[..4].copy_from_slice(&9u32.to_le_bytes());
+    out[4] = RELEASE;
+    out[5..9].copy_from_slice(&request.to_le_bytes());
+    out[9..].copy_from_slice(&item.to_le_bytes());
+    out
+}
+
+impl Asked {
+    /// As it was received, without its length.
+    ///
+    /// # Errors
+    /// When it is nothing that a client says.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes);
+        match from.u8()? {
+            READ => Request::decode(from, false).map(Self::Read),
+            READ_BY_WINDOW => Request::decode(from, true).map(Self::Read),
+            RELEASE => {
+                let (request, item) = (from.u32()?, from.u32()?);
+                match from.rest {
+                    [] => Ok(Self::Release { request, item }),
+                    _ => Err(Malformed("bytes after a release")),
+                }
+            }
+            _ => Err(Malformed("a request of an unknown kind")),
+        }
+    }
+}
+
 impl Request {
     /// Bytes of a request that begins with these four.
     ///
@@ -261,15 +342,8 @@ impl Request {
         Ok(len)
     }
 
-    /// As it was received, without its length.
-    ///
-    /// # Errors
-    /// When it is no request. Paths are not judged here: they are opened beneath the tree.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader::new(bytes);
-        if from.u8()? != READ {
-            return Err(Malformed("a request of an unknown kind"));
-        }
+    /// Paths are not judged here: they are opened beneath the tree.
+    fn decode(mut from: Reader<'_>, windows: bool) -> Result<Self, Malformed> {
         let number = from.u32()?;
         let kind = from.u8()?;
         let len = from.u16()? as usize;
@@ -309,6 +383,7 @@ impl Request {
         }
         Ok(Self {
             number,
+            windows,
             tree,
             items,
         })
@@ -378,6 +453,40 @@ pub enum Status {
     Failed,
     /// It has not arrived here yet: the answer to this item is still to come.
     Wait,
+    /// It can be read from a [`Window`], which follows.
+    Window,
+}
+
+/// Where a stretch of a file can be read from by who knows this, until it is released or the stream ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// The endpoint's name, at most [`MAX_NAME`] bytes.
+    pub name: Box<[u8]>,
+    /// Where it begins, for the provider.
+    pub from: u64,
+    /// Its key.
+    pub key: u64,
+}
+
+impl Window {
+    /// Bytes that precede the name: its length, and the numbers.
+    pub const HEAD: usize = 1 + 8 + 8;
+
+    /// As it is sent; a name that is too long is cut.
+    pub fn encode(&self) -> Vec<u8> {
+        let name = &self.name[..self.name.len().min(MAX_NAME)];
+        let mut out = vec![name.len() as u8];
+        out.extend_from_slice(&self.from.to_le_bytes());
+        out.extend_from_slice(&self.key.to_le_bytes());
+        out.extend_from_slice(name);
+        out
+    }
+
+    /// Of its first bytes: bytes of the name, where it begins, its key.
+    pub fn decode_head(bytes: &[u8; Self::HEAD]) -> (usize, u64, u64) {
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        (bytes[0].into(), number(1), number(9))
+    }
 }
 
 /// Precedes each item's content or the text of an error.
@@ -389,7 +498,7 @@ pub struct Answer {
     pub item: u32,
     /// What follows.
     pub status: Status,
-    /// Bytes that follow.
+    /// Bytes that follow, or of the window's content.
     pub len: u64,
 }
 
@@ -409,6 +518,7 @@ impl Answer {
             Status::Refused => 3,
             Status::Failed => 4,
             Status::Wait => 5,
+            Status::Window => 6,
         };
         out[9..].copy_from_slice(&self.len.to_le_bytes());
         out
@@ -428,10 +538,12 @@ impl Answer {
             3 => Status::Refused,
             4 => Status::Failed,
             5 => Status::Wait,
+            6 => Status::Window,
             _ => return Err(Malformed("an answer of an unknown kind")),
         };
         let len = from.u64()?;
-        if status != Status::Content && len > MAX_TEXT as u64 {
+        let is_text = !matches!(status, Status::Content | Status::Window);
+        if is_text && len > MAX_TEXT as u64 {
             return Err(Malformed("the text of an error is longer than allowed"));
         }
         Ok(Self {

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tarn_proto::data::{
-    Answer, BUSY, Builder, Hello, Item, MAX_REQUEST, Malformed, Request, Status, Tree, VERSION,
-    Welcome,
+    Answer, Asked, Builder, Hello, Item, MAX_REQUEST, Malformed, NO_VERSION, Request, Status, Tree,
+    VERSION, Verdict, Welcome, Window, release,
 };
 
 fn trees() -> impl Strategy<Value = Tree> {
@@ -28,7 +28,7 @@ fn items() -> impl Strategy<Value = Vec<Item>> {
 }
 
 fn encode(request: &Request) -> Vec<u8> {
-    let mut builder = Builder::new(request.number, &request.tree).unwrap();
+    let mut builder = Builder::new(request.number, &request.tree, request.windows).unwrap();
     for item in &request.items {
         assert!(builder.push(&item.path, item.offset, item.len).unwrap());
     }
@@ -37,41 +37,41 @@ fn encode(request: &Request) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn requests_come_back(number: u32, tree in trees(), items in items()) {
-        let request = Request { number, tree, items };
+    fn requests_come_back(number: u32, windows: bool, tree in trees(), items in items()) {
+        let request = Request { number, windows, tree, items };
         let bytes = encode(&request);
         let len = Request::length(bytes[..4].try_into().unwrap()).unwrap();
         prop_assert_eq!(len, bytes.len() - 4);
-        prop_assert_eq!(Request::decode(&bytes[4..]).unwrap(), request);
+        prop_assert_eq!(Asked::decode(&bytes[4..]).unwrap(), Asked::Read(request));
     }
 
     #[test]
     fn a_truncated_or_longer_request_is_none(tree in trees(), items in items(), cut in 0usize..400) {
-        let mut bytes = encode(&Request { number: 7, tree, items }).split_off(4);
+        let mut bytes = encode(&Request { number: 7, windows: false, tree, items }).split_off(4);
         if cut < bytes.len() {
-            prop_assert!(Request::decode(&bytes[..cut]).is_err());
+            prop_assert!(Asked::decode(&bytes[..cut]).is_err());
         }
         bytes.push(0);
-        prop_assert!(Request::decode(&bytes).is_err());
+        prop_assert!(Asked::decode(&bytes).is_err());
     }
 
     #[test]
     fn one_wrong_byte_is_survived(tree in trees(), items in items(), at in 0usize..2000, to: u8) {
-        let mut bytes = encode(&Request { number: 7, tree, items }).split_off(4);
+        let mut bytes = encode(&Request { number: 7, windows: false, tree, items }).split_off(4);
         let at = at % bytes.len();
         bytes[at] = to;
-        if let Ok(request) = Request::decode(&bytes) {
+        if let Ok(Asked::Read(request)) = Asked::decode(&bytes) {
             prop_assert!(request.items.iter().all(|i| !i.path.is_empty() && i.offset.checked_add(i.len).is_some()));
         }
     }
 
     #[test]
     fn noise_is_survived(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-        let _ = Request::decode(&bytes);
+        let _ = Asked::decode(&bytes);
         // Noise that begins well.
         let mut begun = vec![1, 0, 0, 0, 0, 1, 0, 0];
         begun.extend_from_slice(&bytes);
-        if let Ok(request) = Request::decode(&begun) {
+        if let Ok(Asked::Read(request)) = Asked::decode(&begun) {
             prop_assert!(request.items.len() * 18 <= bytes.len());
         }
         if let Some(head) = bytes.first_chunk() {
@@ -87,15 +87,27 @@ proptest! {
 
     #[test]
     fn heads_come_back(request: u32, item: u32, len: u64, nonce: [u8; 32], run: [u8; 16]) {
-        for status in [Status::Content, Status::Gone, Status::Shorter, Status::Refused, Status::Failed, Status::Wait] {
-            let len = if status == Status::Content { len } else { len % 4097 };
+        for status in [Status::Content, Status::Gone, Status::Shorter, Status::Refused, Status::Failed, Status::Wait, Status::Window] {
+            let len = if matches!(status, Status::Content | Status::Window) { len } else { len % 4097 };
             let answer = Answer { request, item, status, len };
             prop_assert_eq!(Answer::decode(&answer.encode()).unwrap(), answer);
         }
+        let released = release(request, item);
+        prop_assert_eq!(Request::length(*released.first_chunk().unwrap()).unwrap(), released.len() - 4);
+        prop_assert_eq!(Asked::decode(&released[4..]).unwrap(), Asked::Release { request, item });
+        prop_assert!(Asked::decode(&released[4..12]).is_err());
+        let window = Window { name: run.as_slice().into(), from: len, key: !len };
+        let bytes = window.encode();
+        let (name, from, key) = Window::decode_head(bytes.first_chunk().unwrap());
+        prop_assert_eq!((&bytes[Window::HEAD..], name, from, key), (&run[..], run.len(), len, !len));
         let hello = Hello { lowest: 1, highest: 3, run, nonce };
         prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
-        let welcome = Welcome { version: BUSY, nonce };
+        let welcome = Welcome { version: NO_VERSION, nonce };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
+        for verdict in [Verdict::Ready, Verdict::Busy] {
+            prop_assert_eq!(Verdict::decode(verdict.encode()), Ok(verdict));
+        }
+        prop_assert!(Verdict::decode([0]).is_err());
     }
 }
 
@@ -113,21 +125,21 @@ fn lengths_that_lie_are_refused() {
     assert!(Answer::decode(&long.encode()).is_err());
     // 65,535 items announced, none there: an error, not an allocation.
     let mut bytes = vec![1, 0, 0, 0, 0, 1, 0, 0, 0xff, 0xff];
-    assert_eq!(Request::decode(&bytes), Err(Malformed("it ends early")));
+    assert_eq!(Asked::decode(&bytes), Err(Malformed("it ends early")));
     bytes[6] = 0xff;
     bytes[7] = 0xff;
     assert_eq!(
-        Request::decode(&bytes),
+        Asked::decode(&bytes),
         Err(Malformed("the name of a tree is too long"))
     );
-    let mut beyond = Builder::new(0, &Tree::Replica(b"k".as_slice().into())).unwrap();
+    let mut beyond = Builder::new(0, &Tree::Replica(b"k".as_slice().into()), false).unwrap();
     assert!(beyond.push(b"f", u64::MAX, 2).unwrap());
-    assert!(Request::decode(&beyond.finish()[4..]).is_err());
+    assert!(Asked::decode(&beyond.finish()[4..]).is_err());
 }
 
 #[test]
 fn a_request_ends_at_its_bound() {
-    let mut builder = Builder::new(0, &Tree::Replica(b"k".as_slice().into())).unwrap();
+    let mut builder = Builder::new(0, &Tree::Replica(b"k".as_slice().into()), false).unwrap();
     let mut taken = 0u64;
     while builder
         .push(&[b'a' + (taken % 20) as u8; 4096], taken, 1)
@@ -141,10 +153,10 @@ fn a_request_ends_at_its_bound() {
         "{taken} {}",
         bytes.len()
     );
-    assert_eq!(
-        Request::decode(&bytes[4..]).unwrap().items.len() as u64,
-        taken
-    );
+    let Ok(Asked::Read(request)) = Asked::decode(&bytes[4..]) else {
+        panic!("it is no request")
+    };
+    assert_eq!(request.items.len() as u64, taken);
 }
 
 #[test]

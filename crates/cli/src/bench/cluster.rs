@@ -7,6 +7,7 @@ mod transfer;
 mod tree;
 
 use super::{Figure, tasks};
+use crate::args::Transport;
 use std::path::PathBuf;
 
 /// Measured rounds, at most.
@@ -30,6 +31,9 @@ pub(crate) struct Args {
     /// Transfers: threads and streams of each [default: as `tarn run` has them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     streams: Option<u32>,
+    /// Transfers: how the files are read, as for `tarn run`
+    #[arg(long, value_name = "TRANSPORT", value_parser = crate::args::transport, default_value = "tcp")]
+    transport: Transport,
     /// Transfers: bytes of the trees, in percent: a quick look at a smaller case
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100))]
     percent: u32,

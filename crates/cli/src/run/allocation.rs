@@ -1,13 +1,14 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
-use crate::args::{Isolation, MachineArgs, ResumeArgs, RunArgs, VerifyArg};
+use crate::args::{Isolation, MachineArgs, ResumeArgs, RunArgs, Transport, VerifyArg};
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
 use crate::run::files::Files;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStringExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_allocation::{Allocation, Link, Linked, Mail, NoAnswer, RETRY, STUCK};
 use tarn_base::cluster::Cluster;
@@ -37,6 +38,8 @@ struct Fleet {
     /// The run, as tarnd knows it.
     label: String,
     mail: Mail,
+    /// Where what the nodes say on standard error is kept, once it is.
+    log: Arc<OnceLock<PathBuf>>,
 }
 
 /// An allocation whose nodes can be used.
@@ -57,26 +60,40 @@ pub(crate) enum Found {
 }
 
 /// A session as the world of the run wants it.
-struct Connection(Session);
+struct Connection {
+    session: Session,
+    log: Arc<OnceLock<PathBuf>>,
+}
+
+impl Connection {
+    /// Why the node is lost, and where to look.
+    fn lost(&self, why: &str) -> String {
+        match self.log.get() {
+            Some(log) => format!("{why}; what it said last is in {}", log.display()),
+            None => why.to_owned(),
+        }
+    }
+}
 
 impl Link for Connection {
     fn tell(&self, message: Vec<u8>) -> bool {
-        self.0.tell(message).is_ok()
+        self.session.tell(message).is_ok()
     }
 
     fn call(&self, request: Vec<u8>, patience: Option<Duration>) -> Result<Vec<u8>, NoAnswer> {
-        self.0.call(request, patience).map_err(|e| match e {
-            CallError::Lost(why) => NoAnswer::Lost(why),
+        let answer = self.session.call(request, patience);
+        answer.map_err(|e| match e {
+            CallError::Lost(why) => NoAnswer::Lost(self.lost(&why)),
             CallError::Late(patience) => NoAnswer::Late(patience),
         })
     }
 
     fn over(&self) -> Option<String> {
-        self.0.over().map(str::to_owned)
+        self.session.over().map(|why| self.lost(why))
     }
 
     fn end(&self) {
-        self.0.end();
+        self.session.end();
     }
 }
 
@@ -90,9 +107,10 @@ impl Fleet {
         let news = self.mail.of(node, number);
         let session = Session::open(address, &self.keys, patience, &self.label, name, news);
         let session = session.map_err(|e| e.to_string())?;
+        let log = Arc::clone(&self.log);
         Ok(Linked {
             name: name.clone(),
-            link: Arc::new(Connection(session)),
+            link: Arc::new(Connection { session, log }),
             data: (name.clone(), started.data),
         })
     }
@@ -222,6 +240,7 @@ impl Reached {
             run: label.clone(),
             patience: (millis(patience.heartbeat), millis(patience.lost)),
             data: (number, key),
+            rma: args.transport.provider().map(str::to_owned),
         };
         let launch = Launch {
             program: &super::own_program()?.with_file_name("tarnd"),
@@ -239,6 +258,7 @@ impl Reached {
             keys,
             label,
             mail,
+            log: Arc::default(),
         };
         let links = fleet.links()?;
         let specs: Vec<String> = tiers.iter().map(spec).collect();
@@ -285,11 +305,15 @@ impl Reached {
     /// The world of a run over the nodes. `config` is of one without any.
     pub(crate) fn open(self, config: Config, margin: u64) -> CliResult<Box<dyn Nodes>> {
         watch_end(self.allocation, Duration::from_secs(margin))?;
-        let log = config.state.run(&config.run).join("nodes.log");
-        let log = std::fs::File::options().create(true).append(true).open(log);
+        let path = config.state.run(&config.run).join("nodes.log");
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&path);
         // What the nodes say is for people who look for an error: a run can do without.
         if let (Ok(log), Ok(slurm)) = (log, self.fleet.slurm.lock()) {
             slurm.log_to(log);
+            let _ = self.fleet.log.set(path);
         }
         let bytes = |s: &std::ffi::OsString| s.clone().into_vec();
         let environment = config.caller_env.iter();
@@ -364,6 +388,7 @@ fn machine_args(begun: &Start) -> MachineArgs {
         external_latency: Some(external.latency).filter(|l| *l > 0),
         external_streams: external.streams,
         isolation: Isolation::Auto,
+        transport: Transport::Tcp,
     }
 }
 

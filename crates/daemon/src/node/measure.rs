@@ -10,14 +10,10 @@ use tarn_local::machine::{self, ClusterSpec, TierSpec};
 const MAX_NONCE: u64 = 4 << 10;
 
 /// Whether this node sees the state folder as tarn does: a file in it has the word that tarn wrote.
-pub(super) fn sees(
-    node: &str,
-    state: &Path,
-    (name, word): &(String, String),
-) -> Result<(), String> {
+pub(super) fn sees(state: &Path, (name, word): &(String, String)) -> Result<(), String> {
     let wrong = |why: String| {
         format!(
-            "node {node} does not see the state folder {} as tarn does: {why}. Every node must see the state folder, the workflow's folder and the external store at the same paths: put them on a file system that all nodes mount",
+            "it does not see the state folder {} as tarn does: {why}. Every node must see the state folder, the workflow's folder and the external store at the same paths: put them on a file system that all nodes mount",
             state.display()
         )
     };
@@ -41,7 +37,7 @@ pub(super) fn measure(
     external: Link,
     state: &Path,
 ) -> Result<Cluster, String> {
-    let said = |e: machine::MachineError| format!("node {node}: {e}");
+    let said = |e: machine::MachineError| e.to_string();
     let tiers: Result<Vec<TierSpec>, _> = tiers.iter().map(|t| t.parse()).collect();
     let mut tiers = tiers.map_err(said)?;
     if tiers.is_empty() {
@@ -87,7 +83,7 @@ pub(super) fn measure(
 pub(super) fn memory(state: &Path, node: &str) -> Result<StateDir, String> {
     let folder = state.join("hosts").join(node);
     std::fs::create_dir_all(&folder)
-        .map_err(|e| format!("node {node} cannot make {}: {e}", folder.display()))?;
+        .map_err(|e| format!("it cannot make {}: {e}", folder.display()))?;
     Ok(StateDir(folder))
 }
 
@@ -99,7 +95,7 @@ mod tests {
     fn a_state_folder_is_recognised_by_its_word() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("nonce"), "word").unwrap();
-        let sees = |name: &str, word: &str| sees("n1", dir.path(), &(name.into(), word.into()));
+        let sees = |name: &str, word: &str| sees(dir.path(), &(name.into(), word.into()));
         assert_eq!(sees("nonce", "word"), Ok(()));
         for (name, word) in [
             ("nonce", "wor"),
@@ -109,7 +105,7 @@ mod tests {
         ] {
             let why = sees(name, word).unwrap_err();
             assert!(
-                why.contains("node n1") && why.contains("all nodes mount"),
+                why.contains("it does not see") && why.contains("all nodes mount"),
                 "{why}"
             );
         }

@@ -9,7 +9,7 @@ use tarn_base::id::{NodeId, Spot, TierId, TransferId};
 use tarn_base::layout::TierDir;
 use tarn_base::part::StoreKey;
 use tarn_fabric::{
-    Arriving, Client, Key, Limits, Patience, Refusal, Registry, RunId, Served, Server, Tree,
+    Arriving, Client, Key, Limits, Patience, Refusal, Registry, Rma, RunId, Served, Server, Tree,
 };
 use tarn_ports::{Arrivals, PeerTree, Peers};
 use tarn_proto::node::{Address, Opening};
@@ -20,6 +20,8 @@ use tarn_sys::beneath::Root;
 pub(super) struct Replicas {
     run: RunId,
     key: Key,
+    /// Large pieces are read by it where the peer has it too.
+    rma: Option<Arc<Rma>>,
     known: Mutex<Known>,
 }
 
@@ -36,7 +38,7 @@ struct Known {
 /// Serves what `replicas` has.
 pub(super) fn serve(at: &str, replicas: &Arc<Replicas>) -> std::io::Result<Server> {
     let registry = Arc::clone(replicas);
-    Server::start(at, registry, Limits::default())
+    Server::start(at, registry, Limits::default(), replicas.rma.clone())
 }
 
 /// What a replica is called between nodes.
@@ -47,8 +49,9 @@ fn tree_of(tier: TierId, key: &StoreKey) -> Tree {
 
 impl Replicas {
     /// Of a run that has not been opened yet; its number and key on the data plane.
-    pub(super) fn new((run, key): (u128, [u8; 32])) -> Arc<Self> {
+    pub(super) fn new((run, key): (u128, [u8; 32]), rma: Option<Arc<Rma>>) -> Arc<Self> {
         Arc::new(Self {
+            rma,
             run: run.to_le_bytes(),
             key: Key(key),
             known: Mutex::default(),
@@ -184,6 +187,7 @@ impl Peers for Others {
             run: self.replicas.run,
             key: self.replicas.key.clone(),
             patience: Patience::default(),
+            rma: self.replicas.rma.clone(),
         };
         Ok(Arc::new(Arc::new(client).tree(tree_of(spot.tier, key))))
     }
@@ -254,7 +258,7 @@ mod tests {
     #[test]
     fn no_name_leads_out_of_the_replicas() {
         let dir = tempfile::tempdir().unwrap();
-        let replicas = Replicas::new((7, [1; 32]));
+        let replicas = Replicas::new((7, [1; 32]), None);
         replicas.known().tiers = vec![TierDir(dir.path().to_path_buf())];
         std::fs::create_dir_all(dir.path().join("parts/k.0")).unwrap();
         let run = 7u128.to_le_bytes();

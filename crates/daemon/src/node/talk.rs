@@ -161,16 +161,15 @@ impl Host {
     }
 
     fn check(&self, version: u32, tarn: &str) -> Result<(), String> {
-        let node = &self.about.node;
         if version != VERSION {
             return Err(format!(
-                "tarnd {RELEASE} on node {node} speaks version {VERSION} of the messages about a run, tarn {tarn} version {version}; use the same release of tarn on all nodes"
+                "its tarnd {RELEASE} speaks version {VERSION} of the messages about a run, tarn {tarn} version {version}; use the same release of tarn on all nodes"
             ));
         }
         match self.helper.is_file() {
             true => Ok(()),
             false => Err(format!(
-                "node {node} has no {}: steps are started through the `tarn` beside `tarnd`; install both in one folder",
+                "it has no {}: steps are started through the `tarn` beside `tarnd`; install both in one folder",
                 self.helper.display()
             )),
         }
@@ -255,7 +254,7 @@ impl Host {
                 nonce,
             } => {
                 self.check(version, &tarn)?;
-                measure::sees(&self.about.node, &state, &nonce)?;
+                measure::sees(&state, &nonce)?;
                 measure::measure(&self.about.node, &tiers, external, &state).map(Answer::Cluster)
             }
             Call::Open(opening) => self.open(session, news, *opening).map(Answer::Opened),

@@ -227,6 +227,7 @@ impl Bed {
             run: RUN.into(),
             patience,
             data: self.data,
+            rma: None,
         };
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin, "{}", serde_json::to_string(&start).unwrap()).unwrap();

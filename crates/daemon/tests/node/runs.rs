@@ -151,7 +151,7 @@ fn what_cannot_work_is_said_first() {
     );
     let why = with(&|(_, nonce, _)| nonce.1 = "another".into());
     assert!(
-        why.contains("n1") && why.contains("all nodes mount"),
+        why.contains("another content") && why.contains("all nodes mount"),
         "{why}"
     );
     let why = with(&|(_, nonce, _)| nonce.0 = "none".into());

@@ -50,7 +50,12 @@ fn echo(part: Option<Part>) -> (Arc<Echo>, Server) {
         part,
         cancelled: AtomicBool::new(false),
     });
-    let server = Server::start("127.0.0.1:0", Arc::clone(&registry) as _, Limits::default());
+    let server = Server::start(
+        "127.0.0.1:0",
+        Arc::clone(&registry) as _,
+        Limits::default(),
+        None,
+    );
     (registry, server.unwrap())
 }
 

@@ -42,8 +42,10 @@ pub(crate) fn client_of(server: &Server) -> Client {
         key: KEY,
         patience: Patience {
             stall: Duration::from_secs(5),
+            crowded: Duration::from_secs(2),
             ..Patience::default()
         },
+        rma: None,
     }
 }
 
@@ -58,7 +60,7 @@ impl Ends {
         std::fs::create_dir(&from).unwrap();
         let shelf = shelf();
         shelf.offer(&RUN, tree(), &from).unwrap();
-        let server = Server::start("127.0.0.1:0", shelf.clone(), limits).unwrap();
+        let server = Server::start("127.0.0.1:0", shelf.clone(), limits, None).unwrap();
         let client = Arc::new(client_of(&server));
         Self {
             dir,

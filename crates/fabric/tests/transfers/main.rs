@@ -3,6 +3,8 @@
 mod bad_days;
 mod calls;
 mod common;
+mod crowd;
 mod pipeline;
+mod rma;
 mod strangers;
 mod trees;

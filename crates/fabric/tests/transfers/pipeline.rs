@@ -20,7 +20,7 @@ fn hop() -> Hop {
     let arriving = Arc::new(Arriving::new());
     let shelf = shelf();
     shelf.offer_arriving(&RUN, tree(), Arc::clone(&arriving));
-    let server = Server::start("127.0.0.1:0", shelf, Limits::default()).unwrap();
+    let server = Server::start("127.0.0.1:0", shelf, Limits::default(), None).unwrap();
     let client = Arc::new(client_of(&server));
     Hop {
         arriving,

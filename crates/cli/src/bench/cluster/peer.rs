@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::Arc;
-use tarn_fabric::{Client, Key, Limits, Patience, RunId, Server, Shelf, Tree};
+use tarn_fabric::{Client, Key, LIBRARY, Limits, Patience, Rma, RunId, Server, Shelf, Tree};
 use tarn_ports::PeerTree;
 
 /// The run, and a key that guards nothing: what is served is random bytes.
@@ -63,17 +63,26 @@ pub(super) struct Peer {
 
 impl Peer {
     /// Starts a peer that serves `folder`.
-    pub(super) fn start(folder: &Path, rate: Option<Rate>) -> anyhow::Result<Self> {
-        match Self::with(folder, rate, true) {
+    pub(super) fn start(
+        folder: &Path,
+        rate: Option<Rate>,
+        provider: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        match Self::with(folder, rate, provider, true) {
             Err(e) if rate.is_none() => {
                 crate::print::say!("no link of its own ({e:#}); loopback is used instead");
-                Self::with(folder, None, false)
+                Self::with(folder, None, provider, false)
             }
             other => other,
         }
     }
 
-    fn with(folder: &Path, rate: Option<Rate>, own_link: bool) -> anyhow::Result<Self> {
+    fn with(
+        folder: &Path,
+        rate: Option<Rate>,
+        provider: Option<&str>,
+        own_link: bool,
+    ) -> anyhow::Result<Self> {
         let program = std::env::current_exe()?;
         let mut command = if own_link {
             let mut unshare = Command::new("unshare");
@@ -93,7 +102,7 @@ impl Peer {
             child,
             input,
             output: BufReader::new(output.context("no pipe to the peer")?),
-            client: Arc::new(client(SocketAddr::from(([127, 0, 0, 1], 0)))),
+            client: Arc::new(client(SocketAddr::from(([127, 0, 0, 1], 0)), None)),
             bare: SocketAddr::from(([127, 0, 0, 1], 0)),
             link: "loopback".into(),
         };
@@ -106,7 +115,7 @@ impl Peer {
                 None => "veth".into(),
             };
         }
-        let ports = peer.ask(&format!("serve {address}"))?;
+        let ports = peer.ask(&format!("serve {address} {}", provider.unwrap_or("tcp")))?;
         let mut ports = ports.split(' ').map(str::parse::<u16>);
         let mut next = || {
             anyhow::Ok(SocketAddr::from((
@@ -115,7 +124,7 @@ impl Peer {
             )))
         };
         let (data, bare) = (next()?, next()?);
-        (peer.client, peer.bare) = (Arc::new(client(data)), bare);
+        (peer.client, peer.bare) = (Arc::new(client(data, rma(provider)?)), bare);
         Ok(peer)
     }
 
@@ -184,13 +193,21 @@ fn served() -> Tree {
     Tree::Replica(b"bench".as_slice().into())
 }
 
-fn client(address: SocketAddr) -> Client {
+/// libfabric with a provider, through the library beside this program.
+fn rma(provider: Option<&str>) -> anyhow::Result<Option<Arc<Rma>>> {
+    let library = std::env::current_exe()?.with_file_name(LIBRARY);
+    let load = |provider| Rma::load(&library, provider).map_err(anyhow::Error::msg);
+    provider.map(load).transpose()
+}
+
+fn client(address: SocketAddr, rma: Option<Arc<Rma>>) -> Client {
     Client {
         node: "peer".into(),
         address,
         run: RUN,
         key: KEY,
         patience: Patience::default(),
+        rma,
     }
 }
 
@@ -243,8 +260,9 @@ fn serve(folder: Option<PathBuf>) -> anyhow::Result<()> {
                 }
                 writeln!(out, "wired")?;
             }
-            ["serve", address] => {
-                let started = Server::start((address, 0), shelf.clone(), Limits::default())?;
+            ["serve", address, transport] => {
+                let rma = rma(Some(transport).filter(|t| *t != "tcp"))?;
+                let started = Server::start((address, 0), shelf.clone(), Limits::default(), rma)?;
                 let listener = TcpListener::bind((address, 0))?;
                 let bare = listener.local_addr()?.port();
                 std::thread::spawn(move || bare::send_all(&listener));

@@ -81,17 +81,20 @@ impl Bench {
             }
         };
         let manifest = Trees::new().digest(&from, &Control::default())?;
-        let peer = Peer::start(&from, args.rate)?;
+        let peer = Peer::start(&from, args.rate, args.transport.provider())?;
         let bytes = manifest.bytes();
         let part = match args.percent {
             100 => String::new(),
             percent => format!(", {percent} % of it"),
         };
         let label = format!(
-            "{shape}{part}; {} files, {:.2} GB; {})",
+            "{shape}{part}; {} files, {:.2} GB; {}{})",
             manifest.files(),
             bytes as f64 / GB,
-            peer.link
+            peer.link,
+            args.transport
+                .provider()
+                .map_or_else(String::new, |p| format!(", libfabric {p}"))
         );
         let mover = match args.streams {
             Some(n) => Trees::new().with_threads(n as usize),

@@ -1,0 +1,319 @@
+//! Content by RMA: a server opens *windows* onto its files, and a client reads from them without the server's doing. libfabric does
+//! it, through a C shim that is loaded when somebody asks for it; all else goes over the stream as ever.
+//!
+//! An endpoint makes progress only while somebody calls it. One thread does, while windows are open or read from, and a moment
+//! longer: an idle daemon idles.
+
+mod shim;
+
+use crate::handshake::nonce;
+use crate::lock;
+use shim::{Endpoint, Flight, Opening, Shim};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tarn_proto::data::Window;
+
+/// What the library is called, beside `tarnd`.
+pub const LIBRARY: &str = "libtarnfabric.so";
+/// Addresses of this host with an endpoint.
+const ADDRESSES: usize = 16;
+/// Peers that an endpoint knows.
+const PEERS: usize = 4096;
+/// Bytes of one read.
+const BLOCK: usize = 512 << 10;
+/// Reads of one window under way.
+const AHEAD: usize = 3;
+/// One turn of the thread that makes progress.
+const TURN: Duration = Duration::from_millis(20);
+/// So long it goes on when nobody needs it: the next one comes soon.
+const LINGER: Duration = Duration::from_secs(1);
+/// Before a read that could not be begun is tried again.
+const AGAIN: Duration = Duration::from_millis(1);
+/// A wait before somebody looks whether to go on waiting.
+const LOOK: Duration = Duration::from_millis(100);
+/// Bytes of the stack on which an endpoint is opened: libfabric asks every provider.
+const STACK: usize = 8 << 20;
+
+/// libfabric, with one provider.
+pub struct Rma {
+    shim: Arc<Shim>,
+    provider: String,
+    domains: Mutex<BTreeMap<IpAddr, Arc<Domain>>>,
+    given_up: AtomicBool,
+}
+
+impl std::fmt::Debug for Rma {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Rma({})", self.provider)
+    }
+}
+
+impl Rma {
+    /// Loads the shim and opens the provider once, to see that it can be.
+    ///
+    /// # Errors
+    /// Why it cannot be used, and what to do.
+    pub fn load(library: &Path, provider: &str) -> Result<Arc<Self>, String> {
+        let shim = Shim::load(library).map_err(|why| {
+            format!(
+                "libfabric cannot be used ({why}): `make build` makes {LIBRARY} where libfabric-dev is installed; put it beside tarnd, or leave out --transport"
+            )
+        })?;
+        let rma = Self {
+            shim,
+            provider: provider.to_owned(),
+            domains: Mutex::default(),
+            given_up: AtomicBool::new(false),
+        };
+        rma.endpoint(None).map_err(|why| {
+            format!("{why}; `fi_info -l` names the providers, or leave out --transport")
+        })?;
+        Ok(Arc::new(rma))
+    }
+
+    fn endpoint(&self, at: Option<IpAddr>) -> Result<Endpoint, String> {
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK);
+            let open = || Endpoint::open(&self.shim, &self.provider, at);
+            let opened = thread.spawn_scoped(scope, open);
+            let opened = opened.map_err(|e| format!("cannot start a thread: {e}"))?;
+            let panicked = |_| "an error inside tarn".to_owned();
+            opened.join().map_err(panicked).and_then(|opened| opened)
+        })
+    }
+
+    /// The endpoint at an address of this host, if there can be one.
+    pub(crate) fn domain(&self, at: IpAddr) -> Option<Arc<Domain>> {
+        if self.given_up.load(Ordering::Relaxed) {
+            return None;
+        }
+        // This one has no addresses.
+        let (at, node) = match self.provider.starts_with("shm") {
+            true => (Ipv4Addr::UNSPECIFIED.into(), None),
+            false => (at, Some(at)),
+        };
+        let mut domains = lock(&self.domains);
+        if let Some(domain) = domains.get(&at) {
+            return Some(Arc::clone(domain));
+        }
+        if domains.len() >= ADDRESSES {
+            return None;
+        }
+        let endpoint = self.endpoint(node).ok()?;
+        let domain = Arc::new(Domain {
+            name: endpoint.name().ok()?,
+            endpoint: Arc::new(endpoint),
+            peers: Mutex::default(),
+            pump: Mutex::default(),
+        });
+        domains.insert(at, Arc::clone(&domain));
+        Some(domain)
+    }
+
+    /// Threads that make progress at this moment.
+    pub fn threads(&self) -> usize {
+        let domains = lock(&self.domains);
+        domains.values().filter(|d| lock(&d.pump).runs).count()
+    }
+
+    /// It does not work here: all goes over streams from now on.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+        for domain in lock(&self.domains).values() {
+            domain.endpoint.stop();
+        }
+    }
+}
+
+/// An endpoint, who makes it work, and whom it knows.
+pub(crate) struct Domain {
+    endpoint: Arc<Endpoint>,
+    name: Box<[u8]>,
+    peers: Mutex<HashMap<Box<[u8]>, u64>>,
+    pump: Mutex<Pump>,
+}
+
+#[derive(Default)]
+struct Pump {
+    users: usize,
+    runs: bool,
+}
+
+/// Somebody needs progress.
+struct User(Arc<Domain>);
+
+impl Drop for User {
+    fn drop(&mut self) {
+        lock(&self.0.pump).users -= 1;
+    }
+}
+
+impl Domain {
+    fn user(self: &Arc<Self>) -> io::Result<User> {
+        let mut pump = lock(&self.pump);
+        if !pump.runs {
+            let domain = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("tarn-rma".into());
+            thread.spawn(move || domain.work())?;
+            pump.runs = true;
+        }
+        pump.users += 1;
+        Ok(User(Arc::clone(self)))
+    }
+
+    fn work(&self) {
+        let mut needed = Instant::now();
+        loop {
+            let worked = self.endpoint.progress(TURN);
+            let mut pump = lock(&self.pump);
+            if pump.users > 0 {
+                needed = Instant::now();
+            }
+            if worked.is_err() || needed.elapsed() > LINGER {
+                pump.runs = false;
+                return;
+            }
+        }
+    }
+
+    /// Opens a window onto a stretch (offset and length) of a file.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        stretch: (u64, u64),
+    ) -> io::Result<(Opened, Window)> {
+        let user = self.user()?;
+        // Nobody finds it by guessing, where the provider lets one choose.
+        let secret = nonce()?;
+        let wanted = u64::from_le_bytes(std::array::from_fn(|i| secret[i]));
+        let (opening, from, key) = self.endpoint.window(file, stretch, wanted)?;
+        let opened = Opened {
+            _opening: opening,
+            _user: user,
+        };
+        let name = self.name.clone();
+        Ok((opened, Window { name, from, key }))
+    }
+
+    /// Whether it has not been given up.
+    pub(crate) fn works(&self) -> bool {
+        self.endpoint.is_open().is_ok()
+    }
+
+    fn peer(&self, name: &[u8]) -> io::Result<u64> {
+        let mut peers = lock(&self.peers);
+        if let Some(peer) = peers.get(name) {
+            return Ok(*peer);
+        }
+        if peers.len() >= PEERS {
+            return Err(io::Error::other("it knows too many peers"));
+        }
+        let peer = self.endpoint.peer(name)?;
+        peers.insert(name.into(), peer);
+        Ok(peer)
+    }
+}
+
+/// A window that is open.
+pub(crate) struct Opened {
+    _opening: Opening,
+    _user: User,
+}
+
+/// A peer's window being read, from its beginning to its end.
+pub(crate) struct Reading {
+    domain: Arc<Domain>,
+    _user: User,
+    peer: u64,
+    from: u64,
+    key: u64,
+    /// Bytes that are not asked for yet.
+    left: u64,
+    flights: VecDeque<(Arc<Flight>, usize)>,
+    landed: Vec<u8>,
+    unread: std::ops::Range<usize>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Reading {
+    /// `spare` is memory of an earlier one.
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        window: &Window,
+        len: u64,
+        spare: Vec<Vec<u8>>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            _user: domain.user()?,
+            peer: domain.peer(&window.name)?,
+            domain: Arc::clone(domain),
+            from: window.from,
+            key: window.key,
+            left: len,
+            flights: VecDeque::new(),
+            landed: Vec::new(),
+            unread: 0..0,
+            spare,
+        })
+    }
+
+    /// Reads some bytes. `WouldBlock`: none came for a moment.
+    pub(crate) fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.domain.endpoint.is_open()?;
+        self.ask()?;
+        if self.unread.is_empty() {
+            let Some((flight, len)) = self.flights.front() else {
+                std::thread::sleep(AGAIN);
+                return Err(io::ErrorKind::WouldBlock.into());
+            };
+            let (landing, landed) = flight.wait(LOOK).ok_or(io::ErrorKind::WouldBlock)?;
+            landed?;
+            self.unread = 0..*len;
+            self.flights.pop_front();
+            let before = std::mem::replace(&mut self.landed, landing);
+            self.spare.push(before);
+            self.ask()?;
+        }
+        let n = self.unread.len().min(out.len());
+        let from = self.unread.start;
+        out[..n].copy_from_slice(&self.landed[from..from + n]);
+        self.unread.start += n;
+        Ok(n)
+    }
+
+    fn ask(&mut self) -> io::Result<()> {
+        while self.left > 0 && self.flights.len() < AHEAD {
+            let mut landing = self.spare.pop().unwrap_or_default();
+            landing.resize(BLOCK, 0);
+            let len = self.left.min(BLOCK as u64) as usize;
+            let at = (self.from, self.key);
+            match self.domain.endpoint.read(self.peer, at, landing, len) {
+                Ok(flight) => {
+                    self.flights.push_back((flight, len));
+                    self.from += len as u64;
+                    self.left -= len as u64;
+                }
+                Err((landing, e)) => {
+                    self.spare.push(landing);
+                    return match e.kind() {
+                        io::ErrorKind::WouldBlock => Ok(()),
+                        _ => Err(e),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Its memory, for the next one.
+    pub(crate) fn end(mut self) -> Vec<Vec<u8>> {
+        self.spare.push(self.landed);
+        self.spare
+    }
+}

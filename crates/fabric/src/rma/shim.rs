@@ -1,0 +1,347 @@
+//! The C shim over libfabric (`shim/tarnfabric.h`), loaded at run time. All that is unsafe of the data plane is here.
+#![allow(unsafe_code)]
+
+use crate::lock;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+use tarn_proto::data::MAX_NAME;
+
+/// `TF_VERSION`.
+const VERSION: c_int = 1;
+/// Reads whose ends are taken at once.
+const DONE: usize = 16;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Done {
+    context: *mut c_void,
+    error: c_int,
+}
+
+type Tf = *mut c_void;
+type Raw = *mut c_void;
+
+/// Declares the functions of the shim, and how they are found.
+macro_rules! functions {
+    ($($name:ident: $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The library's functions. It is never unloaded.
+        pub(super) struct Shim {
+            // SAFETY: whoever calls one keeps to what shim/tarnfabric.h says of it.
+            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Shim {
+            fn find(library: Raw) -> Result<Self, String> {
+                $(
+                    // SAFETY: the name ends with NUL; the library is open.
+                    let $name = unsafe { libc::dlsym(library, $symbol.as_ptr()) };
+                    if $name.is_null() {
+                        return Err(format!("it lacks {}", $symbol.to_string_lossy()));
+                    }
+                )*
+                Ok(Self {
+                    $(
+                        // SAFETY: a function of the type that shim/tarnfabric.h gives for this version.
+                        $name: unsafe { std::mem::transmute::<Raw, unsafe extern "C" fn($($argument),*) $(-> $result)?>($name) },
+                    )*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    version: c"tf_version" () -> c_int;
+    open: c"tf_open" (*const c_char, *const c_char, *mut Tf, *mut c_char, usize) -> c_int;
+    name: c"tf_name" (Tf, *mut c_void, *mut usize) -> c_int;
+    peer: c"tf_peer" (Tf, *const c_void, usize, *mut u64) -> c_int;
+    window_open: c"tf_window_open" (Tf, c_int, u64, u64, u64, *mut Raw, *mut u64, *mut u64) -> c_int;
+    window_close: c"tf_window_close" (Raw);
+    read: c"tf_read" (Tf, u64, *mut c_void, usize, u64, u64, *mut c_void) -> c_int;
+    progress: c"tf_progress" (Tf, c_int, *mut Done, usize) -> c_int;
+    stop: c"tf_stop" (Tf);
+    close: c"tf_close" (Tf);
+}
+
+fn checked(rc: c_int) -> io::Result<c_int> {
+    match rc {
+        0.. => Ok(rc),
+        _ => Err(io::Error::from_raw_os_error(-rc)),
+    }
+}
+
+impl Shim {
+    /// # Errors
+    /// Why it cannot be loaded.
+    pub(super) fn load(path: &Path) -> Result<Arc<Self>, String> {
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
+        // SAFETY: the name ends with NUL. What the library does when it is loaded is as safe as the library.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            // SAFETY: after a failure it is a string, until the next call of this thread.
+            let why = unsafe { CStr::from_ptr(libc::dlerror()) };
+            return Err(why.to_string_lossy().into_owned());
+        }
+        let shim = Self::find(library)?;
+        // SAFETY: takes nothing.
+        match unsafe { (shim.version)() } {
+            VERSION => Ok(Arc::new(shim)),
+            other => Err(format!(
+                "{} is of version {other}, this program of {VERSION}; use the same release of tarn",
+                path.display()
+            )),
+        }
+    }
+}
+
+/// An endpoint of this process.
+pub(super) struct Endpoint {
+    shim: Arc<Shim>,
+    tf: Tf,
+    /// False once it was stopped.
+    open: RwLock<bool>,
+}
+
+// SAFETY: the shim's functions may be called by several threads at once but for `stop` and `close`: `stop` is called with the
+// lock held for writing, `close` by the last owner.
+unsafe impl Send for Endpoint {}
+// SAFETY: see above.
+unsafe impl Sync for Endpoint {}
+
+impl Endpoint {
+    /// # Errors
+    /// What cannot be opened.
+    pub(super) fn open(
+        shim: &Arc<Shim>,
+        provider: &str,
+        node: Option<IpAddr>,
+    ) -> Result<Self, String> {
+        let text = |text: &str| CString::new(text).map_err(|e| e.to_string());
+        let provider = text(provider)?;
+        let node = node.map(|n| text(&n.to_string())).transpose()?;
+        let node = node.as_ref().map_or(std::ptr::null(), |n| n.as_ptr());
+        let (mut tf, mut why) = (std::ptr::null_mut(), [0u8; 400]);
+        // SAFETY: strings end with NUL; `tf` and `why` are written to, the latter within its length and with NUL at its end.
+        let rc = unsafe {
+            let why = why.as_mut_ptr().cast();
+            (shim.open)(provider.as_ptr(), node, &raw mut tf, why, 400)
+        };
+        match rc {
+            0 => Ok(Self {
+                shim: Arc::clone(shim),
+                tf,
+                open: RwLock::new(true),
+            }),
+            _ => {
+                let why = CStr::from_bytes_until_nul(&why).map(CStr::to_string_lossy);
+                Err(why.map_or_else(|e| e.to_string(), |w| w.into_owned()))
+            }
+        }
+    }
+
+    /// Holds off the end of the endpoint.
+    fn opened(&self) -> io::Result<RwLockReadGuard<'_, bool>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        match *open {
+            true => Ok(open),
+            false => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// # Errors
+    /// When it was stopped.
+    pub(super) fn is_open(&self) -> io::Result<()> {
+        self.opened().map(drop)
+    }
+
+    /// Its name for peers.
+    pub(super) fn name(&self) -> io::Result<Box<[u8]>> {
+        let _open = self.opened()?;
+        let (mut name, mut size) = ([0u8; MAX_NAME], MAX_NAME);
+        // SAFETY: at most `size` bytes are written to `name`.
+        checked(unsafe { (self.shim.name)(self.tf, name.as_mut_ptr().cast(), &raw mut size) })?;
+        let name = name.get(..size).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(name.into())
+    }
+
+    /// A peer's number.
+    pub(super) fn peer(&self, name: &[u8]) -> io::Result<u64> {
+        let _open = self.opened()?;
+        let mut peer = 0;
+        // SAFETY: `name` is read within its length.
+        let rc = unsafe {
+            let named = name.as_ptr().cast();
+            (self.shim.peer)(self.tf, named, name.len(), &raw mut peer)
+        };
+        checked(rc).map(|_| peer)
+    }
+
+    /// Opens a window onto a stretch of a file; also where it begins, and its key.
+    pub(super) fn window(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        (offset, len): (u64, u64),
+        wanted: u64,
+    ) -> io::Result<(Opening, u64, u64)> {
+        let _open = self.opened()?;
+        let (mut raw, mut from, mut key) = (std::ptr::null_mut(), 0, 0);
+        // SAFETY: the descriptor is open during the call; the rest are numbers and places for results.
+        let rc = unsafe {
+            (self.shim.window_open)(
+                self.tf,
+                file.as_raw_fd(),
+                offset,
+                len,
+                wanted,
+                &raw mut raw,
+                &raw mut from,
+                &raw mut key,
+            )
+        };
+        checked(rc)?;
+        let endpoint = Arc::clone(self);
+        Ok((Opening { endpoint, raw }, from, key))
+    }
+
+    /// Begins to read `len` bytes of a peer's window into `landing`.
+    ///
+    /// # Errors
+    /// `WouldBlock`: not now. `landing` comes back.
+    pub(super) fn read(
+        &self,
+        peer: u64,
+        (from, key): (u64, u64),
+        mut landing: Vec<u8>,
+        len: usize,
+    ) -> Result<Arc<Flight>, (Vec<u8>, io::Error)> {
+        let open = match self.opened() {
+            Ok(open) => open,
+            Err(e) => return Err((landing, e)),
+        };
+        let len = len.min(landing.len());
+        let to = landing.as_mut_ptr().cast();
+        let flight = Arc::new(Flight {
+            state: Mutex::new(State::Flying(landing)),
+            over: Condvar::new(),
+        });
+        let context = Arc::into_raw(Arc::clone(&flight));
+        // SAFETY: `to` has room for `len` bytes and stays where it is: nobody takes the vector out of the flight before the
+        // endpoint says that it is over, and until then the endpoint holds the flight by `context`.
+        let rc = unsafe {
+            let context = context.cast_mut().cast();
+            (self.shim.read)(self.tf, peer, to, len, from, key, context)
+        };
+        drop(open);
+        match checked(rc) {
+            Ok(_) => Ok(flight),
+            Err(e) => {
+                // SAFETY: from `into_raw` above, and the endpoint has not taken it.
+                drop(unsafe { Arc::from_raw(context) });
+                let state = std::mem::replace(&mut *lock(&flight.state), State::Taken);
+                match state {
+                    State::Flying(landing) | State::Over(landing, _) => Err((landing, e)),
+                    State::Taken => Err((Vec::new(), e)),
+                }
+            }
+        }
+    }
+
+    /// Lets the endpoint do its work until some reads are over, at most so long.
+    pub(super) fn progress(&self, patience: Duration) -> io::Result<()> {
+        let open = self.opened()?;
+        let none = Done {
+            context: std::ptr::null_mut(),
+            error: 0,
+        };
+        let mut done = [none; DONE];
+        let millis = c_int::try_from(patience.as_millis()).unwrap_or(c_int::MAX);
+        // SAFETY: at most `DONE` elements are written.
+        let count = unsafe { (self.shim.progress)(self.tf, millis, done.as_mut_ptr(), DONE) };
+        drop(open);
+        let count = checked(count)? as usize;
+        for done in done.iter().take(count).filter(|d| !d.context.is_null()) {
+            // SAFETY: from `into_raw` in `read`; the endpoint gives each back once.
+            let flight = unsafe { Arc::from_raw(done.context.cast_const().cast::<Flight>()) };
+            flight.end(done.error);
+        }
+        Ok(())
+    }
+
+    /// Ends it: what flies never lands.
+    pub(super) fn stop(&self) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut *open) {
+            // SAFETY: nobody else is in a call, as the lock is held for writing.
+            unsafe { (self.shim.stop)(self.tf) };
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it, and windows hold it.
+        unsafe { (self.shim.close)(self.tf) };
+    }
+}
+
+/// A window onto a file of this node, open until it is dropped.
+pub(super) struct Opening {
+    endpoint: Arc<Endpoint>,
+    raw: Raw,
+}
+
+// SAFETY: it is a handle for one call of the shim, which may come from any thread.
+unsafe impl Send for Opening {}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        // SAFETY: it was opened and not closed; the endpoint is still there.
+        unsafe { (self.endpoint.shim.window_close)(self.raw) };
+    }
+}
+
+enum State {
+    Flying(Vec<u8>),
+    /// 0, or what went wrong.
+    Over(Vec<u8>, c_int),
+    Taken,
+}
+
+/// A read under way. One that never ends keeps its memory.
+pub(super) struct Flight {
+    state: Mutex<State>,
+    over: Condvar,
+}
+
+impl Flight {
+    fn end(&self, error: c_int) {
+        let mut state = lock(&self.state);
+        if let State::Flying(landing) = std::mem::replace(&mut *state, State::Taken) {
+            *state = State::Over(landing, error);
+        }
+        self.over.notify_all();
+    }
+
+    /// Waits; what it was read into, and whether it was. `None`: not yet.
+    pub(super) fn wait(&self, patience: Duration) -> Option<(Vec<u8>, io::Result<()>)> {
+        let flying = |s: &mut State| matches!(s, State::Flying(_));
+        let waited = self
+            .over
+            .wait_timeout_while(lock(&self.state), patience, flying);
+        let (mut state, late) = waited.unwrap_or_else(PoisonError::into_inner);
+        if late.timed_out() {
+            return None;
+        }
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Over(landing, 0) => Some((landing, Ok(()))),
+            State::Over(landing, e) => Some((landing, Err(io::Error::from_raw_os_error(e)))),
+            _ => None,
+        }
+    }
+}

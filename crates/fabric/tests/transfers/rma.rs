@@ -1,0 +1,230 @@
+//! Content that is read from windows, by libfabric's providers that every machine has.
+
+use crate::common::*;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tarn_base::event::FailureKind;
+use tarn_fabric::{Client, LIBRARY, Limits, Patience, Rma, Server};
+use tarn_ports::{Control, PeerTree, Piece};
+
+/// The shim in a folder of this test; `None` where libfabric's headers are not installed.
+fn library(folder: &Path) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut build = Command::new(root.join("scripts/shim.sh"));
+    let built = build.arg(folder).status().unwrap();
+    if built.code() == Some(3) {
+        eprintln!("SKIPPED: no libfabric-dev");
+        return None;
+    }
+    assert!(built.success());
+    Some(folder.join(LIBRARY))
+}
+
+/// Two ends with an endpoint each, as two nodes have.
+struct Both {
+    ends: Ends,
+    server: Server,
+    client: Arc<Client>,
+}
+
+fn both(provider: &str) -> Option<Both> {
+    let ends = Ends::new();
+    let library = library(ends.dir.path())?;
+    let [ours, theirs] = [(); 2].map(|()| Some(Rma::load(&library, provider).unwrap()));
+    let at = "127.0.0.1:0";
+    let server = Server::start(at, ends.shelf.clone(), Limits::default(), ours).unwrap();
+    let client = Client {
+        rma: theirs,
+        ..client_of(&server)
+    };
+    Some(Both {
+        ends,
+        server,
+        client: Arc::new(client),
+    })
+}
+
+fn a_tree_comes_through_windows(provider: &str) {
+    let Some(both) = both(provider) else { return };
+    let ends = &both.ends;
+    ends.write("large", &bytes((24 << 20) + 4321, 1));
+    ends.write("odd", &bytes((1 << 20) + 1, 2));
+    for n in 0..50 {
+        ends.write(&format!("small/{n}"), &bytes(60_000 + 500 * n, n as u8));
+    }
+    let job = job(vec![remote(&both.client, ends.manifest())], &ends.to);
+    copy(&job).unwrap();
+    assert_eq!(model(&ends.to), model(&ends.from));
+    let counts = both.server.counts();
+    assert!(
+        counts.windows > 10 && counts.windows < counts.items,
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn a_tree_comes_through_windows_over_tcp() {
+    a_tree_comes_through_windows("tcp;ofi_rxm");
+}
+
+#[test]
+fn a_tree_comes_through_windows_of_shared_memory() {
+    a_tree_comes_through_windows("shm");
+}
+
+#[test]
+fn without_a_window_content_is_sent() {
+    // Only one end has it.
+    let Some(both) = both("tcp;ofi_rxm") else {
+        return;
+    };
+    let ends = &both.ends;
+    ends.write("f", &bytes(3 << 20, 1));
+    ends.fetch().unwrap();
+    let plain = Arc::new(client_of(&both.server));
+    let other = ends.dir.path().join("other");
+    copy(&job(vec![remote(&plain, ends.manifest())], &other)).unwrap();
+    // More windows than a stream may have open.
+    let tree = both.client.tree(tree());
+    let control = Control::default();
+    let mut stream = tree.open(&control).unwrap();
+    let piece = |n: u64| Piece {
+        path: b"f",
+        offset: n << 17,
+        len: 1 << 17,
+    };
+    let pieces: Vec<_> = (0..20).map(piece).collect();
+    stream.ask(&pieces).unwrap();
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 17]);
+    for _ in &pieces {
+        stream.read(&mut buffer).unwrap();
+        all.extend_from_slice(&buffer);
+    }
+    assert!(all == bytes(3 << 20, 1)[..20 << 17]);
+    assert_eq!(both.server.counts().windows, 16);
+}
+
+/// Whoever cuts a file that a window shows harms the copy, and nobody else: the kernel says so to a provider that lets it read, and
+/// one that reads itself finds zeros, which are not what the manifest's hashes are of.
+#[test]
+fn a_file_that_is_cut_under_a_window_is_found_out() {
+    for provider in ["sockets", "tcp;ofi_rxm", "shm"] {
+        let Some(both) = both(provider) else { return };
+        let ends = &both.ends;
+        let hasty = Arc::new(Client {
+            patience: Patience {
+                stall: Duration::from_millis(500),
+                ..Patience::default()
+            },
+            rma: both.client.rma.clone(),
+            ..client_of(&both.server)
+        });
+        let (whole, kept) = ((4 << 20) + 100, 4 << 20);
+        ends.write("f", &bytes(whole, 1));
+        ends.write("g", b"g");
+        let tree = hasty.tree(tree());
+        let control = Control::default();
+        let mut stream = tree.open(&control).unwrap();
+        let piece = Piece {
+            path: b"f",
+            offset: 0,
+            len: whole as u64,
+        };
+        stream.ask(&[piece]).unwrap();
+        let mut buffer = vec![1; whole];
+        let (first, rest) = buffer.split_at_mut(1);
+        stream.read(first).unwrap();
+        let f = std::fs::File::options()
+            .write(true)
+            .open(ends.from.join("f"));
+        f.unwrap().set_len(kept as u64).unwrap();
+        match stream.read(rest) {
+            Ok(()) => {
+                assert!(buffer[kept..].iter().all(|b| *b == 0), "{provider}");
+                assert!(buffer[..kept] == bytes(kept, 1), "{provider}");
+            }
+            Err(e) => {
+                assert_ne!(provider, "sockets", "{e}");
+                assert!(e.0.message.contains("libfabric"), "{e}");
+            }
+        }
+        drop(stream);
+        let plain = Arc::new(client_of(&both.server));
+        let tree = plain.tree(crate::common::tree());
+        let mut stream = tree.open(&control).unwrap();
+        let piece = Piece {
+            path: b"g",
+            offset: 0,
+            len: 1,
+        };
+        stream.ask(&[piece]).unwrap();
+        stream.read(&mut [0]).unwrap();
+    }
+}
+
+/// A server's endpoint that is of no use: the first attempt says so, the next one goes over the stream.
+#[test]
+fn what_does_not_work_is_given_up() {
+    let Some(both) = both("tcp;ofi_rxm") else {
+        return;
+    };
+    let ends = &both.ends;
+    ends.write("f", &bytes(20 << 20, 1));
+    // It looks for the windows of one provider with another.
+    let library = library(ends.dir.path()).unwrap();
+    let client = Arc::new(Client {
+        rma: Some(Rma::load(&library, "sockets").unwrap()),
+        patience: Patience {
+            stall: Duration::from_secs(1),
+            ..Patience::default()
+        },
+        ..client_of(&both.server)
+    });
+    let job = job(vec![remote(&client, ends.manifest())], &ends.to);
+    let began = Instant::now();
+    let error = copy(&job).unwrap_err();
+    assert_eq!(error.0.kind, FailureKind::Io, "{error}");
+    assert!(error.0.message.contains("libfabric"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+    copy(&job).unwrap();
+    assert_eq!(model(&ends.to), model(&ends.from));
+}
+
+#[test]
+fn what_cannot_be_loaded_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let why = Rma::load(&dir.path().join(LIBRARY), "tcp;ofi_rxm").unwrap_err();
+    assert!(
+        why.contains(LIBRARY) && why.contains("libfabric-dev"),
+        "{why}"
+    );
+    let Some(library) = library(dir.path()) else {
+        return;
+    };
+    let why = Rma::load(&library, "carrier-pigeon").unwrap_err();
+    assert!(
+        why.contains("carrier-pigeon") && why.contains("fi_info -l"),
+        "{why}"
+    );
+}
+
+/// The thread that makes progress is there only while somebody needs it.
+#[test]
+fn an_idle_endpoint_idles() {
+    let Some(both) = both("tcp;ofi_rxm") else {
+        return;
+    };
+    let ends = &both.ends;
+    ends.write("f", &bytes(3 << 20, 1));
+    copy(&job(vec![remote(&both.client, ends.manifest())], &ends.to)).unwrap();
+    assert!(both.server.counts().windows > 0);
+    let threads = || both.client.rma.iter().map(|r| r.threads()).sum::<usize>();
+    assert_eq!(threads(), 1);
+    let until = Instant::now() + Duration::from_secs(8);
+    while threads() > 0 {
+        assert!(Instant::now() < until, "it still runs");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
