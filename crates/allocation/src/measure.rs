@@ -4,8 +4,9 @@ use crate::QUICK;
 use crate::line::{Answered, TARN, ask};
 use crate::link::Linked;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tarn_base::cluster::{Cluster, Link, Node};
+use tarn_base::nodes::Sight;
 use tarn_proto::node::{Answer, Call, VERSION};
 
 /// The nodes are no cluster for a run.
@@ -39,68 +40,28 @@ pub enum MeasureError {
     /// There is none.
     #[error("an allocation without a node")]
     None,
-    /// The state folder cannot be used.
-    #[error("cannot write {path}, which all nodes are to see: {source}")]
-    State {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-}
-
-/// A file in the state folder, with a word that only this run knows.
-struct Nonce {
-    path: PathBuf,
-    name: String,
-    word: String,
-}
-
-impl Nonce {
-    fn new(state: &Path) -> Result<Self, MeasureError> {
-        let random = || std::fs::read_to_string("/proc/sys/kernel/random/uuid");
-        let system = |source| MeasureError::State {
-            path: state.to_owned(),
-            source,
-        };
-        let name = format!("seen-{}", random().map_err(system)?.trim());
-        let word = random().map_err(system)?.trim().to_owned();
-        let path = state.join(&name);
-        std::fs::write(&path, &word).map_err(|source| MeasureError::State {
-            path: path.clone(),
-            source,
-        })?;
-        Ok(Self { path, name, word })
-    }
-}
-
-impl Drop for Nonce {
-    fn drop(&mut self) {
-        // One that stays is a few bytes that nobody reads.
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 /// Asks all nodes at once what they have, and makes one cluster of it: hosts and nodes in the order of the links. `tiers`
-/// as on the command line; `external` is the external store as it is taken to be; `state` is the state folder, which every
-/// node must see.
+/// as on the command line; `external` is the external store as it is taken to be; `state` is the state folder; every node
+/// must see the `sights` as tarn does.
 ///
 /// # Errors
-/// When a node does not answer, is of another version, does not see the state folder, or has other tiers than the first.
+/// When a node does not answer, is of another version, does not see what all must, or has other tiers than the first.
 pub fn measure(
     links: &[Linked],
     tiers: &[String],
     external: &Link,
     state: &Path,
+    sights: &[Sight],
 ) -> Result<Cluster, MeasureError> {
-    let nonce = Nonce::new(state)?;
     let call = Call::Measure {
         version: VERSION,
         tarn: TARN.into(),
         tiers: tiers.to_vec(),
         external: external.clone(),
         state: state.to_owned(),
-        nonce: (nonce.name.clone(), nonce.word.clone()),
+        sights: sights.to_vec(),
     };
     let answers: Vec<Answered> = std::thread::scope(|scope| {
         let asked = links.iter().map(|l| {

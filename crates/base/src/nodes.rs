@@ -1,5 +1,6 @@
 //! Values of a run over several nodes: what is kept and cleaned there, what is going on.
 
+use crate::hash::Hash;
 use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
 use crate::part::{Place, StoreKey, TransferKind};
 use crate::units::Time;
@@ -51,6 +52,64 @@ impl Own {
         match self {
             Self::All => true,
             Self::Some(nodes) => nodes.contains(&node),
+        }
+    }
+}
+
+/// A file or folder that all nodes of a run are to see, and how it looks to who asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sight {
+    /// What it is to the run, such as "the dest of dataset `all`".
+    pub title: String,
+    /// Where, for all nodes.
+    pub path: PathBuf,
+    /// How it looks.
+    pub look: Look,
+}
+
+/// How a file or folder looks. Times are whole seconds since 1970: not all file systems have finer ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Look {
+    /// A folder in which a file of this name has this word, which only this run knows.
+    Word {
+        /// The file's name.
+        name: String,
+        /// Its content.
+        word: String,
+    },
+    /// A file.
+    File {
+        /// Bytes.
+        length: u64,
+        /// When it was changed.
+        modified: i64,
+    },
+    /// A folder.
+    Folder {
+        /// When names in it were changed.
+        modified: i64,
+        /// Hash of the names in it, unless there are very many.
+        names: Option<Hash>,
+    },
+    /// A file or folder that the user may not read.
+    Hidden,
+    /// Neither file nor folder.
+    Other,
+}
+
+impl std::fmt::Display for Look {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Word { name, .. } => write!(f, "a folder with {name}"),
+            Self::File { length, modified } => {
+                write!(f, "a file of {length} bytes, changed at {modified}")
+            }
+            Self::Folder { modified, names } => {
+                let names = names.as_ref().map_or("many".into(), |h| h.short());
+                write!(f, "a folder changed at {modified} (its names: {names})")
+            }
+            Self::Hidden => f.write_str("not readable"),
+            Self::Other => f.write_str("neither file nor folder"),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::live::Beacon;
 use crate::print::{self, out, say};
 use crate::progress::Watcher;
 use crate::{cluster, state, workflow};
-use allocation::{Found, Reached};
+use allocation::{Found, Purpose, Reached};
 use anyhow::Context;
 use files::Files;
 use std::collections::BTreeSet;
@@ -72,7 +72,12 @@ pub(crate) fn start(
 ) -> CliResult {
     let workspace = state::workspace(&parsed.workflow.name, state);
     let lock = lock(state, &parsed.workflow.name)?;
-    let reached = Reached::here(&args.machine, state)?;
+    let purpose = Purpose {
+        state,
+        workflow: Some(&parsed.workflow),
+        margin: args.margin,
+    };
+    let reached = Reached::here(&args.machine, &purpose)?;
     let found = match &reached {
         Some(reached) => reached.cluster().clone(),
         None => cluster::discover(&args.machine, state)?,
@@ -141,6 +146,8 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let name = state::which(&state, args.run.as_ref())?;
     let begun = state::started(&state, &name)?;
     let lock = lock(&state, &begun.workflow.name)?;
+    // A wish that it stop was for the process that is gone.
+    tarn_journal::live::remove(&state.cancel(&name));
     let opened = LogWriter::open_append(&state.log(&name)).exit(Exit::State)?;
     let (engine, seq, now) = tarn_engine::replay(&opened.records);
     if engine.outcome() == Some(Outcome::Done) {
@@ -159,7 +166,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         ));
     }
     let files = Files::read(&state.run(&name));
-    let reached = match Reached::again(&begun, &state)? {
+    let reached = match Reached::again(&begun, &state, args.margin)? {
         Found::Same(reached) => reached.map(|r| *r),
         Found::Other(why) => {
             say!(
@@ -235,7 +242,7 @@ impl Session {
         if let Some(banner) = emulation(&start.cluster) {
             say!("{banner}");
         }
-        let beacon = Beacon::new(state.live(&start.run), world.progress(), world.now());
+        let beacon = Beacon::new(&state, &start.run, world.progress(), world.now());
         let mut watcher = Watcher::new(cli.json, &start, history, world.progress());
         let crash = crash_point()?;
         let mut world = FaultWorld::new(world, crash.clone());

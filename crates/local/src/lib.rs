@@ -30,6 +30,7 @@ mod protocol;
 mod relay;
 pub mod runner;
 mod shared;
+pub mod sight;
 mod sources;
 mod step;
 mod store;

@@ -11,13 +11,13 @@ use tarn_base::action::Action;
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::event::{Event, PriorInstance};
 use tarn_base::id::NodeId;
-use tarn_base::nodes::{Attempt, Cleaned, MovingTransfer, RunningStep, Staying};
+use tarn_base::nodes::{Attempt, Cleaned, MovingTransfer, RunningStep, Sight, Staying};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 
 /// The version of these messages. tarn and tarnd refuse each other when theirs differ.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Said to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,10 +60,10 @@ pub enum Call {
         tiers: Vec<String>,
         /// The external store as it is taken to be.
         external: Link,
-        /// The state folder, and a file in it with a word that only this run knows: both must be seen by every node.
+        /// The state folder.
         state: PathBuf,
-        /// That file's name and the word.
-        nonce: (String, String),
+        /// What every node must see as tarn does, the state folder first.
+        sights: Vec<Sight>,
     },
     /// Begin: the world of this node is made.
     Open(Box<Opening>),

@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
 use crate::run::files::Files;
+use anyhow::Context;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,9 @@ use tarn_base::codes::Exit;
 use tarn_base::event::{Start, Verify};
 use tarn_base::id::NodeId;
 use tarn_base::layout::StateDir;
+use tarn_base::workflow::Workflow;
 use tarn_control::{CallError, Patience, RunKeys, Session};
+use tarn_local::sight::Sights;
 use tarn_local::{Config, Local, Namespaces, machine};
 use tarn_ports::Nodes;
 use tarn_proto::node::{Opening, Start as NodeStart, Started};
@@ -45,6 +48,18 @@ pub(crate) struct Reached {
     links: Vec<Linked>,
     cluster: Cluster,
     data: (u128, [u8; 32]),
+    /// When the allocation ends, if it does.
+    end: Option<Instant>,
+}
+
+/// For what the nodes are wanted.
+pub(crate) struct Purpose<'a> {
+    /// The state folder.
+    pub(crate) state: &'a StateDir,
+    /// What is to be run, if anything: the nodes must see its places as tarn does.
+    pub(crate) workflow: Option<&'a Workflow>,
+    /// Seconds that are to be left before the allocation ends.
+    pub(crate) margin: u64,
 }
 
 /// Where a run can go on.
@@ -150,7 +165,7 @@ fn random() -> CliResult<[u8; 32]> {
 
 impl Reached {
     /// The nodes of the allocation that this process is in, if it is in one.
-    pub(crate) fn here(args: &MachineArgs, state: &StateDir) -> CliResult<Option<Self>> {
+    pub(crate) fn here(args: &MachineArgs, purpose: &Purpose<'_>) -> CliResult<Option<Self>> {
         if args.local {
             return Ok(None);
         }
@@ -158,16 +173,21 @@ impl Reached {
             return Ok(None);
         };
         let allocation = allocation.narrowed(args.nodes).exit(Exit::Usage)?;
-        Self::start(allocation, args, state).map(Some)
+        Self::start(allocation, args, purpose).map(Some)
     }
 
     /// All nodes of the allocation that this process is in, if it is in one, with the tiers of an earlier run.
     pub(crate) fn with_tiers_of(begun: &Start, state: &StateDir) -> CliResult<Option<Self>> {
-        Self::here(&machine_args(begun), state)
+        let purpose = Purpose {
+            state,
+            workflow: None,
+            margin: 0,
+        };
+        Self::here(&machine_args(begun), &purpose)
     }
 
     /// The nodes of a run that has begun.
-    pub(crate) fn again(begun: &Start, state: &StateDir) -> CliResult<Found> {
+    pub(crate) fn again(begun: &Start, state: &StateDir, margin: u64) -> CliResult<Found> {
         let Some(job) = &begun.allocation else {
             return Ok(Found::Same(None));
         };
@@ -194,15 +214,22 @@ impl Reached {
             )));
         }
         here.nodes = names.iter().map(|n| (*n).to_owned()).collect();
-        let reached = Self::start(here, &machine_args(begun), state)?;
+        let purpose = Purpose {
+            state,
+            workflow: Some(&begun.workflow),
+            margin,
+        };
+        let reached = Self::start(here, &machine_args(begun), &purpose)?;
         Ok(Found::Same(Some(Box::new(reached))))
     }
 
     fn start(
         allocation: tarn_slurm::Allocation,
         args: &MachineArgs,
-        state: &StateDir,
+        purpose: &Purpose<'_>,
     ) -> CliResult<Self> {
+        let margin = Duration::from_secs(purpose.margin);
+        let end = end_of(&allocation, margin)?;
         let tiers = match args.tiers.is_empty() {
             true => Vec::new(),
             false => cluster::tiers(args)?,
@@ -242,8 +269,12 @@ impl Reached {
         let links = fleet.links()?;
         let specs: Vec<String> = tiers.iter().map(spec).collect();
         let external = cluster::external(args);
-        let cluster =
-            tarn_allocation::measure(&links, &specs, &external, &state.0).exit(Exit::NoRoom)?;
+        let folder = &purpose.state.0;
+        let sights = Sights::new(folder, purpose.workflow)
+            .with_context(|| format!("cannot write into the state folder {}", folder.display()))
+            .exit(Exit::State)?;
+        let cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
+            .exit(Exit::NoRoom)?;
         say!(
             "job {}: {} nodes, ready after {:.1} s ({})",
             allocation.job,
@@ -257,6 +288,7 @@ impl Reached {
             links,
             cluster,
             data: (number, key),
+            end,
         })
     }
 
@@ -272,7 +304,9 @@ impl Reached {
 
     /// The world of a run over the nodes. `config` is of one without any.
     pub(crate) fn open(self, config: Config, margin: u64) -> CliResult<Box<dyn Nodes>> {
-        watch_end(self.allocation, Duration::from_secs(margin))?;
+        if let Some(end) = self.end {
+            watch_end(self.allocation, end, Duration::from_secs(margin))?;
+        }
         let log = config.state.run(&config.run).join("nodes.log");
         let log = std::fs::File::options().create(true).append(true).open(log);
         // What the nodes say is for people who look for an error: a run can do without.
@@ -380,29 +414,41 @@ pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliRe
     })
 }
 
-/// Interrupts this process `margin` before the allocation ends, so that the run brings to safety what must not be lost.
-fn watch_end(allocation: tarn_slurm::Allocation, margin: Duration) -> CliResult<()> {
+/// When the allocation ends, if it does and that can be found out.
+///
+/// # Errors
+/// When not more than `margin` is left.
+fn end_of(allocation: &tarn_slurm::Allocation, margin: Duration) -> CliResult<Option<Instant>> {
     let left = match allocation.time_left() {
         Ok(Some(left)) => left,
-        Ok(None) => return Ok(()),
+        Ok(None) => return Ok(None),
         Err(e) => {
             say!("warning: the end of the allocation is not known, and is not waited for: {e}");
-            return Ok(());
+            return Ok(None);
         }
     };
-    let job = allocation.job.clone();
     if left <= margin {
         return Err(CliError::new(
             Exit::Usage,
             format!(
-                "job {job} ends in {} s, and {} s are to be left (--margin): nothing was started",
+                "job {} ends in {} s, and {} s are to be left (--margin): nothing was started; ask Slurm for more time, or leave less",
+                allocation.job,
                 left.as_secs(),
                 margin.as_secs()
             ),
         ));
     }
+    Ok(Some(Instant::now() + left))
+}
+
+/// Interrupts this process `margin` before the allocation ends, so that the run brings to safety what must not be lost.
+fn watch_end(
+    allocation: tarn_slurm::Allocation,
+    mut end: Instant,
+    margin: Duration,
+) -> CliResult<()> {
+    let job = allocation.job.clone();
     let watch = move || {
-        let mut end = Instant::now() + left;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if let Some(rest) = left.checked_sub(margin).filter(|r| !r.is_zero()) {
