@@ -37,5 +37,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOK_OFTEN: Duration = Duration::from_millis(5);
 /// Messages that wait for one node. The engine's orders are bounded by what it has under way; so many are a node that hangs.
 const MAX_QUEUED: usize = 1 << 20;
+/// Looks at files of steps that are under way or hang: one for each node under way, and those that a file system has kept.
+const MAX_LOOKS: usize = 8192;
 /// News of one node that wait for the loop, each of at most some megabytes; then that node's session waits.
 const MAX_UNHEARD: usize = 1024;

@@ -1,6 +1,6 @@
 //! [`Allocation`]: the world of N nodes that are reached through links.
 
-use crate::line::Line;
+use crate::line::{Line, Looker};
 use crate::link::{Linked, Relink};
 use crate::lost::Returned;
 use crate::mail::{Letter, Mail};
@@ -35,7 +35,8 @@ pub struct Config {
     pub mail: Mail,
     /// Opens a new session with a lost node.
     pub relink: Relink,
-    /// A node that takes nothing of what is said to it for so long is given up; [`crate::STUCK`] is usual.
+    /// A node that takes nothing of what is said to it for so long is given up, and a step whose files cannot be looked at for so
+    /// long is not begun; [`crate::STUCK`] is usual.
     pub patience: Duration,
     /// Between two tries to reach a lost node again; [`crate::RETRY`] is usual.
     pub retry: Duration,
@@ -105,7 +106,7 @@ impl Drop for Board {
 }
 
 /// Who performs something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum By {
     Home,
     Node(NodeId),
@@ -189,7 +190,7 @@ pub struct Allocation {
     pub(crate) relink: Relink,
     pub(crate) retry: Duration,
     patience: Duration,
-    pub(crate) changed_since: ChangedSince,
+    looker: Looker,
     pub(crate) multi_node: Result<(), String>,
     pub(crate) parts: Parts,
     /// Replicas of earlier runs that were offered to this one, if any were.
@@ -239,7 +240,11 @@ impl Allocation {
             relink: config.relink,
             retry: config.retry,
             patience: config.patience,
-            changed_since: config.changed_since,
+            looker: Looker {
+                changed_since: config.changed_since,
+                patience: config.patience,
+                out: Arc::default(),
+            },
             multi_node: Ok(()),
             parts: Parts::default(),
             offered: None,
@@ -274,9 +279,9 @@ impl Allocation {
     }
 
     pub(crate) fn line(&self, n: NodeId, session: u64, linked: Linked) -> Result<Line, WorldError> {
-        let (mail, changed) = (self.board.mail.clone(), Arc::clone(&self.changed_since));
+        let (mail, looker) = (self.board.mail.clone(), self.looker.clone());
         let name = linked.name;
-        Line::start(n, session, linked.link, mail, changed)
+        Line::start(n, session, linked.link, mail, looker)
             .map_err(|e| WorldError(format!("cannot start a thread to speak to {name}: {e}")))
     }
 
@@ -331,7 +336,7 @@ impl Allocation {
 
     fn read(&mut self, letter: Letter) {
         let (Letter::News(n, session, _)
-        | Letter::Changed(n, session, ..)
+        | Letter::NotBegun(n, session, ..)
         | Letter::Linked(n, session, _)
         | Letter::Returned(n, session, _)) = &letter;
         let (n, session) = (*n, *session);
@@ -348,7 +353,7 @@ impl Allocation {
                 let known = line.and_then(Line::over);
                 self.lose(n, known.unwrap_or(why));
             }
-            Letter::Changed(_, _, attempt, path) => self.not_begun(n, attempt, &path),
+            Letter::NotBegun(_, _, attempt, why) => self.not_begun(n, attempt, why),
             Letter::Linked(_, _, linked) => self.linked(n, linked),
             Letter::Returned(_, _, Ok(returned)) => self.returned(n, returned),
             Letter::Returned(_, _, Err(why)) => self.lose(n, why),

@@ -542,3 +542,78 @@ fn the_external_store_is_one_for_all_nodes() {
             .all(|t| !matches!(t, Told::Do(_)))
     );
 }
+
+/// One rate is played for all: each has of it what it has of the streams.
+#[test]
+fn the_rate_of_the_external_store_is_that_of_all_nodes_together() {
+    let mut script = Script::new(2);
+    script.cluster.external.emulated = true;
+    let mut p = script.open();
+    let known: Vec<_> = (0..8).map(|n| (part(n), info(n, 1))).collect();
+    p.world().know(known).unwrap();
+    let read = |id: u64, to: u32| Do::Transfer(transfer(id, &[(id as u32, Place::Source)], at(to)));
+    let paces = |session: &Session| {
+        let told = session.told.lock().unwrap();
+        let pace = |t: &Told| match t {
+            Told::Pace { own, all } => Some((*own, *all)),
+            _ => None,
+        };
+        told.iter().filter_map(pace).collect::<Vec<_>>()
+    };
+    p.perform(read(0, 0));
+    p.perform(read(1, 0));
+    p.perform(read(2, 1));
+    p.perform(Do::Transfer(transfer(
+        3,
+        &[(3, Place::Source)],
+        Place::Drained,
+    )));
+    p.session(0).orders(2);
+    p.session(1).orders(1);
+    until(|| paces(&p.session(0)).len() == 4, "each change");
+    assert_eq!(paces(&p.session(0)), [(1, 1), (2, 2), (2, 3), (2, 4)]);
+    assert_eq!(paces(&p.session(1)), [(1, 3), (1, 4)]);
+    assert_eq!(p.home.lock().unwrap().paced, [(1, 4)]);
+    // It is told before what it is for.
+    let told = p.session(1).told.lock().unwrap().clone();
+    let order = told.iter().position(|t| matches!(t, Told::Do(_)));
+    let pace = told.iter().position(|t| matches!(t, Told::Pace { .. }));
+    assert!(pace < order, "{told:?}");
+    for id in 0..2 {
+        p.session(0).happens(done(id, 1));
+        assert_eq!(p.event(), done(id, 1));
+    }
+    p.quiet("the others have more now");
+    until(|| paces(&p.session(1)).last() == Some(&(1, 2)), "its share");
+    assert_eq!(p.home.lock().unwrap().paced.last(), Some(&(1, 2)));
+}
+
+/// A file system that does not answer keeps a step from being begun, and says so; what else is told the node goes on.
+#[test]
+fn a_step_whose_files_cannot_be_looked_at_is_not_begun() {
+    let mut script = Script::new(1);
+    script.patience = 100;
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    script.changed = Arc::new(move |step: StepId| {
+        if step == StepId(1) {
+            let _ = held.lock().unwrap().recv();
+        }
+        None
+    });
+    let mut p = script.open();
+    let mut hangs = run(1, &[0], &[]);
+    hangs.instance.step = StepId(1);
+    p.perform(Do::Run(Box::new(hangs)));
+    let good = Do::Run(Box::new(run(0, &[0], &[])));
+    p.perform(good.clone());
+    let event = p.event();
+    assert_eq!(failure_of(&event), FailureKind::Launch);
+    let text = format!("{event:?}");
+    assert!(
+        text.contains("has not answered for 100ms") && text.contains("tarn resume"),
+        "{text}"
+    );
+    assert_eq!(p.session(0).orders(1), [good]);
+    drop(hold);
+}

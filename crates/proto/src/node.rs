@@ -40,6 +40,14 @@ pub enum Told {
     NodeLost(NodeId),
     /// It is back, and takes data connections there.
     NodeBack(NodeId, Address),
+    /// Of the transfers to and from the external store that are under way, `own` of `all` are this node's: its share of the
+    /// rate that the store is played with.
+    Pace {
+        /// Its transfers.
+        own: u32,
+        /// Those of all nodes and of tarn itself.
+        all: u32,
+    },
     /// Every step is killed, because somebody is impatient.
     KillAll,
 }

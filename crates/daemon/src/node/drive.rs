@@ -259,6 +259,10 @@ impl Driving {
         match told {
             Told::Do(action) => world.perform(&action),
             Told::Know(parts) => world.know(parts),
+            Told::Pace { own, all } => {
+                world.pace(own, all);
+                Ok(())
+            }
             Told::KillAll => {
                 world.kill_all();
                 Ok(())
