@@ -16,7 +16,7 @@ mod world;
 
 pub use link::{Link, Linked, NoAnswer, Relink};
 pub use mail::Mail;
-pub use measure::{MeasureError, measure};
+pub use measure::{MeasureError, measure, rooms};
 pub use world::{Allocation, ChangedSince, Config};
 
 use std::time::Duration;

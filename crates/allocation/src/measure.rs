@@ -4,9 +4,9 @@ use crate::QUICK;
 use crate::line::{Answered, TARN, ask};
 use crate::link::Linked;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tarn_base::cluster::{Cluster, Link, Node};
-use tarn_base::nodes::Sight;
+use tarn_base::nodes::{Room, Sight};
 use tarn_proto::node::{Answer, Call, VERSION};
 
 /// The nodes are no cluster for a run.
@@ -63,30 +63,51 @@ pub fn measure(
         state: state.to_owned(),
         sights: sights.to_vec(),
     };
+    let clusters = ask_all(links, &call, |answer| match answer {
+        Answer::Cluster(c) if c.nodes.len() == 1 && c.hosts.len() == 1 => Some(c),
+        _ => None,
+    })?;
+    merge(clusters, external)
+}
+
+/// Asks all nodes at once how much of the tiers at these roots is taken there, in the order of the links.
+///
+/// # Errors
+/// When a node does not answer.
+pub fn rooms(links: &[Linked], roots: &[PathBuf]) -> Result<Vec<Room>, MeasureError> {
+    ask_all(links, &Call::Room(roots.to_vec()), |answer| match answer {
+        Answer::Room(room) if room.held.len() == roots.len() => Some(room),
+        _ => None,
+    })
+}
+
+/// The answers of all nodes that are `wanted`; the first that is not is the error.
+fn ask_all<T>(
+    links: &[Linked],
+    call: &Call,
+    wanted: impl Fn(Answer) -> Option<T>,
+) -> Result<Vec<T>, MeasureError> {
     let answers: Vec<Answered> = std::thread::scope(|scope| {
-        let asked = links.iter().map(|l| {
-            let call = call.clone();
-            scope.spawn(move || ask(&*l.link, call, QUICK))
-        });
+        let asked = links
+            .iter()
+            .map(|l| scope.spawn(move || ask(&*l.link, call.clone(), QUICK)));
         let asked: Vec<_> = asked.collect();
         let answers = asked.into_iter().map(|thread| thread.join());
         let answers = answers.map(|a| a.unwrap_or_else(|_| Err("an error inside tarn".into())));
         answers.collect()
     });
-    let mut clusters = Vec::new();
-    for (linked, answer) in links.iter().zip(answers) {
+    let answers = links.iter().zip(answers).map(|(linked, answer)| {
         let why = match answer {
-            Ok(Answer::Cluster(c)) if c.nodes.len() == 1 && c.hosts.len() == 1 => {
-                clusters.push(c);
-                continue;
-            }
             Ok(Answer::Failed(why)) | Err(why) => why,
-            Ok(_) => "it answered something that makes no sense".into(),
+            Ok(answer) => match wanted(answer) {
+                Some(answer) => return Ok(answer),
+                None => "it answered something that makes no sense".into(),
+            },
         };
         let node = linked.name.clone();
-        return Err(MeasureError::Node { node, why });
-    }
-    merge(clusters, external)
+        Err(MeasureError::Node { node, why })
+    });
+    answers.collect()
 }
 
 /// One cluster of several of one node each. The link between nodes is taken to be as the first node says.

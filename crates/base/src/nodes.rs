@@ -114,6 +114,15 @@ impl std::fmt::Display for Look {
     }
 }
 
+/// What a node says of itself beside its tiers' sizes and rates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// Where its memory beyond DRAM is, if it has any.
+    pub mode: String,
+    /// Bytes of each tier asked about that workflows hold there now.
+    pub held: Vec<u64>,
+}
+
 /// A transfer that is moving.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MovingTransfer {

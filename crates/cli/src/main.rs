@@ -8,7 +8,6 @@ mod doctor;
 mod error;
 mod inspect;
 mod live;
-mod location;
 mod nodes;
 mod plan;
 mod print;

@@ -4,9 +4,12 @@ use crate::args::{Cli, MachineArgs};
 use crate::cluster;
 use crate::error::{CliResult, ExitWith};
 use crate::print::{self, out};
+use crate::run::allocation::{Purpose, Reached};
 use serde::Serialize;
+use tarn_base::cluster::{Cluster, Node, Tier};
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
+use tarn_base::nodes::Room;
 use tarn_base::units::Bytes;
 
 /// A tier of a node, as it is now.
@@ -27,13 +30,9 @@ struct Row {
 pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
     let state = cli.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
-    let found = cluster::discover(args, &state)?;
-    let mode = memory_mode();
-    let rows: Vec<Row> = found
-        .nodes
-        .iter()
-        .flat_map(|n| n.tiers.iter().map(|t| row(n, t, &mode)))
-        .collect();
+    let (found, rooms) = look(args, &state)?;
+    let nodes = found.nodes.iter().zip(&rooms);
+    let rows: Vec<Row> = nodes.flat_map(|(n, room)| rows(n, room)).collect();
     if cli.json {
         let value = serde_json::json!({"schema": 1, "hosts": found.hosts, "tiers": rows});
         print::json(&value)?;
@@ -68,32 +67,40 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn row(node: &tarn_base::cluster::Node, tier: &tarn_base::cluster::Tier, mode: &str) -> Row {
-    let others = tarn_local::held_by_others(&tier.root, "");
-    Row {
+/// The nodes of the allocation that this process is in, each by its own account; or this machine.
+fn look(args: &MachineArgs, state: &StateDir) -> CliResult<(Cluster, Vec<Room>)> {
+    let purpose = Purpose {
+        state,
+        workflow: None,
+        margin: 0,
+    };
+    if let Some(reached) = Reached::here(args, &purpose)? {
+        let rooms = reached.rooms()?;
+        return Ok((reached.cluster().clone(), rooms));
+    }
+    let found = cluster::discover(args, state)?;
+    let roots = |n: &Node| n.tiers.iter().map(|t| t.root.clone()).collect::<Vec<_>>();
+    let rooms = found
+        .nodes
+        .iter()
+        .map(|n| tarn_local::machine::room(&roots(n)));
+    let rooms = rooms.collect();
+    Ok((found, rooms))
+}
+
+fn rows(node: &Node, room: &Room) -> Vec<Row> {
+    let tiers = node.tiers.iter().zip(&room.held);
+    let row = |(tier, held): (&Tier, &u64)| Row {
         node: node.name.clone(),
         cores: node.cores,
         memory: node.memory,
-        mode: mode.to_owned(),
+        mode: room.mode.clone(),
         tier: tier.name.clone(),
         root: tier.root.display().to_string(),
         capacity: tier.capacity,
-        free: tier.capacity.saturating_sub(others),
+        free: tier.capacity.saturating_sub(*held),
         read: tier.read,
         write: tier.write,
-    }
-}
-
-/// The memory mode of this machine: where its memory beyond DRAM is, if it has any (Jackson 2019, section 2.2;
-/// Weiland 2018, sections 1.2 and 1.3).
-pub(crate) fn memory_mode() -> String {
-    let entries = |folder: &str| std::fs::read_dir(folder).map_or(0, Iterator::count);
-    let namespaces = entries("/sys/bus/nd/devices");
-    let dax = entries("/sys/bus/dax/devices");
-    let as_memory = entries("/sys/bus/dax/drivers/kmem") > 3;
-    match (namespaces, dax, as_memory) {
-        (0, 0, _) => "dram".into(),
-        (_, _, true) => "system-ram".into(),
-        _ => "app-direct".into(),
-    }
+    };
+    tiers.map(row).collect()
 }

@@ -11,7 +11,7 @@ use tarn_base::action::Action;
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::event::{Event, PriorInstance};
 use tarn_base::id::NodeId;
-use tarn_base::nodes::{Attempt, Cleaned, MovingTransfer, RunningStep, Sight, Staying};
+use tarn_base::nodes::{Attempt, Cleaned, MovingTransfer, Room, RunningStep, Sight, Staying};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
@@ -73,6 +73,8 @@ pub enum Call {
         /// What every node must see as tarn does, the state folder first.
         sights: Vec<Sight>,
     },
+    /// What of the tiers at these roots is taken now. Answered by [`Answer::Room`].
+    Room(Vec<PathBuf>),
     /// Begin: the world of this node is made.
     Open(Box<Opening>),
     /// As `tarn_ports::Nodes::offer`.
@@ -134,6 +136,8 @@ pub enum Answer {
     Done,
     /// To [`Call::Measure`].
     Cluster(Cluster),
+    /// To [`Call::Room`].
+    Room(Room),
     /// To [`Call::Open`]: why steps of several nodes cannot run there, if they cannot.
     Opened(Option<String>),
     /// To [`Call::Inventory`].

@@ -16,6 +16,7 @@ use tarn_base::codes::Exit;
 use tarn_base::event::{Start, Verify};
 use tarn_base::id::NodeId;
 use tarn_base::layout::StateDir;
+use tarn_base::nodes::Room;
 use tarn_base::workflow::Workflow;
 use tarn_control::{CallError, Patience, RunKeys, Session};
 use tarn_local::sight::Sights;
@@ -270,15 +271,21 @@ impl Reached {
         let specs: Vec<String> = tiers.iter().map(spec).collect();
         let external = cluster::external(args);
         let folder = &purpose.state.0;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create the state folder {}", folder.display()))
+            .exit(Exit::State)?;
         let sights = Sights::new(folder, purpose.workflow)
             .with_context(|| format!("cannot write into the state folder {}", folder.display()))
             .exit(Exit::State)?;
         let cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
         say!(
-            "job {}: {} nodes, ready after {:.1} s ({})",
+            "job {}: {}, ready after {:.1} s ({})",
             allocation.job,
-            cluster.nodes.len(),
+            match cluster.nodes.len() {
+                1 => "1 node".to_owned(),
+                n => format!("{n} nodes"),
+            },
             began.elapsed().as_secs_f64(),
             some(&allocation.nodes)
         );
@@ -295,6 +302,14 @@ impl Reached {
     /// Its nodes.
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// What of its tiers is taken now, node by node.
+    pub(crate) fn rooms(&self) -> CliResult<Vec<Room>> {
+        let first = self.cluster.nodes.first();
+        let roots = first.iter().flat_map(|n| &n.tiers);
+        let roots: Vec<_> = roots.map(|t| t.root.clone()).collect();
+        tarn_allocation::rooms(&self.links, &roots).exit(Exit::State)
     }
 
     /// The job's number.

@@ -18,6 +18,8 @@ pub(super) fn measure(
     if tiers.is_empty() {
         tiers.push(machine::default_tier());
     }
+    // What lies apart where tarn runs may be one folder here.
+    tarn_local::apart(&tiers).map_err(|why| format!("node {node}: {why}"))?;
     let mut found = machine::machine().map_err(said)?;
     found.name = node.to_owned();
     // The job's share of the node: a job step may be bound to fewer.

@@ -254,6 +254,7 @@ impl Host {
                 measure::measure(&self.about.node, &tiers, external, &state).map(Answer::Cluster)
             }
             Call::Open(opening) => self.open(session, news, *opening).map(Answer::Opened),
+            Call::Room(roots) => Ok(Answer::Room(tarn_local::machine::room(&roots))),
             Call::Close => {
                 self.state().closed = true;
                 Ok(Answer::Done)
