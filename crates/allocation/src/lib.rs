@@ -31,6 +31,10 @@ const GOODBYE: Duration = Duration::from_secs(5);
 pub const STUCK: Duration = Duration::from_secs(60);
 /// What is usual between two tries to reach a lost node again.
 pub const RETRY: Duration = Duration::from_secs(2);
+/// For a transfer that was given up to end, once the run is to stop.
+const ABANDONED: Duration = Duration::from_secs(10);
+/// Between two questions to the nodes about room that a run waits for, while it does nothing else.
+const ASK_IDLE: Duration = Duration::from_secs(2);
 /// How often home is asked for news while nothing else happens: a signal may wait so long.
 const LOOK: Duration = Duration::from_millis(50);
 /// The same while home owes an outcome.

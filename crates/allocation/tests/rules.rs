@@ -12,9 +12,9 @@ use tarn_base::action::{Do, Outcome};
 use tarn_base::event::{Ended, Event, FailureKind, Output, PriorInstance};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, NodeId, StepId, TransferId};
-use tarn_base::nodes::{Cleaned, Phase, RunningStep, Staying};
+use tarn_base::nodes::{Cleaned, Phase, RunningStep, Staying, Waits};
 use tarn_base::part::{Place, StoreKey};
-use tarn_ports::Nodes;
+use tarn_ports::{Nodes, World};
 use tarn_proto::node::{Answer, Call, News, Told};
 
 fn failure_of(event: &Event) -> FailureKind {
@@ -616,4 +616,60 @@ fn a_step_whose_files_cannot_be_looked_at_is_not_begun() {
     );
     assert_eq!(p.session(0).orders(1), [good]);
     drop(hold);
+}
+
+/// A run that is to stop does not wait for what hangs in a file system for ever.
+#[test]
+fn a_transfer_that_hangs_does_not_keep_a_run_that_is_to_stop() {
+    let mut script = Script::new(1);
+    script.patience = 1500;
+    let mut p = script.open();
+    let known: Vec<_> = (0..2).map(|n| (part(n), info(n, 1))).collect();
+    p.world().know(known).unwrap();
+    p.perform(Do::Transfer(transfer(0, &[(0, Place::Source)], at(0))));
+    p.perform(Do::Abandon { id: TransferId(0) });
+    p.session(0).orders(2);
+    // While the run goes on, it is waited for: what it writes to is its own until it ends.
+    std::thread::sleep(Duration::from_millis(2000));
+    p.quiet("the run goes on");
+    let signal = Event::Interrupted { signal: 15 };
+    p.home.lock().unwrap().says.push_back(signal.clone());
+    assert_eq!(p.event(), signal);
+    let event = p.event();
+    assert_eq!(failure_of(&event), FailureKind::Cancelled);
+    assert!(
+        format!("{event:?}").contains("does not answer"),
+        "{event:?}"
+    );
+    // Should it end after all, nobody hears of it.
+    p.session(0).happens(done(0, 1));
+    p.quiet("nothing is owed");
+}
+
+/// What only dead runs hold is waited for no longer than on one machine; what another run may give back is.
+#[test]
+fn a_run_that_waits_for_room_of_the_dead_says_so() {
+    for (others, kept) in [(true, true), (false, true), (false, false)] {
+        let mut script = Script::new(2);
+        script.answers = Arc::new(move |node, call| match call {
+            Call::Idle(Some(nanos)) => {
+                assert!(*nanos >= 1_000_000_000);
+                let first = node == NodeId(0);
+                Some(Answer::Waits(Waits {
+                    dead: (!kept && first).then(|| "dead runs hold it".into()),
+                    kept: (kept && first).then(|| "it is kept".into()),
+                    others: others && !first,
+                }))
+            }
+            _ => None,
+        });
+        let mut p = script.open();
+        let until = p.world().now() + 3_000_000_000;
+        let next = p.world().next(Some(until));
+        match (others, kept) {
+            (true, _) => assert_eq!(next.unwrap().1, Event::Timer),
+            (false, true) => assert_eq!(next.unwrap_err().0, "it is kept"),
+            (false, false) => assert_eq!(next.unwrap_err().0, "dead runs hold it"),
+        }
+    }
 }

@@ -123,6 +123,34 @@ pub struct Room {
     pub held: Vec<u64>,
 }
 
+/// What keeps room from a run that only waits for it, on some of its nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// Only dead runs hold it, and it was waited for long enough: what to do.
+    pub dead: Option<String>,
+    /// It is kept beyond runs, and it was waited for long enough: what to do.
+    pub kept: Option<String>,
+    /// Some of it is another run's, which may give it back.
+    pub others: bool,
+}
+
+impl Waits {
+    /// The same of some nodes and others.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            dead: self.dead.or(other.dead),
+            kept: self.kept.or(other.kept),
+            others: self.others || other.others,
+        }
+    }
+
+    /// Why it is no use to wait any longer, if so.
+    pub fn hopeless(self) -> Option<String> {
+        self.dead.or(self.kept.filter(|_| !self.others))
+    }
+}
+
 /// A transfer that is moving.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MovingTransfer {

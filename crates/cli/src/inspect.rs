@@ -12,8 +12,9 @@ use tarn_base::layout::StateDir;
 use tarn_base::workflow::{Step, Workflow};
 use tarn_journal::{Holder, RunLock};
 
-/// How long `tarn cancel` waits for the run to end: steps get five seconds to stop before they are killed.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(60);
+/// How long `tarn cancel` waits for the run to end: steps get five seconds to stop before they are killed, nodes whose file systems
+/// hang some forty.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
     let dir = state::here(cli)?;

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod chronicle;
 mod cluster;
 mod data;
 mod doctor;

@@ -73,6 +73,7 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<(Cluster, Vec<Room>)>
         state,
         workflow: None,
         margin: 0,
+        log: None,
     };
     if let Some(reached) = Reached::here(args, &purpose)? {
         let rooms = reached.rooms()?;

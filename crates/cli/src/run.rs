@@ -5,7 +5,7 @@ use crate::error::{CliError, CliResult, ExitWith};
 use crate::live::Beacon;
 use crate::print::{self, out, say};
 use crate::progress::Watcher;
-use crate::{cluster, state, workflow};
+use crate::{chronicle, cluster, state, workflow};
 use allocation::{Found, Purpose, Reached};
 use anyhow::Context;
 use files::Files;
@@ -76,6 +76,7 @@ pub(crate) fn start(
         state,
         workflow: Some(&parsed.workflow),
         margin: args.margin,
+        log: cli.log,
     };
     let reached = Reached::here(&args.machine, &purpose)?;
     let found = match &reached {
@@ -166,7 +167,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         ));
     }
     let files = Files::read(&state.run(&name));
-    let reached = match Reached::again(&begun, &state, args.margin)? {
+    let reached = match Reached::again(&begun, &state, args.margin, cli.log)? {
         Found::Same(reached) => reached.map(|r| *r),
         Found::Other(why) => {
             say!(
@@ -242,6 +243,7 @@ impl Session {
         if let Some(banner) = emulation(&start.cluster) {
             say!("{banner}");
         }
+        chronicle::start(cli, &state, &start.run)?;
         let beacon = Beacon::new(&state, &start.run, world.progress(), world.now());
         let mut watcher = Watcher::new(cli.json, &start, history, world.progress());
         let crash = crash_point()?;

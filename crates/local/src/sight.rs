@@ -54,7 +54,11 @@ impl Sights {
                     false => dest.parent().map(Path::to_path_buf),
                 });
             if let Some(beside) = beside {
-                this.written(format!("the dest of dataset `{}`", dataset.name), &beside);
+                let dest = dataset.dest.as_deref().unwrap_or(&beside).display();
+                this.written(
+                    format!("the dest of dataset `{}` ({dest})", dataset.name),
+                    &beside,
+                );
             }
         }
         let sources = workflow
@@ -153,7 +157,7 @@ fn look(path: &Path) -> io::Result<Look> {
 pub fn check(node: &str, sight: &Sight) -> Result<(), String> {
     let wrong = |why: String| {
         Err(format!(
-            "node {node} does not see {}, {}, as tarn does: {why}. Every node must see the state folder, the workflow's folder, \
+            "node {node} does not see {} as tarn does (at {}): {why}. Every node must see the state folder, the workflow's folder, \
              sources, dests and the external store at the same paths; what one wrote elsewhere would be lost with the job. Put \
              them on a file system that all nodes mount (/tmp is often each node's own, or each job's)",
             sight.title,

@@ -11,7 +11,9 @@ use tarn_base::action::Action;
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::event::{Event, PriorInstance};
 use tarn_base::id::NodeId;
-use tarn_base::nodes::{Attempt, Cleaned, MovingTransfer, Room, RunningStep, Sight, Staying};
+use tarn_base::nodes::{
+    Attempt, Cleaned, MovingTransfer, Room, RunningStep, Sight, Staying, Waits,
+};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
@@ -90,6 +92,9 @@ pub enum Call {
     Inventory(Vec<(PartRef, StoreKey, Place)>),
     /// As `tarn_ports::Nodes::clean`.
     Clean(Staying),
+    /// For so many nanoseconds the whole run has had nothing to do but to wait for room; none: that is over. Answered by
+    /// [`Answer::Waits`].
+    Idle(Option<u64>),
     /// As `tarn_ports::Nodes::exist`.
     Exist(Vec<PathBuf>),
     /// As `tarn_ports::Nodes::remove`.
@@ -138,6 +143,8 @@ pub enum Answer {
     Cluster(Cluster),
     /// To [`Call::Room`].
     Room(Room),
+    /// To [`Call::Idle`].
+    Waits(Waits),
     /// To [`Call::Open`]: why steps of several nodes cannot run there, if they cannot.
     Opened(Option<String>),
     /// To [`Call::Inventory`].

@@ -24,6 +24,7 @@ use tarn_local::{Config, Local, Namespaces, machine};
 use tarn_ports::Nodes;
 use tarn_proto::node::{Opening, Start as NodeStart, Started};
 use tarn_slurm::Launch;
+use tracing::Level;
 
 /// For all nodes to start tarnd: Slurm may have to boot or to wait for some.
 const STARTING: Duration = Duration::from_secs(120);
@@ -61,6 +62,8 @@ pub(crate) struct Purpose<'a> {
     pub(crate) workflow: Option<&'a Workflow>,
     /// Seconds that are to be left before the allocation ends.
     pub(crate) margin: u64,
+    /// What of tarnd's log is wanted, if that was said.
+    pub(crate) log: Option<Level>,
 }
 
 /// Where a run can go on.
@@ -183,12 +186,18 @@ impl Reached {
             state,
             workflow: None,
             margin: 0,
+            log: None,
         };
         Self::here(&machine_args(begun), &purpose)
     }
 
     /// The nodes of a run that has begun.
-    pub(crate) fn again(begun: &Start, state: &StateDir, margin: u64) -> CliResult<Found> {
+    pub(crate) fn again(
+        begun: &Start,
+        state: &StateDir,
+        margin: u64,
+        log: Option<Level>,
+    ) -> CliResult<Found> {
         let Some(job) = &begun.allocation else {
             return Ok(Found::Same(None));
         };
@@ -219,6 +228,7 @@ impl Reached {
             state,
             workflow: Some(&begun.workflow),
             margin,
+            log,
         };
         let reached = Self::start(here, &machine_args(begun), &purpose)?;
         Ok(Found::Same(Some(Box::new(reached))))
@@ -250,9 +260,11 @@ impl Reached {
             patience: (millis(patience.heartbeat), millis(patience.lost)),
             data: (number, key),
         };
+        let mut words = vec!["--node".to_owned()];
+        words.extend(purpose.log.map(|level| format!("--log-level={level}")));
         let launch = Launch {
             program: &super::own_program()?.with_file_name("tarnd"),
-            words: &["--node".to_owned()],
+            words: &words,
             start: &start,
             name: &label,
             patience: STARTING,

@@ -298,6 +298,7 @@ impl Driving {
             }
             Call::Inventory(wanted) => Answer::Found(world.inventory(&wanted)?),
             Call::Clean(staying) => Answer::Cleaned(world.clean(&staying)?),
+            Call::Idle(idle) => Answer::Waits(world.waits(idle)),
             Call::Exist(folders) => Answer::There(world.exist(&folders)?),
             Call::Remove(folders) => Answer::Left(world.remove(&folders)?),
             Call::Leave => Answer::Left(self.world.take().map_or_else(Vec::new, |w| w.leave())),
