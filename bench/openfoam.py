@@ -7,47 +7,21 @@ newly mounted store, so nothing of it is in a cache. Needs root, and `scripts/de
 """
 
 import argparse
-import contextlib
 import json
 import os
 import re
 import shutil
 import signal
-import statistics
-import subprocess
 import sys
 import tempfile
 
-TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CLUSTER = os.path.join(TOP, "tests", "cluster", "slurm-cluster")
+from slurm import TOP, cluster, done, turns
+
 STORE = os.path.join(TOP, "bench", "store.sh")
 # MiB of a node, of its job, of its tier; the tier counts against the job.
 NODE, JOB, TIER = 6000, 5000, 1500
 ALLOCATION = f"salloc -Q -N2 --ntasks-per-node=2 --mem={JOB}"
 SECONDS = "started=$(date +%s%N); {} > log 2>&1 || {{ tail -n 40 log >&2; exit 1; }}; echo seconds $(($(date +%s%N) - started))"
-
-
-def done(command):
-    """What a command says; it must succeed."""
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        sys.exit(f"openfoam.py: {' '.join(command)} failed ({ended.returncode}):\n{ended.stderr[-4000:]}")
-    return ended.stdout
-
-
-@contextlib.contextmanager
-def cluster(folder):
-    """A cluster of two nodes, which ends with the block."""
-    command = [CLUSTER, "hold", "--dir", folder, "--nodes", "2", "--memory", str(NODE), "--tier", str(TIER)]
-    with open(os.path.join(os.path.dirname(folder), "cluster.log"), "w", encoding="utf-8") as log:
-        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        if holder.stdout.readline() != "ready\n":
-            sys.exit(f"openfoam.py: no cluster came up: {log.name}")
-        yield lambda script: done([CLUSTER, "exec", "--dir", folder, "--", "bash", "-c", script])
-    finally:
-        holder.stdin.close()
-        holder.wait()
 
 
 def size(folder):
@@ -91,7 +65,7 @@ class Bench:
         shutil.copytree(os.path.join(self.shared, "example", "cavity"), os.path.join(self.store, "cavity"))
         os.sync()
         done([STORE, "fresh", os.path.join(self.work, "store")])
-        with cluster(os.path.join(self.work, "cluster")) as alice:
+        with cluster(os.path.join(self.work, "cluster"), 2, NODE, TIER) as alice:
             said = alice(f"cp -r /shared/example foam && cd foam && {script}")
         return int(re.search(r"^seconds (\d+)$", said, re.MULTILINE).group(1)) / 1e9
 
@@ -104,18 +78,6 @@ class Bench:
         """The workflow inside an allocation."""
         command = f"tarn run --tier scm=/scm/alice:{TIER - 100}MiB {options} workflow.toml"
         return self.once(f"{ALLOCATION} bash -c '{SECONDS.format(command)}'")
-
-
-def turns(runs, cases):
-    """Medians of the cases, run in turns after one run each that does not count, and all that counts."""
-    seconds = {name: [] for name in cases}
-    for turn in range(runs + 1):
-        for name, case in cases.items():
-            taken = case()
-            print(f"  {name}: {taken:.2f} s", file=sys.stderr)
-            if turn > 0:
-                seconds[name].append(taken)
-    return {name: statistics.median(taken) for name, taken in seconds.items()}, seconds
 
 
 def at_rate(a, bench, rate):

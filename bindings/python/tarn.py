@@ -58,6 +58,7 @@ class State(enum.IntEnum):
     RUNNING = 3
     DONE = 4
     FAILED = 5
+    PAUSED = 6
 
 
 Space = collections.namedtuple("Space", "name path", defaults=[""])
@@ -335,6 +336,29 @@ class Connection:
         codes = (ctypes.c_int32 * len(ids))()
         _check(_load().tarn_cancel(self._handle, array, ctypes.c_size_t(len(ids)), codes))
         return [Code(code) for code in codes]
+
+    def _pause(self, call, ids):
+        ids = list(ids)
+        array = (ctypes.c_uint64 * len(ids))(*ids)
+        codes = (ctypes.c_int32 * len(ids))()
+        _check(call(self._handle, array, ctypes.c_size_t(len(ids)), codes))
+        return [Code(code) for code in codes]
+
+    def pause(self, ids):
+        """Pauses tasks: they do not start, or stop where they are. For each: OK, NOTFOUND, or EXISTS for one that is over."""
+        return self._pause(_load().tarn_pause, ids)
+
+    def resume(self, ids):
+        """Lets paused tasks go on from where they were. The same answers."""
+        return self._pause(_load().tarn_resume, ids)
+
+    def pause_job(self, job, on=True):
+        """Pauses all tasks of a job, those that it submits later too; or (`on=False`) lets them go on."""
+        _check(_load().tarn_job_pause(self._handle, ctypes.c_uint64(job), ctypes.c_int(on)))
+
+    def pause_all(self, on=True):
+        """Lets tarnd start nothing any more (what is under way ends), or start tasks again."""
+        _check(_load().tarn_pause_all(self._handle, ctypes.c_int(on)))
 
     def memory(self, length):
         """Memory of so many bytes that tasks can read and write."""

@@ -1,4 +1,5 @@
-"""Tests of the Python binding against a real tarnd: TARN_SOCKET and TARN_LIBRARY name it, argv[1] a folder outside."""
+"""Tests of the Python binding against a real tarnd: TARN_SOCKET and TARN_LIBRARY name it, TARN_PEER another
+node, argv[1] a folder outside."""
 
 import os
 import sys
@@ -9,6 +10,7 @@ import unittest
 import tarn
 
 OUTSIDE = sys.argv.pop(1)
+PEER = os.environ["TARN_PEER"]
 
 
 def outside(name, content=None):
@@ -92,6 +94,39 @@ class Tasks(unittest.TestCase):
         with self.assertRaises(tarn.Error) as caught:
             self.node.wait(slow, timeout=30)
         self.assertEqual(caught.exception.code, tarn.Code.CANCELLED)
+
+    def test_other_node(self):
+        memory = self.node.memory(4096)
+        memory.data[:11] = b"from Python"
+        there = tarn.Node(PEER, "fast", "from-python")
+        saved = self.node.wait(self.node.copy(memory.part(0, 11), there))
+        loaded = self.node.wait(self.node.copy(there, memory.part(100)))
+        self.assertEqual((saved.checksum, loaded.bytes), (loaded.checksum, 11))
+        self.assertEqual(memory.data[100:111], b"from Python")
+        self.node.wait(self.node.copy(there, tarn.Space("fast", "py2/a")))
+        moved = self.node.move(tarn.Space("fast", "py2/a"), tarn.Node(PEER, "fast", "moved"))
+        self.node.wait(self.node.remove(tarn.Node(PEER, "fast", "moved"), after=[moved]))
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.wait(self.node.copy(tarn.Node(PEER, "fast", "moved"), memory))
+        self.assertEqual(caught.exception.code, tarn.Code.NOTFOUND)
+        memory.close()
+
+    def test_pause(self):
+        big = outside("paused", os.urandom(40_000_000))
+        task = self.node.copy(big, tarn.Space("fast", "paused"), rate=20_000_000)
+        while self.node.status([task])[0].done < 5_000_000:
+            time.sleep(0.01)
+        self.assertEqual(self.node.pause([task, 7]), [tarn.Code.OK, tarn.Code.NOTFOUND])
+        while self.node.status([task])[0].state != tarn.State.PAUSED:
+            time.sleep(0.01)
+        self.assertEqual(self.node.outcomes([task], timeout=0.1), [])
+        self.assertEqual(self.node.resume([task]), [tarn.Code.OK])
+        self.assertEqual(self.node.wait(task, timeout=30).bytes, 40_000_000)
+        self.assertEqual(self.node.resume([task]), [tarn.Code.EXISTS])
+        with self.assertRaises(tarn.Error) as caught:
+            self.node.pause_job(99)
+        self.assertEqual(caught.exception.code, tarn.Code.NOTFOUND)
+        self.node.wait(self.node.remove(tarn.Space("fast", "paused")))
 
     def test_threads_share_a_connection(self):
         failures = []

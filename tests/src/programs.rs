@@ -16,7 +16,10 @@ pub fn built(name: &str) -> anyhow::Result<PathBuf> {
         .ancestors()
         .nth(2)
         .context("a test in no build folder")?;
-    let program = folder.join(name);
+    // A library that is built as a dependency only lies among these.
+    let places = [folder.join(name), folder.join("deps").join(name)];
+    let found = places.iter().find(|p| p.is_file());
+    let program = found.unwrap_or(&places[0]).clone();
     anyhow::ensure!(
         program.is_file(),
         "{} is not there: `cargo test --workspace` builds it, or `cargo build --workspace --all-targets`",

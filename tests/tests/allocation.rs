@@ -257,6 +257,63 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(desk: &Desk<'_>) {
     }
 }
 
+/// What two nodes read of a source. All that they could share is too much for a moment.
+const SHARED: &str = r#"
+name = "shared"
+
+[data.all]
+source = "in"
+
+[data.sums]
+dest = "out"
+
+[[step]]
+name = "sum"
+nodes = 2
+run = "cd $TARN_all && md5sum * > $TARN_sums/here && tarn exec $(sed -n 2p $TARN_HOSTFILE | cut -d ' ' -f 1) -- bash -c 'cd $TARN_all && md5sum *' > $TARN_sums/there"
+in = ["all"]
+out = ["sums:single"]
+"#;
+
+#[test]
+fn what_nodes_share_is_read_once_and_the_chain_may_break() {
+    let Some(cluster) = cluster(3) else { return };
+    let desk = Desk::new(&cluster, "alice", SHARED);
+    let line = "seed: a line that is not the last one\n".repeat(1 << 19);
+    desk.write("in/large", &line);
+    desk.write("in/small", "a few words\n");
+    let slow = format!("tarn run {TIER} --external-rate 8MB/s wf.toml");
+    let running = desk.start("-N3 -n24", &slow);
+    // The first node of the chain goes while the second reads from it.
+    let moving = || {
+        let half = "find /scm/alice -path '*incoming*' -name large -size +2M | grep -q .";
+        let on = |node| cluster.node(node).exec("root", &["bash", "-c", half]);
+        on(1).is_ok() && on(2).is_ok()
+    };
+    let waited = wait_until("a chain of copies", SOON, moving);
+    waited.unwrap_or_else(|e| panic!("{e:#}"));
+    let kill = cluster
+        .node(1)
+        .exec("root", &["pkill", "-KILL", "-x", "tarnd"]);
+    kill.unwrap_or_else(|e| panic!("{e:#}"));
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{text}");
+    let sums = desk.read("out/here");
+    assert_eq!(sums, desk.read("out/there"));
+    let wanted = said(&mut cluster.command("alice", &["bash", "-c", "cd work/in && md5sum *"]));
+    assert_eq!(sums.trim(), wanted.expect("md5sum").trim());
+    // Undisturbed, and nothing known of the source: it is read once.
+    let again = "rm -rf .tarn out && exec tarn run";
+    let command = format!("bash -c '{again} {TIER} wf.toml'");
+    let text = desk.run("-N3 -n24", &command);
+    let bytes = line.len() as f64 / f64::from(1 << 20);
+    assert!(
+        text.contains(&format!("external  {bytes:.2} MiB in")),
+        "{text}"
+    );
+    assert_eq!(desk.read("out/there"), sums);
+}
+
 /// Two nodes work on a scattered version, and look at each other.
 const SCATTERED: &str = r#"
 name = "scattered"
@@ -302,6 +359,8 @@ echo "said on $TARN_NODE" | tarn exec "$other" -- bash -c '
     echo there > "$TARN_case/p3/$0"
     for r in 2 3; do echo "$TARN_NODE $(hostname)" > $TARN_case/p$r/done; done
     [ ! -e $TARN_case/p0 ]' "$name"
+srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$other" tarn enter bash -c '
+    echo "$SLURM_PROCID $TARN_NODE" && cat "$TARN_case/p2/heard" && [ -e "$TARN_HOSTFILE" ]' > "$TARN_case/p0/entered"
 tarn exec "$other" -- bash -c 'exit 7' && exit 1
 [ $? = 7 ]
 [ ! -e "$TARN_case/p2" ]
@@ -324,6 +383,13 @@ fn a_step_spans_two_nodes() {
     let first = node(0);
     let first = first.split_whitespace().next().expect("a name");
     assert_eq!(desk.read("out/p2/heard"), format!("said on {first}\n"));
+    let other = node(2);
+    let other = other.split_whitespace().next().expect("a name");
+    assert_eq!(
+        desk.read("out/p0/entered"),
+        format!("0 {other}\nsaid on {first}\n"),
+        "what srun starts sees its node's part of the step"
+    );
     assert_eq!(desk.read("out/c"), "common\n");
     assert_eq!(desk.read("notes/own"), "kept\n");
     assert!(!desk.path("notes/other").exists());

@@ -5,7 +5,7 @@ use crate::parts::made;
 use crate::world::{Allocation, By, Moving, Ready, Standing, nodes_of, on};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Output};
 use tarn_base::hash::Hash;
-use tarn_base::id::{InstanceId, NodeId, Spot};
+use tarn_base::id::{InstanceId, NodeId, Spot, TransferId};
 use tarn_base::nodes::Attempt;
 use tarn_base::part::{PartRef, Place};
 use tarn_proto::node::{News, Told};
@@ -34,8 +34,18 @@ impl Allocation {
                     self.progress.elsewhere(n, transfers, steps);
                 }
             }
+            News::Begun(id) => {
+                if self.performs(n, id) {
+                    self.chains.begun(id);
+                }
+            }
             News::Broken(why) => self.lose(n, format!("its world is broken: {why}")),
         }
+    }
+
+    fn performs(&self, n: NodeId, id: TransferId) -> bool {
+        let moving = self.under_way.moving.get(&id);
+        moving.is_some_and(|m| m.by == By::Node(n))
     }
 
     /// What a node says has happened there. Of what it was not told to do nothing can have.
@@ -53,11 +63,9 @@ impl Allocation {
         }
         match event {
             Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
-                let moving = &mut self.under_way.moving;
-                if moving.get(&id).is_some_and(|m| m.by == By::Node(n))
-                    && let Some(moving) = moving.remove(&id)
+                if self.performs(n, id)
+                    && let Some(moving) = self.transfer_over(id)
                 {
-                    self.store.ended(&moving.order);
                     self.moved(moving, event);
                 }
             }
@@ -89,8 +97,7 @@ impl Allocation {
             }
             Event::SourceFailed { data, .. } => drop(self.under_way.listing.remove(&data)),
             Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
-                if let Some(moving) = self.under_way.moving.remove(&id) {
-                    self.store.ended(&moving.order);
+                if let Some(moving) = self.transfer_over(id) {
                     self.moved(moving, event);
                 }
                 return;

@@ -3,6 +3,7 @@
 //! with it. docs/cluster.md, "The parts", "A node that is lost".
 
 mod calls;
+mod chains;
 mod heard;
 mod line;
 mod link;
@@ -17,7 +18,7 @@ mod world;
 pub use link::{Link, Linked, NoAnswer, Relink};
 pub use mail::Mail;
 pub use measure::{MeasureError, measure, rooms};
-pub use world::{Allocation, ChangedSince, Config};
+pub use world::{Allocation, Config};
 
 use std::time::Duration;
 

@@ -3,7 +3,6 @@
 use crate::link::{Link, NoAnswer};
 use crate::lost::Return;
 use crate::mail::{Letter, Mail};
-use crate::world::ChangedSince;
 use crate::{MAX_LOOKS, MAX_QUEUED};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -11,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_base::action::{Action, Do};
 use tarn_base::id::{NodeId, StepId};
+use tarn_ports::ChangedSince;
 use tarn_proto::node::{self, Answer, Call, Told};
 
 /// An answer, or why there is none.

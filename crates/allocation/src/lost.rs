@@ -167,12 +167,11 @@ impl Allocation {
         let moving = self.under_way.moving.values();
         // What nobody has begun yet ends with any of its nodes.
         let unbegun =
-            |m: &Moving| self.store.is_waiting(&m.order) && nodes_of(&m.order).any(|of| of == n);
+            |m: &Moving| self.is_waiting(&m.order) && nodes_of(&m.order).any(|of| of == n);
         let performed = moving.filter(|m| m.by == By::Node(n) || unbegun(m));
         let performed = performed.map(|m| m.order.id);
         for id in performed.collect::<Vec<_>>() {
-            if let Some(moving) = self.under_way.moving.remove(&id) {
-                self.store.ended(&moving.order);
+            if let Some(moving) = self.transfer_over(id) {
                 let event = self.transfer_lost(&moving.order, n);
                 self.tell_engine(event, nodes_of(&moving.order).collect());
             }

@@ -34,6 +34,11 @@ pub enum MeasureError {
         /// Its tiers.
         instead: String,
     },
+    /// No node has it.
+    #[error(
+        "tier {0} can be made and written on none of the nodes; name a folder that they have with --tier NAME=PATH"
+    )]
+    NoTier(String),
     /// Two nodes have the same name.
     #[error("two nodes say that they are called {0}; their folders would be the same")]
     SameName(String),
@@ -63,20 +68,27 @@ pub fn measure(
         state: state.to_owned(),
         sights: sights.to_vec(),
     };
-    let clusters = ask_all(links, &call, |answer| match answer {
-        Answer::Cluster(c) if c.nodes.len() == 1 && c.hosts.len() == 1 => Some(c),
-        _ => None,
-    })?;
-    merge(clusters, external)
+    let clusters = ask_all(
+        links,
+        |_| call.clone(),
+        |answer| match answer {
+            Answer::Cluster(c) if c.nodes.len() == 1 && c.hosts.len() == 1 => Some(c),
+            _ => None,
+        },
+    )?;
+    let cluster = merge(clusters, external)?;
+    alike(&cluster, tiers)?;
+    Ok(cluster)
 }
 
-/// Asks all nodes at once how much of the tiers at these roots is taken there, in the order of the links.
+/// Asks all nodes at once how much of the tiers at these roots, its own for each, is taken there; in the order of the links.
 ///
 /// # Errors
 /// When a node does not answer.
-pub fn rooms(links: &[Linked], roots: &[PathBuf]) -> Result<Vec<Room>, MeasureError> {
-    ask_all(links, &Call::Room(roots.to_vec()), |answer| match answer {
-        Answer::Room(room) if room.held.len() == roots.len() => Some(room),
+pub fn rooms(links: &[Linked], roots: &[Vec<PathBuf>]) -> Result<Vec<Room>, MeasureError> {
+    let call = |at: usize| Call::Room(roots.get(at).cloned().unwrap_or_default());
+    ask_all(links, call, |answer| match answer {
+        Answer::Room(room) => Some(room),
         _ => None,
     })
 }
@@ -84,13 +96,14 @@ pub fn rooms(links: &[Linked], roots: &[PathBuf]) -> Result<Vec<Room>, MeasureEr
 /// The answers of all nodes that are `wanted`; the first that is not is the error.
 fn ask_all<T>(
     links: &[Linked],
-    call: &Call,
+    call: impl Fn(usize) -> Call,
     wanted: impl Fn(Answer) -> Option<T>,
 ) -> Result<Vec<T>, MeasureError> {
     let answers: Vec<Answered> = std::thread::scope(|scope| {
-        let asked = links
-            .iter()
-            .map(|l| scope.spawn(move || ask(&*l.link, call.clone(), QUICK)));
+        let asked = links.iter().enumerate().map(|(at, l)| {
+            let call = call(at);
+            scope.spawn(move || ask(&*l.link, call, QUICK))
+        });
         let asked: Vec<_> = asked.collect();
         let answers = asked.into_iter().map(|thread| thread.join());
         let answers = answers.map(|a| a.unwrap_or_else(|_| Err("an error inside tarn".into())));
@@ -128,9 +141,6 @@ fn merge(clusters: Vec<Cluster>, external: &Link) -> Result<Cluster, MeasureErro
             if !names.insert(node.name.clone()) {
                 return Err(MeasureError::SameName(node.name));
             }
-            if let Some(first) = merged.nodes.first() {
-                alike(first, &node)?;
-            }
             let known = merged.hosts.iter().position(|h| h.name == host.name);
             let at = known.unwrap_or(merged.hosts.len());
             if known.is_none() {
@@ -143,23 +153,41 @@ fn merge(clusters: Vec<Cluster>, external: &Link) -> Result<Cluster, MeasureErro
     all.ok_or(MeasureError::None)
 }
 
-/// Whether two nodes have the same tiers at the same places.
-fn alike(one: &Node, other: &Node) -> Result<(), MeasureError> {
-    let tiers = |n: &Node| {
-        let tiers = n
-            .tiers
-            .iter()
-            .map(|t| format!("{}={}", t.name, t.root.display()));
-        tiers.collect::<Vec<_>>()
-    };
-    let (has, instead) = (tiers(one), tiers(other));
-    if has == instead {
+/// Whether all nodes have the same tiers at the same places, but for what stands in for a tier; and somebody has each.
+fn alike(cluster: &Cluster, asked: &[String]) -> Result<(), MeasureError> {
+    let Some(first) = cluster.nodes.first() else {
         return Ok(());
+    };
+    // Of each tier, a node that has it.
+    let mut models = Vec::with_capacity(first.tiers.len());
+    for at in 0..first.tiers.len() {
+        let has = |n: &&Node| n.tiers.get(at).is_some_and(|t| !t.stands_in());
+        let missing = || asked.get(at).map_or("", String::as_str).to_owned();
+        let model = cluster.nodes.iter().find(has);
+        models.push(model.ok_or_else(|| MeasureError::NoTier(missing()))?);
     }
+    let same = |node: &&Node| {
+        let mut pairs = node.tiers.iter().zip(&models).enumerate();
+        node.tiers.len() == models.len()
+            && pairs.all(|(at, (tier, model))| {
+                let of = &model.tiers[at];
+                tier.name == of.name && (tier.root == of.root || tier.stands_in())
+            })
+    };
+    let Some(other) = cluster.nodes.iter().find(|n| !same(n)) else {
+        return Ok(());
+    };
+    let shown = |n: &Node| {
+        let tiers = n.tiers.iter();
+        let tiers = tiers.map(|t| format!("{}={}", t.name, t.root.display()));
+        tiers.collect::<Vec<_>>().join(", ")
+    };
+    let one = models.into_iter().find(|m| m.name != other.name);
+    let one = one.unwrap_or(first);
     Err(MeasureError::Tiers {
         one: one.name.clone(),
-        has: has.join(", "),
+        has: shown(one),
         other: other.name.clone(),
-        instead: instead.join(", "),
+        instead: shown(other),
     })
 }

@@ -115,7 +115,8 @@ impl Allocation {
             abandoned: None,
         };
         self.under_way.moving.insert(t.id, moving);
-        if self.waits_for_store(action, t) {
+        // What reads a node's replica has nothing to do with the external store.
+        if self.chains.ordered(action, t) || self.waits_for_store(action, t) {
             return Ok(());
         }
         self.hand(by, action)

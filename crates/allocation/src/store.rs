@@ -71,9 +71,19 @@ impl Allocation {
         true
     }
 
+    /// Whether nobody has been told of a transfer yet.
+    pub(crate) fn is_waiting(&self, t: &Transfer) -> bool {
+        self.store.is_waiting(t) || self.chains.is_waiting(t.id)
+    }
+
     /// Hands out those for which there is room now.
     pub(crate) fn hand_out(&mut self) -> Result<(), WorldError> {
         let streams = self.opening.cluster.external.streams.max(1);
+        while let Some((id, action)) = self.chains.next() {
+            if let Some(by) = self.under_way.moving.get(&id).map(|m| m.by) {
+                self.hand(by, &action)?;
+            }
+        }
         while self.store.busy.len() < streams as usize
             && let Some(((_, id), action)) = self.store.waiting.pop_first()
         {
@@ -119,11 +129,10 @@ impl Allocation {
     /// A transfer that nobody has begun yet is abandoned. False if somebody has.
     pub(crate) fn forgo(&mut self, id: TransferId) -> bool {
         let moving = self.under_way.moving.get(&id);
-        if !moving.is_some_and(|m| self.store.is_waiting(&m.order)) {
+        if !moving.is_some_and(|m| self.is_waiting(&m.order)) {
             return false;
         }
-        if let Some(moving) = self.under_way.moving.remove(&id) {
-            self.store.ended(&moving.order);
+        if self.transfer_over(id).is_some() {
             let failure = Failure {
                 kind: FailureKind::Cancelled,
                 message: "abandoned before it began".into(),

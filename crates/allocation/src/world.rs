@@ -1,5 +1,6 @@
 //! [`Allocation`]: the world of N nodes that are reached through links.
 
+use crate::chains::Chains;
 use crate::line::{Line, Looker};
 use crate::link::{Linked, Relink};
 use crate::lost::Returned;
@@ -13,15 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::action::Action;
 use tarn_base::event::{Event, Failure, FailureKind};
-use tarn_base::id::{DataId, NodeId, StepId, TierId, TransferId};
+use tarn_base::id::{DataId, NodeId, TierId, TransferId};
 use tarn_base::nodes::{Attempt, Waits};
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_base::units::Time;
-use tarn_ports::{Nodes, Progress, World, WorldError};
+use tarn_ports::{ChangedSince, Nodes, Progress, World, WorldError};
 use tarn_proto::node::{Address, Answer, Call, Opening, Told};
-
-/// Of a step, a file that its command names and that has changed since the run began, if there is one.
-pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 
 /// What the world of an allocation is made of.
 pub struct Config {
@@ -201,6 +199,7 @@ pub struct Allocation {
     pub(crate) protected: BTreeSet<PathBuf>,
     pub(crate) under_way: UnderWay,
     pub(crate) store: Store,
+    pub(crate) chains: Chains,
     pub(crate) ready: VecDeque<Ready>,
     pub(crate) progress: Progress,
     /// Somebody has asked once already that the run stop.
@@ -255,6 +254,7 @@ impl Allocation {
             protected: BTreeSet::new(),
             under_way: UnderWay::default(),
             store: Store::default(),
+            chains: Chains::default(),
             ready: VecDeque::new(),
             interrupted: false,
             looked: Instant::now(),
@@ -288,6 +288,14 @@ impl Allocation {
         let name = linked.name;
         Line::start(n, session, linked.link, mail, looker)
             .map_err(|e| WorldError(format!("cannot start a thread to speak to {name}: {e}")))
+    }
+
+    /// A transfer is over, whatever has become of it.
+    pub(crate) fn transfer_over(&mut self, id: TransferId) -> Option<Moving> {
+        let moving = self.under_way.moving.remove(&id)?;
+        self.store.ended(&moving.order);
+        self.chains.ended(&moving.order);
+        Some(moving)
     }
 
     /// How a node is opened now.
@@ -426,8 +434,7 @@ impl Allocation {
             .map(|(id, _)| *id)
             .collect();
         for id in hanging {
-            if let Some(moving) = self.under_way.moving.remove(&id) {
-                self.store.ended(&moving.order);
+            if let Some(moving) = self.transfer_over(id) {
                 let failure = Failure {
                     kind: FailureKind::Cancelled,
                     message: format!(

@@ -64,10 +64,10 @@ fn what_it_performed_ends_at_once_and_what_others_do_with_it_when_they_say_so() 
         key: info(0, 0).key,
         at: at(1),
     });
-    p.perform(Do::Transfer(transfer(2, &[(0, at(1))], at(2))));
+    p.perform(Do::Transfer(transfer(2, &[(2, at(1))], at(2))));
     p.perform(Do::Run(Box::new(run(1, &[0, 1], &[]))));
     p.perform(Do::Transfer(transfer(3, &[(0, Place::Source)], at(2))));
-    p.perform(Do::Transfer(transfer(4, &[(0, at(1)), (1, at(2))], at(0))));
+    p.perform(Do::Transfer(transfer(4, &[(2, at(1)), (1, at(2))], at(0))));
     p.session(1).orders(3);
     let old = p.session(1);
     p.loses(1);

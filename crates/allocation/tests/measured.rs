@@ -106,6 +106,25 @@ fn every_node_is_asked_what_it_sees() {
 }
 
 #[test]
+fn something_may_stand_in_for_a_tier_unless_no_node_has_it() {
+    let without = |n: u32| {
+        linked(&format!("n{n}"), move |_| {
+            let mut own = own(n, &format!("h{n}"));
+            own.nodes[0].tiers[0].root = format!("/dev/shm/{n}.stand-in").into();
+            Some(Answer::Cluster(own))
+        })
+    };
+    let cluster = measured(&[without(1), honest(0, "a"), without(2), honest(3, "b")]).unwrap();
+    let stand_in = cluster.nodes.iter().map(|n| n.tiers[0].stands_in());
+    assert_eq!(stand_in.collect::<Vec<_>>(), [true, false, true, false]);
+    let why = measured(&[without(1), without(2)]).unwrap_err().to_string();
+    assert!(
+        why.contains("tier fast=/tier") && why.contains("none of the nodes"),
+        "{why}"
+    );
+}
+
+#[test]
 fn what_is_no_cluster_is_refused_with_names() {
     let says = |links: &[Linked]| measured(links).unwrap_err().to_string();
     let other = linked("n1", |_| {

@@ -203,7 +203,7 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_news_wake_at_once() {
         let (from, to) = ((id + 1) % 2, id % 2);
         p.perform(Do::Transfer(transfer(
             id,
-            &[(0, at(from as u32))],
+            &[(id as u32, at(from as u32))],
             at(to as u32),
         )));
     }
@@ -672,4 +672,54 @@ fn a_run_that_waits_for_room_of_the_dead_says_so() {
             (false, false) => assert_eq!(next.unwrap_err().0, "dead runs hold it"),
         }
     }
+}
+
+#[test]
+fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
+    let mut p = Script::new(4).open();
+    let known: Vec<_> = (0..3).map(|n| (part(n), info(n, 1))).collect();
+    p.world().know(known).unwrap();
+    let chain = |of: u32, ids: u64| {
+        let order = |id, from, to| Do::Transfer(transfer(id, &[(of, from)], at(to)));
+        [
+            order(ids, Place::Source, 0),
+            order(ids + 1, at(0), 1),
+            order(ids + 2, at(1), 2),
+        ]
+    };
+    let abandon = |id| Do::Abandon { id: TransferId(id) };
+    let first = chain(0, 0);
+    first.clone().into_iter().for_each(|o| p.perform(o));
+    assert_eq!(p.session(0).orders(1), first[..1]);
+    p.quiet("the others wait");
+    // Only who performs it can say so.
+    p.session(3).says(News::Begun(TransferId(0)));
+    p.session(0).says(News::Begun(TransferId(1)));
+    p.quiet("nobody has begun");
+    assert!(p.session(1).orders(0).is_empty());
+    p.session(0).says(News::Begun(TransferId(0)));
+    p.quiet("the second may begin");
+    assert_eq!(p.session(1).orders(1), first[1..2]);
+    // The second is whole before anybody has said that it had begun.
+    p.session(1).happens(done(1, 1));
+    assert_eq!(p.event(), done(1, 1));
+    p.quiet("the third may begin");
+    assert_eq!(p.session(2).orders(1), first[2..]);
+    // What nobody has begun is abandoned at once; what was handed out by who has it.
+    let second = chain(1, 3);
+    second.into_iter().for_each(|o| p.perform(o));
+    p.perform(abandon(5));
+    assert_eq!(failure_of(&p.event()), FailureKind::Cancelled);
+    p.perform(abandon(3));
+    assert_eq!(p.session(0).orders(3)[2], abandon(3));
+    // With a node goes what was to follow its copy.
+    p.loses(1);
+    let ended = loop {
+        if let Event::TransferFailed { id, failure } = p.event() {
+            assert_eq!(failure.kind, FailureKind::NodeLost);
+            break id;
+        }
+    };
+    assert_eq!(ended, TransferId(4));
+    assert_eq!(p.session(2).orders(2)[1], abandon(2));
 }

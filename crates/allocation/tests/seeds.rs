@@ -50,6 +50,7 @@ impl Random {
     }
 }
 
+/// Of a step every loss but the first is a failed try, and nodes are lost all the time.
 fn random_workflow(r: &mut Random) -> Workflow {
     let steps = 10 + r.below(20);
     let mut text =
@@ -72,14 +73,14 @@ fn random_workflow(r: &mut Random) -> Workflow {
         }
         write!(
             text,
-            "[[step]]\nname = \"s{i}\"\nrun = \"x\"\nin = {reads:?}\nout = [\"a{i}\"]\n"
+            "[[step]]\nname = \"s{i}\"\nretries = 1000\nrun = \"x\"\nin = {reads:?}\nout = [\"a{i}\"]\n"
         )
         .unwrap();
         if r.below(4) == 0 {
             let reads = format!("a{}", r.below(i + 1));
             write!(
                 text,
-                "[[step]]\nname = \"wide{i}\"\nrun = \"x\"\nnodes = 2\nin = [\"{reads}\"]\n"
+                "[[step]]\nname = \"wide{i}\"\nretries = 1000\nrun = \"x\"\nnodes = 2\nin = [\"{reads}\"]\n"
             )
             .unwrap();
         }
@@ -114,6 +115,8 @@ struct Machines {
     /// What each has been told of parts since it was opened.
     known: BTreeMap<NodeId, BTreeMap<PartRef, StoreKey>>,
     pending: Vec<Pending>,
+    /// Replicas that were on their way to a node and did not come.
+    failed: BTreeSet<(NodeId, StoreKey)>,
     delays: u64,
     /// The first thing that should never have happened.
     broken: Option<String>,
@@ -237,7 +240,14 @@ impl Machines {
                 self.known.entry(n).or_default().extend(keys);
             }
             Told::Do(Action { what, .. }) => match what {
-                Do::Transfer(t) => self.transfer(n, t),
+                Do::Transfer(t) => {
+                    self.transfer(n, t);
+                    // Those that follow it begin before its end, or after.
+                    return (t.id.0 % 3 > 0)
+                        .then_some(News::Begun(t.id))
+                        .into_iter()
+                        .collect();
+                }
                 Do::Run(run) => self.run(n, run, workflow),
                 Do::Evict { part, key, at } => {
                     self.disks.entry(n).or_default().remove(key);
@@ -291,10 +301,25 @@ impl Machines {
         let due: Vec<Pending> = due;
         let mut said = Vec::new();
         for mut p in due {
+            let arrives = |m: &Self, node, key: &StoreKey| {
+                let mut puts = m
+                    .pending
+                    .iter()
+                    .filter(|o| done(&o.event))
+                    .flat_map(|o| &o.puts);
+                puts.any(|(n, k)| *n == node && k == key)
+            };
+            let moves = matches!(p.event, Event::TransferDone { .. });
+            let mut reads = p.reads.iter();
+            if moves && reads.any(|(node, _, key)| arrives(self, *node, key)) {
+                self.pending.push(p);
+                continue;
+            }
             for (node, life, key) in p.reads.clone() {
                 let cut = self.dead.contains(&node) || self.life(node) != life;
                 let there = key.0.is_empty() || self.disks.entry(node).or_default().contains(&key);
-                if cut {
+                let chain_broken = moves && self.failed.contains(&(node, key.clone()));
+                if cut || !there && chain_broken {
                     fail(&mut p, FailureKind::Io);
                 } else if !there && done(&p.event) {
                     self.breaks(format!(
@@ -303,9 +328,11 @@ impl Machines {
                     ));
                 }
             }
-            if done(&p.event) {
-                for (node, key) in &p.puts {
+            for (node, key) in &p.puts {
+                if done(&p.event) {
                     self.disks.entry(*node).or_default().insert(key.clone());
+                } else if let Event::TransferFailed { .. } = p.event {
+                    self.failed.insert((*node, key.clone()));
                 }
             }
             said.push((p.node, p.event));
@@ -316,7 +343,8 @@ impl Machines {
     fn lose(&mut self, n: NodeId, power: bool) {
         self.dead.insert(n);
         *self.lives.entry(n).or_default() += 1;
-        self.pending.retain(|p| p.node != n);
+        let gone = self.pending.extract_if(.., |p| p.node == n);
+        self.failed.extend(gone.flat_map(|p| p.puts));
         if power {
             self.disks.remove(&n);
         }
@@ -574,7 +602,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
         }
     });
     let start = Start {
-        allocation: None,
+        allocation: Some("1".into()),
         run: "w-1".into(),
         workspace: "w".into(),
         wall: 0,

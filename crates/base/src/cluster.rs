@@ -60,6 +60,16 @@ pub struct Tier {
     pub write: u64,
 }
 
+/// The ending of a folder that stands in for a tier that its node does not have.
+pub const STAND_IN: &str = "stand-in";
+
+impl Tier {
+    /// Whether this only stands in for the tier on a node that does not have it: it lies elsewhere than on other nodes.
+    pub fn stands_in(&self) -> bool {
+        self.root.extension().is_some_and(|e| e == STAND_IN)
+    }
+}
+
 /// A path for data between two kinds of place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Link {

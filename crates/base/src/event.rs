@@ -297,6 +297,6 @@ pub enum FailureKind {
     Io,
     /// The step could not be started.
     Launch,
-    /// A node that it ran on, or moved from or to, is lost. No fault of its own: it does not count as a try.
+    /// A node that it ran on, or moved from or to, is lost. It does not count as a try; of a step, only the first does not.
     NodeLost,
 }

@@ -627,6 +627,7 @@ fn serves(why: &Reason) -> Option<InstanceId> {
     match why {
         Reason::ReadExternal { instance }
         | Reason::FetchPeer { instance, .. }
+        | Reason::FollowPeer { instance, .. }
         | Reason::PromoteForUse { instance } => Some(*instance),
         _ => None,
     }

@@ -69,6 +69,13 @@ pub enum Reason {
         /// The node it comes from.
         from: NodeId,
     },
+    /// The data comes from another node, at which it is still arriving.
+    FollowPeer {
+        /// The instance that needs it.
+        instance: InstanceId,
+        /// The node it comes from.
+        from: NodeId,
+    },
     /// The data lies on a slower tier of the same node.
     PromoteForUse {
         /// The instance that needs it.
@@ -203,6 +210,8 @@ pub enum Reason {
         /// The node.
         node: NodeId,
     },
+    /// The copy that it was reading from, on its way itself, has failed.
+    ChainBroken,
     /// It came back with its node after it had been given up: it is being made again, or was.
     GivenUp,
     /// The nodes that are left cannot run it, and some are lost.
@@ -215,7 +224,7 @@ pub enum Reason {
         /// What failed.
         about: Subject,
     },
-    /// Rescue: the run has failed and the dataset asks to be drained.
+    /// Rescue: the run has failed, or is to end (SIGTERM), and the dataset asks to be drained.
     Rescue,
     /// What failed, as it was reported.
     Failed {
@@ -297,6 +306,13 @@ impl Reason {
             }
             Self::FetchPeer { instance, from } => {
                 format!("{} needs it and {} has it", inst(instance), node(from))
+            }
+            Self::FollowPeer { instance, from } => {
+                format!(
+                    "{} needs it and it is arriving at {}",
+                    inst(instance),
+                    node(from)
+                )
             }
             Self::PromoteForUse { instance } => {
                 format!("{} needs it on the faster tier", inst(instance))
@@ -399,6 +415,7 @@ impl Reason {
                 format!("{name} came back with its node: it need not be made again")
             }
             Self::NodeLost { node: n } => format!("{} is lost", node(n)),
+            Self::ChainBroken => "the copy that it was reading from has failed".into(),
             Self::GivenUp => "it came back with its node after it had been given up".into(),
             Self::WaitForLost { nodes } => format!(
                 "waiting: the nodes that are left cannot run it, and {nodes} of the run {} lost",
@@ -417,7 +434,7 @@ impl Reason {
                 };
                 format!("{what} failed; nothing new is started")
             }
-            Self::Rescue => "the run failed and the dataset asks to be drained".into(),
+            Self::Rescue => "the run ends early and the dataset asks to be drained".into(),
             Self::Failed { message } => message.clone(),
             Self::Interrupted { signal } => format!("the run was asked to stop (signal {signal})"),
             Self::BeginAnew => "the run was interrupted; this begins anew".into(),

@@ -71,6 +71,8 @@ pub(crate) enum Command {
     Bench(BenchCommand),
     /// Inside a step: run a command on another of its nodes (mpirun's remote agent)
     Exec(ExecArgs),
+    /// In a task that srun has started from a step: run a command where the step's data is seen
+    Enter(EnterArgs),
 }
 
 /// The machine: how many nodes, with which tiers.
@@ -273,6 +275,13 @@ pub(crate) enum BenchCommand {
     Mixed(crate::bench::mixed::Args),
     /// What many nodes need: transfers between two nodes beside bare TCP streams, tasks of tarnd
     Cluster(crate::bench::cluster::Args),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EnterArgs {
+    /// The command
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub(crate) command: Vec<String>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -38,6 +38,9 @@ fn main() -> ExitCode {
         Some("exec") if std::env::args_os().len() > 2 && !asks_for_help() => {
             return tarn_local::exec::main(std::env::args_os().skip(2));
         }
+        Some("enter") if std::env::args_os().len() > 2 && !asks_for_help() => {
+            return tarn_local::exec::enter(std::env::args_os().skip(2));
+        }
         Some("__bench-io") => return bench::io::main(),
         Some(bench::tasks::ECHO_ARGUMENT) => return bench::tasks::echo_main(),
         Some("__bench-peer") => return bench::cluster::peer::main(),
@@ -84,6 +87,10 @@ fn dispatch(cli: &Cli) -> CliResult {
                 "tarn exec {} works inside a step of several nodes",
                 args.node
             ),
+        )),
+        Command::Enter(_) => Err(CliError::new(
+            Exit::Usage,
+            "tarn enter works in what a step of several nodes starts",
         )),
     }
 }

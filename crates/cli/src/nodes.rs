@@ -1,4 +1,4 @@
-//! `tarn nodes`: tiers, free capacity and memory mode.
+//! `tarn nodes`: tiers, free capacity and memory mode, of this machine or of the nodes of the allocation that this is in.
 
 use crate::args::{Cli, MachineArgs};
 use crate::cluster;
@@ -30,7 +30,7 @@ struct Row {
 pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
     let state = cli.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
-    let (found, rooms) = look(args, &state)?;
+    let (found, rooms, elsewhere) = look(args, &state)?;
     let nodes = found.nodes.iter().zip(&rooms);
     let rows: Vec<Row> = nodes.flat_map(|(n, room)| rows(n, room)).collect();
     if cli.json {
@@ -39,7 +39,7 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
         return Ok(Exit::Success);
     }
     out!(
-        "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}",
+        "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}{}",
         "node",
         "cores",
         "memory",
@@ -48,11 +48,12 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
         "capacity",
         "free",
         "read/s",
-        "write/s"
+        "write/s",
+        if elsewhere { "  at" } else { "" }
     )?;
     for r in &rows {
         out!(
-            "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}",
+            "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}{}",
             r.node,
             r.cores,
             Bytes(r.memory),
@@ -61,14 +62,19 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
             Bytes(r.capacity),
             Bytes(r.free),
             Bytes(r.read),
-            Bytes(r.write)
+            Bytes(r.write),
+            match elsewhere {
+                true => format!("  {}", r.root),
+                false => String::new(),
+            }
         )?;
     }
     Ok(Exit::Success)
 }
 
-/// The nodes of the allocation that this process is in, each by its own account; or this machine.
-fn look(args: &MachineArgs, state: &StateDir) -> CliResult<(Cluster, Vec<Room>)> {
+/// The nodes of the allocation that this process is in, each by its own account; or this machine. Which of them it is: whether they
+/// are elsewhere.
+fn look(args: &MachineArgs, state: &StateDir) -> CliResult<(Cluster, Vec<Room>, bool)> {
     let purpose = Purpose {
         state,
         workflow: None,
@@ -77,7 +83,7 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<(Cluster, Vec<Room>)>
     };
     if let Some(reached) = Reached::here(args, &purpose)? {
         let rooms = reached.rooms()?;
-        return Ok((reached.cluster().clone(), rooms));
+        return Ok((reached.cluster().clone(), rooms, true));
     }
     let found = cluster::discover(args, state)?;
     let roots = |n: &Node| n.tiers.iter().map(|t| t.root.clone()).collect::<Vec<_>>();
@@ -86,7 +92,7 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<(Cluster, Vec<Room>)>
         .iter()
         .map(|n| tarn_local::machine::room(&roots(n)));
     let rooms = rooms.collect();
-    Ok((found, rooms))
+    Ok((found, rooms, false))
 }
 
 fn rows(node: &Node, room: &Room) -> Vec<Row> {

@@ -16,8 +16,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_proto::local::{
     CancelResult, Code, JobChange, JobId, MAX_BATCH, MAX_IDS, MAX_PACKET, OLDEST, Outcome,
-    PacketError, Refusal, RegionId, Reply, Request, SpaceChange, SpaceInfo, Stats, Status, TaskId,
-    TaskSpec, Uid, VERSION, decode, encode,
+    PacketError, PauseResult, Refusal, RegionId, Reply, Request, Scope, SpaceChange, SpaceInfo,
+    Stats, Status, TaskId, TaskSpec, Uid, VERSION, decode, encode,
 };
 use tarn_sys::fdpass::{receive_packet, send_packet};
 
@@ -391,6 +391,60 @@ impl Client {
             }
         }
         Ok(all)
+    }
+
+    /// Pauses tasks: they are not started, and what is under way of them stops until they are resumed.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn pause(&self, ids: &[TaskId]) -> Result<Vec<PauseResult>> {
+        self.pause_tasks(ids, Request::Pause)
+    }
+
+    /// Lets paused tasks go on.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn resume(&self, ids: &[TaskId]) -> Result<Vec<PauseResult>> {
+        self.pause_tasks(ids, Request::Resume)
+    }
+
+    fn pause_tasks(
+        &self,
+        ids: &[TaskId],
+        request: impl Fn(Scope) -> Request,
+    ) -> Result<Vec<PauseResult>> {
+        let mut all = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(MAX_IDS) {
+            match self.call(&request(Scope::Tasks(chunk.to_vec())))? {
+                Reply::Paused(some) => all.extend(some),
+                _ => return Err(unexpected()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Pauses all tasks of a job, those that it submits later too; or lets them go on.
+    ///
+    /// # Errors
+    /// When there is no such job, or this user is not the one that runs tarnd.
+    pub fn pause_job(&self, job: JobId, on: bool) -> Result<()> {
+        self.pause_all_of(Scope::Job(job), on)
+    }
+
+    /// Lets tarnd start no more tasks (what is under way ends), or start them again. It remembers that over restarts.
+    ///
+    /// # Errors
+    /// When this user is not the one that runs tarnd.
+    pub fn pause_all(&self, on: bool) -> Result<()> {
+        self.pause_all_of(Scope::All, on)
+    }
+
+    fn pause_all_of(&self, scope: Scope, on: bool) -> Result<()> {
+        self.done(&match on {
+            true => Request::Pause(scope),
+            false => Request::Resume(scope),
+        })
     }
 
     /// Makes the first `length` bytes of a memfd a place of this connection's tasks.

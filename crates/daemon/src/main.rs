@@ -6,9 +6,11 @@
 //! is done on one of its nodes: [`node`].
 
 mod connection;
+mod guest;
 mod journal;
 mod node;
 mod options;
+mod peers;
 mod progress;
 mod server;
 mod waits;
@@ -42,17 +44,25 @@ fn main() -> ExitCode {
         }
     };
     start_logs(&options);
-    let ended = match options.node {
-        true => node::run(&options),
-        false => server::run(&options),
-    };
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
+    match run(options) {
+        Ok(code) => ExitCode::from(code),
         Err(fault) => {
             tracing::error!("{:#}", fault.error);
             ExitCode::from(fault.exit as u8)
         }
     }
+}
+
+/// Until the end; with which exit code.
+fn run(options: Options) -> Result<u8, Fault> {
+    if options.node {
+        return node::run(&options).map(|()| Exit::Success as u8);
+    }
+    if options.step {
+        let (options, _home) = guest::of_step(options)?;
+        return server::run(&options);
+    }
+    server::run(&options)
 }
 
 fn start_logs(options: &Options) {

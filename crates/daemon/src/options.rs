@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::Parser;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tarn_base::units::{parse_rate, parse_size};
@@ -13,14 +14,17 @@ use tarn_proto::local::{Access, SpaceSpec, Uid};
 #[command(name = "tarnd", version)]
 pub(crate) struct Options {
     /// The unix socket that programs connect to; made, mode 0600
-    #[arg(long, env = "TARN_SOCKET", required_unless_present = "node")]
-    socket: Option<PathBuf>,
+    #[arg(long, env = "TARN_SOCKET", required_unless_present_any = ["node", "step"])]
+    pub(crate) socket: Option<PathBuf>,
     /// The folder of the journal; made if it does not exist
-    #[arg(long, required_unless_present = "node")]
-    state: Option<PathBuf>,
+    #[arg(long, required_unless_present_any = ["node", "step"])]
+    pub(crate) state: Option<PathBuf>,
     /// Serves `tarn run` as one of its nodes, and no programs: keys come on standard input
     #[arg(long)]
     pub(crate) node: bool,
+    /// Serves COMMAND in a step of a run, with the step's datasets as dataspaces: docs/tasks.md
+    #[arg(long, conflicts_with = "node")]
+    pub(crate) step: bool,
     /// With --node: seconds that what the run left here is kept for it when it is not heard of any more
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) keep_for: u64,
@@ -36,6 +40,9 @@ pub(crate) struct Options {
     /// What all tasks together may move from and to outside, such as `200 MB/s`
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) external_rate: Option<u64>,
+    /// The file that names the other nodes' tarnds and has the key that all know, mode 0600: docs/tasks.md
+    #[arg(long, value_name = "FILE")]
+    pub(crate) peers: Option<PathBuf>,
     /// A user's share, where it is not 1. Again for more
     #[arg(long = "weight", value_name = "UID=N", value_parser = weight)]
     pub(crate) weights: Vec<(Uid, u32)>,
@@ -51,6 +58,9 @@ pub(crate) struct Options {
     /// How
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
+    /// Starts this with $TARN_SOCKET, and ends when it has ended and its tasks have; with its exit code
+    #[arg(last = true, conflicts_with = "node")]
+    pub(crate) command: Vec<OsString>,
 }
 
 impl Options {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tarn_base::units::{Nanos, SECOND, Time};
 use tarn_ports::Control;
 
@@ -21,17 +21,30 @@ struct Samples {
 pub(crate) struct Running {
     /// Progress and cancellation, shared with the threads that do it.
     pub(crate) control: Arc<Control>,
+    keep: Arc<AtomicBool>,
     samples: RefCell<Samples>,
 }
 
 impl Running {
-    pub(crate) fn new(now: Time, control: Arc<Control>) -> Self {
+    /// `keep` tells the threads whether what is half done stays when they are stopped.
+    pub(crate) fn new(now: Time, control: Arc<Control>, keep: Arc<AtomicBool>) -> Self {
         let none = (now, 0);
         let samples = RefCell::new(Samples {
             older: none,
             newer: none,
         });
-        Self { control, samples }
+        Self {
+            control,
+            keep,
+            samples,
+        }
+    }
+
+    /// Asks the threads to stop.
+    pub(crate) fn stop(&self, keep: bool) {
+        // A task that is stopped for good after it was paused keeps nothing.
+        self.keep.store(keep, Ordering::Relaxed);
+        self.control.cancel.store(true, Ordering::Relaxed);
     }
 
     /// Bytes done, and by the rate of the last seconds the time left for `all`.
@@ -61,7 +74,7 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_the_last_seconds() {
         let control = Arc::new(Control::default());
-        let running = Running::new(0, Arc::clone(&control));
+        let running = Running::new(0, Arc::clone(&control), Arc::default());
         assert_eq!(running.look(0, Some(1000)), (0, None));
         // 10 bytes a second for 6 s, then 100 bytes a second.
         for second in 1..=6 {

@@ -3,11 +3,13 @@
 mod requests;
 
 use crate::connection::{Connection, Key, Outgoing};
+use crate::guest::Guest;
 use crate::journal::{self, Journal};
 use crate::options::Options;
+use crate::peers::{Host, Peers};
 use crate::progress::Running;
 use crate::waits::Waits;
-use crate::work::{Job, Kept, Memory, Plan, Workers};
+use crate::work::{Job, Kept, Memory, Plan, Spot, Workers, set_tag};
 use crate::{Fault, progress};
 use anyhow::Context;
 use rustix::event::Timespec;
@@ -81,6 +83,13 @@ struct Ticket {
 
 struct Server {
     node: String,
+    /// What other nodes see of this one.
+    host: Option<Arc<Host>>,
+    /// The program that this tarnd is for, and whether it has ended well: how many tasks had failed by then.
+    guest: Option<Guest>,
+    leaving: Option<u64>,
+    /// Readable after a signal, and when the program has ended.
+    signals: Option<UnixStream>,
     own: Uid,
     clock: Clock,
     core: Core,
@@ -101,8 +110,8 @@ struct Server {
     buffer: Vec<u8>,
 }
 
-/// Runs until SIGTERM or SIGINT.
-pub(crate) fn run(options: &Options) -> Result<(), Fault> {
+/// Runs until SIGTERM or SIGINT, or until the program that it was started for has ended; with which exit code.
+pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     let state = |e: anyhow::Error| Fault::new(Exit::State, e);
     std::fs::create_dir_all(options.state())
         .with_context(|| format!("cannot make the state folder {}", options.state().display()))
@@ -117,6 +126,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         )
     })?;
     let records = journal::read(options.state()).map_err(state)?;
+    let own = options.node_name.clone().unwrap_or_else(host_name);
+    let folder = std::fs::canonicalize(options.state()).map_err(|e| state(e.into()))?;
+    set_tag(&own, &folder);
     let listener = listen_at(options.socket())?;
     let _socket = Remove(options.socket());
     let (reader, writer) = UnixStream::pair().map_err(|e| state(e.into()))?;
@@ -125,8 +137,20 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         signal_hook::low_level::pipe::register(signal, writer).map_err(|e| state(e.into()))?;
     }
     reader.set_nonblocking(true).map_err(|e| state(e.into()))?;
-    let mut server = Server::start(options, records, listener).map_err(state)?;
+    let peers = options.peers.as_deref().map(|path| Peers::read(path, &own));
+    let peers = peers.transpose().map_err(|e| Fault::new(Exit::Usage, e))?;
+    let host = peers.as_ref().map(|p| Host::new(p, options.socket()));
+    let data = peers.as_ref().zip(host.as_ref());
+    let data = data.map(|(peers, host)| peers.serve(host)).transpose();
+    let data = data
+        .context("cannot serve other nodes at the port that the file of peers has for this one")
+        .map_err(state)?;
+    let mut server =
+        Server::start(options, own, (peers, host), records, listener).map_err(state)?;
     server.watch(&reader, SIGNALS).map_err(state)?;
+    server.signals = Some(reader);
+    let guest = Guest::start(&options.command, options.socket(), writer);
+    server.guest = guest.map_err(|e| Fault::new(Exit::NotFound, e))?;
     tracing::info!(
         socket = %options.socket().display(),
         tasks = server.core.len(),
@@ -136,7 +160,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     );
     let outcome = server.serve();
     server.end();
-    outcome.map_err(state)
+    let code = server.code();
+    drop((server, data));
+    outcome.map_err(state).map(|()| code)
 }
 
 /// Removes the socket's name at the end.
@@ -178,7 +204,13 @@ fn listen_at(path: &Path) -> Result<OwnedFd, Fault> {
 }
 
 impl Server {
-    fn start(options: &Options, records: Vec<Record>, listener: OwnedFd) -> anyhow::Result<Self> {
+    fn start(
+        options: &Options,
+        node: String,
+        (peers, host): (Option<Peers>, Option<Arc<Host>>),
+        records: Vec<Record>,
+        listener: OwnedFd,
+    ) -> anyhow::Result<Self> {
         raise_descriptors();
         let clock = Clock::start();
         let own = rustix::process::geteuid().as_raw();
@@ -186,15 +218,20 @@ impl Server {
             owner: own,
             space_slots: options.slots,
             external_slots: options.external_slots,
-            nodes: BTreeMap::new(),
+            nodes: peers.as_ref().map_or_else(BTreeMap::new, Peers::slots),
             weights: options.weights.iter().copied().collect(),
             jobs_only: options.jobs_only,
+            bound: options.step,
         };
         let recovered = Core::recover(config, clock.now(), records, options.spaces.clone());
         let core = recovered.core;
         let journal = Journal::open(options.state(), &core.snapshot())?;
         let mut server = Self {
-            node: options.node_name.clone().unwrap_or_else(host_name),
+            node,
+            host,
+            guest: None,
+            leaving: None,
+            signals: None,
             own,
             clock,
             kept: Some(Kept {
@@ -203,7 +240,7 @@ impl Server {
             }),
             core,
             journal,
-            workers: Workers::new(options.external_rate)?,
+            workers: Workers::new(options.external_rate, peers)?,
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             listener,
             connections: BTreeMap::new(),
@@ -219,6 +256,7 @@ impl Server {
         server.watch(&server.listener, LISTENER)?;
         server.watch(server.workers.wake(), WORKERS)?;
         server.watch(server.journal.wake(), JOURNAL)?;
+        server.show_spaces();
         server.perform()?;
         server.kept = None;
         Ok(server)
@@ -245,7 +283,8 @@ impl Server {
             }
             for event in &events {
                 match event.data.u64() {
-                    SIGNALS => return Ok(()),
+                    SIGNALS if self.is_over() => return Ok(()),
+                    SIGNALS => {}
                     LISTENER => self.accept(),
                     WORKERS => self.collect()?,
                     JOURNAL => self.durable()?,
@@ -253,6 +292,41 @@ impl Server {
                 }
             }
             self.tick()?;
+            if self.leaving.is_some() && self.core.rests() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether tarnd ends now: after a signal, unless it is for a program, which is told first; and when that has ended. What it
+    /// had asked for is done first, if it has ended well.
+    fn is_over(&mut self) -> bool {
+        if let Some(signals) = &mut self.signals {
+            let _ = std::io::Read::read(signals, &mut [0; 64]);
+        }
+        let Some(guest) = &self.guest else {
+            return true;
+        };
+        match guest.code() {
+            None => guest.terminate(),
+            Some(0) if self.leaving.is_none() => self.leaving = Some(self.core.stats().failed),
+            Some(_) => return true,
+        }
+        false
+    }
+
+    fn code(&self) -> u8 {
+        let failed = self
+            .leaving
+            .is_some_and(|before| self.core.stats().failed > before);
+        match self.guest.as_ref().and_then(Guest::code) {
+            Some(0) if failed => {
+                tracing::error!(
+                    "tasks failed after the program had ended without waiting for them"
+                );
+                Exit::WorkflowFailed as u8
+            }
+            code => code.unwrap_or(Exit::Success as u8),
         }
     }
 
@@ -298,6 +372,9 @@ impl Server {
                     other => others.push(other),
                 }
             }
+            if records.iter().any(|r| matches!(r, Record::Space(_))) {
+                self.show_spaces();
+            }
             if !records.is_empty() {
                 self.journal.append(&records)?;
             }
@@ -319,9 +396,17 @@ impl Server {
             Action::Answer { ticket, answer } => self.answer(ticket, answer, after),
             Action::Measure(id) => self.begin(id, true)?,
             Action::Start(id) => self.begin(id, false)?,
-            Action::Stop(id) => {
-                if let Some(running) = self.running.get(&id) {
-                    running.control.cancel.store(true, Ordering::Relaxed);
+            Action::Stop { task, keep } => {
+                if let Some(running) = self.running.get(&task) {
+                    running.stop(keep);
+                }
+            }
+            Action::Discard(task) => {
+                let memory = Memory::default();
+                // What it named may be gone: then there is nothing to remove.
+                if let Ok(Some(plan)) = Plan::of(&task, memory, &self.node, |name| self.root(name))
+                {
+                    self.workers.give(Job::Discard(plan))?;
                 }
             }
             Action::Survey(name) => {
@@ -334,6 +419,12 @@ impl Server {
         Ok(())
     }
 
+    fn show_spaces(&self) {
+        if let Some(host) = &self.host {
+            host.show_spaces(self.core.spaces_for(self.own));
+        }
+    }
+
     fn root(&self, space: &str) -> Option<PathBuf> {
         let root = self.core.space_root(space)?;
         Some(PathBuf::from(OsStr::from_bytes(root)))
@@ -344,7 +435,7 @@ impl Server {
             return Ok(());
         };
         let memory = self.memory.get(&id).cloned().unwrap_or_default();
-        let plan = match Plan::of(task, memory, |name| self.root(name)) {
+        let plan = match Plan::of(task, memory, &self.node, |name| self.root(name)) {
             Ok(Some(plan)) => plan,
             Ok(None) => return Ok(()),
             Err(why) => {
@@ -363,9 +454,21 @@ impl Server {
                 return Ok(());
             }
         };
+        if let (
+            Some(host),
+            Some(_),
+            Spot::Memory {
+                region,
+                offset,
+                length,
+            },
+        ) = (&self.host, &plan.handed, &plan.from)
+        {
+            host.show_memory(id, region.clone(), *offset, *length);
+        }
         let now = self.clock.now();
         let control = Arc::new(Control::default());
-        let running = progress::Running::new(now, Arc::clone(&control));
+        let running = progress::Running::new(now, Arc::clone(&control), Arc::clone(&plan.keep));
         self.running.insert(id, running);
         let job = match measure {
             true => Job::Measure(plan, control),
@@ -378,6 +481,9 @@ impl Server {
         let id = outcome.id;
         self.running.remove(&id);
         self.memory.remove(&id);
+        if let Some(host) = &self.host {
+            host.hide_memory(id);
+        }
         tracing::debug!(
             task = id,
             bytes = outcome.bytes,
@@ -569,6 +675,10 @@ impl Server {
     /// Ends: no new requests, tasks are stopped (durable ones go on with the next tarnd), records are written.
     fn end(&mut self) {
         self.workers.ending();
+        if let Some(host) = &self.host {
+            host.end();
+        }
+        self.connections.clear();
         for running in self.running.values() {
             running.control.cancel.store(true, Ordering::Relaxed);
         }
@@ -613,6 +723,7 @@ fn reply_of(answer: Answer) -> Reply {
         Answer::Submitted(all) => Reply::Submitted(all),
         Answer::Busy(after) => Reply::Busy(after),
         Answer::Cancelled(all) => Reply::Cancelled(all),
+        Answer::Paused(all) => Reply::Paused(all),
         Answer::Done => Reply::Done,
         Answer::Refused(why) => Reply::Refused(why),
     }

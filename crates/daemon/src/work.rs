@@ -3,9 +3,11 @@
 mod copy;
 mod memory;
 mod place;
+mod remote;
 mod survey;
 
 use crate::connection::Region;
+use crate::peers::{Peers, handed};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,6 +19,10 @@ use tarn_movers::throttle::Limiter;
 use tarn_ports::Control;
 use tarn_proto::local::{Code, Kind, Place, Refusal, TaskId, TaskSpec, Uid, Verify};
 use tarn_tasks::{Event, Finish, Size, Task};
+
+pub(crate) use copy::{SINGLE, list_of, release};
+pub(crate) use memory::hash_memory;
+pub(crate) use place::{Held, hidden, kind_of, set_tag, told};
 
 /// Threads that touch files; each copy may use some of the mover's beside it.
 const MAX_THREADS: usize = 64;
@@ -37,6 +43,12 @@ pub(crate) enum Spot {
         offset: u64,
         length: u64,
     },
+    /// A place of another node.
+    Far {
+        node: String,
+        space: String,
+        path: Vec<u8>,
+    },
 }
 
 /// What a task does, with everything that it names found.
@@ -47,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) from: Spot,
     /// Of copies and moves.
     pub(crate) to: Option<Spot>,
+    /// The node that does it for this one, and what it is asked for.
+    pub(crate) handed: Option<(String, TaskSpec)>,
     pub(crate) verify: Verify,
     pub(crate) rate: u64,
     pub(crate) durable: bool,
@@ -55,6 +69,8 @@ pub(crate) struct Plan {
     pub(crate) resumed: bool,
     /// What was reserved for it.
     pub(crate) room: u64,
+    /// What it has half done stays when it is stopped: it will go on.
+    pub(crate) keep: Arc<AtomicBool>,
 }
 
 /// What is done.
@@ -73,6 +89,7 @@ impl Plan {
     pub(crate) fn of(
         task: &Task,
         memory: Memory,
+        own: &str,
         root: impl Fn(&str) -> Option<PathBuf>,
     ) -> Result<Option<Self>, Refusal> {
         let spot = |place: &Place, region: &Option<Region>| match place {
@@ -98,10 +115,11 @@ impl Plan {
                 }),
                 None => Err(Refusal::new(Code::Lost, "the memory is gone")),
             },
-            Place::Node { node, .. } => Err(Refusal::new(
-                Code::Unsupported,
-                format!("node `{node}` cannot be reached: this tarnd has no connection to it"),
-            )),
+            Place::Node { node, space, path } => Ok(Spot::Far {
+                node: node.clone(),
+                space: space.clone(),
+                path: path.0.clone(),
+            }),
         };
         let TaskSpec { kind, .. } = &task.spec;
         let (verb, from, to) = match kind {
@@ -115,13 +133,23 @@ impl Plan {
             verb,
             from: spot(from, &memory.0)?,
             to: to.map(|to| spot(to, &memory.1)).transpose()?,
+            handed: handed(own, task),
             verify: task.spec.verify,
             rate: task.spec.rate,
             durable: task.spec.durable,
             replace: task.spec.replace,
             resumed: task.resumed,
             room: task.size.map_or(0, |s| s.room),
+            keep: Arc::default(),
         }))
+    }
+
+    /// The node whose link it uses.
+    fn link(&self) -> Option<&str> {
+        match &self.from {
+            Spot::Far { node, .. } => Some(node),
+            _ => None,
+        }
     }
 
     fn is_outside(&self) -> bool {
@@ -145,6 +173,8 @@ pub(crate) enum Job {
     Measure(Plan, Arc<Control>),
     /// Carry out a task.
     Run(Plan, Arc<Control>),
+    /// Remove what a task has half done that does not go on.
+    Discard(Plan),
     /// Find out what is in a space. With `Some`, leftovers of earlier tarnds are removed.
     Survey(String, PathBuf, Option<Kept>),
 }
@@ -156,6 +186,7 @@ struct Shared {
     wake: OwnedFd,
     mover: Trees,
     external: Option<Arc<Limiter>>,
+    peers: Option<Peers>,
     /// tarnd ends: what is durable is kept for the next one.
     ending: AtomicBool,
 }
@@ -175,8 +206,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Workers(Arc<Shared>);
 
 impl Workers {
-    /// `rate` bytes a second from and to outside, if there is a limit.
-    pub(crate) fn new(rate: Option<u64>) -> std::io::Result<Self> {
+    /// `rate` bytes a second from and to outside, if there is a limit; other nodes, if they are known.
+    pub(crate) fn new(rate: Option<u64>, peers: Option<Peers>) -> std::io::Result<Self> {
         Ok(Self(Arc::new(Shared {
             jobs: Mutex::default(),
             more: Condvar::new(),
@@ -184,6 +215,7 @@ impl Workers {
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             mover: Trees::new(),
             external: rate.map(|rate| Limiter::new(rate, 0)),
+            peers,
             ending: AtomicBool::new(false),
         })))
     }
@@ -236,15 +268,17 @@ fn work(shared: &Shared) {
                 jobs.idle -= 1;
             }
         };
-        let event = shared.perform(job);
+        let Some(event) = shared.perform(job) else {
+            continue;
+        };
         lock(&shared.done).push(event);
         let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
     }
 }
 
 impl Shared {
-    fn perform(&self, job: Job) -> Event {
-        match job {
+    fn perform(&self, job: Job) -> Option<Event> {
+        Some(match job {
             Job::Measure(plan, control) => Event::Measured {
                 task: plan.id,
                 size: self.measure(&plan, &control),
@@ -260,7 +294,11 @@ impl Shared {
                 let used = survey::survey(&self.mover, &root, kept.as_ref());
                 Event::Surveyed { space, used }
             }
-        }
+            Job::Discard(plan) => {
+                copy::discard(self, &plan);
+                return None;
+            }
+        })
     }
 
     fn measure(&self, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
@@ -270,32 +308,49 @@ impl Shared {
                 room: *length,
             }),
             Spot::Path { .. } => copy::measure(self, plan, control),
+            Spot::Far { .. } => remote::measure(self, plan, control),
         }
     }
 
     fn run(&self, plan: &Plan, control: &Control) -> Result<Finish, Refusal> {
+        if let Some((node, spec)) = &plan.handed {
+            return remote::hand_over(self, plan, node, spec, control);
+        }
         match (&plan.from, &plan.to) {
             (from, None) => copy::remove_spot(self, plan, from),
             (from @ Spot::Path { .. }, Some(to @ Spot::Path { .. })) => {
                 copy::copy(self, plan, from, to, control)
             }
+            (Spot::Far { .. }, Some(to @ Spot::Path { .. })) => {
+                remote::fetch(self, plan, to, control)
+            }
+            (Spot::Far { .. }, Some(to)) => remote::load(self, plan, to, control),
             (from, Some(to)) => memory::copy(self, plan, from, to, control),
         }
     }
 
-    /// What holds a task back: its own rate, and that of outside.
+    /// What holds a task back: its own rate, that of its link, and that of outside.
     fn limiter(&self, plan: &Plan) -> Option<Arc<Limiter>> {
         let outside = self.external.clone().filter(|_| plan.is_outside());
-        match (plan.rate, outside) {
-            (0, outside) => outside,
-            (rate, None) => Some(Limiter::new(rate, 0)),
-            (rate, Some(outside)) => Some(Limiter::under(rate, outside)),
+        let link = plan.link().and_then(|n| self.peers.as_ref()?.link(n));
+        let shared: Vec<_> = [outside, link].into_iter().flatten().collect();
+        match (plan.rate, &shared[..]) {
+            (0, []) => None,
+            (0, [only]) => Some(Arc::clone(only)),
+            (rate, _) => Some(Limiter::under(rate, shared)),
         }
+    }
+
+    fn peers(&self) -> Result<&Peers, Refusal> {
+        self.peers.as_ref().ok_or_else(|| {
+            let text = "this tarnd knows no other nodes (`--peers`) any more";
+            Refusal::new(Code::Unsupported, text)
+        })
     }
 
     /// Whether what a task has half done stays for the next tarnd.
     fn keeps(&self, plan: &Plan) -> bool {
-        plan.durable && self.ending.load(Ordering::Relaxed)
+        plan.keep.load(Ordering::Relaxed) || plan.durable && self.ending.load(Ordering::Relaxed)
     }
 }
 

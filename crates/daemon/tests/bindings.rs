@@ -60,13 +60,14 @@ fn compile(source: &Path, to: &Path) {
 
 #[test]
 fn the_c_example_and_the_c_test() {
-    let daemon = Daemon::start(&[]);
+    let (daemon, other) = pair(&[]);
     for source in ["examples/tasks/tasks.c", "crates/libtarn/tests/calls.c"] {
         let program = daemon.path("program");
         compile(&root().join(source), &program);
         let text = run_all(
             Command::new(&program)
                 .arg(daemon.path("out"))
+                .env("TARN_PEER", "b")
                 .env("TARN_SOCKET", daemon.socket()),
         );
         assert!(
@@ -75,6 +76,7 @@ fn the_c_example_and_the_c_test() {
         );
     }
     assert_eq!(read(&daemon.path("fast/input")), b"the next input\n");
+    assert_eq!(read(&other.path("fast/from-c")), b"from C");
 }
 
 /// The header is C++ as well.
@@ -97,7 +99,7 @@ fn the_header_is_cpp() {
 
 #[test]
 fn the_python_tests_and_the_python_example() {
-    let daemon = Daemon::start(&[]);
+    let (daemon, other) = pair(&[]);
     for program in ["bindings/python/test_tarn.py", "examples/tasks/tasks.py"] {
         let text = run_all(
             Command::new("/usr/bin/python3")
@@ -105,6 +107,7 @@ fn the_python_tests_and_the_python_example() {
                 .arg(root().join(program))
                 .arg(daemon.path("out"))
                 .env("TARN_SOCKET", daemon.socket())
+                .env("TARN_PEER", "b")
                 .env("TARN_LIBRARY", library())
                 .env("PYTHONPATH", root().join("bindings/python")),
         );
@@ -113,4 +116,5 @@ fn the_python_tests_and_the_python_example() {
             "{text}"
         );
     }
+    assert_eq!(read(&other.path("fast/from-python")), b"from Python");
 }

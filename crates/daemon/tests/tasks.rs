@@ -278,6 +278,83 @@ fn progress_time_left_and_cancellation() {
     assert!(!daemon.path("fast/big").exists() && daemon.leftovers().is_empty());
 }
 
+/// A copy that is paused stops, keeps what it has, gives its slot away, and goes on: over a restart too.
+#[test]
+fn a_paused_copy_goes_on_where_it_was() {
+    let mut daemon = Daemon::start(&["--external-slots", "1"]);
+    let client = daemon.client();
+    let bytes = content(1_000_000, 9);
+    std::fs::create_dir(daemon.path("big")).unwrap();
+    for n in 0..40 {
+        std::fs::write(daemon.path(&format!("big/{n}")), &bytes).unwrap();
+    }
+    std::fs::write(daemon.path("small"), b"small").unwrap();
+    let slow = TaskSpec {
+        rate: 20_000_000,
+        durable: true,
+        ..copy(daemon.outside("big"), fast("big"))
+    };
+    let id = submit(&client, slow).unwrap();
+    let status = |client: &tarn_client::Client, id| client.status(&[id]).unwrap().remove(0);
+    let until = |what: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !what() {
+            assert!(began.elapsed() < LONG);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    until(&|| status(&client, id).done > 20_000_000);
+    assert_eq!(
+        client.pause(&[id, 7]).unwrap(),
+        [PauseResult::Done, PauseResult::Unknown]
+    );
+    until(&|| status(&client, id).state == State::Paused);
+    assert!(!daemon.path("fast/big").exists());
+    let inodes = |folder: &std::path::Path| -> Vec<u64> {
+        let files = std::fs::read_dir(folder).unwrap();
+        files
+            .map(|f| f.unwrap().metadata().unwrap().ino())
+            .collect()
+    };
+    let half = daemon.leftovers().into_iter().find(|p| p.is_dir());
+    let half = inodes(&half.unwrap());
+    // The only slot is free.
+    assert_eq!(
+        code(&run(&client, copy(daemon.outside("small"), fast("small")))),
+        None
+    );
+    client.pause_all(true).unwrap();
+    drop(client);
+    daemon.kill();
+    daemon.again();
+    let client = daemon.client();
+    assert_eq!(status(&client, id).state, State::Paused);
+    client.resume(&[id]).unwrap();
+    assert_eq!(status(&client, id).state, State::Queued);
+    client.pause_all(false).unwrap();
+    assert_eq!(code(&wait(&client, id)), None);
+    let whole = inodes(&daemon.path("fast/big"));
+    let stayed = whole.iter().filter(|inode| half.contains(inode)).count();
+    assert!(stayed >= 15, "{stayed} of {}", half.len());
+    for n in 0..40 {
+        assert_eq!(read(&daemon.path(&format!("fast/big/{n}"))), bytes);
+    }
+    // What is cancelled while it is paused leaves nothing.
+    assert_eq!(code(&run(&client, remove(fast("big")))), None);
+    let slow = TaskSpec {
+        rate: 1_000_000,
+        ..copy(daemon.outside("big"), fast("again"))
+    };
+    let id = submit(&client, slow).unwrap();
+    until(&|| status(&client, id).done > 0);
+    client.pause(&[id]).unwrap();
+    until(&|| status(&client, id).state == State::Paused);
+    client.cancel(&[id]).unwrap();
+    assert_eq!(code(&wait(&client, id)), Some(Code::Cancelled));
+    until(&|| daemon.leftovers().is_empty());
+    assert_eq!(client.spaces().unwrap()[0].reserved, 0);
+}
+
 #[test]
 fn spaces_are_made_changed_and_removed() {
     let mut daemon = Daemon::start(&[]);

@@ -36,6 +36,8 @@ pub(crate) struct Part {
     pub(crate) readers: u32,
     /// Transfers of it that failed in a row.
     pub(crate) failures: u32,
+    /// Nodes to which a transfer has failed that read a replica on its way: until one succeeds, they read what is there.
+    pub(crate) followed_in_vain: BTreeSet<NodeId>,
 }
 
 impl Part {
@@ -45,6 +47,7 @@ impl Part {
             replicas: BTreeMap::new(),
             readers: 0,
             failures: 0,
+            followed_in_vain: BTreeSet::new(),
         }
     }
 

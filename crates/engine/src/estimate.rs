@@ -103,7 +103,7 @@ impl State {
             }
             (_, None) => inputs.max(UNKNOWN_BYTES),
         };
-        let soft = soft.saturating_mul(state.reserve_factor);
+        let soft = soft.saturating_mul(state.reserve_factor).max(state.outgrew);
         (soft.max(hard), hard)
     }
 
@@ -116,7 +116,8 @@ impl State {
         parts: impl Iterator<Item = &'a PartRef>,
     ) -> (Nanos, u64, u64) {
         let cluster = &self.start.cluster;
-        let queue = |kind| self.under_way.get(&kind).copied().unwrap_or(0);
+        let outside = self.under_way.get(&TransferKind::ExternalIn);
+        let outside = outside.copied().unwrap_or(0);
         let (mut external, mut peer, mut local, mut files) = (0u64, 0u64, 0u64, 0u64);
         let mut ready = 0;
         for name in parts {
@@ -128,12 +129,11 @@ impl State {
                 local += part.info.bytes;
             } else if let Some(active) = coming() {
                 local += part.info.bytes;
-                let kind = active.transfer.kind;
-                let rate = match kind {
-                    TransferKind::ExternalIn => cluster.external.read,
-                    _ => cluster.peer.read,
+                let link = match active.transfer.kind {
+                    TransferKind::ExternalIn => duration(outside, cluster.external.read),
+                    _ => duration(self.links.received(node), cluster.peer.read),
                 };
-                ready = ready.max(duration(queue(kind), rate));
+                ready = ready.max(link);
             } else if self.comes_by_peer(node, part) {
                 peer += part.info.bytes;
             } else {
@@ -144,14 +144,12 @@ impl State {
         if external > 0 {
             let latency = cluster.external.latency.saturating_mul(files)
                 / u64::from(cluster.external.streams.max(1));
-            let bytes = external.saturating_add(queue(TransferKind::ExternalIn));
+            let bytes = external.saturating_add(outside);
             ready = ready.max(duration(bytes, cluster.external.read).saturating_add(latency));
         }
         if peer > 0 {
-            ready = ready.max(duration(
-                peer + queue(TransferKind::Peer),
-                cluster.peer.read,
-            ));
+            let bytes = peer.saturating_add(self.links.received(node));
+            ready = ready.max(duration(bytes, cluster.peer.read));
         }
         (ready, external + peer, local)
     }

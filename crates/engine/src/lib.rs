@@ -17,6 +17,7 @@ mod drive;
 mod estimate;
 mod identity;
 mod ledger;
+mod links;
 mod lost;
 pub mod plan;
 mod publish;

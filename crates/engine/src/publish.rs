@@ -65,6 +65,7 @@ impl State {
                 ran_on: Vec::new(),
                 attempts: 0,
                 failures: 0,
+                losses: 0,
                 outgrown: None,
                 identity: None,
                 forced: false,
@@ -511,11 +512,12 @@ impl State {
             .collect();
         for id in failed {
             if let Some(i) = self.steps.instance_mut(id) {
-                (i.progress, i.failures) = (Progress::Pending, 0);
+                (i.progress, i.failures, i.losses) = (Progress::Pending, 0, 0);
             }
             self.steps.enqueue(id);
         }
         (self.stop, self.finished, self.deadline) = (None, None, None);
+        self.drains = false;
         self.fits_checked = false;
         self.notes.clear();
         let unbound = (0u32..)

@@ -2,6 +2,7 @@
 
 use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
 use crate::ledger::{Demand, Ledger};
+use crate::links::Links;
 use crate::lost::Strays;
 use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
@@ -10,7 +11,7 @@ use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Start, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, Spot, StepId, TransferId};
-use tarn_base::part::{PartInfo, PartRef, Place, Transfer, TransferKind};
+use tarn_base::part::{PartInfo, PartMove, PartRef, Place, Transfer, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
@@ -18,6 +19,13 @@ use tarn_base::workflow::Workflow;
 /// Failures of one part's transfers in a row after which the run gives up: transient faults of a busy store
 /// pass within a few tries, lasting ones do not pass at all.
 pub(crate) const MAX_TRANSFER_FAILURES: u32 = 3;
+
+/// Attempts of an instance that may be lost with their nodes and count for nothing. After that it may be what ends nodes, by
+/// filling their memory for instance, and must not go round all of them.
+const FREE_LOSSES: u32 = 1;
+
+/// SIGTERM: what asks for an end in order, such as the end of an allocation.
+const TERMINATE: i32 = 15;
 
 /// Why nothing new is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +97,8 @@ pub(crate) struct State {
     pub(crate) listing: BTreeSet<DataId>,
     pub(crate) prior: BTreeMap<Hash, u32>,
     pub(crate) stop: Option<Stop>,
+    /// The run was asked to end in order: what asks to be drained when it fails is brought out first.
+    pub(crate) drains: bool,
     /// Last note about each subject: the same is not said twice.
     pub(crate) notes: BTreeMap<Subject, Reason>,
     pub(crate) finished: Option<Outcome>,
@@ -97,6 +107,10 @@ pub(crate) struct State {
     pub(crate) fits_checked: bool,
     /// Bytes under way on the external link (in, out) and between nodes.
     pub(crate) under_way: BTreeMap<TransferKind, u64>,
+    /// Those between nodes, node by node.
+    pub(crate) links: Links,
+    /// Transfers that read what was on its way to a node and will not come.
+    pub(crate) orphans: BTreeSet<TransferId>,
     /// Evictions under way.
     pub(crate) leaving: u64,
 }
@@ -131,11 +145,14 @@ impl State {
                 .map(|(i, p)| (p.identity, i as u32))
                 .collect(),
             stop: None,
+            drains: false,
             notes: BTreeMap::new(),
             finished: None,
             deadline: None,
             fits_checked: false,
             under_way: BTreeMap::new(),
+            links: Links::new(start.cluster.nodes.len()),
+            orphans: BTreeSet::new(),
             leaving: 0,
             start: start.clone(),
         };
@@ -165,7 +182,12 @@ impl State {
             } => self.ended(*instance, ended, usage),
             Event::Evicted { part, at } => self.evicted(*part, at),
             Event::Capacity { spot, bytes } => self.ledger.set_capacity(*spot, *bytes),
-            Event::Interrupted { signal } => self.stop = Some(Stop::Interrupted(*signal)),
+            Event::Interrupted { signal } => {
+                // Whoever asks again is impatient.
+                self.drains =
+                    *signal == TERMINATE && !matches!(self.stop, Some(Stop::Interrupted(_)));
+                self.stop = Some(Stop::Interrupted(*signal));
+            }
             Event::Resumed { found } => self.resumed(found),
             Event::NodeLost { node, .. } => self.node_lost(*node),
             Event::NodeBack {
@@ -184,6 +206,7 @@ impl State {
             }
             Do::Transfer(t) => self.transfer_begun(t, &action.why),
             Do::Abandon { id } => {
+                self.orphans.remove(id);
                 if let Some(active) = self.transfers.get_mut(id) {
                     active.abandoned = true;
                 }
@@ -299,6 +322,7 @@ impl State {
             }
         }
         *self.under_way.entry(t.kind).or_default() += bytes;
+        self.links.begun(t, bytes);
         if self.delivers(t) {
             self.undelivered.remove(&t.data);
         }
@@ -328,6 +352,8 @@ impl State {
         let active = self.transfers.remove(&id)?;
         let under_way = self.under_way.entry(active.transfer.kind).or_default();
         *under_way = under_way.saturating_sub(active.bytes);
+        self.links.over(&active.transfer, active.bytes);
+        self.orphans.remove(&id);
         for m in &active.transfer.parts {
             self.unpin(m.part, &m.from);
             if let (Place::Node(spot), Some(r)) = (
@@ -351,6 +377,7 @@ impl State {
                 continue;
             };
             part.failures = 0;
+            part.followed_in_vain.clear();
             if let Some(hash) = hashes.get(i) {
                 part.info.hash = Some(*hash);
             }
@@ -386,6 +413,8 @@ impl State {
         if self.delivers(t) {
             self.undelivered.insert(t.data);
         }
+        self.orphan_followers(t);
+        let followed = t.parts.iter().any(|m| self.is_on_its_way(m));
         let mut exhausted = false;
         for m in &t.parts {
             let Some(part) = self.data.part_mut(m.part) else {
@@ -393,12 +422,16 @@ impl State {
             };
             part.replicas.remove(&t.to);
             if counts(failure.kind) {
-                part.failures += 1;
+                match &t.to {
+                    // What follows another fails with it: that says nothing of the part.
+                    Place::Node(to) if followed => drop(part.followed_in_vain.insert(to.node)),
+                    _ => part.failures += 1,
+                }
             }
             exhausted |= part.failures >= MAX_TRANSFER_FAILURES;
             // One replica is named only if the transfer read one: of several nobody knows which is damaged.
-            if failure.kind == FailureKind::Corrupt && t.parts.len() == 1 && m.from != Place::Source
-            {
+            let names = t.parts.len() == 1 && m.from != Place::Source && !followed;
+            if failure.kind == FailureKind::Corrupt && names {
                 part.failures = 0;
                 if let Some(r) = part.replicas.get_mut(&m.from) {
                     r.state = ReplicaState::Bad;
@@ -411,6 +444,7 @@ impl State {
         }
         let lost = failure.kind == FailureKind::NodeLost;
         let hopeless = !lost
+            && !followed
             && !matches!(
                 failure.kind,
                 FailureKind::Io
@@ -426,6 +460,33 @@ impl State {
             let message = format!("moving {name} failed: {}", failure.message);
             self.fail(Subject::Data(t.data), message);
         }
+    }
+
+    /// What reads a replica that was to come with a transfer has nothing to read any more.
+    fn orphan_followers(&mut self, t: &Transfer) {
+        let Place::Node(_) = t.to else { return };
+        let pinned = |m: &PartMove| {
+            let replica = self.data.part(m.part).and_then(|p| p.replicas.get(&t.to));
+            replica.is_some_and(|r| r.pins > 0)
+        };
+        if !t.parts.iter().any(pinned) {
+            return;
+        }
+        let follows = |o: &Transfer| {
+            let read = o.parts.iter().filter(|m| m.from == t.to);
+            read.into_iter()
+                .any(|m| t.parts.iter().any(|own| own.part == m.part))
+        };
+        let followers = self.transfers.values().filter(|a| !a.abandoned);
+        let followers = followers.map(|a| &a.transfer).filter(|o| follows(o));
+        self.orphans.extend(followers.map(|o| o.id));
+    }
+
+    /// Whether what a transfer reads is on its way itself, or was and is not any more.
+    fn is_on_its_way(&self, m: &PartMove) -> bool {
+        let Place::Node(_) = m.from else { return false };
+        let replica = self.data.part(m.part).and_then(|p| p.replicas.get(&m.from));
+        replica.is_none_or(|r| matches!(r.state, ReplicaState::Incoming(_)))
     }
 
     /// A damaged replica was found: a `dest` that has one is to be written again.
@@ -548,34 +609,59 @@ impl State {
                     self.ranks_age();
                 }
             }
-            Ended::Failed { failure, .. } => self.attempt_failed(id, failure, &placed),
+            Ended::Failed { failure, .. } => {
+                let written = usage.written / placed.spots.len().max(1) as u64;
+                self.attempt_failed(id, failure, &placed, written);
+            }
         }
     }
 
-    fn attempt_failed(&mut self, id: InstanceId, failure: &Failure, placed: &Placed) {
+    /// Whether an attempt that ran out of room is to be repeated with room for what it was seen to write: once, where that
+    /// would fit onto its tier, and was more than was set aside.
+    fn learns_size(&self, id: InstanceId, placed: &Placed, written: u64) -> bool {
+        let capacity = |s: &Spot| self.start.cluster.tier(*s).capacity;
+        let fits = placed.spots.iter().all(|s| written <= capacity(s));
+        let first = |i: &crate::steps::Instance| i.outgrown.is_none();
+        fits && written > placed.reserve && self.steps.instance(id).is_some_and(first)
+    }
+
+    /// `written`: the bytes that it was seen to write on a node.
+    fn attempt_failed(&mut self, id: InstanceId, failure: &Failure, placed: &Placed, written: u64) {
         let step = self.start.workflow.step(id.step);
         let (name, retries) = (step.name.clone(), step.retries);
         let outgrown = match failure.kind {
             FailureKind::NoSpace => placed.spots.iter().map(|s| s.tier).max(),
             _ => None,
         };
+        let learns = outgrown.is_some() && self.learns_size(id, placed, written);
+        if learns {
+            let known = &mut self.steps.all[id.step.at()].outgrew;
+            *known = written.max(*known);
+        }
         let factor = &mut self.steps.all[id.step.at()].reserve_factor;
         if outgrown.is_some() && placed.factor == *factor {
             *factor = factor.saturating_mul(2);
         }
-        let counts = counts(failure.kind);
+        let lost = failure.kind == FailureKind::NodeLost;
         let hopeless = matches!(failure.kind, FailureKind::Conflict | FailureKind::Escape);
         let Some(i) = self.steps.instance_mut(id) else {
             return;
         };
+        i.losses += u32::from(lost);
+        let counts = counts(failure.kind) && !learns || lost && i.losses > FREE_LOSSES;
         i.failures += u32::from(counts);
         i.outgrown = i.outgrown.max(outgrown);
         if counts && (hopeless || i.failures > retries) {
             i.progress = Progress::Failed;
-            self.fail(
-                Subject::Instance(id),
-                format!("step {name} failed: {}", failure.message),
-            );
+            let mut message = format!("step {name} failed: {}", failure.message);
+            if lost {
+                message = format!(
+                    "{message}; {} attempts of it were lost with their nodes: it may be what ends them, by filling their \
+                     memory for instance. `retries` allows more such attempts; `tarn resume` tries again",
+                    i.losses
+                );
+            }
+            self.fail(Subject::Instance(id), message);
         } else {
             i.progress = Progress::Pending;
             self.steps.enqueue(id);

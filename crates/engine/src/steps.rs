@@ -57,6 +57,8 @@ pub(crate) struct Instance {
     pub(crate) attempts: u32,
     /// Attempts that failed.
     pub(crate) failures: u32,
+    /// Attempts that were lost with a node.
+    pub(crate) losses: u32,
     /// The slowest tier on which an attempt ran out of room: the next one takes a slower one, if there is one.
     pub(crate) outgrown: Option<TierId>,
     /// The identity, once all its inputs have been read.
@@ -95,6 +97,8 @@ pub(crate) struct StepState {
     pub(crate) written: (u64, u64),
     /// Doubles when an instance ran out of room that was reserved with it.
     pub(crate) reserve_factor: u64,
+    /// The most that an instance was seen to write on one node when it ran out of room.
+    pub(crate) outgrew: u64,
     /// It was complete once: those that wait for it know.
     pub(crate) announced: bool,
 }

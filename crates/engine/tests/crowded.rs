@@ -245,3 +245,39 @@ fn what_goes_to_its_dest_after_a_failure_is_not_rescued_as_well() {
         assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
     }
 }
+
+#[test]
+fn what_asks_for_it_is_brought_out_before_a_run_ends_in_order() {
+    let text = "name = \"w\"\nexternal = \"/ext\"\n[data.a]\non_failure = \"drain\"\n[data.b]\n[[step]]\nname = \"make\"\nrun = \"x\"\nout = [\"a\"]\n[[step]]\nname = \"plain\"\nrun = \"x\"\nout = [\"b\"]\n[[step]]\nname = \"long\"\nrun = \"y\"\nin = [\"a\", \"b\"]\n";
+    let s = start(workflow(text), cluster(1, 2, &[100 * MB]), policy("data"));
+    // SIGTERM; twice, by who is impatient; SIGINT.
+    for (signals, drains) in [(&[15][..], true), (&[15, 15], true), (&[2], false)] {
+        let (mut hand, begun) = Hand::begin(&s);
+        let runs = runs_in(&begun);
+        hand.commits(&runs[0], Some((0, MB)), 1);
+        let long = runs_in(&hand.commits(&runs[1], Some((1, MB)), 2)).remove(0);
+        let mut asked = hand.says(Event::Interrupted { signal: signals[0] });
+        let out = transfers_in(&asked);
+        assert_eq!(out.len(), usize::from(drains), "{asked:?}");
+        if let Some(out) = out.first() {
+            assert_eq!(
+                out.to,
+                Place::External(Path::new("/ext/rescued-test-1/a").into())
+            );
+            hand.fails(&long, FailureKind::Cancelled);
+            assert_eq!(hand.engine.outcome(), None, "it is under way");
+            if signals.len() > 1 {
+                asked = hand.says(Event::Interrupted { signal: 15 });
+                let abandoned = |a: &Action| matches!(a.what, Do::Abandon { id } if id == out.id);
+                assert!(asked.iter().any(abandoned), "{asked:?}");
+                hand.failed(out.id, FailureKind::Cancelled);
+            } else {
+                hand.brought(out, MB);
+            }
+        } else {
+            hand.fails(&long, FailureKind::Cancelled);
+        }
+        let last = *signals.last().unwrap();
+        assert_eq!(hand.engine.outcome(), Some(Outcome::Interrupted(last)));
+    }
+}

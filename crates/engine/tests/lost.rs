@@ -103,6 +103,27 @@ fn what_ran_on_a_lost_node_is_no_failed_try_and_runs_elsewhere() {
 }
 
 #[test]
+fn a_step_that_nodes_die_of_does_not_go_round_all_of_them() {
+    for retries in [0, 2] {
+        let text = format!("[[step]]\nname = \"a\"\nrun = \"x\"\nretries = {retries}\n");
+        let s = begin(&text, 9, 1, &[100 * MB]);
+        let (mut hand, begun) = Hand::begin(&s);
+        let mut actions = begun;
+        let mut lost = 0;
+        while let Some(run) = runs_in(&actions).pop() {
+            hand.loses(node_of(&run));
+            actions = hand.fails(&run, FailureKind::NodeLost);
+            lost += 1;
+        }
+        assert_eq!(lost, retries + 2, "one is for nothing");
+        let message = hand.failure(&actions);
+        let expected = format!("{lost} attempts of it were lost with their nodes");
+        assert!(message.contains(&expected), "{message}");
+        assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
+    }
+}
+
+#[test]
 fn a_step_of_several_nodes_waits_for_its_lost_ones_while_others_go_on() {
     let text = "[[step]]\nname = \"wide\"\nrun = \"x\"\nnodes = 2\n[[step]]\nname = \"other\"\nrun = \"x\"\n";
     for back in [true, false] {

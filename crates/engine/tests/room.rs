@@ -321,10 +321,13 @@ fn replicas_never_exceed_a_tier_at_any_time() {
     }
 }
 
-/// The tiers of each attempt of a single step that runs out of room until its retries are used up.
-fn tiers_of_attempts(tiers: &[u64]) -> Vec<u32> {
-    let text = "name = \"w\"\n[data.r]\ndest = \"/r\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"r\"\nretries = 2\n";
-    let s = start(workflow(text), cluster(1, 1, tiers), policy("data"));
+/// The tiers of each attempt of a single step that writes so much and runs out of room, and the bytes set aside there, until
+/// its tries are used up.
+fn places_of_attempts(tiers: &[u64], retries: u32, written: u64) -> Vec<(u32, u64)> {
+    let text = format!(
+        "name = \"w\"\n[data.r]\ndest = \"/r\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"r\"\nretries = {retries}\n"
+    );
+    let s = start(workflow(&text), cluster(1, 1, tiers), policy("data"));
     let mut engine = Engine::new();
     let mut event = Event::Started(Box::new(s));
     let mut used = Vec::new();
@@ -339,7 +342,7 @@ fn tiers_of_attempts(tiers: &[u64]) -> Vec<u32> {
             assert_eq!(engine.outcome(), Some(Outcome::Failed));
             return used;
         };
-        used.push(run.nodes[0].tier.0);
+        used.push((run.nodes[0].tier.0, run.reserve));
         event = Event::Ended {
             instance: run.instance,
             attempt: run.attempt,
@@ -350,9 +353,27 @@ fn tiers_of_attempts(tiers: &[u64]) -> Vec<u32> {
                 },
                 log_tail: String::new(),
             },
-            usage: Usage::default(),
+            usage: Usage {
+                written,
+                ..Usage::default()
+            },
         };
     }
+}
+
+fn tiers_of_attempts(tiers: &[u64]) -> Vec<u32> {
+    let places = places_of_attempts(tiers, 2, 0);
+    places.into_iter().map(|(tier, _)| tier).collect()
+}
+
+#[test]
+fn what_a_step_wrote_that_ran_out_of_room_is_known_once_and_no_failed_try() {
+    const GUESS: u64 = 1 << 20;
+    let places = |written| places_of_attempts(&[100 * MB], 0, written);
+    assert_eq!(places(60 * MB), [(0, GUESS), (0, 60 * MB)]);
+    // Nothing is learnt: more than the tier could ever hold, or no more than was set aside.
+    assert_eq!(places(101 * MB), [(0, GUESS)]);
+    assert_eq!(places(GUESS), [(0, GUESS)]);
 }
 
 #[test]

@@ -286,3 +286,21 @@ fn a_run_ends_when_all_is_done_and_nothing_is_left() {
     });
     breaks("time goes on", |r| r[1].now = u64::MAX);
 }
+
+#[test]
+fn a_node_whose_tier_is_stood_in_for_runs_steps_of_one_node_only() {
+    let text = "name = \"w\"\n[[step]]\nname = \"a\"\nforeach = [\"1\", \"2\", \"3\"]\nrun = \"x\"\n[[step]]\nname = \"wide\"\nrun = \"x\"\nnodes = 2\nafter = [\"a\"]\n";
+    let mut s = start(workflow(text), cluster(3, 1, &[100 * MB]), policy("data"));
+    s.cluster.nodes[0].tiers[0].root = "/dev/shm/tarn-1-fast.stand-in".into();
+    let (mut hand, begun) = Hand::begin(&s);
+    let single = runs_in(&begun);
+    let mut on: Vec<u32> = single.iter().map(|r| r.nodes[0].node.0).collect();
+    on.sort_unstable();
+    assert_eq!(on, [0, 1, 2]);
+    let mut after = Vec::new();
+    for run in &single {
+        after = hand.commits(run, None, 0);
+    }
+    let wide: Vec<u32> = runs_in(&after)[0].nodes.iter().map(|s| s.node.0).collect();
+    assert_eq!(wide, [1, 2]);
+}

@@ -100,7 +100,8 @@ impl Arrivals for Arriving {
 
     fn ended(&self, whole: bool) {
         self.change(|state| {
-            state.ended = Some(whole);
+            // The first end counts, until it grows anew.
+            state.ended.get_or_insert(whole);
             state.files = HashMap::new();
         });
     }

@@ -1,14 +1,16 @@
 //! A peer, and its trees as sources of copies.
 
-use crate::handshake::{Key, Outcome, connect};
+use crate::handshake::{Key, Outcome, Says, Secret, connect};
 use crate::stream::Stream;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::event::FailureKind;
 use tarn_ports::{MoverError, PeerStream, PeerTree, Watch};
-use tarn_proto::data::{RunId, Tree};
+use tarn_proto::data::{
+    Answer, Call, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, RunId, Status, Tree,
+};
 
 /// How long a client waits for what.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +36,8 @@ impl Default for Patience {
     }
 }
 
+/// Bytes of an answer that are received at once.
+const REPLY_STEP: usize = 1 << 20;
 /// Between two looks at whether to stop.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
@@ -61,18 +65,107 @@ impl Client {
         }
     }
 
+    /// Asks something, and waits for the answer as long as the peer shows signs of life.
+    ///
+    /// # Errors
+    /// `Io` when the peer cannot be reached, is silent, or refuses; `Cancelled` when `watch` says stop.
+    pub fn call(&self, body: &[u8], watch: &dyn Watch) -> Result<Vec<u8>, MoverError> {
+        let (mut socket, secret) = self.connect(watch)?;
+        let number = 0;
+        let proof = secret.sign(Says::Call, number, body);
+        let proof = proof.map_err(|e| self.failed(&e.to_string()))?;
+        let call = Call {
+            number,
+            proof,
+            body,
+        };
+        let wrong = |m: Malformed| self.failed(m.0);
+        let bytes = call.encode().map_err(wrong)?;
+        let patience = Some(self.patience.stall);
+        let lost = |e: io::Error| self.failed(&format!("the connection was lost: {e}"));
+        socket.set_write_timeout(patience).map_err(lost)?;
+        socket.write_all(&bytes).map_err(lost)?;
+        let answer = loop {
+            let mut head = [0; Answer::BYTES];
+            self.receive(&mut socket, &mut head, watch)?;
+            let answer = Answer::decode(&head).map_err(wrong)?;
+            if (answer.request, answer.item) != (number, 0) {
+                return Err(self.failed("it answered what was not asked"));
+            }
+            if answer.status != Status::Wait {
+                break answer;
+            }
+        };
+        if answer.status != Status::Content {
+            // `Answer::decode` has checked the bound.
+            let mut text = vec![0; (answer.len as usize).min(MAX_TEXT)];
+            self.receive(&mut socket, &mut text, watch)?;
+            let text = String::from_utf8_lossy(&text);
+            return Err(self.failed(&format!("it refused: {}", text.escape_debug())));
+        }
+        if answer.len > MAX_REPLY as u64 {
+            return Err(self.failed("its answer is longer than allowed"));
+        }
+        let mut proof = [0; PROOF_BYTES];
+        self.receive(&mut socket, &mut proof, watch)?;
+        let mut reply = Vec::new();
+        while reply.len() < answer.len as usize {
+            // Memory is taken as bytes come, not as they are promised.
+            let more = (answer.len as usize - reply.len()).min(REPLY_STEP);
+            let have = reply.len();
+            reply.resize(have + more, 0);
+            self.receive(&mut socket, &mut reply[have..], watch)?;
+        }
+        let proven = secret.check(Says::Reply, number, &reply, &proof);
+        proven.map_err(|e| self.failed(&e.to_string()))?;
+        Ok(reply)
+    }
+
+    fn receive(
+        &self,
+        socket: &mut TcpStream,
+        out: &mut [u8],
+        watch: &dyn Watch,
+    ) -> Result<(), MoverError> {
+        let (mut have, mut since) = (0, Instant::now());
+        while have < out.len() {
+            match socket.read(&mut out[have..]) {
+                Ok(0) => return Err(self.failed("it closed the connection without an answer")),
+                Ok(n) => {
+                    have += n;
+                    since = Instant::now();
+                }
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::WouldBlock
+                            | io::ErrorKind::TimedOut
+                            | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(e) => return Err(self.failed(&format!("the connection was lost: {e}"))),
+            }
+            if watch.stopped() {
+                return Err(stopped());
+            }
+            if since.elapsed() >= self.patience.stall {
+                return Err(self.failed("it did not answer in time"));
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn failed(&self, what: &str) -> MoverError {
         let (node, address) = (&self.node, self.address);
         MoverError::new(FailureKind::Io, format!("node {node} ({address}): {what}"))
     }
 
     /// Connects and proves who both are; waits while the server is busy.
-    pub(crate) fn connect(&self, watch: &dyn Watch) -> Result<TcpStream, MoverError> {
+    pub(crate) fn connect(&self, watch: &dyn Watch) -> Result<(TcpStream, Secret), MoverError> {
         let until = Instant::now() + self.patience.busy;
         let mut pause = Duration::from_millis(20);
         loop {
             match self.try_connect()? {
-                Some(socket) => return Ok(socket),
+                Some(connected) => return Ok(connected),
                 None if Instant::now() >= until => {
                     return Err(self.failed(&format!(
                         "it was busy for {} s: it has its bound of streams; fewer transfers from it at one time, or more patience",
@@ -90,7 +183,7 @@ impl Client {
     }
 
     /// `None`: the server is busy.
-    fn try_connect(&self) -> Result<Option<TcpStream>, MoverError> {
+    fn try_connect(&self) -> Result<Option<(TcpStream, Secret)>, MoverError> {
         let unreachable = |e: io::Error| {
             self.failed(&format!(
                 "it cannot be reached: {e}; is tarnd running there, and its port open?"
@@ -117,7 +210,7 @@ impl Client {
         socket.set_read_timeout(Some(LOOK)).map_err(unreachable)?;
         socket.set_write_timeout(Some(LOOK)).map_err(unreachable)?;
         match outcome {
-            Outcome::Ready => Ok(Some(socket)),
+            Outcome::Ready(secret) => Ok(Some((socket, secret))),
             Outcome::Busy => Ok(None),
             Outcome::NoVersion => Err(self.failed(
                 "it speaks another version of the data plane; use the same version of tarn on all nodes",
@@ -145,7 +238,7 @@ impl PeerTree for RemoteTree {
     }
 
     fn open<'a>(&'a self, watch: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>, MoverError> {
-        let socket = self.client.connect(watch)?;
+        let (socket, _) = self.client.connect(watch)?;
         Ok(Box::new(Stream::new(self, socket, watch)))
     }
 }

@@ -44,6 +44,57 @@ impl Key {
     }
 }
 
+/// What both ends of a stream know and nobody else, new for each: it proves who says what on it.
+#[derive(Clone)]
+pub(crate) struct Secret(Key);
+
+/// Who says something on a stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Says {
+    /// The client calls.
+    Call,
+    /// The server replies.
+    Reply,
+}
+
+impl Secret {
+    fn of(key: &Key, sent: &[&[u8]]) -> io::Result<Self> {
+        let mac = proof(key, b"calls", sent)?;
+        Ok(Self(Key(mac.finalize().into_bytes().into())))
+    }
+
+    fn mac(&self, who: Says, number: u32, what: &[u8]) -> io::Result<Hmac<Sha256>> {
+        let who: &[u8] = match who {
+            Says::Call => b"call",
+            Says::Reply => b"reply",
+        };
+        proof(&self.0, who, &[&number.to_le_bytes(), what])
+    }
+
+    /// Proves what is said.
+    pub(crate) fn sign(
+        &self,
+        who: Says,
+        number: u32,
+        what: &[u8],
+    ) -> io::Result<[u8; PROOF_BYTES]> {
+        Ok(self.mac(who, number, what)?.finalize().into_bytes().into())
+    }
+
+    /// Checks that it was said.
+    pub(crate) fn check(
+        &self,
+        who: Says,
+        number: u32,
+        what: &[u8],
+        proof: &[u8; PROOF_BYTES],
+    ) -> io::Result<()> {
+        // Compared in constant time.
+        let checked = self.mac(who, number, what)?.verify_slice(proof);
+        checked.map_err(|_| invalid("a proof that is none: somebody stands between"))
+    }
+}
+
 /// Bytes that nobody can foresee.
 pub(crate) fn nonce() -> io::Result<[u8; PROOF_BYTES]> {
     let mut bytes = [0; PROOF_BYTES];
@@ -83,7 +134,7 @@ pub(crate) fn accept(
     mut stream: &TcpStream,
     key_of: impl FnOnce(&RunId) -> Option<Key>,
     busy: bool,
-) -> io::Result<Option<RunId>> {
+) -> io::Result<Option<(RunId, Secret)>> {
     let until = Instant::now() + HANDSHAKE;
     let mut first = [0; Hello::BYTES];
     read(stream, &mut first, until)?;
@@ -114,14 +165,14 @@ pub(crate) fn accept(
     proof(&key, b"client", &[&first, &second, &ours])?
         .verify_slice(&theirs)
         .map_err(|_| invalid("a proof that is none: the key is another"))?;
-    Ok(Some(hello.run))
+    let secret = Secret::of(&key, &[&first, &second, &ours])?;
+    Ok(Some((hello.run, secret)))
 }
 
 /// What a server says to a client that is who it should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Ask.
-    Ready,
+    Ready(Secret),
     /// Come again later.
     Busy,
     /// It does not speak this version.
@@ -153,5 +204,6 @@ pub(crate) fn connect(mut stream: &TcpStream, run: RunId, key: &Key) -> io::Resu
     }
     let ours = proof(key, b"client", &[&first, &second, &theirs])?;
     stream.write_all(&ours.finalize().into_bytes())?;
-    Ok(Outcome::Ready)
+    let secret = Secret::of(key, &[&first, &second, &theirs])?;
+    Ok(Outcome::Ready(secret))
 }

@@ -16,7 +16,7 @@ pub use arriving::Arriving;
 pub use client::{Client, Patience, RemoteTree};
 pub use handshake::Key;
 pub use server::{Counts, Limits, Server};
-pub use shelf::{Refusal, Registry, Served, Shelf};
+pub use shelf::{Part, Refusal, Registry, Served, Shelf};
 pub use tarn_proto::data::{RunId, Tree};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,9 @@
 //! One stream of a server: requests are read, and answered in order.
 
 use crate::arriving::Waited;
+use crate::handshake::{Says, Secret};
 use crate::server::Shared;
-use crate::shelf::Served;
+use crate::shelf::{Part, Served};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, fstat, sendfile};
 use rustix::io::{Errno, pread};
@@ -11,8 +12,12 @@ use std::io::{self, BufReader, Read};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use tarn_proto::data::{Answer, Item, MAX_TEXT, Malformed, Request, RunId, Status};
+use tarn_ports::Control;
+use tarn_proto::data::{
+    Answer, Call, Item, MAX_REPLY, MAX_TEXT, Malformed, Request, RunId, Status,
+};
 use tarn_sys::beneath::Root;
 
 /// Items of at most so many bytes are read and sent together with their heads; larger ones go from the file to the socket.
@@ -21,6 +26,8 @@ const TOGETHER: u64 = 64 << 10;
 const GATHER: usize = 256 << 10;
 /// Between two signs of life to a peer that waits for what has not arrived.
 const SIGN: Duration = Duration::from_secs(2);
+/// Bytes of an item of a single file that is open: as much memory is taken.
+const MAX_PIECE: u64 = 64 << 20;
 /// Bytes of requests read ahead.
 const REQUESTS: usize = 16 << 10;
 
@@ -38,17 +45,26 @@ pub(crate) struct Answering<'a> {
     socket: &'a TcpStream,
     requests: BufReader<&'a TcpStream>,
     run: RunId,
+    secret: Secret,
+    /// Calls so far.
+    calls: u32,
     shared: &'a Shared,
     out: Vec<u8>,
     open: Option<Open>,
 }
 
 impl<'a> Answering<'a> {
-    pub(crate) fn new(socket: &'a TcpStream, run: RunId, shared: &'a Shared) -> Self {
+    pub(crate) fn new(
+        socket: &'a TcpStream,
+        (run, secret): (RunId, Secret),
+        shared: &'a Shared,
+    ) -> Self {
         Self {
             socket,
             requests: BufReader::with_capacity(REQUESTS, socket),
             run,
+            secret,
+            calls: 0,
             shared,
             out: Vec::with_capacity(GATHER + TOGETHER as usize + Answer::BYTES),
             open: None,
@@ -68,10 +84,66 @@ impl<'a> Answering<'a> {
             self.socket
                 .set_read_timeout(Some(self.shared.limits.stall))?;
             self.requests.read_exact(&mut body)?;
-            let request = Request::decode(&body).map_err(invalid)?;
-            self.answer(&request)?;
+            match Call::decode(&body).map_err(invalid)? {
+                Some(call) => self.call(&call)?,
+                None => self.answer(&Request::decode(&body).map_err(invalid)?)?,
+            }
             self.flush(SendFlags::empty())?;
         }
+    }
+
+    /// Answers a call; the peer gets a sign of life now and then.
+    fn call(&mut self, call: &Call<'_>) -> io::Result<()> {
+        let number = self.calls;
+        self.calls += 1;
+        if call.number != number {
+            let why = "a call out of its order";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let secret = self.secret.clone();
+        secret.check(Says::Call, number, call.body, &call.proof)?;
+        let control = Control::default();
+        let (shared, run) = (self.shared, self.run);
+        let replied = std::thread::scope(|scope| {
+            let (reply, replied) = channel();
+            let control = &control;
+            scope.spawn(move || {
+                let _ = reply.send(shared.registry.call(&run, call.body, control));
+            });
+            loop {
+                match replied.recv_timeout(SIGN) {
+                    Ok(reply) => return Ok(reply),
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err(io::Error::from(io::ErrorKind::ConnectionAborted));
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+                self.out
+                    .extend_from_slice(&head(number, Status::Wait, 0).encode());
+                let sent = self.flush(SendFlags::empty());
+                if sent.is_err() || shared.stop.load(Ordering::Relaxed) {
+                    control.cancel.store(true, Ordering::Relaxed);
+                    return Err(io::Error::from(io::ErrorKind::ConnectionAborted));
+                }
+            }
+        })?;
+        let (status, reply) = match replied {
+            Ok(reply) if reply.len() <= MAX_REPLY => (Status::Content, reply),
+            Ok(_) => (Status::Refused, b"the answer is longer than allowed".into()),
+            Err(why) => {
+                let mut text = why.0.into_bytes();
+                text.truncate(MAX_TEXT);
+                (Status::Refused, text)
+            }
+        };
+        self.out
+            .extend_from_slice(&head(number, status, reply.len() as u64).encode());
+        if status == Status::Content {
+            let proof = secret.sign(Says::Reply, number, &reply)?;
+            self.out.extend_from_slice(&proof);
+        }
+        self.flush(SendFlags::MORE)?;
+        send_all(self.socket, &reply, SendFlags::empty())
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {
@@ -91,6 +163,16 @@ impl<'a> Answering<'a> {
                         |patience| arriving.wait(&item.path, item.offset, item.len, patience);
                     self.await_arrival(answer, wait)?
                 }
+                Ok(Served::Part(part)) => {
+                    match part_of(part, item, answer, &mut self.out) {
+                        Ok(()) => self.count(item),
+                        Err(unable) => self.unable(answer, &unable),
+                    }
+                    if self.out.len() >= GATHER {
+                        self.flush(SendFlags::MORE)?;
+                    }
+                    continue;
+                }
                 Err(refusal) => Err(Unable(Status::Refused, refusal.0.clone())),
             };
             let sent = match root {
@@ -98,30 +180,31 @@ impl<'a> Answering<'a> {
                 Err(unable) => Err(unable),
             };
             match sent {
-                Ok(()) => {
-                    let counters = &self.shared.counters;
-                    counters.bytes.fetch_add(item.len, Ordering::Relaxed);
-                    counters.items.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(Unable(status, text)) => {
-                    let text = &text.as_bytes()[..text.len().min(MAX_TEXT)];
-                    let len = text.len() as u64;
-                    self.out.extend_from_slice(
-                        &Answer {
-                            status,
-                            len,
-                            ..answer
-                        }
-                        .encode(),
-                    );
-                    self.out.extend_from_slice(text);
-                }
+                Ok(()) => self.count(item),
+                Err(unable) => self.unable(answer, &unable),
             }
             if self.out.len() >= GATHER {
                 self.flush(SendFlags::MORE)?;
             }
         }
         Ok(())
+    }
+
+    fn count(&self, item: &Item) {
+        let counters = &self.shared.counters;
+        counters.bytes.fetch_add(item.len, Ordering::Relaxed);
+        counters.items.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn unable(&mut self, answer: Answer, Unable(status, text): &Unable) {
+        let text = &text.as_bytes()[..text.len().min(MAX_TEXT)];
+        let answer = Answer {
+            status: *status,
+            len: text.len() as u64,
+            ..answer
+        };
+        self.out.extend_from_slice(&answer.encode());
+        self.out.extend_from_slice(text);
     }
 
     /// Waits for an item of a tree that is still being copied here; the peer gets a sign of life now and then.
@@ -140,7 +223,7 @@ impl<'a> Answering<'a> {
                     return Ok(Err(Unable(Status::Gone, text)));
                 }
                 Waited::NotYet if self.shared.stop.load(Ordering::Relaxed) => {
-                    return Err(io::ErrorKind::ConnectionAborted.into());
+                    return Err(io::Error::from(io::ErrorKind::ConnectionAborted));
                 }
                 Waited::NotYet if Instant::now() >= until => {
                     let text = "it has not arrived at this node in time".to_owned();
@@ -212,6 +295,36 @@ impl<'a> Answering<'a> {
         self.out.clear();
         Ok(())
     }
+}
+
+fn head(request: u32, status: Status, len: u64) -> Answer {
+    Answer {
+        request,
+        item: 0,
+        status,
+        len,
+    }
+}
+
+/// Reads an item of a file that is open. It is read whole before its head is sent: what cannot be read is told.
+fn part_of(part: &Part, item: &Item, answer: Answer, out: &mut Vec<u8>) -> Result<(), Unable> {
+    if item.path[..] != part.name[..] {
+        return Err(Unable(Status::Gone, "there is one file only".into()));
+    }
+    if item.len > MAX_PIECE {
+        let text = format!("at most {MAX_PIECE} bytes of it are sent at a time");
+        return Err(Unable(Status::Refused, text));
+    }
+    if item.offset + item.len > part.length {
+        let text = format!("it has {} bytes", part.length);
+        return Err(Unable(Status::Shorter, text));
+    }
+    let start = out.len();
+    out.extend_from_slice(&answer.encode());
+    let content = out.len();
+    out.resize(content + item.len as usize, 0);
+    let read = fill(&part.fd, &mut out[content..], part.offset + item.offset);
+    read.inspect_err(|_| out.truncate(start))
 }
 
 fn open(root: &Root, path: &[u8]) -> Result<(OwnedFd, u64), Unable> {

@@ -267,12 +267,12 @@ fn stream(socket: &TcpStream, busy: bool, shared: &Shared) -> io::Result<()> {
     socket.set_nonblocking(false)?;
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(shared.limits.stall))?;
-    let Some(run) = accept(socket, |run| shared.registry.key(run), busy)? else {
+    let Some((run, secret)) = accept(socket, |run| shared.registry.key(run), busy)? else {
         shared.counters.refused.fetch_add(1, Ordering::Relaxed);
         return Ok(());
     };
     shared.counters.streams.fetch_add(1, Ordering::Relaxed);
-    match Answering::new(socket, run, shared).run() {
+    match Answering::new(socket, (run, secret), shared).run() {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(e),
         // A peer that goes away, or is slow, is its own affair.
         _ => Ok(()),

@@ -3,9 +3,11 @@
 use crate::arriving::Arriving;
 use crate::handshake::Key;
 use crate::lock;
+use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use tarn_ports::Control;
 use tarn_proto::data::{RunId, Tree};
 use tarn_sys::beneath::Root;
 
@@ -16,6 +18,21 @@ pub enum Served {
     Whole(Arc<Root>),
     /// It is being copied here.
     Arriving(Arc<Arriving>),
+    /// A single file: a stretch of what is open.
+    Part(Part),
+}
+
+/// A stretch of a file that stands for a tree with this one file in it.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// What is read.
+    pub fd: Arc<OwnedFd>,
+    /// What the file is called in the tree.
+    pub name: Box<[u8]>,
+    /// Where it begins, bytes.
+    pub offset: u64,
+    /// Bytes of it.
+    pub length: u64,
 }
 
 /// Why a tree may not be read: a sentence for whoever asked.
@@ -32,6 +49,16 @@ pub trait Registry: Send + Sync {
     /// # Errors
     /// When there is none of that name, or it may not be read.
     fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, Refusal>;
+
+    /// Answers a call of whoever knows the key of `run`; may take its time, until it is cancelled: then nobody waits for
+    /// the answer any more.
+    ///
+    /// # Errors
+    /// When nothing can be asked here.
+    fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Vec<u8>, Refusal> {
+        let _ = (run, body, control);
+        Err(Refusal("nothing but files can be asked for here".into()))
+    }
 }
 
 /// A registry in memory: runs, and each run's trees. It grows with what is offered, and shrinks with what is withdrawn.

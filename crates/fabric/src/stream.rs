@@ -231,7 +231,7 @@ impl<'a> Stream<'a> {
 impl PeerStream for Stream<'_> {
     fn ask(&mut self, pieces: &[Piece<'_>]) -> Result<()> {
         if self.expected.is_empty() && self.left == 0 && self.used.elapsed() > STALE {
-            let socket = self.tree.client.connect(self.watch)?;
+            let (socket, _) = self.tree.client.connect(self.watch)?;
             *self = Stream::new(self.tree, socket, self.watch);
         }
         self.used = Instant::now();

@@ -117,7 +117,8 @@ enum tarn_state {
     TARN_QUEUED = 2,
     TARN_RUNNING = 3,
     TARN_DONE = 4,
-    TARN_FAILED = 5
+    TARN_FAILED = 5,
+    TARN_PAUSED = 6 /* not started until it is resumed */
 };
 
 /* How far a task is. */
@@ -146,7 +147,7 @@ struct tarn_space {
 
 /* Counts of tarnd. */
 struct tarn_stats {
-    uint64_t waiting; /* tasks that wait for others */
+    uint64_t waiting; /* tasks that wait for others, or are paused */
     uint64_t queued;
     uint64_t running;
     uint64_t done;   /* ended well since tarnd was started */
@@ -183,6 +184,16 @@ int tarn_status(struct tarn_connection *connection, const uint64_t *ids, size_t 
 /* Asks for tasks to be cancelled; they end soon, and are waited for as others. `codes`, unless NULL: TARN_OK, or
  * TARN_ENOTFOUND, or TARN_EEXISTS for one that is over already. */
 int tarn_cancel(struct tarn_connection *connection, const uint64_t *ids, size_t count, int32_t *codes);
+
+/* Pauses tasks: they are not started, and what is under way of them stops, gives way to others and keeps what it has done;
+ * tarn_resume lets them go on from there. `codes`, unless NULL: TARN_OK, TARN_ENOTFOUND, or TARN_EEXISTS for one that is
+ * over already. */
+int tarn_pause(struct tarn_connection *connection, const uint64_t *ids, size_t count, int32_t *codes);
+int tarn_resume(struct tarn_connection *connection, const uint64_t *ids, size_t count, int32_t *codes);
+/* The same for all tasks of a job, those that it submits later too (`on`: 1 pauses, 0 resumes); and for tarnd: it starts
+ * nothing any more, what is under way ends, and submissions are taken. For the user that runs tarnd. */
+int tarn_job_pause(struct tarn_connection *connection, uint64_t job, int on);
+int tarn_pause_all(struct tarn_connection *connection, int on);
 
 /* Makes the first `length` bytes of a memfd (memfd_create(2)) a place of this connection's tasks. The descriptor may be
  * closed afterwards; map it MAP_SHARED to work with it. */

@@ -262,6 +262,7 @@ impl From<&Status> for tarn_status {
                 State::Running => 3,
                 State::Done => 4,
                 State::Failed => 5,
+                State::Paused => 6,
             },
             before: status.ahead,
         }

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tarn_client::{Client, Until};
 use tarn_proto::local::{
-    Access, CancelResult, Code, JobChange, JobId, Limit, Refusal, SpaceChange, SpaceSpec,
+    Access, CancelResult, Code, JobChange, JobId, Limit, PauseResult, Refusal, SpaceChange,
+    SpaceSpec,
 };
 
 /// A connection, as C has it.
@@ -265,6 +266,72 @@ pub unsafe extern "C" fn tarn_cancel(
         unsafe { write(codes, results.iter().take(count).map(code)) };
         Ok(())
     })
+}
+
+/// # Safety
+/// As for `tarn_pause` in the header.
+unsafe fn pause(
+    connection: *mut tarn_connection,
+    ids: *const u64,
+    count: usize,
+    codes: *mut i32,
+    call: impl Fn(&Client, &[u64]) -> tarn_client::Result<Vec<PauseResult>>,
+) -> c_int {
+    guard(|| {
+        // SAFETY: as the header asks.
+        let (client, ids) = unsafe { (client(connection)?, list(ids, count, "ids")?) };
+        let results = call(client, ids)?;
+        let code = |r: &PauseResult| match r {
+            PauseResult::Done => 0,
+            PauseResult::Over => Code::Exists.number(),
+            PauseResult::Unknown => Code::NotFound.number(),
+        };
+        // SAFETY: the header asks for room for `count`.
+        unsafe { write(codes, results.iter().take(count).map(code)) };
+        Ok(())
+    })
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tarn_pause(
+    connection: *mut tarn_connection,
+    ids: *const u64,
+    count: usize,
+    codes: *mut i32,
+) -> c_int {
+    // SAFETY: as the header asks.
+    unsafe { pause(connection, ids, count, codes, Client::pause) }
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tarn_resume(
+    connection: *mut tarn_connection,
+    ids: *const u64,
+    count: usize,
+    codes: *mut i32,
+) -> c_int {
+    // SAFETY: as the header asks.
+    unsafe { pause(connection, ids, count, codes, Client::resume) }
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tarn_job_pause(
+    connection: *mut tarn_connection,
+    job: u64,
+    on: c_int,
+) -> c_int {
+    // SAFETY: as the header asks.
+    guard(|| unsafe { client(connection) }?.pause_job(job, on != 0))
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tarn_pause_all(connection: *mut tarn_connection, on: c_int) -> c_int {
+    // SAFETY: as the header asks.
+    guard(|| unsafe { client(connection) }?.pause_all(on != 0))
 }
 
 // SAFETY: the name is this library's own; the header says what callers promise.

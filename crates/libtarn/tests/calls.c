@@ -94,6 +94,54 @@ int main(int argc, char **argv)
     CHECK(tarn_wait(tarn, &none, 1, 0, -1, outcomes, &ended) == TARN_OK && ended == 0);
     CHECK(tarn_wait(tarn, NULL, 0, 0, -1, NULL, &ended) == TARN_OK && ended == 0);
 
+    /* Paused tasks wait until they are resumed. */
+    CHECK(tarn_pause_all(tarn, 1) == TARN_OK);
+    tarn_task_init(&tasks[0]);
+    CHECK(tarn_submit(tarn, tasks, 1, ids, NULL) == TARN_OK);
+    CHECK(tarn_wait(tarn, ids, 1, 0, 20000000, outcomes, &ended) == TARN_ETIMEDOUT && ended == 0);
+    ids[1] = 5;
+    CHECK(tarn_pause(tarn, ids, 2, codes) == TARN_OK && codes[0] == TARN_OK && codes[1] == TARN_ENOTFOUND);
+    CHECK(tarn_pause_all(tarn, 0) == TARN_OK);
+    CHECK(tarn_status(tarn, ids, 1, &status) == TARN_OK && status.state == TARN_PAUSED);
+    CHECK(tarn_resume(tarn, ids, 1, NULL) == TARN_OK);
+    CHECK(tarn_wait(tarn, ids, 1, 0, -1, outcomes, &ended) == TARN_OK && outcomes[0].code == TARN_OK);
+    CHECK(tarn_resume(tarn, ids, 1, codes) == TARN_OK && codes[0] == TARN_EEXISTS);
+    CHECK(tarn_pause(NULL, ids, 1, codes) == TARN_EINVALID);
+    CHECK(tarn_job_pause(tarn, 99, 1) == TARN_ENOTFOUND);
+
+    /* To another node and back. */
+    const char *peer = getenv("TARN_PEER");
+    CHECK(peer != NULL);
+    char from[4096];
+    snprintf(from, sizeof from, "%s/from-c", argv[1]);
+    FILE *file = fopen(from, "w");
+    CHECK(file != NULL && fputs("from C", file) >= 0 && fclose(file) == 0);
+    for (int n = 0; n < 2; n++) {
+        tarn_task_init(&tasks[n]);
+        tasks[n].kind = TARN_COPY;
+    }
+    tasks[0].from.kind = TARN_EXTERNAL;
+    tasks[0].from.path = from;
+    tasks[0].to.kind = TARN_NODE;
+    tasks[0].to.node = peer;
+    tasks[0].to.space = "fast";
+    tasks[0].to.path = "from-c";
+    CHECK(tarn_submit(tarn, tasks, 1, ids, NULL) == TARN_OK);
+    tasks[1].after = ids;
+    tasks[1].after_count = 1;
+    tasks[1].from = tasks[0].to;
+    tasks[1].to.kind = TARN_SPACE;
+    tasks[1].to.space = "fast";
+    tasks[1].to.path = "from-c";
+    CHECK(tarn_submit(tarn, &tasks[1], 1, &ids[1], NULL) == TARN_OK);
+    CHECK(tarn_wait(tarn, ids, 2, 0, -1, outcomes, &ended) == TARN_OK && ended == 2);
+    for (int n = 0; n < 2; n++) {
+        CHECK(outcomes[n].code == TARN_OK && outcomes[n].bytes == 6 && outcomes[n].has_checksum);
+    }
+    CHECK(memcmp(outcomes[0].checksum, outcomes[1].checksum, 16) == 0);
+    tasks[0].to.node = "nowhere";
+    CHECK(tarn_submit(tarn, tasks, 1, ids, NULL) == TARN_EUNSUPPORTED);
+
     uint32_t region;
     CHECK(tarn_memory_register(tarn, 0, 1, &region) == TARN_EINVALID);
     CHECK(tarn_memory_register(tarn, -1, 1, &region) == TARN_EINVALID);
@@ -113,6 +161,7 @@ int main(int argc, char **argv)
     const char *const limited[] = {"fast"};
     const uint64_t quotas[] = {1 << 20};
     CHECK(tarn_job_register(tarn, 7, 0, limited, quotas, 1) == TARN_OK);
+    CHECK(tarn_job_pause(tarn, 7, 1) == TARN_OK && tarn_job_pause(tarn, 7, 0) == TARN_OK);
     CHECK(tarn_job_add_process(tarn, 7, 1) == TARN_OK);
     CHECK(tarn_job_remove_process(tarn, 7, 1) == TARN_OK);
     CHECK(tarn_job_remove_process(tarn, 7, 1) == TARN_ENOTFOUND);

@@ -1,5 +1,6 @@
 //! What a step finds in its environment.
 
+use crate::prepare::work_folder;
 use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -53,6 +54,7 @@ pub(crate) fn environment(
         env.extend(launcher(shared, run));
         let own = own_paths(paths.hostfile, exec);
         env.extend(own.map(|(name, path)| (name.into(), path)));
+        env.insert(EXEC_DIRS.into(), exec_folders(shared, run));
     }
     let mut set = |name: &str, value: &OsStr| {
         env.insert(format!("TARN_{name}").into(), value.into());
@@ -91,6 +93,22 @@ fn search_path(usual: Option<&OsString>, workflow: &Path, helper: &Path) -> OsSt
         path.push(more);
     }
     path
+}
+
+/// Of a step of several nodes: for each a line with its name and its folder of sockets.
+pub(crate) const EXEC_DIRS: &str = "TARN_EXEC_DIRS";
+
+fn exec_folders(shared: &Shared, run: &Run) -> OsString {
+    let mut lines = OsString::new();
+    for spot in &run.nodes {
+        let node = shared.cluster.nodes.get(spot.node.at());
+        if let (Some(node), Ok(work)) = (node, work_folder(shared, run, *spot)) {
+            lines.push(format!("{} ", node.name));
+            lines.push(work.join("exec"));
+            lines.push("\n");
+        }
+    }
+    lines
 }
 
 /// Of a step of several nodes, the variables whose paths differ between nodes: host file and folder of sockets.

@@ -1,17 +1,20 @@
-//! `tarn exec NODE -- command`: runs a command on another node of the same step.
+//! `tarn exec NODE -- command`: runs a command on another node of the same step. `tarn enter command`: a task that `srun` has
+//! started on a node of the step runs it there, where the step's data is seen.
 //!
 //! With `--` the words are the command's arguments as they are. Without, they are joined by blanks and given to
 //! `/bin/sh -c` on the node, as ssh does: this is how mpirun calls its remote agent.
 
+use crate::env::{EXEC_DIRS, own_paths};
 use crate::guests::socket_path;
 use crate::protocol::{Answer, Channel, End, Request};
 use crate::store::warn;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The exit code when the node or the command cannot be reached (as ssh has it).
@@ -31,7 +34,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         warn("exec: there is no command after the node's name");
         return ExitCode::from(tarn_base::codes::Exit::Usage as u8);
     }
-    match call(&node, argv) {
+    ended("exec", call(&node, argv))
+}
+
+/// The exit code of a command that was asked for.
+fn ended(how: &str, answer: io::Result<Answer>) -> ExitCode {
+    match answer {
         Ok(Answer::Ended(End::Exited(status))) => {
             ExitCode::from(u8::try_from(status).unwrap_or(UNREACHABLE))
         }
@@ -39,14 +47,58 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(UNREACHABLE))
         }
         Ok(Answer::Refused(why)) => {
-            warn(&format!("exec: {}: {why}", node.to_string_lossy()));
+            warn(&format!("{how}: {why}"));
             ExitCode::from(NOT_STARTED)
         }
         Err(e) => {
-            warn(&format!("exec: {e}"));
+            warn(&format!("{how}: {e}"));
             ExitCode::from(UNREACHABLE)
         }
     }
+}
+
+/// The entry point of `tarn enter`; `arguments` are the words after `enter`.
+pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut argv: Vec<_> = arguments.into_iter().collect();
+    if argv.first().is_some_and(|w| w == "--") {
+        argv.remove(0);
+    }
+    if argv.is_empty() {
+        warn("enter: usage: srun ... tarn enter COMMAND [ARGUMENT...]");
+        return ExitCode::from(tarn_base::codes::Exit::Usage as u8);
+    }
+    let entered = own_door().and_then(|(node, exec)| {
+        let hosts = exec.with_file_name("hosts");
+        let mut env: BTreeMap<_, _> = std::env::vars_os().collect();
+        for (name, path) in own_paths(&hosts, &exec) {
+            env.insert(name.into(), path);
+        }
+        ask(&exec, OsStr::new(&node), argv, env.into_iter().collect())
+    });
+    ended("enter", entered)
+}
+
+/// The node that this task is on, and where its part of the step listens.
+fn own_door() -> io::Result<(String, PathBuf)> {
+    let variable = |name: &str, why: &str| {
+        std::env::var(name).map_err(|_| io::Error::other(format!("{why} ({name} is not set)")))
+    };
+    let lines = variable(
+        EXEC_DIRS,
+        "it works only in what a step of several nodes starts",
+    )?;
+    let node = variable(
+        "SLURMD_NODENAME",
+        "it is for tasks that srun starts; elsewhere use `tarn exec NODE`",
+    )?;
+    let doors = lines.lines().filter_map(|l| l.split_once(' '));
+    let own = doors.into_iter().find(|(name, _)| *name == node);
+    let (_, folder) = own.ok_or_else(|| {
+        io::Error::other(format!(
+            "node `{node}` is none of the step's: give srun the names in $TARN_HOSTFILE (--nodelist)"
+        ))
+    })?;
+    Ok((node, PathBuf::from(folder)))
 }
 
 fn command_line(mut words: Vec<OsString>) -> Vec<OsString> {
@@ -68,6 +120,15 @@ fn call(node: &OsStr, argv: Vec<OsString>) -> io::Result<Answer> {
                 "it works only inside a step of several nodes (TARN_EXEC_DIR is not set)",
             )
         })?;
+    ask(&folder, node, argv, std::env::vars_os().collect())
+}
+
+fn ask(
+    folder: &Path,
+    node: &OsStr,
+    argv: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+) -> io::Result<Answer> {
     let name = node
         .to_str()
         .filter(|n| !n.contains('/') && !n.starts_with('.'))
@@ -77,7 +138,7 @@ fn call(node: &OsStr, argv: Vec<OsString>) -> io::Result<Answer> {
                 node.to_string_lossy()
             ))
         })?;
-    let held = File::open(&folder)?;
+    let held = File::open(folder)?;
     let socket = UnixStream::connect(socket_path(&held, name)).map_err(|e| {
         io::Error::new(
             e.kind(),
@@ -91,7 +152,7 @@ fn call(node: &OsStr, argv: Vec<OsString>) -> io::Result<Answer> {
     let mut channel = Channel::new(socket);
     channel.send(&Request {
         argv,
-        env: std::env::vars_os().collect(),
+        env,
         cwd: std::env::current_dir()?,
     })?;
     channel

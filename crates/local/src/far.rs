@@ -83,6 +83,8 @@ pub(crate) struct Far<'a> {
     used: Option<Used>,
     /// What its helper has said that was not asked for yet; `None`: it is gone.
     said: VecDeque<Option<Report>>,
+    /// It was said that its helper is gone: nothing more comes of it.
+    gone: bool,
     evicted: Vec<(PartRef, Spot)>,
     lost: bool,
     over: bool,
@@ -96,6 +98,7 @@ impl<'a> Far<'a> {
             spot,
             used: None,
             said: VecDeque::new(),
+            gone: false,
             evicted: Vec::new(),
             lost: false,
             over: false,
@@ -249,12 +252,14 @@ impl Helps for Far<'_> {
     fn said(&mut self) -> Option<Option<Report>> {
         // Answers are waited for where they are asked.
         while self.hear().is_some() {}
-        self.said.pop_front().or(self.lost.then_some(None))
+        let said = self.said.pop_front().or(self.lost.then_some(None));
+        self.gone |= matches!(said, Some(None));
+        said
     }
 
     fn last_words(&mut self) -> Option<Used> {
         let until = Instant::now() + HELPER_PATIENCE + MARGIN;
-        loop {
+        while !self.gone {
             match self.said.pop_front() {
                 Some(Some(Report::Ended { used, .. })) => return Some(used),
                 Some(Some(_)) => continue,
@@ -266,6 +271,7 @@ impl Helps for Far<'_> {
                 return None;
             }
         }
+        None
     }
 
     fn used(&mut self) -> &mut Option<Used> {

@@ -2,14 +2,15 @@
 
 use crate::launch::{Helper, Helps};
 use crate::ledger::Reservation;
-use crate::member::{Done, Member, Piece, Task, node_name};
+use crate::member::{Done, Lack, Member, Piece, Task, node_name};
 use crate::prepare::{Need, NodeSetup, Ready, open_log, work_folder};
 use crate::shared::Shared;
 use crate::step::Handle;
 use crate::store::{
-    failure, first_difference, io_failure, is_folder, make_folder, stored_estimate, warn,
+    failure, first_difference, in_memory, io_failure, is_folder, make_folder, stored_estimate, warn,
 };
 use crate::transfer::take_back;
+use crate::writers::{Writer, Writing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -53,6 +54,7 @@ pub(crate) struct Here<'a> {
     helper: Option<Helper>,
     reserved: Option<Reservation<'a>>,
     ready: Option<Ready>,
+    writing: Option<Writing<'a>>,
     trees: BTreeMap<DataId, Arc<Manifest>>,
     published: Vec<StoreKey>,
     evicted: Vec<(PartRef, Spot)>,
@@ -68,6 +70,7 @@ impl<'a> Here<'a> {
             helper: None,
             reserved: None,
             ready: None,
+            writing: None,
             trees: BTreeMap::new(),
             published: Vec::new(),
             evicted: Vec::new(),
@@ -135,6 +138,7 @@ impl<'a> Here<'a> {
         if let Some(helper) = &mut self.helper {
             helper.equip(launch);
         }
+        self.writing = self.watched(&ready);
         self.ready = Some(ready);
         Ok(())
     }
@@ -159,10 +163,39 @@ impl<'a> Here<'a> {
         Ok(first)
     }
 
-    fn full(&self) -> Option<String> {
+    /// What there is too little of. The kernel may have ended the step before it could be told to end.
+    fn lacks(&self) -> Option<Lack> {
+        let told = self.of.handle.stop.overran().map(str::to_owned);
+        let filled = || self.writing.as_ref()?.blame();
+        if let Some(why) = told.or_else(filled) {
+            return Some(Lack::Memory(why));
+        }
         let work = &self.ready.as_ref()?.work;
         let s = rustix::fs::statvfs(work).ok()?;
-        (s.f_bavail.saturating_mul(s.f_frsize) < FULL).then(|| work.display().to_string())
+        let full = s.f_bavail.saturating_mul(s.f_frsize) < FULL;
+        full.then(|| Lack::Tier(work.display().to_string()))
+    }
+
+    /// What it writes to a tier in memory is watched from here on.
+    fn watched(&self, ready: &Ready) -> Option<Writing<'a>> {
+        let Attempted {
+            shared,
+            run,
+            handle,
+            ..
+        } = self.of;
+        let tier = shared.cluster.nodes.get(self.spot.node.at());
+        let tier = tier?.tiers.get(self.spot.tier.at())?;
+        in_memory(&ready.work).then(|| {
+            let outs = ready.outs.values().cloned();
+            shared.writers.add(Writer {
+                folders: outs.chain([ready.scratch.clone()]).collect(),
+                reserve: run.reserve,
+                node: self.name.clone(),
+                tier: tier.name.clone(),
+                stop: Arc::clone(&handle.stop),
+            })
+        })
     }
 
     /// What the step left in its scratch folder.
@@ -212,9 +245,9 @@ impl<'a> Here<'a> {
         Ok(Done::Tree { tree })
     }
 
-    /// What a step wrote must fit onto its tier beside what it reads there: a tier without a quota takes more than
-    /// its size, and what is on it then is in the way of everything else.
-    fn fits(&self) -> Result<(), Failure> {
+    /// What a step wrote must fit onto its tier beside what lies there and what is on its way: a tier without a quota takes
+    /// more than its size, and what is on it then is in the way of everything else. What fits has its room from here on.
+    fn fits(&mut self) -> Result<(), Failure> {
         let Attempted { shared, needs, .. } = self.of;
         let node = shared.cluster.nodes.get(self.spot.node.at());
         let Some(tier) = node.and_then(|n| n.tiers.get(self.spot.tier.at())) else {
@@ -231,21 +264,31 @@ impl<'a> Here<'a> {
         let capacity = tier
             .capacity
             .saturating_sub(shared.ledgers.not_ours(self.spot));
-        if written.saturating_add(beside) <= capacity {
-            return Ok(());
-        }
-        Err(failure(
-            FailureKind::NoSpace,
-            format!(
+        let lack = |what: String, remedy: &str| {
+            let message = format!(
                 "it succeeded, but its outputs take {} on node `{}`, and its tier `{}` of {} cannot hold them beside \
-                 the {} of its inputs; nothing was kept; give a larger tier (--tier NAME=PATH:SIZE)",
+                 {what}; nothing was kept; {remedy}",
                 Bytes(written),
                 self.name,
                 tier.name,
                 Bytes(capacity),
-                Bytes(beside)
+            );
+            Err(failure(FailureKind::NoSpace, message))
+        };
+        if written.saturating_add(beside) > capacity {
+            let remedy = "give a larger tier (--tier NAME=PATH:SIZE)";
+            return lack(format!("the {} of its inputs", Bytes(beside)), remedy);
+        }
+        let Some(reserved) = &mut self.reserved else {
+            return Ok(());
+        };
+        match shared.grow(self.spot, reserved, written) {
+            Ok(()) => Ok(()),
+            Err(others) => lack(
+                format!("the {} that lie there or are on their way", Bytes(others)),
+                "state the `size` of what it writes, so that there is room for it, or give a larger tier (--tier NAME=PATH:SIZE)",
             ),
-        ))
+        }
     }
 
     fn publish(&mut self, data: DataId, parts: &[Piece]) -> Result<Vec<u64>, Failure> {
@@ -290,6 +333,7 @@ impl<'a> Here<'a> {
             }
         }
         self.reserved = None;
+        self.writing = None;
         if let Ok(folder) = self.work()
             && let Err(MoverError(f)) = self.of.shared.mover.remove(&folder)
         {
@@ -318,7 +362,7 @@ impl Member for Here<'_> {
                 return Ok(Done::Ended(self.helper.as_mut().is_none_or(Helps::end)));
             }
             Task::Compare => return self.compare().map(Done::Changed),
-            Task::Room => return Ok(Done::Full(self.full())),
+            Task::Room => return Ok(Done::Lacks(self.lacks())),
             Task::Undeclared => return Ok(Done::Undeclared(self.undeclared())),
             Task::Digest(data) => return self.digest(*data),
             Task::Fits => self.fits()?,

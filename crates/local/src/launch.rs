@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use tarn_base::units::Elapsed;
@@ -36,6 +37,8 @@ pub(crate) enum Urgency {
 pub(crate) struct Stop {
     level: AtomicU8,
     wake: OwnedFd,
+    /// Why, if it has used up memory.
+    overran: OnceLock<String>,
 }
 
 impl Stop {
@@ -43,12 +46,25 @@ impl Stop {
         Ok(Self {
             level: AtomicU8::new(0),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            overran: OnceLock::new(),
         })
     }
 
     pub(crate) fn ask(&self, urgency: Urgency) {
         self.level.fetch_max(urgency as u8, Ordering::SeqCst);
         self.wake();
+    }
+
+    /// Kills it because it has used up memory; `why` says how.
+    pub(crate) fn out_of_memory(&self, why: String) {
+        // Once is enough.
+        let _ = self.overran.set(why);
+        self.ask(Urgency::Kill);
+    }
+
+    /// Why it was killed, if that was for memory.
+    pub(crate) fn overran(&self) -> Option<&str> {
+        self.overran.get().map(String::as_str)
     }
 
     /// Wakes the thread that sees the step through: there is something for it.

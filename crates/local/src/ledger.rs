@@ -8,6 +8,8 @@ mod page;
 
 use crate::store::{failure, io_failure};
 use leftovers::Leftover;
+#[cfg(test)]
+pub(crate) use page::left_by_the_dead;
 pub(crate) use page::used_by_all;
 use page::{Claim, Page};
 pub use page::{held_by_others, vacate};
@@ -283,6 +285,23 @@ pub(crate) struct Ledgers {
     leftovers: Mutex<BTreeMap<(Spot, StoreKey), Leftover>>,
     /// Bytes on tiers that are not this run's at all.
     aside: Mutex<BTreeMap<Spot, u64>>,
+    /// What this run has and has claimed on each tier of each node.
+    rooms: Mutex<BTreeMap<Spot, Room>>,
+}
+
+/// Bytes of one tier of one node.
+#[derive(Debug, Default)]
+struct Room {
+    /// All that may lie there, what is not this run's included.
+    limit: u64,
+    used: u64,
+    reserved: u64,
+}
+
+impl Room {
+    fn held(&self) -> u64 {
+        self.used.saturating_add(self.reserved)
+    }
 }
 
 /// Room claimed on a tier; given back when dropped.
@@ -290,10 +309,53 @@ pub(crate) struct Ledgers {
 pub(crate) struct Reservation<'a> {
     ledgers: &'a Ledgers,
     account: usize,
+    spot: Spot,
     bytes: u64,
 }
 
 impl Reservation<'_> {
+    /// What is claimed and has not arrived.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Claims `bytes` in all, if all that lies on the tier or is on its way there leaves so much; else what that takes. Of
+    /// several that ask at once, one is the first.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), u64> {
+        let more = bytes.saturating_sub(self.bytes);
+        let mut others = 0;
+        let mut fits = true;
+        self.ledgers.on(self.spot, |room| {
+            others = room.held().saturating_sub(self.bytes);
+            fits = others.saturating_add(bytes) <= room.limit;
+            if fits {
+                room.reserved = room.reserved.saturating_add(more);
+            }
+        });
+        if !fits {
+            return Err(others);
+        }
+        let mut foreign = 0;
+        let allow = |m: &Mine| {
+            foreign = m.others;
+            foreign == 0 || m.held().saturating_add(foreign) <= m.limit
+        };
+        let claim = |m: &mut Mine| m.claim.reserved = m.claim.reserved.saturating_add(more);
+        match self.ledgers.accounts[self.account].update(claim, allow) {
+            Ok(false) => {
+                self.ledgers.on(self.spot, |room| {
+                    room.reserved = room.reserved.saturating_sub(more);
+                });
+                Err(others.saturating_add(foreign))
+            }
+            // A ledger that cannot be written now is written with the next change.
+            Ok(true) | Err(_) => {
+                self.bytes = self.bytes.saturating_add(more);
+                Ok(())
+            }
+        }
+    }
+
     /// A replica has come, with the space it takes: as much of the reservation becomes used in the same step, so that
     /// nothing is ever counted twice.
     pub(crate) fn arrived(&mut self, spot: Spot, key: &StoreKey, stored: u64) {
@@ -305,6 +367,9 @@ impl Reservation<'_> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.bytes > 0 {
+            self.ledgers.on(self.spot, |room| {
+                room.reserved = room.reserved.saturating_sub(self.bytes);
+            });
             // A ledger that cannot be written now is written with the next change, or counts as a dead run's.
             let _ = self.ledgers.accounts[self.account].update(
                 |m| m.claim.reserved -= self.bytes.min(m.claim.reserved),
@@ -319,6 +384,7 @@ impl Ledgers {
     pub(crate) fn open(cluster: &Cluster, own: &Own, workspace: &str) -> Result<Self, Failure> {
         let mut accounts: Vec<Account> = Vec::new();
         let mut spots = BTreeMap::new();
+        let mut rooms = BTreeMap::new();
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let start = tarn_sys::process::start_time(pid)
             .ok_or_else(|| failure(FailureKind::Io, "/proc is not mounted; tarn needs it"))?;
@@ -348,6 +414,14 @@ impl Ledgers {
                     tier: TierId(t),
                 };
                 spots.insert(spot, (at, tier.capacity));
+                let limit = tier.capacity;
+                rooms.insert(
+                    spot,
+                    Room {
+                        limit,
+                        ..Room::default()
+                    },
+                );
             }
         }
         let ledgers = Self {
@@ -356,6 +430,7 @@ impl Ledgers {
             replicas: Mutex::default(),
             leftovers: Mutex::default(),
             aside: Mutex::default(),
+            rooms: Mutex::new(rooms),
         };
         for account in &ledgers.accounts {
             account
@@ -363,6 +438,12 @@ impl Ledgers {
                 .map_err(|e| io_failure("write the ledger of the tier", &account.root, &e))?;
         }
         Ok(ledgers)
+    }
+
+    fn on(&self, spot: Spot, change: impl FnOnce(&mut Room)) {
+        if let Ok(mut rooms) = self.rooms.lock() {
+            change(rooms.entry(spot).or_default());
+        }
     }
 
     /// Claims room before something is written. Waits for other runs, up to a bound.
@@ -390,9 +471,13 @@ impl Ledgers {
             };
             let reserve = |m: &mut Mine| m.claim.reserved = m.claim.reserved.saturating_add(bytes);
             if bytes == 0 || account.update(reserve, allow).map_err(unwritable)? {
+                self.on(spot, |room| {
+                    room.reserved = room.reserved.saturating_add(bytes);
+                });
                 return Ok(Reservation {
                     ledgers: self,
                     account: at,
+                    spot,
                     bytes,
                 });
             }
@@ -482,6 +567,10 @@ impl Ledgers {
         }
         let settled = plus.saturating_sub(minus).min(*reserved);
         *reserved -= settled;
+        self.on(spot, |room| {
+            room.used = room.used.saturating_add(plus).saturating_sub(minus);
+            room.reserved = room.reserved.saturating_sub(settled);
+        });
         let change = |m: &mut Mine| {
             m.claim.used = m.claim.used.saturating_add(plus).saturating_sub(minus);
             m.claim.reserved = m.claim.reserved.saturating_sub(settled);
@@ -540,214 +629,4 @@ impl Drop for Ledgers {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-    use tarn_base::cluster::{Host, Link, Node, Tier};
-
-    fn cluster(root: &Path, nodes: u32, capacity: u64) -> Cluster {
-        let link = Link {
-            read: 1,
-            write: 1,
-            latency: 0,
-            streams: 1,
-            emulated: false,
-        };
-        let node = |i: u32| Node {
-            name: format!("n{i}"),
-            host: 0,
-            cores: 1,
-            memory: 0,
-            gpus: 0,
-            tiers: vec![Tier {
-                name: "t".into(),
-                root: root.into(),
-                capacity,
-                read: 1,
-                write: 1,
-            }],
-        };
-        Cluster {
-            hosts: vec![Host {
-                name: "h".into(),
-                cores: 1,
-                memory: 0,
-            }],
-            nodes: (0..nodes).map(node).collect(),
-            external: link.clone(),
-            peer: link,
-        }
-    }
-
-    const SPOT: Spot = Spot {
-        node: NodeId(0),
-        tier: TierId(0),
-    };
-
-    #[test]
-    fn two_runs_never_exceed_one_tier() {
-        let root = tempfile::tempdir().unwrap();
-        let a = Ledgers::open(&cluster(root.path(), 2, 1000), &Own::All, "a").unwrap();
-        let b = Ledgers::open(&cluster(root.path(), 2, 1000), &Own::All, "b").unwrap();
-        let mut held = a.reserve(SPOT, 1500, &|| false).unwrap();
-        assert_eq!(
-            b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
-            [250, 250]
-        );
-        assert!(b.news().is_empty());
-        assert!(b.reserve(SPOT, 400, &|| true).is_ok());
-        let refused = b.reserve(SPOT, 600, &|| true).unwrap_err();
-        assert_eq!(refused.kind, FailureKind::Cancelled);
-        // What is committed turns from reserved to used, and is never both.
-        held.arrived(SPOT, &StoreKey("k".into()), 700);
-        assert_eq!(held_by_others(root.path(), "b"), 1500);
-        drop(held);
-        assert_eq!(held_by_others(root.path(), "b"), 700);
-        assert!(b.reserve(SPOT, 1300, &|| true).is_ok());
-        assert!(b.reserve(SPOT, 1301, &|| true).is_err());
-        a.left(SPOT, &StoreKey("k".into()));
-        assert_eq!(
-            b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
-            [1000, 1000]
-        );
-    }
-
-    #[test]
-    fn what_is_kept_counts_once_it_is_in_the_way_and_what_is_aside_always() {
-        let root = tempfile::tempdir().unwrap();
-        let a = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "a").unwrap();
-        let key = StoreKey("k".into());
-        a.found(SPOT, &key, 300);
-        a.leave(SPOT, key.clone(), root.path().join("k"), true);
-        assert_eq!(a.kept_in_the_way(SPOT, 700), None);
-        assert!(a.news().is_empty());
-        assert_eq!(a.kept_in_the_way(SPOT, 701), Some(vec![(SPOT, 700)]));
-        assert_eq!(a.kept_in_the_way(SPOT, 701), None, "it is said once");
-        assert!(a.take_over(SPOT, &key));
-        assert_eq!(a.news(), [(SPOT, 1000)]);
-        // Of 1000, 200 are not this run's; of a resumed run the capacity is without them.
-        for (capacity, resumed) in [(1000, false), (800, true)] {
-            let root = tempfile::tempdir().unwrap();
-            let a = Ledgers::open(&cluster(root.path(), 1, capacity), &Own::All, "a").unwrap();
-            a.found(SPOT, &key, 200);
-            match resumed {
-                true => a.enlarge(SPOT, 200),
-                false => a.set_aside(SPOT, 200),
-            }
-            assert!(a.news().is_empty());
-            let b = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "b").unwrap();
-            let held = b.reserve(SPOT, 500, &|| true).unwrap();
-            assert_eq!(a.news(), [(SPOT, 400)]);
-            assert!(a.reserve(SPOT, 300, &|| true).is_ok());
-            assert!(a.reserve(SPOT, 301, &|| true).is_err());
-            drop(held);
-            assert_eq!(a.news(), [(SPOT, 800)]);
-        }
-    }
-
-    #[test]
-    fn the_dead_keep_what_they_use_as_long_as_their_folder_is_there() {
-        let root = tempfile::tempdir().unwrap();
-        let claim = Claim {
-            workspace: "gone".into(),
-            pid: i32::MAX,
-            start: 1,
-            limit: 10,
-            used: 300,
-            reserved: 500,
-            waiting: None,
-        };
-        let page = Page {
-            entries: vec![claim],
-        };
-        std::fs::write(
-            root.path().join("ledger"),
-            serde_json::to_vec(&page).unwrap(),
-        )
-        .unwrap();
-        std::fs::create_dir(root.path().join("gone")).unwrap();
-        let b = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "b").unwrap();
-        assert!(b.reserve(SPOT, 701, &|| true).is_err());
-        assert!(b.reserve(SPOT, 700, &|| true).is_ok());
-        std::fs::remove_dir(root.path().join("gone")).unwrap();
-        assert!(b.reserve(SPOT, 1000, &|| true).is_ok());
-    }
-
-    #[test]
-    fn an_older_run_that_waits_goes_first() {
-        let root = tempfile::tempdir().unwrap();
-        let elder = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "elder").unwrap();
-        let younger = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "younger").unwrap();
-        // Both are in this process; the younger borrows the name of one that was started later.
-        let mut sleeper = std::process::Command::new("sleep")
-            .arg("100")
-            .spawn()
-            .unwrap();
-        let pid = i32::try_from(sleeper.id()).unwrap();
-        if let Ok(mut mine) = younger.accounts[0].state.lock() {
-            mine.claim.pid = pid;
-            mine.claim.start = tarn_sys::process::start_time(pid).unwrap();
-        }
-        let begun = Instant::now();
-        let late = || begun.elapsed() > Duration::from_secs(20);
-        let key = StoreKey("k".into());
-        elder.found(SPOT, &key, 400);
-        younger.found(SPOT, &key, 400);
-        std::thread::scope(|s| {
-            let waiting = s.spawn(|| elder.reserve(SPOT, 500, &late).is_ok());
-            let since = Instant::now();
-            let refused = younger.reserve(SPOT, 500, &late).unwrap_err();
-            assert_eq!(refused.kind, FailureKind::Cancelled, "{}", refused.message);
-            assert!(since.elapsed() >= GIVE_WAY, "{:?}", since.elapsed());
-            assert!(
-                younger.in_the_way().is_empty(),
-                "it waits no longer, so it may go on"
-            );
-            assert_eq!(younger.news(), [(SPOT, 400)], "nothing new for it");
-            younger.idle(Some(Instant::now()));
-            younger.news();
-            assert_eq!(younger.in_the_way(), [(SPOT, key.clone())]);
-            assert_eq!(elder.in_the_way(), []);
-            younger.left(SPOT, &key);
-            assert!(waiting.join().unwrap());
-        });
-        younger.idle(None);
-        younger.news();
-        assert!(younger.reserve(SPOT, 500, &|| true).is_ok());
-        sleeper.kill().unwrap();
-        sleeper.wait().unwrap();
-    }
-
-    #[test]
-    fn threads_of_two_runs_race_for_the_last_bytes() {
-        let root = tempfile::tempdir().unwrap();
-        let runs: Vec<_> = ["a", "b"]
-            .iter()
-            .map(|w| Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, w).unwrap())
-            .collect();
-        // So that each has a claim that the other sees.
-        let base: Vec<_> = runs
-            .iter()
-            .map(|r| r.reserve(SPOT, 1, &|| true).unwrap())
-            .collect();
-        let held = std::sync::atomic::AtomicU64::new(2);
-        std::thread::scope(|s| {
-            for run in &runs {
-                for _ in 0..2 {
-                    s.spawn(|| {
-                        for _ in 0..50 {
-                            if let Ok(r) = run.reserve(SPOT, 400, &|| true) {
-                                let sum =
-                                    held.fetch_add(400, std::sync::atomic::Ordering::SeqCst) + 400;
-                                assert!(sum <= 1000, "{sum}");
-                                held.fetch_sub(400, std::sync::atomic::Ordering::SeqCst);
-                                drop(r);
-                            }
-                        }
-                    });
-                }
-            }
-        });
-        drop(base);
-    }
-}
+mod tests;

@@ -38,6 +38,7 @@ mod store;
 mod tiers;
 mod transfer;
 mod world;
+mod writers;
 
 pub use dests::{check_destination, destination_intact, probe_destination};
 
@@ -47,7 +48,6 @@ pub use memory::{Memory, memory};
 pub use namespaces::{Namespaces, probe_multi_node};
 pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;
-pub use shared::ChangedSince;
 pub use sources::check_source;
 pub use tiers::apart;
-pub use world::{Config, Local, Nudge};
+pub use world::{Config, Local, Nudge, leave_tiers};

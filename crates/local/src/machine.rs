@@ -1,10 +1,13 @@
 //! What this machine offers: cores, memory, tiers with their measured bandwidth, and a cluster of N nodes made of it.
 
+mod stand_in;
+
 use crate::memory::{Memory, memory};
 use crate::store::in_memory;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+pub use stand_in::{StandIn, stand_in};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -28,6 +31,10 @@ const PROBE_SHARE: u64 = 16;
 const PROBE_CHUNK: usize = 1 << 20;
 /// A measurement older than this (seconds) is made again: machines change.
 const PROBE_LIFE: u64 = 30 * 24 * 3600;
+/// A tier in memory of a given size must leave the steps, tarn and tarnd one in so many of the bytes that are free, ...
+const STEPS_SHARE: u64 = 8;
+/// ... and at least so many.
+const STEPS_LEAST: u64 = 64 << 20;
 /// Of a disk's free space, tarn takes at most so many tenths for a tier whose size nobody gave.
 const DISK_TENTHS: u64 = 9;
 
@@ -52,7 +59,7 @@ pub enum MachineError {
     },
     /// The tiers do not fit into the memory or onto the disk.
     #[error(
-        "tier `{name}` at {root} has no room for {nodes} nodes with {} each: {} are free ({limit}); give it a smaller size or take fewer nodes",
+        "tier `{name}` at {root} has no room for {nodes} nodes with {} each: {} are free for it ({limit}); give it a smaller size or take fewer nodes",
         Bytes(*.want), Bytes(*.free)
     )]
     NoRoom {
@@ -64,7 +71,7 @@ pub enum MachineError {
         nodes: u32,
         /// Bytes asked for, each.
         want: u64,
-        /// Bytes that are free in all.
+        /// Bytes that are free for it in all.
         free: u64,
         /// What sets the limit.
         limit: String,
@@ -313,8 +320,18 @@ pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, Mac
     let nodes = spec.nodes.max(1);
     let mut tiers = Vec::new();
     let mut in_tiers = 0u64;
+    let in_memory_now = |t: &&TierSpec| in_memory(&t.root);
+    let held: Vec<(&Path, u64)> = spec
+        .tiers
+        .iter()
+        .filter(in_memory_now)
+        .map(|t| (&*t.root, crate::ledger::used_by_all(&t.root)))
+        .collect();
     for tier in spec.tiers {
-        let made = make_tier(machine, tier, nodes, spec, in_tiers)?;
+        let others = held.iter().filter(|(root, _)| *root != tier.root);
+        let others = others.map(|(_, held)| held).sum();
+        let memory = machine.memory.beside(others);
+        let made = make_tier(&memory, tier, nodes, spec, in_tiers)?;
         if in_memory(&made.root) {
             in_tiers = in_tiers.saturating_add(made.capacity.saturating_mul(nodes.into()));
         }
@@ -350,8 +367,9 @@ pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, Mac
     })
 }
 
+/// `memory`: without what other tiers hold. `in_tiers`: bytes of memory that tiers before it may come to hold.
 fn make_tier(
-    machine: &Machine,
+    memory: &Memory,
     tier: &TierSpec,
     nodes: u32,
     spec: &ClusterSpec<'_>,
@@ -365,12 +383,7 @@ fn make_tier(
         ),
         source,
     };
-    match tier.root == default_tier().root {
-        // Its name is known to everybody, and everybody may write the folder it is in.
-        true => own_folder(&tier.root),
-        false => std::fs::create_dir_all(&tier.root),
-    }
-    .map_err(io)?;
+    make_root(&tier.root).map_err(io)?;
     // The size of the tier as a whole: the ledger takes off what others hold, now and later.
     let taken = crate::ledger::used_by_all(&tier.root);
     let room = tier.size.map_or(u64::MAX, |size| {
@@ -378,33 +391,26 @@ fn make_tier(
     });
     let rates = bandwidth(&tier.root, spec.state, room / PROBE_SHARE)?;
     let on_disk = free_bytes(&tier.root).map_err(io)?.saturating_add(taken);
-    let memory = in_memory(&tier.root);
-    let (free, limit) = match memory {
+    let (free, limit) = match in_memory(&tier.root) {
         true => {
-            let free = machine
-                .memory
-                .free
-                .saturating_add(taken)
-                .saturating_sub(in_tiers);
-            (
-                free.min(on_disk),
-                format!("memory, limited by {}", machine.memory.limited_by),
-            )
+            let free = memory.free_without(taken).saturating_sub(in_tiers);
+            let limit = format!("memory, limited by {}", memory.limited_by);
+            (free.min(on_disk), limit)
         }
         false => (on_disk, "the file system".to_owned()),
     };
-    let share = match memory {
-        true => free / 2,
-        false => free / 10 * DISK_TENTHS,
+    let (share, most) = match in_memory(&tier.root) {
+        true => (free / 2, for_tier(free)),
+        false => (free / 10 * DISK_TENTHS, free),
     };
     let capacity = tier.size.unwrap_or(share / u64::from(nodes));
-    if tier.size.is_some() && capacity.saturating_mul(nodes.into()) > free {
+    if tier.size.is_some() && capacity.saturating_mul(nodes.into()) > most {
         return Err(MachineError::NoRoom {
             name: tier.name.clone(),
             root: tier.root.clone(),
             nodes,
             want: capacity,
-            free,
+            free: most,
             limit,
         });
     }
@@ -415,6 +421,20 @@ fn make_tier(
         read: rates.read,
         write: rates.write,
     })
+}
+
+fn make_root(root: &Path) -> io::Result<()> {
+    let default = default_tier().root;
+    match root.parent() == default.parent() {
+        // Its name is known to everybody, and everybody may write the folder it is in.
+        true => own_folder(root),
+        false => std::fs::create_dir_all(root),
+    }
+}
+
+/// The most of so much free memory that a tier of a given size may take.
+fn for_tier(free: u64) -> u64 {
+    free.saturating_sub((free / STEPS_SHARE).max(STEPS_LEAST))
 }
 
 /// Makes a folder that only this user can enter, or makes one that is there such a folder.
@@ -523,6 +543,58 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
+    const LINK: Link = Link {
+        read: 1,
+        write: 1,
+        latency: 0,
+        streams: 2,
+        emulated: false,
+    };
+
+    /// The capacity of a tier in memory, of a job with 800 MiB, that has `shared` of files in memory already.
+    fn in_a_job(root: &Path, size: Option<u64>, shared: u64) -> Result<u64, MachineError> {
+        let state = StateDir(root.join("none"));
+        let tiers = [TierSpec {
+            name: "t".into(),
+            root: root.join("tier"),
+            size,
+        }];
+        let machine = Machine {
+            memory: Memory::of_job(800 * MIB, shared),
+            ..machine().unwrap()
+        };
+        let spec = ClusterSpec {
+            nodes: 1,
+            tiers: &tiers,
+            external: LINK,
+            state: &state,
+        };
+        Ok(cluster(&machine, &spec)?.nodes[0].tiers[0].capacity)
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_tier_in_memory_leaves_the_steps_of_the_job_theirs() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let most = for_tier(800 * MIB);
+        assert_eq!(most, 700 * MIB);
+        assert_eq!(in_a_job(dir.path(), Some(most), 0).unwrap(), most);
+        let refused = in_a_job(dir.path(), Some(most + 1), 0).unwrap_err();
+        assert!(
+            refused.to_string().contains("700.00 MiB are free for it"),
+            "{refused}"
+        );
+        assert_eq!(in_a_job(dir.path(), None, 0).unwrap(), 400 * MIB);
+        // What another job has left there gives this one no memory; what this one has written there is its own.
+        crate::ledger::left_by_the_dead(&dir.path().join("tier"), 500 * MIB);
+        for (shared, free) in [(0, 800), (300, 800), (500, 800)] {
+            let capacity = in_a_job(dir.path(), None, shared * MIB).unwrap();
+            assert_eq!(capacity, free * MIB / 2, "{shared}");
+            assert!(in_a_job(dir.path(), Some(most + 1), shared * MIB).is_err());
+        }
+    }
+
     #[test]
     fn a_cluster_shares_the_machine() {
         let dir = tempfile::tempdir().unwrap();
@@ -536,17 +608,10 @@ mod tests {
             root: dir.path().join("tier"),
             size: Some(1 << 20),
         }];
-        let link = Link {
-            read: 1,
-            write: 1,
-            latency: 0,
-            streams: 2,
-            emulated: false,
-        };
         let mut spec = ClusterSpec {
             nodes: 4,
             tiers: &tiers,
-            external: link,
+            external: LINK,
             state: &state,
         };
         let c = cluster(&machine, &spec).unwrap();

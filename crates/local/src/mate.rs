@@ -293,6 +293,10 @@ impl Mate<'_> {
         fds.extend(socket.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let _ = poll(&mut fds, None);
         self.handle.stop.take();
+        if self.handle.stop.overran().is_some() {
+            // The leader hears that it is gone, and asks why.
+            self.here.helper().into_iter().for_each(Helps::kill);
+        }
     }
 
     /// Passes on what the helper says.

@@ -28,7 +28,7 @@ pub(crate) enum Task {
     End,
     /// Compare the inputs with their manifests; remove the damaged ones.
     Compare,
-    /// Look whether the tier is full.
+    /// Look whether the tier is full, or memory is.
     Room,
     /// Count what was left undeclared.
     Undeclared,
@@ -59,8 +59,8 @@ pub(crate) enum Done {
     Ended(bool),
     /// Of [`Task::Compare`]: the first input that was changed, by its position in what the step needs, and the path in it.
     Changed(Option<(usize, String)>),
-    /// Of [`Task::Room`]: the folder, if there is no room.
-    Full(Option<String>),
+    /// Of [`Task::Room`].
+    Lacks(Option<Lack>),
     /// Of [`Task::Undeclared`].
     Undeclared(Undeclared),
     /// Of [`Task::Digest`].
@@ -70,6 +70,15 @@ pub(crate) enum Done {
     },
     /// Of [`Task::Publish`]: bytes that each part takes on the tier.
     Stored(Vec<u64>),
+}
+
+/// What there is too little of.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Lack {
+    /// Room on the tier of this folder.
+    Tier(String),
+    /// Memory, which the step has filled; what is to be said of that.
+    Memory(String),
 }
 
 /// One node of a step.

@@ -12,38 +12,105 @@ pub struct Memory {
     pub free: u64,
     /// What sets the limit: `machine` or the control group's folder.
     pub limited_by: String,
+    /// The machine's, and that of each control group with a limit.
+    levels: Vec<Level>,
+}
+
+/// One account of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Level {
+    free: u64,
+    /// Charged to it as files in memory or shared memory.
+    shared: u64,
+}
+
+impl Memory {
+    /// What would be free if `held` bytes that lie on a file system in memory were not there. Who they are charged to cannot be
+    /// known from the files: to another job's control group or to one that has gone, and then this process's gain nothing.
+    /// They gain no more than they are charged with for all files in memory.
+    pub fn free_without(&self, held: u64) -> u64 {
+        let free = |l: &Level| l.free.saturating_add(held.min(l.shared));
+        self.levels.iter().map(free).min().unwrap_or(self.free)
+    }
+
+    /// Of a job that has `total` bytes and nothing but `shared` bytes of files in memory.
+    #[cfg(test)]
+    pub(crate) fn of_job(total: u64, shared: u64) -> Self {
+        let free = total - shared;
+        Self {
+            total,
+            free,
+            limited_by: "job".into(),
+            levels: vec![Level { free, shared }],
+        }
+    }
+
+    /// Takes off what other files in memory, of `bytes` so far, may come to hold.
+    #[must_use]
+    pub(crate) fn beside(&self, held: u64) -> Self {
+        let mut left = self.clone();
+        for level in &mut left.levels {
+            level.shared = level.shared.saturating_sub(held);
+        }
+        left
+    }
 }
 
 /// Limits above this mean "none" in control groups of version 1 (they round `i64::MAX` down to a page).
 const NO_LIMIT: u64 = 1 << 62;
+
+/// Reads what is free, again and again.
+#[derive(Debug)]
+pub(crate) struct Gauge(Vec<PathBuf>);
+
+impl Gauge {
+    pub(crate) fn new() -> Self {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        Self(group_folders(&groups, &mounts))
+    }
+
+    /// Bytes that are free, and that there are in all; without a bound where that cannot be known.
+    pub(crate) fn read(&self) -> (u64, u64) {
+        let found = self.memory();
+        found.map_or((u64::MAX, u64::MAX), |m| (m.free, m.total))
+    }
+
+    fn memory(&self) -> std::io::Result<Memory> {
+        let text = std::fs::read_to_string("/proc/meminfo")?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+            line.split_whitespace()
+                .next()?
+                .parse::<u64>()
+                .ok()
+                .map(|kib| kib << 10)
+        };
+        let mut found = Memory {
+            total: field("MemTotal:").unwrap_or(0),
+            free: field("MemAvailable:")
+                .or_else(|| field("MemFree:"))
+                .unwrap_or(0),
+            limited_by: "machine".into(),
+            levels: Vec::new(),
+        };
+        found.levels.push(Level {
+            free: found.free,
+            shared: field("Shmem:").unwrap_or(0),
+        });
+        for folder in &self.0 {
+            narrow(&mut found, folder);
+        }
+        Ok(found)
+    }
+}
 
 /// Finds out about memory.
 ///
 /// # Errors
 /// When `/proc/meminfo` cannot be read.
 pub fn memory() -> std::io::Result<Memory> {
-    let text = std::fs::read_to_string("/proc/meminfo")?;
-    let field = |name: &str| {
-        let line = text.lines().find_map(|l| l.strip_prefix(name))?;
-        line.split_whitespace()
-            .next()?
-            .parse::<u64>()
-            .ok()
-            .map(|kib| kib << 10)
-    };
-    let mut found = Memory {
-        total: field("MemTotal:").unwrap_or(0),
-        free: field("MemAvailable:")
-            .or_else(|| field("MemFree:"))
-            .unwrap_or(0),
-        limited_by: "machine".into(),
-    };
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    for folder in group_folders(&groups, &mounts) {
-        narrow(&mut found, &folder);
-    }
-    Ok(found)
+    Gauge::new().memory()
 }
 
 /// The folders that account for this process's memory: its groups and all above them.
@@ -110,14 +177,22 @@ fn narrow(found: &mut Memory, folder: &Path) {
     if limit >= NO_LIMIT {
         return;
     }
+    // With what is below the group (version 1 says `total_`) or without: version 2 counts that in.
+    let counted = |names: [&str; 2]| {
+        let of = |name: &&str| {
+            let line = stat.lines().find_map(|l| l.strip_prefix(*name))?;
+            line.trim().parse::<u64>().ok()
+        };
+        names.iter().find_map(of).unwrap_or(0)
+    };
     // Clean page cache is given back before anybody is killed.
-    let cache = ["total_inactive_file ", "inactive_file "];
-    let reclaimable = cache.iter().find_map(|name| {
-        let line = stat.lines().find_map(|l| l.strip_prefix(name))?;
-        line.trim().parse::<u64>().ok()
-    });
-    let free = limit.saturating_sub(used.saturating_sub(reclaimable.unwrap_or(0)));
+    let reclaimable = counted(["total_inactive_file ", "inactive_file "]);
+    let free = limit.saturating_sub(used.saturating_sub(reclaimable));
     found.free = found.free.min(free);
+    found.levels.push(Level {
+        free,
+        shared: counted(["total_shmem ", "shmem "]),
+    });
     if limit < found.total {
         found.total = limit;
         found.limited_by = folder.display().to_string();
@@ -151,7 +226,7 @@ mod tests {
         std::fs::write(root.path().join("one/a/memory.usage_in_bytes"), "700\n").unwrap();
         std::fs::write(
             root.path().join("one/a/memory.stat"),
-            "total_inactive_file 200\n",
+            "shmem 1\ntotal_inactive_file 200\ntotal_shmem 150\n",
         )
         .unwrap();
         std::fs::write(two.join("memory.max"), "max\n").unwrap();
@@ -159,9 +234,17 @@ mod tests {
             total: 5000,
             free: 4000,
             limited_by: "machine".into(),
+            levels: vec![Level {
+                free: 4000,
+                shared: 3000,
+            }],
         };
         folders.iter().for_each(|f| narrow(&mut m, f));
         assert_eq!((m.total, m.free), (1000, 500));
+        // Of what lies on a tier, no more was charged to the group than it has files in memory at all.
+        assert_eq!(m.free_without(100), 600);
+        assert_eq!(m.free_without(2000), 650);
+        assert_eq!(m.beside(100).free_without(2000), 550);
         std::fs::write(two.join("memory.max"), "800\n").unwrap();
         std::fs::write(two.join("memory.current"), "790\n").unwrap();
         folders.iter().for_each(|f| narrow(&mut m, f));

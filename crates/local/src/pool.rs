@@ -32,6 +32,9 @@ pub(crate) enum Job {
         key: StoreKey,
         at: Place,
     },
+    /// Another world has done a transfer that began at this time: what it has read of sources is remembered. Nobody waits
+    /// for it; it is done even when the world ends.
+    Learned(Box<Transfer>, i64),
 }
 
 /// Higher first, then in the order of arrival.
@@ -70,8 +73,12 @@ fn name(job: &Job) -> Option<Name> {
     match job {
         Job::List(data) => Some(Name::List(*data)),
         Job::Transfer(t) => Some(Name::Transfer(t.id)),
-        Job::Evict { .. } => None,
+        Job::Evict { .. } | Job::Learned(..) => None,
     }
+}
+
+fn is_owed(job: &Job) -> bool {
+    !matches!(job, Job::Learned(..))
 }
 
 /// Whether a job gives room on tiers back and never waits for any.
@@ -79,7 +86,7 @@ fn frees_room(job: &Job) -> bool {
     match job {
         Job::Evict { .. } => true,
         Job::Transfer(t) => !matches!(t.to, Place::Node(_)),
-        Job::List(_) => false,
+        Job::List(_) | Job::Learned(..) => false,
     }
 }
 
@@ -123,6 +130,7 @@ impl Pool {
             Job::Transfer(t) => t.priority,
             // They are short, and others wait for them.
             Job::List(_) | Job::Evict { .. } => u64::MAX,
+            Job::Learned(..) => 0,
         };
         queue.arrived += 1;
         let rank = (Reverse(urgency), queue.arrived);
@@ -131,10 +139,11 @@ impl Pool {
         self.state.changed.notify_all();
     }
 
-    /// Jobs that no thread has taken yet.
+    /// Jobs that no thread has taken yet and whose outcome is waited for.
     pub(crate) fn queued(&self) -> u64 {
         let queue = self.state.queue.lock();
-        queue.map_or(0, |q| q.waiting.len() as u64)
+        let owed = |q: &Queue| q.waiting.values().filter(|job| is_owed(job)).count();
+        queue.map_or(0, |q| owed(&q) as u64)
     }
 
     /// Cancels a transfer, waiting or moving. One that has ended already is no error.
@@ -154,7 +163,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         if let Ok(mut queue) = self.state.queue.lock() {
             queue.closed = true;
-            queue.waiting.clear();
+            queue.waiting.retain(|_, job| !is_owed(job));
             for control in queue.controls.values() {
                 control
                     .cancel
@@ -172,7 +181,7 @@ impl Drop for Pool {
 fn take(state: &State, takes: Takes) -> Option<(Job, Arc<Control>)> {
     let mut queue = state.queue.lock().ok()?;
     loop {
-        if queue.closed {
+        if queue.closed && queue.waiting.is_empty() {
             return None;
         }
         let busy = queue.external >= state.streams;
@@ -206,24 +215,30 @@ fn work(state: &State, takes: Takes) {
             }
         }
         state.changed.notify_all();
-        state.shared.deliver(Delivery::Outcome(event));
+        if let Some(event) = event {
+            state.shared.deliver(Delivery::Outcome(event));
+        }
     }
 }
 
-fn perform(shared: &Shared, job: &Job, control: &Arc<Control>) -> Event {
-    match job {
+fn perform(shared: &Shared, job: &Job, control: &Arc<Control>) -> Option<Event> {
+    Some(match job {
         Job::List(data) => sources::list(shared, *data, control),
         Job::Transfer(t) => transfer::run(shared, t, control),
         Job::Evict { part, key, at } => transfer::evict(shared, *part, key, at),
-    }
+        Job::Learned(t, began) => {
+            sources::learn(shared, t, *began);
+            return None;
+        }
+    })
 }
 
-fn broken(job: &Job) -> Event {
+fn broken(job: &Job) -> Option<Event> {
     let why = failure(
         FailureKind::Io,
         "an error inside tarn; please report it with what stands above on stderr",
     );
-    match job {
+    Some(match job {
         Job::List(data) => Event::SourceFailed {
             data: *data,
             failure: why,
@@ -237,5 +252,6 @@ fn broken(job: &Job) -> Event {
             part: *part,
             at: at.clone(),
         },
-    }
+        Job::Learned(..) => return None,
+    })
 }

@@ -4,6 +4,7 @@ use crate::ledger::{Ledgers, Reservation};
 use crate::protocol::Isolation;
 use crate::sources::Remembered;
 use crate::store::{failure, read_manifest};
+use crate::writers::Writers;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -12,13 +13,13 @@ use std::sync::{Arc, Mutex};
 use tarn_base::cluster::{Cluster, Node, Tier};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, NodeId, Spot, StepId, TierId};
+use tarn_base::id::{DataId, NodeId, Spot, TierId};
 use tarn_base::layout::{StateDir, TierDir, drained_part};
 use tarn_base::manifest::Manifest;
 use tarn_base::nodes::Own;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Workflow};
-use tarn_ports::{Mates, Mover, Peers, Progress};
+use tarn_ports::{ChangedSince, Mates, Mover, Peers, Progress};
 
 /// Something for the loop.
 #[derive(Debug)]
@@ -30,9 +31,6 @@ pub(crate) enum Delivery {
     /// Nothing but: look around.
     Nudge,
 }
-
-/// Of a step, a file that its command names and that has changed since the run began, if there is one.
-pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 
 pub(crate) struct Shared {
     pub(crate) run: String,
@@ -62,6 +60,8 @@ pub(crate) struct Shared {
     /// Whether earlier runs have committed steps that this one may take over.
     pub(crate) reusable: AtomicBool,
     pub(crate) deliveries: Sender<Delivery>,
+    /// Steps that write to tiers in memory.
+    pub(crate) writers: Arc<Writers>,
 }
 
 impl Shared {
@@ -138,16 +138,40 @@ impl Shared {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, Failure> {
         self.ledgers.make_way(spot, bytes, &*self.mover);
-        if let Some(news) = self.ledgers.kept_in_the_way(spot, bytes) {
-            for (spot, bytes) in news {
-                self.deliver(Delivery::News(Event::Capacity { spot, bytes }));
-            }
+        if self.tell_kept(spot, bytes) {
             return Err(failure(
                 FailureKind::Cancelled,
                 "data that is kept from earlier runs takes the room that was meant for it; a place is looked for anew",
             ));
         }
         self.ledgers.reserve(spot, bytes, cancelled)
+    }
+
+    /// Tells the engine of what is kept from earlier runs, if it is in the way of `bytes` more and that was not told before.
+    fn tell_kept(&self, spot: Spot, bytes: u64) -> bool {
+        let Some(news) = self.ledgers.kept_in_the_way(spot, bytes) else {
+            return false;
+        };
+        for (spot, bytes) in news {
+            self.deliver(Delivery::News(Event::Capacity { spot, bytes }));
+        }
+        true
+    }
+
+    /// Claims `bytes` in all instead of what was claimed, for what lies on the tier already; else what is in the way there.
+    pub(crate) fn grow(
+        &self,
+        spot: Spot,
+        reserved: &mut Reservation<'_>,
+        bytes: u64,
+    ) -> Result<(), u64> {
+        let more = bytes.saturating_sub(reserved.bytes());
+        self.ledgers.make_way(spot, more, &*self.mover);
+        let grown = reserved.grow(bytes);
+        if grown.is_err() {
+            self.tell_kept(spot, more);
+        }
+        grown
     }
 
     /// The part that is stored under a key, if this run knows it.

@@ -16,7 +16,7 @@ use tarn_base::hash::{Hash, Hasher};
 use tarn_base::id::DataId;
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::merge;
-use tarn_base::part::{PartClass, PartInfo, PartRef, StoreKey};
+use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, Transfer};
 use tarn_ports::{Control, MoverError};
 
 /// A file changed this short before it was read may change again within the same time stamp (FAT and old NFS
@@ -351,6 +351,18 @@ pub(crate) fn remember(shared: &Shared, data: DataId, manifest: &Manifest, began
     drop(memory);
     if due {
         flush(shared);
+    }
+}
+
+/// Remembers what another world has read of sources in a transfer that began at this time.
+pub(crate) fn learn(shared: &Shared, transfer: &Transfer, began: i64) {
+    let read = transfer.parts.iter().filter(|p| p.from == Place::Source);
+    for part in read {
+        let known = shared.known(&part.part);
+        // What is not remembered is read again by the next run.
+        if let Ok(manifest) = known.and_then(|(_, key)| shared.manifest(&key)) {
+            remember(shared, part.part.data, &manifest, began);
+        }
     }
 }
 

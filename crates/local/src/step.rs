@@ -6,7 +6,7 @@ use crate::far::{Far, Post};
 use crate::here::{Attempted, Here};
 use crate::launch::{Helps, Leaving, Outcome, Stop, Urgency, broken, execute};
 use crate::mail::Mail;
-use crate::member::{Done, Member, Task, Team};
+use crate::member::{Done, Lack, Member, Task, Team};
 use crate::prepare::needs;
 use crate::protocol::{End, Isolation, Used};
 use crate::relay::Relay;
@@ -14,6 +14,7 @@ use crate::shared::Shared;
 use crate::store::{failure, tail};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tarn_base::action::Run;
@@ -27,7 +28,7 @@ use tarn_ports::Control;
 
 /// How an attempt is told to end, what its copying and hashing is told by, and what other nodes say about it.
 pub(crate) struct Handle {
-    pub(crate) stop: Stop,
+    pub(crate) stop: Arc<Stop>,
     pub(crate) control: Control,
     /// Where there are nodes of other worlds.
     pub(crate) mail: Option<Mail>,
@@ -36,7 +37,7 @@ pub(crate) struct Handle {
 impl Handle {
     pub(crate) fn new(mail: Option<Mail>) -> std::io::Result<Self> {
         Ok(Self {
-            stop: Stop::new()?,
+            stop: Arc::new(Stop::new()?),
             control: Control::default(),
             mail,
         })
@@ -315,27 +316,35 @@ fn judge(
     }
 }
 
-/// A command that fails while its tier is full has failed because of that, whatever it says itself.
+/// A command that fails while its tier is full, or memory is that its tier lies in, has failed because of that, whatever it
+/// says itself.
 fn for_lack_of_room(team: &mut Team<'_>, failed: Failure) -> Failure {
-    if !matches!(failed.kind, FailureKind::Exit | FailureKind::Signal) {
+    use FailureKind::{Cancelled, Exit, Launch, Signal};
+    if !matches!(failed.kind, Exit | Signal | Launch | Cancelled) {
         return failed;
     }
-    let full = team.ask(
+    let lacks = team.ask(
         |_| Task::Room,
         |done| match done {
-            Done::Full(folder) => Some(folder),
+            Done::Lacks(lack) => Some(lack),
             _ => None,
         },
     );
-    match full.into_iter().flatten().flatten().next() {
-        Some(folder) => failure(
-            FailureKind::NoSpace,
-            format!(
-                "{}; no space is left on its tier (the file system of {}): state the `size` of what it writes, or give it \
-                 a larger tier (--tier NAME=PATH:SIZE)",
-                failed.message, folder
-            ),
-        ),
+    let lacks: Vec<Lack> = lacks.into_iter().flatten().flatten().collect();
+    let memory = lacks.iter().find_map(|l| match l {
+        Lack::Memory(why) => Some(why.clone()),
+        Lack::Tier(_) => None,
+    });
+    let tier = lacks.iter().find_map(|l| match l {
+        Lack::Tier(folder) if matches!(failed.kind, Exit | Signal) => Some(format!(
+            "{}; no space is left on its tier (the file system of {folder}): state the `size` of what it writes, or give it \
+             a larger tier (--tier NAME=PATH:SIZE)",
+            failed.message
+        )),
+        _ => None,
+    });
+    match memory.or(tier) {
+        Some(why) => failure(FailureKind::NoSpace, why),
         None => failed,
     }
 }

@@ -4,6 +4,7 @@ use rustix::fs::CWD;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_base::event::{Failure, FailureKind};
@@ -162,6 +163,22 @@ pub(crate) fn in_memory(folder: &Path) -> bool {
     /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
     const MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
     rustix::fs::statfs(folder).is_ok_and(|s| MEMORY.contains(&s.f_type))
+}
+
+/// The space that a folder takes with all that is in it, while others may change that: what cannot be looked at does not count.
+pub(crate) fn disk_use(folder: &Path) -> u64 {
+    let mut bytes = 0u64;
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let Ok(meta) = entry.metadata() else { continue };
+            bytes = bytes.saturating_add(meta.blocks().saturating_mul(512));
+            if meta.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    bytes
 }
 
 /// The space a replica of this tree will take: whole blocks of every file, one for every folder.

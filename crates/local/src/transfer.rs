@@ -6,7 +6,7 @@ use crate::sources::{forget, remember, resolve, wall_clock};
 use crate::store::{failure, io_failure, make_folder, stored_estimate, warn, write_manifests};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
 use tarn_base::id::Spot;
@@ -14,6 +14,11 @@ use tarn_base::layout::source_part;
 use tarn_base::manifest::{Entry, EntryKind, Manifest};
 use tarn_base::part::{PartClass, PartMove, PartRef, Place, StoreKey, Transfer};
 use tarn_ports::{Arrivals, Control, CopyJob, CopyReport, CopySource, MoverError, Peers};
+
+/// After its last byte was read, a copy that is read while it arrives is verified and published within so long.
+const WHOLE: Duration = Duration::from_secs(60);
+/// Between two looks whether it is.
+const LOOK: Duration = Duration::from_millis(20);
 
 struct Done {
     bytes: u64,
@@ -94,8 +99,16 @@ fn each(
         hashes: Vec::new(),
         stored: Vec::new(),
     };
+    // Of all parts before the first begins: who follows this transfer may ask for any of them.
+    let mut told: Vec<_> = parts
+        .iter()
+        .map(|p| arrivals(shared, &t.to, &p.key))
+        .collect();
+    if let Some(peers) = &shared.peers {
+        peers.begun(t.id);
+    }
     for at in 0..parts.len() {
-        match one(shared, t, &mut parts[at], control) {
+        match one(shared, t, &mut parts[at], told[at].take(), control) {
             Ok((bytes, hash, stored)) => {
                 done.bytes = done.bytes.saturating_add(bytes);
                 done.hashes.push(hash);
@@ -117,6 +130,7 @@ fn one(
     shared: &Shared,
     t: &Transfer,
     part: &mut Moving<'_>,
+    arrivals: Option<Arc<dyn Arrivals>>,
     control: &Control,
 ) -> Result<(u64, Hash, u64), Failure> {
     let mut claim = match t.to {
@@ -138,11 +152,14 @@ fn one(
         sync: t.to == Place::Drained,
         rate: rate(shared, &part.order.from, &t.to),
         latency: latency(shared, &part.order.from, &t.to),
-        arrivals: arrivals(shared, &t.to, &part.key),
+        arrivals,
     };
     let report = copy(shared, std::slice::from_mut(part), job, control)
         .map_err(|e| vanished(shared, part, e))?;
     let manifest = report.manifests.into_iter().next().unwrap_or_default();
+    if matches!(part.order.from, Place::Node(_)) && part.manifest.hash().is_none() {
+        agrees(shared, part, &manifest, control)?;
+    }
     let hash = settle(shared, part, manifest, began, &t.to)?;
     let stored = shared.mover.stored(&dest).map_err(|MoverError(f)| f)?;
     if let (Place::Node(spot), Some(claim)) = (&t.to, &mut claim) {
@@ -371,6 +388,40 @@ fn latency(shared: &Shared, from: &Place, to: &Place) -> u64 {
         true => shared.cluster.external.latency,
         false => 0,
     }
+}
+
+/// What was read of a copy that was still arriving, from where nobody had read it before, is what that copy holds: its
+/// hashes are known when it is whole.
+fn agrees(
+    shared: &Shared,
+    part: &mut Moving<'_>,
+    read: &Manifest,
+    control: &Control,
+) -> Result<(), Failure> {
+    let until = Instant::now() + WHOLE;
+    let known = loop {
+        let manifest = shared.manifest(&part.key)?;
+        if manifest.hash().is_some() {
+            break manifest;
+        }
+        if control.cancelled() {
+            return Err(failure(
+                FailureKind::Cancelled,
+                "the transfer was cancelled",
+            ));
+        }
+        if Instant::now() >= until {
+            let why = "the copy that it was read from did not become whole";
+            return Err(failure(FailureKind::Io, why));
+        }
+        std::thread::sleep(LOOK);
+    };
+    if known.hash() != read.hash() {
+        let why = "what arrived is not what the copy that it was read from holds";
+        return Err(failure(FailureKind::Corrupt, why));
+    }
+    part.manifest = known;
+    Ok(())
 }
 
 /// The part has arrived: its manifest is completed by what was read, and made durable where its replica is.

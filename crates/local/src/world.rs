@@ -2,6 +2,8 @@
 
 mod nodes;
 
+pub use nodes::leave_tiers;
+
 use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, POLL, vacate};
 use crate::mail::Mail;
@@ -10,9 +12,10 @@ use crate::namespaces::{Namespaces, isolation};
 use crate::pool::{Job, Pool};
 use crate::prepare::SCRATCH;
 use crate::protocol::Isolation;
-use crate::shared::{ChangedSince, Delivery, Shared};
+use crate::shared::{Delivery, Shared};
 use crate::step::{self, Handle};
-use crate::store::{is_folder, make_folder, warn};
+use crate::store::{in_memory, is_folder, make_folder, warn};
+use crate::writers::{Watchman, Writers};
 use crate::{dests, inventory, sources};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
@@ -35,7 +38,7 @@ use tarn_base::nodes::{Attempt, Own, Waits};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Keep, Workflow};
-use tarn_ports::{Mates, Mover, Peers, Progress, World, WorldError};
+use tarn_ports::{ChangedSince, Mates, Mover, Peers, Progress, World, WorldError};
 
 /// What a local world is made of.
 pub struct Config {
@@ -105,6 +108,8 @@ pub struct Local {
     boot_noted: bool,
     /// Since when there is nothing to do but to wait for room that other runs hold.
     idle: Option<Instant>,
+    /// Looks after memory; goes last.
+    _watchman: Option<Watchman>,
 }
 
 /// So long ago that the ledgers are looked at without delay.
@@ -156,6 +161,7 @@ impl Local {
             hashes: Mutex::new(known_hashes(&config.prior)),
             reusable: AtomicBool::new(!config.prior.is_empty()),
             deliveries: sender,
+            writers: Arc::default(),
         });
         make_mount_points(&shared).map_err(folder)?;
         let running = Led::default();
@@ -167,6 +173,15 @@ impl Local {
             ),
             false => None,
         };
+        let mut tiers = shared.own_tiers();
+        let watchman = match tiers.any(|(_, _, t)| in_memory(&t.root)) {
+            true => Some(Writers::watch(&shared.writers)),
+            false => None,
+        };
+        drop(tiers);
+        let watchman = watchman
+            .transpose()
+            .map_err(|e| world_error("cannot start threads", &e))?;
         let pool = Pool::new(&shared).map_err(|e| world_error("cannot start threads", &e))?;
         let now = Instant::now();
         Ok(Self {
@@ -186,6 +201,7 @@ impl Local {
             looked: long_ago(),
             boot_noted: false,
             idle: None,
+            _watchman: watchman,
         })
     }
 

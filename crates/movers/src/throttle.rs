@@ -25,7 +25,7 @@ pub struct Limiter {
     /// The moment at which all bytes granted so far will have passed.
     paid_until: Mutex<Instant>,
     /// What holds for this one too.
-    under: Option<Arc<Limiter>>,
+    under: Vec<Arc<Limiter>>,
     /// The part of the rate that is its.
     share: Arc<Share>,
 }
@@ -70,18 +70,18 @@ impl Limiter {
             rate,
             latency: Duration::from_nanos(latency),
             paid_until: Mutex::new(Instant::now()),
-            under: None,
+            under: Vec::new(),
             share,
         })
     }
 
-    /// A limiter of its own rate for what another one limits as well, together with all else that it limits.
-    pub fn under(rate: u64, other: Arc<Self>) -> Arc<Self> {
+    /// A limiter of its own rate (0 for no limit) for what others limit as well, each together with all else that it limits.
+    pub fn under(rate: u64, others: Vec<Arc<Self>>) -> Arc<Self> {
         Arc::new(Self {
             rate,
             latency: Duration::ZERO,
             paid_until: Mutex::new(Instant::now()),
-            under: Some(other),
+            under: others,
             share: Arc::default(),
         })
     }
@@ -91,7 +91,7 @@ impl Limiter {
     /// # Errors
     /// `Cancelled`.
     pub fn bytes(&self, bytes: u64, control: &Control) -> Result<()> {
-        if let Some(other) = &self.under {
+        for other in &self.under {
             other.bytes(bytes, control)?;
         }
         if self.rate == 0 {
@@ -115,7 +115,7 @@ impl Limiter {
     /// # Errors
     /// `Cancelled`.
     pub fn file(&self, control: &Control) -> Result<()> {
-        if let Some(other) = &self.under {
+        for other in &self.under {
             other.file(control)?;
         }
         if self.latency.is_zero() {
@@ -195,7 +195,7 @@ mod tests {
         let start = Instant::now();
         std::thread::scope(|s| {
             for rate in [0, 1_000_000] {
-                let own = Limiter::under(rate, Arc::clone(&store));
+                let own = Limiter::under(rate, vec![Arc::clone(&store)]);
                 let (control, pieces) = (&control, if rate == 0 { 18 } else { 2 });
                 s.spawn(move || (0..pieces).for_each(|_| own.bytes(100_000, control).unwrap()));
             }

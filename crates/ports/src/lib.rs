@@ -10,7 +10,7 @@ pub mod world;
 
 pub use journal::{Journal, JournalError, Record};
 pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};
-pub use nodes::{Mates, Nodes, Peers};
+pub use nodes::{ChangedSince, Mates, Nodes, Peers};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
 pub use progress::Progress;
 pub use site::SiteWorld;

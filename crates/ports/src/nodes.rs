@@ -8,9 +8,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_base::event::{Failure, PriorInstance};
-use tarn_base::id::{NodeId, Spot};
+use tarn_base::id::{NodeId, Spot, StepId, TransferId};
 use tarn_base::nodes::{Attempt, Cleaned, Staying};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
+
+/// Of a step, a file that its command names and that has changed since the run began, if there is one. Looks at files, so
+/// it may take long where a file system hangs.
+pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 
 /// A world of nodes that keep data between runs.
 pub trait Nodes: World {
@@ -91,8 +95,12 @@ pub trait Peers: Send + Sync {
     /// `NodeLost` when its node is, `Io` when it is no node of this run.
     fn tree(&self, spot: Spot, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure>;
 
-    /// Who is told of what arrives of a replica on an own node, so that others can read it before it is whole.
+    /// Who is told of what arrives of a replica on an own node, so that others can read it before it is whole. From now on
+    /// who asks for it waits for it.
     fn arriving(&self, spot: Spot, key: &StoreKey) -> Option<Arc<dyn Arrivals>>;
+
+    /// A transfer to an own node has begun: who all is told of what arrives of it is known.
+    fn begun(&self, id: TransferId);
 }
 
 /// The other nodes of a step: messages about it, whose content is the sender's and the receiver's own.

@@ -21,6 +21,8 @@ pub const MAX_REQUEST: usize = 256 << 10;
 pub const MAX_TREE_BYTES: usize = MAX_PATH_BYTES;
 /// Bytes of an error's text.
 pub const MAX_TEXT: usize = 4 << 10;
+/// Bytes of the answer to a call: a list of some two million files.
+pub const MAX_REPLY: usize = 256 << 20;
 
 /// Which run's tree.
 pub type RunId = [u8; RUN_BYTES];
@@ -162,6 +164,7 @@ pub struct Request {
 }
 
 const READ: u8 = 1;
+const CALL: u8 = 2;
 const KIND_REPLICA: u8 = 1;
 const KIND_SPACE: u8 = 2;
 
@@ -309,6 +312,54 @@ impl Request {
             tree,
             items,
         })
+    }
+}
+
+/// Asks for something else than files. What it says is for those who know each other by this key; the proof covers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call<'a> {
+    /// Counts the calls of a stream, from 0.
+    pub number: u32,
+    /// That it comes from who opened the stream, as this call.
+    pub proof: [u8; PROOF_BYTES],
+    /// What is asked.
+    pub body: &'a [u8],
+}
+
+impl<'a> Call<'a> {
+    /// As it is sent, its length first.
+    ///
+    /// # Errors
+    /// When it is longer than [`MAX_REQUEST`].
+    pub fn encode(&self) -> Result<Vec<u8>, Malformed> {
+        let len = 1 + 4 + PROOF_BYTES + self.body.len();
+        if len > MAX_REQUEST {
+            return Err(Malformed("a call is longer than allowed"));
+        }
+        let mut out = Vec::with_capacity(4 + len);
+        out.extend_from_slice(&(len as u32).to_le_bytes());
+        out.push(CALL);
+        out.extend_from_slice(&self.number.to_le_bytes());
+        out.extend_from_slice(&self.proof);
+        out.extend_from_slice(self.body);
+        Ok(out)
+    }
+
+    /// As it was received, without its length; `None` when it is another request.
+    ///
+    /// # Errors
+    /// When it ends early.
+    pub fn decode(bytes: &'a [u8]) -> Result<Option<Self>, Malformed> {
+        let mut from = Reader::new(bytes);
+        if from.u8()? != CALL {
+            return Ok(None);
+        }
+        let (number, proof) = (from.u32()?, from.array()?);
+        Ok(Some(Self {
+            number,
+            proof,
+            body: from.rest,
+        }))
     }
 }
 

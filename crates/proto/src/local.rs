@@ -7,15 +7,17 @@ mod bytes;
 mod code;
 mod message;
 mod packet;
+mod peer;
 mod task;
 
 pub use bytes::PathBytes;
 pub use code::Code;
 pub use message::{
-    Access, CancelResult, JobChange, Limit, Reply, Request, SpaceChange, SpaceInfo, SpaceSpec,
-    Stats,
+    Access, CancelResult, JobChange, Limit, PauseResult, Reply, Request, Scope, SpaceChange,
+    SpaceInfo, SpaceSpec, Stats,
 };
 pub use packet::{Packet, PacketError, decode, encode, versions};
+pub use peer::{Ask, PEER_VERSION, Said, pack, unpack};
 pub use task::{Checksum, End, Kind, Outcome, Place, Refusal, State, Status, TaskSpec, Verify};
 
 /// A task's id: never given twice by one tarnd, restarts included.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use tarn_base::action::Action;
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::event::{Event, PriorInstance};
-use tarn_base::id::NodeId;
+use tarn_base::id::{NodeId, TransferId};
 use tarn_base::nodes::{
     Attempt, Cleaned, MovingTransfer, Room, RunningStep, Sight, Staying, Waits,
 };
@@ -174,6 +174,8 @@ pub enum News {
         #[serde(skip)]
         message: Vec<u8>,
     },
+    /// A transfer to this node has begun: what it brings can be read from now on, as it arrives.
+    Begun(TransferId),
     /// What is going on.
     Progress {
         /// What moves.

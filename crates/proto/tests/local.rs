@@ -54,6 +54,14 @@ fn task() -> impl Strategy<Value = TaskSpec> {
     )
 }
 
+fn scope() -> impl Strategy<Value = Scope> {
+    prop_oneof![
+        vec(any::<u64>(), 0..9).prop_map(Scope::Tasks),
+        any::<u64>().prop_map(Scope::Job),
+        Just(Scope::All),
+    ]
+}
+
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         (any::<u16>(), any::<u16>(), any::<Option<u64>>()).prop_map(|(oldest, newest, job)| {
@@ -68,6 +76,8 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(ids, any, timeout)| Request::Wait { ids, any, timeout }),
         any::<u64>().prop_map(|length| Request::Register { length }),
         Just(Request::Spaces),
+        scope().prop_map(Request::Pause),
+        scope().prop_map(Request::Resume),
     ]
 }
 
@@ -106,6 +116,44 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = to;
         let _ = decode::<Request>(&bytes);
+    }
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let space = || "[a-z]{0,9}";
+    prop_oneof![
+        (space(), path(), any::<bool>()).prop_map(|(space, path, hashes)| Ask::List {
+            space,
+            path,
+            hashes
+        }),
+        (space(), path(), space(), any::<(u64, u128)>()).prop_map(
+            |(space, path, node, (task, print))| Ask::Release {
+                space,
+                path,
+                node,
+                task,
+                print
+            }
+        ),
+        task().prop_map(|t| Ask::Submit(Box::new(t))),
+        any::<u64>().prop_map(Ask::Look),
+    ]
+}
+
+proptest! {
+    /// What nodes say to each other comes back, and nothing else is understood.
+    #[test]
+    fn messages_of_nodes_come_back(ask in ask(), garbage in vec(any::<u8>(), 0..200)) {
+        let mut bytes = pack(&ask).unwrap();
+        prop_assert_eq!(unpack::<Ask>(&bytes), Ok(ask));
+        prop_assert!(unpack::<Ask>(&bytes[..bytes.len() - 1]).is_err());
+        bytes.push(0);
+        prop_assert!(unpack::<Ask>(&bytes).is_err());
+        bytes[0] ^= 0x40;
+        prop_assert!(unpack::<Ask>(&bytes).unwrap_err().contains("version"));
+        let _ = unpack::<Ask>(&garbage);
+        let _ = unpack::<Said>(&[&PEER_VERSION.to_le_bytes()[..], &garbage].concat());
     }
 }
 

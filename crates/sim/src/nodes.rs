@@ -76,6 +76,7 @@ impl Simulation {
             );
             self.happen(Event::TransferFailed { id, failure });
         }
+        self.look_at_followers();
         let kept = self.store.take_node(node);
         self.lost.insert(node, Lost(kept));
         if let Some(lasts) = outage.lasts {

@@ -33,6 +33,8 @@ pub struct Simulation {
     ready: VecDeque<(Time, Event)>,
     pub(crate) running: BTreeMap<InstanceId, Running>,
     pub(crate) moving: BTreeMap<TransferId, Moving>,
+    /// A replica can be read while it arrives.
+    pub(crate) chains: bool,
     pub(crate) network: Network,
     pub(crate) store: Store,
     /// Nodes that are lost, with what is on them.
@@ -80,6 +82,7 @@ impl Simulation {
             ready: VecDeque::new(),
             running: BTreeMap::new(),
             moving: BTreeMap::new(),
+            chains: start.allocation.is_some(),
             network: Network::default(),
             store,
             lost: BTreeMap::new(),

@@ -15,6 +15,8 @@ pub(crate) struct Moving {
     pub(crate) order: Transfer,
     bytes: u64,
     fails: Option<FailureKind>,
+    /// Its bytes have moved, but for the last of what it follows, which are still on their way.
+    moved: Option<Finished>,
 }
 
 impl Simulation {
@@ -49,12 +51,16 @@ impl Simulation {
             self.happen(Event::TransferFailed { id, failure });
             return Ok(());
         }
+        if self.chains && self.has_no_source(order) {
+            self.chain_broken(id);
+            return Ok(());
+        }
         let (mut bytes, mut room) = (0u64, 0u64);
         for part in &order.parts {
             let Some(info) = self
                 .store
                 .info(part.part)
-                .filter(|_| self.store.holds(part.part, &part.from))
+                .filter(|_| self.chains || self.store.holds(part.part, &part.from))
             else {
                 return broken(format!(
                     "{id} reads {} from {:?}, where it is not",
@@ -92,6 +98,7 @@ impl Simulation {
                     true => FailureKind::Corrupt,
                     false => FailureKind::Io,
                 }),
+                moved: None,
             },
         );
         self.network
@@ -132,10 +139,69 @@ impl Simulation {
         }
     }
 
+    /// Whether something that it reads is neither there nor on its way.
+    fn has_no_source(&self, order: &Transfer) -> bool {
+        let mut parts = order.parts.iter();
+        parts.any(|m| !self.store.holds(m.part, &m.from) && !self.arrives(m.part, &m.from))
+    }
+
+    fn arrives(&self, part: PartRef, at: &Place) -> bool {
+        let node = matches!(at, Place::Node(_));
+        let brings = |o: &Transfer| o.to == *at && o.parts.iter().any(|m| m.part == part);
+        node && self.moving.values().any(|m| brings(&m.order))
+    }
+
+    fn chain_broken(&mut self, id: TransferId) {
+        let failure = failure(
+            FailureKind::Io,
+            format!("{id}: the copy that it reads from has failed"),
+        );
+        self.happen(Event::TransferFailed { id, failure });
+    }
+
+    /// A transfer is over: what has read from its copy all but the end is over too, or fails with it.
+    pub(crate) fn look_at_followers(&mut self) {
+        if !self.chains {
+            return;
+        }
+        let broken = |m: &&Moving| self.has_no_source(&m.order);
+        let next = self.moving.values().find(broken).map(|m| m.order.id);
+        if let Some(id) = next {
+            self.network.abandon(&self.cluster, id);
+            if let Some(moving) = self.moving.remove(&id) {
+                self.give_room_back(&moving.order);
+            }
+            self.chain_broken(id);
+            return self.look_at_followers();
+        }
+        let holds = |o: &Transfer| o.parts.iter().all(|m| self.store.holds(m.part, &m.from));
+        let over = self
+            .moving
+            .values_mut()
+            .find(|m| m.moved.is_some() && holds(&m.order));
+        if let Some(done) = over.and_then(|m| m.moved.take()) {
+            self.finished(done);
+        }
+    }
+
     pub(crate) fn finished(&mut self, done: Finished) {
+        let Some(moving) = self.moving.get_mut(&done.id) else {
+            return;
+        };
+        let mut parts = moving.order.parts.iter();
+        let waits = self.chains && parts.any(|m| !self.store.holds(m.part, &m.from));
+        if waits && moving.fails.is_none() {
+            moving.moved = Some(done);
+            return;
+        }
         let Some(moving) = self.moving.remove(&done.id) else {
             return;
         };
+        self.over(moving, &done);
+        self.look_at_followers();
+    }
+
+    fn over(&mut self, moving: Moving, done: &Finished) {
         if let Some(kind) = moving.fails {
             self.give_room_back(&moving.order);
             let failure = failure(
@@ -194,14 +260,14 @@ impl Simulation {
     }
 
     pub(crate) fn abandon(&mut self, id: TransferId) {
-        if !self.network.abandon(&self.cluster, id) {
+        self.network.abandon(&self.cluster, id);
+        let Some(moving) = self.moving.remove(&id) else {
             return;
-        }
-        if let Some(moving) = self.moving.remove(&id) {
-            self.give_room_back(&moving.order);
-        }
+        };
+        self.give_room_back(&moving.order);
         let failure = failure(FailureKind::Cancelled, format!("{id} was abandoned"));
         self.happen(Event::TransferFailed { id, failure });
+        self.look_at_followers();
     }
 
     pub(crate) fn evict(

@@ -40,6 +40,18 @@ impl Root {
         })
     }
 
+    /// A folder beneath this one, as one that everything is opened beneath.
+    ///
+    /// # Errors
+    /// As for [`Root::folder`].
+    pub fn beneath(&self, relative: &[u8]) -> Result<Self, Errno> {
+        use std::os::unix::ffi::OsStrExt;
+        Ok(Self {
+            fd: self.folder(relative)?,
+            path: self.path.join(std::ffi::OsStr::from_bytes(relative)),
+        })
+    }
+
     /// Opens the folder `relative` (components joined by `/`; empty for the root itself).
     ///
     /// # Errors

@@ -14,7 +14,10 @@ fn invalid(text: impl Into<String>) -> Refusal {
 }
 
 /// A name of a space or node.
-pub(crate) fn name(what: &str, name: &str) -> Result<(), Refusal> {
+///
+/// # Errors
+/// What is wrong with it.
+pub fn name(what: &str, name: &str) -> Result<(), Refusal> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(good) {
         return Err(invalid(format!(
@@ -26,7 +29,10 @@ pub(crate) fn name(what: &str, name: &str) -> Result<(), Refusal> {
 }
 
 /// A path below a space's root; the root itself (empty) where `root` allows it.
-fn below(path: &PathBytes, root: bool) -> Result<(), Refusal> {
+///
+/// # Errors
+/// What is wrong with it.
+pub fn below(path: &PathBytes, root: bool) -> Result<(), Refusal> {
     let bytes = &path.0;
     if bytes.is_empty() && root {
         return Ok(());
@@ -96,6 +102,11 @@ fn unescape(url: &[u8]) -> Option<Vec<u8>> {
 /// What is wrong with it.
 pub fn space(space: &str, spec: &SpaceSpec) -> Result<(), Refusal> {
     name("dataspace", space)?;
+    if space.as_bytes().starts_with(HIDDEN) {
+        return Err(invalid(format!(
+            "`{space}`: names of dataspaces do not begin with `.tarn-`"
+        )));
+    }
     external(&spec.root).map_err(|why| {
         invalid(format!(
             "the root of `{space}` must be a folder's absolute path: {why}"
@@ -193,10 +204,13 @@ impl Core {
                 if self.config.nodes.contains_key(node) {
                     return Ok(());
                 }
-                Err(Refusal::new(
-                    Code::Unsupported,
-                    format!("node `{node}` cannot be reached: this tarnd has no connection to it"),
-                ))
+                let text = match self.config.nodes.is_empty() {
+                    true => format!(
+                        "node `{node}` cannot be reached: this tarnd knows no other nodes (`--peers`)"
+                    ),
+                    false => format!("node `{node}` is none of those that this tarnd knows"),
+                };
+                Err(Refusal::new(Code::Unsupported, text))
             }
         }
     }

@@ -33,6 +33,8 @@ pub(crate) enum Phase {
     Measuring,
     /// Under way.
     Running,
+    /// It waits to be resumed.
+    Paused,
 }
 
 /// A task that has not ended.
@@ -58,6 +60,12 @@ pub struct Task {
     /// Tasks that it still waits for.
     pub(crate) waits: u32,
     pub(crate) cancelled: bool,
+    /// It is not to run until it is resumed; its job may be paused beside it.
+    pub(crate) paused: bool,
+    /// It was told to stop because it was paused.
+    pub(crate) halting: bool,
+    /// It is not under way, but has the room that it needs: what it has half done takes some of that.
+    pub(crate) holds: bool,
     /// Whether its end was told while it did not stop.
     pub(crate) told: bool,
     /// Since when it has been passed over.
@@ -68,6 +76,19 @@ impl Task {
     pub(crate) fn rank(&self) -> Rank {
         let deadline = self.deadline.unwrap_or(Time::MAX);
         (u8::MAX - self.spec.priority, deadline, self.id)
+    }
+
+    /// The node that does it for this one: where it puts something, or removes it.
+    pub fn done_by(&self) -> Option<&str> {
+        let place = match &self.spec.kind {
+            Kind::Nothing => None,
+            Kind::Copy { to, .. } | Kind::Move { to, .. } => Some(to),
+            Kind::Remove { at } => Some(at),
+        };
+        match place {
+            Some(Place::Node { node, .. }) => Some(node),
+            _ => None,
+        }
     }
 
     /// The space that it puts something into.
@@ -104,9 +125,14 @@ pub struct Core {
     pub(crate) spaces: BTreeMap<String, Space>,
     pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) outcomes: Outcomes,
+    /// Nothing is started.
+    pub(crate) paused: bool,
     /// Slots in use, outside and over links.
     pub(crate) external: u32,
     pub(crate) links: BTreeMap<String, u32>,
+    /// Tasks that other nodes do for this one, by node and in all.
+    pub(crate) handed: BTreeMap<String, u32>,
+    pub(crate) handed_all: u32,
     /// Cancelled tasks that have not stopped: when their callers are told.
     pub(crate) stopping: BTreeSet<(Time, TaskId)>,
     pub(crate) generation: u64,
@@ -134,6 +160,15 @@ impl Core {
             Event::Cancel { ticket, user, ids } => {
                 let cancel = |id| self.cancel_for(now, user, id, actions);
                 let answer = Answer::Cancelled(ids.into_iter().map(cancel).collect());
+                actions.push(Action::Answer { ticket, answer });
+            }
+            Event::Pause {
+                ticket,
+                user,
+                scope,
+                on,
+            } => {
+                let answer = self.pause(user, scope, on, actions);
                 actions.push(Action::Answer { ticket, answer });
             }
             Event::Space {
@@ -182,7 +217,7 @@ impl Core {
 
     /// Whether a user may change spaces and jobs.
     pub fn manages(&self, user: Uid) -> bool {
-        user == 0 || user == self.config.owner
+        !self.config.bound && (user == 0 || user == self.config.owner)
     }
 
     /// Whether a task, or one whose outcome is kept, is in the journal.
@@ -259,6 +294,9 @@ impl Core {
                 phase: Phase::Waiting,
                 waits: 0,
                 cancelled: false,
+                paused: false,
+                halting: false,
+                holds: false,
                 told: false,
                 blocked: None,
             },
@@ -302,9 +340,14 @@ impl Core {
     }
 
     pub(crate) fn make_ready(&mut self, id: TaskId) {
+        let paused = self.is_paused(id);
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
+        if paused {
+            task.phase = Phase::Paused;
+            return;
+        }
         task.phase = Phase::Ready;
         let (user, rank) = (task.user, task.rank());
         let weight = self.config.weights.get(&user).copied().unwrap_or(1);
@@ -357,13 +400,14 @@ impl Core {
             return;
         };
         match task.phase {
-            Phase::Waiting | Phase::Ready => {
+            Phase::Waiting | Phase::Ready | Phase::Paused => {
                 self.end(now, id, Err(cancelled()), Finish::nothing(), actions);
             }
             Phase::Measuring | Phase::Running if !task.cancelled => {
                 task.cancelled = true;
                 self.stopping.insert((now.saturating_add(STOPPING), id));
-                actions.push(Action::Stop(id));
+                let keep = false;
+                actions.push(Action::Stop { task: id, keep });
             }
             Phase::Measuring | Phase::Running => {}
         }
@@ -401,7 +445,12 @@ impl Core {
         if task.phase != Phase::Measuring {
             return;
         }
-        let cancelled = task.cancelled;
+        let (cancelled, halting) = (task.cancelled, task.halting);
+        if halting && !cancelled && size.as_ref().err().is_none_or(is_cancelled) {
+            task.size = size.ok();
+            self.halted(id);
+            return;
+        }
         match size {
             Ok(size) if !cancelled => {
                 task.size = Some(size);
@@ -423,6 +472,11 @@ impl Core {
             return;
         };
         if task.phase != Phase::Running {
+            return;
+        }
+        if task.halting && !task.cancelled && finish.result.as_ref().err().is_some_and(is_cancelled)
+        {
+            self.halted(id);
             return;
         }
         let room = task.size.map_or(0, |s| s.room);
@@ -449,7 +503,7 @@ impl Core {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn settle(
+    pub(crate) fn settle(
         &mut self,
         name: &str,
         user: Uid,
@@ -498,7 +552,7 @@ impl Core {
             }
             let task = &self.tasks[&id];
             let counted = match task.spec.kind {
-                Kind::Remove { .. } => task.phase != Phase::Waiting,
+                Kind::Remove { .. } => !matches!(task.phase, Phase::Waiting | Phase::Paused),
                 _ => task.phase == Phase::Running,
             };
             let told = task.told;
@@ -509,6 +563,7 @@ impl Core {
             if counted {
                 self.count_freeing(id, false);
             }
+            self.leave(id, actions);
             if let Some(task) = self.tasks.remove(&id) {
                 self.forget(&task);
             }
@@ -628,6 +683,7 @@ impl Core {
                 Phase::Waiting => State::Waiting,
                 Phase::Ready => State::Queued,
                 Phase::Measuring | Phase::Running => State::Running,
+                Phase::Paused => State::Paused,
             };
             if task.phase == Phase::Ready {
                 let ahead = self.queues.ahead(task.user, &task.rank(), MAX_AHEAD);
@@ -679,6 +735,11 @@ impl Core {
         self.tasks.len()
     }
 
+    /// Whether nothing happens any more unless somebody asks for it: what is left is paused, or waits for that.
+    pub fn rests(&self) -> bool {
+        self.running == 0 && (self.paused || self.queues.len() == 0)
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
@@ -723,6 +784,11 @@ fn follows(before: TaskId) -> Refusal {
         Code::Dependency,
         format!("task {before}, which this one follows, has not ended well"),
     )
+}
+
+/// Whether that is how a task ends which was stopped.
+fn is_cancelled(why: &Refusal) -> bool {
+    why.code == Code::Cancelled
 }
 
 fn cancelled() -> Refusal {

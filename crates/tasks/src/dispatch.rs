@@ -2,7 +2,7 @@
 
 use crate::core::{Core, Phase, space_of};
 use crate::room::Lack;
-use crate::{AGED, Action, Finish, LEAST_COST, PASSED, Size};
+use crate::{AGED, Action, Finish, LEAST_COST, MAX_HANDED, PASSED, Size};
 use std::collections::BTreeSet;
 use tarn_base::units::Time;
 use tarn_proto::local::{Kind, Place, Refusal, TaskId, Uid};
@@ -12,6 +12,9 @@ use tarn_proto::local::{Kind, Place, Refusal, TaskId, Uid};
 enum Hold {
     External,
     Link(String),
+    /// A node does it for this one.
+    Handed(String),
+    HandedAll,
     Slots(String),
     Room(String),
     Quota(String, Uid),
@@ -28,7 +31,7 @@ enum Look {
 impl Core {
     /// Starts all that can be started.
     pub(crate) fn dispatch(&mut self, now: Time, actions: &mut Vec<Action>) {
-        while self.start_one(now, actions) {}
+        while !self.paused && self.start_one(now, actions) {}
     }
 
     /// Starts the first task that can: users in the order of their turns, their tasks by rank, over at most
@@ -107,7 +110,8 @@ impl Core {
         if !lacking.is_empty() {
             return Look::Blocked(lacking);
         }
-        if !removes && self.room_holds(id).iter().any(|h| held.contains(h)) {
+        let holds = task.holds;
+        if !removes && !holds && self.room_holds(id).iter().any(|h| held.contains(h)) {
             return Look::Blocked(lacking);
         }
         let Some(size) = self.known_size(id) else {
@@ -119,7 +123,11 @@ impl Core {
             actions.push(Action::Measure(id));
             return Look::Moved;
         };
-        match self.room_for(now, id, size, actions) {
+        let room = match holds {
+            true => Ok(()),
+            false => self.room_for(now, id, size, actions),
+        };
+        match room {
             Ok(()) => {}
             Err(Ok(hold)) => {
                 lacking.push(hold);
@@ -255,6 +263,10 @@ impl Core {
         let Some(task) = self.tasks.get(&id) else {
             return Vec::new();
         };
+        if let Some(node) = task.done_by() {
+            // What another node does takes nothing of this one's slots: it might itself wait there for this one.
+            return vec![Hold::HandedAll, Hold::Handed(node.to_owned())];
+        }
         let (from, to) = task.spec.kind.places();
         let slot = |place: Option<&Place>| match place {
             Some(Place::External(_)) => Some(Hold::External),
@@ -269,10 +281,15 @@ impl Core {
     fn is_free(&self, slot: &Hold) -> bool {
         match slot {
             Hold::External => self.external < self.config.external_slots.max(1),
-            Hold::Link(node) => {
+            Hold::Link(node) | Hold::Handed(node) => {
+                let counts = match slot {
+                    Hold::Link(_) => &self.links,
+                    _ => &self.handed,
+                };
                 let most = self.config.nodes.get(node).copied().unwrap_or(1).max(1);
-                self.links.get(node).copied().unwrap_or(0) < most
+                counts.get(node).copied().unwrap_or(0) < most
             }
+            Hold::HandedAll => self.handed_all < MAX_HANDED,
             Hold::Slots(name) => {
                 let space = self.spaces.get(name);
                 space.is_none_or(|s| s.busy < s.slots(&self.config).max(1))
@@ -285,6 +302,8 @@ impl Core {
         match slot {
             Hold::External => Some(&mut self.external),
             Hold::Link(node) => Some(self.links.entry(node.clone()).or_default()),
+            Hold::Handed(node) => Some(self.handed.entry(node.clone()).or_default()),
+            Hold::HandedAll => Some(&mut self.handed_all),
             Hold::Slots(name) => self.spaces.get_mut(name).map(|s| &mut s.busy),
             Hold::Room(_) | Hold::Quota(..) => None,
         }
@@ -330,10 +349,11 @@ impl Core {
         task.size = Some(size);
         let (user, job) = (task.user, task.job);
         let name = task.fills().map(str::to_owned);
+        let holds = std::mem::take(&mut task.holds);
         if matches!(task.spec.kind, Kind::Move { .. }) {
             self.count_freeing(id, true);
         }
-        let Some(name) = name else {
+        let Some(name) = name.filter(|_| !holds) else {
             return;
         };
         if let Some(space) = self.spaces.get_mut(&name) {

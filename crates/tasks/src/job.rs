@@ -16,6 +16,8 @@ pub(crate) struct Job {
     pub(crate) limits: BTreeMap<String, u64>,
     pub(crate) usage: BTreeMap<String, Usage>,
     pub(crate) processes: BTreeSet<i32>,
+    /// Its tasks are not to run until it is resumed.
+    pub(crate) paused: bool,
 }
 
 impl Job {
@@ -25,6 +27,7 @@ impl Job {
             limits: limits.iter().map(|l| (l.space.clone(), l.quota)).collect(),
             usage: BTreeMap::new(),
             processes: BTreeSet::new(),
+            paused: false,
         }
     }
 
@@ -69,7 +72,7 @@ impl Job {
     }
 }
 
-fn unknown(job: JobId) -> Refusal {
+pub(crate) fn unknown(job: JobId) -> Refusal {
     Refusal::new(
         Code::NotFound,
         format!("job {job} is not registered with this tarnd"),

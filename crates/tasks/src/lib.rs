@@ -13,18 +13,22 @@ mod dispatch;
 mod fair;
 mod job;
 mod kept;
+mod pause;
 mod recover;
 mod room;
 mod spaces;
 
-pub use crate::check::{HIDDEN, external, space as check_space};
+pub use crate::check::{
+    HIDDEN, below as check_path, external, name as check_name, space as check_space,
+};
 pub use crate::core::{Core, Task};
 pub use recover::{Record, Recovered};
 
 use std::collections::BTreeMap;
 use tarn_base::units::{Nanos, SECOND, Time};
 use tarn_proto::local::{
-    CancelResult, Checksum, JobChange, JobId, Outcome, Refusal, SpaceChange, TaskId, TaskSpec, Uid,
+    CancelResult, Checksum, JobChange, JobId, Outcome, PauseResult, Refusal, Scope, SpaceChange,
+    TaskId, TaskSpec, Uid,
 };
 
 /// Tasks that have not ended, of all users: some 400 bytes each.
@@ -49,6 +53,9 @@ pub const MAX_SPACES: usize = 1024;
 pub const MAX_JOBS: usize = 4096;
 /// Processes of one job.
 pub const MAX_PROCESSES: usize = 4096;
+/// Tasks that other nodes do for this one, at a time: each keeps a thread that asks after it, and others must be left for what
+/// this node does itself.
+pub const MAX_HANDED: u32 = 32;
 /// What a task counts at least in the shares, bytes: a task costs something even when it moves nothing.
 pub const LEAST_COST: u64 = 64 << 10;
 
@@ -61,12 +68,15 @@ pub struct Config {
     pub space_slots: u32,
     /// Tasks at a time that read or write outside.
     pub external_slots: u32,
-    /// Nodes that can be reached, and tasks at a time over the link to each.
+    /// Nodes that can be reached, and tasks at a time over the link to each: so many that take from there, and so many
+    /// that are handed over to there.
     pub nodes: BTreeMap<String, u32>,
     /// Users whose share is not 1.
     pub weights: BTreeMap<Uid, u32>,
     /// Whether only registered jobs may submit.
     pub jobs_only: bool,
+    /// Whether spaces bind the owner like anybody else, and nobody manages anything: it serves one step of a run.
+    pub bound: bool,
 }
 
 impl Default for Config {
@@ -78,6 +88,7 @@ impl Default for Config {
             nodes: BTreeMap::new(),
             weights: BTreeMap::new(),
             jobs_only: false,
+            bound: false,
         }
     }
 }
@@ -130,6 +141,17 @@ pub enum Event {
         user: Uid,
         /// Which.
         ids: Vec<TaskId>,
+    },
+    /// Somebody wants tasks not to run for a while, or to go on.
+    Pause {
+        /// Comes back with the answer.
+        ticket: u64,
+        /// Who.
+        user: Uid,
+        /// Which.
+        scope: Scope,
+        /// Paused, or resumed.
+        on: bool,
     },
     /// Somebody changes dataspaces.
     Space {
@@ -191,7 +213,14 @@ pub enum Action {
     /// Carry out a task.
     Start(TaskId),
     /// Stop a task; its end is reported as that of any other.
-    Stop(TaskId),
+    Stop {
+        /// The task.
+        task: TaskId,
+        /// It will go on: what it has half done stays.
+        keep: bool,
+    },
+    /// Remove what a task that does not go on has half done.
+    Discard(Box<Task>),
     /// Find out what is in a space.
     Survey(String),
     /// Tell whoever waits. What the records before this one say must be durable by then.
@@ -207,6 +236,8 @@ pub enum Answer {
     Busy(Nanos),
     /// Item by item.
     Cancelled(Vec<CancelResult>),
+    /// Item by item.
+    Paused(Vec<PauseResult>),
     /// It is done.
     Done,
     /// It is not.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::units::Time;
 use tarn_proto::local::{
-    JobChange, JobId, Limit, Outcome, SpaceChange, SpaceSpec, TaskId, TaskSpec, Uid,
+    JobChange, JobId, Limit, Outcome, Scope, SpaceChange, SpaceSpec, TaskId, TaskSpec, Uid,
 };
 
 /// What the journal holds: what must survive.
@@ -58,6 +58,13 @@ pub enum Record {
         /// Bytes.
         used: u64,
     },
+    /// Tasks were paused or resumed.
+    Paused {
+        /// Which; of tasks those that are durable.
+        scope: Scope,
+        /// Paused, or resumed.
+        on: bool,
+    },
 }
 
 /// A core that goes on, and what is to be done first.
@@ -87,8 +94,11 @@ impl Core {
             spaces: BTreeMap::new(),
             jobs: BTreeMap::new(),
             outcomes: Outcomes::default(),
+            paused: false,
             external: 0,
             links: BTreeMap::new(),
+            handed: BTreeMap::new(),
+            handed_all: 0,
             stopping: BTreeSet::new(),
             generation: 0,
             next: 0,
@@ -159,6 +169,9 @@ impl Core {
                     phase: Phase::Waiting,
                     waits: 0,
                     cancelled: false,
+                    paused: false,
+                    halting: false,
+                    holds: false,
                     told: false,
                     blocked: None,
                 };
@@ -184,6 +197,21 @@ impl Core {
                     job.usage.entry(space).or_default().used = used;
                 }
             }
+            Record::Paused { scope, on } => match scope {
+                Scope::Tasks(ids) => {
+                    for id in ids {
+                        if let Some(task) = live.get_mut(&id) {
+                            task.paused = on;
+                        }
+                    }
+                }
+                Scope::Job(job) => {
+                    if let Some(job) = self.jobs.get_mut(&job) {
+                        job.paused = on;
+                    }
+                }
+                Scope::All => self.paused = on,
+            },
         }
     }
 
@@ -219,6 +247,17 @@ impl Core {
                     spec: t.spec.clone(),
                 }),
         );
+        let paused = self.tasks.values().filter(durable).filter(|t| t.paused);
+        let ids: Vec<TaskId> = paused.map(|t| t.id).collect();
+        let on = true;
+        if !ids.is_empty() {
+            let scope = Scope::Tasks(ids);
+            records.push(Record::Paused { scope, on });
+        }
+        if self.paused {
+            let scope = Scope::All;
+            records.push(Record::Paused { scope, on });
+        }
         records
     }
 }
@@ -233,6 +272,10 @@ fn job_records(id: JobId, job: &Job) -> Vec<Record> {
         user: job.user,
         limits: job.limits.iter().map(limit).collect(),
     })];
+    if job.paused {
+        let (scope, on) = (Scope::Job(id), true);
+        records.push(Record::Paused { scope, on });
+    }
     let add = |pid: &i32| Record::Job(JobChange::AddProcess { job: id, pid: *pid });
     records.extend(job.processes.iter().map(add));
     let used = job.usage.iter().filter(|(_, u)| u.used > 0);

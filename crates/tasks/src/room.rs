@@ -88,7 +88,7 @@ impl Space {
     }
 
     pub(crate) fn access(&self, config: &Config, user: Uid) -> Access {
-        if user == 0 || user == config.owner {
+        if !config.bound && (user == 0 || user == config.owner) {
             return ALL;
         }
         let own = self.spec.users.iter().find(|(uid, _)| *uid == user);

@@ -26,6 +26,11 @@ enum Deed {
     Cancel {
         back: usize,
     },
+    Pause {
+        scope: u8,
+        back: usize,
+        on: bool,
+    },
     Turn,
     Later(u64),
     Crash,
@@ -46,6 +51,7 @@ fn deed() -> impl Strategy<Value = Deed> {
             user, space, kind, size, priority, deadline, durable: flags.0, after: flags.1, job: flags.2 && user == 1,
         }),
         1 => (0usize..8).prop_map(|back| Deed::Cancel { back }),
+        2 => (0u8..8, 0usize..8, any::<bool>()).prop_map(|(scope, back, on)| Deed::Pause { scope, back, on }),
         6 => Just(Deed::Turn),
         1 => (0u64..5_000_000_000).prop_map(Deed::Later),
     ]
@@ -134,6 +140,17 @@ fn perform(world: &mut World, deed: &Deed, ids: &mut Vec<(TaskId, bool)>) {
                 });
             }
         }
+        Deed::Pause { scope, back, on } => {
+            let scope = match scope {
+                0 => Scope::All,
+                1 => Scope::Job(7),
+                _ => match ids.iter().rev().nth(*back) {
+                    Some((id, _)) => Scope::Tasks(vec![*id]),
+                    None => return,
+                },
+            };
+            pause(world, scope, *on);
+        }
         Deed::Turn => drop(world.turn()),
         Deed::Later(nanos) => {
             let next = world.busy.first().map_or(u64::MAX, |(at, _)| *at);
@@ -145,6 +162,31 @@ fn perform(world: &mut World, deed: &Deed, ids: &mut Vec<(TaskId, bool)>) {
             ids.retain(|(id, durable)| *durable || world.ended.contains_key(id));
         }
     }
+}
+
+fn pause(world: &mut World, scope: Scope, on: bool) {
+    world.step(Event::Pause {
+        ticket: 0,
+        user: 0,
+        scope,
+        on,
+    });
+    world.answers.pop();
+}
+
+/// Resumes everything and lets all end.
+fn run(world: &mut World, ids: &[(TaskId, bool)]) {
+    world.run();
+    let running = world.core.running().count();
+    assert_eq!(running, 0, "what is under way ends, paused or not");
+    for scope in [
+        Scope::All,
+        Scope::Job(7),
+        Scope::Tasks(ids.iter().map(|(id, _)| *id).collect()),
+    ] {
+        pause(world, scope, false);
+    }
+    world.run();
 }
 
 fn by_task(started: &[TaskId]) -> BTreeMap<TaskId, usize> {
@@ -167,12 +209,14 @@ proptest! {
         for deed in &deeds {
             perform(&mut world, deed, &mut ids);
         }
-        world.run();
+        run(&mut world, &ids);
         for (id, _) in &ids {
             prop_assert!(world.ended.contains_key(id), "task {} was lost: {:?}", id, world.core.task(*id));
         }
         prop_assert_eq!(world.ended.len(), ids.len());
-        prop_assert!(by_task(&world.started).values().all(|n| *n == 1));
+        for (id, times) in by_task(&world.started) {
+            prop_assert!(times <= 1 + world.halts.get(&id).copied().unwrap_or(0), "task {} was started {} times", id, times);
+        }
         prop_assert!(world.core.is_empty());
         for info in world.core.spaces_for(0) {
             let really: u64 = world.content.get(&info.name).map_or(0, |c| c.values().sum());
@@ -188,7 +232,7 @@ proptest! {
         for deed in &deeds {
             perform(&mut world, deed, &mut ids);
         }
-        world.run();
+        run(&mut world, &ids);
         for (id, durable) in &ids {
             prop_assert!(!durable || world.ended.contains_key(id), "task {} was lost", id);
         }
@@ -390,6 +434,81 @@ fn what_follows_a_failure_fails_and_what_hangs_is_told() {
     assert!(world.measuring.is_empty());
     world.run();
     assert_eq!(world.ended[&next].end, End::Done);
+    assert!(world.core.is_empty());
+}
+
+/// What is paused is not started, stops, keeps its room and not its slot, and goes on when it is resumed.
+#[test]
+fn paused_tasks_stop_and_go_on() {
+    let mut world = World::new(
+        Config {
+            external_slots: 1,
+            ..Config::default()
+        },
+        vec![("fast".into(), space(100, 0, 4))],
+    );
+    world.run();
+    let submit = |world: &mut World, size| {
+        world
+            .submit(1, None, TaskSpec::new(copy("fast")), size)
+            .unwrap()
+    };
+    let status = |world: &World, id| world.core.status(1, id).state;
+    let begun = submit(&mut world, 60);
+    world.turn();
+    let next = submit(&mut world, 30);
+    assert_eq!(
+        (status(&world, begun), status(&world, next)),
+        (State::Running, State::Queued)
+    );
+    pause(&mut world, Scope::Tasks(vec![begun]), true);
+    world.run();
+    assert_eq!(status(&world, begun), State::Paused);
+    assert_eq!(world.ended[&next].end, End::Done, "the slot was given back");
+    let info = &world.core.spaces_for(0)[0];
+    assert_eq!((info.used, info.reserved), (30, 60));
+    // What does not fit beside it waits, and another user may not resume it.
+    let waits = submit(&mut world, 20);
+    world.run();
+    assert_eq!(status(&world, waits), State::Queued);
+    let by = |world: &mut World, user, scope| {
+        world.step(Event::Pause {
+            ticket: 0,
+            user,
+            scope,
+            on: false,
+        });
+        world.answers.pop()
+    };
+    let refused = by(&mut world, 2, Scope::Tasks(vec![begun, next]));
+    assert_eq!(
+        refused,
+        Some(tarn_tasks::Answer::Paused(vec![PauseResult::Unknown; 2]))
+    );
+    assert!(
+        matches!(by(&mut world, 2, Scope::All), Some(tarn_tasks::Answer::Refused(w)) if w.code == Code::Denied)
+    );
+    pause(&mut world, Scope::All, true);
+    let resumed = by(&mut world, 1, Scope::Tasks(vec![begun, next]));
+    let expected = vec![PauseResult::Done, PauseResult::Over];
+    assert_eq!(resumed, Some(tarn_tasks::Answer::Paused(expected)));
+    world.run();
+    assert_eq!(status(&world, begun), State::Queued, "tarnd starts nothing");
+    pause(&mut world, Scope::All, false);
+    world.run();
+    assert_eq!(world.ended[&begun].end, End::Done);
+    assert!(world.ended.contains_key(&waits));
+    // Cancelled while it is paused: its room is free.
+    let gone = submit(&mut world, 5);
+    pause(&mut world, Scope::Tasks(vec![gone]), true);
+    world.run();
+    world.step(Event::Cancel {
+        ticket: 0,
+        user: 1,
+        ids: vec![gone],
+    });
+    assert!(matches!(&world.ended[&gone].end, End::Failed(w) if w.code == Code::Cancelled));
+    assert_eq!(world.core.spaces_for(0)[0].reserved, 0);
     assert!(world.core.is_empty());
 }
 

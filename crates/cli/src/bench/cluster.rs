@@ -1,6 +1,7 @@
 //! `tarn bench cluster`: what many nodes need, case by case.
 
 mod bare;
+mod interference;
 pub(crate) mod peer;
 mod transfer;
 mod tree;
@@ -47,6 +48,8 @@ enum Case {
     NodeToNode,
     /// A decomposed OpenFOAM case, fetched from another node
     NodeToNodeTree,
+    /// Programs that use all cores, with transfers in the background
+    Interference,
     /// Batches of tasks from one client
     TasksBatch,
     /// One task at a time from each of four clients
@@ -78,6 +81,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
         figures.append(&mut match case {
             Case::NodeToNode => transfer::run(transfer::Shape::Large, args)?,
             Case::NodeToNodeTree => transfer::run(transfer::Shape::OpenFoam, args)?,
+            Case::Interference => interference::run(args)?,
             Case::TasksBatch => of_tarnd(tasks::Case::Batch)?,
             Case::TasksSingle => of_tarnd(tasks::Case::Single)?,
             Case::TasksDurable => of_tarnd(tasks::Case::Durable)?,

@@ -17,6 +17,7 @@ use tarn_base::event::{Start, Verify};
 use tarn_base::id::NodeId;
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::Room;
+use tarn_base::units::Bytes;
 use tarn_base::workflow::Workflow;
 use tarn_control::{CallError, Patience, RunKeys, Session};
 use tarn_local::sight::Sights;
@@ -301,6 +302,17 @@ impl Reached {
             began.elapsed().as_secs_f64(),
             some(&allocation.nodes)
         );
+        for node in &cluster.nodes {
+            for tier in node.tiers.iter().filter(|t| t.stands_in()) {
+                say!(
+                    "note: {} does not have tier `{}`; {} of {} stands in for it",
+                    node.name,
+                    tier.name,
+                    tier.root.display(),
+                    Bytes(tier.capacity)
+                );
+            }
+        }
         Ok(Self {
             allocation,
             fleet: Arc::new(fleet),
@@ -318,9 +330,10 @@ impl Reached {
 
     /// What of its tiers is taken now, node by node.
     pub(crate) fn rooms(&self) -> CliResult<Vec<Room>> {
-        let first = self.cluster.nodes.first();
-        let roots = first.iter().flat_map(|n| &n.tiers);
-        let roots: Vec<_> = roots.map(|t| t.root.clone()).collect();
+        let roots = self.cluster.nodes.iter();
+        let roots: Vec<Vec<_>> = roots
+            .map(|n| n.tiers.iter().map(|t| t.root.clone()).collect())
+            .collect();
         tarn_allocation::rooms(&self.links, &roots).exit(Exit::State)
     }
 
@@ -389,23 +402,26 @@ fn spec(tier: &machine::TierSpec) -> String {
 /// The arguments that give the nodes of a run again: of its tiers what it may use of each, as it was on the node with least.
 fn machine_args(begun: &Start) -> MachineArgs {
     let nodes = &begun.cluster.nodes;
-    let tiers = nodes.first().map_or(&[][..], |n| &n.tiers);
+    let count = nodes.first().map_or(0, |n| n.tiers.len());
     let default = machine::default_tier().root;
-    let text = |(at, tier): (usize, &tarn_base::cluster::Tier)| {
-        let of = nodes.iter().filter_map(|n| n.tiers.get(at));
-        let least = of.map(|t| t.capacity).min();
-        spec(&machine::TierSpec {
+    let text = |at: usize| {
+        let of = || {
+            let all = nodes.iter().filter_map(|n| n.tiers.get(at));
+            all.filter(|t| !t.stands_in())
+        };
+        let (tier, least) = (of().next()?, of().map(|t| t.capacity).min());
+        Some(spec(&machine::TierSpec {
             name: tier.name.clone(),
             root: tier.root.clone(),
             // What is free of memory changes.
             size: least.filter(|_| tier.root != default),
-        })
+        }))
     };
     let external = &begun.cluster.external;
     MachineArgs {
         nodes: None,
         local: false,
-        tiers: tiers.iter().enumerate().map(text).collect(),
+        tiers: (0..count).filter_map(text).collect(),
         external_rate: external.emulated.then_some(external.read),
         external_latency: Some(external.latency).filter(|l| *l > 0),
         external_streams: external.streams,

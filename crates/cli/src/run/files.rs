@@ -18,7 +18,7 @@ use tarn_base::hash::Hash;
 use tarn_base::history::History;
 use tarn_base::id::StepId;
 use tarn_base::workflow::{Foreach, Step, Workflow};
-use tarn_local::ChangedSince;
+use tarn_ports::ChangedSince;
 
 /// Their name in a run's folder.
 const NAME: &str = "files.json";

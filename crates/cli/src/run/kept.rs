@@ -3,7 +3,7 @@
 use crate::error::{CliResult, ExitWith};
 use crate::print::say;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tarn_base::codes::Exit;
 use tarn_base::event::{PriorInstance, Start};
 use tarn_base::id::{DataId, Spot};
@@ -13,7 +13,7 @@ use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, StoredAt};
 use tarn_movers::Trees;
-use tarn_ports::{Mover, Nodes};
+use tarn_ports::Nodes;
 
 /// What the catalogue tells of a workflow's replicas, but for those in its `dest`s, which are the user's.
 pub(super) struct Left {
@@ -266,29 +266,12 @@ pub(super) fn leftovers(
     Ok(())
 }
 
-/// What a run that ends well does last (and a later command for one that died just before): half-copied replicas
-/// that no transfer went on with, its empty folders and its claims on the tiers go.
+/// What a run that ends well does last, for one that died just before that.
 pub(super) fn leave_tiers(start: &Start) {
-    let mover = Trees::new();
-    let remove = |path: &Path| {
-        if let Err(e) = mover.remove(path) {
-            say!("warning: {e}");
-        }
-    };
-    let mut roots = BTreeSet::new();
-    for node in &start.cluster.nodes {
-        for tier in &node.tiers {
-            remove(&TierDir::new(&tier.root, &start.workspace, &node.name).incoming());
-            roots.insert(&tier.root);
-        }
-    }
-    for root in roots {
-        if let Err(e) = tarn_local::vacate(root, &start.workspace, 0) {
-            say!(
-                "warning: cannot update the ledger of the tier at {}: {e}",
-                root.display()
-            );
-        }
+    let nodes = start.cluster.nodes.iter();
+    let tiers = nodes.flat_map(|n| n.tiers.iter().map(move |t| (n, t)));
+    for problem in tarn_local::leave_tiers(tiers, &start.workspace, &Trees::new()) {
+        say!("warning: {problem}");
     }
 }
 

@@ -127,6 +127,8 @@ impl<'a> Place<'a> {
             .nodes
             .iter()
             .flat_map(|n| &n.tiers)
+            // Of its own making, and perhaps in the state folder.
+            .filter(|t| !t.stands_in())
             .map(|t| t.root.as_path())
             .collect();
         // Beside other things on a tier's file system is only what belongs to this workspace.

@@ -54,7 +54,7 @@ impl Mates for Post {
 }
 
 /// Says something; false if nobody hears it any more.
-fn say(news: &News, what: proto::News) -> bool {
+pub(super) fn say(news: &News, what: proto::News) -> bool {
     match encode(what) {
         Ok(bytes) => news.send(bytes),
         Err(e) => {

@@ -28,6 +28,16 @@ pub(super) fn measure(
         found.cores = cores;
     }
     let remembered = memory(state, node)?;
+    let asked = tiers.clone();
+    for instead in machine::stand_in(&mut tiers, &remembered.0) {
+        let (tier, wanted, root) = (&instead.tier, &instead.wanted, &instead.root);
+        tracing::warn!(
+            "{root} stands in for tier {tier}, which this node does not have at {wanted}: {}",
+            instead.why,
+            root = root.display(),
+            wanted = wanted.display(),
+        );
+    }
     let spec = ClusterSpec {
         nodes: 1,
         tiers: &tiers,
@@ -37,6 +47,11 @@ pub(super) fn measure(
     let mut cluster = machine::cluster(&found, &spec).map_err(said)?;
     for n in &mut cluster.nodes {
         node.clone_into(&mut n.name);
+        let sizes = asked.iter().map(|t| t.size);
+        for (tier, asked) in n.tiers.iter_mut().zip(sizes) {
+            // A size that does not fit is refused of a tier, not of what stands in for it.
+            tier.capacity = tier.capacity.min(asked.unwrap_or(u64::MAX));
+        }
     }
     Ok(cluster)
 }

@@ -5,7 +5,7 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tarn_base::event::{Failure, FailureKind};
-use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::id::{NodeId, Spot, TierId, TransferId};
 use tarn_base::layout::TierDir;
 use tarn_base::part::StoreKey;
 use tarn_fabric::{
@@ -151,13 +151,16 @@ impl Registry for Replicas {
 }
 
 /// [`Replicas`] as the world of this node sees them.
-#[derive(Debug)]
-pub(super) struct Others(pub(super) Arc<Replicas>);
+pub(super) struct Others {
+    pub(super) replicas: Arc<Replicas>,
+    /// Told of transfers to this node that begin.
+    pub(super) begun: Box<dyn Fn(TransferId) + Send + Sync>,
+}
 
 impl Peers for Others {
     fn tree(&self, spot: Spot, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure> {
         let failed = |kind, message: String| Failure { kind, message };
-        let known = self.0.known();
+        let known = self.replicas.known();
         let (name, (host, port)) = known.nodes.get(&spot.node).cloned().ok_or_else(|| {
             let why = format!("nothing is known of the files of node {}", spot.node);
             failed(FailureKind::Io, why)
@@ -178,8 +181,8 @@ impl Peers for Others {
         let client = Client {
             node: name.clone(),
             address,
-            run: self.0.run,
-            key: self.0.key.clone(),
+            run: self.replicas.run,
+            key: self.replicas.key.clone(),
             patience: Patience::default(),
         };
         Ok(Arc::new(Arc::new(client).tree(tree_of(spot.tier, key))))
@@ -189,12 +192,16 @@ impl Peers for Others {
         let arriving = Arc::new(Arriving::new());
         let name = (spot.tier, key.clone());
         let arrival = Arrival {
-            replicas: Arc::clone(&self.0),
+            replicas: Arc::clone(&self.replicas),
             name: name.clone(),
             arriving: Arc::clone(&arriving),
         };
-        self.0.known().arriving.insert(name, arriving);
+        self.replicas.known().arriving.insert(name, arriving);
         Some(Arc::new(arrival))
+    }
+
+    fn begun(&self, id: TransferId) {
+        (self.begun)(id);
     }
 }
 
@@ -234,6 +241,8 @@ impl Arrivals for Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
+        // It may have been announced and never begun.
+        self.arriving.ended(false);
         self.forget();
     }
 }
@@ -270,7 +279,10 @@ mod tests {
             assert!(tree(name).is_err(), "{}", String::from_utf8_lossy(name));
         }
         assert!(replicas.key(&run).is_some() && replicas.key(&8u128.to_le_bytes()).is_none());
-        let others = Others(Arc::clone(&replicas));
+        let others = Others {
+            replicas: Arc::clone(&replicas),
+            begun: Box::new(|_| {}),
+        };
         let (spot, key) = (
             Spot {
                 node: NodeId(0),

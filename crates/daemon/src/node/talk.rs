@@ -1,11 +1,11 @@
 //! Sessions of the run, and what of it outlasts them.
 
-use super::drive::{Driver, Post};
+use super::drive::{Driver, Post, say};
 use super::replicas::{Others, Replicas};
 use super::{Notice, measure};
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -110,9 +110,6 @@ impl Host {
     }
 
     fn clear(&self, opening: Opening, protected: BTreeSet<PathBuf>) -> Vec<String> {
-        let own = opening.cluster.nodes.get(opening.node.at());
-        let roots = own.into_iter().flat_map(|n| &n.tiers);
-        let roots: Vec<_> = roots.map(|t| t.root.join(&opening.workspace)).collect();
         let config = self.config(opening, None, None);
         let mut world = match Local::new(config) {
             Ok(world) => Box::new(world),
@@ -127,7 +124,6 @@ impl Host {
             Err(e) => vec![e.to_string()],
         };
         left.extend(world.leave());
-        roots.iter().for_each(|r| remove_empty(r));
         left
     }
 
@@ -191,7 +187,17 @@ impl Host {
             news: news.clone(),
             replicas: Arc::clone(&self.replicas),
         };
-        let peers = Others(Arc::clone(&self.replicas));
+        let begun = {
+            let news = news.clone();
+            move |id| {
+                // Who does not hear it any more waits for nothing.
+                say(&news, proto::News::Begun(id));
+            }
+        };
+        let peers = Others {
+            replicas: Arc::clone(&self.replicas),
+            begun: Box::new(begun),
+        };
         let config = self.config(opening, Some(Arc::new(peers)), Some(Arc::new(post)));
         let replicas = Arc::clone(&self.replicas);
         let (world, multi_node) = Driver::start(config, news.clone(), replicas)?;
@@ -276,16 +282,6 @@ impl Host {
     fn protect(&self, folders: &BTreeSet<PathBuf>) {
         self.state().protected.clone_from(folders);
     }
-}
-
-/// Folders without content; a missing one is none.
-fn remove_empty(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            remove_empty(&entry.path());
-        }
-    }
-    let _ = std::fs::remove_dir(folder);
 }
 
 /// Asks a tarnd of this user to end.

@@ -7,7 +7,7 @@ use crate::work::Memory;
 use rustix::fd::OwnedFd;
 use tarn_proto::local::{
     Code, JobId, Kind, MAX_BATCH, MAX_IDS, Outcome, PacketError, Place, Refusal, Reply, Request,
-    SpaceChange, Stats, Status, TaskId, TaskSpec, decode, versions,
+    Scope, SpaceChange, Stats, Status, TaskId, TaskSpec, decode, versions,
 };
 use tarn_tasks::{Answer, Event};
 
@@ -74,6 +74,8 @@ impl Server {
                 let ticket = self.ticket(key, number, Vec::new());
                 self.step(Event::Cancel { ticket, user, ids })?;
             }
+            Request::Pause(scope) => self.pause(key, number, scope, true)?,
+            Request::Resume(scope) => self.pause(key, number, scope, false)?,
             Request::Register { length } => {
                 let Some(connection) = self.connections.get_mut(&key) else {
                     return Ok(());
@@ -114,6 +116,21 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    fn pause(&mut self, key: Key, number: u32, scope: Scope, on: bool) -> anyhow::Result<()> {
+        if matches!(&scope, Scope::Tasks(ids) if ids.len() > MAX_IDS) {
+            self.too_many(key, number);
+            return Ok(());
+        }
+        let user = self.user(key);
+        let ticket = self.ticket(key, number, Vec::new());
+        self.step(Event::Pause {
+            ticket,
+            user,
+            scope,
+            on,
+        })
     }
 
     fn user(&self, key: Key) -> u32 {
@@ -204,7 +221,7 @@ impl Server {
         }
     }
 
-    fn submit(&mut self, key: Key, number: u32, tasks: Vec<TaskSpec>) -> anyhow::Result<()> {
+    fn submit(&mut self, key: Key, number: u32, mut tasks: Vec<TaskSpec>) -> anyhow::Result<()> {
         if tasks.len() > MAX_BATCH {
             let text = format!("more than {MAX_BATCH} tasks in a request; send them in several");
             self.send(key, number, &refused(Code::Invalid, text), 0);
@@ -214,6 +231,9 @@ impl Server {
             Some(connection) => (connection.user, connection.job),
             None => return Ok(()),
         };
+        for place in tasks.iter_mut().flat_map(|t| t.kind.places_mut()) {
+            self.make_own(place);
+        }
         let mut memory = Vec::new();
         let touches = |t: &TaskSpec| {
             let (from, to) = t.kind.places();
@@ -239,6 +259,18 @@ impl Server {
             job,
             tasks,
         })
+    }
+
+    /// This node's dataspaces, called by the node's name, are its own.
+    fn make_own(&self, place: &mut Place) {
+        if let Place::Node { node, space, path } = place
+            && *node == self.node
+        {
+            *place = Place::Space {
+                name: std::mem::take(space),
+                path: std::mem::take(path),
+            };
+        }
     }
 
     fn memory_of(&self, key: Key, kind: &Kind) -> Result<Memory, Refusal> {

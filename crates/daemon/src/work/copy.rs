@@ -3,16 +3,19 @@
 use super::place::{Held, hidden, kind_of, told};
 use super::{Plan, Shared, Spot, Verb};
 use rustix::fs::FileType;
+use std::path::PathBuf;
+use std::sync::Arc;
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::part::Verify as Level;
-use tarn_ports::{Control, CopyJob, CopySource, Mover};
+use tarn_movers::Trees;
+use tarn_ports::{Control, CopyJob, CopySource, Mover, PeerTree};
 use tarn_proto::local::{Checksum, Code, Refusal, Verify};
 use tarn_tasks::{Finish, HIDDEN, Size};
 
 /// File systems give room in pieces of so many bytes; a name takes at most one more.
 const PIECE: u64 = 4096;
 /// What a single file is called while it is copied.
-const SINGLE: &str = "file";
+pub(crate) const SINGLE: &str = "file";
 
 /// What a task would move.
 pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
@@ -51,7 +54,7 @@ pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result
     Ok(size)
 }
 
-fn room(list: &Manifest) -> u64 {
+pub(super) fn room(list: &Manifest) -> u64 {
     let entry = |kind: &EntryKind| match kind {
         EntryKind::File { size, .. } => size.div_ceil(PIECE).saturating_mul(PIECE),
         EntryKind::Directory | EntryKind::Symlink(_) => 0,
@@ -62,16 +65,22 @@ fn room(list: &Manifest) -> u64 {
 
 /// The entries of a source, without what tarnd itself has half done there.
 fn list(shared: &Shared, from: &Held, control: &Control) -> Result<Manifest, Refusal> {
-    list_of(shared, from, from.name(), control)
+    list_of(&shared.mover, from, from.name(), false, control)
 }
 
-fn list_of(
-    shared: &Shared,
+/// The same of another name in its folder; with `hashes`, contents are read.
+pub(crate) fn list_of(
+    mover: &Trees,
     from: &Held,
     name: &[u8],
+    hashes: bool,
     control: &Control,
 ) -> Result<Manifest, Refusal> {
-    let list = shared.mover.list(&from.path_of(name), control);
+    let path = from.path_of(name);
+    let list = match hashes {
+        true => mover.digest(&path, control),
+        false => mover.list(&path, control),
+    };
     let mut list = list.map_err(|e| told(&e, &[from]))?;
     if let [only] = &mut list.entries[..]
         && *only.path == *name
@@ -114,7 +123,7 @@ pub(super) fn copy(
             return Err(to.exists());
         }
         let list = list(shared, &from, control)?;
-        return release(shared, plan, &from, &to, &list, 0);
+        return settle(shared, plan, &from, &to, &list, 0);
     }
     let replaced = if there { stored(shared, &to)? } else { 0 };
     if plan.verb == Verb::Move && from.rename(from.name(), &to, plan.replace)? {
@@ -132,45 +141,71 @@ pub(super) fn copy(
     }
     let list = list(shared, &from, control)?;
     if into_space && room(&list) > plan.room {
-        return Err(Refusal::new(
-            Code::Changed,
-            format!(
-                "`{}` has grown since it was measured; submit again when nobody writes it",
-                from.place()
-            ),
-        ));
+        return Err(grown(from.place()));
     }
-    let copied = transfer(shared, plan, &from, &to, &list, single, control);
-    let checksum = copied.inspect_err(|_| {
-        if !shared.keeps(plan) {
-            clean(shared, plan, &to);
-        }
-    })?;
-    let mut done = match plan.verb {
-        Verb::Move => release(shared, plan, &from, &to, &list, replaced)?,
-        _ => finish(shared, plan, &to, None, replaced)?,
+    let source = Source {
+        only: (!single).then(|| list.entries.iter().map(|e| e.path.clone()).collect()),
+        root: from.path(),
+        peer: None,
+        held: Some(&from),
+        single: single.then_some(SINGLE.as_bytes()),
+        list: &list,
     };
+    let checksum = transfer(shared, plan, source, &to, control)?;
+    let mut done = settle(shared, plan, &from, &to, &list, replaced)?;
     done.bytes = list.bytes();
     done.checksum = checksum;
     Ok(done)
 }
 
-/// The copy itself: into a hidden folder beside the destination, which then gets its name.
-fn transfer(
+pub(super) fn grown(place: &str) -> Refusal {
+    let text =
+        format!("`{place}` has grown since it was measured; submit again when nobody writes it");
+    Refusal::new(Code::Changed, text)
+}
+
+/// Where a copy comes from.
+pub(super) struct Source<'a> {
+    /// Of this node's: its path, and the folder that holds it.
+    pub(super) root: PathBuf,
+    pub(super) held: Option<&'a Held>,
+    /// Of another node's.
+    pub(super) peer: Option<Arc<dyn PeerTree>>,
+    /// The name in the list of what is no folder.
+    pub(super) single: Option<&'a [u8]>,
+    pub(super) list: &'a Manifest,
+    /// What of the tree is copied, if not all.
+    pub(super) only: Option<Vec<Box<[u8]>>>,
+}
+
+/// Copies; when that fails, what has come so far is removed unless the task goes on later.
+pub(super) fn transfer(
     shared: &Shared,
     plan: &Plan,
-    from: &Held,
+    source: Source<'_>,
     to: &Held,
-    list: &Manifest,
-    single: bool,
+    control: &Control,
+) -> Result<Option<Checksum>, Refusal> {
+    let copied = stage(shared, plan, source, to, control);
+    copied.inspect_err(|_| {
+        if !shared.keeps(plan) {
+            clean(shared, plan, to);
+        }
+    })
+}
+
+/// The copy itself: into a hidden folder beside the destination, which then gets its name.
+fn stage(
+    shared: &Shared,
+    plan: &Plan,
+    source: Source<'_>,
+    to: &Held,
     control: &Control,
 ) -> Result<Option<Checksum>, Refusal> {
     let whole = to.path_of(&hidden(plan.id, ".whole"));
-    let mut only = None;
-    if single {
+    let single = source.single;
+    if single.is_some() {
         shared.mover.remove(&whole).map_err(|e| told(&e, &[to]))?;
-    } else {
-        only = Some(list.entries.iter().map(|e| e.path.clone()).collect());
     }
     let verify = match (plan.verb, plan.verify) {
         (Verb::Move, _) | (_, Verify::Readback) => Level::Readback,
@@ -179,15 +214,18 @@ fn transfer(
     };
     let job = CopyJob {
         sources: vec![CopySource {
-            root: from.path(),
-            peer: None,
-            as_entry: single.then(|| SINGLE.to_owned()),
-            manifest: Some(list.clone()),
-            only,
+            root: source.root,
+            as_entry: (source.peer.is_none() && single.is_some()).then(|| SINGLE.to_owned()),
+            peer: source.peer,
+            manifest: Some(source.list.clone()),
+            only: source.only,
         }],
-        dest: if single { whole.clone() } else { to.path() },
+        dest: match single {
+            Some(_) => whole.clone(),
+            None => to.path(),
+        },
         staging: to.path_of(&hidden(plan.id, "")),
-        replace: !single && plan.replace,
+        replace: single.is_none() && plan.replace,
         verify,
         sync: plan.durable || verify == Level::Readback,
         rate: 0,
@@ -196,9 +234,10 @@ fn transfer(
     };
     let limiter = shared.limiter(plan);
     let report = shared.mover.copy_limited(&job, control, limiter);
-    let report = report.map_err(|e| told(&e, &[from, to]))?;
-    if single {
-        let inside = [&hidden(plan.id, ".whole")[..], b"/", SINGLE.as_bytes()].concat();
+    let held: Vec<&Held> = source.held.into_iter().chain([to]).collect();
+    let report = report.map_err(|e| told(&e, &held))?;
+    if let Some(name) = single {
+        let inside = [&hidden(plan.id, ".whole")[..], b"/", name].concat();
         to.rename(&inside, to, plan.replace)?;
         if job.sync {
             to.sync()?;
@@ -207,7 +246,7 @@ fn transfer(
     }
     let entries = report.manifests.first().map(|m| &m.entries[..]);
     Ok(match entries {
-        Some([entry]) if single => match &entry.kind {
+        Some([entry]) if single.is_some() => match &entry.kind {
             EntryKind::File { hash, .. } => hash.map(|h| h.0.to_be_bytes()),
             _ => None,
         },
@@ -216,11 +255,22 @@ fn transfer(
 }
 
 /// Removes what a failed copy has left.
-fn clean(shared: &Shared, plan: &Plan, to: &Held) {
+pub(super) fn clean(shared: &Shared, plan: &Plan, to: &Held) {
     for what in ["", ".progress", ".whole"] {
         if let Err(e) = shared.mover.remove(&to.path_of(&hidden(plan.id, what))) {
             tracing::warn!(task = plan.id, "a leftover stays: {}", told(&e, &[to]));
         }
+    }
+}
+
+/// Removes what a task has half done that does not go on.
+pub(super) fn discard(shared: &Shared, plan: &Plan) {
+    let Some(to @ Spot::Path { .. }) = &plan.to else {
+        return;
+    };
+    // Where nothing can be opened, nothing was begun.
+    if let Ok(to) = Held::open(to, false) {
+        clean(shared, plan, &to);
     }
 }
 
@@ -245,8 +295,8 @@ fn same(
     Ok(content(from)? == content(to)?)
 }
 
-/// Removes the source of a copy that was moved and is proven; of any other copy nothing.
-fn release(
+/// The end of a copy that is proven; of a move, the source is removed.
+fn settle(
     shared: &Shared,
     plan: &Plan,
     from: &Held,
@@ -257,36 +307,59 @@ fn release(
     if plan.verb != Verb::Move {
         return finish(shared, plan, to, Some(list.bytes()), replaced);
     }
-    let gone = hidden(plan.id, ".gone");
-    from.aside(&gone)?;
-    // What was written between the copy and now would be lost.
-    let late = list_of(shared, from, &gone, &Control::default())?;
-    if late != *list {
-        rustix::fs::renameat(from.folder(), &gone[..], from.folder(), from.name())
-            .map_err(|e| from.failed("restore", e))?;
-        return Err(Refusal::new(
-            Code::Changed,
-            format!(
-                "`{}` was changed while it was moved: it stays, and so does the copy of its earlier content `{}`",
-                from.place(),
-                to.place()
-            ),
-        ));
-    }
-    let path = from.path_of(&gone);
-    let freed = shared.mover.stored(&path).map_err(|e| told(&e, &[from]))?;
-    shared.mover.remove(&path).map_err(|e| told(&e, &[from]))?;
+    let freed = release_own(shared, plan, from, list)?;
     let mut done = finish(shared, plan, to, Some(list.bytes()), replaced)?;
     done.freed = freed;
     Ok(done)
 }
 
-fn stored(shared: &Shared, held: &Held) -> Result<u64, Refusal> {
+/// Removes this node's source of a move.
+pub(super) fn release_own(
+    shared: &Shared,
+    plan: &Plan,
+    from: &Held,
+    list: &Manifest,
+) -> Result<u64, Refusal> {
+    let aside = hidden(plan.id, ".gone");
+    let same = |late: &Manifest| late == list;
+    release(&shared.mover, from, &aside, same, &Control::default())
+}
+
+/// Removes a source that has been copied, by way of another name in its folder, and unless it is not the `same` any more:
+/// what was written since would be lost. Returns the bytes that are free now.
+pub(crate) fn release(
+    mover: &Trees,
+    from: &Held,
+    aside: &[u8],
+    same: impl Fn(&Manifest) -> bool,
+    control: &Control,
+) -> Result<u64, Refusal> {
+    from.aside(aside)?;
+    let late = list_of(mover, from, aside, false, control);
+    if !late.as_ref().is_ok_and(same) {
+        rustix::fs::renameat(from.folder(), aside, from.folder(), from.name())
+            .map_err(|e| from.failed("restore", e))?;
+        late?;
+        return Err(Refusal::new(
+            Code::Changed,
+            format!(
+                "`{}` was changed while it was moved: it stays, and so does the copy of its earlier content",
+                from.place(),
+            ),
+        ));
+    }
+    let path = from.path_of(aside);
+    let freed = mover.stored(&path).map_err(|e| told(&e, &[from]))?;
+    mover.remove(&path).map_err(|e| told(&e, &[from]))?;
+    Ok(freed)
+}
+
+pub(super) fn stored(shared: &Shared, held: &Held) -> Result<u64, Refusal> {
     let stored = shared.mover.stored(&held.path());
     stored.map_err(|e| told(&e, &[held]))
 }
 
-fn finish(
+pub(super) fn finish(
     shared: &Shared,
     plan: &Plan,
     to: &Held,

@@ -3,6 +3,7 @@
 
 use super::place::{Held, hidden, kind_of, told};
 use super::{Plan, Shared, Spot, Verb, copy as files};
+use crate::connection::Region;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
     Advice, AtFlags, FileType, Mode, OFlags, fadvise, fdatasync, fstat, openat, unlinkat,
@@ -18,13 +19,13 @@ use tarn_tasks::Finish;
 const PIECE: usize = 128 << 10;
 
 /// One side of a copy.
-struct Side<'a> {
-    fd: &'a OwnedFd,
-    offset: u64,
-    name: &'a str,
+pub(super) struct Side<'a> {
+    pub(super) fd: &'a OwnedFd,
+    pub(super) offset: u64,
+    pub(super) name: &'a str,
 }
 
-fn refuse(side: &Side<'_>, doing: &str, errno: Errno) -> Refusal {
+pub(super) fn refuse(side: &Side<'_>, doing: &str, errno: Errno) -> Refusal {
     let code = match errno {
         Errno::NOSPC => Code::NoSpace,
         Errno::DQUOT => Code::Quota,
@@ -38,16 +39,27 @@ fn shorter(side: &Side<'_>) -> Refusal {
     Refusal::new(Code::Changed, text)
 }
 
+/// Writes all of `rest`, from `done` bytes on.
+pub(super) fn write(to: &Side<'_>, done: u64, mut rest: &[u8]) -> Result<(), Refusal> {
+    let mut at = to.offset + done;
+    while !rest.is_empty() {
+        let n = pwrite(to.fd, rest, at).map_err(|e| refuse(to, "write", e))?;
+        rest = &rest[n..];
+        at += n as u64;
+    }
+    Ok(())
+}
+
 /// Copies `length` bytes and hashes them.
 fn pump(
     shared: &Shared,
     plan: &Plan,
     from: &Side<'_>,
-    to: Option<&Side<'_>>,
+    to: &Side<'_>,
     length: u64,
     control: &Control,
 ) -> Result<Hash, Refusal> {
-    let limiter = shared.limiter(plan).filter(|_| to.is_some());
+    let limiter = shared.limiter(plan);
     let mut buffer = vec![0; PIECE];
     let mut hasher = ContentHasher::default();
     let mut done = 0;
@@ -68,16 +80,44 @@ fn pump(
         if plan.verify != Verify::None || plan.verb == Verb::Move {
             hasher.update(&buffer[..got]);
         }
-        if let Some(to) = to {
-            let mut rest = &buffer[..got];
-            let mut at = to.offset + done;
-            while !rest.is_empty() {
-                let n = pwrite(to.fd, rest, at).map_err(|e| refuse(to, "write", e))?;
-                rest = &rest[n..];
-                at += n as u64;
-            }
-            control.advance(got as u64);
+        write(to, done, &buffer[..got])?;
+        control.advance(got as u64);
+        done += got as u64;
+    }
+    Ok(hasher.finish())
+}
+
+/// The hash of a program's memory.
+pub(crate) fn hash_memory(
+    region: &Region,
+    offset: u64,
+    length: u64,
+    control: &Control,
+) -> Result<Hash, Refusal> {
+    let side = Side {
+        fd: &region.fd,
+        offset,
+        name: "the memory",
+    };
+    hash(&side, length, control)
+}
+
+/// Reads and hashes.
+pub(super) fn hash(from: &Side<'_>, length: u64, control: &Control) -> Result<Hash, Refusal> {
+    let mut buffer = vec![0; PIECE];
+    let mut hasher = ContentHasher::default();
+    let mut done = 0;
+    while done < length {
+        if control.cancelled() {
+            return Err(Refusal::new(Code::Cancelled, "cancelled"));
         }
+        let want = usize::try_from(length - done).map_or(PIECE, |left| left.min(PIECE));
+        let got = pread(from.fd, &mut buffer[..want], from.offset + done)
+            .map_err(|e| refuse(from, "read", e))?;
+        if got == 0 {
+            return Err(shorter(from));
+        }
+        hasher.update(&buffer[..got]);
         done += got as u64;
     }
     Ok(hasher.finish())
@@ -160,18 +200,14 @@ fn save(
         offset: 0,
         name: held.place(),
     };
-    let hash = pump(shared, plan, memory, Some(&file), length, control)?;
+    let hash = pump(shared, plan, memory, &file, length, control)?;
     if plan.durable || plan.verify == Verify::Readback {
         fdatasync(&fd).map_err(|e| held.failed("sync", e))?;
     }
     if plan.verify == Verify::Readback {
         // From the device, where it has reached one.
         let _ = fadvise(fd.as_fd(), 0, None, Advice::DontNeed);
-        prove(
-            pump(shared, plan, &file, None, length, control)?,
-            hash,
-            &file,
-        )?;
+        prove(self::hash(&file, length, control)?, hash, &file)?;
     }
     let stored = fstat(&fd).map_or(0, |s| u64::try_from(s.st_blocks).unwrap_or(0) * 512);
     if !held.rename(&staged, held, plan.replace)? {
@@ -224,7 +260,7 @@ fn load(
         );
         return Err(Refusal::new(Code::NoSpace, text));
     }
-    let hash = pump(shared, plan, &file, Some(memory), size, control)?;
+    let hash = pump(shared, plan, &file, memory, size, control)?;
     let after = fstat(&fd).map_err(|e| refuse(&file, "examine", e))?;
     let state = |s: &rustix::fs::Stat| (s.st_size, s.st_mtime, s.st_mtime_nsec);
     if state(&before) != state(&after) {
@@ -233,11 +269,7 @@ fn load(
     }
     let mut freed = 0;
     if plan.verify == Verify::Readback || plan.verb == Verb::Move {
-        prove(
-            pump(shared, plan, memory, None, size, control)?,
-            hash,
-            memory,
-        )?;
+        prove(self::hash(memory, size, control)?, hash, memory)?;
     }
     if plan.verb == Verb::Move {
         freed = files::remove(shared, plan, held)?.freed;
@@ -252,7 +284,7 @@ fn load(
     })
 }
 
-fn prove(is: Hash, was: Hash, side: &Side<'_>) -> Result<(), Refusal> {
+pub(super) fn prove(is: Hash, was: Hash, side: &Side<'_>) -> Result<(), Refusal> {
     if is == was {
         return Ok(());
     }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use tarn_base::event::FailureKind;
 use tarn_ports::MoverError;
 use tarn_proto::local::{Code, Refusal, TaskId};
@@ -66,7 +67,8 @@ impl Held {
     /// Opens the folder that holds a place; with `make`, folders that are missing are made.
     pub(crate) fn open(spot: &Spot, make: bool) -> Result<Self, Refusal> {
         let Spot::Path { space, path } = spot else {
-            return Err(Refusal::new(Code::Internal, "memory has no path"));
+            let text = "that is no path of this node";
+            return Err(Refusal::new(Code::Internal, text));
         };
         let (above, name) = match path.iter().rposition(|b| *b == b'/') {
             Some(at) => (&path[..at], &path[at + 1..]),
@@ -235,9 +237,32 @@ fn make_folders(top: &OwnedFd, folders: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A name of tarnd's own beside what a task works on.
+/// What tells this tarnd's half-done things from those of others: numbers of tasks are the same in all, and folders outside are
+/// shared. It stays the same over restarts, as the state folder and the node do.
+static TAG: OnceLock<String> = OnceLock::new();
+
+/// Sets it, before anything is done.
+pub(crate) fn set_tag(node: &str, state: &Path) {
+    let mut hasher = tarn_base::hash::Hasher::new();
+    hasher
+        .field(node.as_bytes())
+        .field(state.as_os_str().as_bytes());
+    let _ = TAG.set(format!("{:08x}", hasher.finish().0 as u32));
+}
+
+/// A name of this tarnd's own beside what a task works on.
 pub(crate) fn hidden(id: TaskId, what: &str) -> Vec<u8> {
-    [tarn_tasks::HIDDEN, format!("{id}{what}").as_bytes()].concat()
+    let tag = TAG.get().map_or("", String::as_str);
+    let name = format!("{id}-{tag}{what}");
+    [tarn_tasks::HIDDEN, name.as_bytes()].concat()
+}
+
+/// The task that such a name is of, if it is this tarnd's; `rest` is what follows [`tarn_tasks::HIDDEN`].
+pub(crate) fn task_of(rest: &[u8]) -> Option<TaskId> {
+    let name = rest.split(|b| *b == b'.').next()?;
+    let (id, tag) = std::str::from_utf8(name).ok()?.split_once('-')?;
+    (Some(tag) == TAG.get().map(String::as_str)).then_some(())?;
+    id.parse().ok()
 }
 
 /// What a status says of the kind.

@@ -1,5 +1,6 @@
 //! What is in a space, by user.
 
+use super::place::task_of;
 use super::{Kept, Used};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
@@ -10,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tarn_movers::Trees;
 use tarn_ports::Mover;
-use tarn_proto::local::{Code, Refusal, TaskId};
+use tarn_proto::local::{Code, Refusal};
 use tarn_tasks::HIDDEN;
 
 const FOLDER: OFlags = OFlags::RDONLY
@@ -97,9 +98,7 @@ impl Survey<'_> {
         let Some(kept) = self.kept else {
             return;
         };
-        let digits: &[u8] = rest.split(|b| *b == b'.').next().unwrap_or_default();
-        let text = std::str::from_utf8(digits).ok();
-        let Some(id) = text.and_then(|t| t.parse::<TaskId>().ok()) else {
+        let Some(id) = task_of(rest) else {
             return;
         };
         if id < kept.own && !kept.live.contains(&id) {

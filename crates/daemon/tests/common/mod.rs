@@ -2,6 +2,8 @@
 #![allow(dead_code)]
 
 use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -130,6 +132,50 @@ impl Drop for Daemon {
     }
 }
 
+/// A key of peers.
+pub(crate) const KEY: &str = "5f1d0e2c3b4a59687786958493a2b1c05f1d0e2c3b4a59687786958493a2b1c0";
+
+/// Ports that were free a moment ago.
+pub(crate) fn ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|l| l.local_addr().unwrap().port())
+}
+
+/// A file of peers; what stands after each address is its entry's rest.
+pub(crate) fn peers(dir: &Path, key: &str, nodes: &[(&str, u16, &str)]) -> String {
+    let mut text = format!("key = \"{key}\"\n");
+    for (name, port, rest) in nodes {
+        text += &format!("[nodes.{name}]\naddress = \"127.0.0.1:{port}\"\n{rest}\n");
+    }
+    let path = dir.join("peers.toml");
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path.display().to_string()
+}
+
+/// A tarnd among others.
+pub(crate) fn start_peer(
+    name: &str,
+    key: &str,
+    nodes: &[(&str, u16, &str)],
+    options: &[&str],
+) -> Daemon {
+    let dir = tempfile::tempdir().unwrap();
+    let file = peers(dir.path(), key, nodes);
+    let mut all = vec!["--node-name", name, "--peers", &file];
+    all.extend(options);
+    Daemon::start_in(dir, "64MiB:48MiB", &all)
+}
+
+/// Nodes `a` and `b`.
+pub(crate) fn pair(options: &[&str]) -> (Daemon, Daemon) {
+    let [a, b] = ports();
+    let nodes = [("a", a, ""), ("b", b, "")];
+    (
+        start_peer("a", KEY, &nodes, options),
+        start_peer("b", KEY, &nodes, options),
+    )
+}
 pub(crate) fn fast(path: &str) -> Place {
     Place::Space {
         name: "fast".into(),

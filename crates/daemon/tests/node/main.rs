@@ -1,5 +1,5 @@
 //! Real `tarnd --node` processes, driven as `tarn run` drives them. This program is also the `tarn` beside those tarnds, through
-//! which steps are started, and a client that can be killed; so it brings its own small harness.
+//! which steps are started, and a client that can be killed; so it has a `main` of its own.
 
 mod bed;
 mod ends;
@@ -7,8 +7,7 @@ mod peers;
 mod runs;
 mod strangers;
 
-use std::ffi::OsString;
-use std::panic::catch_unwind;
+use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
 type Test = (&'static str, fn());
@@ -19,36 +18,21 @@ fn main() -> ExitCode {
         Some(a) if a == tarn_local::HELPER_ARGUMENT => tarn_local::runner::main(),
         Some(a) if a == "exec" => tarn_local::exec::main(arguments),
         Some(a) if a == ends::CLIENT => ends::client(),
-        first => run_all(first.into_iter().chain(arguments).collect()),
+        _ => run_all(),
     }
 }
 
-fn run_all(arguments: Vec<OsString>) -> ExitCode {
-    let tests: Vec<Test> = [runs::TESTS, ends::TESTS, peers::TESTS, strangers::TESTS].concat();
-    if arguments.iter().any(|a| a == "--list") {
-        tests.iter().for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let filter = arguments
-        .iter()
-        .filter_map(|a| a.to_str())
-        .find(|a| !a.starts_with('-'));
-    let chosen: Vec<&Test> = tests
-        .iter()
-        .filter(|(n, _)| filter.is_none_or(|f| n.contains(f)))
-        .collect();
-    println!("\nrunning {} tests", chosen.len());
-    let mut failed = 0;
-    for (name, test) in &chosen {
-        let ok = catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
-        failed += usize::from(!ok);
-    }
-    let passed = chosen.len() - failed;
-    let filtered = tests.len() - chosen.len();
-    let word = if failed == 0 { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; {filtered} filtered out\n"
-    );
-    ExitCode::from(u8::from(failed > 0))
+fn run_all() -> ExitCode {
+    let tests = [runs::TESTS, ends::TESTS, peers::TESTS, strangers::TESTS];
+    let trial = |&(name, test): &Test| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let mut arguments = Arguments::from_args();
+    // Tests send signals to this process and look for what is left of its children.
+    arguments.test_threads = Some(1);
+    let trials = tests.concat().iter().map(trial).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
 }

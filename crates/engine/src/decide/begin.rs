@@ -1,7 +1,7 @@
 //! Before the first step: list the sources, refuse what can never fit. After a failure: say so, stop.
 
 use super::Decide;
-use crate::state::{State, Stop};
+use crate::state::{Active, State, Stop};
 use tarn_base::action::{Do, Subject};
 use tarn_base::id::DataId;
 use tarn_base::reason::Reason;
@@ -127,7 +127,9 @@ impl Decide<'_> {
                 );
             }
         }
-        let active = self.state.transfers.iter().filter(|(_, t)| !t.abandoned);
+        let drains = self.state.drains;
+        let goes_on = |t: &Active| t.abandoned || (t.rescue && drains);
+        let active = self.state.transfers.iter().filter(|(_, t)| !goes_on(t));
         for id in active.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.emit(Do::Abandon { id }, Reason::Interrupted { signal });
         }

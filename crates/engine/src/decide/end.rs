@@ -13,6 +13,9 @@ use tarn_base::workflow::Keep;
 impl Decide<'_> {
     /// `nothing_new`: this round of choices has changed nothing so far.
     pub(super) fn end(&mut self, nothing_new: bool) {
+        if self.state.drains {
+            self.rescue();
+        }
         let quiet = self.state.steps.running.is_empty()
             && self.state.transfers.is_empty()
             && self.state.leaving == 0;

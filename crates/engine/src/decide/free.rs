@@ -53,17 +53,21 @@ impl Decide<'_> {
         free
     }
 
-    /// Nodes that are large enough for a step, as are their hosts, and have its tier, if it names one.
+    /// Nodes that are large enough for a step, as are their hosts, and have its tier, if it names one; of a step of several nodes
+    /// those that have the first tier themselves.
     pub(super) fn nodes_of_kind(&self, step: StepId) -> Vec<NodeId> {
         let d = self.demand(step);
         let tier = self.tier_of(step);
+        let nodes = self.state.start.workflow.step(step).nodes;
         let suits = |id: &NodeId| {
             let node = self.state.start.cluster.node(*id);
             let host = &self.state.start.cluster.hosts[node.host as usize];
             let (cores, memory) = (node.cores.min(host.cores), node.memory.min(host.memory));
             let mut tiers = node.tiers.iter();
             let has_tier = tiers.any(|t| tier.is_none_or(|want| want == t.name));
-            cores >= d.cores && memory >= d.memory && node.gpus >= d.gpus && has_tier
+            // What a step sees lies at the same path on all of its nodes.
+            let alike = nodes == 1 || node.tiers.first().is_none_or(|t| !t.stands_in());
+            cores >= d.cores && memory >= d.memory && node.gpus >= d.gpus && has_tier && alike
         };
         self.all_nodes().filter(suits).collect()
     }

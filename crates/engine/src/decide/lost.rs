@@ -28,6 +28,13 @@ impl Decide<'_> {
         }
     }
 
+    /// Gives up what reads a copy that will not come. It is ordered anew, from elsewhere.
+    pub(super) fn leave_broken_chains(&mut self) {
+        for id in self.state.orphans.clone() {
+            self.emit(Do::Abandon { id }, Reason::ChainBroken);
+        }
+    }
+
     /// What came back and is wanted is taken, the rest is removed. After a failure all stays, for `tarn resume`.
     pub(super) fn sort_strays(&mut self) {
         if self.state.stop.is_some() || !std::mem::take(&mut self.state.strays_came) {

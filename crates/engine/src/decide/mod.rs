@@ -42,6 +42,7 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         }
         d.begin();
         d.leave_lost_nodes();
+        d.leave_broken_chains();
         let interrupted = matches!(d.state.stop, Some(Stop::Interrupted(_)));
         // What leaves first makes room for what comes.
         if !interrupted {

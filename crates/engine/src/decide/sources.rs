@@ -5,7 +5,7 @@ use crate::data::{Part, ReplicaState};
 use crate::estimate::duration;
 use crate::state::State;
 use tarn_base::action::{Do, Subject};
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId};
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
 use tarn_base::part::{PartRef, Place, TransferKind};
 use tarn_base::policy::Handling;
 use tarn_base::reason::Reason;
@@ -58,16 +58,31 @@ impl State {
             .filter(|s| s.tier <= target.tier)
     }
 
-    /// The least busy replica on another node, if the policy moves data between nodes.
+    /// The least busy replica on another node, if the policy moves data between nodes. What many nodes lack comes to them
+    /// as through a chain: a replica that is still arriving is as good a source as one that is there.
     pub(crate) fn peer_source(&self, node: NodeId, part: &Part) -> Option<Spot> {
         if self.handling() != Handling::Keep {
             return None;
         }
-        let others = part.present().filter_map(|(p, r)| match p {
-            Place::Node(s) if s.node != node => Some((r.pins, *s)),
-            _ => None,
-        });
-        others.min().map(|(_, s)| s)
+        let follow = self.start.allocation.is_some() && !part.followed_in_vain.contains(&node);
+        let others = part
+            .replicas
+            .iter()
+            .filter_map(|(p, r)| match (p, r.state) {
+                (Place::Node(s), _) if s.node == node => None,
+                (Place::Node(s), ReplicaState::Present) => Some((r.pins, false, *s)),
+                (Place::Node(s), ReplicaState::Incoming(id))
+                    if follow && !self.ledger.is_lost(s.node) && !self.is_abandoned(id) =>
+                {
+                    Some((r.pins, true, *s))
+                }
+                _ => None,
+            });
+        others.min().map(|(_, _, s)| s)
+    }
+
+    fn is_abandoned(&self, id: TransferId) -> bool {
+        self.transfers.get(&id).is_none_or(|t| t.abandoned)
     }
 
     /// A replica outside the nodes.
@@ -80,7 +95,7 @@ impl State {
     /// The best source of a part for a node that lacks it, counting what is already under way on each link.
     pub(crate) fn best_source(&self, node: NodeId, part: &Part) -> Option<(Place, TransferKind)> {
         match self.peer_source(node, part) {
-            Some(peer) if self.peer_is_sooner(part) => {
+            Some(peer) if self.peer_is_sooner(peer.node, node, part) => {
                 Some((Place::Node(peer), TransferKind::Peer))
             }
             _ => Some((
@@ -92,21 +107,21 @@ impl State {
 
     /// Whether [`Self::best_source`] is another node.
     pub(crate) fn comes_by_peer(&self, node: NodeId, part: &Part) -> bool {
-        self.peer_source(node, part).is_some() && self.peer_is_sooner(part)
+        let peer = self.peer_source(node, part);
+        peer.is_some_and(|peer| self.peer_is_sooner(peer.node, node, part))
     }
 
-    /// Whether a part that some node has comes sooner from there than from outside.
-    fn peer_is_sooner(&self, part: &Part) -> bool {
+    /// Whether a part comes sooner from a node that has it than from outside.
+    fn peer_is_sooner(&self, from: NodeId, to: NodeId, part: &Part) -> bool {
         if self.external_source(part).is_none() {
             return true;
         }
-        let cost = |kind, rate| {
-            let queue = self.under_way.get(&kind).copied().unwrap_or(0);
-            duration(part.info.bytes.saturating_add(queue), rate)
-        };
+        let cost = |queue: u64, rate| duration(part.info.bytes.saturating_add(queue), rate);
+        let outside = self.under_way.get(&TransferKind::ExternalIn);
+        let between = self.links.sent(from).max(self.links.received(to));
         let cluster = &self.start.cluster;
-        cost(TransferKind::Peer, cluster.peer.read)
-            <= cost(TransferKind::ExternalIn, cluster.external.read)
+        cost(between, cluster.peer.read)
+            <= cost(outside.copied().unwrap_or(0), cluster.external.read)
     }
 }
 

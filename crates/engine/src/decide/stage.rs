@@ -3,7 +3,7 @@
 use super::Decide;
 use super::room::Space;
 use super::sources::is_lost;
-use crate::data::ReplicaState;
+use crate::data::{Part, ReplicaState};
 use std::collections::BTreeMap;
 use tarn_base::action::Do;
 use tarn_base::id::{InstanceId, Spot};
@@ -11,7 +11,7 @@ use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
 use tarn_base::reason::Reason;
 
 /// Parts that go the same way together.
-type Groups = BTreeMap<(u32, u32, Spot, TransferKind, Place), Vec<PartMove>>;
+type Groups = BTreeMap<(u32, u32, TransferKind, Place), Vec<PartMove>>;
 
 impl Decide<'_> {
     /// Looks after every assigned instance: a transfer may have failed, a replica may be lost.
@@ -71,41 +71,67 @@ impl Decide<'_> {
         self.bring(id, missing);
     }
 
+    fn is_arriving(&self, parts: &[PartMove], at: &Place) -> bool {
+        parts.iter().any(|m| {
+            let part = self.state.data.part(m.part);
+            part.is_some_and(|p| p.present().all(|(place, _)| place != at))
+        })
+    }
+
     fn bring(&mut self, id: InstanceId, missing: Vec<(PartRef, Spot)>) {
-        let mut groups = Groups::new();
-        let mut want: BTreeMap<Spot, u64> = BTreeMap::new();
+        let mut wanted: BTreeMap<Spot, (u64, Vec<PartRef>)> = BTreeMap::new();
         for (name, target) in missing {
             let Some(part) = self.state.data.part(name) else {
                 continue;
             };
-            // A replica that is on its way out must be gone before the next one comes.
-            if part.replicas.contains_key(&Place::Node(target)) {
-                continue;
+            // A replica that is on its way out must be gone before the next one comes; without a source there is no next one.
+            if !part.replicas.contains_key(&Place::Node(target))
+                && self.source_for(target, part).is_some()
+            {
+                let wanted = wanted.entry(target).or_default();
+                wanted.0 += part.info.stored;
+                wanted.1.push(name);
             }
-            let slower = self.state.usable_on(target.node, part);
-            let (from, kind) = match slower {
-                Some(s) => (Place::Node(s), TransferKind::Promote),
-                None => match self.state.best_source(target.node, part) {
-                    Some(source) => source,
-                    None => continue,
-                },
+        }
+        for (spot, (bytes, _)) in &wanted {
+            if self.make_room(*spot, *bytes, id) != Space::Free {
+                return;
+            }
+        }
+        // Node by node: what is on its way to one is a source for the next.
+        for (target, (_, names)) in wanted {
+            self.bring_to(target, names, id);
+        }
+    }
+
+    fn source_for(&self, target: Spot, part: &Part) -> Option<(Place, TransferKind)> {
+        match self.state.usable_on(target.node, part) {
+            Some(slower) => Some((Place::Node(slower), TransferKind::Promote)),
+            None => self.state.best_source(target.node, part),
+        }
+    }
+
+    fn bring_to(&mut self, target: Spot, names: Vec<PartRef>, id: InstanceId) {
+        let mut groups = Groups::new();
+        for name in names {
+            let part = self.state.data.part(name);
+            let Some((from, kind)) = part.and_then(|p| self.source_for(target, p)) else {
+                continue;
             };
-            *want.entry(target).or_default() += part.info.stored;
-            let key = (name.data.0, name.version, target, kind, from.clone());
+            let key = (name.data.0, name.version, kind, from.clone());
             groups
                 .entry(key)
                 .or_default()
                 .push(PartMove { part: name, from });
         }
-        for (spot, bytes) in want {
-            if self.make_room(spot, bytes, id) != Space::Free {
-                return;
-            }
-        }
         let urgency = self.state.steps.ranks[id.step.at()];
-        for ((_, _, target, kind, from), parts) in groups {
+        for ((_, _, kind, from), parts) in groups {
             let why = match (kind, &from) {
                 (TransferKind::Promote, _) => Reason::PromoteForUse { instance: id },
+                (_, Place::Node(s)) if self.is_arriving(&parts, &from) => Reason::FollowPeer {
+                    instance: id,
+                    from: s.node,
+                },
                 (_, Place::Node(s)) => Reason::FetchPeer {
                     instance: id,
                     from: s.node,

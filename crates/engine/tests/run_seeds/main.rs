@@ -88,7 +88,7 @@ fn start(case: &Case, policy: &str) -> Start {
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),
-        allocation: None,
+        allocation: case.allocation.then(|| "1".into()),
     }
 }
 
@@ -322,7 +322,12 @@ fn judge(case: &Case, played: &Played, since: usize) -> Result<(), String> {
             (failing && has(&[" failed: as the fault plan wants it"]))
                 || (faults.transfer_failure_probability > 0.0
                     && has(&["as the fault plan wants it"]))
-                || (lost && has(&["all nodes of the run are lost", " are left, lost are "]))
+                || (lost
+                    && has(&[
+                        "all nodes of the run are lost",
+                        " are left, lost are ",
+                        "attempts of it were lost with their nodes",
+                    ]))
                 || (short
                     && has(&[
                         "can never fit",

@@ -80,6 +80,8 @@ pub(crate) struct Case {
     pub(crate) trouble: Trouble,
     /// Tiers may be too small for what the workflow makes.
     pub(crate) tight: bool,
+    /// It runs in an allocation, where a replica can be read while it arrives.
+    pub(crate) allocation: bool,
     made: BTreeMap<String, Made>,
     seed: u64,
 }
@@ -101,6 +103,7 @@ impl Case {
             cluster,
             trouble,
             tight,
+            allocation: seed % 2 == 1,
             made,
             seed,
         }
@@ -147,7 +150,9 @@ impl Case {
             sim.inject(*at, Event::Capacity { spot, bytes });
         }
         if let Some(at) = t.interrupt.filter(|at| *at >= now) {
-            sim.inject(at, Event::Interrupted { signal: 2 });
+            // SIGINT, or SIGTERM, which lets what asks for it be drained.
+            let signal = [2, 15][(at % 2) as usize];
+            sim.inject(at, Event::Interrupted { signal });
         }
         sim.with_faults(t.faults)
     }

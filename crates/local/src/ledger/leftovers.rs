@@ -47,6 +47,7 @@ impl Ledgers {
 
     /// The same where the tier's capacity is without it already: its bytes count as used, so the limit must hold them.
     pub(crate) fn enlarge(&self, spot: Spot, bytes: u64) {
+        self.on(spot, |room| room.limit = room.limit.saturating_add(bytes));
         if let Some(at) = self.account_of(spot) {
             // As for reservations: the next change writes it.
             let _ = self.accounts[at].update(
@@ -112,6 +113,15 @@ impl Ledgers {
         new.then(|| self.news())
     }
 
+    /// Whether `bytes` more would exceed one node's tier.
+    fn lacks(&self, spot: Spot, bytes: u64) -> bool {
+        let mut lacks = false;
+        self.on(spot, |room| {
+            lacks = room.held().saturating_add(bytes) > room.limit;
+        });
+        lacks
+    }
+
     /// Removes what nobody asks to keep until `bytes` more fit onto a tier, as far as that goes.
     pub(crate) fn make_way(&self, spot: Spot, bytes: u64, mover: &dyn Mover) {
         let Some(at) = self.account_of(spot) else {
@@ -131,11 +141,10 @@ impl Ledgers {
         if spare.is_empty() || account.refresh().is_err() {
             return;
         }
-        for (spot, key) in spare {
-            if !account.lacks(bytes) {
-                return;
+        for (at, key) in spare {
+            if account.lacks(bytes) || (at == spot && self.lacks(spot, bytes)) {
+                self.discard(at, &key, mover);
             }
-            self.discard(spot, &key, mover);
         }
     }
 

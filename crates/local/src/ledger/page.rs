@@ -153,6 +153,23 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
     folders.map(|e| e.path()).collect()
 }
 
+/// A dead run's claim on the tier at `root`, with its folder.
+#[cfg(test)]
+pub(crate) fn left_by_the_dead(root: &Path, used: u64) {
+    let claim = Claim {
+        workspace: "gone".into(),
+        pid: i32::MAX,
+        start: 1,
+        limit: used,
+        used,
+        reserved: 0,
+        waiting: None,
+    };
+    std::fs::create_dir_all(root.join(&claim.workspace)).unwrap();
+    let entries = vec![claim];
+    Page { entries }.write(root).unwrap();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,16 +3,17 @@
 use super::{Local, long_ago};
 use crate::inventory::{self, Stays};
 use crate::ledger::vacate;
-use crate::sources;
+use crate::pool::Job;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use tarn_base::cluster::{Node, Tier};
 use tarn_base::event::PriorInstance;
 use tarn_base::id::Spot;
 use tarn_base::layout::TierDir;
 use tarn_base::nodes::{Cleaned, Staying};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
-use tarn_ports::{MoverError, Nodes, Progress, WorldError};
+use tarn_ports::{Mover, MoverError, Nodes, Progress, WorldError};
 
 impl Nodes for Local {
     fn multi_node(&self) -> Result<(), String> {
@@ -59,13 +60,9 @@ impl Nodes for Local {
     }
 
     fn learned(&mut self, transfer: &Transfer, began: i64) {
-        let read = transfer.parts.iter().filter(|p| p.from == Place::Source);
-        for part in read {
-            let known = self.shared.known(&part.part);
-            // What is not remembered is read again by the next run.
-            if let Ok(manifest) = known.and_then(|(_, key)| self.shared.manifest(&key)) {
-                sources::remember(&self.shared, part.part.data, &manifest, began);
-            }
+        // Every file is looked at, on a store that may be slow: not on this thread, which looks after all else.
+        if let Some(pool) = &self.pool {
+            pool.add(Job::Learned(Box::new(transfer.clone()), began));
         }
     }
 
@@ -129,26 +126,37 @@ impl Nodes for Local {
     }
 
     fn leave(self: Box<Self>) -> Vec<String> {
-        let (shared, mover) = (self.shared.clone(), self.shared.mover.clone());
+        let shared = self.shared.clone();
         // Threads and claims go first.
         drop(self);
-        let mut left = Vec::new();
-        let mut roots = BTreeSet::new();
-        for (_, node, tier) in shared.own_tiers() {
-            let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
-            left.extend(trouble(mover.remove(&dir.incoming())));
-            roots.insert(&tier.root);
-        }
-        for root in roots {
-            if let Err(e) = vacate(root, &shared.workspace, 0) {
-                left.push(format!(
-                    "cannot update the ledger of the tier at {}: {e}",
-                    root.display()
-                ));
-            }
-        }
-        left
+        let tiers = shared.own_tiers().map(|(_, node, tier)| (node, tier));
+        leave_tiers(tiers, &shared.workspace, &*shared.mover)
     }
+}
+
+/// Half-copied replicas, empty folders and claims of a workspace that no run is active of go from these tiers. What could
+/// not be done, a sentence each.
+pub fn leave_tiers<'a>(
+    tiers: impl Iterator<Item = (&'a Node, &'a Tier)>,
+    workspace: &str,
+    mover: &dyn Mover,
+) -> Vec<String> {
+    let mut left = Vec::new();
+    let mut roots = BTreeSet::new();
+    for (node, tier) in tiers {
+        let dir = TierDir::new(&tier.root, workspace, &node.name);
+        left.extend(trouble(mover.remove(&dir.incoming())));
+        roots.insert(&tier.root);
+    }
+    for root in roots {
+        if let Err(e) = vacate(root, workspace, 0) {
+            left.push(format!(
+                "cannot update the ledger of the tier at {}: {e}",
+                root.display()
+            ));
+        }
+    }
+    left
 }
 
 fn trouble(removed: Result<(), MoverError>) -> Option<String> {

@@ -352,6 +352,18 @@ impl Machine {
         nodes: &[u32],
         views: Vec<Vec<Vec<Held>>>,
     ) {
+        self.begin_in(step, attempt, nodes, views, 1 << 20);
+    }
+
+    /// With so many bytes reserved for what it writes.
+    pub(crate) fn begin_in(
+        &mut self,
+        step: u32,
+        attempt: u32,
+        nodes: &[u32],
+        views: Vec<Vec<Vec<Held>>>,
+        reserve: u64,
+    ) {
         self.perform(Do::Run(Box::new(Run {
             instance: InstanceId {
                 step: StepId(step),
@@ -363,7 +375,7 @@ impl Machine {
             views,
             identity: Hash::default(),
             store: format!("r1.s{step}.a{attempt}"),
-            reserve: 1 << 20,
+            reserve,
         })));
     }
 

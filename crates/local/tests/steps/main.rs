@@ -1,5 +1,5 @@
 //! Steps, transfers and clean-up of the local world with real processes. This program is also the helper of the
-//! steps that it runs, and `exec`; so it brings its own small harness.
+//! steps that it runs, and `exec`; so it has a `main` of its own.
 
 mod bench;
 mod crashes;
@@ -9,8 +9,7 @@ mod multi;
 mod running;
 mod whole;
 
-use std::ffi::OsString;
-use std::panic::catch_unwind;
+use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
 type Test = (&'static str, fn());
@@ -21,44 +20,28 @@ fn main() -> ExitCode {
         Some(a) if a == tarn_local::HELPER_ARGUMENT => tarn_local::runner::main(),
         Some(a) if a == "exec" => tarn_local::exec::main(arguments),
         Some(a) if a == crashes::VICTIM => crashes::victim(arguments),
-        first => run_all(first.into_iter().chain(arguments).collect()),
+        _ => run_all(),
     }
 }
 
-fn run_all(arguments: Vec<OsString>) -> ExitCode {
-    let tests: Vec<Test> = [
+fn run_all() -> ExitCode {
+    let tests = [
         running::TESTS,
         moving::TESTS,
         multi::TESTS,
         crashes::TESTS,
         far::TESTS,
         whole::TESTS,
-    ]
-    .concat();
-    if arguments.iter().any(|a| a == "--list") {
-        tests.iter().for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let filter = arguments
-        .iter()
-        .filter_map(|a| a.to_str())
-        .find(|a| !a.starts_with('-'));
-    let chosen: Vec<&Test> = tests
-        .iter()
-        .filter(|(n, _)| filter.is_none_or(|f| n.contains(f)))
-        .collect();
-    println!("\nrunning {} tests", chosen.len());
-    let mut failed = 0;
-    for (name, test) in &chosen {
-        let ok = catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
-        failed += usize::from(!ok);
-    }
-    let passed = chosen.len() - failed;
-    let filtered = tests.len() - chosen.len();
-    let word = if failed == 0 { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; {filtered} filtered out\n"
-    );
-    ExitCode::from(u8::from(failed > 0))
+    ];
+    let trial = |&(name, test): &Test| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let mut arguments = Arguments::from_args();
+    // Tests send signals to this process and look for what is left of its children.
+    arguments.test_threads = Some(1);
+    let trials = tests.concat().iter().map(trial).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
 }

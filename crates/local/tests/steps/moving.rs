@@ -1,17 +1,18 @@
 //! Listing, transfers, evictions.
 
 use crate::Test;
-use crate::bench::{Bench, data, held, ranked, spot, tree};
+use crate::bench::{Bench, data, held, part_ref, ranked, spot, tree};
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tarn_base::action::Do;
 use tarn_base::event::{Event, FailureKind};
+use tarn_base::id::{DataId, TransferId};
 use tarn_base::layout::TierDir;
-use tarn_base::part::{PartClass, Place};
+use tarn_base::part::{PartClass, PartInfo, PartMove, Place, Transfer, TransferKind, Verify};
 use tarn_base::units::SECOND;
 use tarn_base::workflow::{Dataset, Partition};
 use tarn_movers::Trees;
-use tarn_ports::World;
+use tarn_ports::{Nodes, World};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -85,6 +86,30 @@ fn age(bench: &Bench, names: &[&str]) {
     }
 }
 
+/// A transfer of these parts of the first dataset from its source.
+fn order(infos: &[PartInfo]) -> Transfer {
+    let part = |i: &PartInfo| PartMove {
+        part: part_ref(0, 0, i.seq),
+        from: Place::Source,
+    };
+    Transfer {
+        id: TransferId(1),
+        data: DataId(0),
+        version: 0,
+        parts: infos.iter().map(part).collect(),
+        to: Place::Node(spot(1)),
+        kind: TransferKind::ExternalIn,
+        verify: Verify::Copy,
+        priority: 1,
+    }
+}
+
+/// Nanoseconds since 1970.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_nanos()).unwrap()
+}
+
 fn sources_are_divided_and_their_hashes_remembered() {
     let bench = bench(Partition::Entries);
     age(&bench, &["raw/p0/f", "raw/c"]);
@@ -110,6 +135,15 @@ fn sources_are_divided_and_their_hashes_remembered() {
     let known: Vec<bool> = again.iter().map(|i| i.hash.is_some()).collect();
     // p1/f is too young to trust its time stamp.
     assert_eq!(known, [true, true, false]);
+    // The same when the world of another node has read them, and this one ends at once.
+    std::fs::remove_dir_all(bench.state().sources("ws")).unwrap();
+    let mut world = bench.world();
+    let parts = infos.iter().map(|i| (part_ref(0, 0, i.seq), i.clone()));
+    world.local.know(parts.collect()).unwrap();
+    world.local.learned(&order(&infos), now());
+    drop(world);
+    let learned = bench.world().list(0).unwrap();
+    assert!(learned[..2].iter().all(|i| i.hash.is_some()), "{learned:?}");
     // Same size, same time, other content: its inode tells.
     let length = std::fs::metadata(bench.path("raw/c")).unwrap().len();
     let before = std::fs::metadata(bench.path("raw/c")).unwrap().modified();

@@ -62,6 +62,10 @@ pub(crate) const TESTS: &[Test] = &[
         no_process_survives_its_step,
     ),
     ("running::usage_counts_children", usage_counts_children),
+    (
+        "running::outputs_that_only_fit_alone_are_not_kept_together",
+        only_alone,
+    ),
     ("running::the_kernel_would_end_a_step_first", expendable),
 ];
 
@@ -82,6 +86,32 @@ fn nothing_left(bench: &Bench) {
     let work = TierDir::new(&bench.path("tier"), "ws", "n0").work();
     let left = std::fs::read_dir(&work).map_or(0, Iterator::count);
     assert_eq!(left, 0, "{}", work.display());
+}
+
+/// Each would fit: the second to end finds the first one's output there, and is told what to do.
+fn only_alone() {
+    let write = "head -c 600000 /dev/zero > $TARN_made/f; sleep 0.3";
+    let out = |at| vec![used(at, Role::Out, Distribution::Single)];
+    let steps = vec![
+        step(write, out(0)),
+        step(&write.replace("made", "more"), out(1)),
+    ];
+    let mut bench = Bench::new(vec![data("made"), data("more")], steps);
+    bench.capacity = 1_150_000;
+    let mut world = bench.world();
+    world.begin_in(0, 1, &[0], vec![vec![]], 1000);
+    world.begin_in(1, 1, &[0], vec![vec![]], 1000);
+    let (kept, not): (Vec<_>, Vec<_>) = [world.ended(), world.ended()]
+        .into_iter()
+        .partition(|(ended, _)| matches!(ended, Ended::Committed { .. }));
+    assert_eq!(kept.len(), 1, "{not:?}");
+    let (kind, message, _) = failed(not.into_iter().next().expect("the other"));
+    assert_eq!(kind, FailureKind::NoSpace);
+    assert!(
+        message.contains("lie there or are on their way") && message.contains("`size`"),
+        "{message}"
+    );
+    nothing_left(&bench);
 }
 
 fn expendable() {

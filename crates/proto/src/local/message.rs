@@ -46,6 +46,23 @@ pub enum Request {
     Job(JobChange),
     /// Answered by `Stats`.
     Stats,
+    /// Tasks are not started and what is under way of them stops, until they are resumed. Answered by `Paused` for
+    /// tasks, otherwise by `Done`.
+    Pause(Scope),
+    /// They go on. Answered as `Pause`.
+    Resume(Scope),
+}
+
+/// What is paused or resumed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scope {
+    /// Tasks of the user who asks, at most [`super::MAX_IDS`].
+    Tasks(Vec<TaskId>),
+    /// All tasks of a job, those that are still to come too; for the user that runs tarnd.
+    Job(JobId),
+    /// Nothing is started any more, what is under way ends; for the user that runs tarnd.
+    All,
 }
 
 /// What tarnd answers.
@@ -80,6 +97,19 @@ pub enum Reply {
     Spaces(Vec<SpaceInfo>),
     /// Counts.
     Stats(Stats),
+    /// One for each id that was to be paused or resumed.
+    Paused(Vec<PauseResult>),
+}
+
+/// What became of a wish to pause or resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PauseResult {
+    /// It is so (unless it ends in this very moment).
+    Done,
+    /// It had ended already.
+    Over,
+    /// No such task of this user.
+    Unknown,
 }
 
 /// What became of a wish to cancel.
@@ -211,7 +241,7 @@ pub enum JobChange {
 /// Counts of tarnd.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Stats {
-    /// Tasks that wait for others.
+    /// Tasks that wait for others, or are paused.
     pub waiting: u64,
     /// Tasks that wait for their turn.
     pub queued: u64,

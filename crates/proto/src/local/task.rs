@@ -88,6 +88,16 @@ impl Kind {
             Self::Remove { at } => (Some(at), None),
         }
     }
+
+    /// All places.
+    pub fn places_mut(&mut self) -> impl Iterator<Item = &mut Place> {
+        let (one, other) = match self {
+            Self::Nothing => (None, None),
+            Self::Copy { from, to } | Self::Move { from, to } => (Some(from), Some(to)),
+            Self::Remove { at } => (Some(at), None),
+        };
+        one.into_iter().chain(other)
+    }
 }
 
 /// What is proven of a copy.
@@ -216,6 +226,8 @@ pub enum State {
     Done,
     /// It has failed or was cancelled.
     Failed,
+    /// It is not started until it is resumed.
+    Paused,
 }
 
 /// How far a task is.

@@ -152,7 +152,7 @@ impl Touched {
             Reason::ReadExternal { instance } | Reason::PromoteForUse { instance } => {
                 self.instances.push(*instance)
             }
-            Reason::FetchPeer { instance, from } => {
+            Reason::FetchPeer { instance, from } | Reason::FollowPeer { instance, from } => {
                 self.instances.push(*instance);
                 self.nodes.push(*from);
             }

@@ -64,6 +64,8 @@ pub(super) struct Account {
     pub(super) sent: BTreeSet<(DataId, u32)>,
     pub(super) finished: Option<Outcome>,
     pub(super) interrupted: bool,
+    /// A replica can be read while it arrives.
+    pub(super) chains: bool,
 }
 
 impl Account {
@@ -92,6 +94,7 @@ impl Account {
             sent: BTreeSet::new(),
             finished: None,
             interrupted: false,
+            chains: start.allocation.is_some(),
         };
         account.reset_capacity();
         account
@@ -124,6 +127,12 @@ impl Account {
 
     pub(super) fn is_there(&self, part: PartRef, at: &Place) -> bool {
         self.copy(part, at).is_some_and(|c| c.state == State::There)
+    }
+
+    /// Whether a transfer may read it: it is there, or on its way to a node where it can be read meanwhile.
+    pub(super) fn is_readable(&self, part: PartRef, at: &Place) -> bool {
+        let comes = |c: &Copy| c.state == State::Coming && matches!(at, Place::Node(_));
+        self.is_there(part, at) || self.chains && self.copy(part, at).is_some_and(comes)
     }
 
     /// Whether a place is on a lost node.

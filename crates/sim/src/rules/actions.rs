@@ -73,7 +73,7 @@ impl Account {
             rule("a transfer is of one version", of, || m.part.to_string())?;
             rule(
                 "what is read is there",
-                self.is_there(m.part, &m.from),
+                self.is_readable(m.part, &m.from),
                 || format!("{} at {:?}: {:?}", m.part, m.from, self.copies.get(&m.part)),
             )?;
             let there = matches!(t.to, Place::Node(_) | Place::Drained)

@@ -115,6 +115,7 @@ impl Account {
                 && t.parts.len() == 1
                 && m.from != Place::Source
                 && let Some(copy) = copies.and_then(|c| c.get_mut(&m.from))
+                && copy.state != State::Coming
             {
                 copy.state = State::Damaged;
                 let dest = self.workflow.dataset(t.data).dest.as_ref();

@@ -24,6 +24,8 @@ pub(crate) struct World {
     pub(crate) ended: BTreeMap<TaskId, Outcome>,
     pub(crate) answers: Vec<Answer>,
     pub(crate) stopped: BTreeSet<TaskId>,
+    /// How often a task was stopped to go on later.
+    pub(crate) halts: BTreeMap<TaskId, usize>,
     /// Nanoseconds a byte.
     pub(crate) pace: u64,
 }
@@ -80,6 +82,7 @@ impl World {
             ended: BTreeMap::new(),
             answers: Vec::new(),
             stopped: BTreeSet::new(),
+            halts: BTreeMap::new(),
             pace: 1,
         };
         world.perform(recovered.actions);
@@ -102,11 +105,15 @@ impl World {
                 Action::Start(id) => {
                     let size = self.size(id);
                     self.started.push(id);
+                    self.stopped.remove(&id);
+                    assert!(self.busy.iter().all(|(_, other)| *other != id));
                     assert!(self.busy.insert((self.now + 1 + size * self.pace, id)));
                 }
-                Action::Stop(id) => {
-                    self.stopped.insert(id);
+                Action::Stop { task, keep } => {
+                    self.stopped.insert(task);
+                    *self.halts.entry(task).or_default() += usize::from(keep);
                 }
+                Action::Discard(_) => {}
                 Action::Survey(name) => self.surveys.push(name),
                 Action::Ended(outcome) => {
                     let id = outcome.id;

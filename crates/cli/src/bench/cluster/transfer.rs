@@ -43,7 +43,7 @@ pub(super) fn run(of: Shape, args: &Args) -> anyhow::Result<Vec<Figure>> {
     Bench::new(of, args)?.measure(args.rounds)
 }
 
-struct Bench {
+pub(super) struct Bench {
     label: String,
     /// Removed with everything in it.
     dir: Scratch,
@@ -64,7 +64,7 @@ impl Drop for Scratch {
 }
 
 impl Bench {
-    fn new(of: Shape, args: &Args) -> anyhow::Result<Self> {
+    pub(super) fn new(of: Shape, args: &Args) -> anyhow::Result<Self> {
         let shown = args.dir.display();
         let name = format!("tarn-bench-cluster-{}", std::process::id());
         let dir = Scratch(args.dir.join(name));
@@ -112,7 +112,7 @@ impl Bench {
         let mut bare: [[Vec<Took>; BARE_STREAMS.len()]; INTO.len()] = Default::default();
         // The first round warms up.
         for round in 0..=rounds {
-            let tarn = self.timed(Self::fetch)?;
+            let tarn = self.timed(|b| b.fetch(0, &Control::default()))?;
             if round > 0 {
                 ours.push(tarn);
             }
@@ -181,7 +181,7 @@ impl Bench {
         what(self)?;
         let wall = start.elapsed().as_secs_f64();
         let cpu = peer::cpu_seconds() + self.peer.cpu()? - before;
-        Trees::new().remove(&self.dest())?;
+        self.remove()?;
         Ok(Took { wall, cpu })
     }
 
@@ -189,7 +189,15 @@ impl Bench {
         self.dir.0.join("to")
     }
 
-    fn fetch(&self) -> anyhow::Result<()> {
+    /// Takes what was fetched away, also what of it had arrived of a fetch that was cancelled.
+    pub(super) fn remove(&self) -> anyhow::Result<()> {
+        let dest = self.dest();
+        Trees::new().remove(&staging(&dest))?;
+        Ok(Trees::new().remove(&dest)?)
+    }
+
+    /// Fetches the tree, at most `rate` bytes a second (0: no limit).
+    pub(super) fn fetch(&self, rate: u64, control: &Control) -> anyhow::Result<()> {
         let dest = self.dest();
         let job = CopyJob {
             sources: vec![CopySource {
@@ -204,11 +212,11 @@ impl Bench {
             replace: false,
             verify: Verify::Copy,
             sync: false,
-            rate: 0,
+            rate,
             latency: 0,
             arrivals: None,
         };
-        let report = self.mover.copy(&job, &Control::default())?;
+        let report = self.mover.copy(&job, control)?;
         ensure!(report.bytes == self.bytes, "{} bytes came", report.bytes);
         Ok(())
     }

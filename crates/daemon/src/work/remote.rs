@@ -1,0 +1,417 @@
+//! Copies from other nodes, and tasks that other nodes do for this one.
+//!
+//! Data is pulled: what goes to another node is a task of that node's tarnd, which has its room, quotas, slots and journal. This
+//! one hands it over, follows it, and removes the source of a move once the copy there is proven.
+
+use super::copy::{self, SINGLE, Source};
+use super::memory::{self, Side};
+use super::place::{Held, kind_of, told};
+use super::{Plan, Shared, Spot, Verb};
+use crate::peers::{Far, Peers, fingerprint, unexpected};
+use rustix::fs::FileType;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tarn_base::manifest::{EntryKind, Manifest};
+use tarn_movers::ContentHasher;
+use tarn_ports::{Control, PeerTree, Piece};
+use tarn_proto::local::{Ask, Code, End, Outcome, Refusal, Said, State, TaskId, TaskSpec, Verify};
+use tarn_tasks::{Finish, Size};
+
+/// Between two questions after a task that another node does: the first and the longest.
+const ASK_AFTER: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
+/// How long a node that does a task may not answer before the task is given up.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long the end of a task is waited for that was cancelled.
+const ENDING: Duration = Duration::from_secs(5);
+/// Bytes that are asked for at a time, and how many times ahead.
+const PIECE: u64 = 1 << 20;
+const AHEAD: u64 = 4;
+
+type Place<'a> = (&'a str, &'a str, &'a [u8]);
+
+fn far(spot: &Spot) -> Result<Place<'_>, Refusal> {
+    match spot {
+        Spot::Far { node, space, path } => Ok((node, space, path)),
+        _ => Err(Refusal::new(
+            Code::Internal,
+            "that is no place of another node",
+        )),
+    }
+}
+
+fn show((node, space, path): Place<'_>) -> String {
+    let path = String::from_utf8_lossy(path);
+    format!("{node}/{space}:{}", path.escape_debug())
+}
+
+/// What a task would move that takes from another node.
+pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
+    match shared.peers()?.list(far(&plan.from)?, false, control) {
+        Ok(found) => Ok(Size {
+            bytes: found.list.bytes(),
+            room: copy::room(&found.list),
+        }),
+        Err(why) if plan.resumed && plan.verb == Verb::Move && why.code == Code::NotFound => {
+            Ok(Size::default())
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// Copies or moves from another node to a path of this one, or outside.
+pub(super) fn fetch(
+    shared: &Shared,
+    plan: &Plan,
+    to: &Spot,
+    control: &Control,
+) -> Result<Finish, Refusal> {
+    let (peers, place) = (shared.peers()?, far(&plan.from)?);
+    let into_space = matches!(to, Spot::Path { space: Some(_), .. });
+    let to = Held::open(to, true)?;
+    let there = to.stat()?.is_some();
+    if there && !plan.replace && !plan.resumed {
+        return Err(to.exists());
+    }
+    let hashes = plan.verify != Verify::None || plan.verb == Verb::Move || there;
+    let Far { single, list, tree } = match peers.list(place, hashes, control) {
+        Err(why)
+            if why.code == Code::NotFound && plan.verb == Verb::Move && plan.resumed && there =>
+        {
+            // An earlier tarnd has come to the end.
+            return copy::finish(shared, plan, &to, None, 0);
+        }
+        listed => listed?,
+    };
+    if there && !plan.replace {
+        // An earlier tarnd may have come so far, and no further.
+        if content(shared, &to, control)? != normal(list.clone(), single).hash() {
+            return Err(to.exists());
+        }
+        return end(shared, plan, (peers, place), &list, &to, 0);
+    }
+    let replaced = if there { copy::stored(shared, &to)? } else { 0 };
+    if into_space && copy::room(&list) > plan.room {
+        return Err(copy::grown(&show(place)));
+    }
+    let name = list.entries.first().map(|e| e.path.clone());
+    let source = Source {
+        root: std::path::PathBuf::new(),
+        held: None,
+        peer: Some(Arc::new(tree)),
+        single: name.as_deref().filter(|_| single),
+        list: &list,
+        only: None,
+    };
+    let checksum = copy::transfer(shared, plan, source, &to, control)?;
+    let mut done = end(shared, plan, (peers, place), &list, &to, replaced)?;
+    done.checksum = checksum;
+    Ok(done)
+}
+
+/// The end of a copy that is proven; of a move, the source is removed on its node.
+fn end(
+    shared: &Shared,
+    plan: &Plan,
+    (peers, place): (&Peers, Place<'_>),
+    list: &Manifest,
+    to: &Held,
+    replaced: u64,
+) -> Result<Finish, Refusal> {
+    if plan.verb == Verb::Move {
+        to.sync()?;
+        peers.release(place, plan.id, fingerprint(list))?;
+    }
+    copy::finish(shared, plan, to, Some(list.bytes()), replaced)
+}
+
+/// A single file's list under the name that all have.
+fn normal(mut list: Manifest, single: bool) -> Manifest {
+    if let ([only], true) = (&mut list.entries[..], single) {
+        only.path = SINGLE.as_bytes().into();
+    }
+    list
+}
+
+/// The hash of what lies at a place of this node.
+fn content(
+    shared: &Shared,
+    held: &Held,
+    control: &Control,
+) -> Result<Option<tarn_base::hash::Hash>, Refusal> {
+    let list = copy::list_of(&shared.mover, held, held.name(), true, control)?;
+    Ok(list.hash())
+}
+
+/// Copies a file of another node into memory.
+pub(super) fn load(
+    shared: &Shared,
+    plan: &Plan,
+    to: &Spot,
+    control: &Control,
+) -> Result<Finish, Refusal> {
+    let (peers, place) = (shared.peers()?, far(&plan.from)?);
+    let Spot::Memory {
+        region,
+        offset,
+        length,
+    } = to
+    else {
+        return Err(Refusal::new(Code::Internal, "no memory in this task"));
+    };
+    let hashes = plan.verify != Verify::None || plan.verb == Verb::Move;
+    let found = peers.list(place, hashes, control)?;
+    let file = match &found.list.entries[..] {
+        [only] if found.single => match &only.kind {
+            EntryKind::File { size, hash, .. } => Some((only, *size, *hash)),
+            _ => None,
+        },
+        _ => None,
+    };
+    let Some((entry, size, promised)) = file else {
+        let text = format!(
+            "`{}` is no file: only files can go into memory",
+            show(place)
+        );
+        return Err(Refusal::new(Code::Invalid, text));
+    };
+    if size > *length {
+        let text = format!(
+            "`{}` has {size} bytes, the memory given for it {length}; give more",
+            show(place)
+        );
+        return Err(Refusal::new(Code::NoSpace, text));
+    }
+    let memory = Side {
+        fd: &region.fd,
+        offset: *offset,
+        name: "the memory",
+    };
+    let limiter = shared.limiter(plan);
+    let mut stream = found.tree.open(control).map_err(|e| told(&e, &[]))?;
+    let piece = |at: u64| Piece {
+        path: &entry.path,
+        offset: at * PIECE,
+        len: PIECE.min(size - at * PIECE),
+    };
+    let all = size.div_ceil(PIECE);
+    let mut buffer = vec![0; usize::try_from(PIECE.min(size)).unwrap_or(0)];
+    let mut hasher = ContentHasher::default();
+    let mut asked = 0;
+    for at in 0..all {
+        while asked < all.min(at + AHEAD) {
+            stream.ask(&[piece(asked)]).map_err(|e| told(&e, &[]))?;
+            asked += 1;
+        }
+        let part = &mut buffer[..usize::try_from(piece(at).len).unwrap_or(0)];
+        if let Some(limiter) = &limiter {
+            let bytes = limiter.bytes(part.len() as u64, control);
+            bytes.map_err(|e| told(&e, &[]))?;
+        }
+        stream.read(part).map_err(|e| told(&e, &[]))?;
+        hasher.update(part);
+        memory::write(&memory, at * PIECE, part)?;
+        control.advance(part.len() as u64);
+    }
+    let hash = hasher.finish();
+    if promised.is_some_and(|promised| promised != hash) {
+        let text = format!(
+            "`{}` was changed while it was read, or came otherwise than it was sent",
+            show(place)
+        );
+        return Err(Refusal::new(Code::Changed, text));
+    }
+    if plan.verify == Verify::Readback || plan.verb == Verb::Move {
+        memory::prove(memory::hash(&memory, size, control)?, hash, &memory)?;
+    }
+    if plan.verb == Verb::Move {
+        peers.release(place, plan.id, fingerprint(&found.list))?;
+    }
+    Ok(Finish {
+        bytes: size,
+        checksum: promised.map(|hash| hash.0.to_be_bytes()),
+        ..nothing()
+    })
+}
+
+fn nothing() -> Finish {
+    Finish {
+        result: Ok(()),
+        bytes: 0,
+        stored: 0,
+        replaced: 0,
+        freed: 0,
+        checksum: None,
+    }
+}
+
+/// Has another node do a task.
+pub(super) fn hand_over(
+    shared: &Shared,
+    plan: &Plan,
+    node: &str,
+    spec: &TaskSpec,
+    control: &Control,
+) -> Result<Finish, Refusal> {
+    let peers = shared.peers()?;
+    // What the source of a move is before it is copied, if it is to be removed from here.
+    let moves = plan.verb == Verb::Move && spec.verify == Verify::Readback && is_copy(spec);
+    let source = match &plan.from {
+        spot @ Spot::Path { space: Some(_), .. } if moves => {
+            let held = Held::open(spot, false)?;
+            if held.stat()?.is_none() {
+                return match plan.resumed {
+                    // An earlier tarnd has come to the end.
+                    true => Ok(nothing()),
+                    false => Err(held.missing()),
+                };
+            }
+            let list = copy::list_of(&shared.mover, &held, held.name(), false, control)?;
+            Some((Ok(held), list))
+        }
+        spot @ Spot::Far { .. } if moves => {
+            let place = far(spot)?;
+            match peers.list(place, false, control) {
+                Err(why) if why.code == Code::NotFound && plan.resumed => return Ok(nothing()),
+                found => Some((Err(place), found?.list)),
+            }
+        }
+        _ => None,
+    };
+    let done = follow(shared, plan, (peers, node), spec, control)?;
+    let freed = match &source {
+        Some((Ok(held), list)) => copy::release_own(shared, plan, held, list)?,
+        Some((Err(place), list)) => {
+            peers.release(*place, plan.id, fingerprint(list))?;
+            0
+        }
+        None => 0,
+    };
+    Ok(Finish {
+        bytes: done.0,
+        checksum: done.1,
+        freed,
+        ..nothing()
+    })
+}
+
+fn is_copy(spec: &TaskSpec) -> bool {
+    matches!(spec.kind, tarn_proto::local::Kind::Copy { .. })
+}
+
+type Done = (u64, Option<tarn_proto::local::Checksum>);
+
+/// Submits a task to a node and waits for its end: bytes moved, and the checksum.
+fn follow(
+    shared: &Shared,
+    plan: &Plan,
+    (peers, node): (&Peers, &str),
+    spec: &TaskSpec,
+    control: &Control,
+) -> Result<Done, Refusal> {
+    let submit = Ask::Submit(Box::new(spec.clone()));
+    let Said::Taken(id) = peers.ask(node, &submit, control)? else {
+        return Err(unexpected(node));
+    };
+    let outcome = await_end(peers, node, id, control);
+    let outcome = outcome.inspect_err(|why| {
+        if why.code == Code::Cancelled {
+            cancel(peers, node, id);
+        }
+    })?;
+    let why = match outcome.end {
+        End::Done => return Ok((outcome.bytes, outcome.checksum)),
+        End::Failed(why) => why,
+    };
+    if why.code == Code::Exists
+        && plan.resumed
+        && !plan.replace
+        && is_there(shared, plan, peers, control)?
+    {
+        return Ok((outcome.bytes, None));
+    }
+    Err(Refusal::new(why.code, format!("node {node}: {}", why.text)))
+}
+
+/// Whether what a task was to copy to another node lies there: an earlier tarnd had it copied.
+fn is_there(
+    shared: &Shared,
+    plan: &Plan,
+    peers: &Peers,
+    control: &Control,
+) -> Result<bool, Refusal> {
+    let hash = |spot: &Spot| match spot {
+        Spot::Far { .. } => {
+            let found = peers.list(far(spot)?, true, control)?;
+            Ok(normal(found.list, found.single).hash())
+        }
+        _ => {
+            let held = Held::open(spot, false)?;
+            let stat = held.stat()?.ok_or_else(|| held.missing())?;
+            let single = kind_of(&stat) != FileType::Directory;
+            let list = copy::list_of(&shared.mover, &held, held.name(), true, control)?;
+            Ok(normal(list, single).hash())
+        }
+    };
+    let Some(to) = &plan.to else {
+        return Ok(false);
+    };
+    let (from, to) = (hash(&plan.from)?, hash(to)?);
+    Ok(from.is_some() && from == to)
+}
+
+fn await_end(peers: &Peers, node: &str, id: TaskId, control: &Control) -> Result<Outcome, Refusal> {
+    let mut pause = ASK_AFTER.0;
+    let mut heard = Instant::now();
+    loop {
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            if control.cancelled() {
+                return Err(Refusal::new(Code::Cancelled, "cancelled"));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            std::thread::sleep(left.min(Duration::from_millis(20)));
+        }
+        pause = (pause * 2).min(ASK_AFTER.1);
+        match peers.ask(node, &Ask::Look(id), control) {
+            Ok(Said::Stands(status, outcome)) => {
+                heard = Instant::now();
+                control.done.store(status.done, Ordering::Relaxed);
+                if let Some(outcome) = outcome {
+                    return Ok(outcome);
+                }
+                if status.state == State::Unknown {
+                    let text = format!(
+                        "node {node} knows nothing of the task any more: its tarnd was started again; submit it again, or let it be durable"
+                    );
+                    return Err(Refusal::new(Code::Lost, text));
+                }
+            }
+            Ok(_) => return Err(unexpected(node)),
+            Err(why) if why.code == Code::Cancelled => return Err(why),
+            Err(why) if heard.elapsed() >= SILENCE => {
+                let text = format!(
+                    "{}; what it was asked for may still be done there",
+                    why.text
+                );
+                return Err(Refusal::new(Code::Lost, text));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Takes a task back, and waits a moment until it has ended: what it had half done is gone then.
+fn cancel(peers: &Peers, node: &str, id: TaskId) {
+    let control = Control::default();
+    if peers.ask(node, &Ask::Cancel(id), &control).is_err() {
+        return;
+    }
+    let until = Instant::now() + ENDING;
+    while Instant::now() < until {
+        match peers.ask(node, &Ask::Look(id), &control) {
+            Ok(Said::Stands(_, None)) => std::thread::sleep(ASK_AFTER.0 * 5),
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What stands in for a tier that a node does not have: memory, or a folder that all nodes see.
+
+use super::{TierSpec, default_tier, free_bytes, make_root, nameless};
+use crate::store::in_memory;
+use std::io;
+use std::path::{Path, PathBuf};
+use tarn_base::cluster::STAND_IN;
+
+/// Of the free bytes of a file system that all nodes see, a node takes one in so many: others may have to as well.
+const SHARED_PART: u64 = 16;
+
+/// A tier that a node does not have, and what stands in for it.
+#[derive(Debug)]
+pub struct StandIn {
+    /// The tier's name.
+    pub tier: String,
+    /// Where it should lie.
+    pub wanted: PathBuf,
+    /// What stands in for it.
+    pub root: PathBuf,
+    /// What is the matter with it.
+    pub why: io::Error,
+}
+
+/// Replaces each tier that cannot be made or written here, though not for being full: by memory, and where that cannot be
+/// used either by a folder in `folder`, this node's own on a file system that all nodes see. What stands in for a tier has
+/// no size, or one that is known to fit. A tier for which nothing stands in stays as it is.
+pub fn stand_in(tiers: &mut [TierSpec], folder: &Path) -> Vec<StandIn> {
+    let mut all = Vec::new();
+    for tier in tiers {
+        let Err(why) = usable(&tier.root) else {
+            continue;
+        };
+        if matches!(
+            why.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        ) {
+            continue;
+        }
+        let Some((root, size)) = substitute(tier, folder) else {
+            continue;
+        };
+        let wanted = std::mem::replace(&mut tier.root, root.clone());
+        tier.size = size;
+        let tier = tier.name.clone();
+        all.push(StandIn {
+            tier,
+            wanted,
+            root,
+            why,
+        });
+    }
+    all
+}
+
+fn substitute(tier: &TierSpec, folder: &Path) -> Option<(PathBuf, Option<u64>)> {
+    let name = format!("{}.{STAND_IN}", tier.name);
+    let default = default_tier().root;
+    let beside = default.file_name()?.to_string_lossy().into_owned();
+    let memory = default.with_file_name(format!("{beside}-{name}"));
+    if in_memory(memory.parent()?) && usable(&memory).is_ok() {
+        return Some((memory, None));
+    }
+    let shared = folder.join(name);
+    usable(&shared).ok()?;
+    let part = free_bytes(&shared).ok()? / SHARED_PART;
+    Some((shared, Some(part.min(tier.size.unwrap_or(u64::MAX)))))
+}
+
+/// Whether a folder is there or can be made, and can be written.
+fn usable(root: &Path) -> io::Result<()> {
+    make_root(root)?;
+    nameless(root).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_that_is_not_there_has_a_stand_in_and_one_that_is_there_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = |name: &str, root: &Path| TierSpec {
+            name: name.into(),
+            root: root.into(),
+            size: Some(1 << 20),
+        };
+        // A file can be no folder, whoever asks.
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let gone = format!("gone{}", std::process::id());
+        let mut tiers = [
+            spec("here", &dir.path().join("here")),
+            spec(&gone, &file.join("tier")),
+        ];
+        let found = stand_in(&mut tiers, dir.path());
+        assert_eq!(tiers[0], spec("here", &dir.path().join("here")));
+        let [only] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(
+            (&only.tier, &only.wanted),
+            (&gone, &file.join("tier")),
+            "{}",
+            only.why
+        );
+        assert_eq!((&tiers[1].root, tiers[1].size), (&only.root, None));
+        assert!(
+            in_memory(&only.root)
+                && only.root.ends_with(format!(
+                    "tarn-{}-{gone}.stand-in",
+                    rustix::process::geteuid().as_raw()
+                ))
+        );
+        // What is wrong with memory is the folder's name: a file is in the way.
+        std::fs::remove_dir(&only.root).unwrap();
+        std::fs::write(&only.root, "").unwrap();
+        let mut tiers = [spec(&gone, &file.join("tier"))];
+        let again = stand_in(&mut tiers, dir.path());
+        std::fs::remove_file(&only.root).unwrap();
+        assert_eq!(again[0].root, dir.path().join(format!("{gone}.stand-in")));
+        assert_eq!(tiers[0].size, Some(1 << 20));
+    }
+}

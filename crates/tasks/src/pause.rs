@@ -1,0 +1,151 @@
+//! Pausing and resuming: tasks, a job's tasks, all that would be started.
+//!
+//! A paused task has no place in the queues. One that was under way is stopped: it gives its slots back and keeps the room
+//! that was reserved for it, as what it has half done stays; resumed, it goes on from there in its turn.
+
+use crate::core::{Core, Phase};
+use crate::recover::Record;
+use crate::{Action, Answer, job};
+use tarn_proto::local::{Code, Kind, PauseResult, Refusal, Scope, TaskId, Uid};
+
+impl Core {
+    pub(crate) fn pause(
+        &mut self,
+        user: Uid,
+        scope: Scope,
+        on: bool,
+        actions: &mut Vec<Action>,
+    ) -> Answer {
+        if !matches!(scope, Scope::Tasks(_)) && !self.manages(user) {
+            return Answer::Refused(Refusal::new(
+                Code::Denied,
+                format!(
+                    "user {user} may pause and resume tasks of their own, but no jobs and not tarnd: only the user that runs tarnd may"
+                ),
+            ));
+        }
+        match scope {
+            Scope::Tasks(ids) => {
+                let one = |id: &TaskId| self.pause_task(user, *id, on, actions);
+                let results = ids.iter().map(one).collect();
+                let durable = |id: &TaskId| self.tasks.get(id).is_some_and(|t| t.spec.durable);
+                let ids: Vec<TaskId> = ids.into_iter().filter(durable).collect();
+                if !ids.is_empty() {
+                    let scope = Scope::Tasks(ids);
+                    actions.push(Action::Record(Record::Paused { scope, on }));
+                }
+                return Answer::Paused(results);
+            }
+            Scope::Job(id) => {
+                let Some(job) = self.jobs.get_mut(&id) else {
+                    return Answer::Refused(job::unknown(id));
+                };
+                job.paused = on;
+                let of_job = self.tasks.values().filter(|t| t.job == Some(id));
+                let ids: Vec<TaskId> = of_job.map(|t| t.id).collect();
+                for id in ids {
+                    self.apply(id, actions);
+                }
+            }
+            Scope::All => self.paused = on,
+        }
+        actions.push(Action::Record(Record::Paused { scope, on }));
+        Answer::Done
+    }
+
+    fn pause_task(
+        &mut self,
+        user: Uid,
+        id: TaskId,
+        on: bool,
+        actions: &mut Vec<Action>,
+    ) -> PauseResult {
+        let may = |owner: Uid| owner == user || self.manages(user);
+        match self.tasks.get(&id) {
+            Some(task) if may(task.user) && !task.told => {}
+            _ => {
+                return match self.outcomes.get(id) {
+                    Some(kept) if may(kept.user) => PauseResult::Over,
+                    _ => PauseResult::Unknown,
+                };
+            }
+        }
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.paused = on;
+        }
+        self.apply(id, actions);
+        PauseResult::Done
+    }
+
+    /// Whether a task is not to run, by itself or by its job.
+    pub(crate) fn is_paused(&self, id: TaskId) -> bool {
+        self.tasks.get(&id).is_some_and(|task| {
+            let job = task.job.and_then(|job| self.jobs.get(&job));
+            task.paused || job.is_some_and(|j| j.paused)
+        })
+    }
+
+    /// Makes a task's place what was asked for.
+    fn apply(&mut self, id: TaskId, actions: &mut Vec<Action>) {
+        let paused = self.is_paused(id);
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        match task.phase {
+            Phase::Ready if paused => {
+                task.phase = Phase::Paused;
+                task.blocked = None;
+                let (user, rank) = (task.user, task.rank());
+                let removes = matches!(task.spec.kind, Kind::Remove { .. });
+                self.queues.remove(user, &rank);
+                if removes {
+                    self.count_freeing(id, false);
+                }
+            }
+            Phase::Measuring | Phase::Running if paused && !task.halting && !task.cancelled => {
+                task.halting = true;
+                let keep = true;
+                actions.push(Action::Stop { task: id, keep });
+            }
+            Phase::Paused if !paused => self.make_ready(id),
+            _ => {}
+        }
+    }
+
+    /// A task that was paused has stopped.
+    pub(crate) fn halted(&mut self, id: TaskId) {
+        self.release_slots(id);
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        task.halting = false;
+        task.started = None;
+        if task.phase == Phase::Running {
+            task.resumed = true;
+            task.holds = task.fills().is_some();
+            if task.frees().is_some() {
+                self.count_freeing(id, false);
+            }
+        }
+        self.make_ready(id);
+    }
+
+    /// What a task leaves that ends without being under way: its room, and what it has half done.
+    pub(crate) fn leave(&mut self, id: TaskId, actions: &mut Vec<Action>) {
+        let Some(task) = self.tasks.get(&id) else {
+            return;
+        };
+        if matches!(task.phase, Phase::Measuring | Phase::Running) {
+            return;
+        }
+        let (user, job, holds) = (task.user, task.job, task.holds);
+        let room = task.size.map_or(0, |s| s.room);
+        let into = task.fills().filter(|_| holds).map(str::to_owned);
+        if task.resumed {
+            actions.push(Action::Discard(Box::new(task.clone())));
+        }
+        if let Some(name) = into {
+            self.settle(&name, user, job, room, 0, 0, actions);
+        }
+    }
+}
