@@ -6,7 +6,7 @@
 
 mod common;
 use common::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -230,6 +230,8 @@ impl Machines {
             .filter(|p| p.node == n && which(&p.event))
         {
             fail(p, FailureKind::Cancelled);
+            // Who follows it is cut at once, not when this is told.
+            self.failed.extend(p.puts.iter().cloned());
         }
     }
 
@@ -299,12 +301,15 @@ impl Machines {
             .partition(|p| p.due <= now);
         self.pending = later;
         let due: Vec<Pending> = due;
+        let mut due = VecDeque::from(due);
         let mut said = Vec::new();
-        for mut p in due {
+        while let Some(mut p) = due.pop_front() {
+            // Also what is due at the same time: who brings it goes first.
             let arrives = |m: &Self, node, key: &StoreKey| {
                 let mut puts = m
                     .pending
                     .iter()
+                    .chain(&due)
                     .filter(|o| done(&o.event))
                     .flat_map(|o| &o.puts);
                 puts.any(|(n, k)| *n == node && k == key)
@@ -319,7 +324,11 @@ impl Machines {
                 let cut = self.dead.contains(&node) || self.life(node) != life;
                 let there = key.0.is_empty() || self.disks.entry(node).or_default().contains(&key);
                 let chain_broken = moves && self.failed.contains(&(node, key.clone()));
-                if cut || !there && chain_broken {
+                // What was to be there may have gone, or never come, with an earlier life of the node: an order is heard later than it
+                // is given. A copy may also follow one that was never begun because of another node. Either fails there, as on
+                // a real node; a run that goes on ordering it fails.
+                let lost_once = self.life(node) > 0 || moves && !self.lives.is_empty();
+                if cut || !there && (chain_broken || lost_once) {
                     fail(&mut p, FailureKind::Io);
                 } else if !there && done(&p.event) {
                     self.breaks(format!(
