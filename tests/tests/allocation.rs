@@ -78,6 +78,19 @@ impl<'a> Desk<'a> {
         text
     }
 
+    /// What a command in the folder says on the login node, in no allocation.
+    fn shell(&self, command: &str) -> String {
+        let line = format!("cd work && {command}");
+        let words = ["bash", "-c", &line];
+        text(
+            &self
+                .cluster
+                .command(self.user, &words)
+                .output()
+                .expect("bash"),
+        )
+    }
+
     fn start(&self, options: &str, command: &str) -> Running {
         let mut child = self.allocated(options, command);
         child
@@ -93,6 +106,12 @@ impl<'a> Desk<'a> {
         let found = self.cluster.node(node).exec("root", &["bash", "-c", look]);
         found.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
     }
+}
+
+/// How a command ended, and all that it said.
+fn ended(mut command: Command) -> (Option<i32>, String) {
+    let output = command.output().expect("salloc");
+    (output.status.code(), text(&output))
 }
 
 struct Running(Child);
@@ -161,6 +180,24 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
         assert!(alive.is_err(), "tarnd still runs on node{node}");
     }
     libfabric_moves_pieces(&cluster);
+    // What would stay in a job's own /tmp is refused before anything runs.
+    desk.write("lost.toml", "name = \"lost\"\n[data.all]\ndest = \"/tmp/out\"\n[[step]]\nname = \"s\"\nrun = \"echo > $TARN_all/x\"\nout = [\"all\"]\n");
+    let refused = desk.allocated("-N2 -n16", &format!("tarn run {TIER} lost.toml"));
+    let (status, refused) = ended(refused);
+    assert_eq!(status, Some(4), "{refused}");
+    assert!(
+        refused.contains("does not see the dest of dataset `all` (/tmp/out) as tarn does")
+            && refused.contains("all nodes mount"),
+        "{refused}"
+    );
+    assert!(!desk.path(".tarn/runs").join("lost-1").exists());
+    // The nodes and a plan of what they would do.
+    let nodes = desk.run("-N3 -n24", &format!("tarn nodes {TIER}"));
+    let plan = desk.run("-N3 -n24", &format!("tarn plan {TIER} wf.toml"));
+    for node in ["node1", "node2", "node3"] {
+        assert!(nodes.contains(&format!("{node} ")), "{nodes}");
+        assert!(plan.contains(&format!("{node}/scm")), "{plan}");
+    }
     // Again: nothing has changed, nothing runs.
     let again = desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
     assert!(again.contains("0 run, 13 unchanged"), "{again}");
@@ -285,6 +322,38 @@ fn a_batch_script_runs_it_too_and_strangers_bother_nobody() {
     assert!(ended.is_ok(), "{ended:?}\n{}", desk.read("log"));
     assert_eq!(desk.read("out/text"), wanted);
     assert_eq!(desk.read("out/nodes"), "node1\nnode2\n");
+    a_run_on_a_node_is_cancelled_from_the_login_node(&desk);
+}
+
+fn a_run_on_a_node_is_cancelled_from_the_login_node(desk: &Desk<'_>) {
+    desk.write("wf.toml", &CHAIN.replace("\"out\"", "\"chained\""));
+    desk.write(
+        "job.sh",
+        &format!(
+            "#!/bin/bash\ncd ~/work && exec tarn --log info --log-to run run {TIER} wf.toml\n"
+        ),
+    );
+    let words = ["sbatch", "-N2", "-n16", "-o", "work/log", "work/job.sh"];
+    desk.cluster.exec("alice", &words).expect("sbatch");
+    wait_for_begin(desk, 1);
+    let said = desk.shell("tarn cancel");
+    assert!(
+        said.contains("runs on node1") && said.contains("chain-1 has stopped"),
+        "{said}\n{}",
+        desk.read("log")
+    );
+    assert!(!desk.path(".tarn/runs/chain-1/cancel").exists());
+    // What happened is logged.
+    let log = desk.read(".tarn/runs/chain-1/tarn.log");
+    for line in [
+        "the run begins",
+        "step begins",
+        "step committed",
+        "interrupted",
+        "the run ends",
+    ] {
+        assert!(log.contains(line), "{line}:\n{log}");
+    }
 }
 
 /// What two nodes read of a source. All that they could share is too much for a moment.
@@ -354,6 +423,9 @@ scatter = "p{rank}"
 [data.result]
 dest = "out"
 
+[data.notes]
+dest = "notes"
+
 [[step]]
 name = "split"
 run = "for r in 0 1 2 3; do mkdir $TARN_case/p$r; echo $r > $TARN_case/p$r/n; done; echo common > $TARN_case/c"
@@ -365,6 +437,7 @@ nodes = 2
 tasks = 4
 run = "solve.sh"
 inout = ["case:scatter"]
+out = ["notes:single"]
 
 [[step]]
 name = "join"
@@ -390,6 +463,10 @@ srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$other" tarn enter bash 
 tarn exec "$other" -- bash -c 'exit 7' && exit 1
 [ $? = 7 ]
 [ ! -e "$TARN_case/p2" ]
+echo kept > "$TARN_notes/own"
+# It lies on the first node only: elsewhere it cannot be written to, rather than be lost.
+tarn exec "$other" -- bash -c 'mkdir -p "$TARN_notes" && echo lost > "$TARN_notes/other"' && exit 1
+true
 "#;
 
 #[test]
@@ -413,6 +490,8 @@ fn a_step_spans_two_nodes() {
         "what srun starts sees its node's part of the step"
     );
     assert_eq!(desk.read("out/c"), "common\n");
+    assert_eq!(desk.read("notes/own"), "kept\n");
+    assert!(!desk.path("notes/other").exists());
     // A name of every byte but NUL and slash, made on each node and gathered.
     let bytes: Vec<u8> = (1..=255).filter(|b| *b != b'/').collect();
     let name = std::ffi::OsStr::from_bytes(&bytes);
@@ -640,4 +719,106 @@ fn a_link_is_cut_and_healed() {
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
     assert_eq!(desk.read("out/text"), "b\n");
+}
+
+/// A process outside of Slurm, until this is dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Where it has ended by itself there is nothing to end.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A file system at this path that tells everything but what is in its file, for ever.
+fn hanging(mut command: Command) -> Server {
+    let mut server = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .map(Server)
+        .expect("a file system");
+    let mut said = String::new();
+    let output = server.0.stdout.take().expect("its output");
+    BufReader::new(output).read_line(&mut said).expect("a line");
+    assert_eq!(said, "ready\n");
+    server
+}
+
+const HANGING: &str = r#"
+name = "hanging"
+
+[data.raw]
+source = "store"
+
+[data.made]
+
+[data.all]
+dest = "out"
+
+[[step]]
+name = "reads"
+run = "cp $TARN_raw/big $TARN_all/big"
+in = ["raw"]
+out = ["all"]
+
+[[step]]
+name = "makes"
+foreach = ["a", "b", "c", "d"]
+run = "echo $TARN_ITEM > $TARN_made/$TARN_ITEM; touch $TARN_WORKFLOW_DIR/made-$TARN_ITEM"
+out = ["made"]
+"#;
+
+/// The external store does not answer: all else goes on, the status says what is waited for, and the run can be ended.
+#[test]
+fn the_external_store_hangs() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", HANGING);
+    said(&mut cluster.command("alice", &["mkdir", "work/store"])).expect("mkdir");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/hanging-store.py");
+    std::fs::copy(script, cluster.shared().join("store.py")).expect("a copy");
+    let words = [
+        "python3",
+        "/shared/store.py",
+        "/shared/home/alice/work/store",
+    ];
+    let _stores = [
+        hanging(cluster.command("root", &words)),
+        hanging(cluster.node(1).command("root", &words)),
+        hanging(cluster.node(2).command("root", &words)),
+    ];
+    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let made = || {
+        ["a", "b", "c", "d"]
+            .iter()
+            .all(|n| desk.path(&format!("made-{n}")).exists())
+    };
+    let status = || desk.shell("tarn status");
+    let waits = wait_until("all else is done", SOON, || {
+        made() && status().contains("4 done, 1 staging")
+    });
+    waits.unwrap_or_else(|e| panic!("{e:#}: {}", status()));
+    let said = status();
+    assert!(
+        said.contains("raw v0  external in") && said.contains("its source"),
+        "{said}"
+    );
+    eprintln!("{said}");
+    let begun = Instant::now();
+    let cancelled = desk.shell("tarn cancel");
+    assert!(cancelled.contains("has stopped"), "{cancelled}");
+    let (code, text) = running.end();
+    assert_eq!(code, Some(143), "{text}");
+    eprintln!("ended after {:.1?}", begun.elapsed());
+    // The kernel lets nobody go who reads there: tarnd has ended but for that.
+    let stop = ["pkill", "-KILL", "-f", "/shared/[s]tore.py"];
+    cluster.exec("root", &stop).expect("the stores' end");
+    for node in 1..=2 {
+        let gone = wait_until("tarnd's end", SOON, || {
+            let alive = ["pgrep", "-x", "tarnd"];
+            cluster.node(node).exec("root", &alive).is_err()
+        });
+        gone.unwrap_or_else(|e| panic!("{e:#} on node{node}"));
+    }
 }

@@ -73,6 +73,10 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
         status == Some(2) && text.contains("nothing was started"),
         "{status:?} {text}"
     );
+    // Not even a tarnd, and no run is left.
+    assert!(!text.contains("ready after"), "{text}");
+    let runs = std::fs::read_dir(work.join(".tarn/runs"));
+    assert_eq!(runs.map_or(0, Iterator::count), 0);
 
     let (status, text) = allocated(
         &cluster,

@@ -106,7 +106,7 @@ fn a_step_that_fills_memory_through_its_tier_is_ended_and_nothing_else() {
     };
     assert_eq!(began.len(), 1, "{began:?}");
     for node in 1..=2 {
-        let look = "find /scm -name junk -o -name '[123]' 2>/dev/null; true";
+        let look = "find /scm -type f -size +1M 2>/dev/null; true";
         let left = cluster.node(node).exec("root", &["bash", "-c", look]);
         assert_eq!(left.expect("a look").trim(), "", "on node{node}");
     }

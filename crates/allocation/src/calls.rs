@@ -147,6 +147,10 @@ impl Nodes for Allocation {
         self.progress.clone()
     }
 
+    fn pace(&mut self, _: u32, _: u32) {
+        // All transfers of the run are its own.
+    }
+
     fn offer(
         &mut self,
         prior: Vec<PriorInstance>,

@@ -3,7 +3,6 @@
 use crate::orders::failed;
 use crate::parts::made;
 use crate::world::{Allocation, By, Moving, Ready, Standing, nodes_of, on};
-use std::path::Path;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Output};
 use tarn_base::hash::Hash;
 use tarn_base::id::{InstanceId, NodeId, Spot, TransferId};
@@ -223,12 +222,7 @@ impl Allocation {
         }
     }
 
-    pub(crate) fn not_begun(&mut self, n: NodeId, id: Attempt, path: &Path) {
-        let message = format!(
-            "{}, which its command names, is not what it was when the run began; it was not started: `tarn run` takes the \
-             file as it is now and runs again only what that changes",
-            path.display()
-        );
+    pub(crate) fn not_begun(&mut self, n: NodeId, id: Attempt, message: String) {
         let kind = FailureKind::Launch;
         self.ended(n, id, failed(id, Failure { kind, message }));
     }

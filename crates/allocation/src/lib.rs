@@ -17,7 +17,7 @@ mod world;
 
 pub use link::{Link, Linked, NoAnswer, Relink};
 pub use mail::Mail;
-pub use measure::{MeasureError, measure};
+pub use measure::{MeasureError, measure, rooms};
 pub use world::{Allocation, Config};
 
 use std::time::Duration;
@@ -32,11 +32,17 @@ const GOODBYE: Duration = Duration::from_secs(5);
 pub const STUCK: Duration = Duration::from_secs(60);
 /// What is usual between two tries to reach a lost node again.
 pub const RETRY: Duration = Duration::from_secs(2);
+/// For a transfer that was given up to end, once the run is to stop.
+const ABANDONED: Duration = Duration::from_secs(10);
+/// Between two questions to the nodes about room that a run waits for, while it does nothing else.
+const ASK_IDLE: Duration = Duration::from_secs(2);
 /// How often home is asked for news while nothing else happens: a signal may wait so long.
 const LOOK: Duration = Duration::from_millis(50);
 /// The same while home owes an outcome.
 const LOOK_OFTEN: Duration = Duration::from_millis(5);
 /// Messages that wait for one node. The engine's orders are bounded by what it has under way; so many are a node that hangs.
 const MAX_QUEUED: usize = 1 << 20;
+/// Looks at files of steps that are under way or hang: one for each node under way, and those that a file system has kept.
+const MAX_LOOKS: usize = 8192;
 /// News of one node that wait for the loop, each of at most some megabytes; then that node's session waits.
 const MAX_UNHEARD: usize = 1024;

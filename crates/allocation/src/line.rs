@@ -1,15 +1,15 @@
 //! What is said to one node: a queue and a thread, so that no node makes the loop wait for it.
 
-use crate::MAX_QUEUED;
 use crate::link::{Link, NoAnswer};
 use crate::lost::Return;
 use crate::mail::{Letter, Mail};
+use crate::{MAX_LOOKS, MAX_QUEUED};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_base::action::{Action, Do};
-use tarn_base::id::NodeId;
+use tarn_base::id::{NodeId, StepId};
 use tarn_ports::ChangedSince;
 use tarn_proto::node::{self, Answer, Call, Told};
 
@@ -39,7 +39,7 @@ impl Line {
         session: u64,
         link: Arc<dyn Link>,
         mail: Mail,
-        changed_since: ChangedSince,
+        looker: Looker,
     ) -> std::io::Result<Self> {
         let (items, queue) = channel();
         let line = Self {
@@ -53,7 +53,7 @@ impl Line {
             session,
             link,
             mail,
-            changed_since,
+            looker,
             since: Arc::clone(&line.since),
         };
         let queued = Arc::clone(&line.queued);
@@ -113,7 +113,7 @@ pub(crate) struct Speaker {
     session: u64,
     link: Arc<dyn Link>,
     mail: Mail,
-    changed_since: ChangedSince,
+    looker: Looker,
     since: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -138,10 +138,10 @@ impl Speaker {
     /// what is said: a stop of this attempt comes after it.
     fn order(&self, action: Action) {
         if let Do::Run(run) = &action.what
-            && let Some(path) = (self.changed_since)(run.instance.step)
+            && let Err(why) = self.looker.look(run.instance.step)
         {
             let attempt = (run.instance, run.attempt);
-            let letter = Letter::Changed(self.node, self.session, attempt, path);
+            let letter = Letter::NotBegun(self.node, self.session, attempt, why);
             self.mail.put(letter);
             return;
         }
@@ -167,6 +167,56 @@ impl Speaker {
 
     pub(crate) fn call(&self, call: Call, patience: Duration) -> Answered {
         ask(&*self.link, call, patience)
+    }
+}
+
+/// Looks whether the files that a step's command names are what they were, on a thread that may be left to a file system which
+/// does not answer.
+#[derive(Clone)]
+pub(crate) struct Looker {
+    pub(crate) changed_since: ChangedSince,
+    pub(crate) patience: Duration,
+    /// Looks that have not come back.
+    pub(crate) out: Arc<AtomicUsize>,
+}
+
+impl Looker {
+    /// # Errors
+    /// Why the step cannot be begun.
+    fn look(&self, step: StepId) -> Result<(), String> {
+        let hangs = || {
+            Err(format!(
+                "whether the files that its command names are what they were when the run began cannot be found out: their file system \
+                 has not answered for {:?}; it was not started: look at that file system, then `tarn resume`",
+                self.patience
+            ))
+        };
+        if self.out.fetch_add(1, Ordering::Relaxed) >= MAX_LOOKS {
+            self.out.fetch_sub(1, Ordering::Relaxed);
+            return hangs();
+        }
+        let (tell, told) = sync_channel(1);
+        let (changed_since, out) = (Arc::clone(&self.changed_since), Arc::clone(&self.out));
+        let thread = std::thread::Builder::new().name("tarn-look".into());
+        let started = thread.spawn(move || {
+            let _ = tell.send(changed_since(step));
+            out.fetch_sub(1, Ordering::Relaxed);
+        });
+        if let Err(e) = started {
+            self.out.fetch_sub(1, Ordering::Relaxed);
+            return Err(format!(
+                "cannot start a thread to look at the files that its command names: {e}"
+            ));
+        }
+        match told.recv_timeout(self.patience) {
+            Ok(None) => Ok(()),
+            Ok(Some(path)) => Err(format!(
+                "{}, which its command names, is not what it was when the run began; it was not started: `tarn run` takes the \
+                 file as it is now and runs again only what that changes",
+                path.display()
+            )),
+            Err(_) => hangs(),
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use crate::MAX_UNHEARD;
 use crate::link::Linked;
 use crate::lost::Returned;
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_base::id::NodeId;
@@ -15,8 +14,8 @@ use tarn_proto::node::{self, News};
 pub(crate) enum Letter {
     /// News; an error is why the session is over or must be.
     News(NodeId, u64, Result<News, String>),
-    /// An attempt was not handed out, because a file that its command names has changed.
-    Changed(NodeId, u64, Attempt, PathBuf),
+    /// An attempt was not handed out, and why: a file that its command names has changed or cannot be looked at.
+    NotBegun(NodeId, u64, Attempt, String),
     /// A lost node can be reached again.
     Linked(NodeId, u64, Linked),
     /// It has been made ready.

@@ -6,6 +6,7 @@ use crate::link::Linked;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tarn_base::cluster::{Cluster, Link, Node};
+use tarn_base::nodes::{Room, Sight};
 use tarn_proto::node::{Answer, Call, VERSION};
 
 /// The nodes are no cluster for a run.
@@ -44,72 +45,63 @@ pub enum MeasureError {
     /// There is none.
     #[error("an allocation without a node")]
     None,
-    /// The state folder cannot be used.
-    #[error("cannot write {path}, which all nodes are to see: {source}")]
-    State {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-}
-
-/// A file in the state folder, with a word that only this run knows.
-struct Nonce {
-    path: PathBuf,
-    name: String,
-    word: String,
-}
-
-impl Nonce {
-    fn new(state: &Path) -> Result<Self, MeasureError> {
-        let random = || std::fs::read_to_string("/proc/sys/kernel/random/uuid");
-        let system = |source| MeasureError::State {
-            path: state.to_owned(),
-            source,
-        };
-        let name = format!("seen-{}", random().map_err(system)?.trim());
-        let word = random().map_err(system)?.trim().to_owned();
-        let path = state.join(&name);
-        std::fs::write(&path, &word).map_err(|source| MeasureError::State {
-            path: path.clone(),
-            source,
-        })?;
-        Ok(Self { path, name, word })
-    }
-}
-
-impl Drop for Nonce {
-    fn drop(&mut self) {
-        // One that stays is a few bytes that nobody reads.
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 /// Asks all nodes at once what they have, and makes one cluster of it: hosts and nodes in the order of the links. `tiers`
-/// as on the command line; `external` is the external store as it is taken to be; `state` is the state folder, which every
-/// node must see.
+/// as on the command line; `external` is the external store as it is taken to be; `state` is the state folder; every node
+/// must see the `sights` as tarn does.
 ///
 /// # Errors
-/// When a node does not answer, is of another version, does not see the state folder, or has other tiers than the first.
+/// When a node does not answer, is of another version, does not see what all must, or has other tiers than the first.
 pub fn measure(
     links: &[Linked],
     tiers: &[String],
     external: &Link,
     state: &Path,
+    sights: &[Sight],
 ) -> Result<Cluster, MeasureError> {
-    let nonce = Nonce::new(state)?;
     let call = Call::Measure {
         version: VERSION,
         tarn: TARN.into(),
         tiers: tiers.to_vec(),
         external: external.clone(),
         state: state.to_owned(),
-        nonce: (nonce.name.clone(), nonce.word.clone()),
+        sights: sights.to_vec(),
     };
+    let clusters = ask_all(
+        links,
+        |_| call.clone(),
+        |answer| match answer {
+            Answer::Cluster(c) if c.nodes.len() == 1 && c.hosts.len() == 1 => Some(c),
+            _ => None,
+        },
+    )?;
+    let cluster = merge(clusters, external)?;
+    alike(&cluster, tiers)?;
+    Ok(cluster)
+}
+
+/// Asks all nodes at once how much of the tiers at these roots, its own for each, is taken there; in the order of the links.
+///
+/// # Errors
+/// When a node does not answer.
+pub fn rooms(links: &[Linked], roots: &[Vec<PathBuf>]) -> Result<Vec<Room>, MeasureError> {
+    let call = |at: usize| Call::Room(roots.get(at).cloned().unwrap_or_default());
+    ask_all(links, call, |answer| match answer {
+        Answer::Room(room) => Some(room),
+        _ => None,
+    })
+}
+
+/// The answers of all nodes that are `wanted`; the first that is not is the error.
+fn ask_all<T>(
+    links: &[Linked],
+    call: impl Fn(usize) -> Call,
+    wanted: impl Fn(Answer) -> Option<T>,
+) -> Result<Vec<T>, MeasureError> {
     let answers: Vec<Answered> = std::thread::scope(|scope| {
-        let asked = links.iter().map(|l| {
-            let call = call.clone();
+        let asked = links.iter().enumerate().map(|(at, l)| {
+            let call = call(at);
             scope.spawn(move || ask(&*l.link, call, QUICK))
         });
         let asked: Vec<_> = asked.collect();
@@ -117,22 +109,18 @@ pub fn measure(
         let answers = answers.map(|a| a.unwrap_or_else(|_| Err("an error inside tarn".into())));
         answers.collect()
     });
-    let mut clusters = Vec::new();
-    for (linked, answer) in links.iter().zip(answers) {
+    let answers = links.iter().zip(answers).map(|(linked, answer)| {
         let why = match answer {
-            Ok(Answer::Cluster(c)) if c.nodes.len() == 1 && c.hosts.len() == 1 => {
-                clusters.push(c);
-                continue;
-            }
             Ok(Answer::Failed(why)) | Err(why) => why,
-            Ok(_) => "it answered something that makes no sense".into(),
+            Ok(answer) => match wanted(answer) {
+                Some(answer) => return Ok(answer),
+                None => "it answered something that makes no sense".into(),
+            },
         };
         let node = linked.name.clone();
-        return Err(MeasureError::Node { node, why });
-    }
-    let cluster = merge(clusters, external)?;
-    alike(&cluster, tiers)?;
-    Ok(cluster)
+        Err(MeasureError::Node { node, why })
+    });
+    answers.collect()
 }
 
 /// One cluster of several of one node each. The link between nodes is taken to be as the first node says.

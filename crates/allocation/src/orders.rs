@@ -2,7 +2,7 @@
 
 use crate::parts::named;
 use crate::world::{Allocation, By, Moving, Ready, Running, nodes_of, on};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tarn_base::action::{Action, Do, Run};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
 use tarn_base::id::{InstanceId, NodeId};
@@ -33,8 +33,12 @@ impl Allocation {
                 self.hand(by, action)
             }
             Do::Abandon { id } if self.forgo(*id) => Ok(()),
-            Do::Abandon { id } => match self.under_way.moving.get(id) {
-                Some(moving) => self.hand(moving.by, action),
+            Do::Abandon { id } => match self.under_way.moving.get_mut(id) {
+                Some(moving) => {
+                    moving.abandoned.get_or_insert_with(Instant::now);
+                    let by = moving.by;
+                    self.hand(by, action)
+                }
                 None => Ok(()),
             },
             Do::Stop { instance, attempt } => {
@@ -108,6 +112,7 @@ impl Allocation {
             by,
             began: wall_clock(),
             cut: None,
+            abandoned: None,
         };
         self.under_way.moving.insert(t.id, moving);
         // What reads a node's replica has nothing to do with the external store.

@@ -1,21 +1,25 @@
-//! The external store is one for all nodes: its bound of transfers at once is that of all of them together.
+//! The external store is one for all nodes: its bound of transfers at once is that of all of them together, and so is the
+//! rate that it is played with (`--external-rate`).
 
-use crate::world::Allocation;
+use crate::world::{Allocation, By};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tarn_base::action::Action;
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::id::TransferId;
 use tarn_base::part::{Place, Transfer};
 use tarn_ports::WorldError;
+use tarn_proto::node::Told;
 
 /// Transfers to and from the external store.
 #[derive(Default)]
 pub(crate) struct Store {
-    /// Handed out.
-    busy: BTreeSet<TransferId>,
+    /// Handed out, and to whom.
+    busy: BTreeMap<TransferId, By>,
     /// Not yet, the most urgent first.
     waiting: BTreeMap<(Reverse<u64>, TransferId), Action>,
+    /// How many of how many transfers each was last told to have.
+    told: BTreeMap<By, (u32, u32)>,
 }
 
 impl Store {
@@ -28,6 +32,17 @@ impl Store {
         self.busy.remove(&t.id);
         self.waiting.remove(&key(t));
     }
+}
+
+/// Of what is handed out, how much each has; of how much.
+fn shares(busy: &BTreeMap<TransferId, By>) -> BTreeMap<By, (u32, u32)> {
+    let mut shares = BTreeMap::new();
+    for by in busy.values() {
+        let share: &mut (u32, u32) = shares.entry(*by).or_default();
+        share.0 += 1;
+        share.1 = busy.len() as u32;
+    }
+    shares
 }
 
 fn key(t: &Transfer) -> (Reverse<u64>, TransferId) {
@@ -47,7 +62,9 @@ impl Allocation {
         }
         let streams = self.opening.cluster.external.streams.max(1);
         if self.store.busy.len() < streams as usize {
-            self.store.busy.insert(t.id);
+            let by = self.under_way.moving.get(&t.id).map_or(By::Home, |m| m.by);
+            self.store.busy.insert(t.id, by);
+            self.pace();
             return false;
         }
         self.store.waiting.insert(key(t), action.clone());
@@ -74,10 +91,39 @@ impl Allocation {
                 continue;
             };
             let by = moving.by;
-            self.store.busy.insert(id);
+            self.store.busy.insert(id, by);
+            self.pace();
             self.hand(by, &action)?;
         }
+        self.pace();
         Ok(())
+    }
+
+    /// Tells those that play the store's rate which share of it is theirs: as many streams as each has of all.
+    fn pace(&mut self) {
+        if !self.opening.cluster.external.emulated {
+            return;
+        }
+        let shares = shares(&self.store.busy);
+        if shares == self.store.told {
+            return;
+        }
+        for (by, (own, all)) in &shares {
+            if self.store.told.get(by) == Some(&(*own, *all)) {
+                continue;
+            }
+            match by {
+                By::Home => self.home.pace(*own, *all),
+                By::Node(n) => self.tell(
+                    *n,
+                    Told::Pace {
+                        own: *own,
+                        all: *all,
+                    },
+                ),
+            }
+        }
+        self.store.told = shares;
     }
 
     /// A transfer that nobody has begun yet is abandoned. False if somebody has.

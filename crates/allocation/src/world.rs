@@ -1,21 +1,21 @@
 //! [`Allocation`]: the world of N nodes that are reached through links.
 
 use crate::chains::Chains;
-use crate::line::Line;
+use crate::line::{Line, Looker};
 use crate::link::{Linked, Relink};
 use crate::lost::Returned;
 use crate::mail::{Letter, Mail};
 use crate::parts::{Holds, Knows, Parts};
 use crate::store::Store;
-use crate::{GOODBYE, LOOK, LOOK_OFTEN, QUICK};
+use crate::{ABANDONED, ASK_IDLE, GOODBYE, LOOK, LOOK_OFTEN, QUICK};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::action::Action;
-use tarn_base::event::Event;
+use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::id::{DataId, NodeId, TierId, TransferId};
-use tarn_base::nodes::Attempt;
+use tarn_base::nodes::{Attempt, Waits};
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_base::units::Time;
 use tarn_ports::{ChangedSince, Nodes, Progress, World, WorldError};
@@ -33,7 +33,8 @@ pub struct Config {
     pub mail: Mail,
     /// Opens a new session with a lost node.
     pub relink: Relink,
-    /// A node that takes nothing of what is said to it for so long is given up; [`crate::STUCK`] is usual.
+    /// A node that takes nothing of what is said to it for so long is given up, and a step whose files cannot be looked at for so
+    /// long is not begun; [`crate::STUCK`] is usual.
     pub patience: Duration,
     /// Between two tries to reach a lost node again; [`crate::RETRY`] is usual.
     pub retry: Duration,
@@ -103,7 +104,7 @@ impl Drop for Board {
 }
 
 /// Who performs something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum By {
     Home,
     Node(NodeId),
@@ -117,6 +118,8 @@ pub(crate) struct Moving {
     pub(crate) began: i64,
     /// A node of it that was lost, though not the one that performs it.
     pub(crate) cut: Option<NodeId>,
+    /// Since when who performs it has been told to give it up.
+    pub(crate) abandoned: Option<Instant>,
 }
 
 /// An attempt under way; its first node performs it.
@@ -187,7 +190,7 @@ pub struct Allocation {
     pub(crate) relink: Relink,
     pub(crate) retry: Duration,
     patience: Duration,
-    pub(crate) changed_since: ChangedSince,
+    looker: Looker,
     pub(crate) multi_node: Result<(), String>,
     pub(crate) parts: Parts,
     /// Replicas of earlier runs that were offered to this one, if any were.
@@ -202,6 +205,8 @@ pub struct Allocation {
     /// Somebody has asked once already that the run stop.
     pub(crate) interrupted: bool,
     looked: Instant,
+    /// Since when nothing has been under way, while the engine waits for something; when the nodes were last asked about it.
+    idle: Option<(Instant, Instant)>,
 }
 
 impl Allocation {
@@ -238,7 +243,11 @@ impl Allocation {
             relink: config.relink,
             retry: config.retry,
             patience: config.patience,
-            changed_since: config.changed_since,
+            looker: Looker {
+                changed_since: config.changed_since,
+                patience: config.patience,
+                out: Arc::default(),
+            },
             multi_node: Ok(()),
             parts: Parts::default(),
             offered: None,
@@ -249,6 +258,7 @@ impl Allocation {
             ready: VecDeque::new(),
             interrupted: false,
             looked: Instant::now(),
+            idle: None,
         };
         for (n, linked) in (0..).map(NodeId).zip(config.links) {
             let line = this.line(n, 0, linked)?;
@@ -274,9 +284,9 @@ impl Allocation {
     }
 
     pub(crate) fn line(&self, n: NodeId, session: u64, linked: Linked) -> Result<Line, WorldError> {
-        let (mail, changed) = (self.board.mail.clone(), Arc::clone(&self.changed_since));
+        let (mail, looker) = (self.board.mail.clone(), self.looker.clone());
         let name = linked.name;
-        Line::start(n, session, linked.link, mail, changed)
+        Line::start(n, session, linked.link, mail, looker)
             .map_err(|e| WorldError(format!("cannot start a thread to speak to {name}: {e}")))
     }
 
@@ -339,7 +349,7 @@ impl Allocation {
 
     fn read(&mut self, letter: Letter) {
         let (Letter::News(n, session, _)
-        | Letter::Changed(n, session, ..)
+        | Letter::NotBegun(n, session, ..)
         | Letter::Linked(n, session, _)
         | Letter::Returned(n, session, _)) = &letter;
         let (n, session) = (*n, *session);
@@ -356,7 +366,7 @@ impl Allocation {
                 let known = line.and_then(Line::over);
                 self.lose(n, known.unwrap_or(why));
             }
-            Letter::Changed(_, _, attempt, path) => self.not_begun(n, attempt, &path),
+            Letter::NotBegun(_, _, attempt, why) => self.not_begun(n, attempt, why),
             Letter::Linked(_, _, linked) => self.linked(n, linked),
             Letter::Returned(_, _, Ok(returned)) => self.returned(n, returned),
             Letter::Returned(_, _, Err(why)) => self.lose(n, why),
@@ -369,6 +379,7 @@ impl Allocation {
             return;
         }
         self.looked = Instant::now();
+        self.give_up_transfers();
         let patience = self.patience;
         let stuck = |n: &Node| n.line.as_ref().is_some_and(|l| l.is_stuck(patience));
         let nodes = (0..).map(NodeId).zip(&self.board.nodes);
@@ -379,13 +390,79 @@ impl Allocation {
     }
 }
 
+impl Allocation {
+    fn lines(&self) -> impl Iterator<Item = (NodeId, &Line)> {
+        let nodes = (0..).map(NodeId).zip(&self.board.nodes);
+        nodes.filter_map(|(n, node)| Some((n, node.line.as_ref()?)))
+    }
+
+    /// A run that has nothing to do but to wait for room does so for 10 s at most where nobody alive can give it back: the nodes
+    /// know who holds what of theirs.
+    fn note_idle(&mut self, waits: bool) -> Result<(), WorldError> {
+        if !waits || !self.under_way.nothing() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let (since, asked) = *self.idle.get_or_insert((now, now));
+        if now.duration_since(asked) < ASK_IDLE {
+            return Ok(());
+        }
+        let idle = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let calls = self.up().map(|n| (n, Call::Idle(Some(idle)))).collect();
+        let mut all = Waits::default();
+        for (n, answer) in self.ask(calls, QUICK)? {
+            match answer {
+                Answer::Waits(waits) => all = all.and(waits),
+                _ => self.nonsense(n),
+            }
+        }
+        self.idle = Some((since, Instant::now()));
+        all.hopeless().map_or(Ok(()), |why| Err(WorldError(why)))
+    }
+
+    /// A run that ends does not wait for a transfer that it has given up and whose file system does not answer. What its thread
+    /// still does, if it ever goes on, is to notice that.
+    fn give_up_transfers(&mut self) {
+        if !self.interrupted {
+            return;
+        }
+        let patience = self.patience.min(ABANDONED);
+        let hangs = |m: &Moving| m.abandoned.is_some_and(|a| a.elapsed() >= patience);
+        let moving = self.under_way.moving.iter();
+        let hanging: Vec<_> = moving
+            .filter(|(_, m)| hangs(m))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in hanging {
+            if let Some(moving) = self.transfer_over(id) {
+                let failure = Failure {
+                    kind: FailureKind::Cancelled,
+                    message: format!(
+                        "it was given up and has not ended within {patience:?}: its file system does not answer"
+                    ),
+                };
+                let nodes = nodes_of(&moving.order).collect();
+                self.tell_engine(Event::TransferFailed { id, failure }, nodes);
+            }
+        }
+    }
+}
+
 impl World for Allocation {
     fn now(&self) -> Time {
         self.home.now()
     }
 
     fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
-        self.order(action)
+        self.order(action)?;
+        if self.idle.is_some() && !self.under_way.nothing() {
+            self.idle = None;
+            for (_, line) in self.lines() {
+                // Nobody waits for the answer.
+                drop(line.call(Call::Idle(None), QUICK));
+            }
+        }
+        Ok(())
     }
 
     /// Home has no thread that could wake this one: it is looked at every [`LOOK`] (a signal may wait so long), or
@@ -418,6 +495,7 @@ impl World for Allocation {
                 self.read(letter);
             }
             self.look_after();
+            self.note_idle(until.is_some())?;
         }
     }
 

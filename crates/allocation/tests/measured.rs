@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tarn_allocation::{Link, Linked, MeasureError, NoAnswer, measure};
 use tarn_base::cluster::Cluster;
+use tarn_base::nodes::{Look, Sight};
 use tarn_proto::node::{self, Answer, Call, VERSION};
 
 type Says = Box<dyn Fn(&Call) -> Option<Answer> + Send + Sync>;
@@ -55,10 +56,18 @@ fn measured(links: &[Linked]) -> Result<Cluster, MeasureError> {
     let state = tempfile::tempdir().unwrap();
     let mut external = cluster_of(1).external;
     external.streams = 9;
-    let cluster = measure(links, &["fast=/tier".into()], &external, state.path());
-    let left: Vec<_> = std::fs::read_dir(state.path()).unwrap().collect();
-    assert!(left.is_empty(), "{left:?}");
-    cluster
+    let sights = [Sight {
+        title: "the state folder".into(),
+        path: state.path().into(),
+        look: Look::Other,
+    }];
+    measure(
+        links,
+        &["fast=/tier".into()],
+        &external,
+        state.path(),
+        &sights,
+    )
 }
 
 #[test]
@@ -77,26 +86,23 @@ fn hosts_and_nodes_are_in_the_order_of_the_links() {
 }
 
 #[test]
-fn every_node_can_read_a_word_in_the_state_folder() {
-    let reads = linked("n", |call| {
+fn every_node_is_asked_what_it_sees() {
+    let sees = linked("n", |call| {
         let Call::Measure {
             version,
             tiers,
             state,
-            nonce,
+            sights,
             ..
         } = call
         else {
             return None;
         };
-        assert_eq!((*version, tiers.len()), (VERSION, 1));
-        assert_eq!(
-            std::fs::read_to_string(state.join(&nonce.0)).unwrap(),
-            nonce.1
-        );
+        assert_eq!((*version, tiers.len(), sights.len()), (VERSION, 1, 1));
+        assert_eq!(sights[0].path, *state);
         Some(Answer::Cluster(own(0, "a")))
     });
-    measured(&[reads]).unwrap();
+    measured(&[sees]).unwrap();
 }
 
 #[test]

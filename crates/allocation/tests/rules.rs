@@ -12,9 +12,9 @@ use tarn_base::action::{Do, Outcome};
 use tarn_base::event::{Ended, Event, FailureKind, Output, PriorInstance};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, NodeId, StepId, TransferId};
-use tarn_base::nodes::{Cleaned, Phase, RunningStep, Staying};
+use tarn_base::nodes::{Cleaned, Phase, RunningStep, Staying, Waits};
 use tarn_base::part::{Place, StoreKey};
-use tarn_ports::Nodes;
+use tarn_ports::{Nodes, World};
 use tarn_proto::node::{Answer, Call, News, Told};
 
 fn failure_of(event: &Event) -> FailureKind {
@@ -541,6 +541,137 @@ fn the_external_store_is_one_for_all_nodes() {
             .iter()
             .all(|t| !matches!(t, Told::Do(_)))
     );
+}
+
+/// One rate is played for all: each has of it what it has of the streams.
+#[test]
+fn the_rate_of_the_external_store_is_that_of_all_nodes_together() {
+    let mut script = Script::new(2);
+    script.cluster.external.emulated = true;
+    let mut p = script.open();
+    let known: Vec<_> = (0..8).map(|n| (part(n), info(n, 1))).collect();
+    p.world().know(known).unwrap();
+    let read = |id: u64, to: u32| Do::Transfer(transfer(id, &[(id as u32, Place::Source)], at(to)));
+    let paces = |session: &Session| {
+        let told = session.told.lock().unwrap();
+        let pace = |t: &Told| match t {
+            Told::Pace { own, all } => Some((*own, *all)),
+            _ => None,
+        };
+        told.iter().filter_map(pace).collect::<Vec<_>>()
+    };
+    p.perform(read(0, 0));
+    p.perform(read(1, 0));
+    p.perform(read(2, 1));
+    p.perform(Do::Transfer(transfer(
+        3,
+        &[(3, Place::Source)],
+        Place::Drained,
+    )));
+    p.session(0).orders(2);
+    p.session(1).orders(1);
+    until(|| paces(&p.session(0)).len() == 4, "each change");
+    assert_eq!(paces(&p.session(0)), [(1, 1), (2, 2), (2, 3), (2, 4)]);
+    assert_eq!(paces(&p.session(1)), [(1, 3), (1, 4)]);
+    assert_eq!(p.home.lock().unwrap().paced, [(1, 4)]);
+    // It is told before what it is for.
+    let told = p.session(1).told.lock().unwrap().clone();
+    let order = told.iter().position(|t| matches!(t, Told::Do(_)));
+    let pace = told.iter().position(|t| matches!(t, Told::Pace { .. }));
+    assert!(pace < order, "{told:?}");
+    for id in 0..2 {
+        p.session(0).happens(done(id, 1));
+        assert_eq!(p.event(), done(id, 1));
+    }
+    p.quiet("the others have more now");
+    until(|| paces(&p.session(1)).last() == Some(&(1, 2)), "its share");
+    assert_eq!(p.home.lock().unwrap().paced.last(), Some(&(1, 2)));
+}
+
+/// A file system that does not answer keeps a step from being begun, and says so; what else is told the node goes on.
+#[test]
+fn a_step_whose_files_cannot_be_looked_at_is_not_begun() {
+    let mut script = Script::new(1);
+    script.patience = 100;
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    script.changed = Arc::new(move |step: StepId| {
+        if step == StepId(1) {
+            let _ = held.lock().unwrap().recv();
+        }
+        None
+    });
+    let mut p = script.open();
+    let mut hangs = run(1, &[0], &[]);
+    hangs.instance.step = StepId(1);
+    p.perform(Do::Run(Box::new(hangs)));
+    let good = Do::Run(Box::new(run(0, &[0], &[])));
+    p.perform(good.clone());
+    let event = p.event();
+    assert_eq!(failure_of(&event), FailureKind::Launch);
+    let text = format!("{event:?}");
+    assert!(
+        text.contains("has not answered for 100ms") && text.contains("tarn resume"),
+        "{text}"
+    );
+    assert_eq!(p.session(0).orders(1), [good]);
+    drop(hold);
+}
+
+/// A run that is to stop does not wait for what hangs in a file system for ever.
+#[test]
+fn a_transfer_that_hangs_does_not_keep_a_run_that_is_to_stop() {
+    let mut script = Script::new(1);
+    script.patience = 1500;
+    let mut p = script.open();
+    let known: Vec<_> = (0..2).map(|n| (part(n), info(n, 1))).collect();
+    p.world().know(known).unwrap();
+    p.perform(Do::Transfer(transfer(0, &[(0, Place::Source)], at(0))));
+    p.perform(Do::Abandon { id: TransferId(0) });
+    p.session(0).orders(2);
+    // While the run goes on, it is waited for: what it writes to is its own until it ends.
+    std::thread::sleep(Duration::from_millis(2000));
+    p.quiet("the run goes on");
+    let signal = Event::Interrupted { signal: 15 };
+    p.home.lock().unwrap().says.push_back(signal.clone());
+    assert_eq!(p.event(), signal);
+    let event = p.event();
+    assert_eq!(failure_of(&event), FailureKind::Cancelled);
+    assert!(
+        format!("{event:?}").contains("does not answer"),
+        "{event:?}"
+    );
+    // Should it end after all, nobody hears of it.
+    p.session(0).happens(done(0, 1));
+    p.quiet("nothing is owed");
+}
+
+/// What only dead runs hold is waited for no longer than on one machine; what another run may give back is.
+#[test]
+fn a_run_that_waits_for_room_of_the_dead_says_so() {
+    for (others, kept) in [(true, true), (false, true), (false, false)] {
+        let mut script = Script::new(2);
+        script.answers = Arc::new(move |node, call| match call {
+            Call::Idle(Some(nanos)) => {
+                assert!(*nanos >= 1_000_000_000);
+                let first = node == NodeId(0);
+                Some(Answer::Waits(Waits {
+                    dead: (!kept && first).then(|| "dead runs hold it".into()),
+                    kept: (kept && first).then(|| "it is kept".into()),
+                    others: others && !first,
+                }))
+            }
+            _ => None,
+        });
+        let mut p = script.open();
+        let until = p.world().now() + 3_000_000_000;
+        let next = p.world().next(Some(until));
+        match (others, kept) {
+            (true, _) => assert_eq!(next.unwrap().1, Event::Timer),
+            (false, true) => assert_eq!(next.unwrap_err().0, "it is kept"),
+            (false, false) => assert_eq!(next.unwrap_err().0, "dead runs hold it"),
+        }
+    }
 }
 
 #[test]

@@ -29,6 +29,10 @@ impl StateDir {
     pub fn live(&self, run: &str) -> PathBuf {
         self.run(run).join("live")
     }
+    /// What is written to ask a run to stop from where no signal reaches it.
+    pub fn cancel(&self, run: &str) -> PathBuf {
+        self.run(run).join("cancel")
+    }
     /// The lock that a live run of workflow `name` holds.
     pub fn lock(&self, name: &str) -> PathBuf {
         self.0.join("locks").join(format!("{name}.lock"))

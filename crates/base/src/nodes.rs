@@ -1,5 +1,6 @@
 //! Values of a run over several nodes: what is kept and cleaned there, what is going on.
 
+use crate::hash::Hash;
 use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
 use crate::part::{Place, StoreKey, TransferKind};
 use crate::units::Time;
@@ -52,6 +53,101 @@ impl Own {
             Self::All => true,
             Self::Some(nodes) => nodes.contains(&node),
         }
+    }
+}
+
+/// A file or folder that all nodes of a run are to see, and how it looks to who asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sight {
+    /// What it is to the run, such as "the dest of dataset `all`".
+    pub title: String,
+    /// Where, for all nodes.
+    pub path: PathBuf,
+    /// How it looks.
+    pub look: Look,
+}
+
+/// How a file or folder looks. Times are whole seconds since 1970: not all file systems have finer ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Look {
+    /// A folder in which a file of this name has this word, which only this run knows.
+    Word {
+        /// The file's name.
+        name: String,
+        /// Its content.
+        word: String,
+    },
+    /// A file.
+    File {
+        /// Bytes.
+        length: u64,
+        /// When it was changed.
+        modified: i64,
+    },
+    /// A folder.
+    Folder {
+        /// When names in it were changed.
+        modified: i64,
+        /// Hash of the names in it, unless there are very many.
+        names: Option<Hash>,
+    },
+    /// A file or folder that the user may not read.
+    Hidden,
+    /// Neither file nor folder.
+    Other,
+}
+
+impl std::fmt::Display for Look {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Word { name, .. } => write!(f, "a folder with {name}"),
+            Self::File { length, modified } => {
+                write!(f, "a file of {length} bytes, changed at {modified}")
+            }
+            Self::Folder { modified, names } => {
+                let names = names.as_ref().map_or("many".into(), |h| h.short());
+                write!(f, "a folder changed at {modified} (its names: {names})")
+            }
+            Self::Hidden => f.write_str("not readable"),
+            Self::Other => f.write_str("neither file nor folder"),
+        }
+    }
+}
+
+/// What a node says of itself beside its tiers' sizes and rates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// Where its memory beyond DRAM is, if it has any.
+    pub mode: String,
+    /// Bytes of each tier asked about that workflows hold there now.
+    pub held: Vec<u64>,
+}
+
+/// What keeps room from a run that only waits for it, on some of its nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// Only dead runs hold it, and it was waited for long enough: what to do.
+    pub dead: Option<String>,
+    /// It is kept beyond runs, and it was waited for long enough: what to do.
+    pub kept: Option<String>,
+    /// Some of it is another run's, which may give it back.
+    pub others: bool,
+}
+
+impl Waits {
+    /// The same of some nodes and others.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            dead: self.dead.or(other.dead),
+            kept: self.kept.or(other.kept),
+            others: self.others || other.others,
+        }
+    }
+
+    /// Why it is no use to wait any longer, if so.
+    pub fn hopeless(self) -> Option<String> {
+        self.dead.or(self.kept.filter(|_| !self.others))
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tarn_base::event::Verify;
 use tarn_base::policy::Policy;
 use tarn_base::units::{parse_rate, parse_time};
+use tracing::Level;
 
 /// Keeps a workflow's data on the compute nodes, in the fastest memory they have.
 #[derive(Debug, Parser)]
@@ -24,8 +25,22 @@ pub(crate) struct Cli {
     /// Machine-readable output on stdout, one JSON value a line
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Log a run's beginning and end, nodes, steps and transfers: error, warn, info, debug or trace (tarnd on nodes too)
+    #[arg(long, global = true, value_name = "LEVEL", env = "TARN_LOG")]
+    pub(crate) log: Option<Level>,
+    /// Where `--log` writes: to standard error, or to `tarn.log` in the run's folder
+    #[arg(long, global = true, value_enum, default_value_t = LogTo::Stderr)]
+    pub(crate) log_to: LogTo,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogTo {
+    /// Standard error
+    Stderr,
+    /// The run's folder
+    Run,
 }
 
 #[derive(Debug, Subcommand)]

@@ -9,8 +9,6 @@ use tarn_flow::Abilities;
 use tarn_local::Namespaces;
 use tarn_local::machine::{self, ClusterSpec};
 
-mod tiers;
-
 /// Bytes a second that an external store is taken to have while nothing was measured or emulated: a busy
 /// parallel file system, as one node sees it (the papers' Lustre gave some 50 to 100 MB/s).
 const ASSUMED_EXTERNAL_RATE: u64 = 100_000_000;
@@ -41,7 +39,7 @@ pub(crate) fn tiers(args: &MachineArgs) -> CliResult<Vec<machine::TierSpec>> {
     for tier in &mut tiers {
         tier.root = std::path::absolute(&tier.root).exit(Exit::Usage)?;
     }
-    tiers::apart(&tiers)?;
+    tarn_local::apart(&tiers).map_err(|why| CliError::new(Exit::Usage, anyhow::anyhow!(why)))?;
     Ok(tiers)
 }
 

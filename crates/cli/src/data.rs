@@ -198,7 +198,7 @@ fn replace_older(state: &StateDir, workflow: &str) -> CliResult<()> {
     older.retain(|r| !now.contains(&r.key));
     if !older.is_empty() {
         let bytes = remove(&mut catalogue, &older, &Trees::new())?;
-        say!("{} freed: put there before under this name", Bytes(bytes));
+        say_freed(bytes, "put there before under this name");
     }
     Ok(())
 }
@@ -308,6 +308,13 @@ pub(crate) fn expire(
         return Ok(());
     }
     let bytes = remove(catalogue, &rows, mover)?;
-    say!("{} freed: kept no longer", Bytes(bytes));
+    say_freed(bytes, "kept no longer");
     Ok(())
+}
+
+/// Says what the removal of replicas has freed, if that is anything: those of empty parts take no room.
+fn say_freed(bytes: u64, what: &str) {
+    if bytes > 0 {
+        say!("{} freed: {what}", Bytes(bytes));
+    }
 }

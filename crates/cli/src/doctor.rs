@@ -56,7 +56,11 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
         }
         Err(e) => all.push(finding("allocation", false, e.to_string())),
     }
-    all.push(finding("memory mode", true, crate::nodes::memory_mode()));
+    all.push(finding(
+        "memory mode",
+        true,
+        tarn_local::machine::memory_mode(),
+    ));
     for tier in found.nodes.iter().take(1).flat_map(|n| &n.tiers) {
         all.push(tier_finding(tier));
     }

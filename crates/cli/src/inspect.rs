@@ -4,14 +4,17 @@ use crate::args::{Cli, WhichRun, WhyArgs};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use crate::state;
+use anyhow::Context;
 use std::time::{Duration, Instant};
 use tarn_base::codes::Exit;
 use tarn_base::id::DataId;
+use tarn_base::layout::StateDir;
 use tarn_base::workflow::{Step, Workflow};
-use tarn_journal::RunLock;
+use tarn_journal::{Holder, RunLock};
 
-/// How long `tarn cancel` waits for the run to end: steps get five seconds to stop before they are killed.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(60);
+/// How long `tarn cancel` waits for the run to end: steps get five seconds to stop before they are killed, nodes whose file systems
+/// hang some forty.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
     let dir = state::here(cli)?;
@@ -53,7 +56,7 @@ pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {
     let run = state::which(&dir, which.run.as_ref())?;
     let begun = state::started(&dir, &run)?;
     let lock = dir.lock(&begun.workflow.name);
-    let Some(pid) = RunLock::holder(&lock).exit(Exit::State)? else {
+    let Some(holder) = RunLock::holder(&lock).exit(Exit::State)? else {
         return Err(CliError::new(
             Exit::NotFound,
             format!("{run} is not running"),
@@ -66,22 +69,21 @@ pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {
             format!("{run} is not running; a newer run is"),
         ));
     }
-    let pid = pid
-        .and_then(|p| rustix::process::Pid::from_raw(p as i32))
-        .ok_or_else(|| {
-            CliError::new(
-                Exit::State,
-                format!("{} does not say which process holds it", lock.display()),
-            )
-        })?;
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).exit(Exit::State)?;
+    let asked = holder.as_ref().map(Holder::terminate);
+    let by_file = !asked.transpose().exit(Exit::State)?.unwrap_or(false);
+    if by_file {
+        ask_by_file(&dir, &run, holder.as_ref())?;
+    }
     let begun = Instant::now();
     while RunLock::holder(&lock).exit(Exit::State)?.is_some() {
         if begun.elapsed() > CANCEL_PATIENCE {
             return Err(CliError::new(
                 Exit::Busy,
                 format!(
-                    "{run} was told to stop and has not ended within {} s",
+                    "{run}{} was told to stop and has not ended within {} s",
+                    holder
+                        .as_ref()
+                        .map_or_else(String::new, |h| format!(" ({h})")),
                     CANCEL_PATIENCE.as_secs()
                 ),
             ));
@@ -90,4 +92,17 @@ pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {
     }
     say!("{run} has stopped; `tarn resume` goes on from here");
     Ok(Exit::Success)
+}
+
+/// Asks a run that no signal from here reaches, such as one on another node: it looks for this file every second.
+fn ask_by_file(dir: &StateDir, run: &str, holder: Option<&Holder>) -> CliResult<()> {
+    let path = dir.cancel(run);
+    let where_it_is = holder.map_or_else(|| "elsewhere".into(), |h| format!("on {}", h.host()));
+    say!(
+        "{run} runs {where_it_is}: it is asked to stop by {}",
+        path.display()
+    );
+    std::fs::write(&path, "")
+        .with_context(|| format!("cannot write {}", path.display()))
+        .exit(Exit::State)
 }

@@ -1,10 +1,13 @@
-//! What a run says of itself while it goes on, for `tarn status` in another shell or on another node.
+//! What a run says of itself while it goes on, for `tarn status` in another shell or on another node; and how it hears from
+//! there that it is to stop.
 
+use crate::print::say;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tarn_base::bounds::MAX_LIVE;
+use tarn_base::layout::StateDir;
 use tarn_base::nodes::{LIVE_FORMAT, Live};
 use tarn_base::units::Time;
 use tarn_journal::live;
@@ -13,24 +16,32 @@ use tarn_ports::Progress;
 /// How often it is said. A run that is over before has nothing to say.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Writes the file until it is dropped, which removes it.
+/// Writes the file until it is dropped, which removes it. Somebody's wish that the run stop is passed on to this process as
+/// SIGTERM.
 pub(crate) struct Beacon {
     path: PathBuf,
+    cancel: PathBuf,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Beacon {
     /// `now`: nanoseconds since the run's start.
-    pub(crate) fn new(path: PathBuf, progress: Progress, now: Time) -> Self {
+    pub(crate) fn new(state: &StateDir, run: &str, progress: Progress, now: Time) -> Self {
+        let (path, cancel) = (state.live(run), state.cancel(run));
         // What a process has left that died.
         live::remove(&path);
         let (stop, stopped) = channel();
-        let (file, begun) = (path.clone(), Instant::now());
+        let (file, asked, begun) = (path.clone(), cancel.clone(), Instant::now());
         let thread = std::thread::spawn(move || {
             for beat in 0.. {
                 if stopped.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout) {
                     return;
+                }
+                if std::fs::remove_file(&asked).is_ok() {
+                    say!("somebody asks that the run stop (tarn cancel)");
+                    let own = rustix::process::getpid();
+                    let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
                 }
                 let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 let mut said = Live {
@@ -49,6 +60,7 @@ impl Beacon {
         });
         Self {
             path,
+            cancel,
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -62,5 +74,6 @@ impl Drop for Beacon {
             let _ = thread.join();
         }
         live::remove(&self.path);
+        live::remove(&self.cancel);
     }
 }

@@ -2,13 +2,13 @@
 
 mod args;
 mod bench;
+mod chronicle;
 mod cluster;
 mod data;
 mod doctor;
 mod error;
 mod inspect;
 mod live;
-mod location;
 mod nodes;
 mod plan;
 mod print;

@@ -4,6 +4,7 @@
 use crate::args::{Cli, RunArgs};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
+use crate::run::allocation::{Purpose, Reached};
 use crate::{cluster, state, workflow};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -82,11 +83,23 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     let parsed = workflow::load(&args.workflow)?;
     let dir = state::beside(cli, &args.workflow)?;
     let workspace = state::workspace(&parsed.workflow.name, &dir);
-    let found = cluster::discover(&args.machine, &dir)?;
-    crate::run::check(&parsed, &found, args, false)?;
+    let purpose = Purpose {
+        state: &dir,
+        workflow: Some(&parsed.workflow),
+        margin: 0,
+        log: cli.log,
+    };
+    // Their tarnds end here: a plan starts nothing.
+    let reached = Reached::here(&args.machine, &purpose)?.map(|r| r.cluster().clone());
+    let elsewhere = reached.is_some();
+    let found = match reached {
+        Some(nodes) => nodes,
+        None => cluster::discover(&args.machine, &dir)?,
+    };
+    crate::run::check(&parsed, &found, args, elsewhere)?;
     let prior = match dir.0.is_dir() {
         true => crate::run::open_catalogue(&dir)?
-            .prior(&parsed.workflow, &workspace, &found, false)
+            .prior(&parsed.workflow, &workspace, &found, elsewhere)
             .exit(Exit::State)?,
         false => Vec::new(),
     };

@@ -1,5 +1,6 @@
 //! What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, events as JSON.
 
+use crate::chronicle;
 use crate::print::{self, say};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -46,6 +47,7 @@ impl Watcher {
     pub(crate) fn see(&mut self, record: &Record) {
         self.history
             .apply(record.now, &record.event, &record.actions);
+        chronicle::tell(&self.history, record);
         if self.json {
             // What cannot be printed does not stop the run; its end tells.
             let _ = print::json(record);

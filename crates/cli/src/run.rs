@@ -5,8 +5,8 @@ use crate::error::{CliError, CliResult, ExitWith};
 use crate::live::Beacon;
 use crate::print::{self, out, say};
 use crate::progress::Watcher;
-use crate::{cluster, state, workflow};
-use allocation::{Found, Reached};
+use crate::{chronicle, cluster, state, workflow};
+use allocation::{Found, Purpose, Reached};
 use anyhow::Context;
 use files::Files;
 use std::collections::BTreeSet;
@@ -72,7 +72,13 @@ pub(crate) fn start(
 ) -> CliResult {
     let workspace = state::workspace(&parsed.workflow.name, state);
     let lock = lock(state, &parsed.workflow.name)?;
-    let reached = Reached::here(&args.machine, state)?;
+    let purpose = Purpose {
+        state,
+        workflow: Some(&parsed.workflow),
+        margin: args.margin,
+        log: cli.log,
+    };
+    let reached = Reached::here(&args.machine, &purpose)?;
     let found = match &reached {
         Some(reached) => reached.cluster().clone(),
         None => cluster::discover(&args.machine, state)?,
@@ -141,6 +147,8 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let name = state::which(&state, args.run.as_ref())?;
     let begun = state::started(&state, &name)?;
     let lock = lock(&state, &begun.workflow.name)?;
+    // A wish that it stop was for the process that is gone.
+    tarn_journal::live::remove(&state.cancel(&name));
     let opened = LogWriter::open_append(&state.log(&name)).exit(Exit::State)?;
     let (engine, seq, now) = tarn_engine::replay(&opened.records);
     if engine.outcome() == Some(Outcome::Done) {
@@ -159,7 +167,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         ));
     }
     let files = Files::read(&state.run(&name));
-    let reached = match Reached::again(&begun, &state)? {
+    let reached = match Reached::again(&begun, &state, args.margin, cli.log)? {
         Found::Same(reached) => reached.map(|r| *r),
         Found::Other(why) => {
             say!(
@@ -235,7 +243,8 @@ impl Session {
         if let Some(banner) = emulation(&start.cluster) {
             say!("{banner}");
         }
-        let beacon = Beacon::new(state.live(&start.run), world.progress(), world.now());
+        chronicle::start(cli, &state, &start.run)?;
+        let beacon = Beacon::new(&state, &start.run, world.progress(), world.now());
         let mut watcher = Watcher::new(cli.json, &start, history, world.progress());
         let crash = crash_point()?;
         let mut world = FaultWorld::new(world, crash.clone());

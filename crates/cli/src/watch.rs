@@ -78,7 +78,8 @@ impl Look {
         // Before the log is read: of a run that has ended it is whole then.
         let holder =
             RunLock::holder(&self.dir.lock(&self.begun.workflow.name)).exit(Exit::State)?;
-        let live = holder.and_then(|pid| self.live.look(pid, Instant::now()));
+        let pid = holder.as_ref().map(|h| h.as_ref().map(|h| h.pid));
+        let live = pid.and_then(|pid| self.live.look(pid, Instant::now()));
         // The lock may be that of a newer run of the workflow.
         let alive = live.is_some() || (holder.is_some() && self.is_newest()?);
         if let Some((live, since)) = &live {

@@ -5,6 +5,7 @@
 
 pub mod catalogue;
 pub mod changes;
+mod holder;
 pub mod lines;
 pub mod live;
 pub mod lock;
@@ -13,6 +14,7 @@ pub mod runs;
 
 pub use catalogue::{Catalogue, CatalogueError, DatasetRow, DestRow, ReplicaRow, RunRow};
 pub use changes::{Change, ChangeKind, StoredAt};
+pub use holder::Holder;
 pub use lines::LineError;
 pub use lock::{LockError, RunLock};
 pub use log::{LogFollower, LogReader, LogWriter, Opened};

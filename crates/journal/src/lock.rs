@@ -1,5 +1,6 @@
 //! One live run for a workflow and state folder.
 
+use crate::holder::Holder;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -7,8 +8,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Bytes of a lock file that are read: a process id is far shorter.
-const MAX_LOCK_BYTES: u64 = 64;
+/// Bytes of a lock file that are read: a holder takes some 130.
+const MAX_LOCK_BYTES: u64 = 512;
 
 /// How long a dead holder's lock is waited for. A process that it was just starting has its descriptors until it
 /// runs another program.
@@ -18,15 +19,18 @@ const DEAD_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process has it.
-    #[error("another run of this workflow is active{} and holds {}; wait for it, or stop it with `tarn cancel`", pid_text(*.pid), .path.display())]
+    #[error("another run of this workflow is active{} and holds {}; wait for it, or stop it with `tarn cancel`", named(.holder.as_ref()), .path.display())]
     Busy {
         /// The lock.
         path: PathBuf,
         /// Who has it, where the file says so.
-        pid: Option<u32>,
+        holder: Option<Holder>,
     },
     /// The file system cannot lock.
-    #[error("the file system of {} cannot lock files (flock: {source}); put the state folder elsewhere, or mount it with locks", .path.display())]
+    #[error(
+        "the file system of {} cannot lock files (flock: {source}); put the state folder elsewhere (--state DIR), or have it mounted with \
+         locks: Lustre with `flock` (not `localflock`), NFS without `nolock`", .path.display()
+    )]
     Unsupported {
         /// The lock.
         path: PathBuf,
@@ -43,9 +47,8 @@ pub enum LockError {
     },
 }
 
-fn pid_text(pid: Option<u32>) -> String {
-    pid.map(|pid| format!(" (process {pid})"))
-        .unwrap_or_default()
+fn named(holder: Option<&Holder>) -> String {
+    holder.map(|h| format!(" ({h})")).unwrap_or_default()
 }
 
 /// A lock that is held until it is dropped or its process ends. Not inherited over `exec`.
@@ -56,7 +59,7 @@ pub struct RunLock {
 }
 
 impl RunLock {
-    /// Takes the lock, without waiting, and writes this process's id into it.
+    /// Takes the lock, without waiting, and writes into it who has it.
     ///
     /// # Errors
     /// `Busy` with the holder when another has it.
@@ -84,14 +87,15 @@ impl RunLock {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => {
-                    let pid = read_pid(&mut file);
-                    if pid.is_some_and(is_dead) && since.elapsed() < DEAD_PATIENCE {
+                    let holder = read_holder(&mut file);
+                    let dead = holder.as_ref().is_some_and(Holder::is_dead);
+                    if dead && since.elapsed() < DEAD_PATIENCE {
                         std::thread::sleep(Duration::from_millis(5));
                         continue;
                     }
                     return Err(LockError::Busy {
                         path: path.to_path_buf(),
-                        pid,
+                        holder,
                     });
                 }
                 Err(e @ (Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL)) => {
@@ -104,17 +108,16 @@ impl RunLock {
             }
         }
         // What it says is for people and `tarn cancel`: on a full disk the lock holds all the same.
-        let _ = write_pid(&mut file);
+        let _ = write_holder(&mut file);
         let path = path.to_path_buf();
         Ok(Self { file, path })
     }
 
-    /// Who holds a lock now: `None` when nobody does. The process id is unknown (`Some(None)`) when it could not
-    /// be written.
+    /// Who holds a lock now: `None` when nobody does. It is unknown who (`Some(None)`) when that could not be written.
     ///
     /// # Errors
     /// When that cannot be found out.
-    pub fn holder(path: &Path) -> Result<Option<Option<u32>>, LockError> {
+    pub fn holder(path: &Path) -> Result<Option<Option<Holder>>, LockError> {
         let file = match OpenOptions::new().read(true).open(path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -127,7 +130,7 @@ impl RunLock {
         };
         // A shared lock: two that ask do not see each other as holders.
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-            Err(Errno::WOULDBLOCK) => Ok(Some(read_pid(&mut &file))),
+            Err(Errno::WOULDBLOCK) => Ok(Some(read_holder(&mut &file))),
             Ok(()) => Ok(None),
             Err(e) => Err(LockError::Unsupported {
                 path: path.to_path_buf(),
@@ -162,28 +165,17 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-fn read_pid(file: &mut (impl Read + Seek)) -> Option<u32> {
+fn read_holder(file: &mut (impl Read + Seek)) -> Option<Holder> {
     let mut text = String::new();
     file.seek(SeekFrom::Start(0)).ok()?;
     file.take(MAX_LOCK_BYTES).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    text.parse().ok()
 }
 
-/// Whether a process is gone, or was killed and nobody has asked how it ended.
-fn is_dead(pid: u32) -> bool {
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The state comes behind the name in parentheses, which may hold anything.
-        Ok(stat) => stat
-            .rsplit_once(") ")
-            .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
-        Err(e) => e.kind() == io::ErrorKind::NotFound && Path::new("/proc/self").exists(),
-    }
-}
-
-fn write_pid(file: &mut File) -> io::Result<()> {
+fn write_holder(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
     file.seek(SeekFrom::Start(0))?;
-    writeln!(file, "{}", std::process::id())
+    writeln!(file, "{}", Holder::this()?.line())
 }
 
 #[cfg(test)]
@@ -196,11 +188,11 @@ mod tests {
         let path = dir.path().join("w.lock");
         assert_eq!(RunLock::holder(&path).unwrap(), None);
         let held = RunLock::take(&path).unwrap();
-        let pid = std::process::id();
+        let (pid, this) = (std::process::id(), Holder::this().unwrap());
         assert!(
-            matches!(RunLock::take(&path), Err(LockError::Busy { pid: Some(p), .. }) if p == pid)
+            matches!(RunLock::take(&path), Err(LockError::Busy { holder: Some(h), .. }) if h == this)
         );
-        assert_eq!(RunLock::holder(&path).unwrap(), Some(Some(pid)));
+        assert_eq!(RunLock::holder(&path).unwrap(), Some(Some(this)));
         let message = RunLock::take(&path).unwrap_err().to_string();
         assert!(
             message.contains(&format!("process {pid}")) && message.contains("tarn cancel"),
@@ -215,24 +207,25 @@ mod tests {
     fn what_a_dead_holder_started_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("w.lock");
-        let mut holder = std::process::Command::new("true").spawn().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let holder = Holder::of(child.id()).unwrap();
         // It has ended, asked for or not.
-        while !is_dead(holder.id()) {
+        while !holder.is_dead() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        std::fs::write(&path, format!("{}\n", holder.id())).unwrap();
+        std::fs::write(&path, holder.line()).unwrap();
         let file = open(&path).unwrap();
         rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
-        let child = std::thread::spawn(move || {
+        let inherited = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
             drop(file);
         });
         let since = Instant::now();
         RunLock::take(&path).unwrap();
         assert!(since.elapsed() >= Duration::from_millis(90));
-        child.join().unwrap();
-        holder.wait().unwrap();
-        assert!(is_dead(holder.id()) && !is_dead(std::process::id()));
+        inherited.join().unwrap();
+        child.wait().unwrap();
+        assert!(holder.is_dead() && !Holder::this().unwrap().is_dead());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tarn_base::action::{Held, Run};
 use tarn_base::event::{Failure, FailureKind, Undeclared};
 use tarn_base::id::{DataId, Spot};
@@ -27,6 +28,9 @@ use tarn_ports::{Control, MoverError};
 
 /// Names of undeclared files that a report shows.
 pub(crate) const NAMES: usize = 8;
+/// How often a work folder that could not be removed is tried again, and after how long.
+const REMOVALS: u32 = 5;
+const BETWEEN: Duration = Duration::from_millis(100);
 /// A tier with less than this free, in bytes, is full: programs write in larger units.
 const FULL: u64 = 64 << 10;
 
@@ -334,9 +338,16 @@ impl<'a> Here<'a> {
         }
         self.reserved = None;
         self.writing = None;
-        if let Ok(folder) = self.work()
-            && let Err(MoverError(f)) = self.of.shared.mover.remove(&folder)
-        {
+        let Ok(folder) = self.work() else { return };
+        let mut left = self.of.shared.mover.remove(&folder);
+        // Where the kernel has ended the step for memory, its processes may still be dying, and memory be short.
+        for _ in 0..REMOVALS {
+            if left.is_err() {
+                std::thread::sleep(BETWEEN);
+                left = self.of.shared.mover.remove(&folder);
+            }
+        }
+        if let Err(MoverError(f)) = left {
             warn(&format!("{}; the next clean-up tries again", f.message));
         }
     }

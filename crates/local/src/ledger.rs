@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::{NodeId, Spot, TierId};
-use tarn_base::nodes::Own;
+use tarn_base::nodes::{Own, Waits};
 use tarn_base::part::StoreKey;
 use tarn_base::units::Bytes;
 
@@ -504,32 +504,28 @@ impl Ledgers {
         self.accounts.iter().map(waiting).sum()
     }
 
-    /// Says whether this run has nothing to do but to wait for room.
-    ///
-    /// # Errors
-    /// When it has waited for what only dead runs hold, or what is kept.
-    pub(crate) fn idle(&self, since: Option<Instant>) -> Result<(), String> {
+    /// Says since when this run has nothing to do but to wait for room, if it has; what of that is here.
+    pub(crate) fn idle(&self, since: Option<Instant>) -> Waits {
         let tired = since.is_some_and(|s| s.elapsed() > PATIENCE);
-        let mut alone = true;
+        let mut waits = Waits::default();
         for account in &self.accounts {
             let Ok(mut mine) = account.state.lock() else {
                 continue;
             };
             mine.idle = since.is_some() && mine.others > 0;
-            if tired && !mine.held_by_dead.is_empty() {
-                return Err(account.dead_text(&mine, 0));
+            if tired && !mine.held_by_dead.is_empty() && waits.dead.is_none() {
+                waits.dead = Some(account.dead_text(&mine, 0));
             }
-            alone &= mine.others == 0;
+            waits.others |= mine.others > 0;
         }
         let kept = |(at, account): (usize, &Account)| match self.counted_at(at) {
             0 => None,
             kept => Some(account.kept_text(kept)),
         };
-        let why = self.accounts.iter().enumerate().find_map(kept);
-        match why.filter(|_| tired && alone) {
-            Some(why) => Err(why),
-            None => Ok(()),
+        if tired {
+            waits.kept = self.accounts.iter().enumerate().find_map(kept);
         }
+        waits
     }
 
     /// Replicas of this run that stand in the way of an older run on the same tier.

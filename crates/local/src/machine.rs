@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::layout::StateDir;
+use tarn_base::nodes::Room;
 use tarn_base::units::{Bytes, parse_size};
 
 /// Bytes written and read to measure a tier: enough to leave the caches of a core, little enough to take no time.
@@ -390,17 +391,16 @@ fn make_tier(
     });
     let rates = bandwidth(&tier.root, spec.state, room / PROBE_SHARE)?;
     let on_disk = free_bytes(&tier.root).map_err(io)?.saturating_add(taken);
-    let (free, limit) = match in_memory(&tier.root) {
+    let (share, most, limit) = match in_memory(&tier.root) {
         true => {
             let free = memory.free_without(taken).saturating_sub(in_tiers);
             let limit = format!("memory, limited by {}", memory.limited_by);
-            (free.min(on_disk), limit)
+            (free.min(on_disk) / 2, for_tier(free).min(on_disk), limit)
         }
-        false => (on_disk, "the file system".to_owned()),
-    };
-    let (share, most) = match in_memory(&tier.root) {
-        true => (free / 2, for_tier(free)),
-        false => (free / 10 * DISK_TENTHS, free),
+        false => {
+            let share = on_disk / 10 * DISK_TENTHS;
+            (share, on_disk, "the file system".to_owned())
+        }
     };
     let capacity = tier.size.unwrap_or(share / u64::from(nodes));
     if tier.size.is_some() && capacity.saturating_mul(nodes.into()) > most {
@@ -465,6 +465,28 @@ pub(crate) fn own_folder(path: &Path) -> io::Result<()> {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(PRIVATE))?;
     }
     Ok(())
+}
+
+/// What of the tiers at these roots workflows hold now, and the memory mode.
+pub fn room(roots: &[PathBuf]) -> Room {
+    Room {
+        mode: memory_mode(),
+        held: roots.iter().map(|r| crate::held_by_others(r, "")).collect(),
+    }
+}
+
+/// The memory mode of this machine: where its memory beyond DRAM is, if it has any (Jackson 2019, section 2.2;
+/// Weiland 2018, sections 1.2 and 1.3).
+pub fn memory_mode() -> String {
+    let entries = |folder: &str| std::fs::read_dir(folder).map_or(0, Iterator::count);
+    let namespaces = entries("/sys/bus/nd/devices");
+    let dax = entries("/sys/bus/dax/devices");
+    let as_memory = entries("/sys/bus/dax/drivers/kmem") > 3;
+    match (namespaces, dax, as_memory) {
+        (0, 0, _) => "dram".into(),
+        (_, _, true) => "system-ram".into(),
+        _ => "app-direct".into(),
+    }
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorInstance, Usage}
 use tarn_base::hash::Hash;
 use tarn_base::id::{InstanceId, NodeId};
 use tarn_base::layout::StateDir;
-use tarn_base::nodes::{Attempt, Own};
+use tarn_base::nodes::{Attempt, Own, Waits};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Keep, Workflow};
@@ -385,7 +385,17 @@ impl Local {
             true => self.idle.or_else(|| Some(Instant::now())),
             false => None,
         };
-        self.shared.ledgers.idle(self.idle).map_err(WorldError)
+        match self.shared.ledgers.idle(self.idle).hopeless() {
+            Some(why) => Err(WorldError(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// For so many nanoseconds nothing has been under way in the whole run, of which this world has a part, and it waits for room;
+    /// or that is over. What of the room is here.
+    pub fn waits(&self, idle: Option<u64>) -> Waits {
+        let since = idle.and_then(|n| Instant::now().checked_sub(Duration::from_nanos(n)));
+        self.shared.ledgers.idle(since)
     }
 }
 

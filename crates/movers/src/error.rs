@@ -48,7 +48,8 @@ pub(crate) fn failed(side: Side, doing: &str, path: &str, errno: Errno) -> Mover
         ),
         (Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR, Side::Source) => (
             FailureKind::SourceChanged,
-            "it vanished or was replaced while it was read; run again when nobody changes it",
+            "it vanished or was replaced while it was read, or this node does not see it; run again when nobody changes it, with \
+             the data on a file system that all nodes mount",
         ),
         (Errno::LOOP | Errno::XDEV, Side::Source) => (
             FailureKind::Escape,

@@ -129,6 +129,10 @@ impl Mover for Trees {
         compare(&tree, &found, manifest, Against::Replica)
     }
 
+    fn pace(&self, own: u32, all: u32) {
+        self.limiters.pace(own, all);
+    }
+
     fn copy(&self, job: &CopyJob, control: &Control) -> Result<CopyReport> {
         let limiter = self.external_limit(job.rate, job.latency);
         copy::copy(job, control, self.threads, limiter)

@@ -37,7 +37,10 @@ pub(crate) fn prepare(staging: &Path, control: &Control, threads: usize) -> Resu
         Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
     let earlier = prove(&root, progress::read(staging), control, threads)?;
     let kept: HashSet<&[u8]> = earlier.keys().map(|(_, path)| &**path).collect();
-    sweep(&root, |path, folder| folder || kept.contains(path))?;
+    // Folders may be wanted by what is kept; what is left over of them goes once all has arrived.
+    sweep(&root, |path, folder| {
+        folder && !kept.is_empty() || kept.contains(path)
+    })?;
     Ok(earlier)
 }
 

@@ -3,6 +3,7 @@
 use crate::error::{Result, cancelled};
 use crate::queue::lock;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tarn_ports::Control;
@@ -25,17 +26,52 @@ pub struct Limiter {
     paid_until: Mutex<Instant>,
     /// What holds for this one too.
     under: Vec<Arc<Limiter>>,
+    /// The part of the rate that is its.
+    share: Arc<Share>,
+}
+
+/// A part of a rate, of which others have the rest elsewhere: all, until something else is said.
+#[derive(Debug)]
+struct Share {
+    /// Upper half: how many parts; lower half: of how many.
+    parts: AtomicU64,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        let parts = AtomicU64::new(1 << 32 | 1);
+        Self { parts }
+    }
+}
+
+impl Share {
+    fn set(&self, own: u32, all: u32) {
+        let own = own.max(1);
+        let all = all.max(own);
+        let parts = u64::from(own) << 32 | u64::from(all);
+        self.parts.store(parts, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> f64 {
+        let parts = self.parts.load(Ordering::Relaxed);
+        (parts >> 32) as f64 / (parts & u64::from(u32::MAX)) as f64
+    }
 }
 
 impl Limiter {
     /// A limiter of `rate` bytes a second (0 for no limit) over everything that shares it, and `latency`
     /// nanoseconds for every file on the thread that opens it.
     pub fn new(rate: u64, latency: u64) -> Arc<Self> {
+        Self::sharing(rate, latency, Arc::default())
+    }
+
+    fn sharing(rate: u64, latency: u64, share: Arc<Share>) -> Arc<Self> {
         Arc::new(Self {
             rate,
             latency: Duration::from_nanos(latency),
             paid_until: Mutex::new(Instant::now()),
             under: Vec::new(),
+            share,
         })
     }
 
@@ -46,6 +82,7 @@ impl Limiter {
             latency: Duration::ZERO,
             paid_until: Mutex::new(Instant::now()),
             under: others,
+            share: Arc::default(),
         })
     }
 
@@ -60,7 +97,7 @@ impl Limiter {
         if self.rate == 0 {
             return Ok(());
         }
-        let cost = Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+        let cost = Duration::from_secs_f64(bytes as f64 / (self.rate as f64 * self.share.get()));
         let until = {
             let mut paid = lock(&self.paid_until);
             let now = Instant::now();
@@ -102,21 +139,29 @@ fn sleep_until(until: Instant, control: &Control) -> Result<()> {
 
 /// The limiters in use: one for each pair of rate and latency.
 #[derive(Debug, Default)]
-pub(crate) struct Limiters(Mutex<BTreeMap<(u64, u64), Arc<Limiter>>>);
+pub(crate) struct Limiters {
+    known: Mutex<BTreeMap<(u64, u64), Arc<Limiter>>>,
+    share: Arc<Share>,
+}
 
 impl Limiters {
+    /// The part of their rates that all of these limiters have.
+    pub(crate) fn pace(&self, own: u32, all: u32) {
+        self.share.set(own, all);
+    }
+
     /// The limiter of this rate and latency; `None` when neither limits anything.
     pub(crate) fn get(&self, rate: u64, latency: u64) -> Option<Arc<Limiter>> {
         if (rate, latency) == (0, 0) {
             return None;
         }
-        let mut known = lock(&self.0);
+        let mut known = lock(&self.known);
         if known.len() >= MAX_LIMITERS {
             known.retain(|_, limiter| Arc::strong_count(limiter) > 1);
         }
         let limiter = known
             .entry((rate, latency))
-            .or_insert_with(|| Limiter::new(rate, latency));
+            .or_insert_with(|| Limiter::sharing(rate, latency, Arc::clone(&self.share)));
         Some(Arc::clone(limiter))
     }
 }
@@ -160,6 +205,31 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_rate_is_its_own_until_it_has_all_again() {
+        let all = Limiters::default();
+        let limiter = all.get(10_000_000, 0).unwrap();
+        let control = Control::default();
+        let taken = || {
+            let start = Instant::now();
+            (0..5).for_each(|_| limiter.bytes(100_000, &control).unwrap());
+            start.elapsed()
+        };
+        all.pace(1, 4);
+        // 0.5 MB at 2.5 MB/s, less the burst.
+        let part = taken();
+        assert!(part >= Duration::from_millis(195), "{part:?}");
+        all.pace(4, 4);
+        let whole = taken();
+        assert!(
+            whole >= Duration::from_millis(45) && whole < part,
+            "{whole:?}"
+        );
+        // What makes no sense is a whole.
+        all.pace(0, 0);
+        assert!(taken() < part);
+    }
+
+    #[test]
     fn latency_and_cancellation() {
         let limiter = Limiter::new(1, 20_000_000);
         let control = Control::default();
@@ -179,7 +249,7 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &all.get(5, 0).unwrap()));
         assert!(all.get(0, 0).is_none());
         (6..1000).for_each(|rate| drop(all.get(rate, 0)));
-        assert!(lock(&all.0).len() <= MAX_LIMITERS + 1);
+        assert!(lock(&all.known).len() <= MAX_LIMITERS + 1);
         assert!(Arc::ptr_eq(&one, &all.get(5, 0).unwrap()));
     }
 }

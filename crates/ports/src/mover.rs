@@ -137,6 +137,10 @@ pub trait Mover: Send + Sync {
     fn verify(&self, root: &Path, manifest: &Manifest, control: &Control)
     -> Result<(), MoverError>;
 
+    /// From now on jobs with a rate have `own / all` of it together: others have the rest, elsewhere. At first they have all.
+    /// A mover that plays no slow store need not hear it.
+    fn pace(&self, _own: u32, _all: u32) {}
+
     /// Copies.
     ///
     /// # Errors

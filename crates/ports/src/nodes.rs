@@ -62,6 +62,10 @@ pub trait Nodes: World {
     /// When the world is broken as a whole.
     fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError>;
 
+    /// Where the external store's rate is played: of the transfers to and from it that are under way anywhere, `own` of `all` are
+    /// this world's, and so is that share of the rate. A world that knows all of them is never told.
+    fn pace(&mut self, own: u32, all: u32);
+
     /// Of folders on tiers and in the drained area, whether each is there.
     ///
     /// # Errors

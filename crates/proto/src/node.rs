@@ -11,7 +11,9 @@ use tarn_base::action::Action;
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::event::{Event, PriorInstance};
 use tarn_base::id::{NodeId, TransferId};
-use tarn_base::nodes::{Attempt, Cleaned, MovingTransfer, RunningStep, Staying};
+use tarn_base::nodes::{
+    Attempt, Cleaned, MovingTransfer, Room, RunningStep, Sight, Staying, Waits,
+};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
@@ -40,6 +42,14 @@ pub enum Told {
     NodeLost(NodeId),
     /// It is back, and takes data connections there.
     NodeBack(NodeId, Address),
+    /// Of the transfers to and from the external store that are under way, `own` of `all` are this node's: its share of the
+    /// rate that the store is played with.
+    Pace {
+        /// Its transfers.
+        own: u32,
+        /// Those of all nodes and of tarn itself.
+        all: u32,
+    },
     /// Every step is killed, because somebody is impatient.
     KillAll,
 }
@@ -60,11 +70,13 @@ pub enum Call {
         tiers: Vec<String>,
         /// The external store as it is taken to be.
         external: Link,
-        /// The state folder, and a file in it with a word that only this run knows: both must be seen by every node.
+        /// The state folder.
         state: PathBuf,
-        /// That file's name and the word.
-        nonce: (String, String),
+        /// What every node must see as tarn does, the state folder first.
+        sights: Vec<Sight>,
     },
+    /// What of the tiers at these roots is taken now. Answered by [`Answer::Room`].
+    Room(Vec<PathBuf>),
     /// Begin: the world of this node is made.
     Open(Box<Opening>),
     /// As `tarn_ports::Nodes::offer`.
@@ -80,6 +92,9 @@ pub enum Call {
     Inventory(Vec<(PartRef, StoreKey, Place)>),
     /// As `tarn_ports::Nodes::clean`.
     Clean(Staying),
+    /// For so many nanoseconds the whole run has had nothing to do but to wait for room; none: that is over. Answered by
+    /// [`Answer::Waits`].
+    Idle(Option<u64>),
     /// As `tarn_ports::Nodes::exist`.
     Exist(Vec<PathBuf>),
     /// As `tarn_ports::Nodes::remove`.
@@ -126,6 +141,10 @@ pub enum Answer {
     Done,
     /// To [`Call::Measure`].
     Cluster(Cluster),
+    /// To [`Call::Room`].
+    Room(Room),
+    /// To [`Call::Idle`].
+    Waits(Waits),
     /// To [`Call::Open`]: why steps of several nodes cannot run there, if they cannot.
     Opened(Option<String>),
     /// To [`Call::Inventory`].

@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(all.clone().narrowed(Some(1)).unwrap().nodes, ["a"]);
         let why = all.narrowed(Some(3)).unwrap_err().to_string();
         assert!(
-            why.contains("job 7 has 2") && why.contains("--nodes"),
+            why.contains("job 7 has (2)") && why.contains("--nodes"),
             "{why}"
         );
     }

@@ -61,7 +61,7 @@ pub enum SlurmError {
     },
     /// More nodes were asked for than there are.
     #[error(
-        "{asked} nodes were asked for, but job {job} has {there}; ask Slurm for more, or tarn for fewer (--nodes)"
+        "more nodes were asked for ({asked}) than job {job} has ({there}); ask Slurm for more, or tarn for fewer (--nodes)"
     )]
     TooMany {
         /// Nodes asked for.

@@ -28,7 +28,7 @@ const MAX_LOG: u64 = 64 << 20;
 /// For tarnd to end after its standard input was closed: it stops what runs.
 const GOODBYE: Duration = Duration::from_secs(20);
 /// For Slurm to end the step after it was asked to.
-const CANCELLED: Duration = Duration::from_secs(20);
+const CANCELLED: Duration = Duration::from_secs(5);
 
 /// What is started.
 pub struct Launch<'a> {

@@ -174,6 +174,7 @@ pub(crate) struct HomeState {
     pub(crate) learned: Vec<TransferId>,
     pub(crate) says: VecDeque<Event>,
     pub(crate) cleaned: Option<Staying>,
+    pub(crate) paced: Vec<(u32, u32)>,
 }
 
 pub(crate) type HomeActs = Box<dyn FnMut(&Do) -> Option<Event>>;
@@ -210,6 +211,9 @@ impl Nodes for Home {
     }
     fn progress(&self) -> Progress {
         Progress::default()
+    }
+    fn pace(&mut self, own: u32, all: u32) {
+        self.state.lock().unwrap().paced.push((own, all));
     }
     fn offer(
         &mut self,

@@ -243,6 +243,7 @@ fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
     };
     match theirs.first().filter(|_| ours.is_empty()) {
         Some(row) => format!("`{}` is not on any tier{stays}", row.dataset),
+        None if bytes == 0 => format!("removed; it took no room{stays}"),
         None => format!("{} freed{stays}", Bytes(bytes)),
     }
 }

@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
 use crate::run::files::Files;
+use anyhow::Context;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -16,12 +17,16 @@ use tarn_base::codes::Exit;
 use tarn_base::event::{Start, Verify};
 use tarn_base::id::NodeId;
 use tarn_base::layout::StateDir;
+use tarn_base::nodes::Room;
 use tarn_base::units::Bytes;
+use tarn_base::workflow::Workflow;
 use tarn_control::{CallError, Patience, RunKeys, Session};
+use tarn_local::sight::Sights;
 use tarn_local::{Config, Local, Namespaces, machine};
 use tarn_ports::Nodes;
 use tarn_proto::node::{Opening, Start as NodeStart, Started};
 use tarn_slurm::Launch;
+use tracing::Level;
 
 /// For all nodes to start tarnd: Slurm may have to boot or to wait for some.
 const STARTING: Duration = Duration::from_secs(120);
@@ -49,6 +54,20 @@ pub(crate) struct Reached {
     links: Vec<Linked>,
     cluster: Cluster,
     data: (u128, [u8; 32]),
+    /// When the allocation ends, if it does.
+    end: Option<Instant>,
+}
+
+/// For what the nodes are wanted.
+pub(crate) struct Purpose<'a> {
+    /// The state folder.
+    pub(crate) state: &'a StateDir,
+    /// What is to be run, if anything: the nodes must see its places as tarn does.
+    pub(crate) workflow: Option<&'a Workflow>,
+    /// Seconds that are to be left before the allocation ends.
+    pub(crate) margin: u64,
+    /// What of tarnd's log is wanted, if that was said.
+    pub(crate) log: Option<Level>,
 }
 
 /// Where a run can go on.
@@ -169,7 +188,7 @@ fn random() -> CliResult<[u8; 32]> {
 
 impl Reached {
     /// The nodes of the allocation that this process is in, if it is in one.
-    pub(crate) fn here(args: &MachineArgs, state: &StateDir) -> CliResult<Option<Self>> {
+    pub(crate) fn here(args: &MachineArgs, purpose: &Purpose<'_>) -> CliResult<Option<Self>> {
         if args.local {
             return Ok(None);
         }
@@ -177,16 +196,27 @@ impl Reached {
             return Ok(None);
         };
         let allocation = allocation.narrowed(args.nodes).exit(Exit::Usage)?;
-        Self::start(allocation, args, state).map(Some)
+        Self::start(allocation, args, purpose).map(Some)
     }
 
     /// All nodes of the allocation that this process is in, if it is in one, with the tiers of an earlier run.
     pub(crate) fn with_tiers_of(begun: &Start, state: &StateDir) -> CliResult<Option<Self>> {
-        Self::here(&machine_args(begun), state)
+        let purpose = Purpose {
+            state,
+            workflow: None,
+            margin: 0,
+            log: None,
+        };
+        Self::here(&machine_args(begun), &purpose)
     }
 
     /// The nodes of a run that has begun.
-    pub(crate) fn again(begun: &Start, state: &StateDir) -> CliResult<Found> {
+    pub(crate) fn again(
+        begun: &Start,
+        state: &StateDir,
+        margin: u64,
+        log: Option<Level>,
+    ) -> CliResult<Found> {
         let Some(job) = &begun.allocation else {
             return Ok(Found::Same(None));
         };
@@ -213,15 +243,23 @@ impl Reached {
             )));
         }
         here.nodes = names.iter().map(|n| (*n).to_owned()).collect();
-        let reached = Self::start(here, &machine_args(begun), state)?;
+        let purpose = Purpose {
+            state,
+            workflow: Some(&begun.workflow),
+            margin,
+            log,
+        };
+        let reached = Self::start(here, &machine_args(begun), &purpose)?;
         Ok(Found::Same(Some(Box::new(reached))))
     }
 
     fn start(
         allocation: tarn_slurm::Allocation,
         args: &MachineArgs,
-        state: &StateDir,
+        purpose: &Purpose<'_>,
     ) -> CliResult<Self> {
+        let margin = Duration::from_secs(purpose.margin);
+        let end = end_of(&allocation, margin)?;
         let tiers = match args.tiers.is_empty() {
             true => Vec::new(),
             false => cluster::tiers(args)?,
@@ -242,9 +280,11 @@ impl Reached {
             data: (number, key),
             rma: args.transport.provider().map(str::to_owned),
         };
+        let mut words = vec!["--node".to_owned()];
+        words.extend(purpose.log.map(|level| format!("--log-level={level}")));
         let launch = Launch {
             program: &super::own_program()?.with_file_name("tarnd"),
-            words: &["--node".to_owned()],
+            words: &words,
             start: &start,
             name: &label,
             patience: STARTING,
@@ -263,12 +303,22 @@ impl Reached {
         let links = fleet.links()?;
         let specs: Vec<String> = tiers.iter().map(spec).collect();
         let external = cluster::external(args);
-        let cluster =
-            tarn_allocation::measure(&links, &specs, &external, &state.0).exit(Exit::NoRoom)?;
+        let folder = &purpose.state.0;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create the state folder {}", folder.display()))
+            .exit(Exit::State)?;
+        let sights = Sights::new(folder, purpose.workflow)
+            .with_context(|| format!("cannot write into the state folder {}", folder.display()))
+            .exit(Exit::State)?;
+        let cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
+            .exit(Exit::NoRoom)?;
         say!(
-            "job {}: {} nodes, ready after {:.1} s ({})",
+            "job {}: {}, ready after {:.1} s ({})",
             allocation.job,
-            cluster.nodes.len(),
+            match cluster.nodes.len() {
+                1 => "1 node".to_owned(),
+                n => format!("{n} nodes"),
+            },
             began.elapsed().as_secs_f64(),
             some(&allocation.nodes)
         );
@@ -289,12 +339,22 @@ impl Reached {
             links,
             cluster,
             data: (number, key),
+            end,
         })
     }
 
     /// Its nodes.
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// What of its tiers is taken now, node by node.
+    pub(crate) fn rooms(&self) -> CliResult<Vec<Room>> {
+        let roots = self.cluster.nodes.iter();
+        let roots: Vec<Vec<_>> = roots
+            .map(|n| n.tiers.iter().map(|t| t.root.clone()).collect())
+            .collect();
+        tarn_allocation::rooms(&self.links, &roots).exit(Exit::State)
     }
 
     /// The job's number.
@@ -304,7 +364,9 @@ impl Reached {
 
     /// The world of a run over the nodes. `config` is of one without any.
     pub(crate) fn open(self, config: Config, margin: u64) -> CliResult<Box<dyn Nodes>> {
-        watch_end(self.allocation, Duration::from_secs(margin))?;
+        if let Some(end) = self.end {
+            watch_end(self.allocation, end, Duration::from_secs(margin))?;
+        }
         let path = config.state.run(&config.run).join("nodes.log");
         let log = std::fs::File::options()
             .create(true)
@@ -420,29 +482,41 @@ pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliRe
     })
 }
 
-/// Interrupts this process `margin` before the allocation ends, so that the run brings to safety what must not be lost.
-fn watch_end(allocation: tarn_slurm::Allocation, margin: Duration) -> CliResult<()> {
+/// When the allocation ends, if it does and that can be found out.
+///
+/// # Errors
+/// When not more than `margin` is left.
+fn end_of(allocation: &tarn_slurm::Allocation, margin: Duration) -> CliResult<Option<Instant>> {
     let left = match allocation.time_left() {
         Ok(Some(left)) => left,
-        Ok(None) => return Ok(()),
+        Ok(None) => return Ok(None),
         Err(e) => {
             say!("warning: the end of the allocation is not known, and is not waited for: {e}");
-            return Ok(());
+            return Ok(None);
         }
     };
-    let job = allocation.job.clone();
     if left <= margin {
         return Err(CliError::new(
             Exit::Usage,
             format!(
-                "job {job} ends in {} s, and {} s are to be left (--margin): nothing was started",
+                "job {} ends in {} s, and {} s are to be left (--margin): nothing was started; ask Slurm for more time, or leave less",
+                allocation.job,
                 left.as_secs(),
                 margin.as_secs()
             ),
         ));
     }
+    Ok(Some(Instant::now() + left))
+}
+
+/// Interrupts this process `margin` before the allocation ends, so that the run brings to safety what must not be lost.
+fn watch_end(
+    allocation: tarn_slurm::Allocation,
+    mut end: Instant,
+    margin: Duration,
+) -> CliResult<()> {
+    let job = allocation.job.clone();
     let watch = move || {
-        let mut end = Instant::now() + left;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if let Some(rest) = left.checked_sub(margin).filter(|r| !r.is_zero()) {

@@ -2,7 +2,6 @@
 //! whatever links, and what cannot be written is refused.
 
 use crate::error::{CliError, CliResult};
-use crate::location::{Location, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tarn_base::cluster::Cluster;
@@ -10,6 +9,7 @@ use tarn_base::codes::Exit;
 use tarn_base::id::DataId;
 use tarn_base::layout::StateDir;
 use tarn_base::workflow::{Foreach, Workflow};
+use tarn_local::location::{Location, Name};
 use tarn_ports::Mover;
 
 /// Refuses a workflow whose places cannot be used, on this cluster and with this state folder.

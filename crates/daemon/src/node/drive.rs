@@ -259,6 +259,10 @@ impl Driving {
         match told {
             Told::Do(action) => world.perform(&action),
             Told::Know(parts) => world.know(parts),
+            Told::Pace { own, all } => {
+                world.pace(own, all);
+                Ok(())
+            }
             Told::KillAll => {
                 world.kill_all();
                 Ok(())
@@ -294,10 +298,11 @@ impl Driving {
             }
             Call::Inventory(wanted) => Answer::Found(world.inventory(&wanted)?),
             Call::Clean(staying) => Answer::Cleaned(world.clean(&staying)?),
+            Call::Idle(idle) => Answer::Waits(world.waits(idle)),
             Call::Exist(folders) => Answer::There(world.exist(&folders)?),
             Call::Remove(folders) => Answer::Left(world.remove(&folders)?),
             Call::Leave => Answer::Left(self.world.take().map_or_else(Vec::new, |w| w.leave())),
-            Call::Measure { .. } | Call::Open(_) | Call::Close => {
+            Call::Measure { .. } | Call::Room(_) | Call::Open(_) | Call::Close => {
                 Answer::Failed("that is not asked of a world".into())
             }
         })

@@ -3,7 +3,6 @@
 use super::drive::{Driver, Post, say};
 use super::replicas::{Others, Replicas};
 use super::{Notice, measure};
-use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Own, Staying};
 use tarn_control::{Handler, News, Talk};
-use tarn_journal::{LockError, RunLock};
+use tarn_journal::{Holder, LockError, RunLock};
 use tarn_local::{Config, Local, Namespaces};
 use tarn_movers::Trees;
 use tarn_ports::{Mates, Nodes, Peers};
@@ -227,12 +226,12 @@ impl Host {
                     self.state().lock = Some((path, lock));
                     return Ok(());
                 }
-                Err(LockError::Busy { pid, .. }) if since.elapsed() < PATIENCE => {
-                    make_way(pid);
+                Err(LockError::Busy { holder, .. }) if since.elapsed() < PATIENCE => {
+                    make_way(holder.as_ref());
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                Err(LockError::Busy { pid, .. }) => {
-                    let who = pid.map_or_else(String::new, |p| format!(" (process {p})"));
+                Err(LockError::Busy { holder, .. }) => {
+                    let who = holder.map_or_else(String::new, |h| format!(" ({h})"));
                     return Err(format!(
                         "another tarnd{who} has the folders of {} on node {}, and does not end; stop it",
                         opening.workspace, self.about.node
@@ -251,13 +250,16 @@ impl Host {
                 tiers,
                 external,
                 state,
-                nonce,
+                sights,
             } => {
                 self.check(version, &tarn)?;
-                measure::sees(&state, &nonce)?;
+                for sight in &sights {
+                    tarn_local::sight::check(sight)?;
+                }
                 measure::measure(&self.about.node, &tiers, external, &state).map(Answer::Cluster)
             }
             Call::Open(opening) => self.open(session, news, *opening).map(Answer::Opened),
+            Call::Room(roots) => Ok(Answer::Room(tarn_local::machine::room(&roots))),
             Call::Close => {
                 self.state().closed = true;
                 Ok(Answer::Done)
@@ -282,14 +284,13 @@ impl Host {
 }
 
 /// Asks a tarnd of this user to end.
-fn make_way(pid: Option<u32>) {
+fn make_way(holder: Option<&Holder>) {
     let name = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm"));
-    let pid = pid.filter(|pid| *pid != std::process::id());
-    let tarnd = pid.filter(|pid| name(*pid).is_ok_and(|n| n.trim_end() == "tarnd"));
-    let pid = tarnd.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-    if let Some(pid) = pid {
+    let holder = holder.filter(|h| h.is_here() && h.pid != std::process::id());
+    let tarnd = holder.filter(|h| name(h.pid).is_ok_and(|n| n.trim_end() == "tarnd"));
+    if let Some(holder) = tarnd {
         // It may have ended meanwhile.
-        let _ = kill_process(pid, Signal::TERM);
+        let _ = holder.terminate();
     }
 }
 

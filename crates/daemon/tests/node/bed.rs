@@ -15,7 +15,7 @@ use tarn_base::event::{Ended, Event, Output};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::layout::{StateDir, TierDir};
-use tarn_base::nodes::Staying;
+use tarn_base::nodes::{Look, Sight, Staying};
 use tarn_base::part::{PartInfo, PartRef};
 use tarn_base::reason::Reason;
 use tarn_base::workflow::{
@@ -279,7 +279,14 @@ impl Bed {
                 emulated: false,
             },
             state: self.state().0,
-            nonce: (NONCE.0.into(), NONCE.1.into()),
+            sights: vec![Sight {
+                title: "the state folder".into(),
+                path: self.state().0,
+                look: Look::Word {
+                    name: NONCE.0.into(),
+                    word: NONCE.1.into(),
+                },
+            }],
         }
     }
 

@@ -4,7 +4,7 @@ use crate::Test;
 use crate::bed::*;
 use rustix::process::Resource;
 use tarn_base::event::{Ended, Event, FailureKind};
-use tarn_base::nodes::{Phase, Staying};
+use tarn_base::nodes::{Look, Phase, Staying};
 use tarn_base::part::Place;
 use tarn_proto::node::{Answer, Call, News, Told, VERSION};
 
@@ -124,8 +124,8 @@ fn a_step_is_killed() {
     bed.wait_for_silence();
 }
 
-/// Version, nonce and tiers.
-type Asked<'a> = (&'a mut u32, &'a mut (String, String), &'a mut Vec<String>);
+/// Version, how the state folder looks, and tiers.
+type Asked<'a> = (&'a mut u32, &'a mut Look, &'a mut Vec<String>);
 
 fn what_cannot_work_is_said_first() {
     let bed = Bed::make();
@@ -135,26 +135,30 @@ fn what_cannot_work_is_said_first() {
         let mut call = bed.measure("n1");
         if let Call::Measure {
             version,
-            nonce,
+            sights,
             tiers,
             ..
         } = &mut call
         {
-            change((version, nonce, tiers));
+            change((version, &mut sights[0].look, tiers));
         }
         client.failed(call)
     };
     let why = with(&|(version, _, _)| *version = VERSION + 1);
     assert!(
-        why.contains("version 1") && why.contains("version 2"),
+        why.contains("version 2") && why.contains("version 3"),
         "{why}"
     );
-    let why = with(&|(_, nonce, _)| nonce.1 = "another".into());
+    let word = |name: &str, word: &str| Look::Word {
+        name: name.into(),
+        word: word.into(),
+    };
+    let why = with(&|(_, look, _)| *look = word("nonce", "another"));
     assert!(
         why.contains("another content") && why.contains("all nodes mount"),
         "{why}"
     );
-    let why = with(&|(_, nonce, _)| nonce.0 = "none".into());
+    let why = with(&|(_, look, _)| *look = word("none", "another"));
     assert!(
         why.contains("none") && why.contains("all nodes mount"),
         "{why}"

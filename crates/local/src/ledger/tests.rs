@@ -196,14 +196,14 @@ fn an_older_run_that_waits_goes_first() {
             "it waits no longer, so it may go on"
         );
         assert_eq!(younger.news(), [(SPOT, 400)], "nothing new for it");
-        younger.idle(Some(Instant::now())).unwrap();
+        younger.idle(Some(Instant::now()));
         younger.news();
         assert_eq!(younger.in_the_way(), [(SPOT, key.clone())]);
         assert_eq!(elder.in_the_way(), []);
         younger.left(SPOT, &key);
         assert!(waiting.join().unwrap());
     });
-    younger.idle(None).unwrap();
+    younger.idle(None);
     younger.news();
     assert!(younger.reserve(SPOT, 500, &|| true).is_ok());
     sleeper.kill().unwrap();

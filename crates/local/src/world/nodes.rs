@@ -24,6 +24,10 @@ impl Nodes for Local {
         self.shared.progress.clone()
     }
 
+    fn pace(&mut self, own: u32, all: u32) {
+        self.shared.mover.pace(own, all);
+    }
+
     fn offer(
         &mut self,
         prior: Vec<PriorInstance>,

@@ -198,3 +198,25 @@ fn full_destination(dir: &Path) {
     assert!(report.resumed > 0);
     assert_eq!(model(&from), model(&job.dest));
 }
+
+#[test]
+fn what_the_source_no_longer_has_is_not_delivered_by_what_was_staged() {
+    let dir = Scratch::new();
+    let (from, to) = (dir.at("from"), dir.at("to"));
+    std::fs::create_dir_all(from.join("stays")).unwrap();
+    std::fs::create_dir_all(from.join("gone/below")).unwrap();
+    std::fs::write(from.join("big"), bytes(40 * CHUNK, 3)).unwrap();
+    std::fs::write(from.join("gone/small"), "x").unwrap();
+    let again = job(vec![source(&from)], &to);
+    interrupted(&again);
+    std::fs::remove_dir_all(from.join("gone")).unwrap();
+    let report = Trees::new().copy(&again, &quiet()).unwrap();
+    assert!(report.resumed > 0);
+    assert_eq!(model(&from), model(&to));
+    // Nothing of this was proven: folders alone are no sign that a copy goes on.
+    let to = dir.at("other");
+    let anew = job(vec![source(&from)], &to);
+    std::fs::create_dir_all(anew.staging.join("gone/below")).unwrap();
+    Trees::new().copy(&anew, &quiet()).unwrap();
+    assert_eq!(model(&from), model(&to));
+}

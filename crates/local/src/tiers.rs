@@ -1,14 +1,15 @@
 //! Tiers must lie apart: what is moved from one to another would otherwise be moved onto itself, and be lost.
 
-use crate::error::{CliError, CliResult};
 use crate::location::Location;
+use crate::machine::TierSpec;
 use std::collections::BTreeSet;
-use tarn_base::codes::Exit;
-use tarn_local::machine::TierSpec;
 
-/// Refuses two tiers of one name, in one folder (by whatever path), or one inside the other.
-pub(super) fn apart(tiers: &[TierSpec]) -> CliResult<()> {
-    let refused = |text: String| Err(CliError::new(Exit::Usage, text));
+/// Refuses two tiers of one name, in one folder (by whatever path, here), or one inside the other.
+///
+/// # Errors
+/// Which, and what to do.
+pub fn apart(tiers: &[TierSpec]) -> Result<(), String> {
+    let refused = Err;
     let mut names = BTreeSet::new();
     for tier in tiers {
         if !names.insert(&tier.name) {
@@ -70,7 +71,7 @@ mod tests {
         ];
         for [one, two] in clash {
             let refused = apart(&tiers(&[&one, &two])).expect_err("a clash");
-            assert_eq!(refused.exit, Exit::Usage, "{one:?} {two:?}");
+            assert!(refused.contains("a folder of its own"), "{one:?} {two:?}");
         }
         let mut twice = tiers(&[&a, &here.join("b")]);
         twice[1].name = twice[0].name.clone();

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// A folder that may not exist yet.
-pub(crate) struct Location {
+pub struct Location {
     /// Without links, as far as it exists.
     path: PathBuf,
     /// Device and inode of those of its ancestors that exist, its own first.
@@ -13,7 +13,8 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    pub(crate) fn of(root: &Path) -> Self {
+    /// The place of a path, as it is now.
+    pub fn of(root: &Path) -> Self {
         let path = real(root);
         let identity = |p: &Path| std::fs::metadata(p).ok().map(|m| (m.dev(), m.ino()));
         Self {
@@ -24,13 +25,13 @@ impl Location {
     }
 
     /// Whether both are one folder.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub fn is(&self, other: &Self) -> bool {
         let one = self.exists && other.exists && self.above.first() == other.above.first();
         one || self.path == other.path
     }
 
     /// Whether the other lies below this one.
-    pub(crate) fn holds(&self, other: &Self) -> bool {
+    pub fn holds(&self, other: &Self) -> bool {
         let own = self.above.first().filter(|_| self.exists);
         own.is_some_and(|o| other.above.contains(o)) || other.path.starts_with(&self.path)
     }
@@ -38,21 +39,23 @@ impl Location {
 
 /// A name of a folder: two that share one are the same folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Name {
+pub enum Name {
+    /// Device and inode.
     Inode(u64, u64),
+    /// Its path, without links as far as it exists.
     Path(PathBuf),
 }
 
 impl Location {
     /// The folder's own names.
-    pub(crate) fn names(&self) -> impl Iterator<Item = Name> {
+    pub fn names(&self) -> impl Iterator<Item = Name> {
         let inode = self.above.first().filter(|_| self.exists);
         let inode = inode.map(|(device, inode)| Name::Inode(*device, *inode));
         inode.into_iter().chain([Name::Path(self.path.clone())])
     }
 
     /// The names of the folders it lies in.
-    pub(crate) fn names_above(&self) -> impl Iterator<Item = Name> {
+    pub fn names_above(&self) -> impl Iterator<Item = Name> {
         let inodes = self.above.iter().skip(usize::from(self.exists));
         let inodes = inodes.map(|(device, inode)| Name::Inode(*device, *inode));
         let paths = self.path.ancestors().skip(1);
