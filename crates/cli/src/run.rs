@@ -265,7 +265,7 @@ impl Session {
             seq,
             &mut |r| {
                 watcher.see(r);
-                margin.look(watcher.history(), r.now);
+                margin.look(watcher.history());
             },
         );
         watcher.end();

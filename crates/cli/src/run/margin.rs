@@ -8,11 +8,12 @@ use std::time::Duration;
 use tarn_base::history::{History, TransferEnd};
 use tarn_base::id::DataId;
 use tarn_base::part::{Place, TransferKind};
-use tarn_base::units::{Nanos, SECOND, Time};
-use tarn_base::workflow::OnFailure;
+use tarn_base::units::{Nanos, SECOND};
+use tarn_base::workflow::{Dataset, OnFailure};
 
-/// Between two looks at the history.
-const LOOK: Nanos = SECOND;
+/// With so many parts the history is looked at after every second record, with twice as many after every third, and so on: what
+/// one record changes is less and less of it.
+const PARTS: u64 = 100;
 /// Bytes that have to be brought out before their rate counts.
 const SAMPLE: u64 = 16 << 20;
 
@@ -25,7 +26,8 @@ struct Inner {
     least: Duration,
     /// Nanoseconds for what must not be lost.
     saving: AtomicU64,
-    looked: AtomicU64,
+    /// Records that were not looked at since the last that was.
+    passed: AtomicU64,
 }
 
 impl Margin {
@@ -33,7 +35,7 @@ impl Margin {
         Self(Arc::new(Inner {
             least: Duration::from_secs(seconds),
             saving: AtomicU64::new(0),
-            looked: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
         }))
     }
 
@@ -47,11 +49,11 @@ impl Margin {
         Duration::from_nanos(self.0.saving.load(Ordering::Relaxed))
     }
 
-    /// Takes in what has happened, now and then.
-    pub(crate) fn look(&self, history: &History, now: Time) {
-        let looked = self.0.looked.load(Ordering::Relaxed);
-        if now.saturating_sub(looked) >= LOOK {
-            self.0.looked.store(now, Ordering::Relaxed);
+    /// Takes in what has happened with one more record.
+    pub(crate) fn look(&self, history: &History) {
+        let passed = self.0.passed.fetch_add(1, Ordering::Relaxed);
+        if passed >= history.parts.len() as u64 / PARTS {
+            self.0.passed.store(0, Ordering::Relaxed);
             let nanos = time_to_save(history);
             self.0.saving.store(nanos, Ordering::Relaxed);
         }
@@ -62,7 +64,11 @@ fn time_to_save(history: &History) -> Nanos {
     let Some(start) = &history.start else {
         return 0;
     };
-    let drained = |data: DataId| start.workflow.dataset(data).on_failure == OnFailure::Drain;
+    let drains = |d: &Dataset| d.on_failure == OnFailure::Drain;
+    if start.allocation.is_none() || !start.workflow.data.iter().any(drains) {
+        return 0;
+    }
+    let drained = |data: DataId| drains(start.workflow.dataset(data));
     let outside = |place: &Place| !matches!(place, Place::Node(_));
     // Of each dataset the newest version; what of it lies outside is safe.
     let mut newest: BTreeMap<DataId, (u32, u64)> = BTreeMap::new();
