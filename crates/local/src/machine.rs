@@ -395,8 +395,7 @@ fn make_tier(
     };
     make_root(&tier.root).map_err(io)?;
     // It is measured from where it will be used.
-    let socket = socket_of(&tier.root, &spec.sockets);
-    let _near = socket.and_then(|at| Near::to(&spec.sockets[at].cpus));
+    let _near = Near::folder(&tier.root, &spec.sockets);
     // The size of the tier as a whole: the ledger takes off what others hold, now and later.
     let taken = crate::ledger::used_by_all(&tier.root);
     let room = tier.size.map_or(u64::MAX, |size| {

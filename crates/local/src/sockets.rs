@@ -4,12 +4,13 @@
 //! policy of our own would say the same, and take from programs what they say themselves (`numactl`) and from the kernel
 //! the balancing between nodes.
 
-use crate::topology::allowed;
+use crate::topology::{allowed, socket_of};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io;
 use std::marker::PhantomData;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tarn_base::cluster::{Cluster, Socket};
 use tarn_base::id::NodeId;
@@ -141,13 +142,18 @@ pub struct Near {
 
 impl Near {
     /// Binds this thread; `None` if the system refuses, and nothing has changed.
-    pub(crate) fn to(cpus: &[u32]) -> Option<Self> {
+    fn to(cpus: &[u32]) -> Option<Self> {
         let before = sched_getaffinity(None).ok()?;
         bind(cpus).ok()?;
         Some(Self {
             before,
             here: PhantomData,
         })
+    }
+
+    /// Near a folder, if that lies on one of these sockets.
+    pub fn folder(folder: &Path, sockets: &[Socket]) -> Option<Self> {
+        Self::to(&sockets[socket_of(folder, sockets)?].cpus)
     }
 
     /// It stays there.
