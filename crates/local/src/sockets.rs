@@ -33,7 +33,11 @@ impl Sockets {
             .map(|(_, n)| n.host)
             .collect();
         let host = hosts.first().filter(|_| hosts.len() == 1)?;
-        let sockets = &cluster.hosts.get(*host as usize)?.sockets;
+        Self::divided(&cluster.hosts.get(*host as usize)?.sockets)
+    }
+
+    /// These, in the same way.
+    pub fn divided(sockets: &[Socket]) -> Option<Self> {
         if sockets.len() < 2 {
             return None;
         }

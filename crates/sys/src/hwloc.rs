@@ -8,10 +8,15 @@ use std::ptr::null_mut;
 const LIBRARY: &CStr = c"libhwloc.so.15";
 
 type Topology = *mut c_void;
+// SAFETY: as hwloc.h declares it.
 type Init = unsafe extern "C" fn(*mut Topology) -> c_int;
+// SAFETY: as hwloc.h declares it.
 type Plain = unsafe extern "C" fn(Topology) -> c_int;
+// SAFETY: as hwloc.h declares it.
 type Destroy = unsafe extern "C" fn(Topology);
+// SAFETY: as hwloc.h declares it.
 type Export = unsafe extern "C" fn(Topology, *mut *mut c_char, *mut c_int, c_ulong) -> c_int;
+// SAFETY: as hwloc.h declares it.
 type Free = unsafe extern "C" fn(Topology, *mut c_char);
 
 /// A library that is loaded.

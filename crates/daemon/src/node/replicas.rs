@@ -267,6 +267,42 @@ impl Drop for Arrival {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tarn_base::cluster::Socket;
+
+    #[test]
+    fn who_sends_runs_near_the_tier() {
+        let allowed = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let list = status
+                .lines()
+                .find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+            list.unwrap().trim().to_owned()
+        };
+        let before = allowed();
+        let (Some(first), Some(last)) = (
+            before.split(['-', ',']).next(),
+            before
+                .split(['-', ','])
+                .next_back()
+                .filter(|l| *l != before),
+        ) else {
+            return eprintln!("skipped: it takes two processors, and there is {before}");
+        };
+        let socket = |cpu: &str, tiers: &[&str]| Socket {
+            number: 0,
+            cpus: vec![cpu.parse().unwrap()],
+            numa: Vec::new(),
+            memory: 0,
+            tiers: tiers.iter().map(|t| (*t).to_owned()).collect(),
+        };
+        let sockets = [socket(first, &[]), socket(last, &["t"])];
+        let dir = tempfile::tempdir().unwrap();
+        let replicas = Replicas::new((7, [1; 32]), None);
+        replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
+        replicas.known().sockets = Sockets::divided(&sockets);
+        assert!(replicas.find(b"0/k.0").is_some());
+        assert_eq!(allowed(), last);
+    }
 
     #[test]
     fn no_name_leads_out_of_the_replicas() {

@@ -436,7 +436,9 @@ impl Client {
     pub(crate) fn event(&self) -> Event {
         loop {
             match self.heard() {
-                Some(News::Event(Event::Capacity { .. }) | News::Progress { .. }) => {}
+                Some(
+                    News::Event(Event::Capacity { .. }) | News::Progress { .. } | News::Begun(_),
+                ) => {}
                 Some(News::Event(event)) => return event,
                 other => panic!("{other:?}"),
             }
