@@ -1,6 +1,6 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
-use crate::args::{Isolation, MachineArgs, ResumeArgs, RunArgs, Transport, VerifyArg};
+use crate::args::{Bind, Isolation, MachineArgs, ResumeArgs, RunArgs, Transport, VerifyArg};
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
@@ -313,8 +313,11 @@ impl Reached {
         let sights = Sights::new(folder, purpose.workflow)
             .with_context(|| format!("cannot write into the state folder {}", folder.display()))
             .exit(Exit::State)?;
-        let cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
+        let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
+        if args.bind == Bind::None {
+            cluster.hosts.iter_mut().for_each(|h| h.sockets.clear());
+        }
         say!(
             "job {}: {}, ready after {:.1} s ({})",
             allocation.job,
@@ -454,6 +457,10 @@ fn machine_args(begun: &Start) -> MachineArgs {
         external_streams: external.streams,
         isolation: Isolation::Auto,
         transport: Transport::Tcp,
+        bind: match begun.cluster.hosts.iter().any(|h| !h.sockets.is_empty()) {
+            true => Bind::Socket,
+            false => Bind::None,
+        },
     }
 }
 
