@@ -21,7 +21,7 @@ dest = "out"
 
 [[step]]
 name = "first"
-run = "echo made > $TARN_a/a; echo safe > $TARN_safe/f; echo x >> $TARN_WORKFLOW_DIR/first"
+run = "echo made > $TARN_a/a; echo safe > $TARN_safe/f; head -c 8M /dev/urandom > $TARN_safe/large; echo x >> $TARN_WORKFLOW_DIR/first"
 out = ["a", "safe"]
 
 [[step]]
@@ -81,11 +81,13 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
     let (status, text) = allocated(
         &cluster,
         "-N1 -w node1 -t 2",
-        &format!("tarn run {tier} --margin 100 wf.toml"),
+        &format!("tarn run {tier} --margin 96 --external-rate 2MB/s wf.toml"),
     );
     assert_eq!(status, Some(143), "{text}");
     assert!(
-        text.contains("the run is interrupted now") && text.contains("tarn resume"),
+        text.contains("the run is interrupted now")
+            && text.contains("(--margin 96, and 4 s for what is to be drained)")
+            && text.contains("tarn resume"),
         "{text}"
     );
     assert!(work.join("began").exists(), "{text}");

@@ -26,6 +26,24 @@ pub struct Host {
     pub cores: u32,
     /// Its memory in bytes.
     pub memory: u64,
+    /// Its processor sockets, if there are several and steps are bound to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<Socket>,
+}
+
+/// A processor socket, with the memory and the tiers next to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Socket {
+    /// The system's number of it.
+    pub number: u32,
+    /// The system's numbers of its processors (hardware threads) that may be used; those of a core side by side.
+    pub cpus: Vec<u32>,
+    /// The system's numbers of its NUMA nodes.
+    pub numa: Vec<u32>,
+    /// Bytes of its memory; 0 where that is not known.
+    pub memory: u64,
+    /// Tiers that lie on it, by name.
+    pub tiers: Vec<String>,
 }
 
 /// A node.

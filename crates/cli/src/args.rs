@@ -101,6 +101,10 @@ pub(crate) struct MachineArgs {
     /// several nodes
     #[arg(long, value_enum, default_value_t = Isolation::Auto)]
     pub(crate) isolation: Isolation,
+    /// Where a machine has several processor sockets: whether steps get cores of their own, of one socket, and tarn moves
+    /// data near the tier that it is on
+    #[arg(long, value_enum, default_value_t = Bind::Socket)]
+    pub(crate) bind: Bind,
     /// In an allocation: how nodes read each other's files: tcp, or libfabric[:PROVIDER] [default provider: tcp;ofi_rxm],
     /// which needs libtarnfabric.so beside tarnd
     #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value = "tcp")]
@@ -136,6 +140,14 @@ pub(crate) fn transport(text: &str) -> Result<Transport, String> {
             "give tcp, libfabric, or libfabric:PROVIDER, such as `libfabric:verbs;ofi_rxm`".into(),
         ),
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Bind {
+    /// Nothing is bound
+    None,
+    /// Steps and movement are
+    Socket,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

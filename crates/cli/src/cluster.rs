@@ -1,8 +1,9 @@
 //! The cluster of one machine, or what all nodes of an allocation have in common, from the command line and from what the machine has.
 
-use crate::args::{Isolation, MachineArgs};
+use crate::args::{Bind, Isolation, MachineArgs};
 use crate::error::{CliError, CliResult, ExitWith};
-use tarn_base::cluster::{Cluster, Link};
+use crate::print::say;
+use tarn_base::cluster::{Cluster, Link, Socket};
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_flow::Abilities;
@@ -22,10 +23,22 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
         tiers: &tiers,
         external: external(args),
         state,
+        sockets: sockets(args.bind),
     };
     machine::cluster(&found, &spec).map_err(|e| match e {
         machine::MachineError::NoRoom { .. } => CliError::new(Exit::NoRoom, e),
         other => CliError::new(Exit::State, other),
+    })
+}
+
+/// What steps and movement on this machine are bound to.
+fn sockets(bind: Bind) -> Vec<Socket> {
+    if bind == Bind::None {
+        return Vec::new();
+    }
+    machine::sockets().unwrap_or_else(|why| {
+        say!("note: nothing is bound to processor sockets: {why}");
+        Vec::new()
     })
 }
 

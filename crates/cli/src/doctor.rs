@@ -43,6 +43,11 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
             Bytes(host.memory)
         );
         all.push(finding("host", true, detail));
+        let detail = match host.sockets.len() {
+            0 => "one, or all memory is one NUMA node: nothing is bound".to_owned(),
+            n => format!("{n}: steps and movement are bound to them (`tarn nodes` shows them)"),
+        };
+        all.push(finding("sockets", !host.sockets.is_empty(), detail));
     }
     match tarn_slurm::Allocation::here() {
         Ok(None) => {}

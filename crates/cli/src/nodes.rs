@@ -6,7 +6,7 @@ use crate::error::{CliResult, ExitWith};
 use crate::print::{self, out};
 use crate::run::allocation::{Purpose, Reached};
 use serde::Serialize;
-use tarn_base::cluster::{Cluster, Node, Tier};
+use tarn_base::cluster::{Cluster, Node, Socket, Tier};
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::Room;
@@ -69,7 +69,43 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
             }
         )?;
     }
+    for host in &found.hosts {
+        for socket in &host.sockets {
+            out!("{}: {}", host.name, described(socket))?;
+        }
+    }
     Ok(Exit::Success)
+}
+
+fn described(socket: &Socket) -> String {
+    let mut text = format!(
+        "socket {} has processors {}",
+        socket.number,
+        ranges(&socket.cpus)
+    );
+    if !socket.numa.is_empty() {
+        text.push_str(&format!(", NUMA nodes {}", ranges(&socket.numa)));
+    }
+    if socket.memory > 0 {
+        text.push_str(&format!(", {} of memory", Bytes(socket.memory)));
+    }
+    if !socket.tiers.is_empty() {
+        text.push_str(&format!(", tiers {}", socket.tiers.join(", ")));
+    }
+    text
+}
+
+/// Numbers as the kernel writes them: `0-3,8`.
+fn ranges(numbers: &[u32]) -> String {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable();
+    let runs = sorted.chunk_by(|a, b| a + 1 == *b);
+    let text = runs.filter_map(|run| match run {
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+        [] => None,
+    });
+    text.collect::<Vec<_>>().join(",")
 }
 
 /// The nodes of the allocation that this process is in, each by its own account; or this machine. Which of them it is: whether they
@@ -110,4 +146,16 @@ fn rows(node: &Node, room: &Room) -> Vec<Row> {
         write: tier.write,
     };
     tiers.map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_the_kernel_does() {
+        assert_eq!(ranges(&[8, 0, 4, 1, 5, 2]), "0-2,4-5,8");
+        assert_eq!(ranges(&[3]), "3");
+        assert_eq!(ranges(&[]), "");
+    }
 }

@@ -44,6 +44,11 @@ impl Watcher {
         }
     }
 
+    /// All that has happened.
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
     pub(crate) fn see(&mut self, record: &Record) {
         self.history
             .apply(record.now, &record.event, &record.actions);

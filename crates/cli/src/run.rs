@@ -9,6 +9,7 @@ use crate::{chronicle, cluster, state, workflow};
 use allocation::{Found, Purpose, Reached};
 use anyhow::Context;
 use files::Files;
+use margin::Margin;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use tarn_report::{Emulated, Summary};
 pub(crate) mod allocation;
 pub(crate) mod files;
 mod kept;
+mod margin;
 pub(crate) mod orphans;
 mod places;
 
@@ -53,6 +55,7 @@ struct Session {
     seq: u64,
     start: Start,
     history: History,
+    margin: Margin,
     _lock: RunLock,
 }
 
@@ -110,12 +113,13 @@ pub(crate) fn start(
         allocation: reached.as_ref().map(|r| r.job().to_owned()),
     };
     files.write(&state.run(&name))?;
+    let margin = Margin::new(args.margin);
     let opening = Opening {
         files,
         mover,
         now: 0,
         isolation: args.machine.isolation,
-        margin: args.margin,
+        margin: margin.clone(),
     };
     let mut world = open_world(state, &start, opening, reached)?;
     if let Err(why) = world.multi_node() {
@@ -137,6 +141,7 @@ pub(crate) fn start(
         world,
         start,
         history: History::new(),
+        margin,
         _lock: lock,
     };
     session.drive(cli, args.report.as_deref())
@@ -182,12 +187,13 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let mover: Arc<dyn Mover> = Arc::new(Trees::new());
     let history = history_of(&opened.records);
     files.check_for_resume(&begun.workflow, &history)?;
+    let margin = Margin::new(args.margin);
     let opening = Opening {
         files,
         mover,
         now,
         isolation: args.isolation,
-        margin: args.margin,
+        margin: margin.clone(),
     };
     let mut world = open_world(&state, &begun, opening, reached)?;
     let known = history.parts.iter();
@@ -222,6 +228,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         world,
         start: begun,
         history,
+        margin,
         _lock: lock,
     };
     session.drive(cli, args.report.as_deref())
@@ -238,6 +245,7 @@ impl Session {
             seq,
             start,
             history,
+            margin,
             _lock,
         } = self;
         if let Some(banner) = emulation(&start.cluster) {
@@ -255,7 +263,10 @@ impl Session {
             &mut journal,
             first,
             seq,
-            &mut |r| watcher.see(r),
+            &mut |r| {
+                watcher.see(r);
+                margin.look(watcher.history());
+            },
         );
         watcher.end();
         drop((journal, beacon));
@@ -443,7 +454,7 @@ struct Opening {
     mover: Arc<dyn Mover>,
     now: Time,
     isolation: Isolation,
-    margin: u64,
+    margin: Margin,
 }
 
 fn open_world(

@@ -61,6 +61,7 @@ fn start(folder: &Path) -> Start {
         name: format!("host{n}"),
         cores: 1,
         memory: 1 << 30,
+        sockets: Vec::new(),
     };
     Start {
         run: "w-1".into(),

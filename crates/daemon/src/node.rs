@@ -73,7 +73,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     let library = helper.with_file_name(LIBRARY);
     let load = |provider: String| Rma::load(&library, &provider).map_err(|why| anyhow!(why));
     let rma = start.rma.map(load).transpose()?;
-    let replicas = Replicas::new(start.data, rma);
+    let replicas = Replicas::new(start.data, rma.clone());
     let data = replicas::serve(EVERYWHERE, &replicas).context("cannot serve files to peers")?;
     let listener = TcpListener::bind(EVERYWHERE).context("cannot listen")?;
     let started = Started {
@@ -121,6 +121,9 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     drop(server);
     let stopped = host.stop();
     drop(data);
+    if let Some(rma) = rma {
+        rma.close();
+    }
     if !stopped {
         bail!("what runs on {node} does not end; it is left to the kernel");
     }

@@ -11,9 +11,12 @@ use crate::peers::{Peers, handed};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tarn_base::cluster::Socket;
+use tarn_local::machine;
+use tarn_local::sockets::Near;
 use tarn_movers::Trees;
 use tarn_movers::throttle::Limiter;
 use tarn_ports::Control;
@@ -144,6 +147,15 @@ impl Plan {
         }))
     }
 
+    /// The root of the space that it fills, or else of the one that it reads.
+    fn root(&self) -> Option<&Path> {
+        let ends = [self.to.as_ref(), Some(&self.from)];
+        ends.into_iter().flatten().find_map(|spot| match spot {
+            Spot::Path { space, .. } => space.as_ref().map(|(_, root)| root.as_path()),
+            _ => None,
+        })
+    }
+
     /// The node whose link it uses.
     fn link(&self) -> Option<&str> {
         match &self.from {
@@ -187,6 +199,8 @@ struct Shared {
     mover: Trees,
     external: Option<Arc<Limiter>>,
     peers: Option<Peers>,
+    /// Where threads go to be near the spaces that they work in, if there are several.
+    sockets: Vec<Socket>,
     /// tarnd ends: what is durable is kept for the next one.
     ending: AtomicBool,
 }
@@ -208,7 +222,12 @@ pub(crate) struct Workers(Arc<Shared>);
 impl Workers {
     /// `rate` bytes a second from and to outside, if there is a limit; other nodes, if they are known.
     pub(crate) fn new(rate: Option<u64>, peers: Option<Peers>) -> std::io::Result<Self> {
+        let sockets = machine::sockets().unwrap_or_else(|why| {
+            tracing::warn!("no thread is bound to a processor socket: {why}");
+            Vec::new()
+        });
         Ok(Self(Arc::new(Shared {
+            sockets,
             jobs: Mutex::default(),
             more: Condvar::new(),
             done: Mutex::default(),
@@ -284,6 +303,7 @@ impl Shared {
                 size: self.measure(&plan, &control),
             },
             Job::Run(plan, control) => {
+                let _near = plan.root().and_then(|r| Near::folder(r, &self.sockets));
                 let finish = self.run(&plan, &control);
                 Event::Finished {
                     task: plan.id,

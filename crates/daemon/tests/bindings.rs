@@ -53,7 +53,11 @@ fn compile(source: &Path, to: &Path) {
             .arg(to)
             .arg("-L")
             .arg(folder)
-            .arg(format!("-Wl,-rpath,{}", folder.display()))
+            // This library, whatever else the environment offers.
+            .arg(format!(
+                "-Wl,--disable-new-dtags,-rpath,{}",
+                folder.display()
+            ))
             .args(["-ltarn", "-lpthread"]),
     );
 }

@@ -122,12 +122,18 @@ impl Rma {
         domains.values().filter(|d| lock(&d.pump).runs).count()
     }
 
-    /// It does not work here: all goes over streams from now on.
-    pub(crate) fn give_up(&self) {
+    /// Closes its endpoints: all goes over streams from now on. What a provider has made on this host is removed.
+    pub fn close(&self) {
         self.given_up.store(true, Ordering::Relaxed);
         for domain in lock(&self.domains).values() {
             domain.endpoint.stop();
         }
+    }
+}
+
+impl Drop for Rma {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

@@ -216,7 +216,7 @@ impl<'a> Stream<'a> {
             Err(e) => return self.lost(&e),
         }
         if let Some(rma) = &self.tree.client.rma {
-            rma.give_up();
+            rma.close();
         }
         let why = match e.kind() {
             io::ErrorKind::WouldBlock => "nothing comes".to_owned(),

@@ -64,6 +64,7 @@ fn cluster() -> Cluster {
                 name: format!("h{i}"),
                 cores: 4 - i,
                 memory: 32 << 30,
+                sockets: Vec::new(),
             })
             .collect(),
         nodes: vec![

@@ -5,6 +5,7 @@ use crate::ledger::Reservation;
 use crate::member::{Done, Lack, Member, Piece, Task, node_name};
 use crate::prepare::{Need, NodeSetup, Ready, open_log, work_folder};
 use crate::shared::Shared;
+use crate::sockets::Claim;
 use crate::step::Handle;
 use crate::store::{
     failure, first_difference, in_memory, io_failure, is_folder, make_folder, stored_estimate, warn,
@@ -57,6 +58,7 @@ pub(crate) struct Here<'a> {
     spot: Spot,
     helper: Option<Helper>,
     reserved: Option<Reservation<'a>>,
+    claim: Option<Claim<'a>>,
     ready: Option<Ready>,
     writing: Option<Writing<'a>>,
     trees: BTreeMap<DataId, Arc<Manifest>>,
@@ -73,6 +75,7 @@ impl<'a> Here<'a> {
             spot,
             helper: None,
             reserved: None,
+            claim: None,
             ready: None,
             writing: None,
             trees: BTreeMap::new(),
@@ -128,6 +131,12 @@ impl<'a> Here<'a> {
             std::fs::write(&hostfile, hosts).map_err(|e| io_failure("write", &hostfile, &e))?;
             exec.as_deref().map_or(Ok(()), make_folder)?;
         }
+        let tier = shared.tier_name(self.spot).unwrap_or_default();
+        let sockets = shared.sockets.as_ref();
+        self.claim = sockets.map(|s| s.take(self.of.step.cores, tier));
+        let cpus = self.claim.as_ref().map(|c| c.cpus.clone());
+        // What is cloned for the step.
+        let _near = shared.near(self.spot);
         let setup = NodeSetup {
             shared,
             step: self.of.step,
@@ -135,6 +144,7 @@ impl<'a> Here<'a> {
             at: self.at,
             name: self.name.clone(),
             work,
+            cpus: cpus.unwrap_or_default(),
             evicted: &mut self.evicted,
         };
         let control = &self.of.handle.control;
@@ -240,6 +250,7 @@ impl<'a> Here<'a> {
                 format!("it removed the folder of its output `{name}`; nothing was kept"),
             ));
         }
+        let _near = self.of.shared.near(self.spot);
         let digest = self.of.shared.mover.digest(folder, &self.of.handle.control);
         let tree = Arc::new(digest.map_err(|MoverError(f)| Failure {
             message: format!("its output `{name}` cannot be kept: {}", f.message),
@@ -336,6 +347,7 @@ impl<'a> Here<'a> {
                 take_back(self.of.shared, &Place::Node(self.spot), &key);
             }
         }
+        self.claim = None;
         self.reserved = None;
         self.writing = None;
         let Ok(folder) = self.work() else { return };

@@ -4,7 +4,7 @@
 //! Reading order: `world` (actions in, events out), `step` (one attempt), `member` (one node of it), `here` and `far` (an
 //! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `mail` and `relay` (how they talk),
 //! `prepare` and `commit` (before and after the command), `launch` and `runner` (tarn's side and the helper's side of a
-//! running step), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash).
+//! running step), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash).
 
 mod commit;
 mod dests;
@@ -32,10 +32,12 @@ mod relay;
 pub mod runner;
 mod shared;
 pub mod sight;
+pub mod sockets;
 mod sources;
 mod step;
 mod store;
 mod tiers;
+mod topology;
 mod transfer;
 mod world;
 mod writers;

@@ -3,7 +3,10 @@
 mod stand_in;
 
 use crate::memory::{Memory, memory};
+use crate::sockets::Near;
 use crate::store::in_memory;
+use crate::topology::socket_of;
+pub use crate::topology::sockets;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -14,7 +17,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
+use tarn_base::cluster::{Cluster, Host, Link, Node, Socket, Tier};
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::Room;
 use tarn_base::units::{Bytes, parse_size};
@@ -309,6 +312,8 @@ pub struct ClusterSpec<'a> {
     pub external: Link,
     /// Where measurements are remembered.
     pub state: &'a StateDir,
+    /// What steps and movement are bound to, as [`sockets`] finds it; none: nothing is.
+    pub sockets: Vec<Socket>,
 }
 
 /// A cluster of nodes that share this machine: `max(1, cores / nodes)` cores each, under the cap of the host's.
@@ -319,6 +324,7 @@ pub struct ClusterSpec<'a> {
 pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, MachineError> {
     let nodes = spec.nodes.max(1);
     let mut tiers = Vec::new();
+    let mut sockets = spec.sockets.clone();
     let mut in_tiers = 0u64;
     let in_memory_now = |t: &&TierSpec| in_memory(&t.root);
     let held: Vec<(&Path, u64)> = spec
@@ -335,6 +341,9 @@ pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, Mac
         if in_memory(&made.root) {
             in_tiers = in_tiers.saturating_add(made.capacity.saturating_mul(nodes.into()));
         }
+        if let Some(at) = socket_of(&made.root, &sockets) {
+            sockets[at].tiers.push(made.name.clone());
+        }
         tiers.push(made);
     }
     let for_steps = machine.memory.total.saturating_sub(in_tiers) / u64::from(nodes);
@@ -345,6 +354,7 @@ pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, Mac
             name: machine.name.clone(),
             cores: machine.cores,
             memory: machine.memory.total,
+            sockets,
         }],
         nodes: (0..nodes)
             .map(|n| Node {
@@ -384,6 +394,8 @@ fn make_tier(
         source,
     };
     make_root(&tier.root).map_err(io)?;
+    // It is measured from where it will be used.
+    let _near = Near::folder(&tier.root, &spec.sockets);
     // The size of the tier as a whole: the ledger takes off what others hold, now and later.
     let taken = crate::ledger::used_by_all(&tier.root);
     let room = tier.size.map_or(u64::MAX, |size| {
@@ -567,6 +579,7 @@ mod tests {
             tiers: &tiers,
             external: LINK,
             state: &state,
+            sockets: Vec::new(),
         };
         Ok(cluster(&machine, &spec)?.nodes[0].tiers[0].capacity)
     }
@@ -612,6 +625,7 @@ mod tests {
             tiers: &tiers,
             external: LINK,
             state: &state,
+            sockets: Vec::new(),
         };
         let c = cluster(&machine, &spec).unwrap();
         assert_eq!(c.nodes.len(), 4);

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use tarn_base::event::{Event, FailureKind};
-use tarn_base::id::{DataId, TransferId};
+use tarn_base::id::{DataId, Spot, TransferId};
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_ports::Control;
 
@@ -74,6 +74,18 @@ fn name(job: &Job) -> Option<Name> {
         Job::List(data) => Some(Name::List(*data)),
         Job::Transfer(t) => Some(Name::Transfer(t.id)),
         Job::Evict { .. } | Job::Learned(..) => None,
+    }
+}
+
+/// The tier of a node that a job reads or writes most of.
+fn tier_of(job: &Job) -> Option<Spot> {
+    let Job::Transfer(t) = job else {
+        return None;
+    };
+    let first = t.parts.first().map(|m| &m.from);
+    match (&t.to, first) {
+        (Place::Node(spot), _) | (_, Some(Place::Node(spot))) => Some(*spot),
+        _ => None,
     }
 }
 
@@ -205,8 +217,11 @@ fn take(state: &State, takes: Takes) -> Option<(Job, Arc<Control>)> {
 fn work(state: &State, takes: Takes) {
     while let Some((job, control)) = take(state, takes) {
         let external = uses_external(&job);
+        // The mover's threads are started by this one: they and their buffers are there too.
+        let near = tier_of(&job).and_then(|spot| state.shared.near(spot));
         // A bug in a mover must not leave the run waiting for ever.
         let done = catch_unwind(AssertUnwindSafe(|| perform(&state.shared, &job, &control)));
+        drop(near);
         let event = done.unwrap_or_else(|_| broken(&job));
         if let Ok(mut queue) = state.queue.lock() {
             queue.external -= u32::from(external);

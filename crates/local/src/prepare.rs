@@ -99,6 +99,8 @@ pub(crate) struct NodeSetup<'a> {
     pub(crate) at: usize,
     pub(crate) name: String,
     pub(crate) work: PathBuf,
+    /// Processors that the step runs on there; none: it is not bound.
+    pub(crate) cpus: Vec<u32>,
     /// Replicas that were missed.
     pub(crate) evicted: &'a mut Vec<(PartRef, Spot)>,
 }
@@ -158,6 +160,7 @@ impl NodeSetup<'_> {
             binds,
             listen: exec.map(Path::to_path_buf),
             cwd: seen_scratch,
+            cpus: std::mem::take(&mut self.cpus),
             env,
             script: (self.at == 0).then(|| env::script(self.step)),
         };

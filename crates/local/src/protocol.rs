@@ -52,6 +52,9 @@ pub(crate) struct Spec {
     pub(crate) listen: Option<PathBuf>,
     /// The working directory of the command.
     pub(crate) cwd: PathBuf,
+    /// Processors that it runs on; none: those of whoever started tarn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cpus: Vec<u32>,
     /// The environment of the command.
     pub(crate) env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     /// The shell script; only the first node of a step has one.

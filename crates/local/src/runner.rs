@@ -55,6 +55,15 @@ fn run() -> io::Result<()> {
         None => return Ok(()),
         Some(_) => return Err(io::Error::other("`tarn __step` is started by tarn only")),
     };
+    if !spec.cpus.is_empty()
+        && let Err(e) = crate::sockets::bind(&spec.cpus)
+    {
+        // Processors that were there when the run began are not any more: it runs where it may.
+        warn(&format!(
+            "the step is not bound to processors {:?}: {e}",
+            spec.cpus
+        ));
+    }
     match enter(&spec) {
         Ok(Side::Outer(inner)) => wait_for(inner),
         Ok(Side::Inner) => serve(control, &spec),

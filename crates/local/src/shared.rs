@@ -2,6 +2,7 @@
 
 use crate::ledger::{Ledgers, Reservation};
 use crate::protocol::Isolation;
+use crate::sockets::{Near, Sockets};
 use crate::sources::Remembered;
 use crate::store::{failure, read_manifest};
 use crate::writers::Writers;
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) deliveries: Sender<Delivery>,
     /// Steps that write to tiers in memory.
     pub(crate) writers: Arc<Writers>,
+    /// What steps and movement are bound to, where there are several.
+    pub(crate) sockets: Option<Sockets>,
 }
 
 impl Shared {
@@ -77,6 +80,17 @@ impl Shared {
                 format!("there is no dataset {data} in this workflow"),
             )
         })
+    }
+
+    /// This thread runs near a tier of an own node as long as the guard is there, if that lies on a socket.
+    pub(crate) fn near(&self, spot: Spot) -> Option<Near> {
+        let sockets = self.sockets.as_ref().filter(|_| self.own.has(spot.node))?;
+        sockets.near(self.tier_name(spot)?)
+    }
+
+    pub(crate) fn tier_name(&self, spot: Spot) -> Option<&str> {
+        let node = self.cluster.nodes.get(spot.node.at())?;
+        Some(&node.tiers.get(spot.tier.at())?.name)
     }
 
     /// The folder of this workflow on a tier of a node.

@@ -13,6 +13,7 @@ use crate::pool::{Job, Pool};
 use crate::prepare::SCRATCH;
 use crate::protocol::Isolation;
 use crate::shared::{Delivery, Shared};
+use crate::sockets::Sockets;
 use crate::step::{self, Handle};
 use crate::store::{in_memory, is_folder, make_folder, warn};
 use crate::writers::{Watchman, Writers};
@@ -139,6 +140,7 @@ impl Local {
             (_, Namespaces::Off) => Err("namespaces are switched off".into()),
         };
         let (sender, deliveries) = channel();
+        let sockets = Sockets::of(&config.cluster, &config.own);
         let shared = Arc::new(Shared {
             run: config.run,
             workspace: config.workspace,
@@ -162,6 +164,7 @@ impl Local {
             reusable: AtomicBool::new(!config.prior.is_empty()),
             deliveries: sender,
             writers: Arc::default(),
+            sockets,
         });
         make_mount_points(&shared).map_err(folder)?;
         let running = Led::default();

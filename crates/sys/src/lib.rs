@@ -4,6 +4,7 @@
 
 pub mod beneath;
 pub mod fdpass;
+pub mod hwloc;
 pub mod namespace;
 pub mod process;
 pub mod writeback;

@@ -285,6 +285,7 @@ pub(crate) fn cluster_of(nodes: u32) -> Cluster {
         name: format!("host{i}"),
         cores: 2,
         memory: 1 << 40,
+        sockets: Vec::new(),
     };
     Cluster {
         hosts: (0..nodes).map(host).collect(),

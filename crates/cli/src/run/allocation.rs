@@ -1,10 +1,11 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
-use crate::args::{Isolation, MachineArgs, ResumeArgs, RunArgs, Transport, VerifyArg};
+use crate::args::{Bind, Isolation, MachineArgs, ResumeArgs, RunArgs, Transport, VerifyArg};
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
 use crate::run::files::Files;
+use crate::run::margin::Margin;
 use anyhow::Context;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStringExt;
@@ -34,6 +35,8 @@ const STARTING: Duration = Duration::from_secs(120);
 const OPENING: usize = 64;
 /// Between two questions to Slurm about the end of the allocation: it may have been moved.
 const ASK: Duration = Duration::from_secs(300);
+/// Between two looks at what there is to bring to safety.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The nodes on which tarnd runs, as long as any of this is in use.
 struct Fleet {
@@ -310,8 +313,11 @@ impl Reached {
         let sights = Sights::new(folder, purpose.workflow)
             .with_context(|| format!("cannot write into the state folder {}", folder.display()))
             .exit(Exit::State)?;
-        let cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
+        let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
+        if args.bind == Bind::None {
+            cluster.hosts.iter_mut().for_each(|h| h.sockets.clear());
+        }
         say!(
             "job {}: {}, ready after {:.1} s ({})",
             allocation.job,
@@ -363,9 +369,9 @@ impl Reached {
     }
 
     /// The world of a run over the nodes. `config` is of one without any.
-    pub(crate) fn open(self, config: Config, margin: u64) -> CliResult<Box<dyn Nodes>> {
+    pub(crate) fn open(self, config: Config, margin: Margin) -> CliResult<Box<dyn Nodes>> {
         if let Some(end) = self.end {
-            watch_end(self.allocation, end, Duration::from_secs(margin))?;
+            watch_end(self.allocation, end, margin)?;
         }
         let path = config.state.run(&config.run).join("nodes.log");
         let log = std::fs::File::options()
@@ -451,6 +457,10 @@ fn machine_args(begun: &Start) -> MachineArgs {
         external_streams: external.streams,
         isolation: Isolation::Auto,
         transport: Transport::Tcp,
+        bind: match begun.cluster.hosts.iter().any(|h| !h.sockets.is_empty()) {
+            true => Bind::Socket,
+            false => Bind::None,
+        },
     }
 }
 
@@ -509,19 +519,24 @@ fn end_of(allocation: &tarn_slurm::Allocation, margin: Duration) -> CliResult<Op
     Ok(Some(Instant::now() + left))
 }
 
-/// Interrupts this process `margin` before the allocation ends, so that the run brings to safety what must not be lost.
+/// Interrupts this process the margin before the allocation ends, so that the run brings to safety what must not be lost.
 fn watch_end(
     allocation: tarn_slurm::Allocation,
     mut end: Instant,
-    margin: Duration,
+    margin: Margin,
 ) -> CliResult<()> {
     let job = allocation.job.clone();
     let watch = move || {
+        let mut asked = Instant::now();
         loop {
+            let wanted = margin.least().saturating_add(margin.saving());
             let left = end.saturating_duration_since(Instant::now());
-            if let Some(rest) = left.checked_sub(margin).filter(|r| !r.is_zero()) {
-                std::thread::sleep(rest.min(ASK));
+            let rest = left.saturating_sub(wanted);
+            if !rest.is_zero() && asked.elapsed() < ASK {
+                std::thread::sleep(rest.min(LOOK));
+                continue;
             }
+            asked = Instant::now();
             // It may have been moved. Where Slurm does not answer, what it said last holds.
             match allocation.time_left() {
                 Ok(Some(left)) => end = Instant::now() + left,
@@ -529,17 +544,19 @@ fn watch_end(
                 Err(_) => {}
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left <= margin {
-                say!(
-                    "job {job} ends in {} s: the run is interrupted now, so that what must not be lost is brought to safety (--margin {}); \
-                     `tarn resume` in the next allocation goes on",
-                    left.as_secs(),
-                    margin.as_secs()
-                );
-                let own = rustix::process::getpid();
-                let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
-                return;
+            if left > wanted {
+                continue;
             }
+            say!(
+                "job {job} ends in {} s: the run is interrupted now, so that what must not be lost is brought to safety (--margin {}, \
+                 and {} s for what is to be drained); `tarn resume` in the next allocation goes on",
+                left.as_secs(),
+                margin.least().as_secs(),
+                margin.saving().as_secs()
+            );
+            let own = rustix::process::getpid();
+            let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
+            return;
         }
     };
     let thread = std::thread::Builder::new().name("tarn-end".into());

@@ -6,6 +6,7 @@
 
 use super::allocation::Reached;
 use super::files::Files;
+use super::margin::Margin;
 use super::{Opening, kept, lock, open_catalogue, open_world};
 use crate::args::{Cli, Isolation};
 use crate::error::{CliResult, ExitWith};
@@ -68,7 +69,7 @@ fn of_workflow(state: &StateDir, mut begun: Start) -> CliResult<()> {
         mover: Arc::new(Trees::new()),
         now: 0,
         isolation: Isolation::Auto,
-        margin: 0,
+        margin: Margin::new(0),
     };
     let mut world = open_world(state, &begun, opening, reached)?;
     let mut catalogue = open_catalogue(state)?;

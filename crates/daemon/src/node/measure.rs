@@ -38,7 +38,17 @@ pub(super) fn measure(
             wanted = wanted.display(),
         );
     }
+    let mut sockets = machine::sockets().unwrap_or_else(|why| {
+        tracing::warn!("nothing is bound to processor sockets: {why}");
+        Vec::new()
+    });
+    let cpus: usize = sockets.iter().map(|s| s.cpus.len()).sum();
+    if (found.cores as usize) < cpus {
+        // The job has only some of them, and nobody says which: others may be bound to any.
+        sockets.clear();
+    }
     let spec = ClusterSpec {
+        sockets,
         nodes: 1,
         tiers: &tiers,
         external,

@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::{NodeId, Spot, TierId, TransferId};
 use tarn_base::layout::TierDir;
+use tarn_base::nodes::Own;
 use tarn_base::part::StoreKey;
 use tarn_fabric::{
     Arriving, Client, Key, Limits, Patience, Refusal, Registry, Rma, RunId, Served, Server, Tree,
 };
+use tarn_local::sockets::Sockets;
 use tarn_ports::{Arrivals, PeerTree, Peers};
 use tarn_proto::node::{Address, Opening};
 use tarn_sys::beneath::Root;
@@ -27,8 +29,10 @@ pub(super) struct Replicas {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The folder of this run on each tier of this node.
-    tiers: Vec<TierDir>,
+    /// Name of each tier of this node, and the folder of this run on it.
+    tiers: Vec<(String, TierDir)>,
+    /// What the threads that serve a tier are bound to.
+    sockets: Option<Sockets>,
     arriving: BTreeMap<(TierId, StoreKey), Arc<Arriving>>,
     /// Name and address of each node.
     nodes: BTreeMap<NodeId, (String, Address)>,
@@ -74,11 +78,14 @@ impl Replicas {
         let name = |id: NodeId| opening.cluster.nodes.get(id.at()).map(|n| n.name.clone());
         let own = opening.cluster.nodes.get(opening.node.at());
         let own = own.ok_or_else(|| format!("there is no node {} in the cluster", opening.node))?;
-        let tier =
-            |t: &tarn_base::cluster::Tier| TierDir::new(&t.root, &opening.workspace, &own.name);
+        let tier = |t: &tarn_base::cluster::Tier| {
+            let folder = TierDir::new(&t.root, &opening.workspace, &own.name);
+            (t.name.clone(), folder)
+        };
         let peers = opening.peers.iter();
         *self.known() = Known {
             tiers: own.tiers.iter().map(tier).collect(),
+            sockets: Sockets::of(&opening.cluster, &Own::Some([opening.node].into())),
             arriving: BTreeMap::new(),
             nodes: peers
                 .filter_map(|(id, at)| Some((*id, (name(*id)?, at.clone()))))
@@ -116,7 +123,13 @@ impl Replicas {
         }
         let (tier, key) = (TierId(tier.parse().ok()?), StoreKey(key.to_owned()));
         let known = self.known();
-        let dir = known.tiers.get(tier.at())?;
+        let (tier_name, dir) = known.tiers.get(tier.at())?;
+        // The thread of a stream asks: it sends from where the tier is, until it is asked for what lies elsewhere.
+        if let Some(sockets) = &known.sockets
+            && let Some(near) = sockets.near(tier_name)
+        {
+            near.for_good();
+        }
         let path = dir.part(&key);
         Some(
             known
@@ -254,12 +267,48 @@ impl Drop for Arrival {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tarn_base::cluster::Socket;
+
+    #[test]
+    fn who_sends_runs_near_the_tier() {
+        let allowed = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let list = status
+                .lines()
+                .find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+            list.unwrap().trim().to_owned()
+        };
+        let before = allowed();
+        let (Some(first), Some(last)) = (
+            before.split(['-', ',']).next(),
+            before
+                .split(['-', ','])
+                .next_back()
+                .filter(|l| *l != before),
+        ) else {
+            return eprintln!("skipped: it takes two processors, and there is {before}");
+        };
+        let socket = |cpu: &str, tiers: &[&str]| Socket {
+            number: 0,
+            cpus: vec![cpu.parse().unwrap()],
+            numa: Vec::new(),
+            memory: 0,
+            tiers: tiers.iter().map(|t| (*t).to_owned()).collect(),
+        };
+        let sockets = [socket(first, &[]), socket(last, &["t"])];
+        let dir = tempfile::tempdir().unwrap();
+        let replicas = Replicas::new((7, [1; 32]), None);
+        replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
+        replicas.known().sockets = Sockets::divided(&sockets);
+        assert!(replicas.find(b"0/k.0").is_some());
+        assert_eq!(allowed(), last);
+    }
 
     #[test]
     fn no_name_leads_out_of_the_replicas() {
         let dir = tempfile::tempdir().unwrap();
         let replicas = Replicas::new((7, [1; 32]), None);
-        replicas.known().tiers = vec![TierDir(dir.path().to_path_buf())];
+        replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
         std::fs::create_dir_all(dir.path().join("parts/k.0")).unwrap();
         let run = 7u128.to_le_bytes();
         let tree = |name: &[u8]| replicas.tree(&run, &Tree::Replica(name.into()));

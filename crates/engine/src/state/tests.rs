@@ -40,6 +40,7 @@ fn start(text: &str) -> Start {
                 name: "h".into(),
                 cores,
                 memory,
+                sockets: Vec::new(),
             }],
             nodes: vec![Node {
                 name: "n".into(),

@@ -61,6 +61,7 @@ pub(crate) fn cluster(nodes: u32, cores: u32, tiers: &[u64]) -> Cluster {
             name: "host".into(),
             cores: nodes * cores,
             memory: 1 << 40,
+            sockets: Vec::new(),
         }],
         nodes: (0..nodes).map(node).collect(),
         external: Link {

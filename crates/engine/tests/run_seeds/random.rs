@@ -239,6 +239,7 @@ fn cluster(r: &mut Random, tight: bool) -> Cluster {
         name: format!("host{i}"),
         cores: if apart { cores } else { shared },
         memory: 1 << 42,
+        sockets: Vec::new(),
     };
     let mut link = |rate: u64| Link {
         read: rate,

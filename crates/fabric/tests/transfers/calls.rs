@@ -138,7 +138,7 @@ fn who_stands_between_changes_nothing_unseen() {
         b"abcabcabc"
     );
     // After both handshakes: length, kind, number, proof, body; and head, proof, body.
-    let (call, reply) = (Hello::BYTES + 32, Welcome::BYTES + 32);
+    let (call, reply) = (Hello::BYTES + 32, Welcome::BYTES + 32 + 1);
     for at in [5, 9, 4 + 1 + 4 + 32] {
         let refused = wire(&server, Some(call + at), None).call(b"abc", &control);
         assert!(refused.is_err(), "byte {at} of the call");

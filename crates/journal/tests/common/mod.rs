@@ -67,6 +67,7 @@ pub(crate) fn cluster(names: &[&str], root: &str) -> Cluster {
             name: "h".into(),
             cores: 4,
             memory: 1 << 34,
+            sockets: Vec::new(),
         }],
         nodes: names.iter().map(node).collect(),
         external: link.clone(),

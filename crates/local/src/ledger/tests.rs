@@ -29,6 +29,7 @@ fn cluster(root: &Path, nodes: u32, capacity: u64) -> Cluster {
             name: "h".into(),
             cores: 1,
             memory: 0,
+            sockets: Vec::new(),
         }],
         nodes: (0..nodes).map(node).collect(),
         external: link.clone(),

@@ -170,6 +170,7 @@ impl Bench {
                 name: "h".into(),
                 cores: 4,
                 memory: 1 << 32,
+                sockets: Vec::new(),
             }],
             nodes: (0..self.nodes).map(node).collect(),
             external: Link {

@@ -7,6 +7,7 @@ mod far;
 mod moving;
 mod multi;
 mod running;
+mod sockets;
 mod whole;
 
 use libtest_mimic::{Arguments, Trial};
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
 fn run_all() -> ExitCode {
     let tests = [
         running::TESTS,
+        sockets::TESTS,
         moving::TESTS,
         multi::TESTS,
         crashes::TESTS,

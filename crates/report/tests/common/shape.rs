@@ -67,6 +67,7 @@ pub(crate) fn cluster(nodes: u32, cores: u32) -> Cluster {
             name: "host".into(),
             cores: nodes * cores,
             memory: 16 << 30,
+            sockets: Vec::new(),
         }],
         nodes: (0..nodes).map(node).collect(),
         external: link(200_000_000, 2 * MS, true),

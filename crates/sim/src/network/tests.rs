@@ -44,6 +44,7 @@ fn cluster(rates: [u64; 6], streams: u32) -> Cluster {
             name: "h".into(),
             cores: 4,
             memory: 0,
+            sockets: Vec::new(),
         }],
         nodes: (0..NODES).map(node).collect(),
         external: link(rates[2], rates[3], streams),
