@@ -18,6 +18,8 @@ pub(crate) struct Chains {
     followers: BTreeMap<TransferId, Vec<TransferId>>,
     /// Followers that wait no more.
     free: BTreeMap<TransferId, Action>,
+    /// Replicas that will not come, of which the engine has not heard: what it orders meanwhile may read them.
+    untold: BTreeMap<(PartRef, Spot), TransferId>,
 }
 
 impl Chains {
@@ -43,6 +45,19 @@ impl Chains {
         waits
     }
 
+    /// Whether a transfer reads what will not come.
+    pub(crate) fn is_broken(&self, t: &Transfer) -> bool {
+        t.parts.iter().any(|m| match m.from {
+            Place::Node(spot) => self.untold.contains_key(&(m.part, spot)),
+            _ => false,
+        })
+    }
+
+    /// The engine has heard that a transfer has failed.
+    pub(crate) fn told(&mut self, id: TransferId) {
+        self.untold.retain(|_, of| *of != id);
+    }
+
     pub(crate) fn is_waiting(&self, id: TransferId) -> bool {
         self.waiting.contains_key(&id) || self.free.contains_key(&id)
     }
@@ -53,20 +68,28 @@ impl Chains {
         self.release(id);
     }
 
-    /// A transfer is over. What follows it finds the replica whole, or fails.
-    pub(crate) fn ended(&mut self, t: &Transfer) {
+    /// A transfer is over; if it was done, those that wait for it find the replica whole. Else they are given back: there
+    /// is nothing to follow.
+    pub(crate) fn ended(&mut self, t: &Transfer, done: bool) -> Vec<TransferId> {
         if let Place::Node(spot) = t.to {
             for m in &t.parts {
                 let name = (m.part, spot);
                 if self.arriving.get(&name) == Some(&t.id) {
                     self.arriving.remove(&name);
                 }
+                if !done {
+                    self.untold.insert(name, t.id);
+                }
             }
         }
         self.begun.remove(&t.id);
         self.waiting.remove(&t.id);
         self.free.remove(&t.id);
-        self.release(t.id);
+        if done {
+            self.release(t.id);
+            return Vec::new();
+        }
+        self.followers.remove(&t.id).unwrap_or_default()
     }
 
     fn release(&mut self, leader: TransferId) {

@@ -2,7 +2,7 @@
 
 use crate::orders::failed;
 use crate::parts::made;
-use crate::world::{Allocation, By, Moving, Ready, Standing, nodes_of, on};
+use crate::world::{Allocation, By, Moving, Ready, Standing, on};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Output};
 use tarn_base::hash::Hash;
 use tarn_base::id::{InstanceId, NodeId, Spot, TransferId};
@@ -64,7 +64,7 @@ impl Allocation {
         match event {
             Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
                 if self.performs(n, id)
-                    && let Some(moving) = self.transfer_over(id)
+                    && let Some(moving) = self.under_way.moving.remove(&id)
                 {
                     self.moved(moving, event);
                 }
@@ -97,7 +97,7 @@ impl Allocation {
             }
             Event::SourceFailed { data, .. } => drop(self.under_way.listing.remove(&data)),
             Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
-                if let Some(moving) = self.transfer_over(id) {
+                if let Some(moving) = self.under_way.moving.remove(&id) {
                     self.moved(moving, event);
                 }
                 return;
@@ -121,7 +121,6 @@ impl Allocation {
     /// The end of a transfer, whoever has performed it.
     fn moved(&mut self, moving: Moving, mut event: Event) {
         let order = &moving.order;
-        let nodes = nodes_of(order).collect();
         match &mut event {
             Event::TransferDone { hashes, stored, .. } => {
                 self.arrived(&moving, hashes, stored);
@@ -133,7 +132,7 @@ impl Allocation {
             Event::TransferFailed { failure, .. } => self.blame(moving.cut, failure),
             _ => {}
         }
-        self.tell_engine(event, nodes);
+        self.transfer_over(order, event);
     }
 
     fn arrived(&mut self, moving: &Moving, hashes: &[Hash], stored: &[u64]) {

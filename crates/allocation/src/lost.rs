@@ -171,9 +171,9 @@ impl Allocation {
         let performed = moving.filter(|m| m.by == By::Node(n) || unbegun(m));
         let performed = performed.map(|m| m.order.id);
         for id in performed.collect::<Vec<_>>() {
-            if let Some(moving) = self.transfer_over(id) {
+            if let Some(moving) = self.under_way.moving.remove(&id) {
                 let event = self.transfer_lost(&moving.order, n);
-                self.tell_engine(event, nodes_of(&moving.order).collect());
+                self.transfer_over(&moving.order, event);
             }
         }
         let running = self.under_way.running.iter();

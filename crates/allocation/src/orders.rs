@@ -95,10 +95,13 @@ impl Allocation {
     }
 
     fn transfer(&mut self, action: &Action, t: &Transfer) -> Result<(), WorldError> {
-        let nodes: Vec<_> = nodes_of(t).collect();
-        if let Some(lost) = nodes.iter().find(|n| !self.is_up(**n)) {
+        if let Some(lost) = nodes_of(t).find(|n| !self.is_up(*n)).as_ref() {
             let event = self.transfer_lost(t, *lost);
-            self.ready.push_back(Ready { event, nodes });
+            self.transfer_over(t, event);
+            return Ok(());
+        }
+        if self.chains.is_broken(t) {
+            self.broken(t);
             return Ok(());
         }
         let by = match &t.to {

@@ -5,7 +5,6 @@ use crate::world::{Allocation, By};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use tarn_base::action::Action;
-use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::id::TransferId;
 use tarn_base::part::{Place, Transfer};
 use tarn_ports::WorldError;
@@ -132,13 +131,7 @@ impl Allocation {
         if !moving.is_some_and(|m| self.is_waiting(&m.order)) {
             return false;
         }
-        if self.transfer_over(id).is_some() {
-            let failure = Failure {
-                kind: FailureKind::Cancelled,
-                message: "abandoned before it began".into(),
-            };
-            self.tell_engine(Event::TransferFailed { id, failure }, Vec::new());
-        }
+        self.give_up(id, "abandoned before it began".into());
         true
     }
 }

@@ -290,12 +290,35 @@ impl Allocation {
             .map_err(|e| WorldError(format!("cannot start a thread to speak to {name}: {e}")))
     }
 
-    /// A transfer is over, whatever has become of it.
-    pub(crate) fn transfer_over(&mut self, id: TransferId) -> Option<Moving> {
-        let moving = self.under_way.moving.remove(&id)?;
-        self.store.ended(&moving.order);
-        self.chains.ended(&moving.order);
-        Some(moving)
+    /// A transfer is over: the engine is told. What waited to follow it ends with it, unless it is done.
+    pub(crate) fn transfer_over(&mut self, order: &Transfer, event: Event) {
+        self.store.ended(order);
+        let done = matches!(event, Event::TransferDone { .. });
+        let followers = self.chains.ended(order, done);
+        self.tell_engine(event, nodes_of(order).collect());
+        for id in followers {
+            if let Some(moving) = self.under_way.moving.remove(&id) {
+                self.broken(&moving.order);
+            }
+        }
+    }
+
+    /// What a transfer was to read does not come.
+    pub(crate) fn broken(&mut self, t: &Transfer) {
+        let failure = Failure {
+            kind: FailureKind::Cancelled,
+            message: "what it was to be read from has failed".into(),
+        };
+        self.transfer_over(t, Event::TransferFailed { id: t.id, failure });
+    }
+
+    /// Ends a transfer for whose end nobody is waited.
+    pub(crate) fn give_up(&mut self, id: TransferId, message: String) {
+        if let Some(moving) = self.under_way.moving.remove(&id) {
+            let kind = FailureKind::Cancelled;
+            let failure = Failure { kind, message };
+            self.transfer_over(&moving.order, Event::TransferFailed { id, failure });
+        }
     }
 
     /// How a node is opened now.
@@ -434,16 +457,12 @@ impl Allocation {
             .map(|(id, _)| *id)
             .collect();
         for id in hanging {
-            if let Some(moving) = self.transfer_over(id) {
-                let failure = Failure {
-                    kind: FailureKind::Cancelled,
-                    message: format!(
-                        "it was given up and has not ended within {patience:?}: its file system does not answer"
-                    ),
-                };
-                let nodes = nodes_of(&moving.order).collect();
-                self.tell_engine(Event::TransferFailed { id, failure }, nodes);
-            }
+            self.give_up(
+                id,
+                format!(
+                    "it was given up and has not ended within {patience:?}: its file system does not answer"
+                ),
+            );
         }
     }
 }
@@ -502,6 +521,9 @@ impl World for Allocation {
     fn poll(&mut self) -> Option<(Time, Event)> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
+                if let Event::TransferFailed { id, .. } = &ready.event {
+                    self.chains.told(*id);
+                }
                 return Some((self.now(), ready.event));
             }
             if let Some((_, event)) = self.home.poll() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tarn_allocation::Link;
 use tarn_base::action::{Do, Outcome};
-use tarn_base::event::{Ended, Event, FailureKind, Output, PriorInstance};
+use tarn_base::event::{Ended, Event, Failure, FailureKind, Output, PriorInstance};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, NodeId, StepId, TransferId};
 use tarn_base::nodes::{Cleaned, Phase, RunningStep, Staying, Waits};
@@ -674,6 +674,14 @@ fn a_run_that_waits_for_room_of_the_dead_says_so() {
     }
 }
 
+fn io(id: u64) -> Event {
+    let (kind, message) = (FailureKind::Io, "its store is silent".into());
+    Event::TransferFailed {
+        id: TransferId(id),
+        failure: Failure { kind, message },
+    }
+}
+
 #[test]
 fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     let mut p = Script::new(4).open();
@@ -705,13 +713,24 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     assert_eq!(p.event(), done(1, 1));
     p.quiet("the third may begin");
     assert_eq!(p.session(2).orders(1), first[2..]);
+    // A copy that fails takes with it what waits for it to begin.
+    chain(2, 6).into_iter().for_each(|o| p.perform(o));
+    p.session(0).happens(io(6));
+    let failed = [6, 7, 8].map(|id| (TransferId(id), p.event()));
+    for (id, event) in failed {
+        assert!(
+            matches!(&event, Event::TransferFailed { id: of, failure } if *of == id
+                && (failure.kind == FailureKind::Cancelled || id == TransferId(6))),
+            "{event:?}"
+        );
+    }
     // What nobody has begun is abandoned at once; what was handed out by who has it.
     let second = chain(1, 3);
     second.into_iter().for_each(|o| p.perform(o));
     p.perform(abandon(5));
     assert_eq!(failure_of(&p.event()), FailureKind::Cancelled);
     p.perform(abandon(3));
-    assert_eq!(p.session(0).orders(3)[2], abandon(3));
+    assert_eq!(p.session(0).orders(4)[3], abandon(3));
     // With a node goes what was to follow its copy.
     p.loses(1);
     let ended = loop {

@@ -324,10 +324,9 @@ impl Machines {
                 let cut = self.dead.contains(&node) || self.life(node) != life;
                 let there = key.0.is_empty() || self.disks.entry(node).or_default().contains(&key);
                 let chain_broken = moves && self.failed.contains(&(node, key.clone()));
-                // What was to be there may have gone, or never come, with an earlier life of the node: an order is heard later than it
-                // is given. A copy may also follow one that was never begun because of another node. Either fails there, as on
-                // a real node; a run that goes on ordering it fails.
-                let lost_once = self.life(node) > 0 || moves && !self.lives.is_empty();
+                // What was to be there may have gone with an earlier life of the node: an order is heard later than it is given. It
+                // fails there, as on a real node; a run that goes on ordering it fails.
+                let lost_once = self.life(node) > 0;
                 if cut || !there && (chain_broken || lost_once) {
                     fail(&mut p, FailureKind::Io);
                 } else if !there && done(&p.event) {

@@ -226,6 +226,7 @@ impl State {
 
     /// Adds what an instance has made. What an earlier run of it made is replaced.
     pub(crate) fn publish(&mut self, id: InstanceId, outputs: &[Output], staged: bool) {
+        let reads = self.orphan_reads();
         for o in outputs {
             let version = self.data.version_mut(o.data, o.version);
             let keys: Vec<_> = version
@@ -258,13 +259,20 @@ impl State {
                     if self.ledger.is_lost(s.node) {
                         continue;
                     }
+                    let name = PartRef {
+                        data: o.data,
+                        version: o.version,
+                        origin: id.index,
+                        seq: info.seq,
+                    };
+                    let at = (name, Place::Node(*s));
                     let replica = Replica {
                         state: ReplicaState::Present,
                         stored: info.stored,
-                        pins: 0,
+                        pins: reads.get(&at).copied().unwrap_or(0),
                         staged,
                     };
-                    part.replicas.insert(Place::Node(*s), replica);
+                    part.replicas.insert(at.1, replica);
                     self.ledger.occupy(*s, info.stored);
                 }
                 version.parts.insert((id.index, info.seq), part);

@@ -109,7 +109,7 @@ pub(crate) struct State {
     pub(crate) under_way: BTreeMap<TransferKind, u64>,
     /// Those between nodes, node by node.
     pub(crate) links: Links,
-    /// Transfers that read what was on its way to a node and will not come.
+    /// Transfers under way that read what was on its way to a node and has not come.
     pub(crate) orphans: BTreeSet<TransferId>,
     /// Evictions under way.
     pub(crate) leaving: u64,
@@ -206,7 +206,6 @@ impl State {
             }
             Do::Transfer(t) => self.transfer_begun(t, &action.why),
             Do::Abandon { id } => {
-                self.orphans.remove(id);
                 if let Some(active) = self.transfers.get_mut(id) {
                     active.abandoned = true;
                 }
@@ -297,6 +296,7 @@ impl State {
     fn transfer_begun(&mut self, t: &Transfer, why: &Reason) {
         self.next_transfer = self.next_transfer.max(t.id.0 + 1);
         let mut bytes = 0;
+        let readers = self.orphan_reads();
         for m in &t.parts {
             if let Some(r) = self.data.replica_mut(m.part, &m.from) {
                 r.pins += 1;
@@ -306,6 +306,7 @@ impl State {
             };
             bytes += part.info.bytes;
             let stored = part.info.stored;
+            let pins = readers.get(&(m.part, t.to.clone())).copied().unwrap_or(0);
             let replica = Replica {
                 state: ReplicaState::Incoming(t.id),
                 stored: if matches!(t.to, Place::Node(_)) {
@@ -313,7 +314,7 @@ impl State {
                 } else {
                     0
                 },
-                pins: 0,
+                pins,
                 staged: true,
             };
             part.replicas.insert(t.to.clone(), replica);
@@ -462,24 +463,38 @@ impl State {
         }
     }
 
-    /// What reads a replica that was to come with a transfer has nothing to read any more.
+    /// What reads a replica that was to come with a transfer has nothing to read any more, nor has what reads that.
     fn orphan_followers(&mut self, t: &Transfer) {
-        let Place::Node(_) = t.to else { return };
-        let pinned = |m: &PartMove| {
-            let replica = self.data.part(m.part).and_then(|p| p.replicas.get(&t.to));
-            replica.is_some_and(|r| r.pins > 0)
-        };
-        if !t.parts.iter().any(pinned) {
-            return;
+        let mut broken = vec![t.clone()];
+        while let Some(t) = broken.pop() {
+            let pinned = |m: &PartMove| {
+                let replica = self.data.part(m.part).and_then(|p| p.replicas.get(&t.to));
+                replica.is_some_and(|r| r.pins > 0)
+            };
+            if !matches!(t.to, Place::Node(_)) || !t.parts.iter().any(pinned) {
+                continue;
+            }
+            let follows = |o: &Transfer| {
+                let mut read = o.parts.iter().filter(|m| m.from == t.to);
+                read.any(|m| t.parts.iter().any(|own| own.part == m.part))
+            };
+            for active in self.transfers.values() {
+                let order = &active.transfer;
+                if follows(order) && self.orphans.insert(order.id) {
+                    broken.push(order.clone());
+                }
+            }
         }
-        let follows = |o: &Transfer| {
-            let read = o.parts.iter().filter(|m| m.from == t.to);
-            read.into_iter()
-                .any(|m| t.parts.iter().any(|own| own.part == m.part))
-        };
-        let followers = self.transfers.values().filter(|a| !a.abandoned);
-        let followers = followers.map(|a| &a.transfer).filter(|o| follows(o));
-        self.orphans.extend(followers.map(|o| o.id));
+    }
+
+    /// How often orphans read which part where. What comes there next is read by them too, until they have ended.
+    pub(crate) fn orphan_reads(&self) -> BTreeMap<(PartRef, Place), u32> {
+        let mut reads = BTreeMap::new();
+        let orphans = self.orphans.iter().filter_map(|id| self.transfers.get(id));
+        for m in orphans.flat_map(|a| &a.transfer.parts) {
+            *reads.entry((m.part, m.from.clone())).or_default() += 1;
+        }
+        reads
     }
 
     /// Whether what a transfer reads is on its way itself, or was and is not any more.

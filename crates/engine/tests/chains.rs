@@ -92,11 +92,10 @@ fn when_a_copy_fails_what_follows_it_is_given_up_and_ordered_anew_and_is_no_fail
     };
     // The second node's copy fails: it reads outside now, the others follow whom they can.
     let after = hand.failed(orders[1].id, FailureKind::Io);
-    assert_eq!(given_up(&after), [orders[2].id]);
+    assert_eq!(given_up(&after), [orders[2].id, orders[3].id]);
     assert_eq!(ways(&transfers_in(&after)), [(None, 1)]);
     let second = transfers_in(&after).remove(0);
     let after = hand.failed(orders[2].id, FailureKind::Cancelled);
-    assert_eq!(given_up(&after), [orders[3].id]);
     assert_eq!(ways(&transfers_in(&after)), [(Some(0), 2)]);
     let third = transfers_in(&after).remove(0);
     let after = hand.failed(orders[3].id, FailureKind::SourceChanged);
@@ -108,4 +107,32 @@ fn when_a_copy_fails_what_follows_it_is_given_up_and_ordered_anew_and_is_no_fail
         assert!(after.is_empty(), "{after:?}");
     }
     assert_eq!(runs_in(&hand.brought(&fourth, BYTES)).len(), 1);
+}
+
+#[test]
+fn when_the_first_copy_fails_the_whole_chain_goes_and_a_new_one_begins() {
+    let (mut hand, _) = Hand::begin(&begin(3, true));
+    let orders = transfers_in(&hand.listed(0, source(None, BYTES)));
+    assert_eq!(ways(&orders), [(None, 0), (Some(0), 1), (Some(1), 2)]);
+    let after = hand.failed(orders[0].id, FailureKind::Io);
+    let given_up = |id| {
+        let is = |a: &Action| a.what == Do::Abandon { id } && a.why == Reason::ChainBroken;
+        after.iter().any(is)
+    };
+    assert!(
+        given_up(orders[1].id) && given_up(orders[2].id),
+        "{after:?}"
+    );
+    let again = transfers_in(&after).remove(0);
+    assert_eq!(ways(std::slice::from_ref(&again)), [(None, 0)]);
+    // What had been given up ends late: what is on its way, then what is there, is followed.
+    let second = transfers_in(&hand.failed(orders[1].id, FailureKind::Cancelled));
+    assert_eq!(ways(&second), [(Some(0), 1)]);
+    hand.brought(&again, BYTES);
+    let third = transfers_in(&hand.failed(orders[2].id, FailureKind::Cancelled));
+    assert_eq!(
+        ways(&third),
+        [(Some(1), 2)],
+        "the first sends to the second still"
+    );
 }

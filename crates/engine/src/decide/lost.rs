@@ -6,7 +6,7 @@ use super::sources::is_lost;
 use crate::steps::Progress;
 use std::collections::BTreeMap;
 use tarn_base::action::{Do, Subject};
-use tarn_base::id::{DataId, InstanceId};
+use tarn_base::id::{DataId, InstanceId, TransferId};
 use tarn_base::part::{PartRef, Place};
 use tarn_base::reason::Reason;
 
@@ -30,7 +30,15 @@ impl Decide<'_> {
 
     /// Gives up what reads a copy that will not come. It is ordered anew, from elsewhere.
     pub(super) fn leave_broken_chains(&mut self) {
-        for id in self.state.orphans.clone() {
+        let kept = |id: &&TransferId| self.state.transfers.get(id).is_some_and(|t| !t.abandoned);
+        for id in self
+            .state
+            .orphans
+            .iter()
+            .filter(kept)
+            .copied()
+            .collect::<Vec<_>>()
+        {
             self.emit(Do::Abandon { id }, Reason::ChainBroken);
         }
     }
