@@ -49,6 +49,10 @@ fn the_newest_is_found() {
             write(&state.log(&run), &story(&run, WALL));
         }
     }
+    // Two files written in a row may have the same time.
+    let last = fs::File::options().append(true).open(state.log("v-2-1"));
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(1);
+    last.unwrap().set_modified(later).unwrap();
     runs::allocate(&state, "w").unwrap();
     for other in ["w-0", "w-01", "w", "w-x", "-3"] {
         fs::create_dir(state.run(other)).unwrap();
