@@ -60,7 +60,7 @@ def main():
                 shutil.copy2(os.path.join(os.path.dirname(os.path.abspath(a.tarn)), name), os.path.join(folder, "shared", "bin"))
             text = WORKFLOW.format(seconds=a.seconds + 2 * START)
             alice(f"mkdir b && cat > b/workflow.toml << 'END'\n{text}END")
-            alice("cd b && (salloc -Q -N2 --mem=2000 tarn run --tier scm=/scm/alice:512MiB workflow.toml > log 2>&1 &)")
+            alice("cd b && (salloc -Q --exclusive -N2 --mem=2000 tarn run --tier scm=/scm/alice:512MiB workflow.toml > log 2>&1 &)")
             time.sleep(START)
             before, began = [taken(folder, node) for node in NODES], time.monotonic()
             time.sleep(a.seconds)

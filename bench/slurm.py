@@ -14,7 +14,7 @@ def done(command):
     """What a command says; it must succeed."""
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
-        sys.exit(f"{' '.join(command)} failed ({ended.returncode}):\n{ended.stderr[-4000:]}")
+        sys.exit(f"{' '.join(command)} failed ({ended.returncode}):\n{(ended.stdout + ended.stderr)[-4000:]}")
     return ended.stdout
 
 
