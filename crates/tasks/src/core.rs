@@ -767,7 +767,7 @@ impl Task {
 
 impl Finish {
     /// Nothing was done.
-    pub(crate) fn nothing() -> Self {
+    pub fn nothing() -> Self {
         Self {
             result: Ok(()),
             bytes: 0,

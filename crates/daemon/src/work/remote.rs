@@ -230,19 +230,8 @@ pub(super) fn load(
     Ok(Finish {
         bytes: size,
         checksum: promised.map(|hash| hash.0.to_be_bytes()),
-        ..nothing()
+        ..Finish::nothing()
     })
-}
-
-fn nothing() -> Finish {
-    Finish {
-        result: Ok(()),
-        bytes: 0,
-        stored: 0,
-        replaced: 0,
-        freed: 0,
-        checksum: None,
-    }
 }
 
 /// Has another node do a task.
@@ -262,7 +251,7 @@ pub(super) fn hand_over(
             if held.stat()?.is_none() {
                 return match plan.resumed {
                     // An earlier tarnd has come to the end.
-                    true => Ok(nothing()),
+                    true => Ok(Finish::nothing()),
                     false => Err(held.missing()),
                 };
             }
@@ -272,7 +261,9 @@ pub(super) fn hand_over(
         spot @ Spot::Far { .. } if moves => {
             let place = far(spot)?;
             match peers.list(place, false, control) {
-                Err(why) if why.code == Code::NotFound && plan.resumed => return Ok(nothing()),
+                Err(why) if why.code == Code::NotFound && plan.resumed => {
+                    return Ok(Finish::nothing());
+                }
                 found => Some((Err(place), found?.list)),
             }
         }
@@ -291,7 +282,7 @@ pub(super) fn hand_over(
         bytes: done.0,
         checksum: done.1,
         freed,
-        ..nothing()
+        ..Finish::nothing()
     })
 }
 
