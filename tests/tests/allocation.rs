@@ -1,8 +1,11 @@
 //! `tarn run` in an allocation of a real Slurm: over all its nodes, through what goes wrong there, and nothing left behind.
 
+#[path = "allocation/links.rs"]
+mod links;
 #[path = "allocation/pieces.rs"]
 mod pieces;
 
+use links::{an_older_tarnd_is_refused, liars_are_found_out, links_are_measured};
 use pieces::{libfabric_moves_pieces, pieces_move, strangers_come};
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
@@ -323,6 +326,28 @@ fn what_nodes_share_is_read_once_and_the_chain_may_break() {
         "{text}"
     );
     assert_eq!(desk.read("out/there"), sums);
+}
+
+#[test]
+fn links_are_measured_once() {
+    let doctor = Doctor::ask().expect("slurm-cluster doctor");
+    if let Some(why) = doctor.lacks(&["shaping"]) {
+        return eprintln!("SKIPPED: no links of a given rate here: {why}");
+    }
+    let Some(cluster) = cluster(4) else { return };
+    links_are_measured(&cluster);
+}
+
+#[test]
+fn a_replica_that_is_not_what_it_says_is_found_out() {
+    let Some(cluster) = cluster(2) else { return };
+    liars_are_found_out(&cluster);
+}
+
+#[test]
+fn a_node_with_an_older_tarnd_is_named() {
+    let Some(cluster) = cluster(3) else { return };
+    an_older_tarnd_is_refused(&cluster);
 }
 
 /// Two nodes work on a scattered version, and look at each other.

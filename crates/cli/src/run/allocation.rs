@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_allocation::{Allocation, Link, Linked, Mail, NoAnswer, RETRY, STUCK};
+use tarn_allocation::{Allocation, Between, Link, Linked, Mail, NoAnswer, RETRY, STUCK};
 use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
 use tarn_base::event::{Start, Verify};
@@ -56,6 +56,8 @@ pub(crate) struct Reached {
     fleet: Arc<Fleet>,
     links: Vec<Linked>,
     cluster: Cluster,
+    /// What is known of the links between the nodes.
+    between: Vec<Between>,
     data: (u128, [u8; 32]),
     /// When the allocation ends, if it does.
     end: Option<Instant>,
@@ -315,6 +317,7 @@ impl Reached {
             .exit(Exit::State)?;
         let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
+        let between = tarn_allocation::measure_links(&links, &mut cluster, folder);
         if args.bind == Bind::None {
             cluster.hosts.iter_mut().for_each(|h| h.sockets.clear());
         }
@@ -339,11 +342,27 @@ impl Reached {
                 );
             }
         }
+        let unknown = || between.iter().filter(|b| b.rate.is_err());
+        if let Some(Between {
+            to,
+            from,
+            rate: Err(why),
+        }) = unknown().next()
+        {
+            say!(
+                "note: how fast {to} reads from {from} is not known: {why}{}",
+                match unknown().count() {
+                    1 => String::new(),
+                    n => format!("; nor is it of {} other links", n - 1),
+                }
+            );
+        }
         Ok(Self {
             allocation,
             fleet: Arc::new(fleet),
             links,
             cluster,
+            between,
             data: (number, key),
             end,
         })
@@ -352,6 +371,11 @@ impl Reached {
     /// Its nodes.
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// The links between them, as far as they were measured.
+    pub(crate) fn between(&self) -> &[Between] {
+        &self.between
     }
 
     /// What of its tiers is taken now, node by node.

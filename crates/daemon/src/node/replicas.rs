@@ -95,6 +95,32 @@ impl Replicas {
         Ok(())
     }
 
+    /// Another node, as who asks it for files.
+    ///
+    /// # Errors
+    /// When its address is none.
+    pub(super) fn client(
+        &self,
+        name: &str,
+        (host, port): &Address,
+        patience: Patience,
+    ) -> Result<Arc<Client>, String> {
+        let unknown =
+            |why: String| format!("node {name} cannot be reached at {host}:{port}: {why}");
+        let mut found = (host.as_str(), *port)
+            .to_socket_addrs()
+            .map_err(|e| unknown(e.to_string()))?;
+        let address = found.next().ok_or_else(|| unknown("no address".into()))?;
+        Ok(Arc::new(Client {
+            node: name.to_owned(),
+            address,
+            run: self.run,
+            key: self.key.clone(),
+            patience,
+            rma: self.rma.clone(),
+        }))
+    }
+
     /// A node is lost: nothing is asked of it any more.
     pub(super) fn lost(&self, node: NodeId) {
         self.known().lost.insert(node);
@@ -150,7 +176,7 @@ impl Registry for Replicas {
         let name = || String::from_utf8_lossy(tree.name()).into_owned();
         let found = match tree {
             Tree::Replica(name) => self.find(name),
-            Tree::Space(_) => None,
+            Tree::Space(_) | Tree::Probe => None,
         };
         match found {
             Some(Err(arriving)) => Ok(Served::Arriving(arriving)),
@@ -177,7 +203,7 @@ impl Peers for Others {
     fn tree(&self, spot: Spot, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure> {
         let failed = |kind, message: String| Failure { kind, message };
         let known = self.replicas.known();
-        let (name, (host, port)) = known.nodes.get(&spot.node).cloned().ok_or_else(|| {
+        let (name, address) = known.nodes.get(&spot.node).cloned().ok_or_else(|| {
             let why = format!("nothing is known of the files of node {}", spot.node);
             failed(FailureKind::Io, why)
         })?;
@@ -186,23 +212,9 @@ impl Peers for Others {
             return Err(failed(FailureKind::NodeLost, why));
         }
         drop(known);
-        let unknown = |why: String| {
-            let why = format!("node {name} cannot be reached at {host}:{port}: {why}");
-            failed(FailureKind::Io, why)
-        };
-        let mut found = (host.as_str(), port)
-            .to_socket_addrs()
-            .map_err(|e| unknown(e.to_string()))?;
-        let address = found.next().ok_or_else(|| unknown("no address".into()))?;
-        let client = Client {
-            node: name.clone(),
-            address,
-            run: self.replicas.run,
-            key: self.replicas.key.clone(),
-            patience: Patience::default(),
-            rma: self.replicas.rma.clone(),
-        };
-        Ok(Arc::new(Arc::new(client).tree(tree_of(spot.tier, key))))
+        let client = self.replicas.client(&name, &address, Patience::default());
+        let client = client.map_err(|why| failed(FailureKind::Io, why))?;
+        Ok(Arc::new(client.tree(tree_of(spot.tier, key))))
     }
 
     fn arriving(&self, spot: Spot, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {

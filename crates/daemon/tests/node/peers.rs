@@ -3,6 +3,7 @@
 use crate::Test;
 use crate::bed::*;
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tarn_base::action::Do;
@@ -15,7 +16,54 @@ use tarn_proto::node::{Answer, Call, News, Told, decode};
 pub(crate) const TESTS: &[Test] = &[
     ("peers::a_replica_is_pulled", a_replica_is_pulled),
     ("peers::a_step_runs_on_two_nodes", a_step_runs_on_two_nodes),
+    ("peers::a_link_is_measured_once", a_link_is_measured_once),
 ];
+
+fn a_link_is_measured_once() {
+    let bed = Bed::make();
+    let (one, mut two) = (bed.start("n1", &[]), bed.start("n2", &[]));
+    let first = bed.connect(&one.started);
+    let link = |from: &str, port: u16| Call::Link {
+        from: from.into(),
+        at: ("127.0.0.1".into(), port),
+        state: bed.state().0,
+    };
+    let rate = |call: Call| match first.call(call) {
+        Answer::Rate(rate) => rate,
+        other => panic!("{other:?}"),
+    };
+    let found = rate(link("n2", two.started.data));
+    assert!(found > 10_000_000, "{found}");
+    // It is remembered: nobody is asked again, and the tiers are beside it.
+    first.call(bed.measure("n1"));
+    two.kill();
+    two.ended();
+    assert_eq!(rate(link("n2", two.started.data)), found);
+    let memory = std::fs::read_to_string(bed.state().0.join("hosts/n1/machine.json")).unwrap();
+    assert!(
+        memory.contains("\"from n2\"") && memory.contains("tier-n1\""),
+        "{memory}"
+    );
+    // Who is not there, and who says nothing.
+    let why = first.failed(link("n3", two.started.data));
+    assert!(
+        why.contains("node n3") && why.contains("cannot be reached"),
+        "{why}"
+    );
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let began = Instant::now();
+    let why = first.failed(link("n4", silent.local_addr().unwrap().port()));
+    assert!(
+        why.contains("node n4") && why.contains("not measured"),
+        "{why}"
+    );
+    assert!(began.elapsed() < Duration::from_secs(8));
+    // Nothing of it hinders a run.
+    let opening = bed.opening(&[(&one, &first)], 0);
+    first.open(opening);
+    first.clean(Staying::default());
+    first.run(MAKES, 0);
+}
 
 /// Passes on what two nodes say to each other about a step until it ends; does `more` in between, told how long it took.
 fn relayed(first: &Client, second: &Client, mut more: impl FnMut(Duration)) -> Ended {
