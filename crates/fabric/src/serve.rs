@@ -203,6 +203,7 @@ impl<'a> Answering<'a> {
                     }
                     continue;
                 }
+                Ok(Served::Gone) => Err(Unable(Status::Gone, "nothing of it".into())),
                 Err(refusal) => Err(Unable(Status::Refused, refusal.0.clone())),
             };
             let sent = match root {
@@ -280,7 +281,7 @@ impl<'a> Answering<'a> {
                 Waited::There(root) => return Ok(Ok(root)),
                 Waited::Failed => {
                     let text = "the copy of it to this node has failed".to_owned();
-                    return Ok(Err(Unable(Status::Gone, text)));
+                    return Ok(Err(Unable(Status::Failed, text)));
                 }
                 Waited::NotYet if self.shared.stop.load(Ordering::Relaxed) => {
                     return Err(io::Error::from(io::ErrorKind::ConnectionAborted));

@@ -147,6 +147,8 @@ pub(crate) fn liars_are_found_out(cluster: &Cluster) {
         ),
         // What was brought out is whole: it is read there, and made once.
         ("truncate -s 7 $f", out, 1, "shorter than its manifest says"),
+        // Nothing is left of it.
+        ("rm -r ./*", "", 2, "not there any more"),
         // Longer than it says: nobody asks for the rest.
         ("echo more >> $f", "", 1, ""),
     ];

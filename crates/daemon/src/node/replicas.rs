@@ -182,6 +182,7 @@ impl Registry for Replicas {
             Some(Err(arriving)) => Ok(Served::Arriving(arriving)),
             Some(Ok(path)) => match Root::open(&path) {
                 Ok(root) => Ok(Served::Whole(Arc::new(root))),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Served::Gone),
                 Err(e) => Err(Refusal(format!("{}: {e}", path.display()))),
             },
             None => Err(Refusal(format!(
@@ -337,12 +338,12 @@ mod tests {
             b"-1/k.0",
             b"k.0",
             b"",
-            b"0/none",
             b"\xff/k.0",
             b"99999/k.0",
         ] {
             assert!(tree(name).is_err(), "{}", String::from_utf8_lossy(name));
         }
+        assert!(matches!(tree(b"0/none"), Ok(Served::Gone)));
         assert!(replicas.key(&run).is_some() && replicas.key(&8u128.to_le_bytes()).is_none());
         let others = Others {
             replicas: Arc::clone(&replicas),
