@@ -245,12 +245,14 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(desk: &Desk<'_>) {
     desk.write(
         "job.sh",
         &format!(
-            "#!/bin/bash\ncd ~/work && exec tarn --log info --log-to run run {TIER} wf.toml\n"
+            "#!/bin/bash\ncd ~/work && exec tarn --log info --log-to run --log-format json run {TIER} wf.toml\n"
         ),
     );
     let words = ["sbatch", "-N2", "-n16", "-o", "work/log", "work/job.sh"];
     desk.cluster.exec("alice", &words).expect("sbatch");
     wait_for_begin(desk, 1);
+    // A signal of the job's is none to tarnd.
+    desk.shell("scancel --signal=USR1 $(squeue -h -u alice -o %A)");
     let said = desk.shell("tarn cancel");
     assert!(
         said.contains("runs on node1") && said.contains("chain-1 has stopped"),
@@ -258,8 +260,18 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(desk: &Desk<'_>) {
         desk.read("log")
     );
     assert!(!desk.path(".tarn/runs/chain-1/cancel").exists());
-    // What happened is logged.
+    // What happened is logged; each line is an object, and those of nodes name theirs.
     let log = desk.read(".tarn/runs/chain-1/tarn.log");
+    assert!(!log.contains("node lost"), "{log}");
+    let nodes = desk.read(".tarn/runs/chain-1/nodes.log");
+    for line in log.lines().chain(nodes.lines()) {
+        let object: serde_json::Value = serde_json::from_str(line).expect(line);
+        assert!(object["message"].is_string(), "{line}");
+    }
+    for node in ["node1", "node2"] {
+        let named = format!(r#"{{"node":"{node}","timestamp""#);
+        assert!(nodes.lines().any(|l| l.starts_with(&named)), "{nodes}");
+    }
     for line in [
         "the run begins",
         "step begins",
