@@ -172,9 +172,6 @@ impl Worker<'_> {
                     // Only a head start: the sync at the end is what counts.
                     let _ = tarn_sys::writeback::start(fd, start, (last - first) * CHUNK as u64);
                 }
-                let start = first * CHUNK as u64;
-                let end = large.source.status.size.min(last * CHUNK as u64);
-                self.job.arrived(&large.source.path, start, end - start);
                 self.flush()?;
             }
             if large.finished.fetch_add(last - first, Ordering::AcqRel) + (last - first) == all {
@@ -221,6 +218,7 @@ impl Worker<'_> {
         if let Some(hash) = self.chunk_there(large, at) {
             self.output.resumed += len as u64;
             self.tally.done += len as u64;
+            self.job.arrived(&large.source.path, start, len as u64);
             return Ok(hash);
         }
         if let Some(limiter) = self.job.target().and_then(|t| t.limiter.as_ref()) {
@@ -236,6 +234,7 @@ impl Worker<'_> {
             _ => self.chunk_by_pieces(large, start, len)?,
         };
         self.output.bytes += len as u64;
+        self.job.arrived(&large.source.path, start, len as u64);
         // Whoever watches sees every chunk, not only the end of a run of them.
         self.job.advance(len as u64);
         Ok(hash)

@@ -244,7 +244,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Asks for what is missing of some chunks of a file.
+    /// Asks for what is missing of some chunks of a file, chunk by chunk: of what has not arrived at the peer itself, it can send
+    /// each as soon as that has.
     pub(crate) fn ask(
         &mut self,
         source: &Source,
@@ -252,13 +253,15 @@ impl<'a> Worker<'a> {
         chunks: Range<u64>,
     ) -> Result<()> {
         let mut pieces = Vec::new();
-        self.wanted(source, extents, chunks, |offset, len| {
-            pieces.push(Piece {
-                path: &source.path,
-                offset,
-                len,
+        for at in chunks {
+            self.wanted(source, extents, at..at + 1, |offset, len| {
+                pieces.push(Piece {
+                    path: &source.path,
+                    offset,
+                    len,
+                });
             });
-        });
+        }
         if pieces.is_empty() {
             return Ok(());
         }

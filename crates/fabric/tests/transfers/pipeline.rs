@@ -131,8 +131,8 @@ fn what_has_arrived_is_served_before_the_rest_is_there() {
         });
         let copying =
             scope.spawn(move || Trees::new().with_threads(1).copy(second, control).map(drop));
-        // 8 MiB are through, of 40; the first copy is held in its middle.
-        while control.done.load(Ordering::Relaxed) < 8 << 20 {
+        // One MiB is through, of 40; the first copy is held in its middle.
+        while control.done.load(Ordering::Relaxed) < 1 << 20 {
             std::thread::sleep(Duration::from_millis(5));
             assert!(!copying.is_finished());
         }
