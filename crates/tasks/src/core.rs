@@ -187,11 +187,21 @@ impl Core {
                 let answer = self.change_job(now, user, change, actions);
                 actions.push(Action::Answer { ticket, answer });
             }
+            Event::Process {
+                ticket,
+                user,
+                process,
+                gone,
+            } => {
+                let answer = self.add_process(user, process, &gone, actions);
+                actions.push(Action::Answer { ticket, answer });
+            }
             Event::Measured { task, size } => self.measured(now, task, size, actions),
             Event::Finished { task, finish } => self.finished(now, task, finish, actions),
             Event::Surveyed { space, used } => {
-                if let Some(space) = self.spaces.get_mut(&space) {
-                    space.survey_ends(now, used);
+                let found = self.spaces.get_mut(&space);
+                if let Some(most) = found.and_then(|s| s.survey_ends(now, used)) {
+                    self.cap_jobs(&space, most, actions);
                 }
             }
             Event::Tick => {}

@@ -22,6 +22,7 @@ pub use crate::check::{
     HIDDEN, below as check_path, external, name as check_name, space as check_space,
 };
 pub use crate::core::{Core, Task};
+pub use job::Process;
 pub use recover::{Record, Recovered};
 
 use std::collections::BTreeMap;
@@ -162,7 +163,18 @@ pub enum Event {
         /// How.
         change: SpaceChange,
     },
-    /// Somebody changes jobs.
+    /// Somebody adds a process to a job.
+    Process {
+        /// Comes back with the answer.
+        ticket: u64,
+        /// Who.
+        user: Uid,
+        /// Which process.
+        process: Process,
+        /// Processes of the job that have ended.
+        gone: Vec<i32>,
+    },
+    /// Somebody changes jobs otherwise.
     Job {
         /// Comes back with the answer.
         ticket: u64,

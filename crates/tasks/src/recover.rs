@@ -2,7 +2,7 @@
 
 use crate::core::{Core, ID_BITS, Phase, Task, space_of};
 use crate::fair::Queues;
-use crate::job::Job;
+use crate::job::{Job, Process};
 use crate::kept::{Kept, Outcomes};
 use crate::{Action, Config, Event, KEPT_FOR};
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,8 @@ pub enum Record {
     Space(SpaceChange),
     /// Jobs have changed.
     Job(JobChange),
+    /// A process was added to a job.
+    Process(Process),
     /// What a job's tasks have put into a space.
     JobUsed {
         /// The job.
@@ -192,6 +194,7 @@ impl Core {
             Record::Space(change) => self.apply_space(&change, false),
             // A change that was recorded was possible; one that is not any more changes nothing.
             Record::Job(change) => drop(self.apply_job(&change)),
+            Record::Process(process) => drop(self.apply_process(process)),
             Record::JobUsed { job, space, used } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.usage.entry(space).or_default().used = used;
@@ -276,7 +279,13 @@ fn job_records(id: JobId, job: &Job) -> Vec<Record> {
         let (scope, on) = (Scope::Job(id), true);
         records.push(Record::Paused { scope, on });
     }
-    let add = |pid: &i32| Record::Job(JobChange::AddProcess { job: id, pid: *pid });
+    let add = |(pid, stamp): (&i32, &u64)| {
+        Record::Process(Process {
+            job: id,
+            pid: *pid,
+            stamp: *stamp,
+        })
+    };
     records.extend(job.processes.iter().map(add));
     let used = job.usage.iter().filter(|(_, u)| u.used > 0);
     records.extend(used.map(|(space, usage)| Record::JobUsed {

@@ -731,11 +731,6 @@ fn jobs_limit_their_tasks_together() {
         tarn_tasks::Answer::Refused(_)
     ));
     assert_eq!(change(&mut world, 0, register), tarn_tasks::Answer::Done);
-    assert_eq!(
-        change(&mut world, 0, JobChange::AddProcess { job: 1, pid: 99 }),
-        tarn_tasks::Answer::Done
-    );
-    assert_eq!(world.core.job_of([1, 99].into_iter()), Some(1));
     assert_eq!(code(world.submit(5, Some(1), nothing(), 0)), Code::Denied);
     let first = world
         .submit(4, Some(1), TaskSpec::new(copy("big")), 80)

@@ -1,4 +1,5 @@
-//! A world around the core: executors that take virtual time, and an account of what must hold.
+//! A world around the core: executors that take virtual time, and an account of what must hold. Each test program uses some of it.
+#![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::*;
