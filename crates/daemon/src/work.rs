@@ -25,7 +25,7 @@ use tarn_tasks::{Event, Finish, Size, Task};
 
 pub(crate) use copy::{SINGLE, list_of, release};
 pub(crate) use memory::hash_memory;
-pub(crate) use place::{Held, hidden, kind_of, set_tag, told};
+pub(crate) use place::{Held, above, hidden, kind_of, open_folder, set_tag, told};
 
 /// Threads that touch files; each copy may use some of the mover's beside it.
 const MAX_THREADS: usize = 64;
@@ -62,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) from: Spot,
     /// Of copies and moves.
     pub(crate) to: Option<Spot>,
+    /// Names and roots of the dataspaces, which a destination outside must have nothing to do with.
+    pub(crate) spaces: Vec<(String, PathBuf)>,
     /// The node that does it for this one, and what it is asked for.
     pub(crate) handed: Option<(String, TaskSpec)>,
     pub(crate) verify: Verify,
@@ -136,6 +138,7 @@ impl Plan {
             verb,
             from: spot(from, &memory.0)?,
             to: to.map(|to| spot(to, &memory.1)).transpose()?,
+            spaces: Vec::new(),
             handed: handed(own, task),
             verify: task.spec.verify,
             rate: task.spec.rate,
@@ -160,6 +163,14 @@ impl Plan {
     fn link(&self) -> Option<&str> {
         match &self.from {
             Spot::Far { node, .. } => Some(node),
+            _ => None,
+        }
+    }
+
+    /// Where it puts something outside.
+    pub(crate) fn fills_outside(&self) -> Option<&[u8]> {
+        match &self.to {
+            Some(Spot::Path { space: None, path }) if self.handed.is_none() => Some(path),
             _ => None,
         }
     }
@@ -335,6 +346,9 @@ impl Shared {
     fn run(&self, plan: &Plan, control: &Control) -> Result<Finish, Refusal> {
         if let Some((node, spec)) = &plan.handed {
             return remote::hand_over(self, plan, node, spec, control);
+        }
+        if let Some(path) = plan.fills_outside() {
+            place::check_outside(path, &plan.spaces)?;
         }
         match (&plan.from, &plan.to) {
             (from, None) => copy::remove_spot(self, plan, from),

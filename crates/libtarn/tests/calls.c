@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tarn.h"
 
@@ -162,9 +163,11 @@ int main(int argc, char **argv)
     const uint64_t quotas[] = {1 << 20};
     CHECK(tarn_job_register(tarn, 7, 0, limited, quotas, 1) == TARN_OK);
     CHECK(tarn_job_pause(tarn, 7, 1) == TARN_OK && tarn_job_pause(tarn, 7, 0) == TARN_OK);
-    CHECK(tarn_job_add_process(tarn, 7, 1) == TARN_OK);
-    CHECK(tarn_job_remove_process(tarn, 7, 1) == TARN_OK);
-    CHECK(tarn_job_remove_process(tarn, 7, 1) == TARN_ENOTFOUND);
+    CHECK(tarn_job_add_process(tarn, 7, 1) == TARN_EINVALID);
+    CHECK(tarn_job_add_process(tarn, 7, INT32_MAX) == TARN_ENOTFOUND);
+    CHECK(tarn_job_add_process(tarn, 7, getppid()) == TARN_OK);
+    CHECK(tarn_job_remove_process(tarn, 7, getppid()) == TARN_OK);
+    CHECK(tarn_job_remove_process(tarn, 7, getppid()) == TARN_ENOTFOUND);
     CHECK(tarn_job_unregister(tarn, 7) == TARN_OK);
 
     shared = tarn;

@@ -1,6 +1,6 @@
 //! Copies, moves and removals of files and trees.
 
-use super::place::{Held, hidden, kind_of, told};
+use super::place::{Held, Id, hidden, id_of, kind_of, told};
 use super::{Plan, Shared, Spot, Verb};
 use rustix::fs::FileType;
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ pub(super) fn room(list: &Manifest) -> u64 {
 }
 
 /// The entries of a source, without what tarnd itself has half done there.
-fn list(shared: &Shared, from: &Held, control: &Control) -> Result<Manifest, Refusal> {
+pub(super) fn list(shared: &Shared, from: &Held, control: &Control) -> Result<Manifest, Refusal> {
     list_of(&shared.mover, from, from.name(), false, control)
 }
 
@@ -76,6 +76,7 @@ pub(crate) fn list_of(
     hashes: bool,
     control: &Control,
 ) -> Result<Manifest, Refusal> {
+    from.check_readable()?;
     let path = from.path_of(name);
     let list = match hashes {
         true => mover.digest(&path, control),
@@ -116,6 +117,10 @@ pub(super) fn copy(
         }
         return Err(from.missing());
     };
+    if from.is(&to)? {
+        let text = format!("`{}` and `{}` are the same place", from.place(), to.place());
+        return Err(Refusal::new(Code::Invalid, text));
+    }
     let single = kind_of(&source) != FileType::Directory;
     if there && !plan.replace {
         // An earlier tarnd may have come so far, and no further.
@@ -123,7 +128,7 @@ pub(super) fn copy(
             return Err(to.exists());
         }
         let list = list(shared, &from, control)?;
-        return settle(shared, plan, &from, &to, &list, 0);
+        return settle(shared, plan, (&from, id_of(&source)), &to, &list, 0);
     }
     let replaced = if there { stored(shared, &to)? } else { 0 };
     if plan.verb == Verb::Move && from.rename(from.name(), &to, plan.replace)? {
@@ -143,7 +148,7 @@ pub(super) fn copy(
     if into_space && room(&list) > plan.room {
         return Err(grown(from.place()));
     }
-    let source = Source {
+    let copied = Source {
         only: (!single).then(|| list.entries.iter().map(|e| e.path.clone()).collect()),
         root: from.path(),
         peer: None,
@@ -151,8 +156,9 @@ pub(super) fn copy(
         single: single.then_some(SINGLE.as_bytes()),
         list: &list,
     };
-    let checksum = transfer(shared, plan, source, &to, control)?;
-    let mut done = settle(shared, plan, &from, &to, &list, replaced)?;
+    let checksum = transfer(shared, plan, copied, &to, control)?;
+    let from = (&from, id_of(&source));
+    let mut done = settle(shared, plan, from, &to, &list, replaced)?;
     done.bytes = list.bytes();
     done.checksum = checksum;
     Ok(done)
@@ -299,7 +305,7 @@ fn same(
 fn settle(
     shared: &Shared,
     plan: &Plan,
-    from: &Held,
+    from: (&Held, Id),
     to: &Held,
     list: &Manifest,
     replaced: u64,
@@ -313,15 +319,17 @@ fn settle(
     Ok(done)
 }
 
-/// Removes this node's source of a move.
+/// Removes this node's source of a move, if it is still the one that was copied: what took its name meanwhile may look the same,
+/// and be the copy itself, where source and destination are two ways to one place.
 pub(super) fn release_own(
     shared: &Shared,
     plan: &Plan,
-    from: &Held,
+    (from, id): (&Held, Id),
     list: &Manifest,
 ) -> Result<u64, Refusal> {
     let aside = hidden(plan.id, ".gone");
-    let same = |late: &Manifest| late == list;
+    let is = || Some(id_of(&from.stat_of(&aside).ok()??));
+    let same = |late: &Manifest| late == list && is() == Some(id);
     release(&shared.mover, from, &aside, same, &Control::default())
 }
 
@@ -337,8 +345,7 @@ pub(crate) fn release(
     from.aside(aside)?;
     let late = list_of(mover, from, aside, false, control);
     if !late.as_ref().is_ok_and(same) {
-        rustix::fs::renameat(from.folder(), aside, from.folder(), from.name())
-            .map_err(|e| from.failed("restore", e))?;
+        from.rename(aside, from, false)?;
         late?;
         return Err(Refusal::new(
             Code::Changed,
@@ -379,10 +386,7 @@ pub(super) fn finish(
 
 /// Removes a file or tree: at once by name, then what it held.
 pub(super) fn remove_spot(shared: &Shared, plan: &Plan, at: &Spot) -> Result<Finish, Refusal> {
-    remove(shared, plan, &Held::open(at, false)?)
-}
-
-pub(super) fn remove(shared: &Shared, plan: &Plan, held: &Held) -> Result<Finish, Refusal> {
+    let held = &Held::open(at, false)?;
     let gone = hidden(plan.id, ".gone");
     if held.stat()?.is_some() {
         held.aside(&gone)?;

@@ -5,7 +5,7 @@
 
 use super::copy::{self, SINGLE, Source};
 use super::memory::{self, Side};
-use super::place::{Held, kind_of, told};
+use super::place::{Held, id_of, kind_of, told};
 use super::{Plan, Shared, Spot, Verb};
 use crate::peers::{Far, Peers, fingerprint, unexpected};
 use rustix::fs::FileType;
@@ -248,15 +248,15 @@ pub(super) fn hand_over(
     let source = match &plan.from {
         spot @ Spot::Path { space: Some(_), .. } if moves => {
             let held = Held::open(spot, false)?;
-            if held.stat()?.is_none() {
+            let Some(stat) = held.stat()? else {
                 return match plan.resumed {
                     // An earlier tarnd has come to the end.
                     true => Ok(Finish::nothing()),
                     false => Err(held.missing()),
                 };
-            }
+            };
             let list = copy::list_of(&shared.mover, &held, held.name(), false, control)?;
-            Some((Ok(held), list))
+            Some((Ok((held, id_of(&stat))), list))
         }
         spot @ Spot::Far { .. } if moves => {
             let place = far(spot)?;
@@ -271,7 +271,7 @@ pub(super) fn hand_over(
     };
     let done = follow(shared, plan, (peers, node), spec, control)?;
     let freed = match &source {
-        Some((Ok(held), list)) => copy::release_own(shared, plan, held, list)?,
+        Some((Ok((held, id)), list)) => copy::release_own(shared, plan, (held, *id), list)?,
         Some((Err(place), list)) => {
             peers.release(*place, plan.id, fingerprint(list))?;
             0
