@@ -167,7 +167,8 @@ void tarn_close(struct tarn_connection *connection);
 void tarn_task_init(struct tarn_task *task);
 
 /* Submits `count` tasks. `ids` gets each one's id, 0 where it was refused; `codes`, unless NULL, why. Returns TARN_OK
- * when all were taken, otherwise the first reason. */
+ * when all were taken, otherwise the first reason. Each task is taken or refused for itself, but for what is wrong with
+ * the request: no connection, a full queue, memory that is not registered (then nothing of that request is taken). */
 int tarn_submit(struct tarn_connection *connection, const struct tarn_task *tasks, size_t count, uint64_t *ids,
                 int32_t *codes);
 
