@@ -230,7 +230,12 @@ impl Peers {
             path: path.into(),
             hashes,
         };
-        let Said::Listed { single, manifest } = self.ask(node, &ask, control)? else {
+        let Said::Listed {
+            single,
+            manifest,
+            print,
+        } = self.ask(node, &ask, control)?
+        else {
             return Err(unexpected(node));
         };
         let list = Manifest::decode(&manifest)
@@ -243,9 +248,17 @@ impl Peers {
             (true, None) => b"",
             (false, _) => path,
         };
-        let name = [space.as_bytes(), b"/", folder].concat();
+        let name = match folder {
+            b"" => space.as_bytes().to_vec(),
+            folder => [space.as_bytes(), b"/", folder].concat(),
+        };
         let tree = self.client(node)?.tree(Tree::Space(name.into()));
-        Ok(Far { single, list, tree })
+        Ok(Far {
+            single,
+            list,
+            print,
+            tree,
+        })
     }
 
     /// Removes what was moved from a node, unless it has changed.
@@ -275,6 +288,8 @@ pub(crate) struct Far {
     /// Whether it is a single file or link, whose name is in the list.
     pub(crate) single: bool,
     pub(crate) list: Manifest,
+    /// What it is known by when it is to be removed.
+    pub(crate) print: u128,
     pub(crate) tree: RemoteTree,
 }
 

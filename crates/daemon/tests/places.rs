@@ -85,26 +85,35 @@ fn a_move_onto_itself() {
     assert!(read(&a.path("fast/z")) == b"precious" && !a.path("fast/y").exists());
 }
 
-/// Two nodes whose dataspaces are one folder of a shared file system: what is moved from one to the other is not removed after it has
-/// taken its own place.
+/// Nodes whose dataspaces lie in one folder of a shared file system: what is moved from one to the other is not removed after it
+/// has taken its own place.
 #[test]
 fn a_move_to_the_same_folder_of_another_node() {
-    let [a, b] = ports();
-    let nodes = [("a", a, ""), ("b", b, "")];
+    let [a, b, c] = ports();
+    let nodes = [("a", a, ""), ("b", b, ""), ("c", c, "")];
     let a = start_peer("a", KEY, &nodes, &[]);
-    let shared = a.path("fast/shared");
-    std::fs::create_dir(&shared).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    symlink(&shared, dir.path().join("fast")).unwrap();
-    let file = peers(dir.path(), KEY, &nodes);
-    let _b = Daemon::start_in(dir, "64MiB", &["--node-name", "b", "--peers", &file]);
-    std::fs::write(shared.join("x"), b"precious").unwrap();
-    let end = run(
-        &a.client(),
-        replacing(moved(fast("shared/x"), on("b", "x"))),
-    );
-    assert_eq!(code(&end), Some(Code::Changed), "{end:?}");
-    assert_eq!(read(&shared.join("x")), b"precious");
+    let also = |name: &str, folder: &str| {
+        let shared = a.path(folder);
+        std::fs::create_dir(&shared).unwrap();
+        std::fs::write(shared.join("x"), b"precious").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        symlink(&shared, dir.path().join("fast")).unwrap();
+        let file = peers(dir.path(), KEY, &nodes);
+        let other = Daemon::start_in(dir, "64MiB", &["--node-name", name, "--peers", &file]);
+        (other, shared)
+    };
+    let (_b, in_space) = also("b", "fast/shared");
+    let (_c, outside) = also("c", "out/shared");
+    for (from, to) in [
+        (fast("shared/x"), on("b", "x")),
+        (on("b", "x"), fast("shared/x")),
+        (on("c", "x"), a.outside("out/shared/x")),
+    ] {
+        let end = run(&a.client(), replacing(moved(from.clone(), to)));
+        assert_eq!(code(&end), Some(Code::Changed), "{from:?}: {end:?}");
+        assert_eq!(read(&in_space.join("x")), b"precious");
+        assert_eq!(read(&outside.join("x")), b"precious");
+    }
 }
 
 /// What takes a file's name while the file is moved into memory stays.

@@ -217,6 +217,7 @@ int tarn_space_remove(struct tarn_connection *connection, const char *name);
 int tarn_job_register(struct tarn_connection *connection, uint64_t job, uint32_t user, const char *const *spaces,
                       const uint64_t *quotas, size_t count);
 int tarn_job_unregister(struct tarn_connection *connection, uint64_t job);
+/* A process of this node that runs; not process 1 (TARN_EINVALID), below which all others are. */
 int tarn_job_add_process(struct tarn_connection *connection, uint64_t job, int32_t pid);
 int tarn_job_remove_process(struct tarn_connection *connection, uint64_t job, int32_t pid);
 

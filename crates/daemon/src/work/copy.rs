@@ -2,6 +2,7 @@
 
 use super::place::{Held, Id, hidden, id_of, kind_of, told};
 use super::{Plan, Shared, Spot, Verb};
+use crate::peers::fingerprint;
 use rustix::fs::FileType;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -313,38 +314,38 @@ fn settle(
     if plan.verb != Verb::Move {
         return finish(shared, plan, to, Some(list.bytes()), replaced);
     }
-    let freed = release_own(shared, plan, from, list)?;
+    let print = fingerprint(list, from.1);
+    let freed = release_own(shared, plan, from.0, print)?;
     let mut done = finish(shared, plan, to, Some(list.bytes()), replaced)?;
     done.freed = freed;
     Ok(done)
 }
 
-/// Removes this node's source of a move, if it is still the one that was copied: what took its name meanwhile may look the same,
-/// and be the copy itself, where source and destination are two ways to one place.
+/// Removes this node's source of a move, if it still has that fingerprint.
 pub(super) fn release_own(
     shared: &Shared,
     plan: &Plan,
-    (from, id): (&Held, Id),
-    list: &Manifest,
+    from: &Held,
+    print: u128,
 ) -> Result<u64, Refusal> {
     let aside = hidden(plan.id, ".gone");
-    let is = || Some(id_of(&from.stat_of(&aside).ok()??));
-    let same = |late: &Manifest| late == list && is() == Some(id);
-    release(&shared.mover, from, &aside, same, &Control::default())
+    release(&shared.mover, from, &aside, print, &Control::default())
 }
 
-/// Removes a source that has been copied, by way of another name in its folder, and unless it is not the `same` any more:
+/// Removes a source that has been copied, by way of another name in its folder, and unless it has not the fingerprint any more:
 /// what was written since would be lost. Returns the bytes that are free now.
 pub(crate) fn release(
     mover: &Trees,
     from: &Held,
     aside: &[u8],
-    same: impl Fn(&Manifest) -> bool,
+    print: u128,
     control: &Control,
 ) -> Result<u64, Refusal> {
     from.aside(aside)?;
     let late = list_of(mover, from, aside, false, control);
-    if !late.as_ref().is_ok_and(same) {
+    let id = from.stat_of(aside)?.map(|stat| id_of(&stat));
+    let is = |late: &Manifest| id.is_some_and(|id| fingerprint(late, id) == print);
+    if !late.as_ref().is_ok_and(is) {
         from.rename(aside, from, false)?;
         late?;
         return Err(Refusal::new(

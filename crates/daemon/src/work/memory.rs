@@ -4,6 +4,7 @@
 use super::place::{Held, hidden, id_of, kind_of, told};
 use super::{Plan, Shared, Spot, Verb, copy as files};
 use crate::connection::Region;
+use crate::peers::fingerprint;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, fdatasync, fstat, openat};
 use rustix::io::{Errno, pread, pwrite};
@@ -276,7 +277,8 @@ fn load(
         prove(self::hash(memory, size, control)?, hash, memory)?;
     }
     if let Some(list) = list {
-        freed = files::release_own(shared, plan, (held, id_of(&after)), &list)?;
+        let print = fingerprint(&list, id_of(&after));
+        freed = files::release_own(shared, plan, held, print)?;
     }
     Ok(Finish {
         result: Ok(()),

@@ -74,7 +74,12 @@ pub(super) fn fetch(
         return Err(to.exists());
     }
     let hashes = plan.verify != Verify::None || plan.verb == Verb::Move || there;
-    let Far { single, list, tree } = match peers.list(place, hashes, control) {
+    let Far {
+        single,
+        list,
+        print,
+        tree,
+    } = match peers.list(place, hashes, control) {
         Err(why)
             if why.code == Code::NotFound && plan.verb == Verb::Move && plan.resumed && there =>
         {
@@ -88,7 +93,7 @@ pub(super) fn fetch(
         if content(shared, &to, control)? != normal(list.clone(), single).hash() {
             return Err(to.exists());
         }
-        return end(shared, plan, (peers, place), &list, &to, 0);
+        return end(shared, plan, (peers, place), (&list, print), &to, 0);
     }
     let replaced = if there { copy::stored(shared, &to)? } else { 0 };
     if into_space && copy::room(&list) > plan.room {
@@ -104,7 +109,7 @@ pub(super) fn fetch(
         only: None,
     };
     let checksum = copy::transfer(shared, plan, source, &to, control)?;
-    let mut done = end(shared, plan, (peers, place), &list, &to, replaced)?;
+    let mut done = end(shared, plan, (peers, place), (&list, print), &to, replaced)?;
     done.checksum = checksum;
     Ok(done)
 }
@@ -114,13 +119,13 @@ fn end(
     shared: &Shared,
     plan: &Plan,
     (peers, place): (&Peers, Place<'_>),
-    list: &Manifest,
+    (list, print): (&Manifest, u128),
     to: &Held,
     replaced: u64,
 ) -> Result<Finish, Refusal> {
     if plan.verb == Verb::Move {
         to.sync()?;
-        peers.release(place, plan.id, fingerprint(list))?;
+        peers.release(place, plan.id, print)?;
     }
     copy::finish(shared, plan, to, Some(list.bytes()), replaced)
 }
@@ -225,7 +230,7 @@ pub(super) fn load(
         memory::prove(memory::hash(&memory, size, control)?, hash, &memory)?;
     }
     if plan.verb == Verb::Move {
-        peers.release(place, plan.id, fingerprint(&found.list))?;
+        peers.release(place, plan.id, found.print)?;
     }
     Ok(Finish {
         bytes: size,
@@ -256,7 +261,7 @@ pub(super) fn hand_over(
                 };
             };
             let list = copy::list_of(&shared.mover, &held, held.name(), false, control)?;
-            Some((Ok((held, id_of(&stat))), list))
+            Some((Ok(held), fingerprint(&list, id_of(&stat))))
         }
         spot @ Spot::Far { .. } if moves => {
             let place = far(spot)?;
@@ -264,16 +269,16 @@ pub(super) fn hand_over(
                 Err(why) if why.code == Code::NotFound && plan.resumed => {
                     return Ok(Finish::nothing());
                 }
-                found => Some((Err(place), found?.list)),
+                found => Some((Err(place), found?.print)),
             }
         }
         _ => None,
     };
     let done = follow(shared, plan, (peers, node), spec, control)?;
     let freed = match &source {
-        Some((Ok((held, id)), list)) => copy::release_own(shared, plan, (held, *id), list)?,
-        Some((Err(place), list)) => {
-            peers.release(*place, plan.id, fingerprint(list))?;
+        Some((Ok(held), print)) => copy::release_own(shared, plan, held, *print)?,
+        Some((Err(place), print)) => {
+            peers.release(*place, plan.id, *print)?;
             0
         }
         None => 0,
