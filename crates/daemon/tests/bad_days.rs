@@ -595,8 +595,8 @@ fn a_socket_that_is_a_file() {
             "folder" => std::fs::create_dir(&socket).unwrap(),
             _ => std::os::unix::fs::symlink(daemon.path("results"), &socket).unwrap(),
         }
-        let ended = Command::new(env!("CARGO_BIN_EXE_tarnd"))
-            .arg("--socket")
+        let ended = Command::new("timeout")
+            .args(["20", env!("CARGO_BIN_EXE_tarnd"), "--socket"])
             .arg(&socket)
             .arg("--state")
             .arg(daemon.path("other"))

@@ -238,8 +238,8 @@ fn spaces_do_not_overlap() {
     }
     client.change_space(make("beside")).unwrap();
     let second = |space: String| {
-        let ended = Command::new(env!("CARGO_BIN_EXE_tarnd"))
-            .arg("--socket")
+        let ended = Command::new("timeout")
+            .args(["20", env!("CARGO_BIN_EXE_tarnd"), "--socket"])
             .arg(daemon.path("socket2"))
             .arg("--state")
             .arg(daemon.path("state2"))
@@ -261,8 +261,10 @@ fn spaces_do_not_overlap() {
     let command = daemon.command();
     let inner = format!("inner={}:1MiB", daemon.path("fast/sub").display());
     daemon.kill();
-    let mut nested = Command::new(command.get_program());
+    let mut nested = Command::new("timeout");
     let ended = nested
+        .arg("20")
+        .arg(command.get_program())
         .args(command.get_args())
         .args(["--space", &inner])
         .output()

@@ -108,7 +108,7 @@ struct tarn_outcome {
     uint8_t has_checksum; /* 1 for a single file or memory that was hashed */
     uint8_t reserved[2];
     uint8_t checksum[16]; /* docs/manifest-format.md, "The hash of a file" */
-    char text[192];       /* why it failed, cut to fit */
+    char text[192];       /* why it failed; what does not fit ends in "..." */
 };
 
 enum tarn_state {
