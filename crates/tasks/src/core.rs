@@ -193,17 +193,11 @@ impl Core {
                 process,
                 gone,
             } => {
-                let answer = self.add_process(user, process, &gone, actions);
-                actions.push(Action::Answer { ticket, answer });
+                self.add_process(ticket, user, (process, &gone), actions);
             }
             Event::Measured { task, size } => self.measured(now, task, size, actions),
             Event::Finished { task, finish } => self.finished(now, task, finish, actions),
-            Event::Surveyed { space, used } => {
-                let found = self.spaces.get_mut(&space);
-                if let Some(most) = found.and_then(|s| s.survey_ends(now, used)) {
-                    self.cap_jobs(&space, most, actions);
-                }
-            }
+            Event::Surveyed { space, used } => self.surveyed(now, &space, used, actions),
             Event::Tick => {}
         }
         self.tell_stopping(now, actions);

@@ -153,14 +153,25 @@ impl Core {
     /// Adds a process, after forgetting those that have ended.
     pub(crate) fn add_process(
         &mut self,
+        ticket: u64,
         user: Uid,
+        (process, gone): (Process, &[i32]),
+        actions: &mut Vec<Action>,
+    ) {
+        let added = match self.manages(user) {
+            true => self.try_add(process, gone, actions),
+            false => Err(denied(user)),
+        };
+        let answer = added.map_or_else(Answer::Refused, |()| Answer::Done);
+        actions.push(Action::Answer { ticket, answer });
+    }
+
+    fn try_add(
+        &mut self,
         process: Process,
         gone: &[i32],
         actions: &mut Vec<Action>,
-    ) -> Answer {
-        if !self.manages(user) {
-            return Answer::Refused(denied(user));
-        }
+    ) -> Result<(), Refusal> {
         let job = process.job;
         for pid in gone {
             let change = JobChange::RemoveProcess { job, pid: *pid };
@@ -168,13 +179,9 @@ impl Core {
                 actions.push(Action::Record(Record::Job(change)));
             }
         }
-        match self.apply_process(process) {
-            Err(why) => Answer::Refused(why),
-            Ok(()) => {
-                actions.push(Action::Record(Record::Process(process)));
-                Answer::Done
-            }
-        }
+        self.apply_process(process)?;
+        actions.push(Action::Record(Record::Process(process)));
+        Ok(())
     }
 
     /// Adds a process without asking who does it.
