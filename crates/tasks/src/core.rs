@@ -187,14 +187,7 @@ impl Core {
                 let answer = self.change_job(now, user, change, actions);
                 actions.push(Action::Answer { ticket, answer });
             }
-            Event::Process {
-                ticket,
-                user,
-                process,
-                gone,
-            } => {
-                self.add_process(ticket, user, (process, &gone), actions);
-            }
+            Event::Process(added) => self.add_process(added, actions),
             Event::Measured { task, size } => self.measured(now, task, size, actions),
             Event::Finished { task, finish } => self.finished(now, task, finish, actions),
             Event::Surveyed { space, used } => self.surveyed(now, &space, used, actions),
@@ -317,15 +310,17 @@ impl Core {
         after.sort_unstable();
         after.dedup();
         for before in after {
-            if self.tasks.contains_key(&before) {
-                task.waits += 1;
-                self.followers.entry(before).or_default().push(id);
-            } else {
-                // One that is forgotten has ended well: otherwise this task would have ended with it.
-                let ended = self.outcomes.get(before);
-                if ended.is_some_and(|k| k.outcome.end != End::Done) {
-                    failed = Some(before);
+            let ended = self.outcomes.get(before).map(|k| &k.outcome.end);
+            match self.tasks.get(&before) {
+                Some(live) if !live.told => {
+                    task.waits += 1;
+                    self.followers.entry(before).or_default().push(id);
                 }
+                // It was told that it is over, whatever still hangs.
+                Some(_) => failed = Some(before),
+                // One that is forgotten has ended well: otherwise this task would have ended with it.
+                None if ended.is_some_and(|end| *end != End::Done) => failed = Some(before),
+                None => {}
             }
         }
         *self.counts.entry(task.user).or_default() += 1;

@@ -21,6 +21,19 @@ pub struct Process {
     pub stamp: u64,
 }
 
+/// A process is to be added to a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Added {
+    /// Comes back with the answer.
+    pub ticket: u64,
+    /// Who asks for it.
+    pub user: Uid,
+    /// Which process.
+    pub process: Process,
+    /// Processes of the job that have ended.
+    pub gone: Vec<i32>,
+}
+
 /// A job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
@@ -151,18 +164,13 @@ impl Core {
     }
 
     /// Adds a process, after forgetting those that have ended.
-    pub(crate) fn add_process(
-        &mut self,
-        ticket: u64,
-        user: Uid,
-        (process, gone): (Process, &[i32]),
-        actions: &mut Vec<Action>,
-    ) {
-        let added = match self.manages(user) {
-            true => self.try_add(process, gone, actions),
+    pub(crate) fn add_process(&mut self, added: Added, actions: &mut Vec<Action>) {
+        let Added { ticket, user, .. } = added;
+        let done = match self.manages(user) {
+            true => self.try_add(added.process, &added.gone, actions),
             false => Err(denied(user)),
         };
-        let answer = added.map_or_else(Answer::Refused, |()| Answer::Done);
+        let answer = done.map_or_else(Answer::Refused, |()| Answer::Done);
         actions.push(Action::Answer { ticket, answer });
     }
 

@@ -22,7 +22,7 @@ pub use crate::check::{
     HIDDEN, below as check_path, external, name as check_name, space as check_space,
 };
 pub use crate::core::{Core, Task};
-pub use job::Process;
+pub use job::{Added, Process};
 pub use recover::{Record, Recovered};
 
 use std::collections::BTreeMap;
@@ -164,16 +164,7 @@ pub enum Event {
         change: SpaceChange,
     },
     /// Somebody adds a process to a job.
-    Process {
-        /// Comes back with the answer.
-        ticket: u64,
-        /// Who.
-        user: Uid,
-        /// Which process.
-        process: Process,
-        /// Processes of the job that have ended.
-        gone: Vec<i32>,
-    },
+    Process(Added),
     /// Somebody changes jobs otherwise.
     Job {
         /// Comes back with the answer.

@@ -427,6 +427,13 @@ fn what_follows_a_failure_fails_and_what_hangs_is_told() {
     world.step(Event::Tick);
     assert!(matches!(&world.ended[&hangs].end, End::Failed(w) if w.code == Code::Cancelled));
     assert!(world.core.timer().is_none());
+    // Who follows it now follows a failure.
+    let spec = TaskSpec {
+        after: vec![hangs],
+        ..TaskSpec::new(Kind::Nothing)
+    };
+    let late = world.submit(1, None, spec, 0).unwrap();
+    assert!(matches!(&world.ended[&late].end, End::Failed(w) if w.code == Code::Dependency));
     // Its slot is taken until it has really stopped.
     let next = world
         .submit(1, None, TaskSpec::new(copy("big")), 1)

@@ -5,7 +5,7 @@ mod common;
 use common::{World, copy, space};
 use tarn_base::units::SECOND;
 use tarn_proto::local::*;
-use tarn_tasks::{Answer, Config, Event, MAX_PROCESSES, Process};
+use tarn_tasks::{Added, Answer, Config, Event, MAX_PROCESSES, Process};
 
 /// A folder that could not be read is of use again once it is back.
 #[test]
@@ -90,12 +90,12 @@ fn processes_are_told_apart() {
     registered(&mut world);
     let add = |world: &mut World, pid, stamp, gone: Vec<i32>| {
         let process = Process { job: 1, pid, stamp };
-        world.step(Event::Process {
+        world.step(Event::Process(Added {
             ticket: 0,
             user: 0,
             process,
             gone,
-        });
+        }));
         world.answers.pop().unwrap()
     };
     assert_eq!(add(&mut world, 99, 7, Vec::new()), Answer::Done);

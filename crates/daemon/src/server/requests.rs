@@ -10,7 +10,7 @@ use tarn_proto::local::{
     Code, JobChange, JobId, Kind, MAX_BATCH, MAX_IDS, Outcome, PacketError, Place, Refusal, Reply,
     Request, Scope, SpaceChange, Stats, Status, TaskId, TaskSpec, decode, versions,
 };
-use tarn_tasks::{Answer, Event, Process};
+use tarn_tasks::{Added, Answer, Event, Process};
 
 /// Requests of one connection that wait for tasks.
 const MAX_WAITS: usize = 64;
@@ -243,12 +243,12 @@ impl Server {
                 let user = self.user(key);
                 let ticket = self.ticket(key, number, Vec::new());
                 let process = Process { job, pid, stamp };
-                return self.step(Event::Process {
+                return self.step(Event::Process(Added {
                     ticket,
                     user,
                     process,
                     gone,
-                });
+                }));
             }
         };
         self.send(key, number, &refusal, 0);
