@@ -1,5 +1,7 @@
 //! `tarn run` in an allocation of a real Slurm: over all its nodes, through what goes wrong there, and nothing left behind.
 
+#[path = "allocation/links.rs"]
+mod links;
 #[path = "allocation/pieces.rs"]
 mod pieces;
 
