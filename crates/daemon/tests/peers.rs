@@ -283,8 +283,20 @@ fn the_target_decides() {
         &[("a", port, ""), ("b", port_b, "")],
         &[],
     );
+    let began = Instant::now();
     let refused = run(&stranger.client(), copy(on("b", "again"), fast("x")));
-    assert_eq!(code(&refused), Some(Code::Io));
+    let End::Failed(why) = refused.end else {
+        panic!("it has another key")
+    };
+    // At once, with the likeliest cause, and short enough for C.
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(
+        why.code == Code::Io
+            && why.text.contains("does not know the key")
+            && why.text.contains("file of peers")
+            && why.text.len() < 191,
+        "{why:?}"
+    );
 }
 
 /// What was handed over is given up with its task, and goes on after either tarnd was killed if it is durable.

@@ -183,7 +183,7 @@ impl Client {
                 }
                 Later::Unheard(why) if began.elapsed() >= self.patience.crowded => {
                     return Err(self.failed(&format!(
-                        "it was tried for {} s: {why}; a tarnd of another run may have the port, or strangers crowd it (`ss -tn` there says who)",
+                        "it was tried for {} s: {why}; something else has the port, or strangers crowd it (`ss -tn` there says who)",
                         self.patience.crowded.as_secs()
                     )));
                 }
@@ -218,7 +218,7 @@ impl Client {
             Ok(outcome) => outcome,
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
                 return Err(self.failed(&format!(
-                    "the handshake failed: {e}; a tarnd of another run may have the port"
+                    "{e}: in its file of peers it has another, or a tarnd of another run has the port"
                 )));
             }
             Err(e) => {
@@ -226,9 +226,7 @@ impl Client {
                     io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
                     io::ErrorKind::UnexpectedEof
                     | io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::BrokenPipe => {
-                        "it closed the connection: it does not know this run".to_owned()
-                    }
+                    | io::ErrorKind::BrokenPipe => "it closed the connection".to_owned(),
                     _ => e.to_string(),
                 };
                 return Ok(Tried::Later(Later::Unheard(why)));
