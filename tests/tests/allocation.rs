@@ -1,5 +1,7 @@
 //! `tarn run` in an allocation of a real Slurm: over all its nodes, through what goes wrong there, and nothing left behind.
 
+#[path = "allocation/clocks.rs"]
+mod clocks;
 #[path = "allocation/links.rs"]
 mod links;
 #[path = "allocation/pieces.rs"]
