@@ -47,7 +47,7 @@ impl Key {
 }
 
 /// What both ends of a stream know and nobody else, new for each: it proves who says what on it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Secret(Key);
 
 /// Who says something on a stream.

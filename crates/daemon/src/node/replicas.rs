@@ -10,7 +10,8 @@ use tarn_base::layout::TierDir;
 use tarn_base::nodes::Own;
 use tarn_base::part::StoreKey;
 use tarn_fabric::{
-    Arriving, Client, Key, Limits, Patience, Refusal, Registry, Rma, RunId, Served, Server, Tree,
+    Arriving, Client, Key, Limits, MAX_ADDRESSES, Patience, Refusal, Registry, Rma, RunId, Served,
+    Server, Tree,
 };
 use tarn_local::sockets::Sockets;
 use tarn_ports::{Arrivals, PeerTree, Peers};
@@ -197,6 +198,7 @@ impl Peers for Others {
         let client = Client {
             node: name.clone(),
             address,
+            others: found.take(MAX_ADDRESSES).collect(),
             run: self.replicas.run,
             key: self.replicas.key.clone(),
             patience: Patience::default(),

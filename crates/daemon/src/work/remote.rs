@@ -399,6 +399,7 @@ fn follow(
     (spec, source): (&TaskSpec, Option<u128>),
     control: &Control,
 ) -> Result<Done, Refusal> {
+    let _following = peers.peers.follow(node);
     let known = lock(&shared.taken).get(&plan.id).map(|t| t.id);
     let id = match known {
         Some(id) => id,
