@@ -56,6 +56,64 @@ fn nodes_that_cannot_reach_each_other_read_outside() {
     assert_eq!(failed, 1, "the peer was asked once: {log}");
 }
 
+/// What one node makes is read on two, and goes out.
+const GIVEN: &str = r#"
+name = "given"
+
+[data.x]
+dest = "out"
+
+[[step]]
+name = "one"
+run = "head -c 8000000 /dev/zero > $TARN_x/f"
+out = ["x"]
+
+[[step]]
+name = "two"
+nodes = 2
+run = "test $(stat -c %s $TARN_x/f) = 8000000"
+in = ["x:broadcast"]
+"#;
+
+/// What a node takes from another is held to the rate that was asked for, and what goes outside is not.
+#[test]
+fn a_rate_between_nodes_is_kept() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", GIVEN);
+    let command = format!("tarn run {TIER} --peer-rate 4MB/s wf.toml");
+    let said = desk.run("-N2 -n16", &command);
+    assert!(said.contains("at most 4 MB/s"), "{said}");
+    let log = desk.read(".tarn/runs/given-1/events.log");
+    // The transfers' ids by their kinds, and how long each took, in seconds.
+    let after = |text: &str, what: &str| -> String {
+        let rest = text.split(what).nth(1);
+        let rest = rest.unwrap_or_else(|| panic!("{what} in {text}"));
+        rest.split([',', '}', '"'])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let took = |kind: &str| -> f64 {
+        let mut orders = log.split("\"do\":\"transfer\"").skip(1);
+        let order = orders.find(|o| after(o, "\"kind\":\"") == kind);
+        let order = order.unwrap_or_else(|| panic!("no {kind} in {log}"));
+        let done = format!("\"transfer-done\",\"id\":{},", after(order, "\"id\":"));
+        let took = after(&after_line(&log, &done), "\"took\":");
+        took.parse::<f64>().expect("nanoseconds") / 1e9
+    };
+    // 8 MB at 4 MB/s.
+    let (peer, out) = (took("peer"), took("external-out"));
+    assert!((1.9..6.0).contains(&peer) && out < 1.5, "{peer} s, {out} s");
+    // On one machine it is said to be of no use.
+    let local = desk.shell("tarn nodes --local --peer-rate 4MB/s");
+    assert!(local.contains("no effect on one machine"), "{local}");
+}
+
+fn after_line(log: &str, what: &str) -> String {
+    let line = log.lines().find(|l| l.contains(what));
+    line.unwrap_or_else(|| panic!("{what} in {log}")).to_owned()
+}
+
 /// What one node makes is wanted on two; the last step wants all three, the cut one too.
 const MADE: &str = r#"
 name = "made"

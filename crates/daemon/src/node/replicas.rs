@@ -1,5 +1,6 @@
 //! Replicas: those of this node for peers, also while they arrive, and those of peers for this node's transfers.
 
+use super::paced::Paced;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use tarn_fabric::{
     Server, Tree,
 };
 use tarn_local::sockets::Sockets;
+use tarn_movers::throttle::Limiter;
 use tarn_ports::{Arrivals, PeerTree, Peers};
 use tarn_proto::node::{Address, Opening};
 use tarn_sys::beneath::Root;
@@ -38,6 +40,8 @@ struct Known {
     /// Name and address of each node.
     nodes: BTreeMap<NodeId, (String, Address)>,
     lost: BTreeSet<NodeId>,
+    /// What holds all that is taken from other nodes back.
+    limiter: Option<Arc<Limiter>>,
 }
 
 /// Serves what `replicas` has.
@@ -84,6 +88,7 @@ impl Replicas {
             (t.name.clone(), folder)
         };
         let peers = opening.peers.iter();
+        let peer = &opening.cluster.peer;
         *self.known() = Known {
             tiers: own.tiers.iter().map(tier).collect(),
             sockets: Sockets::of(&opening.cluster, &Own::Some([opening.node].into())),
@@ -92,6 +97,7 @@ impl Replicas {
                 .filter_map(|(id, at)| Some((*id, (name(*id)?, at.clone()))))
                 .collect(),
             lost: BTreeSet::new(),
+            limiter: peer.emulated.then(|| Limiter::new(peer.read, 0)),
         };
         Ok(())
     }
@@ -186,6 +192,7 @@ impl Peers for Others {
             let why = format!("node {name} is lost, and what it held with it");
             return Err(failed(FailureKind::NodeLost, why));
         }
+        let limiter = known.limiter.clone();
         drop(known);
         let unknown = |why: String| {
             let why = format!("node {name} cannot be reached at {host}:{port}: {why}");
@@ -204,7 +211,11 @@ impl Peers for Others {
             patience: Patience::default(),
             rma: self.replicas.rma.clone(),
         };
-        Ok(Arc::new(Arc::new(client).tree(tree_of(spot.tier, key))))
+        let tree = Arc::new(client).tree(tree_of(spot.tier, key));
+        Ok(match limiter {
+            Some(limiter) => Arc::new(Paced { tree, limiter }),
+            None => Arc::new(tree),
+        })
     }
 
     fn arriving(&self, spot: Spot, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
