@@ -5,7 +5,7 @@ cd "$(dirname "$(realpath "$0")")/.." || exit 1
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
 
-passed=0 failed=0 ignored=0 failures=()
+passed=0 failed=0 ignored=0 failures=() skipped=()
 log=$(mktemp "${TMPDIR:-/tmp}/tarn-test.XXXXXX") || exit 1
 trap 'rm -f "$log"' EXIT
 
@@ -22,12 +22,13 @@ check() {
     fi
 }
 
-# Runs cargo test and adds up its counts.
+# Runs cargo test, adds up its counts, and keeps what tests say that could not be done here: such a test counts as passed.
 cargo_tests() {
-    cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
-    local status=$? ok bad skipped
-    read -r ok bad skipped < <(awk '/^test result:/ { ok += $4; bad += $6; skipped += $8 } END { print ok + 0, bad + 0, skipped + 0 }' "$log")
-    passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + skipped))
+    cargo test --workspace --locked --no-fail-fast -- --show-output 2>&1 | tee "$log"
+    local status=$? ok bad left
+    read -r ok bad left < <(awk '/^test result:/ { ok += $4; bad += $6; left += $8 } END { print ok + 0, bad + 0, left + 0 }' "$log")
+    passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + left))
+    mapfile -t skipped < <(grep '^SKIPPED: ' "$log" | sort | uniq -c)
     return "$status"
 }
 
@@ -53,6 +54,7 @@ check "python scripts" python_scripts
 check "C shim" c_shim
 check "montage: tarn gives what the plain shell gives" scripts/montage-check.sh
 
+for line in "${skipped[@]}"; do echo "NOT TESTED HERE: $line" >&2; done
 for name in "${failures[@]}"; do echo "FAILED: $name" >&2; done
 result=ok
 [ "$failed" -eq 0 ] || result=FAILED

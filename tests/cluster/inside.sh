@@ -110,7 +110,8 @@ start_ctld() {
 
 restart_ctld() {
     settings "$base"
-    kill -KILL "$(cat /run/slurmctld/pid)"
+    # It may be dead already.
+    kill -KILL "$(cat /run/slurmctld/pid)" 2> /dev/null || true
     start_ctld
 }
 

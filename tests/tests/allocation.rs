@@ -4,9 +4,12 @@
 mod bad_links;
 #[path = "allocation/clocks.rs"]
 mod clocks;
+#[path = "allocation/links.rs"]
+mod links;
 #[path = "allocation/pieces.rs"]
 mod pieces;
 
+use links::{an_older_tarnd_is_refused, liars_are_found_out, links_are_measured};
 use pieces::{libfabric_moves_pieces, pieces_move, strangers_come};
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
@@ -246,12 +249,14 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(desk: &Desk<'_>) {
     desk.write(
         "job.sh",
         &format!(
-            "#!/bin/bash\ncd ~/work && exec tarn --log info --log-to run run {TIER} wf.toml\n"
+            "#!/bin/bash\ncd ~/work && exec tarn --log info --log-to run --log-format json run {TIER} wf.toml\n"
         ),
     );
     let words = ["sbatch", "-N2", "-n16", "-o", "work/log", "work/job.sh"];
     desk.cluster.exec("alice", &words).expect("sbatch");
     wait_for_begin(desk, 1);
+    // A signal of the job's is none to tarnd.
+    desk.shell("scancel --signal=USR1 $(squeue -h -u alice -o %A)");
     let said = desk.shell("tarn cancel");
     assert!(
         said.contains("runs on node1") && said.contains("chain-1 has stopped"),
@@ -259,8 +264,18 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(desk: &Desk<'_>) {
         desk.read("log")
     );
     assert!(!desk.path(".tarn/runs/chain-1/cancel").exists());
-    // What happened is logged.
+    // What happened is logged; each line is an object, and those of nodes name theirs.
     let log = desk.read(".tarn/runs/chain-1/tarn.log");
+    assert!(!log.contains("node lost"), "{log}");
+    let nodes = desk.read(".tarn/runs/chain-1/nodes.log");
+    for line in log.lines().chain(nodes.lines()) {
+        let object: serde_json::Value = serde_json::from_str(line).expect(line);
+        assert!(object["message"].is_string(), "{line}");
+    }
+    for node in ["node1", "node2"] {
+        let named = format!(r#"{{"node":"{node}","timestamp""#);
+        assert!(nodes.lines().any(|l| l.starts_with(&named)), "{nodes}");
+    }
     for line in [
         "the run begins",
         "step begins",
@@ -327,6 +342,28 @@ fn what_nodes_share_is_read_once_and_the_chain_may_break() {
         "{text}"
     );
     assert_eq!(desk.read("out/there"), sums);
+}
+
+#[test]
+fn links_are_measured_once() {
+    let doctor = Doctor::ask().expect("slurm-cluster doctor");
+    if let Some(why) = doctor.lacks(&["shaping"]) {
+        return eprintln!("SKIPPED: no links of a given rate here: {why}");
+    }
+    let Some(cluster) = cluster(4) else { return };
+    links_are_measured(&cluster);
+}
+
+#[test]
+fn a_replica_that_is_not_what_it_says_is_found_out() {
+    let Some(cluster) = cluster(2) else { return };
+    liars_are_found_out(&cluster);
+}
+
+#[test]
+fn a_node_with_an_older_tarnd_is_named() {
+    let Some(cluster) = cluster(3) else { return };
+    an_older_tarnd_is_refused(&cluster);
 }
 
 /// Two nodes work on a scattered version, and look at each other.

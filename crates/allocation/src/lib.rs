@@ -17,7 +17,7 @@ mod world;
 
 pub use link::{Link, Linked, NoAnswer, Relink};
 pub use mail::Mail;
-pub use measure::{MeasureError, measure, rooms};
+pub use measure::{Between, MeasureError, measure, measure_links, rooms};
 pub use world::{Allocation, Config};
 
 use std::time::Duration;

@@ -5,9 +5,13 @@ use crate::line::{Answered, TARN, ask};
 use crate::link::Linked;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tarn_base::cluster::{Cluster, Link, Node};
 use tarn_base::nodes::{Room, Sight};
 use tarn_proto::node::{Answer, Call, VERSION};
+
+/// For a node to say how fast another one's bytes come: tarnd gives the other one 5 s.
+const LINK: Duration = Duration::from_secs(15);
 
 /// The nodes are no cluster for a run.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +85,78 @@ pub fn measure(
     Ok(cluster)
 }
 
+/// What is known of the link from one node to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Between {
+    /// The node that reads.
+    pub to: String,
+    /// The node that is read from.
+    pub from: String,
+    /// Bytes a second, or why that is not known.
+    pub rate: Result<u64, String>,
+}
+
+/// Lets each node read from the next one, the last from the first, to see how fast that goes, and takes the median for the link
+/// between any two nodes of the cluster: there, one link that is slow or ends within one machine decides nothing. What a copy
+/// reads there and writes here bounds it too. The nodes are those of the links, in their order; of a link that cannot be
+/// measured it is said why, and where none can, the cluster stays as it is.
+///
+/// One after the other would take 0.1 s for each node; all at once, each link would be measured under what its two nodes do
+/// besides. So there are rounds, two or three however many nodes there are, and in each a node either reads or is read from.
+/// What the pairs of a round share, they share in a run as well.
+pub fn measure_links(links: &[Linked], cluster: &mut Cluster, state: &Path) -> Vec<Between> {
+    let nodes = links.len().min(cluster.nodes.len());
+    if nodes < 2 {
+        return Vec::new();
+    }
+    let mut all: Vec<(usize, Between)> = Vec::with_capacity(nodes);
+    for round in 0..3 {
+        let readers: Vec<usize> = (0..nodes)
+            .filter(|n| round_of(*n, nodes) == round)
+            .collect();
+        let source = |reader: usize| (reader + 1) % nodes;
+        let call = |at: usize| {
+            let from = source(readers[at]);
+            Call::Link {
+                from: cluster.nodes[from].name.clone(),
+                at: links[from].data.clone(),
+                state: state.to_owned(),
+            }
+        };
+        let asked: Vec<&Linked> = readers.iter().map(|n| &links[*n]).collect();
+        let answers = answers(&asked, call, LINK);
+        all.extend(readers.iter().zip(answers).map(|(reader, answer)| {
+            let rate = match answer {
+                Ok(Answer::Rate(rate)) => Ok(rate),
+                Ok(Answer::Failed(why)) | Err(why) => Err(why),
+                Ok(_) => Err(NO_SENSE.into()),
+            };
+            let name = |node: usize| cluster.nodes[node].name.clone();
+            let (to, from) = (name(*reader), name(source(*reader)));
+            (*reader, Between { to, from, rate })
+        }));
+    }
+    all.sort_unstable_by_key(|(reader, _)| *reader);
+    let all: Vec<Between> = all.into_iter().map(|(_, between)| between).collect();
+    let mut rates: Vec<u64> = all.iter().filter_map(|b| b.rate.clone().ok()).collect();
+    rates.sort_unstable();
+    // Of two in the middle the lower one: half of the links are at least as fast.
+    if let Some(median) = rates.get(rates.len().saturating_sub(1) / 2) {
+        cluster.peer.read = cluster.peer.read.min(*median);
+        cluster.peer.write = cluster.peer.write.min(*median);
+    }
+    all
+}
+
+/// In which round a node of a ring reads from the next one, so that no node is read from in the round in which it reads.
+fn round_of(reader: usize, nodes: usize) -> usize {
+    match reader + 1 == nodes && nodes % 2 == 1 {
+        // In a ring of an odd number the last one, even like the first, would read while that does.
+        true => 2,
+        false => reader % 2,
+    }
+}
+
 /// Asks all nodes at once how much of the tiers at these roots, its own for each, is taken there; in the order of the links.
 ///
 /// # Errors
@@ -99,22 +175,14 @@ fn ask_all<T>(
     call: impl Fn(usize) -> Call,
     wanted: impl Fn(Answer) -> Option<T>,
 ) -> Result<Vec<T>, MeasureError> {
-    let answers: Vec<Answered> = std::thread::scope(|scope| {
-        let asked = links.iter().enumerate().map(|(at, l)| {
-            let call = call(at);
-            scope.spawn(move || ask(&*l.link, call, QUICK))
-        });
-        let asked: Vec<_> = asked.collect();
-        let answers = asked.into_iter().map(|thread| thread.join());
-        let answers = answers.map(|a| a.unwrap_or_else(|_| Err("an error inside tarn".into())));
-        answers.collect()
-    });
+    let asked: Vec<&Linked> = links.iter().collect();
+    let answers = answers(&asked, call, QUICK);
     let answers = links.iter().zip(answers).map(|(linked, answer)| {
         let why = match answer {
             Ok(Answer::Failed(why)) | Err(why) => why,
             Ok(answer) => match wanted(answer) {
                 Some(answer) => return Ok(answer),
-                None => "it answered something that makes no sense".into(),
+                None => NO_SENSE.into(),
             },
         };
         let node = linked.name.clone();
@@ -123,7 +191,25 @@ fn ask_all<T>(
     answers.collect()
 }
 
-/// One cluster of several of one node each. The link between nodes is taken to be as the first node says.
+/// What is said of an answer to another question.
+const NO_SENSE: &str = "it answered something that makes no sense";
+
+/// Asks some nodes at once, and waits for all.
+fn answers(asked: &[&Linked], call: impl Fn(usize) -> Call, patience: Duration) -> Vec<Answered> {
+    std::thread::scope(|scope| {
+        let asked = asked.iter().enumerate().map(|(at, l)| {
+            let call = call(at);
+            scope.spawn(move || ask(&*l.link, call, patience))
+        });
+        let asked: Vec<_> = asked.collect();
+        let answers = asked.into_iter().map(|thread| thread.join());
+        let answers = answers.map(|a| a.unwrap_or_else(|_| Err("an error inside tarn".into())));
+        answers.collect()
+    })
+}
+
+/// One cluster of several of one node each. The link between nodes is taken to be as the first node says, until it is
+/// measured ([`measure_links`]).
 fn merge(clusters: Vec<Cluster>, external: &Link) -> Result<Cluster, MeasureError> {
     let mut all: Option<Cluster> = None;
     let mut names = BTreeSet::new();

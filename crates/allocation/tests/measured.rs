@@ -2,9 +2,11 @@
 
 mod common;
 use common::*;
-use std::sync::Arc;
-use std::time::Duration;
-use tarn_allocation::{Link, Linked, MeasureError, NoAnswer, measure};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tarn_allocation::{Between, Link, Linked, MeasureError, NoAnswer, measure, measure_links};
 use tarn_base::cluster::Cluster;
 use tarn_base::nodes::{Look, Sight};
 use tarn_proto::node::{self, Answer, Call, VERSION};
@@ -154,4 +156,76 @@ fn what_is_no_cluster_is_refused_with_names() {
     assert!(why.contains("makes no sense"), "{why}");
     assert!(says(&[honest(0, "a"), honest(0, "b")]).contains("called node0"));
     assert!(matches!(measured(&[]), Err(MeasureError::None)));
+}
+
+/// Nodes of which each takes some time to measure a link and says what `rate` has for it.
+fn ring(
+    nodes: usize,
+    rate: impl Fn(usize) -> Result<u64, String> + Clone + Send + Sync + 'static,
+) -> (Vec<Between>, Cluster) {
+    let mut cluster = cluster_of(nodes as u32);
+    (cluster.peer.read, cluster.peer.write) = (1000, 500);
+    let busy: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let links: Vec<Linked> = (0..nodes)
+        .map(|n| {
+            let (busy, rate) = (Arc::clone(&busy), rate.clone());
+            linked(&format!("node{n}"), move |call| {
+                let Call::Link { from, at, state } = call else {
+                    return None;
+                };
+                assert_eq!((&at.0, &**state), (from, Path::new("/state")));
+                let both = [format!("node{n}"), from.clone()];
+                {
+                    let mut busy = busy.lock().unwrap();
+                    for one in &both {
+                        assert!(busy.insert(one.clone()), "{one} does two things at once");
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                busy.lock().unwrap().retain(|one| !both.contains(one));
+                Some(rate(n).map_or_else(Answer::Failed, Answer::Rate))
+            })
+        })
+        .collect();
+    let between = measure_links(&links, &mut cluster, Path::new("/state"));
+    (between, cluster)
+}
+
+#[test]
+fn links_are_measured_in_rounds_and_the_median_is_taken() {
+    for nodes in 2..8 {
+        let (between, cluster) = ring(nodes, |n| Ok(100 + n as u64));
+        let seen = between
+            .iter()
+            .map(|b| (b.to.clone(), b.from.clone(), b.rate.clone()));
+        let wanted = (0..nodes).map(|n| {
+            let from = format!("node{}", (n + 1) % nodes);
+            (format!("node{n}"), from, Ok(100 + n as u64))
+        });
+        assert!(seen.eq(wanted), "{between:?}");
+        let median = 100 + (nodes as u64 - 1) / 2;
+        assert_eq!((cluster.peer.read, cluster.peer.write), (median, median));
+    }
+    // As long as three rounds take, not as long as 64 links do.
+    let began = Instant::now();
+    let (between, cluster) = ring(63, |_| Ok(700));
+    assert!(began.elapsed() < Duration::from_millis(500));
+    assert_eq!(between.len(), 63);
+    // A copy is no faster than the tiers at its ends.
+    assert_eq!((cluster.peer.read, cluster.peer.write), (700, 500));
+    let (between, cluster) = ring(1, |_| Ok(1));
+    assert_eq!((between, cluster.peer.read), (vec![], 1000));
+}
+
+#[test]
+fn a_link_that_cannot_be_measured_is_said_and_decides_nothing() {
+    let (between, cluster) = ring(4, |n| match n {
+        2 => Err("node3 is silent".into()),
+        n => Ok(100 + n as u64),
+    });
+    assert_eq!(between[2].rate, Err("node3 is silent".into()));
+    assert_eq!(cluster.peer.read, 101);
+    let (between, cluster) = ring(3, |_| Err("no".into()));
+    assert!(between.iter().all(|b| b.rate.is_err()));
+    assert_eq!((cluster.peer.read, cluster.peer.write), (1000, 500));
 }

@@ -31,6 +31,9 @@ pub(crate) struct Cli {
     /// Where `--log` writes: to standard error, or to `tarn.log` in the run's folder
     #[arg(long, global = true, value_enum, default_value_t = LogTo::Stderr)]
     pub(crate) log_to: LogTo,
+    /// How `--log` writes (tarnd on nodes too)
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -41,6 +44,45 @@ pub(crate) enum LogTo {
     Stderr,
     /// The run's folder
     Run,
+}
+
+/// How the log looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A line for people
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Logged {
+    pub(crate) level: Level,
+    pub(crate) format: LogFormat,
+}
+
+impl Cli {
+    /// What is to be logged, if anything.
+    pub(crate) fn logged(&self) -> Option<Logged> {
+        let format = self.log_format;
+        self.log.map(|level| Logged { level, format })
+    }
+}
+
+impl Logged {
+    /// As options of tarnd.
+    pub(crate) fn words(self) -> [String; 2] {
+        let format = match self.format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        };
+        let Self { level, .. } = self;
+        [
+            format!("--log-level={level}"),
+            format!("--log-format={format}"),
+        ]
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -218,6 +260,9 @@ pub(crate) struct ResumeArgs {
     /// As for `tarn run`
     #[arg(long, value_enum, default_value_t = Isolation::Auto)]
     pub(crate) isolation: Isolation,
+    /// As for `tarn run`
+    #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value = "tcp")]
+    pub(crate) transport: Transport,
     /// As for `tarn run`
     #[arg(long, value_name = "SECONDS", default_value_t = MARGIN)]
     pub(crate) margin: u64,

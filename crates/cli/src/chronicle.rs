@@ -1,7 +1,7 @@
 //! The structured log of a run (`--log`): each line is what a record of the event log tells, once it is durable. Nothing is
 //! logged elsewhere, so that the two never differ.
 
-use crate::args::{Cli, LogTo};
+use crate::args::{Cli, LogFormat, LogTo, Logged};
 use crate::error::{CliResult, ExitWith};
 use anyhow::Context;
 use std::fs::File;
@@ -16,31 +16,40 @@ use tarn_base::part::Place;
 use tarn_base::units::SECOND;
 use tarn_ports::Record;
 use tracing::{debug, info, warn};
+use tracing_subscriber::fmt::MakeWriter;
 
 /// The log's name in a run's folder.
 const NAME: &str = "tarn.log";
 
 /// Begins to log, if that is asked for.
 pub(crate) fn start(cli: &Cli, state: &StateDir, run: &str) -> CliResult<()> {
-    let Some(level) = cli.log else {
+    let Some(logged) = cli.logged() else {
         return Ok(());
     };
-    let logs = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_target(false)
-        .with_ansi(false);
     match cli.log_to {
-        LogTo::Stderr => logs.with_writer(std::io::stderr).init(),
+        LogTo::Stderr => log(logged, std::io::stderr),
         LogTo::Run => {
             let path = state.run(run).join(NAME);
             let file = File::options().create(true).append(true).open(&path);
             let file = file
                 .with_context(|| format!("cannot write {}", path.display()))
                 .exit(Exit::State)?;
-            logs.with_writer(Mutex::new(file)).init();
+            log(logged, Mutex::new(file));
         }
     }
     Ok(())
+}
+
+fn log<W: for<'a> MakeWriter<'a> + Send + Sync + 'static>(logged: Logged, to: W) {
+    let logs = tracing_subscriber::fmt()
+        .with_max_level(logged.level)
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(to);
+    match logged.format {
+        LogFormat::Text => logs.init(),
+        LogFormat::Json => logs.json().flatten_event(true).init(),
+    }
 }
 
 /// Logs a record; `history` has it already.

@@ -27,14 +27,40 @@ struct Row {
     write: u64,
 }
 
+/// How fast a node reads from another one.
+#[derive(Debug, Serialize)]
+struct Between {
+    to: String,
+    from: String,
+    /// Bytes a second; none where it could not be measured.
+    rate: Option<u64>,
+}
+
+/// What there is, and how it is now.
+struct Found {
+    cluster: Cluster,
+    rooms: Vec<Room>,
+    /// The links that were looked at.
+    between: Vec<Between>,
+    /// Whether the nodes are other machines than this one.
+    elsewhere: bool,
+}
+
 pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
     let state = cli.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
-    let (found, rooms, elsewhere) = look(args, &state)?;
+    let Found {
+        cluster: found,
+        rooms,
+        between,
+        elsewhere,
+    } = look(args, &state)?;
     let nodes = found.nodes.iter().zip(&rooms);
     let rows: Vec<Row> = nodes.flat_map(|(n, room)| rows(n, room)).collect();
     if cli.json {
-        let value = serde_json::json!({"schema": 1, "hosts": found.hosts, "tiers": rows});
+        let value = serde_json::json!({
+            "schema": 1, "hosts": found.hosts, "tiers": rows, "peer": found.peer, "links": between,
+        });
         print::json(&value)?;
         return Ok(Exit::Success);
     }
@@ -74,6 +100,18 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
             out!("{}: {}", host.name, described(socket))?;
         }
     }
+    for Between { to, from, rate } in &between {
+        match rate {
+            Some(rate) => out!("{to} reads from {from}: {}/s", Bytes(*rate))?,
+            None => out!("{to} reads from {from}: not known")?,
+        }
+    }
+    if elsewhere && found.nodes.len() > 1 {
+        out!(
+            "a copy between nodes is planned with {}/s",
+            Bytes(found.peer.read)
+        )?;
+    }
     Ok(Exit::Success)
 }
 
@@ -108,9 +146,8 @@ fn ranges(numbers: &[u32]) -> String {
     text.collect::<Vec<_>>().join(",")
 }
 
-/// The nodes of the allocation that this process is in, each by its own account; or this machine. Which of them it is: whether they
-/// are elsewhere.
-fn look(args: &MachineArgs, state: &StateDir) -> CliResult<(Cluster, Vec<Room>, bool)> {
+/// The nodes of the allocation that this process is in, each by its own account; or this machine.
+fn look(args: &MachineArgs, state: &StateDir) -> CliResult<Found> {
     let purpose = Purpose {
         state,
         workflow: None,
@@ -119,7 +156,18 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<(Cluster, Vec<Room>, 
     };
     if let Some(reached) = Reached::here(args, &purpose)? {
         let rooms = reached.rooms()?;
-        return Ok((reached.cluster().clone(), rooms, true));
+        let between = reached.between().iter().cloned();
+        let between = between.map(|b| Between {
+            to: b.to,
+            from: b.from,
+            rate: b.rate.ok(),
+        });
+        return Ok(Found {
+            cluster: reached.cluster().clone(),
+            rooms,
+            between: between.collect(),
+            elsewhere: true,
+        });
     }
     let found = cluster::discover(args, state)?;
     let roots = |n: &Node| n.tiers.iter().map(|t| t.root.clone()).collect::<Vec<_>>();
@@ -128,7 +176,12 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<(Cluster, Vec<Room>, 
         .iter()
         .map(|n| tarn_local::machine::room(&roots(n)));
     let rooms = rooms.collect();
-    Ok((found, rooms, false))
+    Ok(Found {
+        cluster: found,
+        rooms,
+        between: Vec::new(),
+        elsewhere: false,
+    })
 }
 
 fn rows(node: &Node, room: &Room) -> Vec<Row> {

@@ -87,7 +87,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         state: &dir,
         workflow: Some(&parsed.workflow),
         margin: 0,
-        log: cli.log,
+        log: cli.logged(),
     };
     // Their tarnds end here: a plan starts nothing.
     let reached = Reached::here(&args.machine, &purpose)?.map(|r| r.cluster().clone());

@@ -79,7 +79,7 @@ pub(crate) fn start(
         state,
         workflow: Some(&parsed.workflow),
         margin: args.margin,
-        log: cli.log,
+        log: cli.logged(),
     };
     let reached = Reached::here(&args.machine, &purpose)?;
     let found = match &reached {
@@ -172,7 +172,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         ));
     }
     let files = Files::read(&state.run(&name));
-    let reached = match Reached::again(&begun, &state, args.margin, cli.log)? {
+    let reached = match Reached::again(&begun, &state, args, cli.logged())? {
         Found::Same(reached) => reached.map(|r| *r),
         Found::Other(why) => {
             say!(
@@ -252,7 +252,7 @@ impl Session {
             say!("{banner}");
         }
         if start.cluster.peer.emulated {
-            let rate = start.cluster.peer.read as f64 / 1e6;
+            let rate = start.cluster.peer.write as f64 / 1e6;
             say!("each node takes from other nodes at most {rate} MB/s (--peer-rate)");
         }
         chronicle::start(cli, &state, &start.run)?;

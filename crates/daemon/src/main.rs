@@ -18,6 +18,7 @@ mod work;
 
 use clap::Parser;
 use options::{LogFormat, Options};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use tarn_base::codes::Exit;
 
@@ -66,13 +67,52 @@ fn run(options: Options) -> Result<u8, Fault> {
 }
 
 fn start_logs(options: &Options) {
+    let format = options.log_format;
+    // What the nodes of a run say comes together in one file.
+    let node = options.node.then(|| options.node_name.clone()).flatten();
     let logs = tracing_subscriber::fmt()
         .with_max_level(options.log_level)
         .with_target(false)
         .with_ansi(false)
-        .with_writer(std::io::stderr);
-    match options.log_format {
+        .with_writer(move || Named {
+            node: node.clone(),
+            format,
+        });
+    match format {
         LogFormat::Text => logs.init(),
         LogFormat::Json => logs.json().flatten_event(true).init(),
+    }
+}
+
+/// Standard error; each line begins with the node's name, if it has one.
+struct Named {
+    node: Option<String>,
+    format: LogFormat,
+}
+
+impl Write for Named {
+    /// Is given whole lines.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut all = Vec::with_capacity(line.len() + 64);
+        match (&self.node, self.format) {
+            (None, _) => all.extend_from_slice(line),
+            (Some(node), LogFormat::Text) => {
+                all.extend_from_slice(node.as_bytes());
+                all.push(b' ');
+                all.extend_from_slice(line);
+            }
+            (Some(node), LogFormat::Json) => {
+                all.extend_from_slice(br#"{"node":"#);
+                serde_json::to_writer(&mut all, node)?;
+                all.push(b',');
+                all.extend_from_slice(line.strip_prefix(b"{").unwrap_or(line));
+            }
+        }
+        io::stderr().write_all(&all)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

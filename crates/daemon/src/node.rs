@@ -13,7 +13,7 @@ use crate::Fault;
 use crate::options::Options;
 use anyhow::{Context, anyhow, bail};
 use replicas::Replicas;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::io::{self, BufRead, Write};
 use std::net::TcpListener;
@@ -140,12 +140,15 @@ fn say(started: &Started) -> anyhow::Result<()> {
 }
 
 fn watch_signals(notify: Sender<Notice>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    // A job's own signals (`scancel --signal`, `#SBATCH --signal`) reach tarnd too: they are for the programs of its steps.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2])?;
     std::thread::Builder::new()
         .name("tarn-signals".into())
         .spawn(move || {
-            for _ in signals.forever() {
-                let _ = notify.send(Notice::End("a signal came"));
+            for signal in signals.forever() {
+                if ![SIGUSR1, SIGUSR2].contains(&signal) {
+                    let _ = notify.send(Notice::End("a signal came"));
+                }
             }
         })?;
     Ok(())

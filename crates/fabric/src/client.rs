@@ -50,7 +50,7 @@ const REPLY_STEP: usize = 1 << 20;
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// A peer's data server, as this node sees it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Client {
     /// The node's name, for messages.
     pub node: String,

@@ -7,6 +7,7 @@
 mod arriving;
 mod client;
 mod handshake;
+mod probe;
 mod rma;
 mod serve;
 mod server;
@@ -16,6 +17,7 @@ mod stream;
 pub use arriving::Arriving;
 pub use client::{Client, Line, MAX_ADDRESSES, Patience, RemoteTree};
 pub use handshake::Key;
+pub use probe::Probe;
 pub use rma::{LIBRARY, Rma};
 pub use server::{Counts, Limits, Server};
 pub use shelf::{Part, Refusal, Registry, Served, Shelf};

@@ -17,7 +17,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tarn_ports::Control;
 use tarn_proto::data::{
-    Answer, Asked, Call, Item, MAX_REPLY, MAX_TEXT, Malformed, Request, RunId, Status,
+    Answer, Asked, Call, Item, MAX_REPLY, MAX_TEXT, Malformed, Request, RunId, Status, Tree,
 };
 use tarn_sys::beneath::Root;
 
@@ -31,6 +31,8 @@ const SIGN: Duration = Duration::from_secs(2);
 const WINDOWS: usize = 16;
 /// Bytes of an item of a single file that is open: as much memory is taken.
 const MAX_PIECE: u64 = 64 << 20;
+/// Bytes that are sent again and again to who measures the link: they stay in a core's cache.
+const NOISE: usize = 256 << 10;
 /// Bytes of requests read ahead.
 const REQUESTS: usize = 16 << 10;
 
@@ -165,6 +167,9 @@ impl<'a> Answering<'a> {
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {
+        if request.tree == Tree::Probe {
+            return self.probed(request);
+        }
         let served = self.shared.registry.tree(&self.run, &request.tree);
         self.open = None;
         let rma = self.shared.rma.as_ref().filter(|_| request.windows);
@@ -198,6 +203,7 @@ impl<'a> Answering<'a> {
                     }
                     continue;
                 }
+                Ok(Served::Gone) => Err(Unable(Status::Gone, "nothing of it".into())),
                 Err(refusal) => Err(Unable(Status::Refused, refusal.0.clone())),
             };
             let sent = match root {
@@ -211,6 +217,36 @@ impl<'a> Answering<'a> {
             if self.out.len() >= GATHER {
                 self.flush(SendFlags::MORE)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Answers who measures the link.
+    fn probed(&mut self, request: &Request) -> io::Result<()> {
+        // Not zeros: what is between may pack those.
+        let noise: Vec<u8> = (0..NOISE as u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+            .collect();
+        for (at, item) in (0..).zip(&request.items) {
+            let answer = Answer {
+                request: request.number,
+                item: at,
+                status: Status::Content,
+                len: item.len,
+            };
+            if item.len > MAX_PIECE {
+                self.unable(answer, &too_long());
+                continue;
+            }
+            self.out.extend_from_slice(&answer.encode());
+            self.flush(SendFlags::MORE)?;
+            let mut left = item.len as usize;
+            while left > 0 {
+                let n = left.min(noise.len());
+                send_all(self.socket, &noise[..n], SendFlags::empty())?;
+                left -= n;
+            }
+            self.count(item);
         }
         Ok(())
     }
@@ -245,7 +281,7 @@ impl<'a> Answering<'a> {
                 Waited::There(root) => return Ok(Ok(root)),
                 Waited::Failed => {
                     let text = "the copy of it to this node has failed".to_owned();
-                    return Ok(Err(Unable(Status::Gone, text)));
+                    return Ok(Err(Unable(Status::Failed, text)));
                 }
                 Waited::NotYet if self.shared.stop.load(Ordering::Relaxed) => {
                     return Err(io::Error::from(io::ErrorKind::ConnectionAborted));
@@ -354,14 +390,18 @@ fn head(request: u32, status: Status, len: u64) -> Answer {
     }
 }
 
+fn too_long() -> Unable {
+    let text = format!("at most {MAX_PIECE} bytes of it are sent at a time");
+    Unable(Status::Refused, text)
+}
+
 /// Reads an item of a file that is open. It is read whole before its head is sent: what cannot be read is told.
 fn part_of(part: &Part, item: &Item, answer: Answer, out: &mut Vec<u8>) -> Result<(), Unable> {
     if item.path[..] != part.name[..] {
         return Err(Unable(Status::Gone, "there is one file only".into()));
     }
     if item.len > MAX_PIECE {
-        let text = format!("at most {MAX_PIECE} bytes of it are sent at a time");
-        return Err(Unable(Status::Refused, text));
+        return Err(too_long());
     }
     if item.offset + item.len > part.length {
         let text = format!("it has {} bytes", part.length);

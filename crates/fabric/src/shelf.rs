@@ -20,6 +20,8 @@ pub enum Served {
     Arriving(Arc<Arriving>),
     /// A single file: a stretch of what is open.
     Part(Part),
+    /// It is not there any more.
+    Gone,
 }
 
 /// A stretch of a file that stands for a tree with this one file in it.

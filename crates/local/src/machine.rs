@@ -34,6 +34,8 @@ const PROBE_SHARE: u64 = 16;
 const PROBE_CHUNK: usize = 1 << 20;
 /// A measurement older than this (seconds) is made again: machines change.
 const PROBE_LIFE: u64 = 30 * 24 * 3600;
+/// Measurements that are remembered of one machine: its tiers, and the links to nodes that jobs had beside it.
+const MAX_REMEMBERED: usize = 256;
 /// A tier in memory of a given size must leave the steps, tarn and tarnd one in so many of the bytes that are free, ...
 const STEPS_SHARE: u64 = 8;
 /// ... and at least so many.
@@ -200,6 +202,37 @@ pub struct Bandwidth {
 /// # Errors
 /// When the folder cannot be written.
 pub fn bandwidth(folder: &Path, state: &StateDir, most: u64) -> Result<Bandwidth, MachineError> {
+    let name = folder.display().to_string();
+    remembered(name, state, || {
+        probe(folder, most).map_err(|source| MachineError::Io {
+            what: format!("the bandwidth of {} cannot be measured", folder.display()),
+            source,
+        })
+    })
+}
+
+/// Bytes a second from another node to this one, as `measure` finds them or as they are remembered beside the bandwidths.
+///
+/// # Errors
+/// That of `measure`.
+pub fn link<E>(
+    from: &str,
+    state: &StateDir,
+    measure: impl FnOnce() -> Result<u64, E>,
+) -> Result<u64, E> {
+    // No path begins like this.
+    let name = format!("from {from}");
+    // What comes here is what leaves there.
+    let both = || measure().map(|rate| (rate, rate));
+    remembered(name, state, both).map(|b| b.read)
+}
+
+/// What is remembered under a name, or found out now and remembered: (read, write) in bytes a second.
+fn remembered<E>(
+    name: String,
+    state: &StateDir,
+    find: impl FnOnce() -> Result<(u64, u64), E>,
+) -> Result<Bandwidth, E> {
     let file = state.0.join("machine.json");
     let mut known: BTreeMap<String, Bandwidth> = std::fs::read(&file)
         .ok()
@@ -208,23 +241,26 @@ pub fn bandwidth(folder: &Path, state: &StateDir, most: u64) -> Result<Bandwidth
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
-    let name = folder.display().to_string();
     if let Some(found) = known
         .get(&name)
         .filter(|b| now.saturating_sub(b.measured) < PROBE_LIFE)
     {
         return Ok(*found);
     }
-    let (read, write) = probe(folder, most).map_err(|source| MachineError::Io {
-        what: format!("the bandwidth of {name} cannot be measured"),
-        source,
-    })?;
+    let (read, write) = find()?;
     let found = Bandwidth {
         read,
         write,
         measured: now,
     };
     known.retain(|_, b| now.saturating_sub(b.measured) < PROBE_LIFE);
+    while known.len() >= MAX_REMEMBERED {
+        let oldest = known.iter().min_by_key(|(_, b)| b.measured);
+        let Some(oldest) = oldest.map(|(name, _)| name.clone()) else {
+            break;
+        };
+        known.remove(&oldest);
+    }
     known.insert(name, found);
     // Only a memory: without it, the next run measures again. Looking at a machine makes no state folder.
     if state.0.is_dir()

@@ -1,6 +1,8 @@
 //! How much memory there is, and how much of it may still be taken: the machine's, and that of the control
 //! groups (version 1 or 2) this process lives in. A tmpfs is charged to them: beyond their limit the kernel kills.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Memory in bytes.
@@ -58,26 +60,106 @@ impl Memory {
 
 /// Limits above this mean "none" in control groups of version 1 (they round `i64::MAX` down to a page).
 const NO_LIMIT: u64 = 1 << 62;
+/// Bytes that are read of one of the kernel's files: they have some KiB at most.
+const LONGEST: usize = 16 << 10;
 
-/// Reads what is free, again and again.
+/// Reads what is free, again and again: so its files stay open.
 #[derive(Debug)]
-pub(crate) struct Gauge(Vec<PathBuf>);
+pub(crate) struct Gauge {
+    machine: File,
+    groups: Vec<Group>,
+}
 
-impl Gauge {
-    pub(crate) fn new() -> Self {
-        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        Self(group_folders(&groups, &mounts))
+/// A control group's account; limit and use have other names in each version.
+#[derive(Debug)]
+struct Group {
+    folder: PathBuf,
+    limit: File,
+    used: File,
+    stat: File,
+}
+
+impl Group {
+    fn open(folder: PathBuf) -> Option<Self> {
+        let open = |name: &str| File::open(folder.join(name)).ok();
+        let one = open("memory.limit_in_bytes").zip(open("memory.usage_in_bytes"));
+        let (limit, used) = one.or_else(|| open("memory.max").zip(open("memory.current")))?;
+        let stat = open("memory.stat")?;
+        Some(Self {
+            folder,
+            limit,
+            used,
+            stat,
+        })
     }
 
-    /// Bytes that are free, and that there are in all; without a bound where that cannot be known.
-    pub(crate) fn read(&self) -> (u64, u64) {
+    /// Its limit in bytes, if it has one now, and what is used.
+    fn account(&self) -> Option<(u64, u64)> {
+        let number = |file| text(file).ok()?.trim().parse::<u64>().ok();
+        let limit = number(&self.limit).filter(|l| *l < NO_LIMIT)?;
+        Some((limit, number(&self.used).unwrap_or(0)))
+    }
+
+    fn narrow(&self, found: &mut Memory) {
+        let Some((limit, used)) = self.account() else {
+            return;
+        };
+        let stat = text(&self.stat).unwrap_or_default();
+        // With what is below the group (version 1 says `total_`) or without: version 2 counts that in.
+        let counted = |names: [&str; 2]| {
+            let of = |name: &&str| {
+                let line = stat.lines().find_map(|l| l.strip_prefix(*name))?;
+                line.trim().parse::<u64>().ok()
+            };
+            names.iter().find_map(of).unwrap_or(0)
+        };
+        // Clean page cache is given back before anybody is killed.
+        let reclaimable = counted(["total_inactive_file ", "inactive_file "]);
+        let free = limit.saturating_sub(used.saturating_sub(reclaimable));
+        found.free = found.free.min(free);
+        found.levels.push(Level {
+            free,
+            shared: counted(["total_shmem ", "shmem "]),
+        });
+        if limit < found.total {
+            found.total = limit;
+            found.limited_by = self.folder.display().to_string();
+        }
+    }
+}
+
+impl Gauge {
+    /// # Errors
+    /// When `/proc/meminfo` cannot be opened.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let folders = group_folders(&groups, &mounts);
+        Ok(Self {
+            machine: File::open("/proc/meminfo")?,
+            groups: folders.into_iter().filter_map(Group::open).collect(),
+        })
+    }
+
+    /// Bytes that are free, and that there are in all; without a bound where that cannot be known. As long as that is `plenty`
+    /// of the total, page cache that could be given back is not counted: to ask for it is what costs.
+    pub(crate) fn read(&self, plenty: impl Fn(u64) -> u64) -> (u64, u64) {
+        let machine = rustix::system::sysinfo();
+        let bytes = |n: u64| n.saturating_mul(u64::from(machine.mem_unit));
+        let (mut free, mut total) = (bytes(machine.freeram), bytes(machine.totalram));
+        for (limit, used) in self.groups.iter().filter_map(Group::account) {
+            total = total.min(limit);
+            free = free.min(limit.saturating_sub(used));
+        }
+        if free >= plenty(total) {
+            return (free, total);
+        }
         let found = self.memory();
         found.map_or((u64::MAX, u64::MAX), |m| (m.free, m.total))
     }
 
-    fn memory(&self) -> std::io::Result<Memory> {
-        let text = std::fs::read_to_string("/proc/meminfo")?;
+    fn machine(&self) -> std::io::Result<Memory> {
+        let text = text(&self.machine)?;
         let field = |name: &str| {
             let line = text.lines().find_map(|l| l.strip_prefix(name))?;
             line.split_whitespace()
@@ -86,23 +168,38 @@ impl Gauge {
                 .ok()
                 .map(|kib| kib << 10)
         };
-        let mut found = Memory {
+        let free = field("MemAvailable:").or_else(|| field("MemFree:"));
+        let free = free.unwrap_or(0);
+        Ok(Memory {
             total: field("MemTotal:").unwrap_or(0),
-            free: field("MemAvailable:")
-                .or_else(|| field("MemFree:"))
-                .unwrap_or(0),
+            free,
             limited_by: "machine".into(),
-            levels: Vec::new(),
-        };
-        found.levels.push(Level {
-            free: found.free,
-            shared: field("Shmem:").unwrap_or(0),
-        });
-        for folder in &self.0 {
-            narrow(&mut found, folder);
-        }
+            levels: vec![Level {
+                free,
+                shared: field("Shmem:").unwrap_or(0),
+            }],
+        })
+    }
+
+    fn memory(&self) -> std::io::Result<Memory> {
+        let mut found = self.machine()?;
+        self.groups.iter().for_each(|g| g.narrow(&mut found));
         Ok(found)
     }
+}
+
+/// What a file of the kernel's says now.
+fn text(file: &File) -> std::io::Result<String> {
+    let mut bytes = vec![0; LONGEST];
+    let mut length = 0;
+    while length < bytes.len() {
+        match file.read_at(&mut bytes[length..], length as u64)? {
+            0 => break,
+            n => length += n,
+        }
+    }
+    bytes.truncate(length);
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Finds out about memory.
@@ -110,7 +207,7 @@ impl Gauge {
 /// # Errors
 /// When `/proc/meminfo` cannot be read.
 pub fn memory() -> std::io::Result<Memory> {
-    Gauge::new().memory()
+    Gauge::new()?.memory()
 }
 
 /// The folders that account for this process's memory: its groups and all above them.
@@ -158,47 +255,6 @@ fn mount_of(mounts: &str, second: bool) -> Option<PathBuf> {
     })
 }
 
-fn narrow(found: &mut Memory, folder: &Path) {
-    let number = |name: &str| {
-        std::fs::read_to_string(folder.join(name))
-            .ok()?
-            .trim()
-            .parse::<u64>()
-            .ok()
-    };
-    let stat = std::fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    let (limit, used) = match number("memory.limit_in_bytes") {
-        Some(limit) => (limit, number("memory.usage_in_bytes").unwrap_or(0)),
-        None => match number("memory.max") {
-            Some(limit) => (limit, number("memory.current").unwrap_or(0)),
-            None => return,
-        },
-    };
-    if limit >= NO_LIMIT {
-        return;
-    }
-    // With what is below the group (version 1 says `total_`) or without: version 2 counts that in.
-    let counted = |names: [&str; 2]| {
-        let of = |name: &&str| {
-            let line = stat.lines().find_map(|l| l.strip_prefix(*name))?;
-            line.trim().parse::<u64>().ok()
-        };
-        names.iter().find_map(of).unwrap_or(0)
-    };
-    // Clean page cache is given back before anybody is killed.
-    let reclaimable = counted(["total_inactive_file ", "inactive_file "]);
-    let free = limit.saturating_sub(used.saturating_sub(reclaimable));
-    found.free = found.free.min(free);
-    found.levels.push(Level {
-        free,
-        shared: counted(["total_shmem ", "shmem "]),
-    });
-    if limit < found.total {
-        found.total = limit;
-        found.limited_by = folder.display().to_string();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,7 +285,12 @@ mod tests {
             "shmem 1\ntotal_inactive_file 200\ntotal_shmem 150\n",
         )
         .unwrap();
-        std::fs::write(two.join("memory.max"), "max\n").unwrap();
+        let second = |name: &str, text: &str| std::fs::write(two.join(name), text).unwrap();
+        second("memory.max", "max\n");
+        second("memory.current", "790\n");
+        second("memory.stat", "inactive_file 700\nshmem 1\n");
+        let groups: Vec<Group> = folders.into_iter().filter_map(Group::open).collect();
+        assert_eq!(groups.len(), 2, "the others have no such files");
         let mut m = Memory {
             total: 5000,
             free: 4000,
@@ -239,15 +300,21 @@ mod tests {
                 shared: 3000,
             }],
         };
-        folders.iter().for_each(|f| narrow(&mut m, f));
+        groups.iter().for_each(|g| g.narrow(&mut m));
         assert_eq!((m.total, m.free), (1000, 500));
         // Of what lies on a tier, no more was charged to the group than it has files in memory at all.
         assert_eq!(m.free_without(100), 600);
         assert_eq!(m.free_without(2000), 650);
         assert_eq!(m.beside(100).free_without(2000), 550);
-        std::fs::write(two.join("memory.max"), "800\n").unwrap();
-        std::fs::write(two.join("memory.current"), "790\n").unwrap();
-        folders.iter().for_each(|f| narrow(&mut m, f));
+        second("memory.max", "800\n");
+        second("memory.stat", "inactive_file 0\nshmem 1\n");
+        groups.iter().for_each(|g| g.narrow(&mut m));
         assert_eq!((m.total, m.free), (800, 10));
+        // What could be given back is looked for only where little is free without.
+        second("memory.stat", "inactive_file 700\nshmem 1\n");
+        let machine = File::open("/proc/meminfo").unwrap();
+        let gauge = Gauge { machine, groups };
+        assert_eq!(gauge.read(|total| total / 80), (10, 800));
+        assert_eq!(gauge.read(|total| total / 40), (500, 800));
     }
 }

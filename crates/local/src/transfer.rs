@@ -155,7 +155,7 @@ fn one(
         arrivals,
     };
     let report = copy(shared, std::slice::from_mut(part), job, control)
-        .map_err(|e| vanished(shared, part, e))?;
+        .map_err(|e| meaning(shared, std::slice::from_ref(part), e))?;
     let manifest = report.manifests.into_iter().next().unwrap_or_default();
     if matches!(part.order.from, Place::Node(_)) && part.manifest.hash().is_none() {
         agrees(shared, part, &manifest, control)?;
@@ -211,10 +211,7 @@ fn deliver(
         latency: latency(shared, &Place::Source, &t.to),
         arrivals: None,
     };
-    let report = copy(shared, parts, job, control).map_err(|e| match &*parts {
-        [only] => vanished(shared, only, e),
-        _ => e.0,
-    })?;
+    let report = copy(shared, parts, job, control).map_err(|e| meaning(shared, parts, e))?;
     if report.manifests.len() != parts.len() {
         return Err(failure(
             FailureKind::Io,
@@ -453,20 +450,25 @@ fn settle(
     Ok(hash)
 }
 
-/// A source that is not there any more is more than an I/O error: say so.
-fn vanished(shared: &Shared, part: &Moving<'_>, MoverError(error): MoverError) -> Failure {
-    let gone = match (&part.order.from, source_of(shared, part)) {
-        (Place::Source, Ok(source)) => !source.root.exists(),
+/// What it means that parts cannot be copied. A source that is not there any more is more than an I/O error. What is no source
+/// never changes, so where it has changed it is damaged, and there may be another replica.
+fn meaning(shared: &Shared, parts: &[Moving<'_>], MoverError(error): MoverError) -> Failure {
+    let is_source = |p: &Moving<'_>| p.order.from == Place::Source;
+    let vanished = || match parts {
+        [only] if is_source(only) => source_of(shared, only).is_ok_and(|s| !s.root.exists()),
         _ => false,
     };
-    match gone {
-        true if error.kind == FailureKind::Io => failure(
+    match error.kind {
+        FailureKind::Io if vanished() => failure(
             FailureKind::SourceChanged,
             format!(
                 "{}; the source vanished while it was read: bring it back, then `tarn resume`",
                 error.message
             ),
         ),
+        FailureKind::SourceChanged if !parts.iter().any(is_source) => {
+            failure(FailureKind::Corrupt, error.message)
+        }
         _ => error,
     }
 }

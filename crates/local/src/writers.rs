@@ -17,11 +17,11 @@ use tarn_base::units::Bytes;
 const LOW_SHARE: u64 = 16;
 /// ... with these bounds: what tarnd and the kernel may still need, and what is written until a step has ended.
 const LOW: std::ops::RangeInclusive<u64> = (32 << 20)..=(256 << 20);
-/// Bytes a second that memory fills with at most: so soon it is looked at again.
-const FILLS: u64 = 16 << 30;
+/// Bytes a second that a processor fills memory with at most (`fallocate` on a tmpfs, measured): so soon it is looked at again.
+const FILLS: u64 = 4 << 30;
 /// Between two looks.
 const LOOK: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(5)..=Duration::from_millis(200);
+    Duration::from_millis(5)..=Duration::from_millis(500);
 /// How long a step that was ended may take to give its memory back before another one is.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -70,11 +70,16 @@ fn low(total: u64) -> u64 {
     (total / LOW_SHARE).clamp(*LOW.start(), *LOW.end())
 }
 
-/// When to look again while so much is free.
-fn pause(free: u64, total: u64) -> Duration {
+/// With so many bytes free there is no need to know exactly.
+fn plenty(total: u64) -> u64 {
+    2 * low(total)
+}
+
+/// When to look again while so much is free, with so many processors.
+fn pause(free: u64, total: u64, processors: u64) -> Duration {
     let left = free.saturating_sub(low(total));
-    Duration::from_nanos(left.saturating_mul(1_000_000_000 / (FILLS >> 20)) >> 20)
-        .clamp(*LOOK.start(), *LOOK.end())
+    let micros = left / (FILLS / 1_000_000) / processors.max(1);
+    Duration::from_micros(micros).clamp(*LOOK.start(), *LOOK.end())
 }
 
 #[derive(Debug, Default)]
@@ -110,8 +115,9 @@ impl Writers {
     pub(crate) fn watch(writers: &Arc<Self>) -> std::io::Result<Watchman> {
         let writers = Arc::clone(writers);
         let watched = Arc::clone(&writers);
+        let gauge = Gauge::new()?;
         let thread = std::thread::Builder::new().name("tarn-memory".into());
-        let thread = thread.spawn(move || watched.look_after(&Gauge::new()))?;
+        let thread = thread.spawn(move || watched.look_after(&gauge))?;
         Ok(Watchman {
             writers,
             thread: Some(thread),
@@ -119,6 +125,7 @@ impl Writers {
     }
 
     fn look_after(&self, gauge: &Gauge) {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         let mut ended = None;
         let mut state = self.state();
         while !state.ends {
@@ -130,14 +137,16 @@ impl Writers {
                 continue;
             }
             drop(state);
-            let (free, total) = gauge.read();
+            let (free, total) = gauge.read(plenty);
             let waits = |(number, since): (u64, Instant)| {
                 since.elapsed() < PATIENCE && self.state().all.contains_key(&number)
             };
             if free < low(total) && !ended.is_some_and(waits) {
                 ended = self.end_worst(free, total).map(|n| (n, Instant::now()));
             }
-            let woken = self.changed.wait_timeout(self.state(), pause(free, total));
+            let woken = self
+                .changed
+                .wait_timeout(self.state(), pause(free, total, processors));
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -168,7 +177,7 @@ impl Writing<'_> {
     /// What the step is to blame for, now.
     pub(crate) fn blame(&self) -> Option<String> {
         let writer = self.of.state().all.get(&self.number).cloned()?;
-        let (free, total) = Gauge::new().read();
+        let (free, total) = Gauge::new().ok()?.read(plenty);
         Some(writer.blame(free, total)?.1)
     }
 }
@@ -244,10 +253,10 @@ mod tests {
     #[test]
     fn it_is_looked_the_sooner_the_less_is_free() {
         let total = 1 << 30;
-        assert_eq!(pause(0, total), *LOOK.start());
-        assert_eq!(pause(u64::MAX, total), *LOOK.end());
-        let some = pause(low(total) + (1 << 30), total);
-        assert_eq!(some.as_millis(), 62);
+        assert_eq!(pause(0, total, 4), *LOOK.start());
+        assert_eq!(pause(u64::MAX, total, 4), *LOOK.end());
+        let some = |processors| pause(low(total) + (1 << 30), total, processors).as_millis();
+        assert_eq!([some(1), some(4)], [250, 62]);
     }
 
     #[test]

@@ -77,6 +77,11 @@ impl Trees {
         self
     }
 
+    /// Threads of each operation; of a copy from a peer each has a stream.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// The limiter that jobs with this rate (bytes a second) and latency (nanoseconds a file) share: one for
     /// this mover, so that all of them together play one slow store. `None` when both are 0.
     pub fn external_limit(&self, rate: u64, latency: u64) -> Option<Arc<Limiter>> {

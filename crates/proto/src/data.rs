@@ -161,6 +161,9 @@ pub enum Tree {
     Replica(Box<[u8]>),
     /// A path of a dataspace.
     Space(Box<[u8]>),
+    /// No files: what is asked for, under whatever name, are bytes that mean nothing, from memory. Who reads them measures the
+    /// link.
+    Probe,
 }
 
 impl Tree {
@@ -168,6 +171,7 @@ impl Tree {
     pub fn name(&self) -> &[u8] {
         match self {
             Self::Replica(name) | Self::Space(name) => name,
+            Self::Probe => b"",
         }
     }
 }
@@ -216,6 +220,7 @@ const READ_BY_WINDOW: u8 = 3;
 const RELEASE: u8 = 4;
 const KIND_REPLICA: u8 = 1;
 const KIND_SPACE: u8 = 2;
+const KIND_PROBE: u8 = 3;
 
 /// Builds a request's bytes item by item, so that nothing is copied twice and the bound is kept.
 #[derive(Debug)]
@@ -242,6 +247,7 @@ impl Builder {
         bytes.push(match tree {
             Tree::Replica(_) => KIND_REPLICA,
             Tree::Space(_) => KIND_SPACE,
+            Tree::Probe => KIND_PROBE,
         });
         bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
         bytes.extend_from_slice(name);
@@ -350,10 +356,11 @@ impl Request {
         if len > MAX_TREE_BYTES {
             return Err(Malformed("the name of a tree is too long"));
         }
-        let name = from.take(len)?.into();
+        let name = from.take(len)?;
         let tree = match kind {
-            KIND_REPLICA => Tree::Replica(name),
-            KIND_SPACE => Tree::Space(name),
+            KIND_REPLICA => Tree::Replica(name.into()),
+            KIND_SPACE => Tree::Space(name.into()),
+            KIND_PROBE if name.is_empty() => Tree::Probe,
             _ => return Err(Malformed("a tree of an unknown kind")),
         };
         let count = from.u16()? as usize;

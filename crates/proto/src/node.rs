@@ -19,7 +19,7 @@ use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 
 /// The version of these messages. tarn and tarnd refuse each other when theirs differ.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Said to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,6 +74,15 @@ pub enum Call {
         state: PathBuf,
         /// What every node must see as tarn does, the state folder first.
         sights: Vec<Sight>,
+    },
+    /// How fast bytes come from another node, which was measured lately or is measured now. Answered by [`Answer::Rate`].
+    Link {
+        /// The other node's name.
+        from: String,
+        /// Where it serves its files.
+        at: Address,
+        /// The state folder.
+        state: PathBuf,
     },
     /// What of the tiers at these roots is taken now. Answered by [`Answer::Room`].
     Room(Vec<PathBuf>),
@@ -141,6 +150,8 @@ pub enum Answer {
     Done,
     /// To [`Call::Measure`].
     Cluster(Cluster),
+    /// To [`Call::Link`]: bytes a second.
+    Rate(u64),
     /// To [`Call::Room`].
     Room(Room),
     /// To [`Call::Idle`].

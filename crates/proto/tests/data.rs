@@ -138,6 +138,22 @@ fn lengths_that_lie_are_refused() {
 }
 
 #[test]
+fn a_probe_has_no_name() {
+    let mut probe = Builder::new(7, &Tree::Probe, false).unwrap();
+    assert!(probe.push(b"f", 0, 9).unwrap());
+    let bytes = probe.finish();
+    let Ok(Asked::Read(request)) = Asked::decode(&bytes[4..]) else {
+        panic!("it is no request")
+    };
+    assert_eq!((request.tree, request.number), (Tree::Probe, 7));
+    let named = [1, 0, 0, 0, 0, 3, 1, 0, b'n', 0, 0];
+    assert_eq!(
+        Asked::decode(&named),
+        Err(Malformed("a tree of an unknown kind"))
+    );
+}
+
+#[test]
 fn a_request_ends_at_its_bound() {
     let mut builder = Builder::new(0, &Tree::Replica(b"k".as_slice().into()), false).unwrap();
     let mut taken = 0u64;

@@ -278,7 +278,9 @@ fn command(allocation: &Allocation, launch: &Launch<'_>) -> Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let needed = ["SLURM_JOB_ID", "SLURM_CONF", "SLURM_WORKING_CLUSTER"];
-        let slurms = text.starts_with("SLURM") || text.starts_with("PMI");
+        let slurms = ["SLURM", "SRUN_", "PMI"]
+            .iter()
+            .any(|p| text.starts_with(p));
         if slurms && !needed.contains(&&*text) {
             srun.env_remove(&name);
         }

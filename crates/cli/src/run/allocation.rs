@@ -1,6 +1,8 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
-use crate::args::{Bind, Isolation, MachineArgs, ResumeArgs, RunArgs, Transport, VerifyArg};
+use crate::args::{
+    Bind, Isolation, Logged, MachineArgs, ResumeArgs, RunArgs, Transport, VerifyArg,
+};
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
@@ -12,7 +14,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_allocation::{Allocation, Link, Linked, Mail, NoAnswer, RETRY, STUCK};
+use tarn_allocation::{Allocation, Between, Link, Linked, Mail, NoAnswer, RETRY, STUCK};
 use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
 use tarn_base::event::{Start, Verify};
@@ -27,7 +29,6 @@ use tarn_local::{Config, Local, Namespaces, machine};
 use tarn_ports::Nodes;
 use tarn_proto::node::{Opening, Start as NodeStart, Started};
 use tarn_slurm::Launch;
-use tracing::Level;
 
 /// For all nodes to start tarnd: Slurm may have to boot or to wait for some.
 const STARTING: Duration = Duration::from_secs(120);
@@ -37,6 +38,8 @@ const OPENING: usize = 64;
 const ASK: Duration = Duration::from_secs(300);
 /// Between two looks at what there is to bring to safety.
 const LOOK: Duration = Duration::from_secs(1);
+/// An end that is not known is taken to be so far off, until Slurm is asked again.
+const UNKNOWN: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The nodes on which tarnd runs, as long as any of this is in use.
 struct Fleet {
@@ -56,6 +59,8 @@ pub(crate) struct Reached {
     fleet: Arc<Fleet>,
     links: Vec<Linked>,
     cluster: Cluster,
+    /// What is known of the links between the nodes.
+    between: Vec<Between>,
     data: (u128, [u8; 32]),
     /// When the allocation ends, if it does.
     end: Option<Instant>,
@@ -70,7 +75,7 @@ pub(crate) struct Purpose<'a> {
     /// Seconds that are to be left before the allocation ends.
     pub(crate) margin: u64,
     /// What of tarnd's log is wanted, if that was said.
-    pub(crate) log: Option<Level>,
+    pub(crate) log: Option<Logged>,
 }
 
 /// Where a run can go on.
@@ -217,8 +222,8 @@ impl Reached {
     pub(crate) fn again(
         begun: &Start,
         state: &StateDir,
-        margin: u64,
-        log: Option<Level>,
+        args: &ResumeArgs,
+        log: Option<Logged>,
     ) -> CliResult<Found> {
         let Some(job) = &begun.allocation else {
             return Ok(Found::Same(None));
@@ -249,10 +254,14 @@ impl Reached {
         let purpose = Purpose {
             state,
             workflow: Some(&begun.workflow),
-            margin,
+            margin: args.margin,
             log,
         };
-        let reached = Self::start(here, &machine_args(begun), &purpose)?;
+        let machine = MachineArgs {
+            transport: args.transport.clone(),
+            ..machine_args(begun)
+        };
+        let reached = Self::start(here, &machine, &purpose)?;
         Ok(Found::Same(Some(Box::new(reached))))
     }
 
@@ -284,7 +293,7 @@ impl Reached {
             rma: args.transport.provider().map(str::to_owned),
         };
         let mut words = vec!["--node".to_owned()];
-        words.extend(purpose.log.map(|level| format!("--log-level={level}")));
+        words.extend(purpose.log.into_iter().flat_map(Logged::words));
         let launch = Launch {
             program: &super::own_program()?.with_file_name("tarnd"),
             words: &words,
@@ -315,9 +324,11 @@ impl Reached {
             .exit(Exit::State)?;
         let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
+        let between = tarn_allocation::measure_links(&links, &mut cluster, folder);
         if let Some(rate) = args.peer_rate {
+            // What is planned with, and what is imposed.
             let peer = &mut cluster.peer;
-            (peer.read, peer.write, peer.emulated) = (rate, rate, true);
+            (peer.read, peer.write, peer.emulated) = (peer.read.min(rate), rate, true);
         }
         if args.bind == Bind::None {
             cluster.hosts.iter_mut().for_each(|h| h.sockets.clear());
@@ -343,11 +354,27 @@ impl Reached {
                 );
             }
         }
+        let unknown = || between.iter().filter(|b| b.rate.is_err());
+        if let Some(Between {
+            to,
+            from,
+            rate: Err(why),
+        }) = unknown().next()
+        {
+            say!(
+                "note: how fast {to} reads from {from} is not known: {why}{}",
+                match unknown().count() {
+                    1 => String::new(),
+                    n => format!("; nor is it of {} other links", n - 1),
+                }
+            );
+        }
         Ok(Self {
             allocation,
             fleet: Arc::new(fleet),
             links,
             cluster,
+            between,
             data: (number, key),
             end,
         })
@@ -356,6 +383,11 @@ impl Reached {
     /// Its nodes.
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// The links between them, as far as they were measured.
+    pub(crate) fn between(&self) -> &[Between] {
+        &self.between
     }
 
     /// What of its tiers is taken now, node by node.
@@ -463,7 +495,7 @@ fn machine_args(begun: &Start) -> MachineArgs {
             .cluster
             .peer
             .emulated
-            .then_some(begun.cluster.peer.read),
+            .then_some(begun.cluster.peer.write),
         isolation: Isolation::Auto,
         transport: Transport::Tcp,
         bind: match begun.cluster.hosts.iter().any(|h| !h.sockets.is_empty()) {
@@ -488,6 +520,7 @@ pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliRe
         workflow,
         machine: MachineArgs {
             isolation: args.isolation,
+            transport: args.transport.clone(),
             ..machine_args(begun)
         },
         policy: begun.options.policy,
@@ -501,7 +534,7 @@ pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliRe
     })
 }
 
-/// When the allocation ends, if it does and that can be found out.
+/// When the allocation ends, if it does; as far off as can be where Slurm does not say.
 ///
 /// # Errors
 /// When not more than `margin` is left.
@@ -510,8 +543,8 @@ fn end_of(allocation: &tarn_slurm::Allocation, margin: Duration) -> CliResult<Op
         Ok(Some(left)) => left,
         Ok(None) => return Ok(None),
         Err(e) => {
-            say!("warning: the end of the allocation is not known, and is not waited for: {e}");
-            return Ok(None);
+            say!("warning: the end of the allocation is not known yet, Slurm is asked again: {e}");
+            return Ok(Some(Instant::now() + UNKNOWN));
         }
     };
     if left <= margin {

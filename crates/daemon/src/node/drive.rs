@@ -302,9 +302,11 @@ impl Driving {
             Call::Exist(folders) => Answer::There(world.exist(&folders)?),
             Call::Remove(folders) => Answer::Left(world.remove(&folders)?),
             Call::Leave => Answer::Left(self.world.take().map_or_else(Vec::new, |w| w.leave())),
-            Call::Measure { .. } | Call::Room(_) | Call::Open(_) | Call::Close => {
-                Answer::Failed("that is not asked of a world".into())
-            }
+            Call::Measure { .. }
+            | Call::Link { .. }
+            | Call::Room(_)
+            | Call::Open(_)
+            | Call::Close => Answer::Failed("that is not asked of a world".into()),
         })
     }
 }

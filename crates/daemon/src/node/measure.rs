@@ -1,9 +1,21 @@
 //! What this node has, for a run that may use all of it.
 
+use super::replicas::Replicas;
 use std::path::Path;
+use std::time::Duration;
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::layout::StateDir;
+use tarn_fabric::{Patience, Probe};
 use tarn_local::machine::{self, ClusterSpec, TierSpec};
+use tarn_movers::Trees;
+use tarn_proto::node::Address;
+
+/// For so long a link is measured: far longer than streams take to come up to speed between neighbours.
+const LINK_TIME: Duration = Duration::from_millis(100);
+/// Or until so many bytes have come: on a fast link that takes less, and a switch that is shared is spared.
+const LINK_BYTES: u64 = 256 << 20;
+/// A node that has not answered by then is not measured.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The node as a cluster of one.
 pub(super) fn measure(
@@ -64,6 +76,33 @@ pub(super) fn measure(
         }
     }
     Ok(cluster)
+}
+
+/// Bytes a second from the node `from` to this one.
+pub(super) fn link(
+    node: &str,
+    from: &str,
+    at: &Address,
+    state: &Path,
+    replicas: &Replicas,
+) -> Result<u64, String> {
+    let patience = Patience {
+        connect: LINK_PATIENCE,
+        stall: LINK_PATIENCE,
+        busy: LINK_PATIENCE,
+        crowded: LINK_PATIENCE,
+        arrival: LINK_PATIENCE,
+    };
+    let probe = Probe {
+        streams: Trees::new().threads(),
+        time: LINK_TIME,
+        most: LINK_BYTES,
+        patience: LINK_PATIENCE,
+    };
+    machine::link(from, &memory(state, node)?, || {
+        let client = replicas.client(from, at, patience)?;
+        client.rate(&probe).map_err(|e| e.0.message)
+    })
 }
 
 /// The folder of what is remembered of this node; made.

@@ -97,9 +97,36 @@ impl Replicas {
                 .filter_map(|(id, at)| Some((*id, (name(*id)?, at.clone()))))
                 .collect(),
             lost: BTreeSet::new(),
-            limiter: peer.emulated.then(|| Limiter::new(peer.read, 0)),
+            limiter: peer.emulated.then(|| Limiter::new(peer.write, 0)),
         };
         Ok(())
+    }
+
+    /// Another node, as who asks it for files.
+    ///
+    /// # Errors
+    /// When its address is none.
+    pub(super) fn client(
+        &self,
+        name: &str,
+        (host, port): &Address,
+        patience: Patience,
+    ) -> Result<Arc<Client>, String> {
+        let unknown =
+            |why: String| format!("node {name} cannot be reached at {host}:{port}: {why}");
+        let mut found = (host.as_str(), *port)
+            .to_socket_addrs()
+            .map_err(|e| unknown(e.to_string()))?;
+        let address = found.next().ok_or_else(|| unknown("no address".into()))?;
+        Ok(Arc::new(Client {
+            node: name.to_owned(),
+            address,
+            others: found.take(MAX_ADDRESSES).collect(),
+            run: self.run,
+            key: self.key.clone(),
+            patience,
+            rma: self.rma.clone(),
+        }))
     }
 
     /// A node is lost: nothing is asked of it any more.
@@ -157,12 +184,13 @@ impl Registry for Replicas {
         let name = || String::from_utf8_lossy(tree.name()).into_owned();
         let found = match tree {
             Tree::Replica(name) => self.find(name),
-            Tree::Space(_) => None,
+            Tree::Space(_) | Tree::Probe => None,
         };
         match found {
             Some(Err(arriving)) => Ok(Served::Arriving(arriving)),
             Some(Ok(path)) => match Root::open(&path) {
                 Ok(root) => Ok(Served::Whole(Arc::new(root))),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Served::Gone),
                 Err(e) => Err(Refusal(format!("{}: {e}", path.display()))),
             },
             None => Err(Refusal(format!(
@@ -184,7 +212,7 @@ impl Peers for Others {
     fn tree(&self, spot: Spot, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure> {
         let failed = |kind, message: String| Failure { kind, message };
         let known = self.replicas.known();
-        let (name, (host, port)) = known.nodes.get(&spot.node).cloned().ok_or_else(|| {
+        let (name, address) = known.nodes.get(&spot.node).cloned().ok_or_else(|| {
             let why = format!("nothing is known of the files of node {}", spot.node);
             failed(FailureKind::Io, why)
         })?;
@@ -194,24 +222,9 @@ impl Peers for Others {
         }
         let limiter = known.limiter.clone();
         drop(known);
-        let unknown = |why: String| {
-            let why = format!("node {name} cannot be reached at {host}:{port}: {why}");
-            failed(FailureKind::Io, why)
-        };
-        let mut found = (host.as_str(), port)
-            .to_socket_addrs()
-            .map_err(|e| unknown(e.to_string()))?;
-        let address = found.next().ok_or_else(|| unknown("no address".into()))?;
-        let client = Client {
-            node: name.clone(),
-            address,
-            others: found.take(MAX_ADDRESSES).collect(),
-            run: self.replicas.run,
-            key: self.replicas.key.clone(),
-            patience: Patience::default(),
-            rma: self.replicas.rma.clone(),
-        };
-        let tree = Arc::new(client).tree(tree_of(spot.tier, key));
+        let client = self.replicas.client(&name, &address, Patience::default());
+        let client = client.map_err(|why| failed(FailureKind::Io, why))?;
+        let tree = client.tree(tree_of(spot.tier, key));
         Ok(match limiter {
             Some(limiter) => Arc::new(Paced { tree, limiter }),
             None => Arc::new(tree),
@@ -338,12 +351,12 @@ mod tests {
             b"-1/k.0",
             b"k.0",
             b"",
-            b"0/none",
             b"\xff/k.0",
             b"99999/k.0",
         ] {
             assert!(tree(name).is_err(), "{}", String::from_utf8_lossy(name));
         }
+        assert!(matches!(tree(b"0/none"), Ok(Served::Gone)));
         assert!(replicas.key(&run).is_some() && replicas.key(&8u128.to_le_bytes()).is_none());
         let others = Others {
             replicas: Arc::clone(&replicas),

@@ -258,6 +258,10 @@ impl Host {
                 }
                 measure::measure(&self.about.node, &tiers, external, &state).map(Answer::Cluster)
             }
+            Call::Link { from, at, state } => {
+                measure::link(&self.about.node, &from, &at, &state, &self.replicas)
+                    .map(Answer::Rate)
+            }
             Call::Open(opening) => self.open(session, news, *opening).map(Answer::Opened),
             Call::Room(roots) => Ok(Answer::Room(tarn_local::machine::room(&roots))),
             Call::Close => {

@@ -214,9 +214,28 @@ impl Bed {
 
     /// With patience as [`Start`] has it.
     pub(crate) fn start_with(&self, name: &str, options: &[&str], patience: (u64, u64)) -> Node {
-        let mut child = Command::new(self.path("bin/tarnd"))
-            .args(["--node", "--node-name", name, "--log-level", "error"])
-            .args(options)
+        let mut tarnd = Command::new(self.path("bin/tarnd"));
+        tarnd.args(["--node", "--node-name", name, "--log-level", "error"]);
+        tarnd.args(options);
+        self.launch(tarnd, name, patience, None)
+    }
+
+    /// Reading by this provider of libfabric. What it logs is in a file of its name.
+    pub(crate) fn start_reading_by(&self, name: &str, provider: &str) -> Node {
+        let mut tarnd = Command::new(self.path("bin/tarnd"));
+        tarnd.args(["--node", "--node-name", name, "--log-level", "info"]);
+        tarnd.stderr(std::fs::File::create(self.path(name)).unwrap());
+        self.launch(tarnd, name, HASTE, Some(provider.into()))
+    }
+
+    fn launch(
+        &self,
+        mut tarnd: Command,
+        name: &str,
+        patience: (u64, u64),
+        rma: Option<String>,
+    ) -> Node {
+        let mut child = tarnd
             .env_remove("SLURM_CPUS_ON_NODE")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -227,7 +246,7 @@ impl Bed {
             run: RUN.into(),
             patience,
             data: self.data,
-            rma: None,
+            rma,
         };
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin, "{}", serde_json::to_string(&start).unwrap()).unwrap();

@@ -3,7 +3,9 @@
 use crate::Test;
 use crate::bed::*;
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tarn_base::action::Do;
 use tarn_base::event::{Ended, Event, Failure, FailureKind};
@@ -15,7 +17,105 @@ use tarn_proto::node::{Answer, Call, News, Told, decode};
 pub(crate) const TESTS: &[Test] = &[
     ("peers::a_replica_is_pulled", a_replica_is_pulled),
     ("peers::a_step_runs_on_two_nodes", a_step_runs_on_two_nodes),
+    ("peers::a_link_is_measured_once", a_link_is_measured_once),
+    (
+        "peers::memory_of_one_host_is_shared",
+        memory_of_one_host_is_shared,
+    ),
 ];
+
+/// Two tarnds of one machine read each other's memory, where they are told to.
+fn memory_of_one_host_is_shared() {
+    let bed = Bed::make();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut build = Command::new(root.join("scripts/shim.sh"));
+    match build.arg(bed.path("bin")).status().unwrap().code() {
+        Some(3) => return eprintln!("skipped: no libfabric-dev"),
+        code => assert_eq!(code, Some(0)),
+    }
+    let one = bed.start_reading_by("n1", "shm");
+    let two = bed.start_reading_by("n2", "shm");
+    let (first, second) = (bed.connect(&one.started), bed.connect(&two.started));
+    let both = [(&one, &first), (&two, &second)];
+    first.open(bed.opening(&both, 0));
+    second.open(bed.opening(&both, 1));
+    first.clean(Staying::default());
+    second.clean(Staying::default());
+    let large = first.run(LARGE, 0);
+    second.tell(Told::Know(vec![(part(LARGE), large.clone())]));
+    second.order(transfer(1));
+    match second.event() {
+        Event::TransferDone { hashes, .. } => assert_eq!(hashes, [large.hash.unwrap()]),
+        other => panic!("{other:?}"),
+    }
+    let [from, to] = ["n1", "n2"].map(|n| tree(&bed.tier(n).part(&large.key)));
+    assert!(from == to && from.len() == 9);
+    // What it served, it served from windows: but for the small file.
+    let mut pids = Vec::new();
+    for (client, mut node) in [(first, one), (second, two)] {
+        client.call(Call::Close);
+        drop(client);
+        node.ended();
+        pids.push(format!("{}:", node.pid()));
+    }
+    let log = std::fs::read_to_string(bed.path("n1")).unwrap();
+    let windows = log.split("windows=").nth(1);
+    let windows = windows.and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+    assert!(windows.is_some_and(|n| n >= 8), "{log}");
+    // The provider's files are called so.
+    let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    let left = left.map(|e| e.file_name().to_string_lossy().into_owned());
+    let left: Vec<_> = left
+        .filter(|name| pids.iter().any(|pid| name.starts_with(pid)))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+fn a_link_is_measured_once() {
+    let bed = Bed::make();
+    let (one, mut two) = (bed.start("n1", &[]), bed.start("n2", &[]));
+    let first = bed.connect(&one.started);
+    let link = |from: &str, port: u16| Call::Link {
+        from: from.into(),
+        at: ("127.0.0.1".into(), port),
+        state: bed.state().0,
+    };
+    let rate = |call: Call| match first.call(call) {
+        Answer::Rate(rate) => rate,
+        other => panic!("{other:?}"),
+    };
+    let found = rate(link("n2", two.started.data));
+    assert!(found > 10_000_000, "{found}");
+    // It is remembered: nobody is asked again, and the tiers are beside it.
+    first.call(bed.measure("n1"));
+    two.kill();
+    two.ended();
+    assert_eq!(rate(link("n2", two.started.data)), found);
+    let memory = std::fs::read_to_string(bed.state().0.join("hosts/n1/machine.json")).unwrap();
+    assert!(
+        memory.contains("\"from n2\"") && memory.contains("tier-n1\""),
+        "{memory}"
+    );
+    // Who is not there, and who says nothing.
+    let why = first.failed(link("n3", two.started.data));
+    assert!(
+        why.contains("node n3") && why.contains("cannot be reached"),
+        "{why}"
+    );
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let began = Instant::now();
+    let why = first.failed(link("n4", silent.local_addr().unwrap().port()));
+    assert!(
+        why.contains("node n4") && why.contains("not measured"),
+        "{why}"
+    );
+    assert!(began.elapsed() < Duration::from_secs(8));
+    // Nothing of it hinders a run.
+    let opening = bed.opening(&[(&one, &first)], 0);
+    first.open(opening);
+    first.clean(Staying::default());
+    first.run(MAKES, 0);
+}
 
 /// Passes on what two nodes say to each other about a step until it ends; does `more` in between, told how long it took.
 fn relayed(first: &Client, second: &Client, mut more: impl FnMut(Duration)) -> Ended {
@@ -164,7 +264,10 @@ fn a_replica_is_pulled() {
     assert!(matches!(first.event(), Event::Evicted { .. }));
     second.order(transfer(2));
     let failure = failed(second.event());
-    assert!(failure.message.contains("n1"), "{failure:?}");
+    assert!(
+        failure.kind == FailureKind::Corrupt && failure.message.contains("n1"),
+        "what is gone behind a run's back is as good as damaged: {failure:?}"
+    );
     second.tell(Told::NodeLost(NodeId(0)));
     second.order(transfer(3));
     let failure = failed(second.event());

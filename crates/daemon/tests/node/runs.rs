@@ -145,10 +145,9 @@ fn what_cannot_work_is_said_first() {
         client.failed(call)
     };
     let why = with(&|(version, _, _)| *version = VERSION + 1);
-    assert!(
-        why.contains("version 2") && why.contains("version 3"),
-        "{why}"
-    );
+    for version in [VERSION, VERSION + 1] {
+        assert!(why.contains(&format!("version {version}")), "{why}");
+    }
     let word = |name: &str, word: &str| Look::Word {
         name: name.into(),
         word: word.into(),

@@ -5,6 +5,7 @@ mod calls;
 mod common;
 mod crowd;
 mod pipeline;
+mod probe;
 mod rma;
 mod strangers;
 mod trees;

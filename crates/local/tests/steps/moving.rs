@@ -3,6 +3,7 @@
 use crate::Test;
 use crate::bench::{Bench, data, held, part_ref, ranked, spot, tree};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tarn_base::action::Do;
 use tarn_base::event::{Event, FailureKind};
@@ -40,6 +41,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "moving::a_vanished_source_is_told",
         a_vanished_source_is_told,
+    ),
+    (
+        "moving::a_replica_that_has_changed_is_damaged",
+        a_replica_that_has_changed_is_damaged,
     ),
     (
         "moving::waiting_without_anything_to_wait_for_is_an_error",
@@ -334,6 +339,26 @@ fn a_vanished_source_is_told() {
         "{}",
         failure.message
     );
+}
+
+fn a_replica_that_has_changed_is_damaged() {
+    let bench = bench(Partition::Whole);
+    let mut world = bench.world();
+    let infos = world.list(0).unwrap();
+    let at = Place::Node(spot(0));
+    world.transfer(0, 0, &infos, &Place::Source, &at).unwrap();
+    let file = TierDir::new(&bench.path("tier"), "ws", "n0")
+        .part(&infos[0].key)
+        .join("p1/f");
+    for change in [
+        |f: &Path| std::fs::write(f, "b"),
+        |f: &Path| std::fs::remove_file(f),
+    ] {
+        change(&file).unwrap();
+        let moved = world.transfer(0, 0, &infos, &at, &Place::Drained);
+        let failure = moved.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Corrupt, "{}", failure.message);
+    }
 }
 
 fn waiting_for_nothing_is_an_error() {

@@ -1,0 +1,216 @@
+//! Nodes that differ: links between them are measured before a run, no node is believed more than its bytes prove, and one with an
+//! older tarnd is named.
+
+use crate::{Desk, LATER, SPREAD, TIER, ended};
+use std::process::Command;
+use tarn_proto::node::VERSION;
+use tarn_tests::programs::install;
+use tarn_tests::slurm::{Cluster, wait_until};
+
+/// What `tarn nodes` said of the links: in the order of the readers, bytes a second; and the rate that is planned with.
+fn links(said: &str) -> (Vec<f64>, f64) {
+    let value: serde_json::Value =
+        serde_json::from_str(said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let rates = value["links"].as_array().into_iter().flatten();
+    let rates: Option<Vec<f64>> = rates.map(|link| link["rate"].as_f64()).collect();
+    let rates = rates.unwrap_or_else(|| panic!("{said}"));
+    let planned = value["peer"]["read"].as_f64();
+    (rates, planned.unwrap_or_else(|| panic!("{said}")))
+}
+
+/// The second node's cable is slow: the links to and from it are found to be, once.
+pub(crate) fn links_are_measured(cluster: &Cluster) {
+    const MBIT: u32 = 200;
+    let desk = Desk::new(cluster, "alice", "");
+    let shape = |rate| {
+        let shaped = cluster.node(2).shape_link(rate);
+        shaped.unwrap_or_else(|e| panic!("{e:#}"));
+    };
+    let json = format!("tarn --json nodes {TIER}");
+    shape(Some(MBIT));
+    desk.run("-N4 -n32", &format!("bash -c '{json} > slow'"));
+    let (slow, planned) = links(&desk.read("slow"));
+    let share = |rate: f64| rate * 8.0 / (f64::from(MBIT) * 1e6);
+    // Each reads from the next one.
+    let [first, second, third, fourth] = slow[..] else {
+        panic!("{slow:?}")
+    };
+    for rate in [first, second] {
+        assert!((0.7..1.2).contains(&share(rate)), "{slow:?}");
+    }
+    for rate in [third, fourth] {
+        assert!(share(rate) > 2.0, "{slow:?}");
+    }
+    // Two of four are as slow as that: half of the links are at least as fast as the faster of them.
+    assert_eq!(planned, first.max(second));
+    shape(None);
+    let again = format!(
+        "bash -ec '{json} > again; rm -r .tarn/hosts; {json} > fast; tarn nodes {TIER} > text; tarn nodes --nodes 1 {TIER} > one'"
+    );
+    desk.run("-N4 -n32", &again);
+    let again = links(&desk.read("again"));
+    assert_eq!(again, (slow, planned), "it is remembered");
+    let (fast, _) = links(&desk.read("fast"));
+    assert!(fast.iter().all(|rate| share(*rate) > 2.0), "{fast:?}");
+    let text = desk.read("text");
+    for wanted in [
+        "node1 reads from node2: ",
+        "node4 reads from node1: ",
+        "is planned with",
+    ] {
+        assert!(text.contains(wanted), "{text}");
+    }
+    // One node has nothing to measure.
+    let one = desk.read("one");
+    assert!(
+        !one.contains("reads from") && one.contains("node1"),
+        "{one}"
+    );
+}
+
+/// What one node has made comes to another one, once it may; where it lies meanwhile it can be changed.
+const TRUSTED: &str = r#"
+name = "trusted"
+
+[data.made]
+KEPT
+
+[data.go]
+
+[data.seen]
+dest = "seen"
+
+[[step]]
+name = "make"
+run = "for n in 1 2 3; do yes line $n | head -c 3000000 > $TARN_made/f$n; done; echo $TARN_NODE >> $TARN_WORKFLOW_DIR/made"
+out = ["made"]
+
+[[step]]
+name = "wait"
+after = ["make"]
+run = "while [ ! -e $TARN_WORKFLOW_DIR/go ]; do sleep 0.1; done; echo go > $TARN_go/go"
+out = ["go"]
+
+[[step]]
+name = "look"
+nodes = 2
+run = "cat $TARN_HOSTFILE; cd $TARN_made && md5sum * > $TARN_seen/here && tarn exec $(sed -n 2p $TARN_HOSTFILE | cut -d ' ' -f 1) -- bash -c 'cd $TARN_made && md5sum *' > $TARN_seen/there"
+in = ["made", "go"]
+out = ["seen:single"]
+"#;
+
+/// Runs it, with somebody changing a file of the first replica, and on which node that is; what tarn said, and where it was made.
+fn disturbed(desk: &Desk<'_>, kept: &str, change: &str) -> (String, Vec<String>) {
+    let clean = desk.shell("rm -rf .tarn seen out made go");
+    assert_eq!(clean, "");
+    desk.write("wf.toml", &TRUSTED.replace("KEPT", kept));
+    let running = desk.start(
+        "-N2 -n16",
+        &format!("tarn run {TIER} --external-rate 20MB/s wf.toml"),
+    );
+    let there = |name: &str| desk.path(name).exists();
+    let made = || there("made") && (kept.is_empty() || there("out/f3"));
+    let waited = wait_until("what is made", LATER, made);
+    waited.unwrap_or_else(|e| panic!("{e:#}"));
+    let node = desk.read("made");
+    let number = node
+        .trim()
+        .strip_prefix("node")
+        .and_then(|n| n.parse().ok());
+    let number: usize = number.unwrap_or_else(|| panic!("{node}"));
+    let change = format!(
+        "set -e; cd /scm/alice/trusted-*/node{number}/parts; f=$(find . -name f2); [ -f \"$f\" ]; {change}"
+    );
+    let words = ["bash", "-c", &change];
+    let changed = desk.cluster.node(number).exec("root", &words);
+    changed.unwrap_or_else(|e| panic!("{e:#}"));
+    desk.write("go", "");
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{change}:\n{text}");
+    let nodes = desk.read("made").lines().map(str::to_owned).collect();
+    (text, nodes)
+}
+
+/// A node's replica is not what it says: that is found out, and the run gets it elsewhere or has it made again.
+pub(crate) fn liars_are_found_out(cluster: &Cluster) {
+    let desk = Desk::new(cluster, "alice", "");
+    let mut sums = Command::new("bash");
+    sums.args([
+        "-c",
+        "for n in 1 2 3; do echo \"$(yes line $n | head -c 3000000 | md5sum | cut -c -32)  f$n\"; done",
+    ]);
+    let sums = sums.output().expect("md5sum").stdout;
+    let sums = String::from_utf8(sums).expect("text");
+    let out = "dest = \"out\"";
+    let cases = [
+        // Shorter than it says: nobody else has it, so it is made again.
+        ("truncate -s -1 $f", "", 2, "shorter than its manifest says"),
+        // Of the length that it says, with another content.
+        (
+            "printf X | dd of=$f bs=1 seek=1000000 conv=notrunc status=none",
+            "",
+            2,
+            "f2",
+        ),
+        // What was brought out is whole: it is read there, and made once.
+        ("truncate -s 7 $f", out, 1, "shorter than its manifest says"),
+        // Longer than it says: no other node asks for the rest. Where it lies, steps read it as it is.
+        ("echo more >> $f", "", 1, ""),
+    ];
+    for (change, kept, times, said) in cases {
+        let (text, nodes) = disturbed(&desk, kept, change);
+        assert_eq!(nodes.len(), times, "{change}: {nodes:?}\n{text}");
+        assert_eq!(desk.read("seen/there"), sums, "{change}\n{text}");
+        let log = desk.read(".tarn/runs/trusted-1/events.log");
+        let failed: Vec<&str> = log
+            .lines()
+            .filter(|l| l.contains("\"transfer-failed\""))
+            .collect();
+        match said.is_empty() {
+            true => assert!(failed.is_empty(), "{failed:?}"),
+            false => {
+                assert_eq!(desk.read("seen/here"), sums, "{change}\n{text}");
+                assert_eq!(failed.len(), 1, "it is not asked again: {failed:?}");
+                let who = nodes.first().map_or("", String::as_str);
+                for wanted in [who, said] {
+                    assert!(failed[0].contains(wanted), "{wanted}: {failed:?}");
+                }
+            }
+        }
+    }
+}
+
+/// On one node an older tarnd is installed: it is named, and nothing is begun.
+pub(crate) fn an_older_tarnd_is_refused(cluster: &Cluster) {
+    install(cluster, &["elder"]).unwrap_or_else(|e| panic!("{e:#}"));
+    let on_second = |command: &str| {
+        let done = cluster.node(2).exec("root", &["bash", "-c", command]);
+        done.unwrap_or_else(|e| panic!("{e:#}"))
+    };
+    on_second("mount --bind /shared/bin/elder /shared/bin/tarnd");
+    let desk = Desk::new(cluster, "bob", SPREAD);
+    desk.write("in/f10", "piece\n");
+    let run = format!("tarn run {TIER} wf.toml");
+    let (status, text) = ended(desk.allocated("-N3 -n24", &run));
+    assert_eq!(status, Some(4), "{text}");
+    let versions = [VERSION - 1, VERSION].map(|v| format!("version {v}"));
+    for wanted in [
+        "node node2",
+        "0.0.9",
+        &versions[0],
+        &versions[1],
+        "same release",
+    ] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+    assert!(!desk.path(".tarn/runs/spread-1").exists(), "{text}");
+    for node in 1..=3 {
+        let alive = cluster.node(node).exec("root", &["pgrep", "-x", "tarnd"]);
+        assert!(alive.is_err(), "tarnd still runs on node{node}");
+    }
+    // Without that node, and with it once it has the same release.
+    desk.run("-N2 -n16 -x node2", &run);
+    on_second("umount /shared/bin/tarnd");
+    let text = desk.run("-N3 -n24", &run);
+    assert!(text.contains("unchanged"), "{text}");
+}
