@@ -76,6 +76,8 @@ pub(crate) struct Plan {
     pub(crate) room: u64,
     /// What it has half done stays when it is stopped: it will go on.
     pub(crate) keep: Arc<AtomicBool>,
+    /// Another node that it needs has not answered, or not as it should.
+    pub(crate) peer_failed: Arc<AtomicBool>,
 }
 
 /// What is done.
@@ -147,6 +149,7 @@ impl Plan {
             resumed: task.resumed,
             room: task.size.map_or(0, |s| s.room),
             keep: Arc::default(),
+            peer_failed: Arc::default(),
         }))
     }
 
@@ -157,6 +160,24 @@ impl Plan {
             Spot::Path { space, .. } => space.as_ref().map(|(_, root)| root.as_path()),
             _ => None,
         })
+    }
+
+    /// Whether this is a failure of another node's, which may pass.
+    fn lacks_peer(&self, why: &Refusal) -> bool {
+        let passes = matches!(why.code, Code::Io | Code::Lost | Code::Busy);
+        passes && self.peer_failed.load(Ordering::Relaxed)
+    }
+
+    /// What is told of one: of a durable task, the core decides when it goes on.
+    fn unreachable(&self, why: Refusal) -> Event {
+        let task = self.id;
+        if self.durable {
+            tracing::warn!(
+                task,
+                "it is tried again later, and goes on from what has come: {why}"
+            );
+        }
+        Event::Unreachable { task, why }
     }
 
     /// The node whose link it uses.
@@ -210,6 +231,8 @@ struct Shared {
     mover: Trees,
     external: Option<Arc<Limiter>>,
     peers: Option<Peers>,
+    /// Tasks that other nodes have taken for this one's, by these: they are asked after, not handed over again.
+    taken: Mutex<BTreeMap<TaskId, remote::Taken>>,
     /// Where threads go to be near the spaces that they work in, if there are several.
     sockets: Vec<Socket>,
     /// tarnd ends: what is durable is kept for the next one.
@@ -246,6 +269,7 @@ impl Workers {
             mover: Trees::new(),
             external: rate.map(|rate| Limiter::new(rate, 0)),
             peers,
+            taken: Mutex::default(),
             ending: AtomicBool::new(false),
         })))
     }
@@ -309,16 +333,21 @@ fn work(shared: &Shared) {
 impl Shared {
     fn perform(&self, job: Job) -> Option<Event> {
         Some(match job {
-            Job::Measure(plan, control) => Event::Measured {
-                task: plan.id,
-                size: self.measure(&plan, &control),
+            Job::Measure(plan, control) => match self.measure(&plan, &control) {
+                Err(why) if plan.lacks_peer(&why) => plan.unreachable(why),
+                size => Event::Measured {
+                    task: plan.id,
+                    size,
+                },
             },
             Job::Run(plan, control) => {
                 let _near = plan.root().and_then(|r| Near::folder(r, &self.sockets));
-                let finish = self.run(&plan, &control);
-                Event::Finished {
-                    task: plan.id,
-                    finish: finish.unwrap_or_else(failed),
+                match self.run(&plan, &control) {
+                    Err(why) if plan.lacks_peer(&why) => plan.unreachable(why),
+                    finish => Event::Finished {
+                        task: plan.id,
+                        finish: finish.unwrap_or_else(failed),
+                    },
                 }
             }
             Job::Survey(space, root, kept) => {
@@ -327,6 +356,7 @@ impl Shared {
             }
             Job::Discard(plan) => {
                 copy::discard(self, &plan);
+                remote::discard(self, &plan);
                 return None;
             }
         })
@@ -382,9 +412,10 @@ impl Shared {
         })
     }
 
-    /// Whether what a task has half done stays for the next tarnd.
-    fn keeps(&self, plan: &Plan) -> bool {
-        plan.keep.load(Ordering::Relaxed) || plan.durable && self.ending.load(Ordering::Relaxed)
+    /// Whether what a task has half done stays when it has failed so: for its next try, or the next tarnd.
+    fn keeps(&self, plan: &Plan, why: &Refusal) -> bool {
+        let goes_on = || self.ending.load(Ordering::Relaxed) || plan.lacks_peer(why);
+        plan.keep.load(Ordering::Relaxed) || plan.durable && goes_on()
     }
 }
 

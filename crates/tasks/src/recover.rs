@@ -1,5 +1,6 @@
 //! The journal's records, and the core that is rebuilt from them.
 
+use crate::again::Again;
 use crate::core::{Core, ID_BITS, Phase, Task, space_of};
 use crate::fair::Queues;
 use crate::job::{Job, Process};
@@ -102,6 +103,7 @@ impl Core {
             handed: BTreeMap::new(),
             handed_all: 0,
             stopping: BTreeSet::new(),
+            again: BTreeSet::new(),
             generation: 0,
             next: 0,
             running: 0,
@@ -176,6 +178,7 @@ impl Core {
                     holds: false,
                     told: false,
                     blocked: None,
+                    again: Again::default(),
                 };
                 live.insert(id, task);
             }

@@ -32,6 +32,7 @@ enum Deed {
         on: bool,
     },
     Turn,
+    Unreachable,
     Later(u64),
     Crash,
 }
@@ -53,6 +54,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => (0usize..8).prop_map(|back| Deed::Cancel { back }),
         2 => (0u8..8, 0usize..8, any::<bool>()).prop_map(|(scope, back, on)| Deed::Pause { scope, back, on }),
         6 => Just(Deed::Turn),
+        1 => Just(Deed::Unreachable),
         1 => (0u64..5_000_000_000).prop_map(Deed::Later),
     ]
 }
@@ -152,6 +154,7 @@ fn perform(world: &mut World, deed: &Deed, ids: &mut Vec<(TaskId, bool)>) {
             pause(world, scope, *on);
         }
         Deed::Turn => drop(world.turn()),
+        Deed::Unreachable => drop(world.unreachable()),
         Deed::Later(nanos) => {
             let next = world.busy.first().map_or(u64::MAX, |(at, _)| *at);
             world.now = (world.now + nanos).min(next);

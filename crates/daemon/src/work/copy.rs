@@ -194,8 +194,8 @@ pub(super) fn transfer(
     control: &Control,
 ) -> Result<Option<Checksum>, Refusal> {
     let copied = stage(shared, plan, source, to, control);
-    copied.inspect_err(|_| {
-        if !shared.keeps(plan) {
+    copied.inspect_err(|why| {
+        if !shared.keeps(plan, why) {
             clean(shared, plan, to);
         }
     })
