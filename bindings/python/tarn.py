@@ -197,8 +197,26 @@ class Memory:
 _Piece = collections.namedtuple("_Piece", "region offset length")
 
 
+def _plain(value):
+    """Bytes for C, where a NUL would end them."""
+    if 0 in value:
+        raise ValueError(f"{value!r} holds a NUL byte, which no name or path can have")
+    return value
+
+
 def _bytes(path):
-    return path if isinstance(path, bytes) else os.fsencode(path)
+    return _plain(path if isinstance(path, bytes) else os.fsencode(path))
+
+
+def _name(name):
+    return _plain(name.encode())
+
+
+def _number(value, what, most=2**64 - 1):
+    """A number for C, which would take what is left of one that does not fit."""
+    if not 0 <= value <= most:
+        raise ValueError(f"{what} is {value}: it must be 0 to {most}")
+    return value
 
 
 def _place(place):
@@ -209,9 +227,9 @@ def _place(place):
     if isinstance(place, _Piece):
         return _Place(kind=2, region=place.region, offset=place.offset, length=place.length)
     if isinstance(place, Space):
-        return _Place(kind=1, space=place.name.encode(), path=_bytes(place.path))
+        return _Place(kind=1, space=_name(place.name), path=_bytes(place.path))
     if isinstance(place, Node):
-        return _Place(kind=3, node=place.node.encode(), space=place.space.encode(), path=_bytes(place.path))
+        return _Place(kind=3, node=_name(place.node), space=_name(place.space), path=_bytes(place.path))
     return _Place(kind=4, path=_bytes(place))
 
 
@@ -225,11 +243,11 @@ def task(kind, source=None, dest=None, *, verify="copy", durable=False, replace=
     made.kind = ("nothing", "copy", "move", "remove").index(kind)
     made.verify = ("copy", "none", "readback").index(verify)
     made.flags = (1 if durable else 0) | (2 if replace else 0)
-    made.priority = priority
+    made.priority = _number(priority, "priority", 255)
     made.after_count = len(after)
     made.after = (ctypes.c_uint64 * len(after))(*after)
-    made.deadline_ns = 0 if deadline is None else max(1, int(deadline * 1e9))
-    made.rate = rate
+    made.deadline_ns = 0 if deadline is None else max(1, _number(int(deadline * 1e9), "deadline (in ns)"))
+    made.rate = _number(rate, "rate")
     made.source = _place(source)
     made.dest = _place(dest)
     return made
@@ -379,11 +397,12 @@ class Connection:
     def make_space(self, name, folder, capacity, quota=0):
         """Makes a dataspace of a folder; sizes in bytes."""
         _check(_load().tarn_space_make(
-            self._handle, name.encode(), _bytes(folder), ctypes.c_uint64(capacity), ctypes.c_uint64(quota)))
+            self._handle, _name(name), _bytes(folder), ctypes.c_uint64(_number(capacity, "capacity")),
+            ctypes.c_uint64(_number(quota, "quota"))))
 
     def remove_space(self, name):
         """Forgets a dataspace; its files stay."""
-        _check(_load().tarn_space_remove(self._handle, name.encode()))
+        _check(_load().tarn_space_remove(self._handle, _name(name)))
 
     def stats(self):
         """Counts of tarnd; `left` in seconds."""

@@ -70,6 +70,27 @@ class Tasks(unittest.TestCase):
             self.node.wait(7)
         self.assertEqual(caught.exception.code, tarn.Code.NOTFOUND)
 
+    def test_what_c_would_cut_is_refused(self):
+        source = outside("nul", b"x")
+        for place in (tarn.Space("fast", b"q1\0evil"), tarn.Space("fa\0st", "q2"), tarn.Node(PEER + "\0", "fast", "q3"),
+                      tarn.Node(PEER, "fast\0", "q3"), tarn.Node(PEER, "fast", "q3\0"), OUTSIDE + "/q4\0evil"):
+            with self.assertRaises(ValueError):
+                self.node.copy(source, place)
+        for wrong in ({"rate": -1}, {"rate": 2**64 + 1}, {"deadline": -1}, {"deadline": 1e12}, {"priority": -1},
+                      {"priority": 2**32}):
+            with self.assertRaises(ValueError):
+                self.node.copy(source, tarn.Space("fast", "q5"), **wrong)
+        for name, folder, sizes in (("a\0b", OUTSIDE, (1,)), ("ab", OUTSIDE + "\0", (1,)), ("ab", OUTSIDE, (-1,)),
+                                    ("ab", OUTSIDE, (1, -1))):
+            with self.assertRaises(ValueError):
+                self.node.make_space(name, folder, *sizes)
+        with self.assertRaises(ValueError):
+            self.node.remove_space("fast\0x")
+        with self.assertRaises(ValueError):
+            tarn.connect(os.environ["TARN_SOCKET"] + "\0x")
+        self.assertFalse([name for name in os.listdir(OUTSIDE) if name.startswith("q")])
+        self.node.wait(self.node.copy("file://localhost" + source, tarn.Space("fast", "local"), deadline=0))
+
     def test_memory(self):
         memory = self.node.memory(1 << 20)
         memory.data[:5] = b"hello"

@@ -1,5 +1,9 @@
 //! `tarn run` in an allocation of a real Slurm: over all its nodes, through what goes wrong there, and nothing left behind.
 
+#[path = "allocation/bad_links.rs"]
+mod bad_links;
+#[path = "allocation/clocks.rs"]
+mod clocks;
 #[path = "allocation/links.rs"]
 mod links;
 #[path = "allocation/pieces.rs"]

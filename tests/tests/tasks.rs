@@ -108,7 +108,7 @@ dest = "out"
 
 [[step]]
 name = "make"
-run = "TARN_LIBRARY=[] tarnd --step -- /usr/bin/python3 -B $TARN_WORKFLOW_DIR/step.py {}"
+run = "TARN_LIBRARY=[] TARN_OTHER=/tmp tarnd --step -- /usr/bin/python3 -B $TARN_WORKFLOW_DIR/step.py {}"
 in = ["raw"]
 out = ["made"]
 

@@ -136,6 +136,10 @@ pub(crate) struct MachineArgs {
     /// Play a slow external store: add this much to every file; alone, it limits no rate
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) external_latency: Option<u64>,
+    /// Hold what each node of an allocation takes from other nodes back to this rate, all together; on one machine, where
+    /// nodes read the same memory or disk, it has no effect
+    #[arg(long, value_name = "RATE", value_parser = some_rate)]
+    pub(crate) peer_rate: Option<u64>,
     /// Transfers to and from the external store at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) external_streams: u32,
@@ -387,6 +391,13 @@ pub(crate) struct ExecArgs {
 
 fn rate(text: &str) -> Result<u64, String> {
     parse_rate(text).map_err(|e| e.to_string())
+}
+
+fn some_rate(text: &str) -> Result<u64, String> {
+    match rate(text)? {
+        0 => Err("nothing would ever move".into()),
+        rate => Ok(rate),
+    }
 }
 
 fn time(text: &str) -> Result<u64, String> {

@@ -16,6 +16,11 @@ const ASSUMED_EXTERNAL_RATE: u64 = 100_000_000;
 
 /// The cluster of this machine that the arguments describe.
 pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluster> {
+    if args.peer_rate.is_some() {
+        say!(
+            "note: --peer-rate has no effect on one machine: its nodes read the same memory or disk"
+        );
+    }
     let tiers = tiers(args)?;
     let found = machine::machine().exit(Exit::State)?;
     let spec = ClusterSpec {

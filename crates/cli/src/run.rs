@@ -251,6 +251,10 @@ impl Session {
         if let Some(banner) = emulation(&start.cluster) {
             say!("{banner}");
         }
+        if start.cluster.peer.emulated {
+            let rate = start.cluster.peer.write as f64 / 1e6;
+            say!("each node takes from other nodes at most {rate} MB/s (--peer-rate)");
+        }
         chronicle::start(cli, &state, &start.run)?;
         let beacon = Beacon::new(&state, &start.run, world.progress(), world.now());
         let mut watcher = Watcher::new(cli.json, &start, history, world.progress());

@@ -24,6 +24,11 @@ use tarn_sys::fdpass::{receive_packet, send_packet};
 /// The variable that names the socket.
 pub const SOCKET: &str = "TARN_SOCKET";
 
+/// How long a tarnd is asked again that has no connection left.
+pub const CROWDED: Duration = Duration::from_secs(10);
+/// Between two attempts at that: the first and the longest.
+const BETWEEN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
 /// What a call returns.
 pub type Result<T> = std::result::Result<T, Refusal>;
 
@@ -91,11 +96,26 @@ impl Client {
         Self::connect(path.as_ref(), None)
     }
 
-    /// Connects, for a job if there is one.
+    /// Connects, for a job if there is one. While tarnd has as many connections as it takes, waits for one to be closed, up to
+    /// [`CROWDED`].
     ///
     /// # Errors
     /// When nobody listens there, or this user or process is refused.
     pub fn connect(path: &Path, job: Option<JobId>) -> Result<Self> {
+        let until = Instant::now() + CROWDED;
+        let mut pause = BETWEEN.0;
+        loop {
+            match Self::connect_once(path, job) {
+                Err(why) if why.code == Code::Busy && Instant::now() + pause < until => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(BETWEEN.1);
+                }
+                connected => return connected,
+            }
+        }
+    }
+
+    fn connect_once(path: &Path, job: Option<JobId>) -> Result<Self> {
         let error = |e: rustix::io::Errno| {
             let text = format!("cannot connect to tarnd at {}: {e}", path.display());
             Refusal::new(Code::Lost, text)

@@ -21,26 +21,8 @@ use tarn_movers::Trees;
 use tarn_ports::Mover;
 use tarn_proto::local::{Access, SpaceSpec};
 
-/// What begins so in a step's environment is of tarn.
-const PREFIX: &[u8] = b"TARN_";
-/// Of these, those that are no dataset; the names of all others are.
-const NO_DATASETS: [&str; 15] = [
-    "ATTEMPT",
-    "CORES",
-    "EXEC_DIR",
-    "HOSTFILE",
-    "ITEM",
-    "LIBRARY",
-    "NODE",
-    "NODES",
-    "RUN",
-    "SCRATCH",
-    "SOCKET",
-    "STATE",
-    "STEP",
-    "TASKS",
-    "WORKFLOW_DIR",
-];
+/// Names of the step's datasets, with spaces between them; the folder of each is in `$TARN_<name>`.
+const DATASETS: &str = "TARN_DATASETS";
 /// The dataspace of the step's scratch folder.
 const SCRATCH: &str = "scratch";
 /// Bytes of a socket's path that fit into its address everywhere.
@@ -145,14 +127,13 @@ pub(crate) fn of_step(mut options: Options) -> Result<(Options, Home), Fault> {
     }
     options.socket = Some(socket);
     options.state = Some(folder.join("state"));
-    for (name, value) in std::env::vars_os() {
-        let Some(name) = name.as_bytes().strip_prefix(PREFIX) else {
-            continue;
-        };
-        let (Ok(name), path) = (std::str::from_utf8(name), PathBuf::from(value)) else {
-            continue;
-        };
-        if !NO_DATASETS.contains(&name) && path.is_absolute() && path.is_dir() {
+    for name in std::env::var(DATASETS)
+        .unwrap_or_default()
+        .split_whitespace()
+    {
+        let path = std::env::var_os(format!("TARN_{name}")).map(PathBuf::from);
+        // A dataset may be a single file: that is no space.
+        if let Some(path) = path.filter(|path| path.is_dir()) {
             options
                 .spaces
                 .push((name.to_owned(), space(&path).map_err(state)?));

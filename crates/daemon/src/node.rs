@@ -5,6 +5,7 @@
 
 mod drive;
 mod measure;
+mod paced;
 mod replicas;
 mod talk;
 

@@ -13,10 +13,12 @@ use std::io::Read;
 use std::net::ToSocketAddrs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tarn_base::manifest::Manifest;
 use tarn_base::units::parse_rate;
-use tarn_fabric::{Client, Key, Limits, Patience, RemoteTree, RunId, Server, Tree};
+use tarn_fabric::{
+    Client, Key, Limits, Line, MAX_ADDRESSES, Patience, RemoteTree, RunId, Server, Tree,
+};
 use tarn_movers::throttle::Limiter;
 use tarn_ports::{Control, Watch};
 use tarn_proto::local::{Ask, Code, PathBytes, Refusal, Said, pack, unpack};
@@ -27,6 +29,8 @@ const MAX_FILE: u64 = 4 << 20;
 const MAX_PEERS: usize = 16_384;
 /// Digits of a key, two for a byte.
 const DIGITS: usize = 64;
+/// Nodes up to which a stream is kept to each one whose tasks are followed: half of those that a node serves.
+const KEPT_LINES: usize = 32;
 /// Tasks at a time over a link whose entry does not say otherwise.
 const SLOTS: u32 = 4;
 
@@ -54,6 +58,29 @@ struct Peer {
     slots: u32,
     /// What holds the link to it back: all that is taken from there together.
     link: Option<Arc<Limiter>>,
+    calls: Arc<Mutex<Calls>>,
+}
+
+/// A stream to another node for what is asked of it, while this node follows tasks there.
+#[derive(Debug, Default)]
+struct Calls {
+    followed: usize,
+    line: Option<(Arc<Client>, Line)>,
+}
+
+/// A task of another node's is followed.
+#[derive(Debug)]
+pub(crate) struct Following(Option<Arc<Mutex<Calls>>>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let Some(calls) = &self.0 else { return };
+        let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.followed -= 1;
+        if calls.followed == 0 {
+            calls.line = None;
+        }
+    }
 }
 
 /// This node among others.
@@ -154,6 +181,7 @@ impl Peers {
                 address: node.address,
                 slots,
                 link: rate.map(|rate| Limiter::new(rate, 0)),
+                calls: Arc::default(),
             };
             peers.others.insert(name, peer);
         }
@@ -178,7 +206,14 @@ impl Peers {
     /// Answers other nodes, on all addresses: who has no key gets no answer.
     pub(crate) fn serve(&self, host: &Arc<Host>) -> std::io::Result<Server> {
         let registry = Arc::clone(host);
-        Server::start(("0.0.0.0", self.port), registry, Limits::default(), None)
+        let limits = Limits::default();
+        // Both kinds of addresses where the kernel has both.
+        match Server::start(("::", self.port), Arc::clone(&registry) as _, limits, None) {
+            Err(e) if e.kind() != std::io::ErrorKind::AddrInUse => {
+                Server::start(("0.0.0.0", self.port), registry, limits, None)
+            }
+            served => served,
+        }
     }
 
     fn client(&self, node: &str) -> Result<Arc<Client>, Refusal> {
@@ -193,10 +228,12 @@ impl Peers {
             Refusal::new(Code::Io, text)
         };
         let found = address.to_socket_addrs().map_err(|e| io(e.to_string()));
-        let first = found?.next().ok_or_else(|| io("no such host".into()))?;
+        let mut found = found?;
+        let first = found.next().ok_or_else(|| io("no such host".into()))?;
         Ok(Arc::new(Client {
             node: node.to_owned(),
             address: first,
+            others: found.take(MAX_ADDRESSES).collect(),
             run: self.run,
             key: self.key.clone(),
             patience: Patience::default(),
@@ -208,14 +245,51 @@ impl Peers {
     pub(crate) fn ask(&self, node: &str, ask: &Ask, watch: &dyn Watch) -> Result<Said, Refusal> {
         let internal = |why: String| Refusal::new(Code::Internal, why);
         let body = pack(ask).map_err(internal)?;
-        let reply = self.client(node)?.call(&body, watch);
-        let reply = reply.map_err(|e| told(&e, &[]))?;
+        let reply = self.call(node, &body, watch)?;
         match unpack(&reply)
             .map_err(|why| Refusal::new(Code::Version, format!("node {node}: {why}")))?
         {
             Said::Refused(why) => Err(Refusal::new(why.code, format!("node {node}: {}", why.text))),
             said => Ok(said),
         }
+    }
+
+    /// A task there is followed from now on: calls share one stream meanwhile. With many nodes none is kept, as each node
+    /// serves [`Limits::streams`].
+    pub(crate) fn follow(&self, node: &str) -> Following {
+        let few = self.others.len() <= KEPT_LINES;
+        let calls = self.others.get(node).filter(|_| few).map(|p| &p.calls);
+        if let Some(calls) = calls {
+            calls
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .followed += 1;
+        }
+        Following(calls.cloned())
+    }
+
+    fn call(&self, node: &str, body: &[u8], watch: &dyn Watch) -> Result<Vec<u8>, Refusal> {
+        let calls = self.others.get(node).map(|peer| &peer.calls);
+        // While another call is under way on it, this one has a stream of its own.
+        if let Some(Ok(mut calls)) = calls.map(|c| c.try_lock())
+            && calls.followed > 0
+        {
+            let kept = calls.line.take().filter(|(_, line)| line.is_open());
+            let (client, mut line) = match kept {
+                Some(kept) => kept,
+                None => {
+                    let client = self.client(node)?;
+                    let line = client.line(watch).map_err(|e| told(&e, &[]))?;
+                    (client, line)
+                }
+            };
+            let reply = client.call_on(&mut line, body, watch);
+            let reply = reply.map_err(|e| told(&e, &[]))?;
+            calls.line = Some((client, line));
+            return Ok(reply);
+        }
+        let reply = self.client(node)?.call(body, watch);
+        reply.map_err(|e| told(&e, &[]))
     }
 
     /// What a place of another node holds.
@@ -230,7 +304,12 @@ impl Peers {
             path: path.into(),
             hashes,
         };
-        let Said::Listed { single, manifest } = self.ask(node, &ask, control)? else {
+        let Said::Listed {
+            single,
+            manifest,
+            print,
+        } = self.ask(node, &ask, control)?
+        else {
             return Err(unexpected(node));
         };
         let list = Manifest::decode(&manifest)
@@ -243,9 +322,17 @@ impl Peers {
             (true, None) => b"",
             (false, _) => path,
         };
-        let name = [space.as_bytes(), b"/", folder].concat();
+        let name = match folder {
+            b"" => space.as_bytes().to_vec(),
+            folder => [space.as_bytes(), b"/", folder].concat(),
+        };
         let tree = self.client(node)?.tree(Tree::Space(name.into()));
-        Ok(Far { single, list, tree })
+        Ok(Far {
+            single,
+            list,
+            print,
+            tree,
+        })
     }
 
     /// Removes what was moved from a node, unless it has changed.
@@ -275,6 +362,8 @@ pub(crate) struct Far {
     /// Whether it is a single file or link, whose name is in the list.
     pub(crate) single: bool,
     pub(crate) list: Manifest,
+    /// What it is known by when it is to be removed.
+    pub(crate) print: u128,
     pub(crate) tree: RemoteTree,
 }
 

@@ -1,6 +1,8 @@
 //! The thread that has everything: socket, core, connections. It waits for events, and does what the core says.
 
 mod requests;
+mod roots;
+mod socket;
 
 use crate::connection::{Connection, Key, Outgoing};
 use crate::guest::Guest;
@@ -12,21 +14,19 @@ use crate::waits::Waits;
 use crate::work::{Job, Kept, Memory, Plan, Spot, Workers, set_tag};
 use crate::{Fault, progress};
 use anyhow::Context;
+use roots::Roots;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with, sockopt,
-};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use rustix::net::{SocketFlags, accept_with, sockopt};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use socket::{Remove, listen_at};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -38,10 +38,11 @@ use tarn_ports::Control;
 use tarn_proto::local::{Code, MAX_PACKET, Outcome, Refusal, Reply, TaskId, Uid, VERSION, encode};
 use tarn_tasks::{Action, Answer, Config, Core, Event, Record};
 
-/// Connections at a time: each takes a descriptor and may hold 64 more for memory.
+/// Connections at a time: each takes a descriptor and may hold 64 more for memory. Nodes have some hundred cores, and a program
+/// for each.
 const MAX_CONNECTIONS: usize = 1024;
-/// Connections of one user.
-const MAX_USER_CONNECTIONS: usize = 64;
+/// Of these, kept for tarnd itself: what other nodes ask comes over connections of its own.
+const RESERVED: usize = 8;
 /// Packets read from one connection before the next one's turn.
 const MAX_TURN: usize = 16;
 /// How long nobody is accepted after that has failed, such as for want of descriptors.
@@ -93,6 +94,8 @@ struct Server {
     /// Readable after a signal, and when the program has ended.
     signals: Option<UnixStream>,
     own: Uid,
+    /// The kernel's name for this boot: numbers and starts of processes mean nothing after another.
+    boot: Vec<u8>,
     clock: Clock,
     core: Core,
     journal: Journal,
@@ -108,13 +111,15 @@ struct Server {
     next_ticket: u64,
     running: BTreeMap<TaskId, Running>,
     memory: BTreeMap<TaskId, Memory>,
+    /// Folders of the dataspaces; none for a step's, whose datasets other steps' tarnds may have too.
+    roots: Option<Roots>,
     /// Set for the first surveys, which clean up.
     kept: Option<Kept>,
     actions: Vec<Action>,
     buffer: Vec<u8>,
 }
 
-/// Runs until SIGTERM or SIGINT, or until the program that it was started for has ended; with which exit code.
+/// Runs until SIGTERM, SIGINT or SIGHUP, or until the program that it was started for has ended; with which exit code.
 pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     let state = |e: anyhow::Error| Fault::new(Exit::State, e);
     std::fs::create_dir_all(options.state())
@@ -123,7 +128,14 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     let lock = options.state().join("tarnd.lock");
     let _lock = RunLock::take(&lock).map_err(|e| {
         let busy = matches!(e, LockError::Busy { .. });
-        let text = format!("state folder {}: {e}", options.state().display());
+        let folder = options.state().display();
+        let text = match &e {
+            LockError::Busy { holder, .. } => format!(
+                "another tarnd{} has the state folder {folder}: stop it (SIGTERM), or give this one another folder (`--state`)",
+                holder.as_ref().map(|h| format!(" ({h})")).unwrap_or_default()
+            ),
+            e => format!("state folder {folder}: {e}"),
+        };
         Fault::new(
             if busy { Exit::Busy } else { Exit::State },
             anyhow::anyhow!(text),
@@ -136,7 +148,9 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     let listener = listen_at(options.socket())?;
     let _socket = Remove(options.socket());
     let (reader, writer) = UnixStream::pair().map_err(|e| state(e.into()))?;
-    for signal in [SIGTERM, SIGINT] {
+    // Under `nohup` it stays when the terminal goes.
+    let hangup = (!tarn_sys::process::ignores(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGTERM, SIGINT].into_iter().chain(hangup) {
         let writer = writer.try_clone().map_err(|e| state(e.into()))?;
         signal_hook::low_level::pipe::register(signal, writer).map_err(|e| state(e.into()))?;
     }
@@ -151,6 +165,11 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
         .map_err(state)?;
     let mut server =
         Server::start(options, own, (peers, host), records, listener).map_err(state)?;
+    if let Some(roots) = &mut server.roots {
+        roots.take_all(&options.spaces, server.core.spaces_for(server.own))?;
+    }
+    server.perform().map_err(state)?;
+    server.kept = None;
     server.watch(&reader, SIGNALS).map_err(state)?;
     server.signals = Some(reader);
     let guest = Guest::start(&options.command, options.socket(), writer);
@@ -167,44 +186,6 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     let code = server.code();
     drop((server, data));
     outcome.map_err(state).map(|()| code)
-}
-
-/// Removes the socket's name at the end.
-struct Remove<'a>(&'a Path);
-
-impl Drop for Remove<'_> {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.0);
-    }
-}
-
-fn listen_at(path: &Path) -> Result<OwnedFd, Fault> {
-    let state = |e: Errno, doing: &str| {
-        let text = format!("cannot {doing} the socket {}: {e}", path.display());
-        Fault::new(Exit::State, anyhow::anyhow!(text))
-    };
-    let address = SocketAddrUnix::new(path).map_err(|e| state(e, "name"))?;
-    let new = || {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-    };
-    let socket = new().map_err(|e| state(e, "make"))?;
-    match connect(new().map_err(|e| state(e, "make"))?, &address) {
-        Ok(()) | Err(Errno::AGAIN) => {
-            let text = format!("another tarnd listens at {}; stop it first", path.display());
-            return Err(Fault::new(Exit::Busy, anyhow::anyhow!(text)));
-        }
-        // Nobody listens: a leftover of one that was killed.
-        Err(Errno::CONNREFUSED) => drop(std::fs::remove_file(path)),
-        Err(_) => {}
-    }
-    // Only this user may connect; nobody can in between.
-    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let bound = bind(&socket, &address);
-    rustix::process::umask(before);
-    bound.map_err(|e| state(e, "make"))?;
-    listen(&socket, 128).map_err(|e| state(e, "listen at"))?;
-    Ok(socket)
 }
 
 impl Server {
@@ -230,14 +211,16 @@ impl Server {
         let recovered = Core::recover(config, clock.now(), records, options.spaces.clone());
         let core = recovered.core;
         let journal = Journal::open(options.state(), &core.snapshot())?;
-        let mut server = Self {
+        let server = Self {
             node,
             host,
             guest: None,
             leaving: None,
             signals: None,
             own,
+            boot: std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             clock,
+            roots: (!options.step).then(Roots::default),
             kept: Some(Kept {
                 own: core.first_id(),
                 live: core.durable().collect(),
@@ -262,8 +245,6 @@ impl Server {
         server.watch(server.workers.wake(), WORKERS)?;
         server.watch(server.journal.wake(), JOURNAL)?;
         server.show_spaces();
-        server.perform()?;
-        server.kept = None;
         Ok(server)
     }
 
@@ -433,6 +414,13 @@ impl Server {
         }
     }
 
+    /// Names and roots of the dataspaces.
+    fn spaces(&self) -> Vec<(String, PathBuf)> {
+        let all = self.core.spaces_for(self.own).into_iter();
+        let root = |root: &[u8]| PathBuf::from(OsStr::from_bytes(root));
+        all.map(|s| (s.name, root(&s.root.0))).collect()
+    }
+
     fn root(&self, space: &str) -> Option<PathBuf> {
         let root = self.core.space_root(space)?;
         Some(PathBuf::from(OsStr::from_bytes(root)))
@@ -444,7 +432,12 @@ impl Server {
         };
         let memory = self.memory.get(&id).cloned().unwrap_or_default();
         let plan = match Plan::of(task, memory, &self.node, |name| self.root(name)) {
-            Ok(Some(plan)) => plan,
+            Ok(Some(mut plan)) => {
+                if plan.fills_outside().is_some() {
+                    plan.spaces = self.spaces();
+                }
+                plan
+            }
             Ok(None) => return Ok(()),
             Err(why) => {
                 let event = match measure {
@@ -553,7 +546,7 @@ impl Server {
             };
             let (user, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
             let mut connection = Connection::new(fd, user, pid);
-            if let Err(why) = self.admits(user) {
+            if let Err(why) = self.admits(user, pid) {
                 tracing::warn!(user, pid, "connection refused: {why}");
                 let after = 0;
                 let packet = packet_of(0, &Reply::Refused(why));
@@ -578,7 +571,7 @@ impl Server {
         }
     }
 
-    fn admits(&self, user: Uid) -> Result<(), Refusal> {
+    fn admits(&self, user: Uid, pid: i32) -> Result<(), Refusal> {
         if user != self.own {
             let text = format!(
                 "this tarnd serves user {} only, and this is user {user}",
@@ -586,12 +579,10 @@ impl Server {
             );
             return Err(Refusal::new(Code::Denied, text));
         }
-        let own = self.connections.values().filter(|c| c.user == user).count();
-        if own >= MAX_USER_CONNECTIONS || self.connections.len() >= MAX_CONNECTIONS {
-            let text = format!(
-                "user {user} has {own} connections, all together {}; the most are {MAX_USER_CONNECTIONS} and {MAX_CONNECTIONS}: close some",
-                self.connections.len()
-            );
+        let itself = u32::try_from(pid).is_ok_and(|pid| pid == std::process::id());
+        let most = MAX_CONNECTIONS - if itself { 0 } else { RESERVED };
+        if self.connections.len() >= most {
+            let text = format!("there are {most} connections already: close some");
             return Err(Refusal::new(Code::Busy, text));
         }
         Ok(())

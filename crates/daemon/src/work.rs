@@ -25,7 +25,7 @@ use tarn_tasks::{Event, Finish, Size, Task};
 
 pub(crate) use copy::{SINGLE, list_of, release};
 pub(crate) use memory::hash_memory;
-pub(crate) use place::{Held, hidden, kind_of, set_tag, told};
+pub(crate) use place::{Held, Id, above, hidden, id_of, kind_of, open_folder, set_tag, told};
 
 /// Threads that touch files; each copy may use some of the mover's beside it.
 const MAX_THREADS: usize = 64;
@@ -62,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) from: Spot,
     /// Of copies and moves.
     pub(crate) to: Option<Spot>,
+    /// Names and roots of the dataspaces, which a destination outside must have nothing to do with.
+    pub(crate) spaces: Vec<(String, PathBuf)>,
     /// The node that does it for this one, and what it is asked for.
     pub(crate) handed: Option<(String, TaskSpec)>,
     pub(crate) verify: Verify,
@@ -74,6 +76,8 @@ pub(crate) struct Plan {
     pub(crate) room: u64,
     /// What it has half done stays when it is stopped: it will go on.
     pub(crate) keep: Arc<AtomicBool>,
+    /// Another node that it needs has not answered, or not as it should.
+    pub(crate) peer_failed: Arc<AtomicBool>,
 }
 
 /// What is done.
@@ -136,6 +140,7 @@ impl Plan {
             verb,
             from: spot(from, &memory.0)?,
             to: to.map(|to| spot(to, &memory.1)).transpose()?,
+            spaces: Vec::new(),
             handed: handed(own, task),
             verify: task.spec.verify,
             rate: task.spec.rate,
@@ -144,6 +149,7 @@ impl Plan {
             resumed: task.resumed,
             room: task.size.map_or(0, |s| s.room),
             keep: Arc::default(),
+            peer_failed: Arc::default(),
         }))
     }
 
@@ -156,10 +162,36 @@ impl Plan {
         })
     }
 
+    /// Whether this is a failure of another node's, which may pass.
+    fn lacks_peer(&self, why: &Refusal) -> bool {
+        let passes = matches!(why.code, Code::Io | Code::Lost | Code::Busy);
+        passes && self.peer_failed.load(Ordering::Relaxed)
+    }
+
+    /// What is told of one: of a durable task, the core decides when it goes on.
+    fn unreachable(&self, why: Refusal) -> Event {
+        let task = self.id;
+        if self.durable {
+            tracing::warn!(
+                task,
+                "it is tried again later, and goes on from what has come: {why}"
+            );
+        }
+        Event::Unreachable { task, why }
+    }
+
     /// The node whose link it uses.
     fn link(&self) -> Option<&str> {
         match &self.from {
             Spot::Far { node, .. } => Some(node),
+            _ => None,
+        }
+    }
+
+    /// Where it puts something outside.
+    pub(crate) fn fills_outside(&self) -> Option<&[u8]> {
+        match &self.to {
+            Some(Spot::Path { space: None, path }) if self.handed.is_none() => Some(path),
             _ => None,
         }
     }
@@ -199,6 +231,8 @@ struct Shared {
     mover: Trees,
     external: Option<Arc<Limiter>>,
     peers: Option<Peers>,
+    /// Tasks that other nodes have taken for this one's, by these: they are asked after, not handed over again.
+    taken: Mutex<BTreeMap<TaskId, remote::Taken>>,
     /// Where threads go to be near the spaces that they work in, if there are several.
     sockets: Vec<Socket>,
     /// tarnd ends: what is durable is kept for the next one.
@@ -235,6 +269,7 @@ impl Workers {
             mover: Trees::new(),
             external: rate.map(|rate| Limiter::new(rate, 0)),
             peers,
+            taken: Mutex::default(),
             ending: AtomicBool::new(false),
         })))
     }
@@ -298,16 +333,21 @@ fn work(shared: &Shared) {
 impl Shared {
     fn perform(&self, job: Job) -> Option<Event> {
         Some(match job {
-            Job::Measure(plan, control) => Event::Measured {
-                task: plan.id,
-                size: self.measure(&plan, &control),
+            Job::Measure(plan, control) => match self.measure(&plan, &control) {
+                Err(why) if plan.lacks_peer(&why) => plan.unreachable(why),
+                size => Event::Measured {
+                    task: plan.id,
+                    size,
+                },
             },
             Job::Run(plan, control) => {
                 let _near = plan.root().and_then(|r| Near::folder(r, &self.sockets));
-                let finish = self.run(&plan, &control);
-                Event::Finished {
-                    task: plan.id,
-                    finish: finish.unwrap_or_else(failed),
+                match self.run(&plan, &control) {
+                    Err(why) if plan.lacks_peer(&why) => plan.unreachable(why),
+                    finish => Event::Finished {
+                        task: plan.id,
+                        finish: finish.unwrap_or_else(failed),
+                    },
                 }
             }
             Job::Survey(space, root, kept) => {
@@ -316,6 +356,7 @@ impl Shared {
             }
             Job::Discard(plan) => {
                 copy::discard(self, &plan);
+                remote::discard(self, &plan);
                 return None;
             }
         })
@@ -335,6 +376,9 @@ impl Shared {
     fn run(&self, plan: &Plan, control: &Control) -> Result<Finish, Refusal> {
         if let Some((node, spec)) = &plan.handed {
             return remote::hand_over(self, plan, node, spec, control);
+        }
+        if let Some(path) = plan.fills_outside() {
+            place::check_outside(path, &plan.spaces)?;
         }
         match (&plan.from, &plan.to) {
             (from, None) => copy::remove_spot(self, plan, from),
@@ -368,9 +412,10 @@ impl Shared {
         })
     }
 
-    /// Whether what a task has half done stays for the next tarnd.
-    fn keeps(&self, plan: &Plan) -> bool {
-        plan.keep.load(Ordering::Relaxed) || plan.durable && self.ending.load(Ordering::Relaxed)
+    /// Whether what a task has half done stays when it has failed so: for its next try, or the next tarnd.
+    fn keeps(&self, plan: &Plan, why: &Refusal) -> bool {
+        let goes_on = || self.ending.load(Ordering::Relaxed) || plan.lacks_peer(why);
+        plan.keep.load(Ordering::Relaxed) || plan.durable && goes_on()
     }
 }
 

@@ -81,15 +81,53 @@ fn garbage_and_rudeness() {
     let none = Request::Register { length: 10 };
     assert_eq!(code(ask(&fd, &packet(&none))), Code::Invalid);
     assert!(submit(&client, TaskSpec::new(Kind::Nothing)).is_ok());
-    // One user cannot take all connections.
-    let all: Vec<OwnedFd> = (0..80).map(|_| raw(&daemon)).collect();
-    let last = Client::connect(&daemon.socket(), None).map(drop);
-    assert_eq!(last.unwrap_err().code, Code::Busy);
-    drop(all);
-    let until = Instant::now() + LONG;
-    while Client::connect(&daemon.socket(), None).is_err() {
-        assert!(Instant::now() < until);
-    }
+}
+
+/// Every rank of a large node has its connection. Who comes when all are taken waits for one, and other nodes are served meanwhile.
+#[test]
+fn all_connections_taken() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let all = getrlimit(Resource::Nofile);
+    let current = all.maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, ..all }).unwrap();
+    let (a, b) = pair(&[]);
+    let hello = packet(&Request::Hello {
+        oldest: 1,
+        newest: 99,
+        job: None,
+    });
+    let mut crowd = Vec::new();
+    let refused = loop {
+        let fd = raw(&b);
+        match ask(&fd, &hello) {
+            Some(Reply::Welcome { .. }) => crowd.push(fd),
+            // It says so before it is asked.
+            None => continue,
+            Some(other) => break other,
+        }
+        assert!(crowd.len() <= 1024);
+    };
+    assert!(
+        matches!(&refused, Reply::Refused(why) if why.code == Code::Busy),
+        "{refused:?}"
+    );
+    assert_eq!(crowd.len(), 1016);
+    // What another node hands over needs a connection as well: there is one.
+    std::fs::write(a.path("f"), b"handed over").unwrap();
+    let there = Place::Node {
+        node: "b".into(),
+        space: "fast".into(),
+        path: b"f".into(),
+    };
+    assert_eq!(code(&run(&a.client(), copy(a.outside("f"), there))), None);
+    let leaving = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(crowd);
+    });
+    let began = Instant::now();
+    Client::connect(&b.socket(), None).unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(250));
+    leaving.join().unwrap();
 }
 
 /// Without a descriptor for another connection tarnd neither spins nor ends, and goes on when there are some again.
@@ -546,12 +584,65 @@ fn idle_it_sleeps() {
     assert!(memory < 20 << 20, "{memory} bytes of memory");
 }
 
+/// A file that is no socket is not taken for the leftover of one.
+#[test]
+fn a_socket_that_is_a_file() {
+    let daemon = Daemon::start(&[]);
+    for name in ["results", "folder", "link"] {
+        let socket = daemon.path(name);
+        match name {
+            "results" => std::fs::write(&socket, b"precious").unwrap(),
+            "folder" => std::fs::create_dir(&socket).unwrap(),
+            _ => std::os::unix::fs::symlink(daemon.path("results"), &socket).unwrap(),
+        }
+        let ended = Command::new("timeout")
+            .args(["20", env!("CARGO_BIN_EXE_tarnd"), "--socket"])
+            .arg(&socket)
+            .arg("--state")
+            .arg(daemon.path("other"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{text}");
+        assert!(text.contains(name) && text.contains("--socket"), "{text}");
+    }
+    assert_eq!(read(&daemon.path("results")), b"precious");
+    assert!(daemon.path("folder").is_dir() && daemon.path("link").is_symlink());
+}
+
+/// The terminal goes: it ends as by SIGTERM; under `nohup` it stays.
+#[test]
+fn the_terminal_goes() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let mut daemon = Daemon::start(&[]);
+    let hang_up = |daemon: &Daemon| {
+        let pid = Pid::from_raw(daemon.pid().cast_signed()).unwrap();
+        kill_process(pid, Signal::HUP).unwrap();
+    };
+    hang_up(&daemon);
+    assert_eq!(daemon.ends().code(), Some(0));
+    assert!(!daemon.socket().exists());
+    let mut nohup = Command::new("nohup");
+    let command = daemon.command();
+    nohup.arg(command.get_program()).args(command.get_args());
+    daemon.start_by(nohup.stdout(Stdio::null()).stderr(Stdio::null()));
+    hang_up(&daemon);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(submit(&daemon.client(), TaskSpec::new(Kind::Nothing)).is_ok());
+}
+
 #[test]
 fn exit_codes() {
     let mut daemon = Daemon::start(&[]);
     let status = |command: &mut Command| command.status().unwrap().code();
     // The same state folder, and the same socket.
-    assert_eq!(status(&mut daemon.command()), Some(6));
+    let second = daemon.command().stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(6));
+    assert!(
+        text.contains("another tarnd (process") && !text.contains("workflow"),
+        "{text}"
+    );
     let other = daemon.path("other");
     let mut same_socket = Command::new(env!("CARGO_BIN_EXE_tarnd"));
     same_socket

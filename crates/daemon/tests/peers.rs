@@ -5,8 +5,11 @@ mod common;
 use common::*;
 use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tarn_client::Client;
 use tarn_proto::local::*;
@@ -283,8 +286,20 @@ fn the_target_decides() {
         &[("a", port, ""), ("b", port_b, "")],
         &[],
     );
+    let began = Instant::now();
     let refused = run(&stranger.client(), copy(on("b", "again"), fast("x")));
-    assert_eq!(code(&refused), Some(Code::Io));
+    let End::Failed(why) = refused.end else {
+        panic!("it has another key")
+    };
+    // At once, with the likeliest cause, and short enough for C.
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(
+        why.code == Code::Io
+            && why.text.contains("does not know the key")
+            && why.text.contains("file of peers")
+            && why.text.len() < 191,
+        "{why:?}"
+    );
 }
 
 /// What was handed over is given up with its task, and goes on after either tarnd was killed if it is durable.
@@ -424,6 +439,44 @@ fn links_have_rates_of_their_own() {
         began.elapsed()
     );
     assert_eq!(c.path("fast/from-b").metadata().unwrap().size(), 1_500_000);
+}
+
+/// Who follows a task of another node asks on one connection.
+#[test]
+fn a_task_is_followed_on_one_connection() {
+    let [a_port, b_port] = ports();
+    let wire = TcpListener::bind("127.0.0.1:0").unwrap();
+    let seen = ("b", wire.local_addr().unwrap().port(), "");
+    let a = start_peer("a", KEY, &[("a", a_port, ""), seen], &[]);
+    let nodes = [("a", a_port, ""), ("b", b_port, "")];
+    let _b = start_peer("b", KEY, &nodes, &[]);
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    // What `a` says to `b` goes by here; it ends with the test's process.
+    std::thread::spawn(move || {
+        for near in wire.incoming().map_while(Result::ok) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let far = TcpStream::connect(("127.0.0.1", b_port)).unwrap();
+            let ends = [(&near, &far), (&far, &near)];
+            for (from, to) in ends.map(|(f, t)| (f.try_clone().unwrap(), t.try_clone().unwrap())) {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut &from, &mut &to);
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    });
+    std::fs::write(a.path("fast/f"), content(6_000_000, 1)).unwrap();
+    let slow = TaskSpec {
+        rate: 3_000_000,
+        ..copy(fast("f"), on("b", "f"))
+    };
+    let began = Instant::now();
+    done(&a.client(), slow);
+    // Looks come four times a second.
+    assert!(began.elapsed() > Duration::from_millis(1500));
+    let connections = connections.load(Ordering::Relaxed);
+    assert!((1..=2).contains(&connections), "{connections}");
 }
 
 #[test]

@@ -425,7 +425,7 @@ fn spaces_are_made_changed_and_removed() {
 
 #[test]
 fn processes_belong_to_jobs() {
-    let daemon = Daemon::start(&["--jobs-only"]);
+    let mut daemon = Daemon::start(&["--jobs-only"]);
     let client = daemon.client();
     let nothing = || TaskSpec::new(Kind::Nothing);
     // The user that runs tarnd may always.
@@ -442,13 +442,22 @@ fn processes_belong_to_jobs() {
             limits,
         })
         .unwrap();
-    let connect = |job| tarn_client::Client::connect(&daemon.socket(), job).map(drop);
+    let socket = daemon.socket();
+    let connect = |job| tarn_client::Client::connect(&socket, job).map(drop);
     assert_eq!(connect(Some(4)).unwrap_err().code, Code::Denied);
+    let add = |pid| client.change_job(JobChange::AddProcess { job: 4, pid });
+    assert_eq!(add(1).unwrap_err().code, Code::Invalid);
+    assert_eq!(add(i32::MAX).unwrap_err().code, Code::NotFound);
     // This process is added: so is whatever it starts.
     let pid = std::process::id().cast_signed();
     client
         .change_job(JobChange::AddProcess { job: 4, pid })
         .unwrap();
+    connect(Some(4)).unwrap();
+    // It is known again after a restart.
+    daemon.kill();
+    daemon.again();
+    let client = daemon.client();
     connect(Some(4)).unwrap();
     assert_eq!(connect(Some(5)).unwrap_err().code, Code::Denied);
     let of_job = tarn_client::Client::connect(&daemon.socket(), None).unwrap();

@@ -5,6 +5,7 @@ use tarn_base::event::version_hash;
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, NodeId, Spot, TierId, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
+use tarn_base::units::Time;
 use tarn_base::workflow::{Role, Workflow};
 
 /// A replica of a part at a place.
@@ -34,8 +35,12 @@ pub(crate) struct Part {
     pub(crate) replicas: BTreeMap<Place, Replica>,
     /// Bound instances that have yet to read it.
     pub(crate) readers: u32,
-    /// Transfers of it that failed in a row.
+    /// Tries to move it that failed in a row, each with every place that it could be read from.
     pub(crate) failures: u32,
+    /// Places from which it could not be brought to a node (`None`: outside): all others are asked before them.
+    pub(crate) refused: BTreeSet<(Option<NodeId>, Place)>,
+    /// Until then it is not tried again.
+    pub(crate) rests_until: Time,
     /// Nodes to which a transfer has failed that read a replica on its way: until one succeeds, they read what is there.
     pub(crate) followed_in_vain: BTreeSet<NodeId>,
 }
@@ -47,6 +52,8 @@ impl Part {
             replicas: BTreeMap::new(),
             readers: 0,
             failures: 0,
+            refused: BTreeSet::new(),
+            rests_until: 0,
             followed_in_vain: BTreeSet::new(),
         }
     }
@@ -56,6 +63,20 @@ impl Part {
         self.replicas
             .iter()
             .filter(|(_, r)| r.state == ReplicaState::Present)
+    }
+
+    /// Whether it could not be brought from a place to a node (`None`: outside) and others have yet to be asked.
+    pub(crate) fn is_refused(&self, to: Option<NodeId>, from: &Place) -> bool {
+        // No key is made where nothing has failed, which is nearly always.
+        !self.refused.is_empty() && self.refused.contains(&(to, from.clone()))
+    }
+
+    /// The replica to read it from when it goes out: on a node if one is there, the fastest tier first.
+    pub(crate) fn nearest(&self) -> Option<&Place> {
+        let places = || self.present().map(|(place, _)| place);
+        places()
+            .find(|p| !self.is_refused(None, p))
+            .or_else(|| places().next())
     }
 
     /// The fastest tier of a node that has it.

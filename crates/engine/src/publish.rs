@@ -525,7 +525,7 @@ impl State {
             self.steps.enqueue(id);
         }
         (self.stop, self.finished, self.deadline) = (None, None, None);
-        self.drains = false;
+        (self.drains, self.rests_until) = (false, 0);
         self.fits_checked = false;
         self.notes.clear();
         let unbound = (0u32..)
@@ -555,7 +555,8 @@ impl State {
                     there.push(name);
                 }
                 part.replicas.values_mut().for_each(|r| r.pins = 0);
-                part.failures = 0;
+                (part.failures, part.rests_until) = (0, 0);
+                part.refused.clear();
             }
             self.data.to_check.insert(name);
         }

@@ -10,15 +10,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Start, Usage};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, Spot, StepId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TransferId};
 use tarn_base::part::{PartInfo, PartMove, PartRef, Place, Transfer, TransferKind};
 use tarn_base::reason::Reason;
-use tarn_base::units::Time;
+use tarn_base::units::{Nanos, SECOND, Time};
 use tarn_base::workflow::Workflow;
 
-/// Failures of one part's transfers in a row after which the run gives up: transient faults of a busy store
-/// pass within a few tries, lasting ones do not pass at all.
+/// Tries to move a part, in a row and each with every place that it can be read from, after which the run gives up:
+/// transient faults of a busy store pass within a few tries, lasting ones do not pass at all.
 pub(crate) const MAX_TRANSFER_FAILURES: u32 = 3;
+
+/// Pause after the first of them; each next one is four times as long.
+const PAUSE: Nanos = SECOND / 2;
 
 /// Attempts of an instance that may be lost with their nodes and count for nothing. After that it may be what ends nodes, by
 /// filling their memory for instance, and must not go round all of them.
@@ -51,6 +54,13 @@ pub(crate) struct Active {
 /// Whether a failure counts as a try: not if something else ended it.
 fn counts(kind: FailureKind) -> bool {
     !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
+}
+
+fn node_of(place: &Place) -> Option<NodeId> {
+    match place {
+        Place::Node(spot) => Some(spot.node),
+        _ => None,
+    }
 }
 
 fn producers(w: &Workflow) -> BTreeMap<(DataId, u32), StepId> {
@@ -111,6 +121,8 @@ pub(crate) struct State {
     pub(crate) links: Links,
     /// Transfers under way that read what was on its way to a node and has not come.
     pub(crate) orphans: BTreeSet<TransferId>,
+    /// Until then some part rests whose move has failed: that is something under way.
+    pub(crate) rests_until: Time,
     /// Evictions under way.
     pub(crate) leaving: u64,
 }
@@ -153,6 +165,7 @@ impl State {
             under_way: BTreeMap::new(),
             links: Links::new(start.cluster.nodes.len()),
             orphans: BTreeSet::new(),
+            rests_until: 0,
             leaving: 0,
             start: start.clone(),
         };
@@ -379,6 +392,7 @@ impl State {
             };
             part.failures = 0;
             part.followed_in_vain.clear();
+            part.refused.retain(|(to, _)| *to != node_of(&t.to));
             if let Some(hash) = hashes.get(i) {
                 part.info.hash = Some(*hash);
             }
@@ -422,14 +436,6 @@ impl State {
                 continue;
             };
             part.replicas.remove(&t.to);
-            if counts(failure.kind) {
-                match &t.to {
-                    // What follows another fails with it: that says nothing of the part.
-                    Place::Node(to) if followed => drop(part.followed_in_vain.insert(to.node)),
-                    _ => part.failures += 1,
-                }
-            }
-            exhausted |= part.failures >= MAX_TRANSFER_FAILURES;
             // One replica is named only if the transfer read one: of several nobody knows which is damaged.
             let names = t.parts.len() == 1 && m.from != Place::Source && !followed;
             if failure.kind == FailureKind::Corrupt && names {
@@ -437,8 +443,13 @@ impl State {
                 if let Some(r) = part.replicas.get_mut(&m.from) {
                     r.state = ReplicaState::Bad;
                 }
-                exhausted = false;
                 self.dest_damaged(t.data, t.version, &m.from);
+            } else if counts(failure.kind) {
+                match &t.to {
+                    // What follows another fails with it: that says nothing of the part.
+                    Place::Node(to) if followed => drop(part.followed_in_vain.insert(to.node)),
+                    _ => exhausted |= self.source_failed(t, m),
+                }
             }
             self.data.to_check.insert(m.part);
             self.note_unkept(m.part);
@@ -461,6 +472,42 @@ impl State {
             let message = format!("moving {name} failed: {}", failure.message);
             self.fail(Subject::Data(t.data), message);
         }
+    }
+
+    /// A part could not be read at a place, which is asked last from now on. A try is used up when no other place is left to be
+    /// asked, and when something goes out; the next one comes after a pause. Whether it was the last.
+    fn source_failed(&mut self, t: &Transfer, m: &PartMove) -> bool {
+        let to = node_of(&t.to);
+        let Some(part) = self.data.part_mut(m.part) else {
+            return false;
+        };
+        part.refused.insert((to, m.from.clone()));
+        let chosen = matches!(
+            t.kind,
+            TransferKind::Peer | TransferKind::ExternalIn | TransferKind::Promote
+        );
+        let part = self.data.part(m.part);
+        let next = part.and_then(|part| match &t.to {
+            Place::Node(spot) if chosen => Some(self.source_for(*spot, part)?.0),
+            Place::Node(_) => None,
+            _ => part.nearest().cloned(),
+        });
+        let now = self.now;
+        let Some(part) = self.data.part_mut(m.part) else {
+            return false;
+        };
+        let untried = next.is_some_and(|next| !part.is_refused(to, &next));
+        if untried && chosen {
+            return false;
+        }
+        if !untried {
+            part.refused.retain(|(node, _)| *node != to);
+        }
+        part.failures += 1;
+        let factor = 4u64.saturating_pow(part.failures - 1);
+        part.rests_until = now.saturating_add(PAUSE.saturating_mul(factor));
+        self.rests_until = self.rests_until.max(part.rests_until);
+        part.failures >= MAX_TRANSFER_FAILURES
     }
 
     /// What reads a replica that was to come with a transfer has nothing to read any more, nor has what reads that.

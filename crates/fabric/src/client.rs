@@ -3,6 +3,8 @@
 use crate::handshake::{Key, Outcome, Says, Secret, connect};
 use crate::rma::Rma;
 use crate::stream::Stream;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -40,6 +42,8 @@ impl Default for Patience {
     }
 }
 
+/// Addresses of a node that are tried beside the first.
+pub const MAX_ADDRESSES: usize = 7;
 /// Bytes of an answer that are received at once.
 const REPLY_STEP: usize = 1 << 20;
 /// Between two looks at whether to stop.
@@ -52,6 +56,8 @@ pub struct Client {
     pub node: String,
     /// Where its server listens.
     pub address: SocketAddr,
+    /// Where else it may listen, [`MAX_ADDRESSES`] at most: tried in turn when nobody can be reached there.
+    pub others: Vec<SocketAddr>,
     /// The run whose trees are asked for.
     pub run: RunId,
     /// The run's key.
@@ -76,8 +82,36 @@ impl Client {
     /// # Errors
     /// `Io` when the peer cannot be reached, is silent, or refuses; `Cancelled` when `watch` says stop.
     pub fn call(&self, body: &[u8], watch: &dyn Watch) -> Result<Vec<u8>, MoverError> {
-        let (mut socket, secret) = self.connect(watch)?;
-        let number = 0;
+        self.call_on(&mut self.line(watch)?, body, watch)
+    }
+
+    /// A stream for calls, one after the other. It holds one of the peer's streams until it is dropped; one that is not used for
+    /// a minute is closed there.
+    ///
+    /// # Errors
+    /// `Io` when the peer cannot be reached, or is not who it should be; `Cancelled` when `watch` says stop.
+    pub fn line(&self, watch: &dyn Watch) -> Result<Line, MoverError> {
+        let (socket, secret) = self.connect(watch)?;
+        let calls = 0;
+        Ok(Line {
+            socket,
+            secret,
+            calls,
+        })
+    }
+
+    /// Asks something on a stream that this client has made. After a failure it is of no use.
+    ///
+    /// # Errors
+    /// As of [`Self::call`].
+    pub fn call_on(
+        &self,
+        line: &mut Line,
+        body: &[u8],
+        watch: &dyn Watch,
+    ) -> Result<Vec<u8>, MoverError> {
+        let (mut socket, secret, number) = (&line.socket, &line.secret, line.calls);
+        line.calls = number.wrapping_add(1);
         let proof = secret.sign(Says::Call, number, body);
         let proof = proof.map_err(|e| self.failed(&e.to_string()))?;
         let call = Call {
@@ -93,7 +127,7 @@ impl Client {
         socket.write_all(&bytes).map_err(lost)?;
         let answer = loop {
             let mut head = [0; Answer::BYTES];
-            self.receive(&mut socket, &mut head, watch)?;
+            self.receive(socket, &mut head, watch)?;
             let answer = Answer::decode(&head).map_err(wrong)?;
             if (answer.request, answer.item) != (number, 0) {
                 return Err(self.failed("it answered what was not asked"));
@@ -105,7 +139,7 @@ impl Client {
         if answer.status != Status::Content {
             // `Answer::decode` has checked the bound.
             let mut text = vec![0; (answer.len as usize).min(MAX_TEXT)];
-            self.receive(&mut socket, &mut text, watch)?;
+            self.receive(socket, &mut text, watch)?;
             let text = String::from_utf8_lossy(&text);
             return Err(self.failed(&format!("it refused: {}", text.escape_debug())));
         }
@@ -113,14 +147,14 @@ impl Client {
             return Err(self.failed("its answer is longer than allowed"));
         }
         let mut proof = [0; PROOF_BYTES];
-        self.receive(&mut socket, &mut proof, watch)?;
+        self.receive(socket, &mut proof, watch)?;
         let mut reply = Vec::new();
         while reply.len() < answer.len as usize {
             // Memory is taken as bytes come, not as they are promised.
             let more = (answer.len as usize - reply.len()).min(REPLY_STEP);
             let have = reply.len();
             reply.resize(have + more, 0);
-            self.receive(&mut socket, &mut reply[have..], watch)?;
+            self.receive(socket, &mut reply[have..], watch)?;
         }
         let proven = secret.check(Says::Reply, number, &reply, &proof);
         proven.map_err(|e| self.failed(&e.to_string()))?;
@@ -129,7 +163,7 @@ impl Client {
 
     fn receive(
         &self,
-        socket: &mut TcpStream,
+        mut socket: &TcpStream,
         out: &mut [u8],
         watch: &dyn Watch,
     ) -> Result<(), MoverError> {
@@ -183,7 +217,7 @@ impl Client {
                 }
                 Later::Unheard(why) if began.elapsed() >= self.patience.crowded => {
                     return Err(self.failed(&format!(
-                        "it was tried for {} s: {why}; a tarnd of another run may have the port, or strangers crowd it (`ss -tn` there says who)",
+                        "it was tried for {} s: {why}; something else has the port, or strangers crowd it (`ss -tn` there says who)",
                         self.patience.crowded.as_secs()
                     )));
                 }
@@ -203,7 +237,11 @@ impl Client {
                 "it cannot be reached: {e}; is tarnd running there, and its port open?"
             ))
         };
-        let socket = match TcpStream::connect_timeout(&self.address, self.patience.connect) {
+        let mut socket = TcpStream::connect_timeout(&self.address, self.patience.connect);
+        for other in &self.others {
+            socket = socket.or_else(|_| TcpStream::connect_timeout(other, self.patience.connect));
+        }
+        let socket = match socket {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                 let why = "it took no connection in time".to_owned();
                 return Ok(Tried::Later(Later::Unheard(why)));
@@ -218,7 +256,7 @@ impl Client {
             Ok(outcome) => outcome,
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
                 return Err(self.failed(&format!(
-                    "the handshake failed: {e}; a tarnd of another run may have the port"
+                    "{e}: in its file of peers it has another, or a tarnd of another run has the port"
                 )));
             }
             Err(e) => {
@@ -226,9 +264,7 @@ impl Client {
                     io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
                     io::ErrorKind::UnexpectedEof
                     | io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::BrokenPipe => {
-                        "it closed the connection: it does not know this run".to_owned()
-                    }
+                    | io::ErrorKind::BrokenPipe => "it closed the connection".to_owned(),
                     _ => e.to_string(),
                 };
                 return Ok(Tried::Later(Later::Unheard(why)));
@@ -243,6 +279,24 @@ impl Client {
                 "it speaks another version of the data plane; use the same version of tarn on all nodes",
             )),
         }
+    }
+}
+
+/// A stream that is kept for calls.
+#[derive(Debug)]
+pub struct Line {
+    socket: TcpStream,
+    secret: Secret,
+    /// So many calls were made on it.
+    calls: u32,
+}
+
+impl Line {
+    /// Whether the peer has not closed it.
+    pub fn is_open(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let seen = recv(&self.socket, &mut [0; 1][..], flags);
+        matches!(seen, Err(Errno::AGAIN))
     }
 }
 

@@ -47,7 +47,7 @@ impl Key {
 }
 
 /// What both ends of a stream know and nobody else, new for each: it proves who says what on it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Secret(Key);
 
 /// Who says something on a stream.
@@ -143,7 +143,15 @@ pub(crate) fn accept(
     read(stream, &mut first, until)?;
     let wrong = |m: Malformed| invalid(m.to_string());
     let hello = Hello::decode(&first).map_err(wrong)?;
-    let key = key_of(&hello.run).ok_or_else(|| invalid("a run that is not known here"))?;
+    let Some(key) = key_of(&hello.run) else {
+        // A proof of nothing: who has another key knows at once, and does not come again as one that was crowded out.
+        let welcome = Welcome {
+            version: NO_VERSION,
+            nonce: nonce()?,
+        };
+        stream.write_all(&[&welcome.encode()[..], &nonce()?].concat())?;
+        return Err(invalid("a run that is not known here"));
+    };
     let version = hello.version().unwrap_or(NO_VERSION);
     let welcome = Welcome {
         version,
@@ -200,7 +208,7 @@ pub(crate) fn connect(mut stream: &TcpStream, run: RunId, key: &Key) -> io::Resu
     let welcome = Welcome::decode(&second).map_err(|m| invalid(m.to_string()))?;
     proof(key, b"server", &[&first, &second])?
         .verify_slice(&theirs)
-        .map_err(|_| invalid("it does not know the key of this run"))?;
+        .map_err(|_| invalid("it does not know the key of this node"))?;
     if welcome.version != VERSION {
         return Ok(Outcome::NoVersion);
     }

@@ -15,7 +15,7 @@ mod shelf;
 mod stream;
 
 pub use arriving::Arriving;
-pub use client::{Client, Patience, RemoteTree};
+pub use client::{Client, Line, MAX_ADDRESSES, Patience, RemoteTree};
 pub use handshake::Key;
 pub use probe::Probe;
 pub use rma::{LIBRARY, Rma};

@@ -89,9 +89,7 @@ impl<'a> Stream<'a> {
             io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
             _ => format!("the connection was lost: {e}"),
         };
-        self.failed(&format!(
-            "{why}; what has arrived is kept for the next attempt"
-        ))
+        self.failed(&why)
     }
 
     fn garbage(&self, what: &str) -> MoverError {
@@ -114,7 +112,7 @@ impl<'a> Stream<'a> {
         if since.elapsed() >= stall {
             let seconds = stall.as_secs_f64();
             return Err(self.failed(&format!(
-                "it was silent for {seconds:.0} s in the middle of a transfer; what has arrived is kept for the next attempt"
+                "it was silent for {seconds:.0} s in the middle of a transfer"
             )));
         }
         Ok(())
@@ -223,7 +221,7 @@ impl<'a> Stream<'a> {
             _ => e.to_string(),
         };
         self.failed(&format!(
-            "libfabric cannot read from it ({why}): this node does without from now on; what has arrived is kept for the next attempt"
+            "libfabric cannot read from it ({why}): this node does without from now on"
         ))
     }
 

@@ -108,7 +108,7 @@ struct tarn_outcome {
     uint8_t has_checksum; /* 1 for a single file or memory that was hashed */
     uint8_t reserved[2];
     uint8_t checksum[16]; /* docs/manifest-format.md, "The hash of a file" */
-    char text[192];       /* why it failed, cut to fit */
+    char text[192];       /* why it failed; what does not fit ends in "..." */
 };
 
 enum tarn_state {
@@ -167,7 +167,8 @@ void tarn_close(struct tarn_connection *connection);
 void tarn_task_init(struct tarn_task *task);
 
 /* Submits `count` tasks. `ids` gets each one's id, 0 where it was refused; `codes`, unless NULL, why. Returns TARN_OK
- * when all were taken, otherwise the first reason. */
+ * when all were taken, otherwise the first reason. Each task is taken or refused for itself, but for what is wrong with
+ * the request: no connection, a full queue, memory that is not registered (then nothing of that request is taken). */
 int tarn_submit(struct tarn_connection *connection, const struct tarn_task *tasks, size_t count, uint64_t *ids,
                 int32_t *codes);
 
@@ -216,6 +217,7 @@ int tarn_space_remove(struct tarn_connection *connection, const char *name);
 int tarn_job_register(struct tarn_connection *connection, uint64_t job, uint32_t user, const char *const *spaces,
                       const uint64_t *quotas, size_t count);
 int tarn_job_unregister(struct tarn_connection *connection, uint64_t job);
+/* A process of this node that runs; not process 1 (TARN_EINVALID), below which all others are. */
 int tarn_job_add_process(struct tarn_connection *connection, uint64_t job, int32_t pid);
 int tarn_job_remove_process(struct tarn_connection *connection, uint64_t job, int32_t pid);
 

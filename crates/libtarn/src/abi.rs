@@ -218,11 +218,22 @@ impl tarn_task {
     }
 }
 
-/// A text in a field of fixed size, cut at a character, ended by NUL.
+/// What stands where a text was cut.
+const CUT: &str = " ...";
+
+/// A text in a field of fixed size, ended by NUL; one that does not fit is cut after a word, and says so.
 fn field<const N: usize>(text: &str) -> [c_char; N] {
+    let fits = text.len() < N;
+    let (kept, mark) = match fits {
+        true => (text, ""),
+        false => {
+            let most = &text[..text.floor_char_boundary((N - 1).saturating_sub(CUT.len()))];
+            (most.rsplit_once(' ').map_or(most, |(words, _)| words), CUT)
+        }
+    };
     let mut field = [0; N];
-    let end = text.floor_char_boundary(N - 1);
-    for (to, from) in field.iter_mut().zip(&text.as_bytes()[..end]) {
+    let bytes = kept.bytes().chain(mark.bytes()).take(N - 1);
+    for (to, from) in field.iter_mut().zip(bytes) {
         *to = from.cast_signed() as c_char;
     }
     field
@@ -297,5 +308,30 @@ impl From<&Stats> for tarn_stats {
             bytes: stats.bytes,
             left: stats.left.unwrap_or(UNKNOWN),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown<const N: usize>(text: &str) -> String {
+        let field = field::<N>(text);
+        assert_eq!(field[N - 1], 0);
+        let bytes = field.iter().take_while(|b| **b != 0);
+        let bytes = bytes.map(|b| b.cast_unsigned()).collect();
+        String::from_utf8(bytes).expect("whole characters")
+    }
+
+    #[test]
+    fn texts_are_cut_after_a_word() {
+        assert_eq!(shown::<12>("eleven byte"), "eleven byte");
+        assert_eq!(shown::<12>("twelve bytes"), "twelve ...");
+        assert_eq!(shown::<12>("twelvebytes!"), "twelveb ...");
+        assert_eq!(
+            shown::<12>("\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}"),
+            "\u{e9}\u{e9}\u{e9} ..."
+        );
+        assert_eq!(shown::<3>("long"), " .");
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tarn_client::{Client, Until};
 use tarn_proto::local::{
     Access, CancelResult, Code, JobChange, JobId, Limit, PauseResult, Refusal, SpaceChange,
-    SpaceSpec,
+    SpaceSpec, TaskSpec,
 };
 
 /// A connection, as C has it.
@@ -143,6 +143,18 @@ pub unsafe extern "C" fn tarn_task_init(task: *mut tarn_task) {
     }
 }
 
+/// What came of each task: those that could be read were submitted, in order.
+fn each(
+    read: Vec<Result<TaskSpec, Refusal>>,
+    taken: Vec<Result<u64, Refusal>>,
+) -> Vec<Result<u64, Refusal>> {
+    let mut taken = taken.into_iter();
+    let none = || Err(Refusal::new(Code::Internal, "tarnd did not answer for it"));
+    let all = read.into_iter();
+    all.map(|task| task.and_then(|_| taken.next().unwrap_or_else(none)))
+        .collect()
+}
+
 // SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tarn_submit(
@@ -158,9 +170,10 @@ pub unsafe extern "C" fn tarn_submit(
         let (client, tasks) = unsafe { (client(connection)?, list(tasks, count, "tasks")?) };
         // SAFETY: as the header asks.
         let read = tasks.iter().map(|task| unsafe { task.read() });
-        let specs = read.collect::<Result<Vec<_>, _>>();
-        let results = match specs.and_then(|specs| client.submit(&specs)) {
-            Ok(results) => results,
+        let read: Vec<Result<TaskSpec, Refusal>> = read.collect();
+        let good: Vec<TaskSpec> = read.iter().flatten().cloned().collect();
+        let results = match client.submit(&good) {
+            Ok(taken) => each(read, taken),
             Err(why) => {
                 // Nothing was taken.
                 // SAFETY: the header asks for room for `count`.

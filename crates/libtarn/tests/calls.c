@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tarn.h"
 
@@ -45,7 +46,7 @@ int main(int argc, char **argv)
     tarn_close(NULL);
     tarn_task_init(NULL);
 
-    /* What is wrong in a task is told, and nothing is taken. */
+    /* What is wrong in a task is told; the others are taken. */
     struct tarn_task tasks[600];
     uint64_t ids[600];
     int32_t codes[600];
@@ -56,7 +57,8 @@ int main(int argc, char **argv)
     CHECK(tarn_submit(tarn, NULL, 1, ids, codes) == TARN_EINVALID);
     CHECK(tarn_submit(tarn, tasks, 1, NULL, codes) == TARN_EINVALID);
     tasks[0].kind = 77;
-    CHECK(tarn_submit(tarn, tasks, 2, ids, codes) == TARN_EINVALID && codes[1] == TARN_EINVALID && ids[1] == 0);
+    CHECK(tarn_submit(tarn, tasks, 2, ids, codes) == TARN_EINVALID && codes[0] == TARN_EINVALID && ids[0] == 0);
+    CHECK(codes[1] == TARN_OK && ids[1] != 0);
     tasks[0].kind = TARN_COPY;
     CHECK(tarn_submit(tarn, tasks, 1, ids, codes) == TARN_EINVALID);
     tasks[0].from.kind = TARN_SPACE;
@@ -162,9 +164,11 @@ int main(int argc, char **argv)
     const uint64_t quotas[] = {1 << 20};
     CHECK(tarn_job_register(tarn, 7, 0, limited, quotas, 1) == TARN_OK);
     CHECK(tarn_job_pause(tarn, 7, 1) == TARN_OK && tarn_job_pause(tarn, 7, 0) == TARN_OK);
-    CHECK(tarn_job_add_process(tarn, 7, 1) == TARN_OK);
-    CHECK(tarn_job_remove_process(tarn, 7, 1) == TARN_OK);
-    CHECK(tarn_job_remove_process(tarn, 7, 1) == TARN_ENOTFOUND);
+    CHECK(tarn_job_add_process(tarn, 7, 1) == TARN_EINVALID);
+    CHECK(tarn_job_add_process(tarn, 7, INT32_MAX) == TARN_ENOTFOUND);
+    CHECK(tarn_job_add_process(tarn, 7, getppid()) == TARN_OK);
+    CHECK(tarn_job_remove_process(tarn, 7, getppid()) == TARN_OK);
+    CHECK(tarn_job_remove_process(tarn, 7, getppid()) == TARN_ENOTFOUND);
     CHECK(tarn_job_unregister(tarn, 7) == TARN_OK);
 
     shared = tarn;

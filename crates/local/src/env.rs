@@ -62,6 +62,8 @@ pub(crate) fn environment(
     for (name, folder) in paths.data {
         set(name, folder.as_os_str());
     }
+    let names: Vec<&str> = paths.data.keys().map(String::as_str).collect();
+    set("DATASETS", names.join(" ").as_ref());
     set("STEP", step.name.as_ref());
     set("RUN", shared.run.as_ref());
     set("NODE", node.as_ref());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tarn_ports::Control;
+use tarn_ports::Watch;
 
 /// Bytes may run ahead of the rate by so much time: enough to hide the coarseness of sleeping, too little to
 /// show in a transfer of a second.
@@ -90,9 +90,9 @@ impl Limiter {
     ///
     /// # Errors
     /// `Cancelled`.
-    pub fn bytes(&self, bytes: u64, control: &Control) -> Result<()> {
+    pub fn bytes(&self, bytes: u64, watch: &dyn Watch) -> Result<()> {
         for other in &self.under {
-            other.bytes(bytes, control)?;
+            other.bytes(bytes, watch)?;
         }
         if self.rate == 0 {
             return Ok(());
@@ -107,27 +107,27 @@ impl Limiter {
             *paid = start + cost;
             *paid
         };
-        sleep_until(until, control)
+        sleep_until(until, watch)
     }
 
     /// Waits as long as opening a file takes.
     ///
     /// # Errors
     /// `Cancelled`.
-    pub fn file(&self, control: &Control) -> Result<()> {
+    pub fn file(&self, watch: &dyn Watch) -> Result<()> {
         for other in &self.under {
-            other.file(control)?;
+            other.file(watch)?;
         }
         if self.latency.is_zero() {
             return Ok(());
         }
-        sleep_until(Instant::now() + self.latency, control)
+        sleep_until(Instant::now() + self.latency, watch)
     }
 }
 
-fn sleep_until(until: Instant, control: &Control) -> Result<()> {
+fn sleep_until(until: Instant, watch: &dyn Watch) -> Result<()> {
     loop {
-        if control.cancelled() {
+        if watch.stopped() {
             return Err(cancelled());
         }
         match until.checked_duration_since(Instant::now()) {
@@ -169,6 +169,7 @@ impl Limiters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tarn_ports::Control;
 
     #[test]
     fn threads_share_one_rate() {

@@ -1,6 +1,6 @@
 //! Failures drawn from a seed: whether a given transfer or attempt fails never depends on what came before.
 
-use tarn_base::id::{InstanceId, TransferId};
+use tarn_base::id::{InstanceId, NodeId, TransferId};
 use tarn_base::units::Time;
 
 /// Which transfers and attempts fail. The default: none.
@@ -10,6 +10,8 @@ pub struct FaultPlan {
     pub seed: u64,
     /// Probability (0 to 1) that a transfer fails.
     pub transfer_failure_probability: f64,
+    /// Probability (0 to 1) that nothing can be read from one node by another, by the same plan and in that direction.
+    pub link_failure_probability: f64,
     /// Probability (0 to 1) that a transfer which fails finds its source damaged.
     pub damage_probability: f64,
     /// Probability (0 to 1) that an attempt of a step fails.
@@ -24,6 +26,12 @@ impl FaultPlan {
     /// The share (0 to 1) of its work after which a transfer fails; `None` when it succeeds.
     pub(crate) fn transfer(&self, now: Time, id: TransferId) -> Option<f64> {
         self.draw(now, [1, id.0, 0], self.transfer_failure_probability)
+    }
+
+    /// The share (0 to 1) of its work after which a transfer from one node to another fails; `None` when that link is good.
+    pub(crate) fn link(&self, now: Time, from: NodeId, to: NodeId) -> Option<f64> {
+        let values = [5, from.0.into(), to.0.into()];
+        self.draw(now, values, self.link_failure_probability)
     }
 
     /// Whether a transfer that fails finds its source damaged.

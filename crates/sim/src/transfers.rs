@@ -86,7 +86,13 @@ impl Simulation {
             self.happen(Event::TransferFailed { id, failure });
             return Ok(());
         }
-        let fails = self.faults.transfer(self.now, id);
+        let bad_link = order.parts.iter().find_map(|m| match (&m.from, &order.to) {
+            (Place::Node(a), Place::Node(b)) if a.node != b.node => {
+                self.faults.link(self.now, a.node, b.node)
+            }
+            _ => None,
+        });
+        let fails = bad_link.or_else(|| self.faults.transfer(self.now, id));
         let flows = self.flows(order, fails);
         let limits = limits(order);
         self.moving.insert(
@@ -94,9 +100,11 @@ impl Simulation {
             Moving {
                 order: order.clone(),
                 bytes,
-                fails: fails.map(|_| match self.faults.damage(self.now, id) {
-                    true => FailureKind::Corrupt,
-                    false => FailureKind::Io,
+                fails: fails.map(|_| {
+                    match bad_link.is_none() && self.faults.damage(self.now, id) {
+                        true => FailureKind::Corrupt,
+                        false => FailureKind::Io,
+                    }
                 }),
                 moved: None,
             },

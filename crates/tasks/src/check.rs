@@ -55,6 +55,11 @@ pub fn external(place: &PathBytes) -> Result<Vec<u8>, Refusal> {
     let bytes = &place.0;
     let path = match bytes.strip_prefix(b"file://") {
         Some(rest) => {
+            // RFC 8089: this host may be named so.
+            let rest = match rest.strip_prefix(b"localhost") {
+                Some(path) if path.starts_with(b"/") => path,
+                _ => rest,
+            };
             unescape(rest).ok_or_else(|| invalid(format!("`{}` has a broken %XX", place.show())))?
         }
         None if bytes.windows(3).any(|w| w == b"://") && !bytes.starts_with(b"/") => {

@@ -1,5 +1,6 @@
 //! The state, and what happens to it.
 
+use crate::again::Again;
 use crate::fair::{Queues, Rank};
 use crate::job::Job;
 use crate::kept::{Kept, Outcomes};
@@ -11,8 +12,8 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::units::{Nanos, SECOND, Time};
 use tarn_proto::local::{
-    CancelResult, Code, End, JobId, Kind, Outcome, Place, Refusal, State, Stats, Status, TaskId,
-    TaskSpec, Uid,
+    CancelResult, Code, End, JobId, Kind, Outcome, Place, Refusal, State, Status, TaskId, TaskSpec,
+    Uid,
 };
 
 /// Ids of one start of tarnd; the bits above count the starts.
@@ -70,6 +71,7 @@ pub struct Task {
     pub(crate) told: bool,
     /// Since when it has been passed over.
     pub(crate) blocked: Option<Time>,
+    pub(crate) again: Again,
 }
 
 impl Task {
@@ -135,6 +137,8 @@ pub struct Core {
     pub(crate) handed_all: u32,
     /// Cancelled tasks that have not stopped: when their callers are told.
     pub(crate) stopping: BTreeSet<(Time, TaskId)>,
+    /// Tasks that wait for a node to answer: when they are tried again.
+    pub(crate) again: BTreeSet<(Time, TaskId)>,
     pub(crate) generation: u64,
     pub(crate) next: u64,
     pub(crate) running: u64,
@@ -187,22 +191,22 @@ impl Core {
                 let answer = self.change_job(now, user, change, actions);
                 actions.push(Action::Answer { ticket, answer });
             }
+            Event::Process(added) => self.add_process(added, actions),
             Event::Measured { task, size } => self.measured(now, task, size, actions),
             Event::Finished { task, finish } => self.finished(now, task, finish, actions),
-            Event::Surveyed { space, used } => {
-                if let Some(space) = self.spaces.get_mut(&space) {
-                    space.survey_ends(now, used);
-                }
-            }
+            Event::Unreachable { task, why } => self.unreachable(now, task, why, actions),
+            Event::Surveyed { space, used } => self.surveyed(now, &space, used, actions),
             Event::Tick => {}
         }
         self.tell_stopping(now, actions);
+        self.try_again(now);
         self.dispatch(now, actions);
     }
 
     /// When [`Event::Tick`] is due next.
     pub fn timer(&self) -> Option<Time> {
-        self.stopping.first().map(|(at, _)| *at)
+        let next = [self.stopping.first(), self.again.first()];
+        next.into_iter().flatten().map(|(at, _)| *at).min()
     }
 
     /// A task that has not ended.
@@ -299,6 +303,7 @@ impl Core {
                 holds: false,
                 told: false,
                 blocked: None,
+                again: Again::default(),
             },
             actions,
         );
@@ -313,15 +318,17 @@ impl Core {
         after.sort_unstable();
         after.dedup();
         for before in after {
-            if self.tasks.contains_key(&before) {
-                task.waits += 1;
-                self.followers.entry(before).or_default().push(id);
-            } else {
-                // One that is forgotten has ended well: otherwise this task would have ended with it.
-                let ended = self.outcomes.get(before);
-                if ended.is_some_and(|k| k.outcome.end != End::Done) {
-                    failed = Some(before);
+            let ended = self.outcomes.get(before).map(|k| &k.outcome.end);
+            match self.tasks.get(&before) {
+                Some(live) if !live.told => {
+                    task.waits += 1;
+                    self.followers.entry(before).or_default().push(id);
                 }
+                // It was told that it is over, whatever still hangs.
+                Some(_) => failed = Some(before),
+                // One that is forgotten has ended well: otherwise this task would have ended with it.
+                None if ended.is_some_and(|end| *end != End::Done) => failed = Some(before),
+                None => {}
             }
         }
         *self.counts.entry(task.user).or_default() += 1;
@@ -432,7 +439,7 @@ impl Core {
         }
     }
 
-    fn measured(
+    pub(crate) fn measured(
         &mut self,
         now: Time,
         id: TaskId,
@@ -467,7 +474,13 @@ impl Core {
         }
     }
 
-    fn finished(&mut self, now: Time, id: TaskId, finish: Finish, actions: &mut Vec<Action>) {
+    pub(crate) fn finished(
+        &mut self,
+        now: Time,
+        id: TaskId,
+        finish: Finish,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(task) = self.tasks.get(&id) else {
             return;
         };
@@ -593,6 +606,9 @@ impl Core {
                 space.tasks = space.tasks.saturating_sub(1);
             }
         }
+        if let Some(at) = task.again.at {
+            self.again.remove(&(at, task.id));
+        }
         if task.cancelled {
             self.stopping.retain(|(_, id)| *id != task.id);
         }
@@ -692,63 +708,6 @@ impl Core {
         }
         status
     }
-
-    /// Counts; connections and time left are for the caller to fill in.
-    pub fn stats(&self) -> Stats {
-        let queued = self.queues.len() as u64;
-        Stats {
-            waiting: (self.tasks.len() as u64).saturating_sub(queued + self.running),
-            queued,
-            running: self.running,
-            done: self.totals.0,
-            failed: self.totals.1,
-            bytes: self.totals.2,
-            left: None,
-            connections: 0,
-        }
-    }
-
-    /// All ids that this core gives are at least this; those of earlier starts are less.
-    pub fn first_id(&self) -> TaskId {
-        self.generation << ID_BITS
-    }
-
-    /// Durable tasks that have not ended.
-    pub fn durable(&self) -> impl Iterator<Item = TaskId> {
-        let all = self.tasks.values();
-        all.filter(|t| t.spec.durable).map(|t| t.id)
-    }
-
-    /// Tasks under way.
-    pub fn running(&self) -> impl Iterator<Item = &Task> {
-        let all = self.tasks.values();
-        all.filter(|t| matches!(t.phase, Phase::Measuring | Phase::Running))
-    }
-
-    /// Tasks of a user that wait for their turn.
-    pub fn queued(&self, user: Uid) -> usize {
-        self.queues.ready(user).count()
-    }
-
-    /// Tasks that have not ended.
-    pub fn len(&self) -> usize {
-        self.tasks.len()
-    }
-
-    /// Whether nothing happens any more unless somebody asks for it: what is left is paused, or waits for that.
-    pub fn rests(&self) -> bool {
-        self.running == 0 && (self.paused || self.queues.len() == 0)
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.tasks.is_empty()
-    }
-
-    /// Outcomes kept.
-    pub fn kept(&self) -> usize {
-        self.outcomes.len()
-    }
 }
 
 impl Task {
@@ -762,20 +721,6 @@ impl Task {
             .collect();
         names.dedup();
         names
-    }
-}
-
-impl Finish {
-    /// Nothing was done.
-    pub fn nothing() -> Self {
-        Self {
-            result: Ok(()),
-            bytes: 0,
-            stored: 0,
-            replaced: 0,
-            freed: 0,
-            checksum: None,
-        }
     }
 }
 

@@ -237,6 +237,14 @@ impl Core {
             match job.fits(id, &name, size.room) {
                 Ok(true) => {}
                 Ok(false) => return Err(Ok(Hold::Quota(name, user))),
+                // Programs may have removed some of what is counted.
+                Err(_) if space.is_unknown(now) => {
+                    if let Some(space) = self.spaces.get_mut(&name).filter(|s| !s.surveying) {
+                        space.survey_begins();
+                        actions.push(Action::Survey(name.clone()));
+                    }
+                    return Err(Ok(Hold::Quota(name, user)));
+                }
                 Err(why) => return Err(Err(why)),
             }
         }

@@ -3,11 +3,36 @@
 use crate::core::Core;
 use crate::recover::Record;
 use crate::{Action, Answer, MAX_JOBS, MAX_PROCESSES};
-use std::collections::{BTreeMap, BTreeSet};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use tarn_base::units::{Bytes, Time};
 use tarn_proto::local::{Code, JobChange, JobId, Limit, Refusal, Uid};
 
 use crate::room::Usage;
+
+/// A process that belongs to a job, with what it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// The job.
+    pub job: JobId,
+    /// The process's number.
+    pub pid: i32,
+    /// What tells it from others that had or will have this number.
+    pub stamp: u64,
+}
+
+/// A process is to be added to a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Added {
+    /// Comes back with the answer.
+    pub ticket: u64,
+    /// Who asks for it.
+    pub user: Uid,
+    /// Which process.
+    pub process: Process,
+    /// Processes of the job that have ended.
+    pub gone: Vec<i32>,
+}
 
 /// A job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +40,8 @@ pub(crate) struct Job {
     pub(crate) user: Uid,
     pub(crate) limits: BTreeMap<String, u64>,
     pub(crate) usage: BTreeMap<String, Usage>,
-    pub(crate) processes: BTreeSet<i32>,
+    /// Numbers and stamps.
+    pub(crate) processes: BTreeMap<i32, u64>,
     /// Its tasks are not to run until it is resumed.
     pub(crate) paused: bool,
 }
@@ -26,7 +52,7 @@ impl Job {
             user,
             limits: limits.iter().map(|l| (l.space.clone(), l.quota)).collect(),
             usage: BTreeMap::new(),
-            processes: BTreeSet::new(),
+            processes: BTreeMap::new(),
             paused: false,
         }
     }
@@ -79,6 +105,17 @@ pub(crate) fn unknown(job: JobId) -> Refusal {
     )
 }
 
+fn denied(user: Uid) -> Refusal {
+    Refusal::new(
+        Code::Denied,
+        format!("user {user} may not change jobs: only the user that runs tarnd may"),
+    )
+}
+
+fn too_many(what: &str, most: usize) -> Refusal {
+    Refusal::new(Code::Busy, format!("there are {most} {what} already"))
+}
+
 impl Core {
     /// Whether a user may submit for a job.
     ///
@@ -103,11 +140,83 @@ impl Core {
     }
 
     /// The job that one of these processes was added to.
-    pub fn job_of(&self, mut processes: impl Iterator<Item = i32>) -> Option<JobId> {
-        processes.find_map(|pid| {
+    ///
+    /// Each is (number, stamp).
+    pub fn job_of(&self, mut processes: impl Iterator<Item = (i32, u64)>) -> Option<JobId> {
+        processes.find_map(|(pid, stamp)| {
             let mut jobs = self.jobs.iter();
-            jobs.find_map(|(id, job)| job.processes.contains(&pid).then_some(*id))
+            let is = |job: &Job| job.processes.get(&pid) == Some(&stamp);
+            jobs.find_map(|(id, job)| is(job).then_some(*id))
         })
+    }
+
+    /// Processes of a job that has no room for more: some may have ended.
+    pub fn crowd(&self, job: JobId) -> Vec<Process> {
+        let full = |j: &&Job| j.processes.len() >= MAX_PROCESSES;
+        let found = self.jobs.get(&job).filter(full).into_iter();
+        let all = found.flat_map(|j| &j.processes);
+        all.map(|(pid, stamp)| Process {
+            job,
+            pid: *pid,
+            stamp: *stamp,
+        })
+        .collect()
+    }
+
+    /// Adds a process, after forgetting those that have ended.
+    pub(crate) fn add_process(&mut self, added: Added, actions: &mut Vec<Action>) {
+        let Added { ticket, user, .. } = added;
+        let done = match self.manages(user) {
+            true => self.try_add(added.process, &added.gone, actions),
+            false => Err(denied(user)),
+        };
+        let answer = done.map_or_else(Answer::Refused, |()| Answer::Done);
+        actions.push(Action::Answer { ticket, answer });
+    }
+
+    fn try_add(
+        &mut self,
+        process: Process,
+        gone: &[i32],
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let job = process.job;
+        for pid in gone {
+            let change = JobChange::RemoveProcess { job, pid: *pid };
+            if self.apply_job(&change).is_ok() {
+                actions.push(Action::Record(Record::Job(change)));
+            }
+        }
+        self.apply_process(process)?;
+        actions.push(Action::Record(Record::Process(process)));
+        Ok(())
+    }
+
+    /// Adds a process without asking who does it.
+    pub(crate) fn apply_process(&mut self, process: Process) -> Result<(), Refusal> {
+        let Process { job, pid, stamp } = process;
+        let known = self.jobs.get_mut(&job).ok_or_else(|| unknown(job))?;
+        if known.processes.len() >= MAX_PROCESSES && !known.processes.contains_key(&pid) {
+            return Err(too_many("processes of this job", MAX_PROCESSES));
+        }
+        known.processes.insert(pid, stamp);
+        Ok(())
+    }
+
+    /// No job has more in a space than there is in all.
+    pub(crate) fn cap_jobs(&mut self, space: &str, most: u64, actions: &mut Vec<Action>) {
+        for (id, job) in &mut self.jobs {
+            let usage = job.usage.get_mut(space);
+            let Some(usage) = usage.filter(|usage| usage.used > most) else {
+                continue;
+            };
+            usage.used = most;
+            actions.push(Action::Record(Record::JobUsed {
+                job: *id,
+                space: space.into(),
+                used: most,
+            }));
+        }
     }
 
     /// Whether there are any jobs: then a process that names one must belong to it.
@@ -123,10 +232,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> Answer {
         if !self.manages(user) {
-            return Answer::Refused(Refusal::new(
-                Code::Denied,
-                format!("user {user} may not change jobs: only the user that runs tarnd may"),
-            ));
+            return Answer::Refused(denied(user));
         }
         match self.apply_job(&change) {
             Err(why) => return Answer::Refused(why),
@@ -144,9 +250,6 @@ impl Core {
 
     /// Changes jobs without asking who does it.
     pub(crate) fn apply_job(&mut self, change: &JobChange) -> Result<(), Refusal> {
-        let too_many = |what: &str, most: usize| {
-            Refusal::new(Code::Busy, format!("there are {most} {what} already"))
-        };
         match change {
             JobChange::Register { job, user, limits } => {
                 if limits.len() > crate::MAX_SPACES {
@@ -165,16 +268,14 @@ impl Core {
             JobChange::Unregister { job } => {
                 self.jobs.remove(job).ok_or_else(|| unknown(*job))?;
             }
+            // A number alone, as journals of earlier releases have it, names no process.
             JobChange::AddProcess { job, pid } => {
-                let known = self.jobs.get_mut(job).ok_or_else(|| unknown(*job))?;
-                if known.processes.len() >= MAX_PROCESSES {
-                    return Err(too_many("processes of this job", MAX_PROCESSES));
-                }
-                known.processes.insert(*pid);
+                let text = format!("which process {pid} is to belong to job {job} is not known");
+                return Err(Refusal::new(Code::NotFound, text));
             }
             JobChange::RemoveProcess { job, pid } => {
                 let known = self.jobs.get_mut(job).ok_or_else(|| unknown(*job))?;
-                if !known.processes.remove(pid) {
+                if known.processes.remove(pid).is_none() {
                     return Err(Refusal::new(
                         Code::NotFound,
                         format!("process {pid} does not belong to job {job}"),

@@ -7,8 +7,10 @@
 //! Among users: start-time fair queueing over bytes (Goyal, Vin, Cheng 1996). Of one user's tasks: priority, then the
 //! earliest deadline, then submission.
 
+mod again;
 mod check;
 mod core;
+mod counts;
 mod dispatch;
 mod fair;
 mod job;
@@ -22,6 +24,7 @@ pub use crate::check::{
     HIDDEN, below as check_path, external, name as check_name, space as check_space,
 };
 pub use crate::core::{Core, Task};
+pub use job::{Added, Process};
 pub use recover::{Record, Recovered};
 
 use std::collections::BTreeMap;
@@ -47,6 +50,10 @@ pub const PASSED: usize = 64;
 pub const AGED: Nanos = 30 * SECOND;
 /// How long a cancelled task may take to stop before its caller is told that it is over.
 pub const STOPPING: Nanos = 2 * SECOND;
+/// How long a durable task without a deadline is tried again that needs a node which does not answer.
+pub const RETRIED_FOR: Nanos = 3600 * SECOND;
+/// The first and the longest pause between these tries; each is twice the one before.
+pub const RETRY_PAUSE: (Nanos, Nanos) = (SECOND / 2, 30 * SECOND);
 /// Dataspaces.
 pub const MAX_SPACES: usize = 1024;
 /// Jobs that are registered.
@@ -119,6 +126,20 @@ pub struct Finish {
     pub checksum: Option<Checksum>,
 }
 
+impl Finish {
+    /// Nothing was done.
+    pub fn nothing() -> Self {
+        Self {
+            result: Ok(()),
+            bytes: 0,
+            stored: 0,
+            replaced: 0,
+            freed: 0,
+            checksum: None,
+        }
+    }
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -162,7 +183,9 @@ pub enum Event {
         /// How.
         change: SpaceChange,
     },
-    /// Somebody changes jobs.
+    /// Somebody adds a process to a job.
+    Process(Added),
+    /// Somebody changes jobs otherwise.
     Job {
         /// Comes back with the answer.
         ticket: u64,
@@ -184,6 +207,14 @@ pub enum Event {
         task: TaskId,
         /// How.
         finish: Finish,
+    },
+    /// Instead of `Measured` or `Finished`: a node does not answer that the task needs. What it has half done is still there if
+    /// the task is durable.
+    Unreachable {
+        /// The task.
+        task: TaskId,
+        /// Who, and what was seen.
+        why: Refusal,
     },
     /// The answer to [`Action::Survey`].
     Surveyed {

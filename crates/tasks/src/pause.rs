@@ -114,6 +114,12 @@ impl Core {
 
     /// A task that was paused has stopped.
     pub(crate) fn halted(&mut self, id: TaskId) {
+        self.halt(id);
+        self.make_ready(id);
+    }
+
+    /// A task is not under way any more, and will go on.
+    pub(crate) fn halt(&mut self, id: TaskId) {
         self.release_slots(id);
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
@@ -127,7 +133,6 @@ impl Core {
                 self.count_freeing(id, false);
             }
         }
-        self.make_ready(id);
     }
 
     /// What a task leaves that ends without being under way: its room, and what it has half done.

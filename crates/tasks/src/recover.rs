@@ -1,8 +1,9 @@
 //! The journal's records, and the core that is rebuilt from them.
 
+use crate::again::Again;
 use crate::core::{Core, ID_BITS, Phase, Task, space_of};
 use crate::fair::Queues;
-use crate::job::Job;
+use crate::job::{Job, Process};
 use crate::kept::{Kept, Outcomes};
 use crate::{Action, Config, Event, KEPT_FOR};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,8 @@ pub enum Record {
     Space(SpaceChange),
     /// Jobs have changed.
     Job(JobChange),
+    /// A process was added to a job.
+    Process(Process),
     /// What a job's tasks have put into a space.
     JobUsed {
         /// The job.
@@ -100,6 +103,7 @@ impl Core {
             handed: BTreeMap::new(),
             handed_all: 0,
             stopping: BTreeSet::new(),
+            again: BTreeSet::new(),
             generation: 0,
             next: 0,
             running: 0,
@@ -174,6 +178,7 @@ impl Core {
                     holds: false,
                     told: false,
                     blocked: None,
+                    again: Again::default(),
                 };
                 live.insert(id, task);
             }
@@ -192,6 +197,7 @@ impl Core {
             Record::Space(change) => self.apply_space(&change, false),
             // A change that was recorded was possible; one that is not any more changes nothing.
             Record::Job(change) => drop(self.apply_job(&change)),
+            Record::Process(process) => drop(self.apply_process(process)),
             Record::JobUsed { job, space, used } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.usage.entry(space).or_default().used = used;
@@ -276,7 +282,13 @@ fn job_records(id: JobId, job: &Job) -> Vec<Record> {
         let (scope, on) = (Scope::Job(id), true);
         records.push(Record::Paused { scope, on });
     }
-    let add = |pid: &i32| Record::Job(JobChange::AddProcess { job: id, pid: *pid });
+    let add = |(pid, stamp): (&i32, &u64)| {
+        Record::Process(Process {
+            job: id,
+            pid: *pid,
+            stamp: *stamp,
+        })
+    };
     records.extend(job.processes.iter().map(add));
     let used = job.usage.iter().filter(|(_, u)| u.used > 0);
     records.extend(used.map(|(space, usage)| Record::JobUsed {

@@ -7,6 +7,8 @@ use tarn_proto::local::{Access, Code, Refusal, SpaceInfo, SpaceSpec, Uid};
 
 /// What a survey found is believed for so long when nothing was heard since.
 const BELIEVED: Nanos = 10 * SECOND;
+/// A folder that could not be read is looked at again after so long, if somebody needs it.
+const RETRIED: Nanos = 2 * SECOND;
 /// What the managers may do.
 const ALL: Access = Access {
     read: true,
@@ -46,8 +48,12 @@ pub(crate) struct Space {
     pub(crate) surveying: bool,
     /// Whether anything was settled since the last survey began.
     touched: bool,
-    /// Why it cannot be used.
-    pub(crate) broken: Option<Refusal>,
+    /// Bytes that came since the last survey began: it may have missed them.
+    came: u64,
+    /// When the last survey ended, believed or not.
+    looked: Option<Time>,
+    /// Since when it cannot be used, and why.
+    broken: Option<(Time, Refusal)>,
 }
 
 /// What keeps a task from starting.
@@ -76,6 +82,8 @@ impl Space {
             surveyed: None,
             surveying: false,
             touched: false,
+            came: 0,
+            looked: None,
             broken: None,
         }
     }
@@ -97,8 +105,12 @@ impl Space {
 
     /// Whether `size` fits for a user now.
     pub(crate) fn fits(&self, name: &str, user: Uid, size: Size, now: Time) -> Result<(), Lack> {
-        if let Some(why) = &self.broken {
-            return Err(Lack::Never(why.clone()));
+        if let Some((since, why)) = &self.broken {
+            let again = self.surveying || now.saturating_sub(*since) > RETRIED;
+            return Err(match again {
+                true => Lack::Survey,
+                false => Lack::Never(why.clone()),
+            });
         }
         let Some(surveyed) = self.surveyed else {
             return Err(Lack::Survey);
@@ -160,6 +172,12 @@ impl Space {
         Ok(())
     }
 
+    /// Whether a survey could tell something new.
+    pub(crate) fn is_unknown(&self, now: Time) -> bool {
+        let old = |at: Time| now.saturating_sub(at) > BELIEVED;
+        self.surveying || self.looked.is_none_or(old)
+    }
+
     pub(crate) fn reserve(&mut self, user: Uid, room: u64) {
         self.all.reserved = self.all.reserved.saturating_add(room);
         let own = self.users.entry(user).or_default();
@@ -168,6 +186,7 @@ impl Space {
 
     /// A reservation ends, with so much added and so much gone.
     pub(crate) fn settle(&mut self, user: Uid, reserved: u64, added: u64, gone: u64) {
+        self.came = self.came.saturating_add(added);
         self.touched |= added > 0 || gone > 0 || reserved > 0;
         let own = self.users.entry(user).or_default();
         for usage in [&mut self.all, own] {
@@ -182,24 +201,33 @@ impl Space {
     pub(crate) fn survey_begins(&mut self) {
         self.surveying = true;
         self.touched = false;
+        self.came = 0;
     }
 
-    /// Takes over what a survey found, unless something was settled meanwhile: it may or may not have seen that.
-    pub(crate) fn survey_ends(&mut self, now: Time, found: Result<BTreeMap<Uid, u64>, Refusal>) {
+    /// Takes over what a survey found, unless something was settled meanwhile: it may or may not have seen that. Returns the
+    /// most that can be there now.
+    pub(crate) fn survey_ends(
+        &mut self,
+        now: Time,
+        found: Result<BTreeMap<Uid, u64>, Refusal>,
+    ) -> Option<u64> {
         self.surveying = false;
+        self.looked = Some(now);
         let found = match found {
             Ok(found) => found,
             Err(why) => {
-                self.broken = Some(why);
-                return;
+                self.broken = Some((now, why));
+                return None;
             }
         };
         self.broken = None;
+        let sum = found.values().fold(0u64, |sum, n| sum.saturating_add(*n));
+        let most = Some(sum.saturating_add(self.came));
         if self.touched {
-            return;
+            return most;
         }
         self.surveyed = Some(now);
-        self.all.used = found.values().fold(0, |sum, n| sum.saturating_add(*n));
+        self.all.used = sum;
         for usage in self.users.values_mut() {
             usage.used = 0;
         }
@@ -207,6 +235,7 @@ impl Space {
             self.users.entry(user).or_default().used = used;
         }
         self.users.retain(|_, usage| *usage != Usage::default());
+        most
     }
 
     pub(crate) fn info(&self, name: &str, config: &Config, user: Uid) -> SpaceInfo {

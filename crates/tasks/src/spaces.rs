@@ -4,6 +4,8 @@ use crate::core::Core;
 use crate::recover::Record;
 use crate::room::Space;
 use crate::{Action, Answer, MAX_SPACES};
+use std::collections::BTreeMap;
+use tarn_base::units::Time;
 use tarn_proto::local::{Code, Refusal, SpaceChange, SpaceInfo, Uid};
 
 impl Core {
@@ -76,6 +78,20 @@ impl Core {
         }
         self.apply_space(change, false);
         Ok(())
+    }
+
+    /// A survey has ended.
+    pub(crate) fn surveyed(
+        &mut self,
+        now: Time,
+        name: &str,
+        found: Result<BTreeMap<Uid, u64>, Refusal>,
+        actions: &mut Vec<Action>,
+    ) {
+        let space = self.spaces.get_mut(name);
+        if let Some(most) = space.and_then(|s| s.survey_ends(now, found)) {
+            self.cap_jobs(name, most, actions);
+        }
     }
 
     /// Changes spaces without asking who does it.

@@ -32,6 +32,7 @@ enum Deed {
         on: bool,
     },
     Turn,
+    Unreachable,
     Later(u64),
     Crash,
 }
@@ -53,6 +54,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => (0usize..8).prop_map(|back| Deed::Cancel { back }),
         2 => (0u8..8, 0usize..8, any::<bool>()).prop_map(|(scope, back, on)| Deed::Pause { scope, back, on }),
         6 => Just(Deed::Turn),
+        1 => Just(Deed::Unreachable),
         1 => (0u64..5_000_000_000).prop_map(Deed::Later),
     ]
 }
@@ -152,6 +154,7 @@ fn perform(world: &mut World, deed: &Deed, ids: &mut Vec<(TaskId, bool)>) {
             pause(world, scope, *on);
         }
         Deed::Turn => drop(world.turn()),
+        Deed::Unreachable => drop(world.unreachable()),
         Deed::Later(nanos) => {
             let next = world.busy.first().map_or(u64::MAX, |(at, _)| *at);
             world.now = (world.now + nanos).min(next);
@@ -427,6 +430,13 @@ fn what_follows_a_failure_fails_and_what_hangs_is_told() {
     world.step(Event::Tick);
     assert!(matches!(&world.ended[&hangs].end, End::Failed(w) if w.code == Code::Cancelled));
     assert!(world.core.timer().is_none());
+    // Who follows it now follows a failure.
+    let spec = TaskSpec {
+        after: vec![hangs],
+        ..TaskSpec::new(Kind::Nothing)
+    };
+    let late = world.submit(1, None, spec, 0).unwrap();
+    assert!(matches!(&world.ended[&late].end, End::Failed(w) if w.code == Code::Dependency));
     // Its slot is taken until it has really stopped.
     let next = world
         .submit(1, None, TaskSpec::new(copy("big")), 1)
@@ -731,11 +741,6 @@ fn jobs_limit_their_tasks_together() {
         tarn_tasks::Answer::Refused(_)
     ));
     assert_eq!(change(&mut world, 0, register), tarn_tasks::Answer::Done);
-    assert_eq!(
-        change(&mut world, 0, JobChange::AddProcess { job: 1, pid: 99 }),
-        tarn_tasks::Answer::Done
-    );
-    assert_eq!(world.core.job_of([1, 99].into_iter()), Some(1));
     assert_eq!(code(world.submit(5, Some(1), nothing(), 0)), Code::Denied);
     let first = world
         .submit(4, Some(1), TaskSpec::new(copy("big")), 80)

@@ -325,6 +325,11 @@ impl Reached {
         let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
         let between = tarn_allocation::measure_links(&links, &mut cluster, folder);
+        if let Some(rate) = args.peer_rate {
+            // What is planned with, and what is imposed.
+            let peer = &mut cluster.peer;
+            (peer.read, peer.write, peer.emulated) = (peer.read.min(rate), rate, true);
+        }
         if args.bind == Bind::None {
             cluster.hosts.iter_mut().for_each(|h| h.sockets.clear());
         }
@@ -486,6 +491,11 @@ fn machine_args(begun: &Start) -> MachineArgs {
         external_rate: external.emulated.then_some(external.read),
         external_latency: Some(external.latency).filter(|l| *l > 0),
         external_streams: external.streams,
+        peer_rate: begun
+            .cluster
+            .peer
+            .emulated
+            .then_some(begun.cluster.peer.write),
         isolation: Isolation::Auto,
         transport: Transport::Tcp,
         bind: match begun.cluster.hosts.iter().any(|h| !h.sockets.is_empty()) {

@@ -1,5 +1,6 @@
 //! Replicas: those of this node for peers, also while they arrive, and those of peers for this node's transfers.
 
+use super::paced::Paced;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,11 @@ use tarn_base::layout::TierDir;
 use tarn_base::nodes::Own;
 use tarn_base::part::StoreKey;
 use tarn_fabric::{
-    Arriving, Client, Key, Limits, Patience, Refusal, Registry, Rma, RunId, Served, Server, Tree,
+    Arriving, Client, Key, Limits, MAX_ADDRESSES, Patience, Refusal, Registry, Rma, RunId, Served,
+    Server, Tree,
 };
 use tarn_local::sockets::Sockets;
+use tarn_movers::throttle::Limiter;
 use tarn_ports::{Arrivals, PeerTree, Peers};
 use tarn_proto::node::{Address, Opening};
 use tarn_sys::beneath::Root;
@@ -37,6 +40,8 @@ struct Known {
     /// Name and address of each node.
     nodes: BTreeMap<NodeId, (String, Address)>,
     lost: BTreeSet<NodeId>,
+    /// What holds all that is taken from other nodes back.
+    limiter: Option<Arc<Limiter>>,
 }
 
 /// Serves what `replicas` has.
@@ -83,6 +88,7 @@ impl Replicas {
             (t.name.clone(), folder)
         };
         let peers = opening.peers.iter();
+        let peer = &opening.cluster.peer;
         *self.known() = Known {
             tiers: own.tiers.iter().map(tier).collect(),
             sockets: Sockets::of(&opening.cluster, &Own::Some([opening.node].into())),
@@ -91,6 +97,7 @@ impl Replicas {
                 .filter_map(|(id, at)| Some((*id, (name(*id)?, at.clone()))))
                 .collect(),
             lost: BTreeSet::new(),
+            limiter: peer.emulated.then(|| Limiter::new(peer.write, 0)),
         };
         Ok(())
     }
@@ -114,6 +121,7 @@ impl Replicas {
         Ok(Arc::new(Client {
             node: name.to_owned(),
             address,
+            others: found.take(MAX_ADDRESSES).collect(),
             run: self.run,
             key: self.key.clone(),
             patience,
@@ -212,10 +220,15 @@ impl Peers for Others {
             let why = format!("node {name} is lost, and what it held with it");
             return Err(failed(FailureKind::NodeLost, why));
         }
+        let limiter = known.limiter.clone();
         drop(known);
         let client = self.replicas.client(&name, &address, Patience::default());
         let client = client.map_err(|why| failed(FailureKind::Io, why))?;
-        Ok(Arc::new(client.tree(tree_of(spot.tier, key))))
+        let tree = client.tree(tree_of(spot.tier, key));
+        Ok(match limiter {
+            Some(limiter) => Arc::new(Paced { tree, limiter }),
+            None => Arc::new(tree),
+        })
     }
 
     fn arriving(&self, spot: Spot, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {

@@ -4,7 +4,7 @@
 //! journal are the same for them.
 
 use crate::connection::Region;
-use crate::work::{self, Held, Spot};
+use crate::work::{self, Held, Id, Spot};
 use rustix::fs::FileType;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -153,12 +153,16 @@ impl Host {
                 path,
                 hashes,
             } => {
-                let (single, list) = match self.memory(&space) {
-                    Some(memory) => (true, memory_list(&memory, hashes, control)?),
+                let (single, list, print) = match self.memory(&space) {
+                    // It stays: there is nothing to tell it by.
+                    Some(memory) => (true, memory_list(&memory, hashes, control)?, 0),
                     None => self.list(&space, &path.0, hashes, control)?,
                 };
-                let manifest = list.encode();
-                Ok(Said::Listed { single, manifest })
+                Ok(Said::Listed {
+                    single,
+                    manifest: list.encode(),
+                    print,
+                })
             }
             Ask::Release {
                 space,
@@ -172,8 +176,7 @@ impl Host {
                 let held = self.held(&space, &path.0)?;
                 // Another node's numbers are not this one's.
                 let aside = work::hidden(task, &format!(".gone-{node}"));
-                let same = |late: &Manifest| fingerprint(late) == print;
-                work::release(&self.mover, &held, &aside, same, control).map(Said::Freed)
+                work::release(&self.mover, &held, &aside, print, control).map(Said::Freed)
             }
             Ask::Submit(spec) => {
                 let taken = self.own(|client| client.submit(std::slice::from_ref(&*spec)))?;
@@ -197,7 +200,7 @@ impl Host {
         path: &[u8],
         hashes: bool,
         control: &Control,
-    ) -> Result<(bool, Manifest), Refusal> {
+    ) -> Result<(bool, Manifest, u128), Refusal> {
         let held = self.held(space, path)?;
         let stat = held.stat()?.ok_or_else(|| held.missing())?;
         let single = work::kind_of(&stat) != FileType::Directory;
@@ -206,7 +209,8 @@ impl Host {
             // It is read by its name in its folder.
             only.path = held.name().into();
         }
-        Ok((single, list))
+        let print = fingerprint(&list, work::id_of(&stat));
+        Ok((single, list, print))
     }
 }
 
@@ -238,11 +242,12 @@ fn memory_list(
     Ok(Manifest { entries })
 }
 
-/// What tells whether something has been written since it was listed: names (not that of a single file), kinds, sizes, modes
-/// and times.
-pub(crate) fn fingerprint(list: &Manifest) -> u128 {
+/// What tells whether something is still what was listed, and nothing has been written since: which file or folder it is, names (not
+/// that of a single file), kinds, sizes, modes and times. What has taken its name meanwhile may look the same, and be its own copy,
+/// where two nodes or names lead to one place.
+pub(crate) fn fingerprint(list: &Manifest, (device, inode): Id) -> u128 {
     let mut hasher = tarn_base::hash::Hasher::new();
-    hasher.field(b"tarn list 1");
+    hasher.field(b"tarn list 2").number(device).number(inode);
     let single =
         matches!(&list.entries[..], [only] if !only.is_folder() && !only.path.contains(&b'/'));
     for entry in &list.entries {

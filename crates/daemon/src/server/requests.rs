@@ -5,11 +5,12 @@ use crate::connection::Key;
 use crate::waits::Wait;
 use crate::work::Memory;
 use rustix::fd::OwnedFd;
+use std::time::Duration;
 use tarn_proto::local::{
-    Code, JobId, Kind, MAX_BATCH, MAX_IDS, Outcome, PacketError, Place, Refusal, Reply, Request,
-    Scope, SpaceChange, Stats, Status, TaskId, TaskSpec, decode, versions,
+    Code, JobChange, JobId, Kind, MAX_BATCH, MAX_IDS, Outcome, PacketError, Place, Refusal, Reply,
+    Request, Scope, SpaceChange, Stats, Status, TaskId, TaskSpec, decode, versions,
 };
-use tarn_tasks::{Answer, Event};
+use tarn_tasks::{Added, Answer, Event, Process};
 
 /// Requests of one connection that wait for tasks.
 const MAX_WAITS: usize = 64;
@@ -101,6 +102,9 @@ impl Server {
                 self.send(key, number, &Reply::Spaces(spaces), 0);
             }
             Request::Space(change) => self.space(key, number, change)?,
+            Request::Job(JobChange::AddProcess { job, pid }) => {
+                self.add_process(key, number, job, pid)?;
+            }
             Request::Job(change) => {
                 let user = self.user(key);
                 let ticket = self.ticket(key, number, Vec::new());
@@ -207,7 +211,9 @@ impl Server {
             return Ok(None);
         }
         let parents = std::iter::successors(Some(pid), |pid| tarn_sys::process::parent(*pid));
-        let found = self.core.job_of(parents.take(MAX_PARENTS));
+        let stamped = parents.take(MAX_PARENTS);
+        let stamped = stamped.filter_map(|pid| Some((pid, self.stamp(pid)?)));
+        let found = self.core.job_of(stamped);
         match (named, found) {
             (Some(named), Some(found)) if named != found => Err(Refusal::new(
                 Code::Denied,
@@ -219,6 +225,42 @@ impl Server {
             )),
             (_, found) => Ok(found),
         }
+    }
+
+    fn add_process(&mut self, key: Key, number: u32, job: JobId, pid: i32) -> anyhow::Result<()> {
+        let refusal = match self.stamp(pid) {
+            _ if pid <= 1 => refused(
+                Code::Invalid,
+                format!(
+                    "process {pid} cannot be added to a job: name one that the job has started"
+                ),
+            ),
+            None => refused(Code::NotFound, format!("there is no process {pid} here")),
+            Some(stamp) => {
+                let crowd = self.core.crowd(job);
+                let gone = crowd.iter().filter(|p| self.stamp(p.pid) != Some(p.stamp));
+                let gone = gone.map(|p| p.pid).collect();
+                let user = self.user(key);
+                let ticket = self.ticket(key, number, Vec::new());
+                let process = Process { job, pid, stamp };
+                return self.step(Event::Process(Added {
+                    ticket,
+                    user,
+                    process,
+                    gone,
+                }));
+            }
+        };
+        self.send(key, number, &refusal, 0);
+        Ok(())
+    }
+
+    /// What tells a process from those that had or will have its number: boot and start.
+    fn stamp(&self, pid: i32) -> Option<u64> {
+        let started = tarn_sys::process::start_time(pid)?;
+        let mut hasher = tarn_base::hash::Hasher::new();
+        hasher.field(&self.boot).number(started);
+        Some(hasher.finish().0 as u64)
     }
 
     fn submit(&mut self, key: Key, number: u32, mut tasks: Vec<TaskSpec>) -> anyhow::Result<()> {
@@ -386,12 +428,20 @@ impl Server {
     }
 
     fn space(&mut self, key: Key, number: u32, change: SpaceChange) -> anyhow::Result<()> {
-        if let SpaceChange::Make { spec, .. } = &change {
+        if let SpaceChange::Make { name, spec } = &change {
             use std::os::unix::ffi::OsStrExt;
             let root = std::path::Path::new(std::ffi::OsStr::from_bytes(&spec.root.0));
             if !root.is_dir() {
                 let text = format!("{} is not a folder: make it first", spec.root.show());
                 self.send(key, number, &refused(Code::NotFound, text), 0);
+                return Ok(());
+            }
+            // One that is there already is refused below.
+            if self.core.space_root(name).is_none()
+                && let Some(roots) = &mut self.roots
+                && let Err(why) = roots.take(name, root, Duration::ZERO)
+            {
+                self.send(key, number, &Reply::Refused(why), 0);
                 return Ok(());
             }
         }
@@ -401,6 +451,10 @@ impl Server {
             ticket,
             user,
             change,
-        })
+        })?;
+        if let Some(roots) = &mut self.roots {
+            roots.keep(|name| self.core.space_root(name).is_some());
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! Copies, moves and removals of files and trees.
 
-use super::place::{Held, hidden, kind_of, told};
+use super::place::{Held, Id, hidden, id_of, kind_of, told};
 use super::{Plan, Shared, Spot, Verb};
+use crate::peers::fingerprint;
 use rustix::fs::FileType;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ pub(super) fn room(list: &Manifest) -> u64 {
 }
 
 /// The entries of a source, without what tarnd itself has half done there.
-fn list(shared: &Shared, from: &Held, control: &Control) -> Result<Manifest, Refusal> {
+pub(super) fn list(shared: &Shared, from: &Held, control: &Control) -> Result<Manifest, Refusal> {
     list_of(&shared.mover, from, from.name(), false, control)
 }
 
@@ -76,6 +77,7 @@ pub(crate) fn list_of(
     hashes: bool,
     control: &Control,
 ) -> Result<Manifest, Refusal> {
+    from.check_readable()?;
     let path = from.path_of(name);
     let list = match hashes {
         true => mover.digest(&path, control),
@@ -116,6 +118,10 @@ pub(super) fn copy(
         }
         return Err(from.missing());
     };
+    if from.is(&to)? {
+        let text = format!("`{}` and `{}` are the same place", from.place(), to.place());
+        return Err(Refusal::new(Code::Invalid, text));
+    }
     let single = kind_of(&source) != FileType::Directory;
     if there && !plan.replace {
         // An earlier tarnd may have come so far, and no further.
@@ -123,7 +129,7 @@ pub(super) fn copy(
             return Err(to.exists());
         }
         let list = list(shared, &from, control)?;
-        return settle(shared, plan, &from, &to, &list, 0);
+        return settle(shared, plan, (&from, id_of(&source)), &to, &list, 0);
     }
     let replaced = if there { stored(shared, &to)? } else { 0 };
     if plan.verb == Verb::Move && from.rename(from.name(), &to, plan.replace)? {
@@ -143,7 +149,7 @@ pub(super) fn copy(
     if into_space && room(&list) > plan.room {
         return Err(grown(from.place()));
     }
-    let source = Source {
+    let copied = Source {
         only: (!single).then(|| list.entries.iter().map(|e| e.path.clone()).collect()),
         root: from.path(),
         peer: None,
@@ -151,8 +157,9 @@ pub(super) fn copy(
         single: single.then_some(SINGLE.as_bytes()),
         list: &list,
     };
-    let checksum = transfer(shared, plan, source, &to, control)?;
-    let mut done = settle(shared, plan, &from, &to, &list, replaced)?;
+    let checksum = transfer(shared, plan, copied, &to, control)?;
+    let from = (&from, id_of(&source));
+    let mut done = settle(shared, plan, from, &to, &list, replaced)?;
     done.bytes = list.bytes();
     done.checksum = checksum;
     Ok(done)
@@ -187,8 +194,8 @@ pub(super) fn transfer(
     control: &Control,
 ) -> Result<Option<Checksum>, Refusal> {
     let copied = stage(shared, plan, source, to, control);
-    copied.inspect_err(|_| {
-        if !shared.keeps(plan) {
+    copied.inspect_err(|why| {
+        if !shared.keeps(plan, why) {
             clean(shared, plan, to);
         }
     })
@@ -299,7 +306,7 @@ fn same(
 fn settle(
     shared: &Shared,
     plan: &Plan,
-    from: &Held,
+    from: (&Held, Id),
     to: &Held,
     list: &Manifest,
     replaced: u64,
@@ -307,38 +314,39 @@ fn settle(
     if plan.verb != Verb::Move {
         return finish(shared, plan, to, Some(list.bytes()), replaced);
     }
-    let freed = release_own(shared, plan, from, list)?;
+    let print = fingerprint(list, from.1);
+    let freed = release_own(shared, plan, from.0, print)?;
     let mut done = finish(shared, plan, to, Some(list.bytes()), replaced)?;
     done.freed = freed;
     Ok(done)
 }
 
-/// Removes this node's source of a move.
+/// Removes this node's source of a move, if it still has that fingerprint.
 pub(super) fn release_own(
     shared: &Shared,
     plan: &Plan,
     from: &Held,
-    list: &Manifest,
+    print: u128,
 ) -> Result<u64, Refusal> {
     let aside = hidden(plan.id, ".gone");
-    let same = |late: &Manifest| late == list;
-    release(&shared.mover, from, &aside, same, &Control::default())
+    release(&shared.mover, from, &aside, print, &Control::default())
 }
 
-/// Removes a source that has been copied, by way of another name in its folder, and unless it is not the `same` any more:
+/// Removes a source that has been copied, by way of another name in its folder, and unless it has not the fingerprint any more:
 /// what was written since would be lost. Returns the bytes that are free now.
 pub(crate) fn release(
     mover: &Trees,
     from: &Held,
     aside: &[u8],
-    same: impl Fn(&Manifest) -> bool,
+    print: u128,
     control: &Control,
 ) -> Result<u64, Refusal> {
     from.aside(aside)?;
     let late = list_of(mover, from, aside, false, control);
-    if !late.as_ref().is_ok_and(same) {
-        rustix::fs::renameat(from.folder(), aside, from.folder(), from.name())
-            .map_err(|e| from.failed("restore", e))?;
+    let id = from.stat_of(aside)?.map(|stat| id_of(&stat));
+    let is = |late: &Manifest| id.is_some_and(|id| fingerprint(late, id) == print);
+    if !late.as_ref().is_ok_and(is) {
+        from.rename(aside, from, false)?;
         late?;
         return Err(Refusal::new(
             Code::Changed,
@@ -379,10 +387,7 @@ pub(super) fn finish(
 
 /// Removes a file or tree: at once by name, then what it held.
 pub(super) fn remove_spot(shared: &Shared, plan: &Plan, at: &Spot) -> Result<Finish, Refusal> {
-    remove(shared, plan, &Held::open(at, false)?)
-}
-
-pub(super) fn remove(shared: &Shared, plan: &Plan, held: &Held) -> Result<Finish, Refusal> {
+    let held = &Held::open(at, false)?;
     let gone = hidden(plan.id, ".gone");
     if held.stat()?.is_some() {
         held.aside(&gone)?;

@@ -1,17 +1,16 @@
 //! Memory of a program to a file, and a file to memory. The memory is read and written by system calls, never mapped: a
 //! program that shrinks its memfd meanwhile makes the task fail, and nothing else.
 
-use super::place::{Held, hidden, kind_of, told};
+use super::place::{Held, hidden, id_of, kind_of, told};
 use super::{Plan, Shared, Spot, Verb, copy as files};
 use crate::connection::Region;
+use crate::peers::fingerprint;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{
-    Advice, AtFlags, FileType, Mode, OFlags, fadvise, fdatasync, fstat, openat, unlinkat,
-};
+use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, fdatasync, fstat, openat};
 use rustix::io::{Errno, pread, pwrite};
 use tarn_base::hash::Hash;
 use tarn_movers::ContentHasher;
-use tarn_ports::Control;
+use tarn_ports::{Control, Mover};
 use tarn_proto::local::{Code, Refusal, Verify};
 use tarn_tasks::Finish;
 
@@ -147,10 +146,7 @@ pub(super) fn copy(
                 name: "the memory",
             };
             let copied = save(shared, plan, &memory, *length, &held, control);
-            copied.inspect_err(|_| {
-                let staged = hidden(plan.id, "");
-                let _ = unlinkat(held.folder(), &staged[..], AtFlags::empty());
-            })
+            copied.inspect_err(|_| files::clean(shared, plan, &held))
         }
         (
             file,
@@ -181,11 +177,14 @@ fn save(
     held: &Held,
     control: &Control,
 ) -> Result<Finish, Refusal> {
-    let there = held.stat()?;
-    if there.is_some() && !plan.replace {
+    let there = held.stat()?.is_some();
+    if there && !plan.replace {
         return Err(held.exists());
     }
-    let replaced = there.map_or(0, |s| u64::try_from(s.st_blocks).unwrap_or(0) * 512);
+    let replaced = match there {
+        true => files::stored(shared, held)?,
+        false => 0,
+    };
     let staged = hidden(plan.id, "");
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat(
@@ -213,8 +212,10 @@ fn save(
     if !held.rename(&staged, held, plan.replace)? {
         return Err(held.failed("make", Errno::XDEV));
     }
-    if there.is_some() {
-        let _ = unlinkat(held.folder(), &staged[..], AtFlags::empty());
+    if there {
+        // What was replaced, a folder perhaps.
+        let old = shared.mover.remove(&held.path_of(&staged));
+        old.map_err(|e| told(&e, &[held]))?;
     }
     Ok(Finish {
         result: Ok(()),
@@ -243,6 +244,10 @@ fn load(
         );
         return Err(Refusal::new(Code::Invalid, text));
     }
+    let list = match plan.verb {
+        Verb::Move => Some(files::list(shared, held, control)?),
+        _ => None,
+    };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = openat(held.folder(), held.name(), flags, Mode::empty())
         .map_err(|e| held.failed("open", e))?;
@@ -271,8 +276,9 @@ fn load(
     if plan.verify == Verify::Readback || plan.verb == Verb::Move {
         prove(self::hash(memory, size, control)?, hash, memory)?;
     }
-    if plan.verb == Verb::Move {
-        freed = files::remove(shared, plan, held)?.freed;
+    if let Some(list) = list {
+        let print = fingerprint(&list, id_of(&after));
+        freed = files::release_own(shared, plan, held, print)?;
     }
     Ok(Finish {
         result: Ok(()),

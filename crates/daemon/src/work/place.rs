@@ -3,14 +3,15 @@
 use super::Spot;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, mkdirat, openat,
-    openat2, renameat_with, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat,
+    openat, openat2, renameat_with, statat,
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use tarn_base::bounds::MAX_PATH_BYTES;
 use tarn_base::event::FailureKind;
 use tarn_ports::MoverError;
 use tarn_proto::local::{Code, Refusal, TaskId};
@@ -18,6 +19,24 @@ use tarn_proto::local::{Code, Refusal, TaskId};
 const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC);
+
+/// File systems of the kernel (`linux/magic.h`): the sizes that their files tell are not those that are read.
+const OF_KERNEL: [i64; 7] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+];
+
+/// A file or folder, whatever it is called: device and inode.
+pub(crate) type Id = (u64, u64);
+
+pub(crate) fn id_of(stat: &Stat) -> Id {
+    (stat.st_dev, stat.st_ino)
+}
 
 /// A name in a folder that is open. The folder stays the one it is, whoever renames what is above it.
 #[derive(Debug)]
@@ -182,6 +201,28 @@ impl Held {
             .map_err(|e| self.failed("remove", e))
     }
 
+    /// Whether both are one name in one folder, whatever ways lead there.
+    pub(crate) fn is(&self, other: &Self) -> Result<bool, Refusal> {
+        let folder = |held: &Self| {
+            let stat = fstat(&held.folder).map_err(|e| held.failed("examine", e))?;
+            Ok(id_of(&stat))
+        };
+        Ok(self.name == other.name && folder(self)? == folder(other)?)
+    }
+
+    /// Refuses what the kernel makes up as it is read.
+    pub(crate) fn check_readable(&self) -> Result<(), Refusal> {
+        let about = fstatfs(&self.folder).map_err(|e| self.failed("examine", e))?;
+        if !OF_KERNEL.contains(&about.f_type) {
+            return Ok(());
+        }
+        let text = format!(
+            "`{}` is made up by the kernel as it is read, and its size is not known before; write what it says into a file, and name that",
+            self.place
+        );
+        Err(Refusal::new(Code::Unsupported, text))
+    }
+
     /// Makes the names of the folder durable.
     pub(crate) fn sync(&self) -> Result<(), Refusal> {
         rustix::fs::fsync(&self.folder).map_err(|e| self.failed("sync the folder of", e))
@@ -216,9 +257,72 @@ pub(crate) fn told(error: &MoverError, places: &[&Held]) -> Refusal {
     let mut text = error.0.message.clone();
     for held in places {
         let fd = format!("/proc/self/fd/{}/", held.folder.as_raw_fd());
-        text = text.replace(&fd, &format!("{}/", held.shown.display()));
+        let shown = held.shown.display().to_string();
+        text = text.replace(&fd, &format!("{}/", shown.trim_end_matches('/')));
     }
     Refusal::new(code, text)
+}
+
+/// A folder by its path.
+pub(crate) fn open_folder(path: &Path) -> Result<OwnedFd, Errno> {
+    openat(CWD, path, FOLDER, Mode::empty())
+}
+
+/// A folder and those above it, as the file systems have them: links and other names make no difference.
+pub(crate) fn above(folder: &OwnedFd) -> Vec<Id> {
+    let mut ids: Vec<Id> = Vec::new();
+    let up = |at: &OwnedFd| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(at, "..", flags, Mode::empty())
+    };
+    let mut next = folder.try_clone().ok();
+    while let Some(at) = next.take_if(|_| ids.len() < MAX_PATH_BYTES) {
+        let Ok(id) = fstat(&at).map(|stat| id_of(&stat)) else {
+            break;
+        };
+        // The topmost one is above itself.
+        if ids.last() == Some(&id) {
+            break;
+        }
+        ids.push(id);
+        next = up(&at).ok();
+    }
+    ids
+}
+
+/// Refuses an external destination that lies in one of these dataspaces or around it: what comes there by that way would not be
+/// counted.
+pub(crate) fn check_outside(path: &[u8], spaces: &[(String, PathBuf)]) -> Result<(), Refusal> {
+    let text = |path: &[u8]| String::from_utf8_lossy(path).escape_debug().to_string();
+    let refuse = |what: String| Err(Refusal::new(Code::Invalid, what));
+    let whole = Path::new(OsStr::from_bytes(path));
+    // Its own name is replaced, not followed; what is above it may not be made yet.
+    let there = openat(CWD, whole, FOLDER | OFlags::NOFOLLOW, Mode::empty()).ok();
+    let is_folder = there.is_some();
+    let mut parents = whole.ancestors().skip(1);
+    let Some(folder) = there.or_else(|| parents.find_map(|p| open_folder(p).ok())) else {
+        return Ok(());
+    };
+    let ids = above(&folder);
+    for (name, root) in spaces {
+        let Ok(root) = open_folder(root) else {
+            continue;
+        };
+        let roots = above(&root);
+        if roots.first().is_some_and(|id| ids.contains(id)) {
+            return refuse(format!(
+                "`{}` lies in dataspace `{name}`: name it as a place of the dataspace, so that it is counted there",
+                text(path)
+            ));
+        }
+        if is_folder && ids.first().is_some_and(|id| roots.contains(id)) {
+            return refuse(format!(
+                "`{}` cannot be replaced: the folder of dataspace `{name}` lies in it",
+                text(path)
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn make_folders(top: &OwnedFd, folders: &[u8]) -> Result<(), Errno> {

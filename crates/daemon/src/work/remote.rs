@@ -5,16 +5,18 @@
 
 use super::copy::{self, SINGLE, Source};
 use super::memory::{self, Side};
-use super::place::{Held, kind_of, told};
-use super::{Plan, Shared, Spot, Verb};
+use super::place::{Held, id_of, kind_of, told};
+use super::{Plan, Shared, Spot, Verb, lock};
 use crate::peers::{Far, Peers, fingerprint, unexpected};
 use rustix::fs::FileType;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tarn_base::event::FailureKind;
 use tarn_base::manifest::{EntryKind, Manifest};
+use tarn_fabric::RemoteTree;
 use tarn_movers::ContentHasher;
-use tarn_ports::{Control, PeerTree, Piece};
+use tarn_ports::{Control, MoverError, PeerStream, PeerTree, Piece, Watch};
 use tarn_proto::local::{Ask, Code, End, Outcome, Refusal, Said, State, TaskId, TaskSpec, Verify};
 use tarn_tasks::{Finish, Size};
 
@@ -45,9 +47,98 @@ fn show((node, space, path): Place<'_>) -> String {
     format!("{node}/{space}:{}", path.escape_debug())
 }
 
+/// A task that another node has taken for one of this node's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken {
+    /// Its id there.
+    id: TaskId,
+    /// The fingerprint that the source had then, if it is to be removed from here.
+    source: Option<u128>,
+}
+
+/// A tree of another node; what fails of it is noted.
+#[derive(Debug)]
+struct Noted {
+    tree: RemoteTree,
+    failed: Arc<AtomicBool>,
+}
+
+struct NotedStream<'a> {
+    stream: Box<dyn PeerStream + 'a>,
+    failed: &'a AtomicBool,
+}
+
+impl Noted {
+    fn new(tree: RemoteTree, plan: &Plan) -> Self {
+        let failed = Arc::clone(&plan.peer_failed);
+        Self { tree, failed }
+    }
+}
+
+fn note<T>(failed: &AtomicBool, result: Result<T, MoverError>) -> Result<T, MoverError> {
+    if result.as_ref().is_err_and(|e| e.0.kind == FailureKind::Io) {
+        failed.store(true, Ordering::Relaxed);
+    }
+    result
+}
+
+impl PeerTree for Noted {
+    fn name(&self) -> String {
+        self.tree.name()
+    }
+
+    fn open<'a>(&'a self, watch: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>, MoverError> {
+        let stream = note(&self.failed, self.tree.open(watch))?;
+        let failed = &*self.failed;
+        Ok(Box::new(NotedStream { stream, failed }))
+    }
+}
+
+impl PeerStream for NotedStream<'_> {
+    fn ask(&mut self, pieces: &[Piece<'_>]) -> Result<(), MoverError> {
+        note(self.failed, self.stream.ask(pieces))
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<(), MoverError> {
+        note(self.failed, self.stream.read(buffer))
+    }
+}
+
+/// The other nodes, asked for one task: whether one has failed it is noted.
+struct Asking<'a> {
+    peers: &'a Peers,
+    failed: &'a AtomicBool,
+}
+
+impl<'a> Asking<'a> {
+    fn of(shared: &'a Shared, plan: &'a Plan) -> Result<Self, Refusal> {
+        Ok(Self {
+            peers: shared.peers()?,
+            failed: &plan.peer_failed,
+        })
+    }
+
+    fn heard<T>(&self, answer: Result<T, Refusal>) -> Result<T, Refusal> {
+        self.failed.store(answer.is_err(), Ordering::Relaxed);
+        answer
+    }
+
+    fn ask(&self, node: &str, ask: &Ask, control: &Control) -> Result<Said, Refusal> {
+        self.heard(self.peers.ask(node, ask, control))
+    }
+
+    fn list(&self, place: Place<'_>, hashes: bool, control: &Control) -> Result<Far, Refusal> {
+        self.heard(self.peers.list(place, hashes, control))
+    }
+
+    fn release(&self, place: Place<'_>, task: TaskId, print: u128) -> Result<(), Refusal> {
+        self.heard(self.peers.release(place, task, print))
+    }
+}
+
 /// What a task would move that takes from another node.
 pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
-    match shared.peers()?.list(far(&plan.from)?, false, control) {
+    match Asking::of(shared, plan)?.list(far(&plan.from)?, false, control) {
         Ok(found) => Ok(Size {
             bytes: found.list.bytes(),
             room: copy::room(&found.list),
@@ -66,7 +157,7 @@ pub(super) fn fetch(
     to: &Spot,
     control: &Control,
 ) -> Result<Finish, Refusal> {
-    let (peers, place) = (shared.peers()?, far(&plan.from)?);
+    let (peers, place) = (&Asking::of(shared, plan)?, far(&plan.from)?);
     let into_space = matches!(to, Spot::Path { space: Some(_), .. });
     let to = Held::open(to, true)?;
     let there = to.stat()?.is_some();
@@ -74,7 +165,12 @@ pub(super) fn fetch(
         return Err(to.exists());
     }
     let hashes = plan.verify != Verify::None || plan.verb == Verb::Move || there;
-    let Far { single, list, tree } = match peers.list(place, hashes, control) {
+    let Far {
+        single,
+        list,
+        print,
+        tree,
+    } = match peers.list(place, hashes, control) {
         Err(why)
             if why.code == Code::NotFound && plan.verb == Verb::Move && plan.resumed && there =>
         {
@@ -88,7 +184,7 @@ pub(super) fn fetch(
         if content(shared, &to, control)? != normal(list.clone(), single).hash() {
             return Err(to.exists());
         }
-        return end(shared, plan, (peers, place), &list, &to, 0);
+        return end(shared, plan, (peers, place), (&list, print), &to, 0);
     }
     let replaced = if there { copy::stored(shared, &to)? } else { 0 };
     if into_space && copy::room(&list) > plan.room {
@@ -98,13 +194,13 @@ pub(super) fn fetch(
     let source = Source {
         root: std::path::PathBuf::new(),
         held: None,
-        peer: Some(Arc::new(tree)),
+        peer: Some(Arc::new(Noted::new(tree, plan))),
         single: name.as_deref().filter(|_| single),
         list: &list,
         only: None,
     };
     let checksum = copy::transfer(shared, plan, source, &to, control)?;
-    let mut done = end(shared, plan, (peers, place), &list, &to, replaced)?;
+    let mut done = end(shared, plan, (peers, place), (&list, print), &to, replaced)?;
     done.checksum = checksum;
     Ok(done)
 }
@@ -113,14 +209,14 @@ pub(super) fn fetch(
 fn end(
     shared: &Shared,
     plan: &Plan,
-    (peers, place): (&Peers, Place<'_>),
-    list: &Manifest,
+    (peers, place): (&Asking<'_>, Place<'_>),
+    (list, print): (&Manifest, u128),
     to: &Held,
     replaced: u64,
 ) -> Result<Finish, Refusal> {
     if plan.verb == Verb::Move {
         to.sync()?;
-        peers.release(place, plan.id, fingerprint(list))?;
+        peers.release(place, plan.id, print)?;
     }
     copy::finish(shared, plan, to, Some(list.bytes()), replaced)
 }
@@ -150,7 +246,7 @@ pub(super) fn load(
     to: &Spot,
     control: &Control,
 ) -> Result<Finish, Refusal> {
-    let (peers, place) = (shared.peers()?, far(&plan.from)?);
+    let (peers, place) = (&Asking::of(shared, plan)?, far(&plan.from)?);
     let Spot::Memory {
         region,
         offset,
@@ -188,7 +284,8 @@ pub(super) fn load(
         name: "the memory",
     };
     let limiter = shared.limiter(plan);
-    let mut stream = found.tree.open(control).map_err(|e| told(&e, &[]))?;
+    let tree = Noted::new(found.tree, plan);
+    let mut stream = tree.open(control).map_err(|e| told(&e, &[]))?;
     let piece = |at: u64| Piece {
         path: &entry.path,
         offset: at * PIECE,
@@ -225,7 +322,7 @@ pub(super) fn load(
         memory::prove(memory::hash(&memory, size, control)?, hash, &memory)?;
     }
     if plan.verb == Verb::Move {
-        peers.release(place, plan.id, fingerprint(&found.list))?;
+        peers.release(place, plan.id, found.print)?;
     }
     Ok(Finish {
         bytes: size,
@@ -242,21 +339,28 @@ pub(super) fn hand_over(
     spec: &TaskSpec,
     control: &Control,
 ) -> Result<Finish, Refusal> {
-    let peers = shared.peers()?;
+    let peers = &Asking::of(shared, plan)?;
     // What the source of a move is before it is copied, if it is to be removed from here.
     let moves = plan.verb == Verb::Move && spec.verify == Verify::Readback && is_copy(spec);
+    let known = lock(&shared.taken).get(&plan.id).and_then(|t| t.source);
     let source = match &plan.from {
         spot @ Spot::Path { space: Some(_), .. } if moves => {
             let held = Held::open(spot, false)?;
-            if held.stat()?.is_none() {
+            let Some(stat) = held.stat()? else {
                 return match plan.resumed {
                     // An earlier tarnd has come to the end.
                     true => Ok(Finish::nothing()),
                     false => Err(held.missing()),
                 };
-            }
-            let list = copy::list_of(&shared.mover, &held, held.name(), false, control)?;
-            Some((Ok(held), list))
+            };
+            let print = match known {
+                Some(print) => print,
+                None => {
+                    let list = copy::list_of(&shared.mover, &held, held.name(), false, control)?;
+                    fingerprint(&list, id_of(&stat))
+                }
+            };
+            Some((Ok(held), print))
         }
         spot @ Spot::Far { .. } if moves => {
             let place = far(spot)?;
@@ -264,16 +368,17 @@ pub(super) fn hand_over(
                 Err(why) if why.code == Code::NotFound && plan.resumed => {
                     return Ok(Finish::nothing());
                 }
-                found => Some((Err(place), found?.list)),
+                found => Some((Err(place), known.unwrap_or(found?.print))),
             }
         }
         _ => None,
     };
-    let done = follow(shared, plan, (peers, node), spec, control)?;
-    let freed = match &source {
-        Some((Ok(held), list)) => copy::release_own(shared, plan, held, list)?,
-        Some((Err(place), list)) => {
-            peers.release(*place, plan.id, fingerprint(list))?;
+    let print = source.as_ref().map(|(_, print)| *print);
+    let done = follow(shared, plan, (peers, node), (spec, print), control)?;
+    let freed = match source {
+        Some((Ok(held), print)) => copy::release_own(shared, plan, &held, print)?,
+        Some((Err(place), print)) => {
+            peers.release(place, plan.id, print)?;
             0
         }
         None => 0,
@@ -296,18 +401,35 @@ type Done = (u64, Option<tarn_proto::local::Checksum>);
 fn follow(
     shared: &Shared,
     plan: &Plan,
-    (peers, node): (&Peers, &str),
-    spec: &TaskSpec,
+    (peers, node): (&Asking<'_>, &str),
+    (spec, source): (&TaskSpec, Option<u128>),
     control: &Control,
 ) -> Result<Done, Refusal> {
-    let submit = Ask::Submit(Box::new(spec.clone()));
-    let Said::Taken(id) = peers.ask(node, &submit, control)? else {
-        return Err(unexpected(node));
+    let _following = peers.peers.follow(node);
+    let known = lock(&shared.taken).get(&plan.id).map(|t| t.id);
+    let id = match known {
+        Some(id) => id,
+        None => {
+            let submit = Ask::Submit(Box::new(spec.clone()));
+            let Said::Taken(id) = peers.ask(node, &submit, control)? else {
+                return Err(unexpected(node));
+            };
+            lock(&shared.taken).insert(plan.id, Taken { id, source });
+            id
+        }
     };
     let outcome = await_end(peers, node, id, control);
-    let outcome = outcome.inspect_err(|why| {
+    let goes_on = |why: &Refusal| plan.durable && plan.lacks_peer(why);
+    // What is still done there is asked after again, unless that node knows nothing of it any more.
+    if !outcome
+        .as_ref()
+        .is_err_and(|(why, there)| *there && goes_on(why))
+    {
+        lock(&shared.taken).remove(&plan.id);
+    }
+    let outcome = outcome.map_err(|(why, _)| why).inspect_err(|why| {
         if why.code == Code::Cancelled {
-            cancel(peers, node, id);
+            cancel(peers.peers, node, id);
         }
     })?;
     let why = match outcome.end {
@@ -328,7 +450,7 @@ fn follow(
 fn is_there(
     shared: &Shared,
     plan: &Plan,
-    peers: &Peers,
+    peers: &Asking<'_>,
     control: &Control,
 ) -> Result<bool, Refusal> {
     let hash = |spot: &Spot| match spot {
@@ -351,14 +473,20 @@ fn is_there(
     Ok(from.is_some() && from == to)
 }
 
-fn await_end(peers: &Peers, node: &str, id: TaskId, control: &Control) -> Result<Outcome, Refusal> {
+/// The end of a task at the node that does it; or why it is not known, and whether the task may still be there.
+fn await_end(
+    peers: &Asking<'_>,
+    node: &str,
+    id: TaskId,
+    control: &Control,
+) -> Result<Outcome, (Refusal, bool)> {
     let mut pause = ASK_AFTER.0;
     let mut heard = Instant::now();
     loop {
         let until = Instant::now() + pause;
         while Instant::now() < until {
             if control.cancelled() {
-                return Err(Refusal::new(Code::Cancelled, "cancelled"));
+                return Err((Refusal::new(Code::Cancelled, "cancelled"), true));
             }
             let left = until.saturating_duration_since(Instant::now());
             std::thread::sleep(left.min(Duration::from_millis(20)));
@@ -375,20 +503,29 @@ fn await_end(peers: &Peers, node: &str, id: TaskId, control: &Control) -> Result
                     let text = format!(
                         "node {node} knows nothing of the task any more: its tarnd was started again; submit it again, or let it be durable"
                     );
-                    return Err(Refusal::new(Code::Lost, text));
+                    peers.failed.store(true, Ordering::Relaxed);
+                    return Err((Refusal::new(Code::Lost, text), false));
                 }
             }
-            Ok(_) => return Err(unexpected(node)),
-            Err(why) if why.code == Code::Cancelled => return Err(why),
+            Ok(_) => return Err((unexpected(node), true)),
+            Err(why) if why.code == Code::Cancelled => return Err((why, true)),
             Err(why) if heard.elapsed() >= SILENCE => {
                 let text = format!(
                     "{}; what it was asked for may still be done there",
                     why.text
                 );
-                return Err(Refusal::new(Code::Lost, text));
+                return Err((Refusal::new(Code::Lost, text), true));
             }
             Err(_) => {}
         }
+    }
+}
+
+/// Takes back what another node was to do for a task that does not go on.
+pub(super) fn discard(shared: &Shared, plan: &Plan) {
+    let taken = lock(&shared.taken).remove(&plan.id);
+    if let (Some((node, _)), Some(taken), Ok(peers)) = (&plan.handed, taken, shared.peers()) {
+        cancel(peers, node, taken.id);
     }
 }
 

@@ -55,7 +55,13 @@ impl Daemon {
 
     /// Starts it (again) and waits until it serves.
     pub(crate) fn again(&mut self) {
-        self.child = Some(self.command().spawn().unwrap());
+        let mut command = self.command();
+        self.start_by(&mut command);
+    }
+
+    /// The same by another command.
+    pub(crate) fn start_by(&mut self, command: &mut Command) {
+        self.child = Some(command.spawn().unwrap());
         let until = Instant::now() + LONG;
         while Client::connect(&self.socket(), None).is_err() {
             assert!(Instant::now() < until, "tarnd does not serve");
@@ -92,6 +98,11 @@ impl Daemon {
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         child.wait().unwrap()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ends(&mut self) -> ExitStatus {
+        self.child.take().unwrap().wait().unwrap()
     }
 
     /// An external place.

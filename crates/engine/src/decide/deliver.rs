@@ -2,7 +2,6 @@
 
 use super::Decide;
 use super::sources::is_lost;
-use crate::data::Part;
 use crate::state::State;
 use std::path::PathBuf;
 use tarn_base::id::{DataId, NodeId, Spot, TierId};
@@ -64,8 +63,12 @@ impl Decide<'_> {
                 self.make_again(name);
                 return;
             }
+            if part.rests_until > self.state.now && self.state.stop.is_none() {
+                let at = part.rests_until;
+                return self.look_again(at);
+            }
             let tries = self.state.stop.is_none() || part.failures == 0 || why == Reason::Rescue;
-            match nearest(part) {
+            match part.nearest().cloned() {
                 Some(from) if tries => moves.push(PartMove { part: name, from }),
                 _ => return,
             }
@@ -131,14 +134,6 @@ impl Decide<'_> {
                 _ => None,
             })
             .collect();
-        let Some(from) = part
-            .present()
-            .map(|(p, _)| p)
-            .find(|p| matches!(p, Place::Node(_)))
-            .cloned()
-        else {
-            return;
-        };
         if nodes.len() >= wanted as usize || part.failures > 0 {
             return;
         }
@@ -149,8 +144,17 @@ impl Decide<'_> {
                 node,
                 tier: TierId(0),
             });
-        let roomy = others.max_by_key(|s| (self.state.ledger.free(*s), std::cmp::Reverse(*s)));
-        if let Some(to) = roomy.filter(|s| self.state.ledger.free(*s) >= part.info.stored) {
+        let source = |to: Spot| {
+            let places = part.present().map(|(place, _)| place);
+            let mut nodes = places.filter(|p| matches!(p, Place::Node(_)));
+            let from = nodes.find(|p| !part.is_refused(Some(to.node), p))?;
+            Some((to, from.clone()))
+        };
+        let roomy = others
+            .filter(|s| self.state.ledger.free(*s) >= part.info.stored)
+            .filter_map(source);
+        let roomy = roomy.max_by_key(|(s, _)| (self.state.ledger.free(*s), std::cmp::Reverse(*s)));
+        if let Some((to, from)) = roomy {
             let parts = vec![PartMove { part: name, from }];
             self.transfer(
                 parts,
@@ -175,7 +179,7 @@ impl Decide<'_> {
             }
             let newest = (1..=w.last_version(data)).rev().find(|v| {
                 let version = self.state.data.version(data, *v);
-                version.sealed && version.parts.values().all(|p| nearest(p).is_some())
+                version.sealed && version.parts.values().all(|p| p.nearest().is_some())
             });
             let Some(newest) = newest else { continue };
             let Some(to) = self.state.rescue_place(data) else {
@@ -198,9 +202,4 @@ impl Decide<'_> {
     pub(super) fn rescuing(&self) -> bool {
         self.state.transfers.values().any(|t| t.rescue)
     }
-}
-
-/// The replica to read a part from when it goes out: on a node if one is there, the fastest tier first.
-fn nearest(part: &Part) -> Option<Place> {
-    part.present().map(|(p, _)| p).next().cloned()
 }

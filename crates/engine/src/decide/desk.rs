@@ -242,7 +242,7 @@ impl Desk for Decide<'_> {
 
     fn remind(&mut self, at: Time) {
         let at = at.max(self.state.now.saturating_add(REMIND_AFTER));
-        self.state.deadline = Some(self.state.deadline.map_or(at, |d| d.min(at)));
+        self.look_again(at);
     }
 
     fn worth_waiting(&self, w: &Waiting, nodes: &[NodeId]) -> Option<Shadow> {

@@ -24,6 +24,7 @@ use tarn_base::action::{Action, Do, Subject};
 use tarn_base::id::{InstanceId, NodeId};
 use tarn_base::part::{PartMove, PartRef, Place, Transfer, TransferKind, Verify};
 use tarn_base::reason::Reason;
+use tarn_base::units::Time;
 
 /// Chooses what is to be done now.
 pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
@@ -65,6 +66,10 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         let nothing_new = d.actions.len() == before;
         d.end(nothing_new);
         if d.actions.len() == before {
+            let rests = d.state.rests_until;
+            if rests > d.state.now && d.state.stop.is_none() {
+                d.look_again(rests);
+            }
             return;
         }
     }
@@ -85,6 +90,11 @@ impl Decide<'_> {
         let action = Action { what, why };
         self.state.apply_action(&action);
         self.actions.push(action);
+    }
+
+    /// Asks to be asked again at this time, if nothing happens before.
+    fn look_again(&mut self, at: Time) {
+        self.state.deadline = Some(self.state.deadline.map_or(at, |d| d.min(at)));
     }
 
     /// Gives a reason once: the same kind of reason for the same subject is not repeated.

@@ -120,6 +120,7 @@ impl Decide<'_> {
             && s.transfers.is_empty()
             && s.listing.is_empty()
             && s.leaving == 0
+            && s.rests_until <= s.now
     }
 
     /// That replicas are on their way off a full tier, if some are.

@@ -58,8 +58,9 @@ impl State {
             .filter(|s| s.tier <= target.tier)
     }
 
-    /// The least busy replica on another node, if the policy moves data between nodes. What many nodes lack comes to them
-    /// as through a chain: a replica that is still arriving is as good a source as one that is there.
+    /// The least busy replica on another node, if the policy moves data between nodes; one that could not be read from there
+    /// comes last. What many nodes lack comes to them as through a chain: a replica that is still arriving is as good a source
+    /// as one that is there.
     pub(crate) fn peer_source(&self, node: NodeId, part: &Part) -> Option<Spot> {
         if self.handling() != Handling::Keep {
             return None;
@@ -70,15 +71,17 @@ impl State {
             .iter()
             .filter_map(|(p, r)| match (p, r.state) {
                 (Place::Node(s), _) if s.node == node => None,
-                (Place::Node(s), ReplicaState::Present) => Some((r.pins, false, *s)),
+                (Place::Node(s), ReplicaState::Present) => {
+                    Some((part.is_refused(Some(node), p), r.pins, false, *s))
+                }
                 (Place::Node(s), ReplicaState::Incoming(id))
                     if follow && !self.ledger.is_lost(s.node) && !self.is_abandoned(id) =>
                 {
-                    Some((r.pins, true, *s))
+                    Some((part.is_refused(Some(node), p), r.pins, true, *s))
                 }
                 _ => None,
             });
-        others.min().map(|(_, _, s)| s)
+        others.min().map(|(.., s)| s)
     }
 
     fn is_abandoned(&self, id: TransferId) -> bool {
@@ -92,14 +95,23 @@ impl State {
             .find(|p| !matches!(p, Place::Node(_)))
     }
 
+    /// What a tier that lacks a part gets it from: a slower tier of its node, another node, or outside; what could not be
+    /// read there comes last.
+    pub(crate) fn source_for(&self, target: Spot, part: &Part) -> Option<(Place, TransferKind)> {
+        let slower = self.usable_on(target.node, part);
+        let slower = slower.map(|spot| (Place::Node(spot), TransferKind::Promote));
+        let best = self.best_source(target.node, part);
+        let mut ways = slower.iter().chain(&best);
+        let untried = ways.find(|(from, _)| !part.is_refused(Some(target.node), from));
+        untried.cloned().or(slower).or(best)
+    }
+
     /// The best source of a part for a node that lacks it, counting what is already under way on each link.
     pub(crate) fn best_source(&self, node: NodeId, part: &Part) -> Option<(Place, TransferKind)> {
-        match self.peer_source(node, part) {
-            Some(peer) if self.peer_is_sooner(peer.node, node, part) => {
-                Some((Place::Node(peer), TransferKind::Peer))
-            }
-            _ => Some((
-                self.external_source(part)?.clone(),
+        match self.peer_if_best(node, part) {
+            Some(peer) => Some((Place::Node(peer), TransferKind::Peer)),
+            None => Some((
+                self.outside_for(node, part)?.clone(),
                 TransferKind::ExternalIn,
             )),
         }
@@ -107,15 +119,32 @@ impl State {
 
     /// Whether [`Self::best_source`] is another node.
     pub(crate) fn comes_by_peer(&self, node: NodeId, part: &Part) -> bool {
-        let peer = self.peer_source(node, part);
-        peer.is_some_and(|peer| self.peer_is_sooner(peer.node, node, part))
+        self.peer_if_best(node, part).is_some()
+    }
+
+    /// The replica outside that a node reads.
+    fn outside_for<'a>(&self, node: NodeId, part: &'a Part) -> Option<&'a Place> {
+        let mut outside = part.present().map(|(p, _)| p);
+        let untried = |p: &&Place| !matches!(p, Place::Node(_)) && !part.is_refused(Some(node), p);
+        outside.find(untried).or_else(|| self.external_source(part))
+    }
+
+    fn peer_if_best(&self, node: NodeId, part: &Part) -> Option<Spot> {
+        let peer = self.peer_source(node, part)?;
+        let Some(outside) = self.outside_for(node, part) else {
+            return Some(peer);
+        };
+        let refused = |from: &Place| part.is_refused(Some(node), from);
+        let best = match (refused(&Place::Node(peer)), refused(outside)) {
+            (true, false) => false,
+            (false, true) => true,
+            _ => self.peer_is_sooner(peer.node, node, part),
+        };
+        best.then_some(peer)
     }
 
     /// Whether a part comes sooner from a node that has it than from outside.
     fn peer_is_sooner(&self, from: NodeId, to: NodeId, part: &Part) -> bool {
-        if self.external_source(part).is_none() {
-            return true;
-        }
         let cost = |queue: u64, rate| duration(part.info.bytes.saturating_add(queue), rate);
         let outside = self.under_way.get(&TransferKind::ExternalIn);
         let between = self.links.sent(from).max(self.links.received(to));

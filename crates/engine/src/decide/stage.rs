@@ -3,7 +3,7 @@
 use super::Decide;
 use super::room::Space;
 use super::sources::is_lost;
-use crate::data::{Part, ReplicaState};
+use crate::data::ReplicaState;
 use std::collections::BTreeMap;
 use tarn_base::action::Do;
 use tarn_base::id::{InstanceId, Spot};
@@ -84,9 +84,14 @@ impl Decide<'_> {
             let Some(part) = self.state.data.part(name) else {
                 continue;
             };
+            if part.rests_until > self.state.now {
+                let at = part.rests_until;
+                self.look_again(at);
+                continue;
+            }
             // A replica that is on its way out must be gone before the next one comes; without a source there is no next one.
             if !part.replicas.contains_key(&Place::Node(target))
-                && self.source_for(target, part).is_some()
+                && self.state.source_for(target, part).is_some()
             {
                 let wanted = wanted.entry(target).or_default();
                 wanted.0 += part.info.stored;
@@ -104,18 +109,11 @@ impl Decide<'_> {
         }
     }
 
-    fn source_for(&self, target: Spot, part: &Part) -> Option<(Place, TransferKind)> {
-        match self.state.usable_on(target.node, part) {
-            Some(slower) => Some((Place::Node(slower), TransferKind::Promote)),
-            None => self.state.best_source(target.node, part),
-        }
-    }
-
     fn bring_to(&mut self, target: Spot, names: Vec<PartRef>, id: InstanceId) {
         let mut groups = Groups::new();
         for name in names {
             let part = self.state.data.part(name);
-            let Some((from, kind)) = part.and_then(|p| self.source_for(target, p)) else {
+            let Some((from, kind)) = part.and_then(|p| self.state.source_for(target, p)) else {
                 continue;
             };
             let key = (name.data.0, name.version, kind, from.clone());

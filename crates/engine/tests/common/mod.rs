@@ -280,6 +280,11 @@ impl Hand {
         actions
     }
 
+    /// In what time the engine wants to be asked again.
+    pub(crate) fn asks_in(&self) -> Option<u64> {
+        Some(self.engine.deadline()? - self.now)
+    }
+
     pub(crate) fn listed(&mut self, of: u32, parts: Vec<PartInfo>) -> Vec<Action> {
         self.says(Event::SourceListed {
             data: data(of),

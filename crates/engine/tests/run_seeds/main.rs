@@ -320,7 +320,7 @@ fn judge(case: &Case, played: &Played, since: usize) -> Result<(), String> {
         Outcome::Refused => case.tight && has(&["no tier holds more"]),
         Outcome::Failed => {
             (failing && has(&[" failed: as the fault plan wants it"]))
-                || (faults.transfer_failure_probability > 0.0
+                || (faults.transfer_failure_probability + faults.link_failure_probability > 0.0
                     && has(&["as the fault plan wants it"]))
                 || (lost
                     && has(&[

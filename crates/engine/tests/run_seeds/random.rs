@@ -444,13 +444,14 @@ fn trouble(r: &mut Random, cluster: &Cluster) -> Trouble {
         true => 0.0,
         false => r.within(0, most) as f64 / 100.0,
     };
-    let faults = FaultPlan {
+    let mut faults = FaultPlan {
         transfer_failure_probability: chance(10),
         damage_probability: chance(40),
         step_failure_probability: chance(10),
         hang_probability: chance(5),
         seed: r.bits(),
         until: Some(until),
+        link_failure_probability: 0.0,
     };
     let node = |r: &mut Random| NodeId(r.small(0, cluster.nodes.len() as u32 - 1));
     let losses = (0..r.within(0, 4)).map(|_| {
@@ -479,6 +480,9 @@ fn trouble(r: &mut Random, cluster: &Cluster) -> Trouble {
         capacity.push((until + 1, spot, all));
     }
     let interrupt = r.percent(8).then(|| r.within(0, until));
+    if r.percent(30) {
+        faults.link_failure_probability = r.within(1, 60) as f64 / 100.0;
+    }
     Trouble {
         faults,
         losses,

@@ -97,6 +97,29 @@ fn calls_are_answered_refused_and_given_up() {
     assert!(why.contains("nothing but files"), "{why}");
 }
 
+/// One stream serves many calls; whoever kept it sees that the server has gone. Of a node's addresses the one that answers counts.
+#[test]
+fn a_line_is_kept_for_calls() {
+    let (_, server) = echo(None);
+    let mut client = patient(&server, Duration::from_secs(5));
+    // Nobody listens at the first.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    client.others = vec![client.address];
+    client.address = free.local_addr().unwrap();
+    drop(free);
+    let control = Control::default();
+    let mut line = client.line(&control).unwrap();
+    for body in [&b"a"[..], b"bc", b"def"] {
+        let said = client.call_on(&mut line, body, &control).unwrap();
+        assert_eq!(said, body.repeat(3));
+        assert!(line.is_open());
+    }
+    assert_eq!(server.counts().streams, 1);
+    drop(server);
+    assert!(!line.is_open());
+    assert!(client.call_on(&mut line, b"x", &control).is_err());
+}
+
 /// A wire that changes one byte of a direction, if told which.
 fn wire(server: &Server, there: Option<usize>, back: Option<usize>) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

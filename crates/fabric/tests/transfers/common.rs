@@ -38,6 +38,7 @@ pub(crate) fn client_of(server: &Server) -> Client {
     Client {
         node: "n1".into(),
         address: server.address(),
+        others: Vec::new(),
         run: RUN,
         key: KEY,
         patience: Patience {

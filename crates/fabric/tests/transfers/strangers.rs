@@ -41,7 +41,7 @@ fn a_wrong_key_and_an_unknown_run_are_refused_at_both_ends() {
         run: [1; 16],
         ..client_of(&ends.server)
     };
-    assert!(error_of(unknown).contains("does not know this run"));
+    assert!(error_of(unknown).contains("does not know the key"));
     until(|| ends.server.counts().refused >= 2);
     assert_eq!(ends.server.counts().streams, 0);
     assert_ne!(
@@ -425,5 +425,5 @@ fn nothing_beyond_what_is_offered_is_served() {
             .contains("not offered")
     );
     ends.shelf.dismiss(&RUN);
-    assert!(error_of(client_of(&ends.server)).contains("does not know this run"));
+    assert!(error_of(client_of(&ends.server)).contains("does not know the key"));
 }

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages. Two tarnds whose versions differ refuse each other.
-pub const PEER_VERSION: u16 = 1;
+pub const PEER_VERSION: u16 = 2;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,8 @@ pub enum Said {
         single: bool,
         /// See `tarn_base::manifest`.
         manifest: Vec<u8>,
+        /// Tells whether it is still that and unchanged: for `Release`.
+        print: u128,
     },
     /// It is removed, and so many bytes with it.
     Freed(u64),

@@ -1,4 +1,5 @@
-//! A world around the core: executors that take virtual time, and an account of what must hold.
+//! A world around the core: executors that take virtual time, and an account of what must hold. Each test program uses some of it.
+#![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::*;
@@ -26,6 +27,8 @@ pub(crate) struct World {
     pub(crate) stopped: BTreeSet<TaskId>,
     /// How often a task was stopped to go on later.
     pub(crate) halts: BTreeMap<TaskId, usize>,
+    /// What had been half done of these was removed.
+    pub(crate) discarded: Vec<TaskId>,
     /// Nanoseconds a byte.
     pub(crate) pace: u64,
 }
@@ -83,6 +86,7 @@ impl World {
             answers: Vec::new(),
             stopped: BTreeSet::new(),
             halts: BTreeMap::new(),
+            discarded: Vec::new(),
             pace: 1,
         };
         world.perform(recovered.actions);
@@ -113,7 +117,7 @@ impl World {
                     self.stopped.insert(task);
                     *self.halts.entry(task).or_default() += usize::from(keep);
                 }
-                Action::Discard(_) => {}
+                Action::Discard(task) => self.discarded.push(task.id),
                 Action::Survey(name) => self.surveys.push(name),
                 Action::Ended(outcome) => {
                     let id = outcome.id;
@@ -197,10 +201,25 @@ impl World {
             self.now = self.now.max(at);
             let finish = self.finish(id);
             self.step(Event::Finished { task: id, finish });
+        } else if let Some(at) = self.core.timer() {
+            self.now = self.now.max(at);
+            self.step(Event::Tick);
         } else {
             return false;
         }
         true
+    }
+
+    /// The first task that is under way finds a node gone; which one.
+    pub(crate) fn unreachable(&mut self) -> Option<TaskId> {
+        let id = match self.measuring.is_empty() {
+            true => self.busy.pop_first()?.1,
+            false => self.measuring.remove(0),
+        };
+        *self.halts.entry(id).or_default() += 1;
+        let why = Refusal::new(Code::Io, "node b cannot be reached");
+        self.step(Event::Unreachable { task: id, why });
+        Some(id)
     }
 
     fn finish(&mut self, id: TaskId) -> Finish {

@@ -204,6 +204,7 @@ fn client(address: SocketAddr, rma: Option<Arc<Rma>>) -> Client {
     Client {
         node: "peer".into(),
         address,
+        others: Vec::new(),
         run: RUN,
         key: KEY,
         patience: Patience::default(),

@@ -1,0 +1,205 @@
+//! Links that carry nothing: between two nodes that tarn still reaches, and of a node in the middle of a transfer.
+
+use crate::{Desk, LATER, TIER, began, cluster, wait_for_begin};
+use std::time::{Duration, Instant};
+use tarn_tests::slurm::{Cluster, wait_until};
+
+/// The second step needs on two nodes what the first has read on one of them.
+const READ_TWICE: &str = r#"
+name = "twice"
+
+[data.raw]
+source = "in"
+
+[data.all]
+dest = "out"
+
+[[step]]
+name = "one"
+run = "cat $TARN_raw/f > $TARN_WORKFLOW_DIR/first; echo $TARN_NODE >> $TARN_WORKFLOW_DIR/began; while [ ! -e $TARN_WORKFLOW_DIR/go ]; do sleep 0.1; done"
+in = ["raw"]
+
+[[step]]
+name = "two"
+nodes = 2
+run = "cat $TARN_raw/f > $TARN_all/text"
+in = ["raw:broadcast"]
+out = ["all:single"]
+after = ["one"]
+"#;
+
+/// A node of the cluster runs this as an administrator.
+fn on(cluster: &Cluster, node: usize, script: &str) -> String {
+    let said = cluster.node(node).exec("root", &["bash", "-c", script]);
+    said.unwrap_or_else(|e| panic!("{e:#}"))
+}
+
+/// Two nodes cannot reach each other, and tarn reaches both: what one has, the other reads outside.
+#[test]
+fn nodes_that_cannot_reach_each_other_read_outside() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", READ_TWICE);
+    desk.write("in/f", "both\n");
+    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    wait_for_begin(&desk, 1);
+    for (node, other) in [(1, "node2"), (2, "node1")] {
+        let script =
+            format!("ip route add prohibit $(getent ahostsv4 {other} | head -1 | cut -d ' ' -f 1)");
+        on(&cluster, node, &script);
+    }
+    desk.write("go", "");
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{text}");
+    assert_eq!(desk.read("out/text"), "both\n");
+    let log = desk.read(".tarn/runs/twice-1/events.log");
+    let failed = log.matches("\"event\":\"transfer-failed\"").count();
+    assert_eq!(failed, 1, "the peer was asked once: {log}");
+}
+
+/// What one node makes is read on two, and goes out.
+const GIVEN: &str = r#"
+name = "given"
+
+[data.x]
+dest = "out"
+
+[[step]]
+name = "one"
+run = "head -c 8000000 /dev/zero > $TARN_x/f"
+out = ["x"]
+
+[[step]]
+name = "two"
+nodes = 2
+run = "test $(stat -c %s $TARN_x/f) = 8000000"
+in = ["x:broadcast"]
+"#;
+
+/// What a node takes from another is held to the rate that was asked for, and what goes outside is not.
+#[test]
+fn a_rate_between_nodes_is_kept() {
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", GIVEN);
+    let command = format!("tarn run {TIER} --peer-rate 4MB/s wf.toml");
+    let said = desk.run("-N2 -n16", &command);
+    assert!(said.contains("at most 4 MB/s"), "{said}");
+    let log = desk.read(".tarn/runs/given-1/events.log");
+    // The transfers' ids by their kinds, and how long each took, in seconds.
+    let after = |text: &str, what: &str| -> String {
+        let rest = text.split(what).nth(1);
+        let rest = rest.unwrap_or_else(|| panic!("{what} in {text}"));
+        rest.split([',', '}', '"'])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let took = |kind: &str| -> f64 {
+        let mut orders = log.split("\"do\":\"transfer\"").skip(1);
+        let order = orders.find(|o| after(o, "\"kind\":\"") == kind);
+        let order = order.unwrap_or_else(|| panic!("no {kind} in {log}"));
+        let done = format!("\"transfer-done\",\"id\":{},", after(order, "\"id\":"));
+        let took = after(&after_line(&log, &done), "\"took\":");
+        took.parse::<f64>().expect("nanoseconds") / 1e9
+    };
+    // 8 MB at 4 MB/s.
+    let (peer, out) = (took("peer"), took("external-out"));
+    assert!((1.9..6.0).contains(&peer) && out < 1.5, "{peer} s, {out} s");
+    // On one machine it is said to be of no use.
+    let local = desk.shell("tarn nodes --local --peer-rate 4MB/s");
+    assert!(local.contains("no effect on one machine"), "{local}");
+}
+
+fn after_line(log: &str, what: &str) -> String {
+    let line = log.lines().find(|l| l.contains(what));
+    line.unwrap_or_else(|| panic!("{what} in {log}")).to_owned()
+}
+
+/// What one node makes is wanted on two; the last step wants all three, the cut one too.
+const MADE: &str = r#"
+name = "made"
+
+[data.x]
+
+[data.all]
+dest = "out"
+
+[data.end]
+dest = "end"
+
+[[step]]
+name = "one"
+run = "head -c 33554432 /dev/urandom > $TARN_x/f; cat $TARN_x/f | sha256sum > $TARN_WORKFLOW_DIR/sum; echo $TARN_NODE >> $TARN_WORKFLOW_DIR/began; while [ ! -e $TARN_WORKFLOW_DIR/go ]; do sleep 0.1; done"
+out = ["x"]
+
+[[step]]
+name = "two"
+nodes = 2
+run = "sha256sum < $TARN_x/f > $TARN_all/sum"
+in = ["x:broadcast"]
+out = ["all:single"]
+
+[[step]]
+name = "waits"
+run = "while [ ! -e $TARN_WORKFLOW_DIR/back ]; do sleep 0.1; done"
+
+[[step]]
+name = "three"
+nodes = 3
+run = "sha256sum < $TARN_x/f > $TARN_end/sum"
+in = ["x:broadcast"]
+out = ["end:single"]
+after = ["waits", "two"]
+"#;
+
+/// The node that sends is cut off in the middle of a transfer, and is back a minute later: the others go on without it, and
+/// then with it.
+#[test]
+fn a_link_is_cut_in_the_middle_of_a_transfer() {
+    let Some(cluster) = cluster(3) else { return };
+    // A node is not taken from its job for being silent a minute: so it is on sites (there it is 300 s).
+    let patient = "sed -i 's/^SlurmdTimeout=.*/SlurmdTimeout=300/' /etc/slurm/slurm.conf";
+    on(&cluster, 1, patient);
+    cluster.restart_ctld().unwrap_or_else(|e| panic!("{e:#}"));
+    let desk = Desk::new(&cluster, "alice", MADE);
+    let running = desk.start("-N3 -n24 --no-kill", &format!("tarn run {TIER} wf.toml"));
+    let sender = wait_for_begin(&desk, 1);
+    let node = cluster.node(sender);
+    node.shape_link(Some(40))
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    desk.write("go", "");
+    // Some of it has arrived somewhere, and not all.
+    let others = (1..=3).filter(|n| *n != sender);
+    let arrived = |n: usize| -> u64 {
+        let script = "du -s --block-size=1 /scm | cut -f 1";
+        on(&cluster, n, script).trim().parse().expect("bytes")
+    };
+    let middle = 2_000_000..28_000_000;
+    let waited = wait_until("a transfer", LATER, || {
+        others.clone().any(|n| middle.contains(&arrived(n)))
+    });
+    waited.unwrap_or_else(|e| panic!("{e:#}"));
+    node.cut_link().unwrap_or_else(|e| panic!("{e:#}"));
+    let cut = Instant::now();
+    // It is made again, and goes from there.
+    let second = wait_for_begin(&desk, 2);
+    assert_ne!(second, sender);
+    let done = wait_until("the two others", LATER, || desk.path("out/sum").exists());
+    done.unwrap_or_else(|e| panic!("{e:#}"));
+    let minute = Duration::from_secs(60).saturating_sub(cut.elapsed());
+    std::thread::sleep(minute);
+    node.heal_link().unwrap_or_else(|e| panic!("{e:#}"));
+    node.shape_link(None).unwrap_or_else(|e| panic!("{e:#}"));
+    let log = || desk.read(".tarn/runs/made-1/events.log");
+    let back = wait_until("the node", LATER, || log().contains("node-back"));
+    back.unwrap_or_else(|e| panic!("{e:#}\n{}", log()));
+    desk.write("back", "");
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{text}");
+    assert_eq!(desk.read("out/sum"), desk.read("sum"));
+    assert_eq!(desk.read("end/sum"), desk.read("sum"));
+    assert_eq!(began(&desk).len(), 2);
+    let log = log();
+    for event in ["node-lost", "node-back", "transfer-failed"] {
+        assert!(log.contains(event), "{event}: {log}");
+    }
+}
