@@ -73,12 +73,12 @@ fn of_workflow(state: &StateDir, mut begun: Start) -> CliResult<()> {
     };
     let mut world = open_world(state, &begun, opening, reached)?;
     let mut catalogue = open_catalogue(state)?;
-    let left = kept::Left::of(&catalogue, &begun)?;
+    let mut left = kept::Left::of(&catalogue, &begun)?;
     let staying = Staying {
         protected: left.wanted(),
         ..Staying::default()
     };
-    let cleaned = kept::tidy(&mut *world, &mut catalogue, &left, &staying)?;
+    let cleaned = kept::tidy(&mut *world, &mut catalogue, &mut left, &staying)?;
     for problem in world.leave() {
         say!("warning: {problem}");
     }

@@ -299,7 +299,10 @@ impl Driving {
             Call::Inventory(wanted) => Answer::Found(world.inventory(&wanted)?),
             Call::Clean(staying) => Answer::Cleaned(world.clean(&staying)?),
             Call::Idle(idle) => Answer::Waits(world.waits(idle)),
-            Call::Exist(folders) => Answer::There(world.exist(&folders)?),
+            Call::Exist(folders) => {
+                let there = world.exist(&folders)?.into_iter();
+                Answer::There(there.map(|there| there == Some(true)).collect())
+            }
             Call::Remove(folders) => Answer::Left(world.remove(&folders)?),
             Call::Leave => Answer::Left(self.world.take().map_or_else(Vec::new, |w| w.leave())),
             Call::Measure { .. }
