@@ -8,7 +8,7 @@ use tarn_base::codes::Exit;
 use tarn_base::event::{PriorInstance, Start};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::layout::{TierDir, drained_part};
-use tarn_base::nodes::{Cleaned, Staying};
+use tarn_base::nodes::{Cleaned, Staying, Swept};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, StoredAt};
@@ -54,10 +54,48 @@ impl Left {
         kept.map(ReplicaRow::path).collect()
     }
 
-    /// The folders of what is to be kept or may be gone on with: all that is not kept too long already.
-    pub(super) fn wanted(&self) -> BTreeSet<PathBuf> {
-        let wanted = self.all().filter(|r| !r.kept || r.is_kept(self.wall));
+    /// The folders of what is to be kept, and of what this run, if any, can be gone on with.
+    pub(super) fn wanted(&self, resumable: Option<&str>) -> BTreeSet<PathBuf> {
+        let waits = |r: &ReplicaRow| !r.kept && resumable == Some(&r.run);
+        let wanted = self.all().filter(|r| waits(r) || r.is_kept(self.wall));
         wanted.map(ReplicaRow::path).collect()
+    }
+
+    /// How many of these folders, by what the catalogue says, are to be kept, and how many only wait for a run that goes on.
+    pub(super) fn staying(&self, folders: &[PathBuf]) -> (usize, usize) {
+        let folders: BTreeSet<&PathBuf> = folders.iter().collect();
+        let there = self.all().filter(|r| folders.contains(&r.path()));
+        let (kept, others): (Vec<_>, Vec<_>) = there.partition(|r| r.kept);
+        (kept.len(), others.len())
+    }
+
+    /// What was swept away, and what nobody asks to keep and was not found where somebody has looked (on these nodes, and in
+    /// these places of this machine), is no longer listed.
+    pub(super) fn swept(
+        &self,
+        catalogue: &mut Catalogue,
+        nodes: &BTreeSet<&str>,
+        here: &BTreeSet<PathBuf>,
+        swept: &Swept,
+    ) -> CliResult<()> {
+        let removed: BTreeSet<&PathBuf> = swept.removed.iter().collect();
+        let there: BTreeSet<&PathBuf> = swept.left.iter().collect();
+        let seen = |at: &StoredAt| match at {
+            StoredAt::Node {
+                name,
+                machine: true,
+                ..
+            } => nodes.contains(name.as_str()),
+            StoredAt::Node { root, .. } => here.contains(root),
+            StoredAt::Drained(_) => true,
+            StoredAt::External(_) => false,
+        };
+        let gone = self.all().filter(|r| {
+            let path = r.path();
+            seen(&r.at)
+                && (removed.contains(&path) || !r.is_kept(self.wall) && !there.contains(&path))
+        });
+        forget(catalogue, gone)
     }
 
     /// Those of the rows that are there. Those of which nobody can tell count as elsewhere from now on.

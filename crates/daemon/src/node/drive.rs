@@ -307,6 +307,7 @@ impl Driving {
             Call::Leave => Answer::Left(self.world.take().map_or_else(Vec::new, |w| w.leave())),
             Call::Measure { .. }
             | Call::Link { .. }
+            | Call::Sweep { .. }
             | Call::Room(_)
             | Call::Open(_)
             | Call::Close => Answer::Failed("that is not asked of a world".into()),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use tarn_base::cluster::Cluster;
 use tarn_base::event::Start;
 use tarn_base::history::{History, InstanceState, Replica};
+use tarn_base::id::{NodeId, Spot, TierId};
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::units::{SECOND, Time};
 use tarn_base::workflow::Keep;
@@ -62,6 +63,7 @@ impl Catalogue {
                 history: &history,
             };
             indexing.run_row(bytes)?;
+            indexing.tiers()?;
             indexing.instances()?;
             indexing.removed()?;
             indexing.replicas()?;
@@ -108,6 +110,26 @@ impl Indexing<'_> {
                 int(log_bytes),
             ],
         )?;
+        Ok(())
+    }
+
+    /// Every tier of every node that the run could use: what it leaves there if it dies is nowhere else written down.
+    fn tiers(&self) -> Indexed {
+        let mut insert = self
+            .tx
+            .prepare_cached("INSERT OR IGNORE INTO tiers VALUES (?1, ?2, ?3)")?;
+        for (node, n) in (0..).map(NodeId).zip(&self.start.cluster.nodes) {
+            for tier in (0..n.tiers.len() as u32).map(TierId) {
+                let Some(at) = self.stored_at(&Place::Node(Spot { node, tier })) else {
+                    continue;
+                };
+                insert.execute(params![
+                    self.start.workflow.name,
+                    self.start.workspace,
+                    serde_json::to_string(&at)?
+                ])?;
+            }
+        }
         Ok(())
     }
 
