@@ -402,12 +402,16 @@ impl Drop for Talking {
         let mut state = host.state();
         let own = state.world.take_if(|(session, _)| *session == self.number);
         drop(state);
-        if let Some((_, world)) = own
-            && !world.end(PATIENCE)
-        {
-            tracing::error!("what the run has under way here does not end");
+        let mut kept = BTreeSet::new();
+        if let Some((_, world)) = own {
+            if !world.end(PATIENCE) {
+                tracing::error!("what the run has under way here does not end");
+            }
+            kept = world.kept();
         }
         let mut state = host.state();
+        // What this run has made since it said what it keeps.
+        state.protected.extend(kept);
         state.sessions.remove(&self.number);
         if state.sessions.is_empty() {
             let closed = state.closed;

@@ -134,11 +134,16 @@ fn what_nobody_comes_back_to_goes() {
         protected: [made.clone()].into(),
         ..Staying::default()
     });
+    let kept = tier.part(&client.run(KEEPS, 0).key);
     client.begin(BEATS, 1, 0);
     bed.wait_for_beats();
     drop(client);
     bed.wait_for_silence();
     assert!(node.ended().success());
+    assert!(
+        kept.join("f").is_file(),
+        "the run itself keeps it, though it has not said so"
+    );
     assert!(made.join("d/f").is_file() && !large.exists());
     assert!(!tier.work().exists() && !tier.incoming().exists());
     // Without anything to keep, nothing is left at all.
