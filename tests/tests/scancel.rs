@@ -219,6 +219,19 @@ fn what_is_kept_outlives_a_cancelled_job() {
         listed.contains("early") && !listed.contains("passing"),
         "{listed}"
     );
+
+    // Let go of where nobody can look, it is removed where somebody can.
+    let removed = desk.shell("tarn data rm early").1;
+    assert!(
+        removed.contains("lie on node1") && !removed.contains("took no room"),
+        "{removed}"
+    );
+    let orphans = desk.allocated("-N2 -n16", "tarn data rm --orphans");
+    let late = desk.parts(2);
+    assert!(late.iter().all(|p| !early.contains(p)), "{orphans}");
+    assert!(!late.is_empty(), "{orphans}");
+    let listed = desk.shell("tarn data ls").1;
+    assert!(!listed.contains("early"), "{listed}");
 }
 
 /// A tier that later runs do not use, and that is full, is looked at all the same.

@@ -323,7 +323,7 @@ impl Reached {
             .with_context(|| format!("cannot create the state folder {}", folder.display()))
             .exit(Exit::State)?;
         let sights = Sights::new(folder, purpose.workflow)
-            .with_context(|| format!("cannot write into the state folder {}", folder.display()))
+            .context("what nodes are to see cannot be looked at from here")
             .exit(Exit::State)?;
         let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
