@@ -135,7 +135,7 @@ mod tests {
             &protected,
             &Trees::new(),
         );
-        assert_eq!(swept.left, [kept.clone()]);
+        assert_eq!(swept.left, std::slice::from_ref(&kept));
         assert_eq!(
             swept.removed.iter().collect::<BTreeSet<_>>(),
             [&link.join("w/n1/parts/old"), &link.join("w/n2/parts/old")].into()

@@ -54,6 +54,9 @@ struct Fleet {
     log: Arc<OnceLock<PathBuf>>,
 }
 
+/// The run's number and key on the data plane.
+type DataPlane = (u128, [u8; 32]);
+
 /// An allocation whose nodes can be used.
 pub(crate) struct Reached {
     allocation: tarn_slurm::Allocation,
@@ -62,7 +65,7 @@ pub(crate) struct Reached {
     cluster: Cluster,
     /// What is known of the links between the nodes.
     between: Vec<Between>,
-    data: (u128, [u8; 32]),
+    data: DataPlane,
     /// When the allocation ends, if it does.
     end: Option<Instant>,
 }
@@ -131,7 +134,7 @@ impl Fleet {
         allocation: &tarn_slurm::Allocation,
         provider: Option<&str>,
         log: Option<Logged>,
-    ) -> CliResult<(Self, Vec<Linked>, (u128, [u8; 32]))> {
+    ) -> CliResult<(Self, Vec<Linked>, DataPlane)> {
         let keys = RunKeys::new().exit(Exit::Internal)?;
         let key = random()?;
         let [number, word] = [random()?, random()?].map(|r| {
