@@ -254,6 +254,13 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(desk: &Desk<'_>) {
     wait_for_begin(desk, 1);
     // A signal of the job's is none to tarnd.
     desk.shell("scancel --signal=USR1 $(squeue -h -u alice -o %A)");
+    // What it does is seen from there as well, as long as it goes on.
+    let watched = desk.shell("timeout 4 tarn status --watch --json");
+    let pictures: Vec<&str> = watched.lines().filter(|l| l.starts_with('{')).collect();
+    assert!(pictures.len() >= 2, "{watched}");
+    for wanted in ["node1", "node2", "scm", "second", "running"] {
+        assert!(pictures[1].contains(wanted), "{wanted}: {}", pictures[1]);
+    }
     let said = desk.shell("tarn cancel");
     assert!(
         said.contains("runs on node1") && said.contains("chain-1 has stopped"),
@@ -575,22 +582,47 @@ fn a_tier_is_full() {
         .node(1)
         .exec("root", &["rm", "/scm/full"])
         .expect("rm");
+    // Some room is left there, and the first step needs more: it runs where there is enough.
+    let fill = "dd if=/dev/zero of=/scm/full bs=1M count=1016 status=none";
+    let filled = cluster.node(1).exec("root", &["bash", "-c", fill]);
+    filled.unwrap_or_else(|e| panic!("{e:#}"));
+    desk.write(
+        "wf.toml",
+        &CHAIN.replace("[data.a]", "[data.a]\nsize = \"8 MiB\""),
+    );
+    let text = desk.run("-N2 -n16", "tarn run --tier scm=/scm/alice wf.toml");
+    assert_eq!(desk.read("out/text"), "b\n", "{text}");
+    assert_eq!(began(&desk), [2], "{text}");
+    let emptied = "rm -rf /scm/full";
+    let emptied = cluster.node(1).exec("root", &["bash", "-c", emptied]);
+    emptied.unwrap_or_else(|e| panic!("{e:#}"));
+    said(&mut cluster.command("alice", &["rm", "-rf", "work/.tarn", "work/out"])).expect("rm");
     desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
     assert_eq!(desk.read("out/text"), "b\n");
 }
 
+/// slurmctld is away from the middle of a run until after its end.
 #[test]
 fn slurmctld_dies_and_nothing_happens_to_a_run() {
     let Some(cluster) = cluster(2) else { return };
     let desk = Desk::new(&cluster, "alice", CHAIN);
-    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let script = format!("#!/bin/bash\ntarn run {TIER} wf.toml > told 2>&1\necho $? > status\n");
+    desk.write("job.sh", &script);
+    let running = desk.start("-N2 -n16", "./job.sh");
     wait_for_begin(&desk, 1);
-    cluster.restart_ctld().unwrap_or_else(|e| panic!("{e:#}"));
+    said(&mut cluster.command("root", &["pkill", "-KILL", "-x", "slurmctld"])).expect("pkill");
     desk.write("go", "");
-    let (status, text) = running.end();
-    assert_eq!(status, Some(0), "{text}");
+    let over = || desk.path("status").exists();
+    let waited = wait_until("the run's end", LATER, over);
+    let took = waited.unwrap_or_else(|e| panic!("{e:#}: {}", desk.read("told")));
+    eprintln!("ended {took:.1?} after slurmctld");
+    assert_eq!(desk.read("status"), "0\n", "{}", desk.read("told"));
     assert_eq!(desk.read("out/text"), "b\n");
     assert_eq!(began(&desk).len(), 1);
+    cluster.restart_ctld().unwrap_or_else(|e| panic!("{e:#}"));
+    // What becomes of the allocation is Slurm's business.
+    let (_, text) = running.end();
+    eprintln!("{text}");
 }
 
 /// tarn dies: so do its steps, everywhere; in the same allocation it goes on with what lies on the nodes.
