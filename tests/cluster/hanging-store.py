@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """A file system that hangs: one folder with one file, of which everything is told but whose content never comes.
 
-hanging-store.py FOLDER: mounts it there, says `ready`, serves until it is killed. Whoever waits for it can be killed.
+hanging-store.py FOLDER [mute]: mounts it there, says `ready`, serves until it is killed. Whoever waits for it can be killed.
+`mute`: it does not even tell what there is.
 """
 import ctypes
 import errno
@@ -13,7 +14,7 @@ SIZE = 1 << 20
 BEGUN = 1_600_000_000
 LOOKUP, FORGET, GETATTR, OPEN, READ, STATFS, INIT, OPENDIR, READDIR = 1, 2, 3, 14, 15, 17, 26, 27, 28
 RELEASE, RELEASEDIR, FLUSH, INTERRUPT, DESTROY, BATCH_FORGET = 18, 29, 25, 36, 38, 42
-SILENT = (FORGET, INTERRUPT, BATCH_FORGET, READ)
+SILENT = (FORGET, INTERRUPT, BATCH_FORGET, READ) + ((LOOKUP, GETATTR, STATFS) if "mute" in sys.argv[2:] else ())
 NAME = b"big"
 
 

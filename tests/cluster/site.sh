@@ -72,7 +72,7 @@ SlurmdParameters=config_overrides
 SwitchType=switch/none
 MpiDefault=pmix
 PrologFlags=Alloc,Contain
-JobContainerType=job_container/tmpfs
+JobContainerType=job_container/$container
 ReturnToService=2
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0

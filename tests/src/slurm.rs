@@ -67,11 +67,20 @@ impl Cluster {
     /// # Errors
     /// When it does not come up, with its log.
     pub fn up(nodes: usize) -> anyhow::Result<Self> {
+        Self::up_with(nodes, &[])
+    }
+
+    /// The same with more options of `slurm-cluster hold`.
+    ///
+    /// # Errors
+    /// When it does not come up, with its log.
+    pub fn up_with(nodes: usize, options: &[&str]) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let log = folder.path().join("holder.log");
         let mut holder = script()
             .args(["hold", "--nodes", &nodes.to_string(), "--dir"])
             .arg(folder.path())
+            .args(options)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)

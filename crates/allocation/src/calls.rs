@@ -1,5 +1,5 @@
-//! What `tarn run` asks of the world before and after it is driven: of all nodes at once. Of a node that is lost meanwhile the
-//! answer is that nothing is there.
+//! What `tarn run` asks of the world before and after it is driven: of all nodes at once. A node that is lost meanwhile gives no
+//! answer: what it has is not found, and not said to be missing.
 
 use crate::line::Answered;
 use crate::world::{Allocation, on};
@@ -263,22 +263,25 @@ impl Nodes for Allocation {
         Ok(all)
     }
 
-    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<bool>, WorldError> {
+    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<Option<bool>>, WorldError> {
         let (shares, home) = self.shares(folders);
         let calls = shares
             .iter()
             .map(|(n, which)| (*n, Call::Exist(picked(folders, which))));
         let asked = self.begin(calls.collect(), QUICK);
-        let mut there = vec![false; folders.len()];
-        let mut note = |which: &[usize], found: Vec<bool>| {
+        let mut there = vec![None; folders.len()];
+        let mut note = |which: &[usize], found: Vec<Option<bool>>| {
             for (i, found) in which.iter().zip(found) {
-                there[*i] |= found;
+                // That somebody has it is more than that another has it not.
+                there[*i] = found.max(there[*i]);
             }
         };
         note(&home, self.home.exist(&picked(folders, &home))?);
         for (n, answer) in self.finish(asked)? {
             match (answer, shares.get(&n)) {
-                (Answer::There(found), Some(which)) => note(which, found),
+                (Answer::There(found), Some(which)) => {
+                    note(which, found.into_iter().map(Some).collect());
+                }
                 _ => self.nonsense(n),
             }
         }

@@ -1,5 +1,6 @@
 //! What nodes and home say, and what the engine is told of it.
 
+use crate::ENDING;
 use crate::orders::failed;
 use crate::parts::made;
 use crate::world::{Allocation, By, Moving, Ready, Standing, on};
@@ -12,6 +13,8 @@ use tarn_proto::node::{News, Told};
 
 /// SIGHUP: a terminal that closes may send several.
 const HANG_UP: i32 = 1;
+/// SIGTERM.
+const TERMINATE: i32 = 15;
 
 impl Allocation {
     pub(crate) fn heard(&mut self, n: NodeId, news: News) {
@@ -39,8 +42,17 @@ impl Allocation {
                     self.chains.begun(id);
                 }
             }
+            News::Ending => self.ending(n),
             News::Broken(why) => self.lose(n, format!("its world is broken: {why}")),
         }
+    }
+
+    /// Whoever cancels a job tells all its processes to end, here and there, and then ends them: no node is lost by accident.
+    fn ending(&mut self, n: NodeId) {
+        if !std::mem::replace(&mut self.interrupted, true) {
+            self.tell_engine(Event::Interrupted { signal: TERMINATE }, Vec::new());
+        }
+        self.lose(n, ENDING.into());
     }
 
     fn performs(&self, n: NodeId, id: TransferId) -> bool {

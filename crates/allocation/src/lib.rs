@@ -17,11 +17,13 @@ mod world;
 
 pub use link::{Link, Linked, NoAnswer, Relink};
 pub use mail::Mail;
-pub use measure::{Between, MeasureError, measure, measure_links, rooms};
+pub use measure::{Between, MeasureError, measure, measure_links, rooms, sweep};
 pub use world::{Allocation, Config};
 
 use std::time::Duration;
 
+/// Why a node is lost whose tarnd was told to end.
+const ENDING: &str = "its tarnd was told to end, as all of a job is that is cancelled";
 /// For an answer that needs no more than a look.
 const QUICK: Duration = Duration::from_secs(60);
 /// For an answer that may need every byte on a node to be read or removed.

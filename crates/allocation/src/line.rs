@@ -229,8 +229,12 @@ pub(crate) fn ask(link: &dyn Link, call: Call, patience: Duration) -> Answered {
     let bytes = link
         .call(request, Some(patience))
         .map_err(|e: NoAnswer| e.to_string())?;
-    node::decode(&bytes)
-        .map_err(|e| format!("{e}; is its tarnd of another version than this tarn ({TARN})?"))
+    let answer = node::decode(&bytes)
+        .map_err(|e| format!("{e}; is its tarnd of another version than this tarn ({TARN})?"))?;
+    match answer {
+        Answer::Ending => Err(crate::ENDING.into()),
+        answer => Ok(answer),
+    }
 }
 
 /// This tarn's version.

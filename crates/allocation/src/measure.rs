@@ -1,13 +1,13 @@
 //! The cluster of an allocation: what each of its nodes has.
 
-use crate::QUICK;
 use crate::line::{Answered, TARN, ask};
 use crate::link::Linked;
+use crate::{QUICK, THOROUGH};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tarn_base::cluster::{Cluster, Link, Node};
-use tarn_base::nodes::{Room, Sight};
+use tarn_base::nodes::{Room, Sight, Swept};
 use tarn_proto::node::{Answer, Call, VERSION};
 
 /// For a node to say how fast another one's bytes come: tarnd gives the other one 5 s.
@@ -167,6 +167,31 @@ pub fn rooms(links: &[Linked], roots: &[Vec<PathBuf>]) -> Result<Vec<Room>, Meas
         Answer::Room(room) => Some(room),
         _ => None,
     })
+}
+
+/// Has all nodes at once removed what dead runs have left there of a workspace: on the tiers at these roots, its own for each, but
+/// for the `protected` folders. What each says, in the order of the links.
+pub fn sweep(
+    links: &[Linked],
+    workspace: &str,
+    state: &Path,
+    roots: &[BTreeSet<PathBuf>],
+    protected: &BTreeSet<PathBuf>,
+) -> Vec<Result<Swept, String>> {
+    let call = |at: usize| Call::Sweep {
+        workspace: workspace.to_owned(),
+        state: state.to_owned(),
+        roots: roots.get(at).cloned().unwrap_or_default(),
+        protected: protected.clone(),
+    };
+    let asked: Vec<&Linked> = links.iter().collect();
+    let answers = answers(&asked, call, THOROUGH).into_iter();
+    let swept = answers.map(|answer| match answer? {
+        Answer::Swept(swept) => Ok(swept),
+        Answer::Failed(why) => Err(why),
+        _ => Err(NO_SENSE.into()),
+    });
+    swept.collect()
 }
 
 /// The answers of all nodes that are `wanted`; the first that is not is the error.

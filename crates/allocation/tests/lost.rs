@@ -310,3 +310,44 @@ fn a_node_lost_before_the_run_begins_is_told_of_when_it_does() {
     assert!(is_lost(&first, 0));
     assert!(p.world().next(None).is_err(), "nothing is under way");
 }
+
+/// A job that is cancelled takes all nodes at once: the run is interrupted, and that is known before anybody is lost.
+#[test]
+fn who_is_told_to_end_interrupts_the_run() {
+    let mut p = Script::new(2).open();
+    p.perform(Do::Run(Box::new(run(0, &[0], &[]))));
+    p.session(0).orders(1);
+    for n in [1, 0] {
+        p.session(n).says(News::Ending);
+    }
+    let first = p.event();
+    assert!(
+        matches!(first, Event::Interrupted { signal: 15 }),
+        "{first:?}"
+    );
+    let lost = p.event();
+    assert!(
+        is_lost(&lost, 1) && format!("{lost:?}").contains("is cancelled"),
+        "{lost:?}"
+    );
+    assert!(is_lost(&p.event(), 0), "once is enough");
+    assert_eq!(lost_end(&p.event()), Some(1000));
+    assert!(
+        matches!(p.event(), Event::NodeBack { .. }),
+        "nobody is interrupted twice"
+    );
+}
+
+#[test]
+fn who_ends_while_it_is_asked_is_lost_and_the_run_goes_on() {
+    let mut script = Script::new(2);
+    script.answers = Arc::new(|n, call| match call {
+        Call::Exist(_) if n.0 == 1 => Some(Answer::Ending),
+        _ => None,
+    });
+    let mut p = script.open();
+    let folder = |n| std::path::PathBuf::from(format!("/tier/w/node{n}/parts/k"));
+    let folders = [folder(0), folder(1)];
+    assert_eq!(p.world().exist(&folders).unwrap(), [Some(true), None]);
+    assert!(is_lost(&p.event(), 1));
+}

@@ -427,10 +427,12 @@ fn answers_of_all_nodes_are_merged_and_a_node_lost_meanwhile_has_nothing() {
         folder(2, "here"),
     ];
     let there = p.world().exist(&folders).unwrap();
-    assert_eq!(there, [true, false, true, true, false, true]);
+    let [yes, no] = [Some(true), Some(false)];
+    assert_eq!(there, [yes, no, yes, yes, no, yes]);
     p.loses(2);
     let there = p.world().exist(&folders).unwrap();
-    assert_eq!(there, [true, false, true, true, false, false]);
+    let nobody_looks = None;
+    assert_eq!(there, [yes, no, yes, yes, no, nobody_looks]);
     let left = p.world().remove(&folders[3..]).unwrap();
     assert_eq!(left.len(), 3, "{left:?}");
     assert!(left[2].contains("node2 is lost"), "{left:?}");

@@ -32,6 +32,10 @@ pub struct History {
     pub replicas: BTreeMap<PartRef, BTreeMap<Place, Replica>>,
     /// Replicas that were there and are not any more: when they went.
     pub removed: BTreeMap<(StoreKey, Place), Time>,
+    /// Replicas on nodes that were lost: whether they still lie there is not known, so they are neither there nor gone.
+    pub unreachable: BTreeMap<(StoreKey, Place), Unreachable>,
+    /// What was not found when the run went on last. Of a node that is lost then, nobody may have been able to ask.
+    missed: BTreeMap<(StoreKey, Place), Unreachable>,
     /// Every transfer.
     pub transfers: BTreeMap<TransferId, TransferHistory>,
     /// Every eviction, in order.
@@ -138,9 +142,13 @@ impl History {
             e.done = Some(self.now);
             key = Some(e.key.clone());
         }
-        let known = self.parts.get(&part).map(|i| &i.key);
-        if key.is_none() || key.as_ref() == known {
+        let known = self.parts.get(&part).map(|i| i.key.clone());
+        if key.is_none() || key == known {
             self.remove_replica(part, at);
+        }
+        let gone = key.or(known).map(|k| (k, at.clone()));
+        if let Some(gone) = gone.filter(|gone| self.unreachable.remove(gone).is_some()) {
+            self.removed.insert(gone, self.now);
         }
     }
 
@@ -166,9 +174,7 @@ impl History {
                 info.hash = Some(*hash);
             }
             let stored = stored.get(at).copied().unwrap_or(info.stored);
-            if !self.on_lost(&to) {
-                self.add_replica(*part, to.clone(), stored);
-            }
+            self.came(*part, to.clone(), stored);
         }
         self.note_delivery(data, version, to);
     }
@@ -230,9 +236,8 @@ impl History {
     fn add_output(&mut self, origin: u32, output: &Output) {
         for (info, spots) in &output.parts {
             let part = part_ref(output.data, output.version, origin, info);
-            let there = spots.iter().filter(|s| !self.is_lost(s.node));
-            let places: Vec<Place> = there.map(|s| Place::Node(*s)).collect();
-            self.add_part(part, info, places.into_iter());
+            let places = spots.iter().map(|s| Place::Node(*s));
+            self.add_part(part, info, places);
         }
     }
 
@@ -243,14 +248,16 @@ impl History {
             let stays = |place: &&Place| same && matches!(place, Place::External(_));
             let old = self.places(part).filter(|place| !stays(place));
             let old: Vec<Place> = old.cloned().collect();
+            let key = known.key.clone();
             for place in old {
                 self.remove_replica(part, &place);
             }
+            self.outdated(&key);
         }
         self.expand_anew(part, info);
         self.parts.insert(part, info.clone());
         for place in places {
-            self.add_replica(part, place, info.stored);
+            self.came(part, place, info.stored);
         }
     }
 
@@ -274,13 +281,19 @@ impl History {
             t.ended = Some((now, TransferEnd::Interrupted));
         }
         let mut old = std::mem::take(&mut self.replicas);
+        let mut unreachable = std::mem::take(&mut self.unreachable);
+        self.missed.clear();
         for points in self.fill.values_mut() {
             push_point(points, now, 0);
         }
         for (part, place) in found.iter().filter(|(_, place)| *place != Place::Source) {
+            let Some(info) = self.parts.get(part) else {
+                continue;
+            };
+            let at = (info.key.clone(), place.clone());
             let was = old.get_mut(part).and_then(|p| p.remove(place));
-            let known = self.parts.get(part).map_or(0, |i| i.stored);
-            let stored = was.map_or(known, |r| r.stored);
+            let was = was.or_else(|| unreachable.remove(&at).map(|u| u.replica));
+            let stored = was.map_or(info.stored, |r| r.stored);
             self.add_replica(*part, place.clone(), stored);
             if let (Some(was), Some(new)) = (
                 was,
@@ -290,13 +303,15 @@ impl History {
             }
         }
         for (part, places) in old {
-            let Some(info) = self.parts.get(&part) else {
-                continue;
-            };
-            for place in places.into_keys() {
-                self.removed.insert((info.key.clone(), place), now);
+            for (place, replica) in places {
+                unreachable.extend(self.out_of_reach(part, place, replica));
             }
         }
+        self.removed
+            .extend(unreachable.keys().map(|at| (at.clone(), now)));
+        self.missed = unreachable;
+        self.missed
+            .retain(|(_, place), _| matches!(place, Place::Node(_)));
     }
 
     fn decided(&mut self, action: &Action) {
@@ -464,7 +479,10 @@ impl History {
         let since = self.now;
         let spot = spot_of(&place);
         if let Some(info) = self.parts.get(&part) {
-            self.removed.remove(&(info.key.clone(), place.clone()));
+            let at = (info.key.clone(), place.clone());
+            self.removed.remove(&at);
+            self.unreachable.remove(&at);
+            self.missed.remove(&at);
         }
         let held = self.replicas.entry(part).or_default();
         let old = held.insert(place, Replica { stored, since });
@@ -474,20 +492,23 @@ impl History {
     }
 
     fn remove_replica(&mut self, part: PartRef, place: &Place) {
-        let Some(held) = self.replicas.get_mut(&part) else {
-            return;
-        };
-        let old = held.remove(place);
-        if held.is_empty() {
-            self.replicas.remove(&part);
-        }
+        let old = self.take_replica(part, place);
         if let (Some(_), Some(info)) = (old, self.parts.get(&part)) {
             self.removed
                 .insert((info.key.clone(), place.clone()), self.now);
         }
+    }
+
+    fn take_replica(&mut self, part: PartRef, place: &Place) -> Option<Replica> {
+        let held = self.replicas.get_mut(&part)?;
+        let old = held.remove(place);
+        if held.is_empty() {
+            self.replicas.remove(&part);
+        }
         if let (Some(old), Some(spot)) = (old, spot_of(place)) {
             self.fill_changed(spot, old.stored, 0);
         }
+        old
     }
 
     fn fill_changed(&mut self, spot: Spot, minus: u64, plus: u64) {

@@ -92,9 +92,14 @@ impl TierDir {
     }
 }
 
+/// The folder of what was drained of a workspace to the external store.
+pub fn drained_area(external: &Path, workspace: &str) -> PathBuf {
+    external.join(format!("tarn-{workspace}"))
+}
+
 /// The folder of a drained part in the external store.
 pub fn drained_part(external: &Path, workspace: &str, key: &StoreKey) -> PathBuf {
-    external.join(format!("tarn-{workspace}")).join(&key.0)
+    drained_area(external, workspace).join(&key.0)
 }
 
 /// The path of `source` that a source's part is read from.

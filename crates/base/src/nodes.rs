@@ -37,6 +37,17 @@ pub struct Cleaned {
     pub trouble: Vec<String>,
 }
 
+/// What the search for what dead runs have left on tiers has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Swept {
+    /// Folders of replicas that it removed.
+    pub removed: Vec<PathBuf>,
+    /// Folders that it was to leave and that are there.
+    pub left: Vec<PathBuf>,
+    /// What it could not remove, a sentence each.
+    pub trouble: Vec<String>,
+}
+
 /// Which nodes of the cluster a world has itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Own {

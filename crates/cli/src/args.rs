@@ -330,8 +330,9 @@ pub(crate) enum DataCommand {
         /// The dataset
         #[arg(required_unless_present = "orphans")]
         dataset: Option<String>,
-        /// Of all workflows of this state folder that no run is active of: what lies in their folders on the tiers and the
-        /// catalogue does not list, or lists as kept no longer. On this machine, or inside an allocation on its nodes
+        /// Of all workflows of this state folder that no run is active of: what lies in their folders on the tiers that any of
+        /// their runs used, but for what is to be kept and what the newest run can be resumed with. On this machine, and
+        /// inside an allocation on its nodes
         #[arg(long, conflicts_with = "dataset")]
         orphans: bool,
     },

@@ -243,7 +243,7 @@ pub(crate) fn remove(
     let changes: Vec<_> = removed.chain(let_go).collect();
     if !far.is_empty() {
         say!(
-            "{} lie on {}, which only a run in an allocation that has them reaches: the next `tarn run` there removes them",
+            "{} lie on {}, which only a run in an allocation that has them reaches: the next `tarn run` there, or `tarn data rm --orphans`, removes them",
             Bytes(far.iter().map(|r| r.stored).sum()),
             elsewhere(far.iter().copied())
         );

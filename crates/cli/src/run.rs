@@ -22,7 +22,7 @@ use tarn_base::history::History;
 use tarn_base::id::DataId;
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Own, Staying};
-use tarn_base::part::PartRef;
+use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::policy::{Handling, Order};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
@@ -199,7 +199,9 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let known = history.parts.iter();
     let known = known.map(|(part, info)| (*part, info.clone()));
     world.know(known.collect()).exit(Exit::State)?;
-    let found = world.inventory(&engine.replicas()).exit(Exit::State)?;
+    let mut wanted = engine.replicas();
+    wanted.extend(out_of_reach(&history));
+    let found = world.inventory(&wanted).exit(Exit::State)?;
     let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
     let keep = found
         .iter()
@@ -211,14 +213,14 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         .filter_map(|m| key(&m.part))
         .collect();
     let mut catalogue = open_catalogue(&state)?;
-    let left = kept::Left::of(&catalogue, &begun)?;
+    let mut left = kept::Left::of(&catalogue, &begun)?;
     let staying = Staying {
         keep,
         resumable,
         protected: left.protected(),
         resumed: true,
     };
-    kept::tidy(&mut *world, &mut catalogue, &left, &staying)?;
+    kept::tidy(&mut *world, &mut catalogue, &mut left, &staying)?;
     let session = Session {
         journal: opened.writer,
         engine,
@@ -232,6 +234,14 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         _lock: lock,
     };
     session.drive(cli, args.report.as_deref())
+}
+
+/// What lay on nodes that the run has lost, as far as nobody has made it again: it may be there.
+fn out_of_reach(history: &History) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
+    let current = |key: &StoreKey, part| history.parts.get(&part).is_some_and(|i| i.key == *key);
+    let all = history.unreachable.iter();
+    let useful = all.filter(move |((key, _), lies)| current(key, lies.part));
+    useful.map(|((key, place), lies)| (lies.part, key.clone(), place.clone()))
 }
 
 impl Session {

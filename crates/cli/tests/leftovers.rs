@@ -126,3 +126,28 @@ out = ["r"]
     assert_eq!(site.read("out/n"), "1\n");
     assert!(!rescued.exists(), "half a rescue stays");
 }
+
+/// What a failed run has left is found on the tier that it used, whatever tiers later runs used.
+#[test]
+fn orphans_are_found_on_tiers_of_older_runs() {
+    let mut site = site(&workflow("/dev/zero", "", "exit 1"));
+    site.run().exits(1);
+    let left = site.left_on_tier();
+    assert!(!left.is_empty());
+    // The run can be gone on with.
+    let orphans = site.tarn(&["data", "rm", "--orphans"]).exits(0);
+    orphans.says("0 replicas removed").says("`tarn resume`");
+    assert_eq!(site.left_on_tier(), left);
+    std::fs::create_dir(site.path("other")).expect("mkdir");
+    site.options[1] = format!("other={}:7MiB", site.path("other").display());
+    site.write(
+        "workflow.toml",
+        &workflow("/dev/zero", "", "true").replace("/tier/", "/other/"),
+    );
+    site.run().exits(0);
+    let orphans = site.tarn(&["data", "rm", "--orphans"]).exits(0);
+    orphans.says("replicas removed");
+    assert!(site.left_on_tier().is_empty(), "{:?}", site.left_on_tier());
+    let ls = site.tarn(&["data", "ls"]).exits(0);
+    assert!(!ls.out.contains("next run"), "{}", ls.out);
+}

@@ -29,6 +29,10 @@ use tarn_proto::node::{Start, Started};
 
 /// Bytes of the line that starts a run: keys take a few thousand.
 const MAX_START: u64 = 64 << 10;
+/// Why tarnd ends when it is told to by a signal.
+const SIGNALLED: &str = "a signal came";
+/// For the run to take leave of a tarnd that was told to end.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// Every address of this node: who has no key gets no answer.
 const EVERYWHERE: &str = "0.0.0.0:0";
 
@@ -119,8 +123,13 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
         refused = sent.refused,
         "tarnd ends: {why}"
     );
-    drop(server);
+    // Not every tarnd that ends is a lost node: whoever cancels a job tells all of them to.
+    let heard = why == SIGNALLED && host.tell_end();
     let stopped = host.stop();
+    if heard {
+        wait_for_leave(&notices);
+    }
+    drop(server);
     drop(data);
     if let Some(rma) = rma {
         rma.close();
@@ -147,7 +156,7 @@ fn watch_signals(notify: Sender<Notice>) -> io::Result<()> {
         .spawn(move || {
             for signal in signals.forever() {
                 if ![SIGUSR1, SIGUSR2].contains(&signal) {
-                    let _ = notify.send(Notice::End("a signal came"));
+                    let _ = notify.send(Notice::End(SIGNALLED));
                 }
             }
         })?;
@@ -176,6 +185,15 @@ fn wait(host: &Host, notices: &Receiver<Notice>, keep_for: Duration) -> &'static
             }
         }
     }
+}
+
+/// Until the sessions have ended.
+fn wait_for_leave(notices: &Receiver<Notice>) {
+    let until = Instant::now() + FAREWELL;
+    let left = || until.saturating_duration_since(Instant::now());
+    while let Ok(notice) = notices.recv_timeout(left())
+        && !matches!(notice, Notice::Alone { .. })
+    {}
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tarn_base::id::{InstanceId, NodeId, Spot, TierId};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::workflow::Keep;
 
-/// A replica that a node has brought back and that is none of its part's, or not yet.
+/// A replica that a node has brought back, or that was found there when the run went on, and that is none of its part's, or not yet.
 #[derive(Debug)]
 pub(crate) struct Stray {
     pub(crate) key: StoreKey,
@@ -98,6 +98,27 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Whether what makes a part has to run (again).
+    pub(crate) fn was_to_run_again(&self, name: PartRef) -> bool {
+        let producer = self.producer(name).and_then(|id| self.steps.instance(id));
+        producer.is_some_and(|i| !i.finished())
+    }
+
+    /// A replica was found when the run went on, of a part that was to be made again: as if a node had come back with it.
+    pub(crate) fn strayed(&mut self, name: PartRef, spot: Spot) {
+        let Some(part) = self.data.part(name) else {
+            return;
+        };
+        let stray = Stray {
+            key: part.info.key.clone(),
+            stored: part.info.stored,
+            leaving: false,
+        };
+        self.ledger.occupy(spot, stray.stored);
+        self.strays.insert((name, spot), stray);
+        self.strays_came = true;
     }
 
     /// Whether a replica that came back is one of its part: of its newest make, which is not being made again.

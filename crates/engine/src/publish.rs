@@ -506,7 +506,10 @@ impl State {
         }
         let were_there = self.forget_replicas();
         for (name, place) in found {
-            self.found(*name, place);
+            match place {
+                Place::Node(spot) if self.was_to_run_again(*name) => self.strayed(*name, *spot),
+                _ => self.found(*name, place),
+            }
         }
         self.forget_lost_dests();
         let unkept = std::mem::take(&mut self.unkept);

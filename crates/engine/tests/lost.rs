@@ -474,3 +474,45 @@ fn a_rescue_that_is_gone_when_a_run_goes_on_is_made_again() {
         assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
     }
 }
+
+const THREE: &str = r#"
+[data.a]
+[data.b]
+[[step]]
+name = "a"
+run = "x"
+out = "a"
+[[step]]
+name = "b"
+run = "x"
+in = "a"
+out = "b"
+[[step]]
+name = "c"
+run = "x"
+in = ["a", "b"]
+"#;
+
+/// A node was out of reach: what is found there when the run goes on need not be made again, though that had begun.
+#[test]
+fn what_a_lost_node_still_has_is_used_when_the_run_goes_on() {
+    for found_all in [true, false] {
+        let s = begin(THREE, 2, 1, &[100 * MB]);
+        let (mut hand, begun) = Hand::begin(&s);
+        let a = runs_in(&begun).remove(0);
+        let b = runs_in(&hand.commits(&a, Some((0, MB)), 7)).remove(0);
+        let c = runs_in(&hand.commits(&b, Some((1, MB)), 8)).remove(0);
+        assert_eq!([node_of(&b), node_of(&c)], [node_of(&a); 2]);
+        let mut told = hand.loses(node_of(&a));
+        told.extend(hand.fails(&c, FailureKind::NodeLost));
+        assert_eq!(runs_in(&told)[0].instance, a.instance, "again: {told:?}");
+        let mut found = vec![(made(0), Place::Node(a.nodes[0]))];
+        if found_all {
+            found.push((made(1), Place::Node(b.nodes[0])));
+        }
+        let resumed = hand.says(Event::Resumed { found });
+        let next = runs_in(&resumed).remove(0);
+        let expected = if found_all { &c } else { &b };
+        assert_eq!(next.instance, expected.instance, "{resumed:?}");
+    }
+}

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tarn_base::layout::StateDir;
 
 /// `PRAGMA user_version` of this layout.
-const VERSION: i64 = 3;
+const VERSION: i64 = 4;
 /// How long a writer waits for another process's transaction: they take milliseconds.
 const BUSY: Duration = Duration::from_secs(20);
 

@@ -287,6 +287,48 @@ fn later_runs_and_people_change_what_is_there() {
     assert_eq!(make.outputs[0].data, DataId(1));
 }
 
+/// A later run takes over what an earlier one was asked to keep, and loses the node: nobody knows that it is gone.
+#[test]
+fn what_a_lost_node_keeps_stays_listed() {
+    let (_dir, state) = state();
+    add_run(&state, |run| story(run, WALL));
+    let mut catalogue = Catalogue::open(&state).unwrap();
+    let there = cluster(&["n0", "n1"], "/tier");
+    let prior = catalogue.prior(&workflow(), "w-abc", &there, false);
+    let prior = prior.unwrap();
+    let second = add_run(&state, |run| {
+        let mut records = second_run(run, prior);
+        let lost = |node| Event::NodeLost {
+            node: NodeId(node),
+            why: "cancelled".into(),
+        };
+        // Before anything is drained or evicted.
+        records.truncate(1);
+        let then = common::number(vec![(lost(0), vec![]), (lost(1), vec![])]);
+        records.extend(then.into_iter().map(|r| Record {
+            seq: r.seq + 1,
+            now: r.now + SECOND,
+            ..r
+        }));
+        records
+    });
+    catalogue.index(&second).unwrap();
+    let known = |catalogue: &Catalogue| {
+        let rows = catalogue.replicas("w", Some("mid")).unwrap();
+        assert!(rows.iter().all(|r| r.kept && r.run == second), "{rows:?}");
+        rows.into_iter().map(|r| r.at).collect::<Vec<_>>()
+    };
+    assert_eq!(known(&catalogue), [node("n0"), node("n1")]);
+    fs::remove_file(state.catalogue()).unwrap();
+    let catalogue = Catalogue::open(&state).unwrap();
+    assert_eq!(known(&catalogue), [node("n0"), node("n1")]);
+    // The next run looks for them.
+    let prior = catalogue.prior(&workflow(), "w-abc", &there, false);
+    let prior = prior.unwrap().into_iter();
+    let held: Vec<_> = prior.map(|p| p.held.len()).collect();
+    assert!(held.contains(&2), "{held:?}");
+}
+
 #[test]
 fn it_is_made_again_from_the_logs() {
     let (_dir, state) = state();

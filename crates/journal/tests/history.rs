@@ -246,3 +246,106 @@ fn nonsense_does_no_harm() {
     assert_eq!(h.instance_name(instance(99)), "s99.0");
     assert_eq!(h.now, 8 * SECOND, "time never goes back");
 }
+
+fn lost(node: u32) -> Event {
+    Event::NodeLost {
+        node: NodeId(node),
+        why: "its tarnd is gone".into(),
+    }
+}
+
+fn mid() -> StoreKey {
+    StoreKey("w-1.s0.0".into())
+}
+
+#[test]
+fn what_a_lost_node_had_is_neither_there_nor_gone() {
+    let records = story("w-1", WALL);
+    // `mid` is made on the first node, and on its way to the second.
+    let mut h = replay(&records[..5]);
+    h.apply(20 * SECOND, &lost(0), &[]);
+    let n0 = Place::Node(spot(0));
+    assert_eq!(places(&h), []);
+    let lies = h.unreachable[&(mid(), n0.clone())];
+    assert_eq!((lies.part, lies.bytes), (part(1, 1), 50));
+    assert_eq!(lies.replica.stored, 50 + 4096);
+    assert!(!h.removed.contains_key(&(mid(), n0.clone())));
+    assert!(
+        h.removed.contains_key(&(StoreKey("src.raw".into()), n0)),
+        "it was told to go"
+    );
+    assert_eq!((h.losses[0].replicas, h.held(spot(0))), (2, 0));
+}
+
+#[test]
+fn a_node_that_is_back_has_what_it_says_and_nothing_else() {
+    let n0 = Place::Node(spot(0));
+    for there in [true, false] {
+        let mut h = replay(&story("w-1", WALL)[..5]);
+        h.apply(20 * SECOND, &lost(0), &[]);
+        let whole = tarn_base::event::Whole {
+            part: part(1, 1),
+            key: mid(),
+            tier: spot(0).tier,
+            stored: 60,
+        };
+        let back = Event::NodeBack {
+            node: NodeId(0),
+            capacities: vec![1 << 30],
+            whole: if there { vec![whole] } else { vec![] },
+        };
+        h.apply(30 * SECOND, &back, &[]);
+        assert!(h.unreachable.is_empty());
+        assert_eq!(places(&h).contains(&(1, n0.clone())), there);
+        assert_eq!(h.removed.contains_key(&(mid(), n0.clone())), !there);
+    }
+}
+
+#[test]
+fn what_is_made_again_or_comes_to_a_lost_node_is_known() {
+    let mut h = replay(&story("w-1", WALL)[..5]);
+    h.apply(20 * SECOND, &lost(0), &[]);
+    let (n0, n1) = (Place::Node(spot(0)), Place::Node(spot(1)));
+    let made = |key: &str, node| Event::Ended {
+        instance: instance(0),
+        attempt: 3,
+        ended: tarn_base::event::Ended::Committed {
+            outputs: vec![Output {
+                data: DataId(1),
+                version: 1,
+                parts: vec![(common::info(key, 50, Some(8)), vec![spot(node)])],
+            }],
+            undeclared: tarn_base::event::Undeclared::default(),
+        },
+        usage: tarn_base::event::Usage::default(),
+    };
+    h.apply(30 * SECOND, &made("again", 1), &[]);
+    assert_eq!(places(&h), [(1, n1)]);
+    assert!(h.unreachable.is_empty(), "the older one is of no use");
+    assert!(h.removed.contains_key(&(mid(), n0.clone())));
+    // What was committed on a node that had been lost before that was heard of may be there.
+    h.apply(40 * SECOND, &made("late", 0), &[]);
+    assert_eq!(places(&h), []);
+    assert!(h.unreachable.contains_key(&(StoreKey("late".into()), n0)));
+}
+
+#[test]
+fn what_was_out_of_reach_counts_where_it_is_found() {
+    let n0 = Place::Node(spot(0));
+    let at = (mid(), n0.clone());
+    let mut h = replay(&story("w-1", WALL)[..5]);
+    let since = h.replicas[&part(1, 1)][&n0].since;
+    h.apply(20 * SECOND, &lost(0), &[]);
+    let mut missed = h.clone();
+    let found = vec![(part(1, 1), n0.clone())];
+    h.apply(30 * SECOND, &Event::Resumed { found }, &[]);
+    assert_eq!(h.replicas[&part(1, 1)][&n0].since, since);
+    assert!(h.unreachable.is_empty() && !h.is_lost(NodeId(0)));
+    // Asked in vain it is gone, unless the node was not there to be asked.
+    missed.apply(30 * SECOND, &Event::Resumed { found: vec![] }, &[]);
+    assert!(missed.unreachable.is_empty() && missed.removed.contains_key(&at));
+    missed.apply(30 * SECOND, &lost(0), &[]);
+    assert!(missed.unreachable.contains_key(&at) && !missed.removed.contains_key(&at));
+    missed.apply(31 * SECOND, &lost(1), &[]);
+    assert!(missed.unreachable.contains_key(&at));
+}

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_base::event::Failure;
 use tarn_base::id::Spot;
-use tarn_base::layout::TierDir;
+use tarn_base::layout::{TierDir, drained_area};
 use tarn_base::manifest::Manifest;
 use tarn_base::nodes::{Cleaned, Own, Staying};
 use tarn_base::part::{PartRef, Place, StoreKey};
@@ -177,9 +177,22 @@ pub(crate) struct Stays<'a> {
     pub(crate) offered: Option<BTreeSet<StoreKey>>,
 }
 
+/// Folders as they are called where no link leads to them, as far as they are there: a tier may be named by another path
+/// today than when its replicas came.
+pub(crate) fn protected_places(folders: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+    let there = folders.iter().filter_map(|f| f.canonicalize().ok());
+    there.collect()
+}
+
+/// Whether a folder is one of these places.
+pub(crate) fn is_protected(places: &BTreeSet<PathBuf>, folder: &Path) -> bool {
+    folder.canonicalize().is_ok_and(|f| places.contains(&f))
+}
+
 struct Cleaner<'a> {
     shared: &'a Shared,
     stays: Stays<'a>,
+    protected: BTreeSet<PathBuf>,
     done: Cleaned,
 }
 
@@ -187,6 +200,7 @@ struct Cleaner<'a> {
 pub(crate) fn clean(shared: &Shared, stays: Stays<'_>) -> Cleaned {
     let mut cleaner = Cleaner {
         shared,
+        protected: protected_places(&stays.asked.protected),
         stays,
         done: Cleaned::default(),
     };
@@ -243,7 +257,7 @@ impl Cleaner<'_> {
                 let id = (key_of(&path), Place::Node(spot));
                 self.stays.asked.keep.contains(&id)
             });
-            match self.stays.asked.protected.contains(&path) {
+            match is_protected(&self.protected, &path) {
                 _ if kept => {}
                 false => self.remove_replica(path),
                 true => {
@@ -295,7 +309,7 @@ impl Cleaner<'_> {
         let Some(external) = &self.shared.workflow.external else {
             return;
         };
-        let area = external.join(format!("tarn-{}", self.shared.workspace));
+        let area = drained_area(external, &self.shared.workspace);
         for path in entries(&area) {
             let key = key_of(&path);
             let half = key.0.strip_prefix(".incoming-");
@@ -304,7 +318,7 @@ impl Cleaner<'_> {
                     self.remove(&path);
                 }
             } else if !self.stays.asked.keep.contains(&(key, Place::Drained))
-                && !self.stays.asked.protected.contains(&path)
+                && !is_protected(&self.protected, &path)
             {
                 self.remove_replica(path);
             }
@@ -339,7 +353,7 @@ fn key_of(path: &Path) -> StoreKey {
     )
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -349,7 +363,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// A helper ends by itself when its run dies. One that does not is killed with all that descends from it.
-fn end_leftovers(note: &Path) {
+pub(crate) fn end_leftovers(note: &Path) {
     let Ok(text) = std::fs::read_to_string(note) else {
         return;
     };

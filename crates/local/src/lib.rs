@@ -4,7 +4,8 @@
 //! Reading order: `world` (actions in, events out), `step` (one attempt), `member` (one node of it), `here` and `far` (an
 //! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `mail` and `relay` (how they talk),
 //! `prepare` and `commit` (before and after the command), `launch` and `runner` (tarn's side and the helper's side of a
-//! running step), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash).
+//! running step), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash),
+//! `sweep` (what dead runs have left).
 
 mod commit;
 mod dests;
@@ -36,6 +37,7 @@ pub mod sockets;
 mod sources;
 mod step;
 mod store;
+mod sweep;
 mod tiers;
 mod topology;
 mod transfer;
@@ -51,5 +53,6 @@ pub use namespaces::{Namespaces, probe_multi_node};
 pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;
 pub use sources::check_source;
+pub use sweep::{sweep, sweep_drained};
 pub use tiers::apart;
 pub use world::{Config, Local, Nudge, leave_tiers};

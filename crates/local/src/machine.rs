@@ -413,6 +413,14 @@ pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, Mac
     })
 }
 
+/// What a tier in memory may have at most, and what sets that: the memory that is free for it, or what is free of its file system.
+fn most_of(memory: u64, limited_by: &str, on_disk: u64) -> (u64, String) {
+    match on_disk < memory {
+        true => (on_disk, "the file system".to_owned()),
+        false => (memory, format!("memory, limited by {limited_by}")),
+    }
+}
+
 /// `memory`: without what other tiers hold. `in_tiers`: bytes of memory that tiers before it may come to hold.
 fn make_tier(
     memory: &Memory,
@@ -442,8 +450,8 @@ fn make_tier(
     let (share, most, limit) = match in_memory(&tier.root) {
         true => {
             let free = memory.free_without(taken).saturating_sub(in_tiers);
-            let limit = format!("memory, limited by {}", memory.limited_by);
-            (free.min(on_disk) / 2, for_tier(free).min(on_disk), limit)
+            let (most, limit) = most_of(for_tier(free), &memory.limited_by, on_disk);
+            (free.min(on_disk) / 2, most, limit)
         }
         false => {
             let share = on_disk / 10 * DISK_TENTHS;
@@ -540,6 +548,14 @@ pub fn memory_mode() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tier_in_memory_is_limited_by_the_lesser_of_two() {
+        let (most, limit) = most_of(100, "a job", 99);
+        assert_eq!((most, limit.as_str()), (99, "the file system"));
+        let (most, limit) = most_of(100, "a job", 100);
+        assert_eq!((most, limit.as_str()), (100, "memory, limited by a job"));
+    }
 
     #[test]
     fn tiers_are_parsed_strictly() {

@@ -7,6 +7,8 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 use tarn_base::hash::Hash;
 use tarn_base::nodes::{Look, Sight};
 use tarn_base::workflow::Workflow;
@@ -17,6 +19,8 @@ const MAX_WORD: u64 = 4 << 10;
 const MAX_NAMES: usize = 4096;
 /// Sources that are looked at: of a workflow with more, the first.
 const MAX_SOURCES: usize = 4096;
+/// A place that does not answer for so long is not waited for: whoever starts a run is to be told.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// What the names of files with a word begin with.
 const PREFIX: &str = ".tarn-seen-";
 
@@ -32,19 +36,43 @@ impl Sights {
     /// The state folder, in which a word is written, and all places of a workflow, if there is one.
     ///
     /// # Errors
-    /// When nothing can be written into the state folder.
+    /// When nothing can be written into the state folder, or a place does not answer.
     pub fn new(state: &Path, workflow: Option<&Workflow>) -> io::Result<Self> {
+        let (state, workflow) = (state.to_path_buf(), workflow.cloned());
+        within(PATIENCE, move |place| {
+            Self::see(&state, workflow.as_ref(), place)
+        })
+    }
+
+    /// `place` is told what is looked at next.
+    fn see(state: &Path, workflow: Option<&Workflow>, place: &dyn Fn(String)) -> io::Result<Self> {
         let mut this = Self::default();
-        this.word("the state folder".into(), state)?;
+        place(format!("the state folder ({})", state.display()));
+        let written = this.word("the state folder".into(), state);
+        written.map_err(|e| {
+            let why = format!(
+                "cannot write into the state folder {}: {e}",
+                state.display()
+            );
+            io::Error::new(e.kind(), why)
+        })?;
         let Some(workflow) = workflow else {
             return Ok(this);
         };
         // Words first: they change how the folders look.
+        let folder = workflow.folder.display();
+        place(format!("the workflow's folder ({folder})"));
         this.written("the workflow's folder".into(), &workflow.folder);
         if let Some(external) = &workflow.external {
+            let folder = external.display();
+            place(format!("the external store (`external`, {folder})"));
             this.written("the external store (`external`)".into(), external);
         }
         for dataset in &workflow.data {
+            if let Some(dest) = &dataset.dest {
+                let (name, dest) = (&dataset.name, dest.display());
+                place(format!("the dest of dataset `{name}` ({dest})"));
+            }
             // It is replaced as a whole, by what is made beside it.
             let beside = dataset
                 .dest
@@ -66,6 +94,8 @@ impl Sights {
             .iter()
             .filter_map(|d| Some((d, d.source.as_ref()?)));
         for (dataset, source) in sources.take(MAX_SOURCES) {
+            let (name, folder) = (&dataset.name, source.display());
+            place(format!("the source of dataset `{name}` ({folder})"));
             // One that is missing here is refused elsewhere, if anything reads it.
             if let Ok(look) = look(source) {
                 let title = format!("the source of dataset `{}`", dataset.name);
@@ -109,6 +139,43 @@ impl Sights {
         self.words.insert(folder.to_path_buf(), file);
         self.add(title, folder, Look::Word { name, word });
         Ok(())
+    }
+}
+
+/// What was done meanwhile.
+enum Step<T> {
+    Next(String),
+    Done(io::Result<T>),
+}
+
+/// Does something on a thread of its own that tells what it looks at next, and does not wait for one that does not answer for
+/// longer than `patience`: that thread is left to itself.
+fn within<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce(&dyn Fn(String)) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (tell, told) = channel();
+    let thread = std::thread::Builder::new().name("tarn-sight".into());
+    thread.spawn(move || {
+        // Nobody listens any more when it has taken too long.
+        let done = work(&|place| drop(tell.send(Step::Next(place))));
+        let _ = tell.send(Step::Done(done));
+    })?;
+    let mut place = String::new();
+    loop {
+        match told.recv_timeout(patience) {
+            Ok(Step::Next(next)) => place = next,
+            Ok(Step::Done(done)) => return done,
+            Err(RecvTimeoutError::Timeout) => {
+                let why = format!(
+                    "{place} does not answer for {patience:?}: its file system hangs; nothing was started, try again when it is back"
+                );
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("an error inside tarn"));
+            }
+        }
     }
 }
 
@@ -202,7 +269,7 @@ fn has_word(folder: &Path, name: &str, word: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, SystemTime};
+    use std::time::{Instant, SystemTime};
     use tarn_base::workflow::{Dataset, Keep, OnFailure, Partition};
 
     fn workflow(folder: &Path) -> Workflow {
@@ -319,6 +386,27 @@ mod tests {
         std::fs::remove_file(here.join("file")).unwrap();
         std::fs::create_dir(here.join("file")).unwrap();
         assert!(elsewhere(&sights, here, here)[1].contains("a folder"));
+    }
+
+    #[test]
+    fn a_place_that_hangs_is_named_and_not_waited_for() {
+        let (go, hangs) = channel::<()>();
+        let begun = Instant::now();
+        let seen = within(Duration::from_millis(200), move |place| {
+            for n in 0..3 {
+                place(format!("place {n}"));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            place("the source of dataset `raw` (/store)".into());
+            // Until the test ends.
+            let _ = hangs.recv();
+            Ok(())
+        });
+        let why = seen.unwrap_err().to_string();
+        assert!(why.contains("`raw` (/store) does not answer"), "{why}");
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        drop(go);
+        assert_eq!(within(PATIENCE, |_| Ok(7)).unwrap(), 7);
     }
 
     #[test]

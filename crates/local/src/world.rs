@@ -33,7 +33,7 @@ use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorInstance, Usage};
 use tarn_base::hash::Hash;
-use tarn_base::id::{InstanceId, NodeId};
+use tarn_base::id::{InstanceId, NodeId, Spot};
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Attempt, Own, Waits};
 use tarn_base::part::{PartRef, Place, StoreKey};
@@ -219,6 +219,31 @@ impl Local {
             inventory::note_boot(&self.shared);
         }
         self.desk.hear(from, step, message);
+    }
+
+    /// The folders on this world's tiers of what is to be kept when the run is over, as far as it is there.
+    pub fn to_keep(&self) -> BTreeSet<PathBuf> {
+        let shared = &self.shared;
+        let known = shared.parts.lock();
+        let known = known.map(|parts| {
+            parts
+                .iter()
+                .map(|(p, (_, key))| (*p, key.clone()))
+                .collect()
+        });
+        let known: Vec<(PartRef, StoreKey)> = known.unwrap_or_default();
+        let workflow = &shared.workflow;
+        let kept = known.into_iter().filter(|(part, _)| {
+            let dataset = workflow.data.get(part.data.at());
+            dataset.is_some_and(|d| matches!(d.keep, Keep::For(_) | Keep::Forever))
+                && workflow.last_version(part.data) == part.version
+        });
+        let spots: Vec<Spot> = shared.own_tiers().map(|(spot, ..)| spot).collect();
+        let folders = kept.flat_map(|(_, key)| {
+            let on = |spot: &Spot| shared.replica(*spot, &key).ok();
+            spots.iter().filter_map(on).collect::<Vec<_>>()
+        });
+        folders.filter(|f| is_folder(f)).collect()
     }
 
     /// A node is lost. Attempts that it takes part in end with kind `NodeLost`; what it leads here is ended and taken back.

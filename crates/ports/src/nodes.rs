@@ -66,11 +66,11 @@ pub trait Nodes: World {
     /// this world's, and so is that share of the rate. A world that knows all of them is never told.
     fn pace(&mut self, own: u32, all: u32);
 
-    /// Of folders on tiers and in the drained area, whether each is there.
+    /// Of folders on tiers and in the drained area, whether each is there; `None` where nobody can look, as the node is lost.
     ///
     /// # Errors
     /// When the world is broken as a whole.
-    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<bool>, WorldError>;
+    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<Option<bool>>, WorldError>;
 
     /// Removes such folders with all that is in them, wherever they are. What could not be removed, a sentence each.
     ///

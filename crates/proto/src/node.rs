@@ -12,14 +12,14 @@ use tarn_base::cluster::{Cluster, Link};
 use tarn_base::event::{Event, PriorInstance};
 use tarn_base::id::{NodeId, TransferId};
 use tarn_base::nodes::{
-    Attempt, Cleaned, MovingTransfer, Room, RunningStep, Sight, Staying, Waits,
+    Attempt, Cleaned, MovingTransfer, Room, RunningStep, Sight, Staying, Swept, Waits,
 };
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 
 /// The version of these messages. tarn and tarnd refuse each other when theirs differ.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Said to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -86,6 +86,17 @@ pub enum Call {
     },
     /// What of the tiers at these roots is taken now. Answered by [`Answer::Room`].
     Room(Vec<PathBuf>),
+    /// As `tarn_local::sweep`: what dead runs have left on this node. Answered by [`Answer::Swept`].
+    Sweep {
+        /// The workspace.
+        workspace: String,
+        /// The state folder.
+        state: PathBuf,
+        /// The roots of the tiers that runs have used here.
+        roots: BTreeSet<PathBuf>,
+        /// Folders that stay.
+        protected: BTreeSet<PathBuf>,
+    },
     /// Begin: the world of this node is made.
     Open(Box<Opening>),
     /// As `tarn_ports::Nodes::offer`.
@@ -154,6 +165,8 @@ pub enum Answer {
     Rate(u64),
     /// To [`Call::Room`].
     Room(Room),
+    /// To [`Call::Sweep`].
+    Swept(Swept),
     /// To [`Call::Idle`].
     Waits(Waits),
     /// To [`Call::Open`]: why steps of several nodes cannot run there, if they cannot.
@@ -168,6 +181,8 @@ pub enum Answer {
     Left(Vec<String>),
     /// It cannot be done, and why.
     Failed(String),
+    /// It is not done any more: see [`News::Ending`].
+    Ending,
 }
 
 /// Said by a node, in order, unasked.
@@ -196,6 +211,8 @@ pub enum News {
     },
     /// The world of this node is broken as a whole.
     Broken(String),
+    /// tarnd was told to end by a signal, as all of a job is when the job is cancelled. Nothing more comes.
+    Ending,
 }
 
 /// What tarnd is told on its standard input when it is started for a run; one line.

@@ -2,18 +2,23 @@
 
 use crate::SlurmError;
 use crate::command::answer;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// For a command that asks slurmctld: it may be busy, but not for long.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// For one whose answer can be done without.
+const SOON: Duration = Duration::from_secs(10);
 
 /// The allocation that sbatch or salloc made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     /// The job's number.
     pub job: String,
-    /// Its nodes, as Slurm names and orders them.
+    /// Its nodes, as Slurm names and orders them: those that it has now and that answer Slurm.
     pub nodes: Vec<String>,
+    /// Nodes that it had when it began, and that are not among these: each with why.
+    pub gone: Vec<(String, String)>,
 }
 
 impl Allocation {
@@ -40,7 +45,44 @@ impl Allocation {
             let what = format!("SLURM_JOB_NODELIST is `{list}`, in which scontrol sees no node");
             return Err(SlurmError::Environment { what });
         }
-        Ok(Some(Self { job, nodes }))
+        Ok(Some(Self::of(job, nodes)))
+    }
+
+    /// The environment tells which nodes the job began with. A job that survives the loss of a node (`--no-kill`) has fewer by
+    /// now, and to start anything on all that it had would fail. Where Slurm does not answer, the environment is believed.
+    fn of(job: String, began: Vec<String>) -> Self {
+        let words = ["--noheader", "--jobs", &job, "--format", "%N"];
+        let now = answer("squeue", &words, SOON).ok();
+        let now = now.filter(|said| !said.trim().is_empty());
+        let expanded =
+            now.and_then(|list| answer("scontrol", &["show", "hostnames", list.trim()], SOON).ok());
+        let now = expanded.map_or_else(|| began.clone(), |said| names(&said));
+        let list = now.join(",");
+        let words = [
+            "--noheader",
+            "--Node",
+            "--nodes",
+            &list,
+            "--format",
+            "%N %T",
+        ];
+        let states = answer("sinfo", &words, SOON).unwrap_or_default();
+        let dead = dead(&states);
+        let why = |name: &String| match (dead.get(name.as_str()), now.contains(name)) {
+            (Some(state), _) => Some(format!("Slurm says that it is {state}")),
+            (None, false) => Some("the job does not have it any more".to_owned()),
+            (None, true) => None,
+        };
+        let gone: Vec<_> = began
+            .iter()
+            .filter_map(|name| Some((name.clone(), why(name)?)))
+            .collect();
+        let there = |name: &String| !dead.contains_key(name.as_str());
+        Self {
+            nodes: now.iter().filter(|n| there(n)).cloned().collect(),
+            job,
+            gone,
+        }
     }
 
     /// The first `asked` of the nodes, or all.
@@ -76,6 +118,14 @@ impl Allocation {
             answer: said.to_owned(),
         })
     }
+}
+
+/// The nodes of which `sinfo` says that nothing can be started there: down, or not heard of (`*`).
+fn dead(states: &str) -> BTreeMap<&str, &str> {
+    let lines = states.lines().filter_map(|l| l.trim().split_once(' '));
+    let states = lines.map(|(name, state)| (name, state.trim()));
+    let silent = |state: &str| state.starts_with("down") || state.ends_with('*');
+    states.filter(|(_, state)| silent(state)).collect()
 }
 
 fn names(said: &str) -> Vec<String> {
@@ -163,10 +213,21 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_slurm_does_not_hear_of_are_left_out() {
+        let states = "n1 mixed\nn2 down*\nn3 allocated*\nn4 down\nn1 mixed\nn5 draining\n\n";
+        let dead: Vec<_> = dead(states).into_iter().collect();
+        assert_eq!(
+            dead,
+            [("n2", "down*"), ("n3", "allocated*"), ("n4", "down")]
+        );
+    }
+
+    #[test]
     fn so_many_nodes_as_are_asked_for() {
         let all = Allocation {
             job: "7".into(),
             nodes: vec!["a".into(), "b".into()],
+            gone: Vec::new(),
         };
         assert_eq!(all.clone().narrowed(None).unwrap().nodes.len(), 2);
         assert_eq!(all.clone().narrowed(Some(1)).unwrap().nodes, ["a"]);

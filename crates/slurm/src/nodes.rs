@@ -145,7 +145,7 @@ impl Nodes {
             why,
             said: match self.said() {
                 said if said.is_empty() => String::new(),
-                said => format!("; what was said:\n{said}"),
+                said => format!("; what was said:\n{said}{}", hint(&said)),
             },
         })
     }
@@ -258,6 +258,17 @@ fn each_line(output: impl Read, tell: &SyncSender<String>) {
     let mut output = BufReader::new(output);
     while let Some(line) = line(&mut output) {
         let _ = tell.try_send(line);
+    }
+}
+
+/// What to do about what srun said.
+fn hint(said: &str) -> &'static str {
+    // Seen with 22.05: the loss of a node ends the job's containers on all of its nodes.
+    match said.contains("container_p_join") {
+        true => {
+            "\nthe job's container (job_container/tmpfs) is gone, as when one of its nodes was lost: nothing starts in this job any more; go on in a new one"
+        }
+        false => "",
     }
 }
 

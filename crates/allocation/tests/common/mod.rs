@@ -242,8 +242,9 @@ impl Nodes for Home {
             ..Cleaned::default()
         })
     }
-    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<bool>, WorldError> {
-        Ok(folders.iter().map(|f| f.ends_with("drained")).collect())
+    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<Option<bool>>, WorldError> {
+        let there = folders.iter().map(|f| Some(f.ends_with("drained")));
+        Ok(there.collect())
     }
     fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError> {
         Ok(folders

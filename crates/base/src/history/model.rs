@@ -147,6 +147,17 @@ pub struct Replica {
     pub since: Time,
 }
 
+/// A replica on a node that was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unreachable {
+    /// Its part.
+    pub part: PartRef,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// As it was when the node was lost.
+    pub replica: Replica,
+}
+
 /// An eviction that was ordered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Eviction {

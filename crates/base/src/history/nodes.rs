@@ -1,10 +1,12 @@
-//! Nodes that were lost, and what came back with them.
+//! Nodes that were lost, and what came back with them. A lost node's replicas are out of reach, not gone: they are gone once
+//! the node is back without them, was asked for them in vain, or their part was made again.
 
-use super::{History, push_point, spot_of};
+use super::{History, Replica, Unreachable, push_point, spot_of};
 use crate::event::Whole;
 use crate::id::{NodeId, Spot, TierId};
-use crate::part::{PartRef, Place};
+use crate::part::{PartRef, Place, StoreKey};
 use crate::units::Time;
+use std::collections::BTreeSet;
 
 /// A node that was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,9 +32,47 @@ impl History {
         self.losses.iter().any(open)
     }
 
-    /// Whether a place is on a node that is lost now.
-    pub(super) fn on_lost(&self, place: &Place) -> bool {
-        spot_of(place).is_some_and(|s| self.is_lost(s.node))
+    /// A replica has come to a place; to one on a node that has been lost meanwhile, for who comes there later.
+    pub(super) fn came(&mut self, part: PartRef, place: Place, stored: u64) {
+        if !spot_of(&place).is_some_and(|s| self.is_lost(s.node)) {
+            return self.add_replica(part, place, stored);
+        }
+        let since = self.now;
+        let replica = Replica { stored, since };
+        self.unreachable
+            .extend(self.out_of_reach(part, place, replica));
+    }
+
+    /// A replica of a part as it is now, out of reach.
+    pub(super) fn out_of_reach(
+        &self,
+        part: PartRef,
+        place: Place,
+        replica: Replica,
+    ) -> Option<((StoreKey, Place), Unreachable)> {
+        let info = self.parts.get(&part)?;
+        let bytes = info.bytes;
+        let unreachable = Unreachable {
+            part,
+            bytes,
+            replica,
+        };
+        Some(((info.key.clone(), place), unreachable))
+    }
+
+    /// What lies of a part under this key, where nobody can look, is of no use: it was made again under another.
+    pub(super) fn outdated(&mut self, key: &StoreKey) {
+        let first = Place::Node(Spot {
+            node: NodeId(0),
+            tier: TierId(0),
+        });
+        let from = self.unreachable.range((key.clone(), first)..);
+        let old = from.take_while(|((k, _), _)| k == key);
+        let old: Vec<_> = old.map(|(at, _)| at.clone()).collect();
+        for at in old {
+            self.unreachable.remove(&at);
+            self.removed.insert(at, self.now);
+        }
     }
 
     pub(super) fn node_lost(&mut self, node: NodeId, why: &str) {
@@ -53,16 +93,44 @@ impl History {
             bytes: 0,
             back: None,
         };
+        // What was told to go is not waited for.
+        let open = self.evictions.iter().filter(|e| e.done.is_none());
+        let leaving: BTreeSet<_> = open.map(|e| (e.key.clone(), e.at.clone())).collect();
         for (part, place) in gone {
-            let replica = self.replicas.get(&part).and_then(|p| p.get(&place));
-            loss.bytes = loss.bytes.saturating_add(replica.map_or(0, |r| r.stored));
-            self.remove_replica(part, &place);
+            let Some(replica) = self.take_replica(part, &place) else {
+                continue;
+            };
+            loss.bytes = loss.bytes.saturating_add(replica.stored);
+            let Some((at, lies)) = self.out_of_reach(part, place, replica) else {
+                continue;
+            };
+            match leaving.contains(&at) {
+                true => drop(self.removed.insert(at, self.now)),
+                false => drop(self.unreachable.insert(at, lies)),
+            }
         }
+        self.nobody_asked(node);
         self.losses.push(loss);
         let none = vec![0; self.tiers_of(node).len()];
         self.may_use(node, &none);
     }
 
+    /// A node that is lost when the run has gone on may not have been asked for what it had.
+    fn nobody_asked(&mut self, node: NodeId) {
+        let here = |place: &Place| spot_of(place).is_some_and(|s| s.node == node);
+        let missed = std::mem::take(&mut self.missed);
+        let (here, elsewhere) = missed.into_iter().partition(|((_, p), _)| here(p));
+        self.missed = elsewhere;
+        for (at, lies) in here {
+            let current = |info: &crate::part::PartInfo| info.key == at.0;
+            if self.parts.get(&lies.part).is_some_and(current) {
+                self.removed.remove(&at);
+                self.unreachable.insert(at, lies);
+            }
+        }
+    }
+
+    /// A node that is back holds what is `whole`; what else it had is gone.
     pub(super) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[Whole]) {
         let now = self.now;
         let open = |l: &&mut NodeLoss| l.node == node && l.back.is_none();
@@ -76,6 +144,10 @@ impl History {
                 self.add_replica(w.part, Place::Node(Spot { node, tier }), w.stored);
             }
         }
+        let here = |place: &Place| spot_of(place).is_some_and(|s| s.node == node);
+        let gone = self.unreachable.extract_if(.., |(_, place), _| here(place));
+        let gone: Vec<_> = gone.map(|(at, _)| at).collect();
+        self.removed.extend(gone.into_iter().map(|at| (at, now)));
     }
 
     /// A run that goes on believes in all of its nodes, until it hears otherwise.
@@ -84,8 +156,16 @@ impl History {
         let lost: Vec<NodeId> = open.map(|l| l.node).collect();
         for node in lost {
             let capacities = self.tiers_of(node);
-            self.node_back(node, &capacities, &[]);
+            self.usable(node, &capacities);
         }
+    }
+
+    fn usable(&mut self, node: NodeId, capacities: &[u64]) {
+        let open = |l: &&mut NodeLoss| l.node == node && l.back.is_none();
+        if let Some(loss) = self.losses.iter_mut().find(open) {
+            loss.back = Some(self.now);
+        }
+        self.may_use(node, capacities);
     }
 
     /// The capacities of a node's tiers, as they were at the start.

@@ -221,7 +221,13 @@ impl Held {
 
     pub(super) fn remove(&mut self) -> CliResult {
         let bytes = remove(&mut self.catalogue, &self.rows, &Trees::new())?;
-        say!("{}", freed(&self.rows, bytes));
+        // Of what lies on nodes that are not seen from here, all has been said: nothing of it is removed yet.
+        let all = self.rows.len();
+        self.rows.retain(|r| is_here(&r.at));
+        let ours = |r: &ReplicaRow| !matches!(r.at, StoredAt::External(_));
+        if self.rows.len() == all || self.rows.iter().any(ours) {
+            say!("{}", freed(&self.rows, bytes));
+        }
         Ok(Exit::Success)
     }
 }

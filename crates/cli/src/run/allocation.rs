@@ -9,6 +9,7 @@ use crate::print::say;
 use crate::run::files::Files;
 use crate::run::margin::Margin;
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use tarn_base::codes::Exit;
 use tarn_base::event::{Start, Verify};
 use tarn_base::id::NodeId;
 use tarn_base::layout::StateDir;
-use tarn_base::nodes::Room;
+use tarn_base::nodes::{Room, Swept};
 use tarn_base::units::Bytes;
 use tarn_base::workflow::Workflow;
 use tarn_control::{CallError, Patience, RunKeys, Session};
@@ -53,6 +54,9 @@ struct Fleet {
     log: Arc<OnceLock<PathBuf>>,
 }
 
+/// The run's number and key on the data plane.
+type DataPlane = (u128, [u8; 32]);
+
 /// An allocation whose nodes can be used.
 pub(crate) struct Reached {
     allocation: tarn_slurm::Allocation,
@@ -61,7 +65,7 @@ pub(crate) struct Reached {
     cluster: Cluster,
     /// What is known of the links between the nodes.
     between: Vec<Between>,
-    data: (u128, [u8; 32]),
+    data: DataPlane,
     /// When the allocation ends, if it does.
     end: Option<Instant>,
 }
@@ -125,6 +129,51 @@ impl Link for Connection {
 }
 
 impl Fleet {
+    /// Starts tarnd on all nodes of an allocation; a session with each, and the run's number and key on the data plane.
+    fn start(
+        allocation: &tarn_slurm::Allocation,
+        provider: Option<&str>,
+        log: Option<Logged>,
+    ) -> CliResult<(Self, Vec<Linked>, DataPlane)> {
+        let keys = RunKeys::new().exit(Exit::Internal)?;
+        let key = random()?;
+        let [number, word] = [random()?, random()?].map(|r| {
+            let half: [u8; 16] = std::array::from_fn(|i| r[i]);
+            u128::from_le_bytes(half)
+        });
+        let label = format!("tarn-{:08x}", word as u32);
+        let patience = Patience::default();
+        let millis = |d: Duration| d.as_millis() as u64;
+        let start = NodeStart {
+            keys: serde_json::to_value(&keys).exit(Exit::Internal)?,
+            run: label.clone(),
+            patience: (millis(patience.heartbeat), millis(patience.lost)),
+            data: (number, key),
+            rma: provider.map(str::to_owned),
+        };
+        let mut words = vec!["--node".to_owned()];
+        words.extend(log.into_iter().flat_map(Logged::words));
+        let launch = Launch {
+            program: &super::own_program()?.with_file_name("tarnd"),
+            words: &words,
+            start: &start,
+            name: &label,
+            patience: STARTING,
+        };
+        let (slurm, started) = tarn_slurm::Nodes::start(allocation, &launch).exit(Exit::State)?;
+        let mail = Mail::new();
+        let fleet = Fleet {
+            slurm: Mutex::new(slurm),
+            started,
+            keys,
+            label,
+            mail,
+            log: Arc::default(),
+        };
+        let links = fleet.links()?;
+        Ok((fleet, links, (number, key)))
+    }
+
     /// A session with a node; `number` counts those with it.
     fn link(&self, node: NodeId, number: u64) -> Result<Linked, String> {
         let started = self.started.get(node.at()).ok_or("there is no such node")?;
@@ -203,19 +252,9 @@ impl Reached {
         let Some(allocation) = tarn_slurm::Allocation::here().exit(Exit::State)? else {
             return Ok(None);
         };
+        say_gone(&allocation);
         let allocation = allocation.narrowed(args.nodes).exit(Exit::Usage)?;
         Self::start(allocation, args, purpose).map(Some)
-    }
-
-    /// All nodes of the allocation that this process is in, if it is in one, with the tiers of an earlier run.
-    pub(crate) fn with_tiers_of(begun: &Start, state: &StateDir) -> CliResult<Option<Self>> {
-        let purpose = Purpose {
-            state,
-            workflow: None,
-            margin: 0,
-            log: None,
-        };
-        Self::here(&machine_args(begun), &purpose)
     }
 
     /// The nodes of a run that has begun.
@@ -242,6 +281,7 @@ impl Reached {
         };
         let missing = names.iter().filter(|n| !here.nodes.iter().any(|h| h == *n));
         let missing: Vec<&str> = missing.copied().collect();
+        say_gone(&here);
         if !missing.is_empty() {
             return Ok(Found::Other(format!(
                 "job {} does not have {}, on which {} began",
@@ -276,43 +316,9 @@ impl Reached {
             true => Vec::new(),
             false => cluster::tiers(args)?,
         };
-        let keys = RunKeys::new().exit(Exit::Internal)?;
-        let key = random()?;
-        let [number, word] = [random()?, random()?].map(|r| {
-            let half: [u8; 16] = std::array::from_fn(|i| r[i]);
-            u128::from_le_bytes(half)
-        });
-        let label = format!("tarn-{:08x}", word as u32);
-        let patience = Patience::default();
-        let millis = |d: Duration| d.as_millis() as u64;
-        let start = NodeStart {
-            keys: serde_json::to_value(&keys).exit(Exit::Internal)?,
-            run: label.clone(),
-            patience: (millis(patience.heartbeat), millis(patience.lost)),
-            data: (number, key),
-            rma: args.transport.provider().map(str::to_owned),
-        };
-        let mut words = vec!["--node".to_owned()];
-        words.extend(purpose.log.into_iter().flat_map(Logged::words));
-        let launch = Launch {
-            program: &super::own_program()?.with_file_name("tarnd"),
-            words: &words,
-            start: &start,
-            name: &label,
-            patience: STARTING,
-        };
         let began = Instant::now();
-        let (slurm, started) = tarn_slurm::Nodes::start(&allocation, &launch).exit(Exit::State)?;
-        let mail = Mail::new();
-        let fleet = Fleet {
-            slurm: Mutex::new(slurm),
-            started,
-            keys,
-            label,
-            mail,
-            log: Arc::default(),
-        };
-        let links = fleet.links()?;
+        let (fleet, links, data) =
+            Fleet::start(&allocation, args.transport.provider(), purpose.log)?;
         let specs: Vec<String> = tiers.iter().map(spec).collect();
         let external = cluster::external(args);
         let folder = &purpose.state.0;
@@ -320,7 +326,7 @@ impl Reached {
             .with_context(|| format!("cannot create the state folder {}", folder.display()))
             .exit(Exit::State)?;
         let sights = Sights::new(folder, purpose.workflow)
-            .with_context(|| format!("cannot write into the state folder {}", folder.display()))
+            .context("what nodes are to see cannot be looked at from here")
             .exit(Exit::State)?;
         let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
@@ -375,7 +381,7 @@ impl Reached {
             links,
             cluster,
             between,
-            data: (number, key),
+            data,
             end,
         })
     }
@@ -448,6 +454,48 @@ impl Reached {
             changed_since,
         };
         Ok(Box::new(Allocation::open(config).exit(Exit::State)?))
+    }
+}
+
+/// The nodes of the allocation that this process is in, reached to remove what dead runs have left there.
+pub(crate) struct Sweeper {
+    // Ends tarnd there when it goes.
+    _fleet: Fleet,
+    links: Vec<Linked>,
+}
+
+impl Sweeper {
+    /// Those of the allocation that this process is in, if it is in one.
+    pub(crate) fn here() -> CliResult<Option<Self>> {
+        let Some(allocation) = tarn_slurm::Allocation::here().exit(Exit::State)? else {
+            return Ok(None);
+        };
+        say_gone(&allocation);
+        let (fleet, links, _) = Fleet::start(&allocation, None, None)?;
+        let _fleet = fleet;
+        Ok(Some(Self { _fleet, links }))
+    }
+
+    /// Removes from each node what dead runs have left there of a workspace, on the tiers at the roots that are told `of` it, but
+    /// for the `protected` folders. What each has done, with its name.
+    pub(crate) fn sweep(
+        &self,
+        workspace: &str,
+        state: &StateDir,
+        of: &dyn Fn(&str) -> BTreeSet<PathBuf>,
+        protected: &BTreeSet<PathBuf>,
+    ) -> Vec<(String, Result<Swept, String>)> {
+        let names = || self.links.iter().map(|l| l.name.clone());
+        let roots: Vec<_> = names().map(|name| of(&name)).collect();
+        let swept = tarn_allocation::sweep(&self.links, workspace, &state.0, &roots, protected);
+        names().zip(swept).collect()
+    }
+}
+
+/// Says which nodes the job began with that cannot be used.
+fn say_gone(allocation: &tarn_slurm::Allocation) {
+    for (name, why) in &allocation.gone {
+        say!("note: {name} of job {} is left out: {why}", allocation.job);
     }
 }
 

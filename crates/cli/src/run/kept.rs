@@ -8,7 +8,7 @@ use tarn_base::codes::Exit;
 use tarn_base::event::{PriorInstance, Start};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::layout::{TierDir, drained_part};
-use tarn_base::nodes::{Cleaned, Staying};
+use tarn_base::nodes::{Cleaned, Staying, Swept};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, StoredAt};
@@ -18,7 +18,7 @@ use tarn_ports::Nodes;
 /// What the catalogue tells of a workflow's replicas, but for those in its `dest`s, which are the user's.
 pub(super) struct Left {
     rows: Vec<ReplicaRow>,
-    /// Those on machines that this run does not have: nothing is known of them, so they count as what they are said to be.
+    /// Those on machines that this run does not have, or has lost: nothing is known of them, so they count as what they are said to be.
     elsewhere: Vec<ReplicaRow>,
     wall: u64,
 }
@@ -43,23 +43,81 @@ impl Left {
         self.rows.iter().filter(|r| r.is_kept(self.wall))
     }
 
-    /// The folders of what is to be kept.
-    pub(super) fn protected(&self) -> BTreeSet<PathBuf> {
-        self.kept().map(ReplicaRow::path).collect()
+    /// All rows: what lies elsewhere may be seen here too, where nodes share the folder of a tier, and a lost node may come back.
+    fn all(&self) -> impl Iterator<Item = &ReplicaRow> {
+        self.rows.iter().chain(&self.elsewhere)
     }
 
-    /// The folders of what is to be kept or may be gone on with: all that is not kept too long already.
-    pub(super) fn wanted(&self) -> BTreeSet<PathBuf> {
-        let wanted = self.rows.iter().filter(|r| !r.kept || r.is_kept(self.wall));
+    /// The folders of what is to be kept.
+    pub(super) fn protected(&self) -> BTreeSet<PathBuf> {
+        let kept = self.all().filter(|r| r.is_kept(self.wall));
+        kept.map(ReplicaRow::path).collect()
+    }
+
+    /// The folders of what is to be kept, and of what this run, if any, can be gone on with.
+    pub(super) fn wanted(&self, resumable: Option<&str>) -> BTreeSet<PathBuf> {
+        let waits = |r: &ReplicaRow| !r.kept && resumable == Some(&r.run);
+        let wanted = self.all().filter(|r| waits(r) || r.is_kept(self.wall));
         wanted.map(ReplicaRow::path).collect()
     }
 
-    /// Those of the rows that are there.
-    fn there(&self, world: &mut dyn Nodes) -> CliResult<BTreeSet<PathBuf>> {
+    /// How many of these folders, by what the catalogue says, are to be kept, and how many only wait for a run that goes on.
+    pub(super) fn staying(&self, folders: &[PathBuf]) -> (usize, usize) {
+        let folders: BTreeSet<&PathBuf> = folders.iter().collect();
+        let there = self.all().filter(|r| folders.contains(&r.path()));
+        let (kept, others): (Vec<_>, Vec<_>) = there.partition(|r| r.kept);
+        (kept.len(), others.len())
+    }
+
+    /// What was swept away, and what nobody asks to keep and was not found where somebody has looked (on these nodes, and in
+    /// these places of this machine), is no longer listed.
+    pub(super) fn swept(
+        &self,
+        catalogue: &mut Catalogue,
+        nodes: &BTreeSet<&str>,
+        here: &BTreeSet<PathBuf>,
+        swept: &Swept,
+    ) -> CliResult<()> {
+        let removed: BTreeSet<&PathBuf> = swept.removed.iter().collect();
+        let there: BTreeSet<&PathBuf> = swept.left.iter().collect();
+        let seen = |at: &StoredAt| match at {
+            StoredAt::Node {
+                name,
+                machine: true,
+                ..
+            } => nodes.contains(name.as_str()),
+            StoredAt::Node { root, .. } => here.contains(root),
+            StoredAt::Drained(_) => true,
+            StoredAt::External(_) => false,
+        };
+        let gone = self.all().filter(|r| {
+            let path = r.path();
+            seen(&r.at)
+                && (removed.contains(&path) || !r.is_kept(self.wall) && !there.contains(&path))
+        });
+        forget(catalogue, gone)
+    }
+
+    /// Those of the rows that are there. Those of which nobody can tell count as elsewhere from now on.
+    fn look(&mut self, world: &mut dyn Nodes) -> CliResult<BTreeSet<PathBuf>> {
         let paths: Vec<PathBuf> = self.rows.iter().map(ReplicaRow::path).collect();
-        let there = world.exist(&paths).exit(Exit::State)?;
-        let there = paths.into_iter().zip(there);
-        Ok(there.filter_map(|(path, is)| is.then_some(path)).collect())
+        let answers = world.exist(&paths).exit(Exit::State)?;
+        let mut there = BTreeSet::new();
+        let mut seen = Vec::with_capacity(paths.len());
+        let rows = std::mem::take(&mut self.rows).into_iter();
+        for ((row, path), answer) in rows.zip(paths).zip(answers) {
+            match answer {
+                None => self.elsewhere.push(row),
+                Some(is) => {
+                    seen.push(row);
+                    if is {
+                        there.insert(path);
+                    }
+                }
+            }
+        }
+        self.rows = seen;
+        Ok(there)
     }
 
     /// Parts that are to be kept and of which no whole replica is left.
@@ -128,8 +186,8 @@ pub(super) fn keep_what_is_there(
         .filter(|(n, _, p)| is_there(n, p))
         .map(|(_, key, place)| (key.clone(), place.clone()))
         .collect();
-    let left = Left::of(catalogue, start)?;
-    let there = left.there(world)?;
+    let mut left = Left::of(catalogue, start)?;
+    let there = left.look(world)?;
     let lost = left.lost(&|path| there.contains(path) && !bad.contains(path));
     left.tell(&lost, &bad.intersection(&there).cloned().collect());
     start.prior.retain(|prior| {
@@ -144,7 +202,7 @@ pub(super) fn keep_what_is_there(
     world
         .offer(start.prior.clone(), &staying.keep, &staying.protected)
         .exit(Exit::State)?;
-    let cleaned = tidy(world, catalogue, &left, &staying)?;
+    let cleaned = tidy(world, catalogue, &mut left, &staying)?;
     set_aside(start, &cleaned);
     Ok(())
 }
@@ -211,7 +269,7 @@ fn set_aside(start: &mut Start, cleaned: &Cleaned) {
 pub(super) fn tidy(
     world: &mut dyn Nodes,
     catalogue: &mut Catalogue,
-    left: &Left,
+    left: &mut Left,
     staying: &Staying,
 ) -> CliResult<Cleaned> {
     let cleaned = world.clean(staying).exit(Exit::State)?;
@@ -219,7 +277,7 @@ pub(super) fn tidy(
         say!("warning: {problem}");
     }
     let removed: BTreeSet<_> = cleaned.removed.iter().collect();
-    let there = left.there(world)?;
+    let there = left.look(world)?;
     let gone = |r: &&ReplicaRow| {
         let path = r.path();
         removed.contains(&path) || (!r.is_kept(left.wall) && !there.contains(&path))
@@ -234,8 +292,8 @@ pub(super) fn replaced(
     start: &Start,
     world: &mut dyn Nodes,
 ) -> CliResult<()> {
-    let left = Left::of(catalogue, start)?;
-    let there = left.there(world)?;
+    let mut left = Left::of(catalogue, start)?;
+    let there = left.look(world)?;
     let is_there = |r: &&ReplicaRow| there.contains(&r.path());
     let made = left.rows.iter().filter(|r| r.run == start.run);
     let made: BTreeSet<_> = made
@@ -259,6 +317,8 @@ pub(super) fn leftovers(
     left.rows.retain(|r| !r.is_kept(left.wall));
     // First the record, then the bytes: nothing half removed is ever taken for data.
     forget(catalogue, left.rows.iter())?;
+    // What lies on a lost node is nobody's any more: whoever comes there next removes it.
+    left.look(world)?;
     let folders: Vec<PathBuf> = left.rows.iter().map(ReplicaRow::path).collect();
     for problem in world.remove(&folders).exit(Exit::State)? {
         say!("warning: {problem}");

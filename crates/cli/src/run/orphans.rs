@@ -1,87 +1,144 @@
 //! `tarn data rm --orphans`: what runs that were killed have left in their workflows' folders on the tiers.
 //!
-//! Only folders of this state folder's workflows are looked at, on the tiers of each one's newest run, and none of a workflow
-//! that a run is active of. What the catalogue lists stays, unless the time it was kept for is over: that is kept, or a run can
-//! still be resumed with it.
+//! Only folders of this state folder's workflows are looked at, on every tier that any of their runs could use: on this machine
+//! those of runs on one machine, in an allocation those of its nodes; and none of a workflow that a run is active of. What the
+//! catalogue lists stays if it is to be kept, or if the workflow's newest run can still be resumed with it.
 
-use super::allocation::Reached;
-use super::files::Files;
-use super::margin::Margin;
-use super::{Opening, kept, lock, open_catalogue, open_world};
-use crate::args::{Cli, Isolation};
+use super::allocation::Sweeper;
+use super::{kept, lock, open_catalogue};
+use crate::args::Cli;
 use crate::error::{CliResult, ExitWith};
 use crate::print::say;
 use crate::state;
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use tarn_base::action::Outcome;
 use tarn_base::codes::Exit;
 use tarn_base::event::Start;
-use tarn_base::layout::StateDir;
-use tarn_base::nodes::Staying;
-use tarn_journal::runs;
+use tarn_base::layout::{StateDir, drained_area};
+use tarn_base::nodes::Swept;
+use tarn_journal::{Catalogue, RunRow, StoredAt, runs};
 use tarn_movers::Trees;
+
+/// The roots of tiers, where they are.
+#[derive(Default)]
+struct Roots {
+    /// Of runs on one machine: this one, perhaps.
+    here: BTreeSet<PathBuf>,
+    /// Of nodes of allocations, by their names.
+    nodes: BTreeMap<String, BTreeSet<PathBuf>>,
+}
+
+impl Roots {
+    fn of(catalogue: &Catalogue, begun: &Start) -> CliResult<Self> {
+        let mut roots = Self::default();
+        let tiers = catalogue.tiers(&begun.workflow.name).exit(Exit::State)?;
+        for (_, at) in tiers.into_iter().filter(|(w, _)| *w == begun.workspace) {
+            match at {
+                StoredAt::Node {
+                    name,
+                    root,
+                    machine: true,
+                    ..
+                } => drop(roots.nodes.entry(name).or_default().insert(root)),
+                StoredAt::Node { root, .. } => drop(roots.here.insert(root)),
+                StoredAt::External(_) | StoredAt::Drained(_) => {}
+            }
+        }
+        Ok(roots)
+    }
+}
 
 pub(crate) fn remove(cli: &Cli) -> CliResult {
     let state = state::here(cli)?;
-    let catalogue = open_catalogue(&state)?;
-    let runs = catalogue.runs().exit(Exit::State)?;
-    drop(catalogue);
+    let runs = open_catalogue(&state)?.runs().exit(Exit::State)?;
     let names: BTreeSet<&str> = runs.iter().map(|r| r.workflow.as_str()).collect();
+    let mut nodes = None;
     for name in names {
         let newest = runs::newest(&state, Some(name)).exit(Exit::State)?;
         if let Some(newest) = newest {
-            of_workflow(&state, state::started(&state, &newest.name)?)?;
+            of_workflow(&state, &state::started(&state, &newest.name)?, &mut nodes)?;
         }
     }
     Ok(Exit::Success)
 }
 
-fn of_workflow(state: &StateDir, mut begun: Start) -> CliResult<()> {
-    let name = begun.workflow.name.clone();
-    let _lock = match lock(state, &name) {
+/// `nodes`: those of the allocation that this is in, once they were needed.
+fn of_workflow(
+    state: &StateDir,
+    begun: &Start,
+    nodes: &mut Option<Option<Sweeper>>,
+) -> CliResult<()> {
+    let name = &begun.workflow.name;
+    let _lock = match lock(state, name) {
         Err(e) if e.exit == Exit::Busy => {
             say!("{name}: a run is active, its data is its own");
             return Ok(());
         }
         lock => lock?,
     };
-    let reached = match &begun.allocation {
-        None => None,
-        Some(job) => match Reached::with_tiers_of(&begun, state)? {
-            Some(reached) => Some(reached),
-            None => {
-                let nodes = begun.cluster.nodes.iter().map(|n| n.name.as_str());
-                say!(
-                    "{name}: its newest run was on {} (job {job}); run this inside an allocation that has them",
-                    nodes.collect::<Vec<_>>().join(", ")
-                );
-                return Ok(());
-            }
-        },
-    };
-    if let Some(reached) = &reached {
-        begun.cluster = reached.cluster().clone();
-        begun.allocation = Some(reached.job().to_owned());
-    }
-    begun.prior.clear();
-    let opening = Opening {
-        files: Files::default(),
-        mover: Arc::new(Trees::new()),
-        now: 0,
-        isolation: Isolation::Auto,
-        margin: Margin::new(0),
-    };
-    let mut world = open_world(state, &begun, opening, reached)?;
     let mut catalogue = open_catalogue(state)?;
-    let left = kept::Left::of(&catalogue, &begun)?;
-    let staying = Staying {
-        protected: left.wanted(),
-        ..Staying::default()
-    };
-    let cleaned = kept::tidy(&mut *world, &mut catalogue, &left, &staying)?;
-    for problem in world.leave() {
+    let roots = Roots::of(&catalogue, begun)?;
+    let left = kept::Left::of(&catalogue, begun)?;
+    let known = catalogue.runs().exit(Exit::State)?;
+    let done = |r: &RunRow| r.name == begun.run && r.outcome == Some(Outcome::Done);
+    let resumable = !known.iter().any(done);
+    let protected = left.wanted(resumable.then_some(&begun.run));
+    let mut all = tarn_local::sweep(&begun.workspace, &roots.here, &protected, &Trees::new());
+    if let Some(external) = &begun.workflow.external {
+        let area = drained_area(external, &begun.workspace);
+        add(
+            &mut all,
+            tarn_local::sweep_drained(&area, &protected, &Trees::new()),
+        );
+    }
+    let mut looked: BTreeSet<&str> = BTreeSet::new();
+    if !roots.nodes.is_empty() {
+        let nodes = match nodes {
+            Some(nodes) => nodes,
+            None => nodes.insert(Sweeper::here()?),
+        };
+        if let Some(nodes) = nodes {
+            let of = |node: &str| roots.nodes.get(node).cloned().unwrap_or_default();
+            for (node, swept) in nodes.sweep(&begun.workspace, state, &of, &protected) {
+                match (swept, roots.nodes.get_key_value(&node)) {
+                    (Ok(swept), Some((node, _))) => {
+                        looked.insert(node);
+                        add(&mut all, swept);
+                    }
+                    (Ok(_), None) => {}
+                    (Err(why), _) => say!("warning: {name}: nothing is removed from {node}: {why}"),
+                }
+            }
+        }
+    }
+    for problem in &all.trouble {
         say!("warning: {problem}");
     }
-    say!("{name}: {} replicas removed", cleaned.removed.len());
+    left.swept(&mut catalogue, &looked, &roots.here, &all)?;
+    say!("{name}: {} replicas removed", all.removed.len());
+    let (kept, resumable) = left.staying(&all.left);
+    if resumable > 0 {
+        say!(
+            "{name}: {resumable} replicas stay for `tarn resume` or the next `tarn run`; `tarn data rm DATASET` and then this removes them"
+        );
+    }
+    if kept > 0 {
+        say!("{name}: {kept} replicas stay that are to be kept; `tarn data ls` shows them");
+    }
+    let unseen = roots.nodes.keys().filter(|n| !looked.contains(n.as_str()));
+    let unseen: Vec<&str> = unseen.map(String::as_str).collect();
+    if !unseen.is_empty() {
+        say!(
+            "{name}: runs were on {} too; run this inside an allocation that has them",
+            unseen.join(", ")
+        );
+    }
     Ok(())
+}
+
+fn add(all: &mut Swept, mut more: Swept) {
+    all.removed.append(&mut more.removed);
+    all.left.append(&mut more.left);
+    all.trouble.append(&mut more.trouble);
 }

@@ -1,7 +1,9 @@
 //! One thread has the node's world: it performs what it is told, answers what it is asked, and says what happens.
 
 use super::replicas::Replicas;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,9 +39,13 @@ pub(super) struct Driver {
     work: SyncSender<Work>,
     nudge: Nudge,
     ends: Arc<AtomicBool>,
+    kept: Kept,
     /// Says something when the world is gone.
     gone: Mutex<Receiver<()>>,
 }
+
+/// Folders of what is to be kept, whatever becomes of the run; known when the world is gone.
+type Kept = Arc<Mutex<BTreeSet<PathBuf>>>;
 
 /// Messages for the other nodes of a step go through tarn.
 pub(super) struct Post {
@@ -79,6 +85,8 @@ impl Driver {
         let (alive, gone) = channel();
         let ends = Arc::new(AtomicBool::new(false));
         let its_end = Arc::clone(&ends);
+        let kept = Kept::default();
+        let keeps = Arc::clone(&kept);
         let drive = move || {
             // Dropped last, however it ends.
             let _alive: std::sync::mpsc::Sender<()> = alive;
@@ -93,6 +101,7 @@ impl Driver {
                 world: Some(Box::new(world)),
                 waiting,
                 ends: its_end,
+                keeps,
                 news,
                 replicas,
                 told_of: false,
@@ -110,6 +119,7 @@ impl Driver {
             work,
             nudge,
             ends,
+            kept,
             gone,
         };
         Ok((driver, multi_node))
@@ -135,6 +145,12 @@ impl Driver {
         answered.recv().unwrap_or_else(failed)
     }
 
+    /// The folders of what is to be kept, once the world is gone.
+    pub(super) fn kept(&self) -> BTreeSet<PathBuf> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clone()
+    }
+
     /// Ends the world: its steps are killed, its transfers given up. False if that is not done within `patience`.
     pub(super) fn end(&self, patience: Duration) -> bool {
         self.ends.store(true, Ordering::Relaxed);
@@ -147,6 +163,7 @@ impl Driver {
 }
 
 struct Driving {
+    keeps: Kept,
     /// None once the run has left it.
     world: Option<Box<Local>>,
     waiting: Receiver<Work>,
@@ -161,7 +178,11 @@ struct Driving {
 
 impl Driving {
     fn run(mut self) {
-        let why = match catch_unwind(AssertUnwindSafe(|| self.drive())) {
+        let driven = catch_unwind(AssertUnwindSafe(|| self.drive()));
+        if let (Some(world), Ok(mut keeps)) = (&self.world, self.keeps.lock()) {
+            *keeps = world.to_keep();
+        }
+        let why = match driven {
             Ok(Ok(())) => return,
             Ok(Err(e)) => e.to_string(),
             Err(_) => BUG.to_owned(),
@@ -299,11 +320,15 @@ impl Driving {
             Call::Inventory(wanted) => Answer::Found(world.inventory(&wanted)?),
             Call::Clean(staying) => Answer::Cleaned(world.clean(&staying)?),
             Call::Idle(idle) => Answer::Waits(world.waits(idle)),
-            Call::Exist(folders) => Answer::There(world.exist(&folders)?),
+            Call::Exist(folders) => {
+                let there = world.exist(&folders)?.into_iter();
+                Answer::There(there.map(|there| there == Some(true)).collect())
+            }
             Call::Remove(folders) => Answer::Left(world.remove(&folders)?),
             Call::Leave => Answer::Left(self.world.take().map_or_else(Vec::new, |w| w.leave())),
             Call::Measure { .. }
             | Call::Link { .. }
+            | Call::Sweep { .. }
             | Call::Room(_)
             | Call::Open(_)
             | Call::Close => Answer::Failed("that is not asked of a world".into()),

@@ -3,9 +3,9 @@
 use super::drive::{Driver, Post, say};
 use super::replicas::{Others, Replicas};
 use super::{Notice, measure};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(super) struct Host {
 #[derive(Default)]
 struct State {
     /// Sessions that have begun and not ended; numbered.
-    sessions: BTreeSet<u64>,
+    sessions: BTreeMap<u64, News>,
     next: u64,
     /// The world, and the session that it is of.
     world: Option<(u64, Arc<Driver>)>,
@@ -78,6 +78,16 @@ impl Host {
     /// The world of any session.
     fn world(&self) -> Option<Arc<Driver>> {
         self.state().world.as_ref().map(|(_, w)| Arc::clone(w))
+    }
+
+    /// Tells who is here that tarnd was told to end. False if nobody is.
+    pub(super) fn tell_end(&self) -> bool {
+        let sessions: Vec<News> = self.state().sessions.values().cloned().collect();
+        let somebody = !sessions.is_empty();
+        // Who is slow to hear it holds nobody up.
+        let tell = move || sessions.iter().all(|news| say(news, proto::News::Ending));
+        let thread = std::thread::Builder::new().name("tarn-farewell".into());
+        somebody && thread.spawn(tell).is_ok()
     }
 
     /// Ends the world. False if it does not end in time.
@@ -179,7 +189,7 @@ impl Host {
         if self.world().is_some() {
             return Err("the run was opened already".into());
         }
-        self.take_folders(&opening)?;
+        self.take_folders(&opening.workspace, &opening.state)?;
         self.replicas.open(&opening)?;
         self.state().opening = Some(opening.clone());
         let post = Post {
@@ -212,9 +222,9 @@ impl Host {
 
     /// Makes sure that no other tarnd works in this node's folders of the workspace, such as one that was cut off from the run
     /// that is now gone on with: that one makes way.
-    fn take_folders(&self, opening: &Opening) -> Result<(), String> {
-        let folder = measure::memory(&opening.state, &self.about.node)?.0;
-        let path = folder.join(format!("{}.lock", opening.workspace));
+    fn take_folders(&self, workspace: &str, state: &Path) -> Result<(), String> {
+        let folder = measure::memory(state, &self.about.node)?.0;
+        let path = folder.join(format!("{workspace}.lock"));
         let held = |state: &State| state.lock.as_ref().is_some_and(|(p, _)| *p == path);
         if held(&self.state()) {
             return Ok(());
@@ -233,8 +243,8 @@ impl Host {
                 Err(LockError::Busy { holder, .. }) => {
                     let who = holder.map_or_else(String::new, |h| format!(" ({h})"));
                     return Err(format!(
-                        "another tarnd{who} has the folders of {} on node {}, and does not end; stop it",
-                        opening.workspace, self.about.node
+                        "another tarnd{who} has the folders of {workspace} on node {}, and does not end; stop it",
+                        self.about.node
                     ));
                 }
                 Err(e) => return Err(e.to_string()),
@@ -264,6 +274,16 @@ impl Host {
             }
             Call::Open(opening) => self.open(session, news, *opening).map(Answer::Opened),
             Call::Room(roots) => Ok(Answer::Room(tarn_local::machine::room(&roots))),
+            Call::Sweep {
+                workspace,
+                state,
+                roots,
+                protected,
+            } => {
+                self.take_folders(&workspace, &state)?;
+                let swept = tarn_local::sweep(&workspace, &roots, &protected, &Trees::new());
+                Ok(Answer::Swept(swept))
+            }
             Call::Close => {
                 self.state().closed = true;
                 Ok(Answer::Done)
@@ -317,7 +337,7 @@ impl Handler for Sessions {
         }
         state.next += 1;
         let number = state.next;
-        state.sessions.insert(number);
+        state.sessions.insert(number, news.clone());
         // Said under the lock, as what it outdates is.
         let _ = host.notify.send(Notice::Session);
         drop(state);
@@ -342,6 +362,11 @@ impl Talk for Talking {
         let call = proto::decode(&request).map_err(|e| e.to_string());
         let answer = call.and_then(|call| self.host.answer(self.number, &self.news, call));
         let answer = answer.unwrap_or_else(Answer::Failed);
+        let answer = match answer {
+            // That is why.
+            Answer::Failed(_) if self.host.state().ends => Answer::Ending,
+            answer => answer,
+        };
         proto::encode(answer).unwrap_or_else(|e| {
             tracing::error!("an answer is not given: {e}");
             Vec::new()
@@ -377,12 +402,16 @@ impl Drop for Talking {
         let mut state = host.state();
         let own = state.world.take_if(|(session, _)| *session == self.number);
         drop(state);
-        if let Some((_, world)) = own
-            && !world.end(PATIENCE)
-        {
-            tracing::error!("what the run has under way here does not end");
+        let mut kept = BTreeSet::new();
+        if let Some((_, world)) = own {
+            if !world.end(PATIENCE) {
+                tracing::error!("what the run has under way here does not end");
+            }
+            kept = world.kept();
         }
         let mut state = host.state();
+        // What this run has made since it said what it keeps.
+        state.protected.extend(kept);
         state.sessions.remove(&self.number);
         if state.sessions.is_empty() {
             let closed = state.closed;

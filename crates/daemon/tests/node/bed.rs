@@ -124,6 +124,9 @@ pub(crate) const LARGE: u32 = 2;
 /// Runs on two nodes; waits on the second one while there is a file `wait`.
 pub(crate) const PAIR: u32 = 3;
 
+/// Makes what is to be kept.
+pub(crate) const KEEPS: u32 = 4;
+
 impl Bed {
     pub(crate) fn make() -> Made {
         // Beside the programs, so that they can be linked.
@@ -169,11 +172,15 @@ impl Bed {
             "tarn exec n2 -- sh -c 'echo from $TARN_NODE; while test -e {wait}; do sleep 0.05; done' > $TARN_paired/f"
         );
         let beat = self.path("beat").display().to_string();
+        let kept = Dataset {
+            keep: Keep::Forever,
+            ..dataset("kept")
+        };
         Workflow {
             name: "w".into(),
             external: None,
             folder: self.root.clone(),
-            data: ["made", "beats", "large", "paired"].map(dataset).to_vec(),
+            data: ["made", "beats", "large", "paired"].map(dataset).into_iter().chain([kept]).collect(),
             steps: vec![
                 step(MAKES, "echo said; mkdir $TARN_made/d; echo $FROM_CALLER > $TARN_made/d/f".into()),
                 step(BEATS, format!("trap '' TERM; while :; do echo . >> {beat}; sleep 0.02; done")),
@@ -186,6 +193,7 @@ impl Bed {
                     tasks: 2,
                     ..step(PAIR, pair)
                 },
+                step(KEEPS, "echo k > $TARN_kept/f".into()),
             ],
         }
     }

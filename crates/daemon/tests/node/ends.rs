@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use tarn_base::nodes::Staying;
 use tarn_base::part::Place;
-use tarn_proto::node::{Answer, Call, Started};
+use tarn_proto::node::{Answer, Call, News, Started};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -134,11 +134,16 @@ fn what_nobody_comes_back_to_goes() {
         protected: [made.clone()].into(),
         ..Staying::default()
     });
+    let kept = tier.part(&client.run(KEEPS, 0).key);
     client.begin(BEATS, 1, 0);
     bed.wait_for_beats();
     drop(client);
     bed.wait_for_silence();
     assert!(node.ended().success());
+    assert!(
+        kept.join("f").is_file(),
+        "the run itself keeps it, though it has not said so"
+    );
     assert!(made.join("d/f").is_file() && !large.exists());
     assert!(!tier.work().exists() && !tier.incoming().exists());
     // Without anything to keep, nothing is left at all.
@@ -167,7 +172,12 @@ fn steps_end_with_tarnd() {
         }
         assert!(node.ended().success());
         bed.wait_for_silence();
-        while client.heard().is_some() {}
+        let mut last = None;
+        while let Some(heard) = client.heard() {
+            last = Some(heard);
+        }
+        // A signal is told of, so that the run knows that nobody was lost by accident.
+        assert_eq!(last == Some(News::Ending), !closes, "{last:?}");
         assert!(client.session.over().is_some());
         assert!(
             bed.tier("n1").part(&made.key).is_dir(),

@@ -13,7 +13,7 @@ use tarn_base::action::{Action, Do, Outcome};
 use tarn_base::event::{Event, Options, PriorDest, PriorInstance, Start, Verify};
 use tarn_base::history::History;
 use tarn_base::id::{DataId, InstanceId};
-use tarn_base::part::{PartRef, Place};
+use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::policy::Policy;
 use tarn_base::reason::Reason;
 use tarn_base::units::{Elapsed, SECOND, Time};
@@ -176,7 +176,13 @@ fn go_on(
     let mut sim = Simulation::new(&start, case.estimates()).starting_at(now);
     let mut found = Vec::new();
     let mut outside: BTreeMap<(DataId, Place), bool> = BTreeMap::new();
-    for (part, at) in there {
+    // What lost nodes had may be found after all.
+    let current = |key: &StoreKey, part| h.parts.get(part).is_some_and(|i| i.key == *key);
+    let unreachable = h.unreachable.iter();
+    let unreachable = unreachable.filter(|((key, _), lies)| current(key, &lies.part));
+    let unreachable = unreachable.map(|((_, at), lies)| (lies.part, at.clone()));
+    let asked: Vec<_> = there.into_iter().chain(unreachable).collect();
+    for (part, at) in asked {
         let info = h.parts.get(&part).expect("it was made").clone();
         // A power cut: what was in memory is gone. A folder outside holds a whole version, or does not count.
         let gone = match at {

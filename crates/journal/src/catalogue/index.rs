@@ -8,7 +8,8 @@ use rusqlite::{Transaction, params};
 use std::collections::BTreeMap;
 use tarn_base::cluster::Cluster;
 use tarn_base::event::Start;
-use tarn_base::history::{History, InstanceState};
+use tarn_base::history::{History, InstanceState, Replica};
+use tarn_base::id::{NodeId, Spot, TierId};
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::units::{SECOND, Time};
 use tarn_base::workflow::Keep;
@@ -62,6 +63,7 @@ impl Catalogue {
                 history: &history,
             };
             indexing.run_row(bytes)?;
+            indexing.tiers()?;
             indexing.instances()?;
             indexing.removed()?;
             indexing.replicas()?;
@@ -108,6 +110,26 @@ impl Indexing<'_> {
                 int(log_bytes),
             ],
         )?;
+        Ok(())
+    }
+
+    /// Every tier of every node that the run could use: what it leaves there if it dies is nowhere else written down.
+    fn tiers(&self) -> Indexed {
+        let mut insert = self
+            .tx
+            .prepare_cached("INSERT OR IGNORE INTO tiers VALUES (?1, ?2, ?3)")?;
+        for (node, n) in (0..).map(NodeId).zip(&self.start.cluster.nodes) {
+            for tier in (0..n.tiers.len() as u32).map(TierId) {
+                let Some(at) = self.stored_at(&Place::Node(Spot { node, tier })) else {
+                    continue;
+                };
+                insert.execute(params![
+                    self.start.workflow.name,
+                    self.start.workspace,
+                    serde_json::to_string(&at)?
+                ])?;
+            }
+        }
         Ok(())
     }
 
@@ -166,34 +188,39 @@ impl Indexing<'_> {
              kept_until = CASE WHEN by_user THEN kept_until ELSE excluded.kept_until END",
         )?;
         let workflow = &self.start.workflow;
-        for (part, places) in &self.history.replicas {
+        let there = self.history.replicas.iter().flat_map(|(part, places)| {
+            let info = self.history.parts.get(part);
+            info.into_iter().flat_map(move |info| {
+                let lies = |(place, r): (_, &Replica)| (&info.key, *part, place, info.bytes, *r);
+                places.iter().map(lies)
+            })
+        });
+        // What a lost node had may lie there still: whoever comes there next finds out.
+        let unreachable = self.history.unreachable.iter();
+        let unreachable = unreachable.map(|((key, at), u)| (key, u.part, at, u.bytes, u.replica));
+        for (key, part, place, bytes, replica) in there.chain(unreachable) {
             let dataset = workflow.data.get(part.data.at());
-            let (Some(dataset), Some(info)) = (dataset, self.history.parts.get(part)) else {
+            let (Some(dataset), Some(stored_at)) = (dataset, self.stored_at(place)) else {
                 continue;
             };
             // Of a dataset that is changed in place, what is to be kept is the last version.
             let kept = matches!(dataset.keep, Keep::For(_) | Keep::Forever)
                 && workflow.last_version(part.data) == part.version;
-            for (place, replica) in places {
-                let Some(stored_at) = self.stored_at(place) else {
-                    continue;
-                };
-                insert.execute(params![
-                    info.key.0,
-                    serde_json::to_string(&stored_at)?,
-                    workflow.name,
-                    self.start.workspace,
-                    dataset.name,
-                    part.version,
-                    int(info.bytes),
-                    int(replica.stored),
-                    self.run,
-                    int(self.wall(replica.since)),
-                    self.kept_until(dataset.keep, replica.since).map(int),
-                    // What lies in a `dest` is the user's.
-                    kept || matches!(place, Place::External(_)),
-                ])?;
-            }
+            insert.execute(params![
+                key.0,
+                serde_json::to_string(&stored_at)?,
+                workflow.name,
+                self.start.workspace,
+                dataset.name,
+                part.version,
+                int(bytes),
+                int(replica.stored),
+                self.run,
+                int(self.wall(replica.since)),
+                self.kept_until(dataset.keep, replica.since).map(int),
+                // What lies in a `dest` is the user's.
+                kept || matches!(place, Place::External(_)),
+            ])?;
         }
         Ok(())
     }

@@ -162,6 +162,20 @@ impl Catalogue {
         rows.into_iter().map(place).collect()
     }
 
+    /// Every tier that runs of a workflow could use, by workspace: all that is known of where dead ones may have left something.
+    ///
+    /// # Errors
+    /// When the catalogue cannot be read.
+    pub fn tiers(&self, workflow: &str) -> Result<Vec<(String, StoredAt)>, CatalogueError> {
+        let rows = self.all(
+            "SELECT workspace, place FROM tiers WHERE workflow = ?1 ORDER BY workspace, place",
+            [workflow],
+            |r| Ok((r.get::<_, String>(0)?, r.get::<_, String>(1)?)),
+        )?;
+        let tier = |(workspace, at): (String, String)| Ok((workspace, self.decode(&at)?));
+        rows.into_iter().map(tier).collect()
+    }
+
     /// The `dest`s that runs of a workflow have written.
     ///
     /// # Errors

@@ -31,6 +31,10 @@ CREATE TABLE replicas (
     PRIMARY KEY (key, place)
 ) STRICT;
 CREATE INDEX replicas_of_dataset ON replicas (workflow, dataset, version);
+CREATE TABLE tiers (
+    workflow TEXT NOT NULL, workspace TEXT NOT NULL, place TEXT NOT NULL,
+    PRIMARY KEY (workflow, workspace, place)
+) STRICT;
 CREATE TABLE dests (
     workflow TEXT NOT NULL, dataset TEXT NOT NULL, path TEXT NOT NULL, version INTEGER NOT NULL,
     hash TEXT NOT NULL, run TEXT NOT NULL, wall INTEGER NOT NULL,

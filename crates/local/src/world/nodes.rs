@@ -96,8 +96,8 @@ impl Nodes for Local {
         Ok(inventory::clean(&self.shared, stays))
     }
 
-    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<bool>, WorldError> {
-        Ok(folders.iter().map(|f| f.exists()).collect())
+    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<Option<bool>>, WorldError> {
+        Ok(folders.iter().map(|f| Some(f.exists())).collect())
     }
 
     fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError> {

@@ -238,10 +238,19 @@ impl Account {
             copies.retain(|place, _| *place == Place::Source);
         }
         for (part, at) in found {
+            let info = self.parts.get(part);
             let stored = match at {
-                Place::Node(_) => self.parts.get(part).map_or(0, |i| i.stored),
+                Place::Node(_) => info.map_or(0, |i| i.stored),
                 _ => 0,
             };
+            let made = self
+                .producer(*part)
+                .is_none_or(|id| self.done.contains(&id));
+            if let (Place::Node(spot), Some(info), false) = (at, info, made) {
+                self.strays
+                    .insert((*part, *spot), (info.key.clone(), stored));
+                continue;
+            }
             self.add(*part, at.clone(), State::There, stored);
         }
         let outside = |(data, version): &(DataId, u32)| {

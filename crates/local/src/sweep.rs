@@ -1,0 +1,152 @@
+//! What dead runs have left of a workspace on tiers, found without knowing anything of those runs but where the tiers were.
+
+use crate::inventory::{HELPER_NOTE, end_leftovers, entries, is_protected, protected_places};
+use crate::ledger::vacate;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use tarn_base::layout::TierDir;
+use tarn_base::nodes::Swept;
+use tarn_ports::{Mover, MoverError};
+
+struct Sweep<'a> {
+    /// As they are called where no link leads to them: two roots may be one folder.
+    protected: BTreeSet<PathBuf>,
+    mover: &'a dyn Mover,
+    swept: Swept,
+}
+
+/// Removes from the tiers at these roots what is there of a workspace, but for the `protected` folders: replicas, half-copied
+/// ones, what steps have left. Makes no folder and needs no room. Only for who holds the workspace's run lock.
+pub fn sweep(
+    workspace: &str,
+    roots: &BTreeSet<PathBuf>,
+    protected: &BTreeSet<PathBuf>,
+    mover: &dyn Mover,
+) -> Swept {
+    let mut sweep = Sweep::new(protected, mover);
+    for root in roots {
+        let mut freed = 0;
+        for node in entries(&root.join(workspace)) {
+            // Where steps see their data is no node's folder; it is empty, and goes with the rest.
+            if node.file_name().is_some_and(|n| n != "at") {
+                freed += sweep.node(&TierDir(node));
+            }
+        }
+        if let Err(e) = vacate(root, workspace, freed) {
+            let root = root.display();
+            let problem = format!("cannot update the ledger of the tier at {root}: {e}");
+            sweep.swept.trouble.push(problem);
+        }
+    }
+    sweep.swept
+}
+
+/// Removes what was drained to this area of the external store, but for the `protected` folders. Only for who holds the
+/// workspace's run lock.
+pub fn sweep_drained(area: &Path, protected: &BTreeSet<PathBuf>, mover: &dyn Mover) -> Swept {
+    let mut sweep = Sweep::new(protected, mover);
+    sweep.parts(area);
+    // It goes when nothing is left in it.
+    let _ = std::fs::remove_dir(area);
+    sweep.swept
+}
+
+impl<'a> Sweep<'a> {
+    fn new(protected: &BTreeSet<PathBuf>, mover: &'a dyn Mover) -> Self {
+        let there = protected.iter().filter(|p| p.exists());
+        let swept = Swept {
+            left: there.cloned().collect(),
+            ..Swept::default()
+        };
+        Self {
+            protected: protected_places(protected),
+            mover,
+            swept,
+        }
+    }
+
+    /// The bytes that were freed.
+    fn node(&mut self, dir: &TierDir) -> u64 {
+        for work in entries(&dir.work()) {
+            end_leftovers(&work.join(HELPER_NOTE));
+            self.remove(&work);
+        }
+        for half in entries(&dir.incoming()) {
+            self.remove(&half);
+        }
+        self.parts(&dir.parts())
+    }
+
+    fn parts(&mut self, folder: &Path) -> u64 {
+        let mut freed = 0;
+        for part in entries(folder) {
+            if is_protected(&self.protected, &part) {
+                continue;
+            }
+            let stored = self.mover.stored(&part).unwrap_or(0);
+            if self.remove(&part) {
+                freed += stored;
+                self.swept.removed.push(part);
+            }
+        }
+        freed
+    }
+
+    fn remove(&mut self, path: &Path) -> bool {
+        match self.mover.remove(path) {
+            Ok(()) => true,
+            Err(MoverError(failure)) => {
+                self.swept.trouble.push(failure.message);
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use tarn_movers::Trees;
+
+    #[test]
+    fn what_is_protected_stays_by_whatever_path_and_all_else_goes() {
+        let here = tempfile::tempdir().unwrap();
+        let (tier, link) = (here.path().join("tier"), here.path().join("link"));
+        for folder in [
+            "w/n1/parts/kept",
+            "w/n1/parts/old",
+            "w/n2/parts/old",
+            "other/n1/parts/p",
+        ] {
+            fs::create_dir_all(tier.join(folder)).unwrap();
+            fs::write(tier.join(folder).join("f"), "1234").unwrap();
+        }
+        for folder in ["w/n1/work/s.1", "w/n1/incoming/half", "w/at/data"] {
+            fs::create_dir_all(tier.join(folder)).unwrap();
+        }
+        std::os::unix::fs::symlink(&tier, &link).unwrap();
+        let kept = tier.join("w/n1/parts/kept");
+        let protected = [kept.clone(), tier.join("w/n1/parts/gone")].into();
+        let missing = here.path().join("missing");
+        let swept = sweep(
+            "w",
+            &[link.clone(), missing.clone()].into(),
+            &protected,
+            &Trees::new(),
+        );
+        assert_eq!(swept.left, std::slice::from_ref(&kept));
+        assert_eq!(
+            swept.removed.iter().collect::<BTreeSet<_>>(),
+            [&link.join("w/n1/parts/old"), &link.join("w/n2/parts/old")].into()
+        );
+        assert!(swept.trouble.is_empty(), "{swept:?}");
+        assert!(kept.join("f").exists() && tier.join("other/n1/parts/p/f").exists());
+        for gone in ["w/n2", "w/at", "w/n1/work", "w/n1/incoming"] {
+            assert!(!tier.join(gone).exists(), "{gone}");
+        }
+        assert!(!missing.exists(), "nothing is made");
+        sweep("w", &[tier.clone()].into(), &BTreeSet::new(), &Trees::new());
+        assert!(!tier.join("w").exists());
+    }
+}
