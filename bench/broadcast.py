@@ -2,7 +2,8 @@
 """A dataset that one node has made comes to eight others over limited links, against the same to one other, on a real Slurm.
 
 Prints the results in the form of `tarn bench --json`: the speed at which all have it, of that at which one has it, both from the
-runs' logs, from the order of the first transfer to the end of the last. The cases take turns. Needs root.
+runs' logs, from the order of the first transfer to the end of the last. All nodes share one machine, so beside them stands what
+it can do at most: as many bytes written to the nodes' tiers by `dd`, on all nodes at once. The cases take turns. Needs root.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 
 from slurm import CLUSTER, cluster, done, turns
 
@@ -68,6 +70,16 @@ class Bench:
         return taken
 
 
+    def plain(self):
+        """As many bytes as come to all, written to their tiers by `dd` on all nodes at once."""
+        one = f"dd if=/dev/zero of=/scm/alice/plain bs=1M count={self.bytes >> 20} status=none; date +%s%N; rm /scm/alice/plain"
+        # The first node is the source in a run. All begin at a moment that lies ahead.
+        script = f"sleep $(( $1 - $(date +%s) )); [ $SLURM_PROCID = 0 ] || {{ mkdir -p /scm/alice; {one}; }}"
+        start = int(time.time()) + 4
+        ends = self.alice(f"salloc -Q --exclusive -N{NODES + 1} --mem={self.tier + 1000} srun --mpi=none bash -c '{script}' bash {start}").split()
+        return max(map(int, ends)) / 1e9 - start
+
+
 def main():
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -87,7 +99,7 @@ def main():
             for node in range(1, NODES + 2):
                 done([CLUSTER, "shape-link", "--dir", folder, f"node{node}", str(a.rate)])
             bench = Bench(a, os.path.realpath(work), alice)
-            medians, taken = turns(a.runs, {f"to {NODES}": lambda: bench.to(NODES), "to 1": lambda: bench.to(1)})
+            medians, taken = turns(a.runs, {f"to {NODES}": lambda: bench.to(NODES), "to 1": lambda: bench.to(1), "plain": bench.plain})
     speed = {name: (a.mib << 20) / 1e6 / median for name, median in medians.items()}
     result = {
         "name": f"broadcast-8 ({a.mib} MiB from a node to {NODES} others, links of {a.rate} Mbit/s)",
@@ -95,9 +107,11 @@ def main():
         "unit": "MB/s",
         "against": {"name": "the same to one other", "value": speed["to 1"]},
         "ratio": speed[f"to {NODES}"] / speed["to 1"],
+        "ceiling": {"name": f"{NODES} x dd to the tiers at once, on this machine", "value": speed["plain"]},
         "seconds": taken,
     }
     print(f"{result['name']}: {result['value']:.0f} MB/s; to one: {speed['to 1']:.0f} MB/s; ratio {result['ratio']:.2f}", file=sys.stderr)
+    print(f"{result['ceiling']['name']}: {speed['plain']:.0f} MB/s each", file=sys.stderr)
     machine = {"cores": os.cpu_count(), "kernel": os.uname().release}
     print(json.dumps({"schema": 1, "bench": "broadcast", "machine": machine, "results": [result]}))
 

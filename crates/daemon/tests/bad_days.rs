@@ -615,17 +615,24 @@ fn a_socket_that_is_a_file() {
 fn the_terminal_goes() {
     use rustix::process::{Pid, Signal, kill_process};
     let mut daemon = Daemon::start(&[]);
+    daemon.terminate();
+    // Whatever these tests were started with.
+    let start = |daemon: &mut Daemon, by: &[&str]| {
+        let command = daemon.command();
+        let mut through = Command::new(by[0]);
+        through.args(&by[1..]).arg(command.get_program());
+        through.args(command.get_args());
+        daemon.start_by(through.stdout(Stdio::null()).stderr(Stdio::null()));
+    };
     let hang_up = |daemon: &Daemon| {
         let pid = Pid::from_raw(daemon.pid().cast_signed()).unwrap();
         kill_process(pid, Signal::HUP).unwrap();
     };
+    start(&mut daemon, &["env", "--default-signal=HUP"]);
     hang_up(&daemon);
     assert_eq!(daemon.ends().code(), Some(0));
     assert!(!daemon.socket().exists());
-    let mut nohup = Command::new("nohup");
-    let command = daemon.command();
-    nohup.arg(command.get_program()).args(command.get_args());
-    daemon.start_by(nohup.stdout(Stdio::null()).stderr(Stdio::null()));
+    start(&mut daemon, &["nohup"]);
     hang_up(&daemon);
     std::thread::sleep(Duration::from_millis(200));
     assert!(submit(&daemon.client(), TaskSpec::new(Kind::Nothing)).is_ok());

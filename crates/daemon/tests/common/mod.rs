@@ -102,7 +102,18 @@ impl Daemon {
 
     /// Waits for its end.
     pub(crate) fn ends(&mut self) -> ExitStatus {
-        self.child.take().unwrap().wait().unwrap()
+        let mut child = self.child.take().unwrap();
+        let until = Instant::now() + LONG;
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            if Instant::now() >= until {
+                child.kill().unwrap();
+                panic!("tarnd does not end");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// An external place.
