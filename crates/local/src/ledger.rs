@@ -27,7 +27,9 @@ use tarn_base::part::StoreKey;
 use tarn_base::units::Bytes;
 
 /// How often a run that waits looks at what others have changed.
-pub(crate) const POLL: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(200);
+/// The same while no other run is there and this one waits for nothing: a node that only computes is left alone.
+const POLL_ALONE: Duration = Duration::from_secs(1);
 /// How long a run waits for room that only dead runs hold: they do not give it back by themselves.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long an older run waits before a younger one, which waits as well, gives its room to it.
@@ -495,6 +497,15 @@ impl Ledgers {
                 return Err(failure);
             }
             std::thread::sleep(POLL);
+        }
+    }
+
+    /// How often the pages are to be looked at now.
+    pub(crate) fn pause(&self) -> Duration {
+        let alone = |a: &Account| a.state.lock().is_ok_and(|m| m.others == 0 && !m.waits());
+        match self.accounts.iter().all(alone) {
+            true => POLL_ALONE,
+            false => POLL,
         }
     }
 

@@ -5,7 +5,7 @@ mod nodes;
 pub use nodes::leave_tiers;
 
 use crate::launch::{Leaving, Urgency};
-use crate::ledger::{Ledgers, POLL, vacate};
+use crate::ledger::{Ledgers, vacate};
 use crate::mail::Mail;
 use crate::mate::{Desk, Led};
 use crate::namespaces::{Namespaces, isolation};
@@ -113,10 +113,13 @@ pub struct Local {
     _watchman: Option<Watchman>,
 }
 
+/// More than any pause between looks at the ledgers.
+const LONG: Duration = Duration::from_secs(60);
+
 /// So long ago that the ledgers are looked at without delay.
 fn long_ago() -> Instant {
     let now = Instant::now();
-    now.checked_sub(POLL).unwrap_or(now)
+    now.checked_sub(LONG).unwrap_or(now)
 }
 
 fn world_error(what: &str, error: &dyn std::fmt::Display) -> WorldError {
@@ -368,9 +371,9 @@ impl Local {
         Some(self.hand_out(delivery))
     }
 
-    /// What other runs have changed on the tiers, looked at every [`POLL`] at most.
+    /// What other runs have changed on the tiers, looked at not more often than is worth it.
     fn look_at_ledgers(&mut self) {
-        if self.looked.elapsed() >= POLL {
+        if self.looked.elapsed() >= self.shared.ledgers.pause() {
             self.looked = Instant::now();
             let news = self.shared.ledgers.news();
             self.ahead.extend(
@@ -566,8 +569,9 @@ impl World for Local {
                     "nothing is under way and there is nothing to wait for".into(),
                 ));
             }
-            let left = until.map_or(POLL, |u| Duration::from_nanos(u - now));
-            match self.deliveries.recv_timeout(left.min(POLL)) {
+            let pause = self.shared.ledgers.pause();
+            let left = until.map_or(pause, |u| Duration::from_nanos(u - now));
+            match self.deliveries.recv_timeout(left.min(pause)) {
                 Ok(delivery) => return Ok(self.hand_out(delivery)),
                 Err(RecvTimeoutError::Timeout) => self.look_at_ledgers(),
                 Err(RecvTimeoutError::Disconnected) => {
