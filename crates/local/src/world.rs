@@ -105,21 +105,12 @@ pub struct Local {
     signals: Option<(SignalHandle, JoinHandle<()>)>,
     started: Instant,
     epoch: Time,
-    looked: Instant,
+    looked: Option<Instant>,
     boot_noted: bool,
     /// Since when there is nothing to do but to wait for room that other runs hold.
     idle: Option<Instant>,
     /// Looks after memory; goes last.
     _watchman: Option<Watchman>,
-}
-
-/// More than any pause between looks at the ledgers.
-const LONG: Duration = Duration::from_secs(60);
-
-/// So long ago that the ledgers are looked at without delay.
-fn long_ago() -> Instant {
-    let now = Instant::now();
-    now.checked_sub(LONG).unwrap_or(now)
 }
 
 fn world_error(what: &str, error: &dyn std::fmt::Display) -> WorldError {
@@ -204,7 +195,7 @@ impl Local {
             started: now,
             epoch: config.epoch,
             // Others may hold room already: look at the first opportunity.
-            looked: long_ago(),
+            looked: None,
             boot_noted: false,
             idle: None,
             _watchman: watchman,
@@ -335,7 +326,7 @@ impl Local {
             Place::Node(spot) => {
                 if self.shared.ledgers.take_over(*spot, key) {
                     // Room that was kept from the engine is now its own.
-                    self.looked = long_ago();
+                    self.looked = None;
                 }
                 self.shared.replica(*spot, key)
             }
@@ -373,8 +364,9 @@ impl Local {
 
     /// What other runs have changed on the tiers, looked at not more often than is worth it.
     fn look_at_ledgers(&mut self) {
-        if self.looked.elapsed() >= self.shared.ledgers.pause() {
-            self.looked = Instant::now();
+        let pause = self.shared.ledgers.pause();
+        if self.looked.is_none_or(|at| at.elapsed() >= pause) {
+            self.looked = Some(Instant::now());
             let news = self.shared.ledgers.news();
             self.ahead.extend(
                 news.into_iter()

@@ -84,22 +84,23 @@ fn a_rate_between_nodes_is_kept() {
     let said = desk.run("-N2 -n16", &command);
     assert!(said.contains("at most 4 MB/s"), "{said}");
     let log = desk.read(".tarn/runs/given-1/events.log");
-    // The transfers' ids by their kinds, and how long each took, in seconds.
-    let after = |text: &str, what: &str| -> String {
-        let rest = text.split(what).nth(1);
-        let rest = rest.unwrap_or_else(|| panic!("{what} in {text}"));
-        rest.split([',', '}', '"'])
-            .next()
-            .unwrap_or_default()
-            .to_owned()
-    };
+    // Each line has a checksum and a record, but for the first, which names the format.
+    let records = log
+        .lines()
+        .skip(1)
+        .filter_map(|l| l.find('{').map(|at| &l[at..]));
+    let records: Vec<serde_json::Value> =
+        records.map(|r| serde_json::from_str(r).expect(r)).collect();
+    let actions = || records.iter().filter_map(|r| r["actions"].as_array());
     let took = |kind: &str| -> f64 {
-        let mut orders = log.split("\"do\":\"transfer\"").skip(1);
-        let order = orders.find(|o| after(o, "\"kind\":\"") == kind);
+        let order = actions()
+            .flatten()
+            .find(|a| a["do"] == "transfer" && a["kind"] == kind);
         let order = order.unwrap_or_else(|| panic!("no {kind} in {log}"));
-        let done = format!("\"transfer-done\",\"id\":{},", after(order, "\"id\":"));
-        let took = after(&after_line(&log, &done), "\"took\":");
-        took.parse::<f64>().expect("nanoseconds") / 1e9
+        let done = |r: &&serde_json::Value| r["event"] == "transfer-done" && r["id"] == order["id"];
+        let done = records.iter().find(done);
+        let done = done.unwrap_or_else(|| panic!("no end of {order} in {log}"));
+        done["took"].as_f64().expect("nanoseconds") / 1e9
     };
     // 8 MB at 4 MB/s.
     let (peer, out) = (took("peer"), took("external-out"));
@@ -107,11 +108,6 @@ fn a_rate_between_nodes_is_kept() {
     // On one machine it is said to be of no use.
     let local = desk.shell("tarn nodes --local --peer-rate 4MB/s");
     assert!(local.contains("no effect on one machine"), "{local}");
-}
-
-fn after_line(log: &str, what: &str) -> String {
-    let line = log.lines().find(|l| l.contains(what));
-    line.unwrap_or_else(|| panic!("{what} in {log}")).to_owned()
 }
 
 /// What one node makes is wanted on two; the last step wants all three, the cut one too.

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,26 +19,7 @@ enum Then {
     Flips,
 }
 
-/// A wire to a server: it lets `good` bytes through to the client, over all connections, and then behaves as told.
-fn wire(to: SocketAddr, good: i64, then: Then) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let left = Arc::new(AtomicI64::new(good));
-    std::thread::spawn(move || {
-        while let Ok((client, _)) = listener.accept() {
-            let server = TcpStream::connect(to).unwrap();
-            let (mut c, mut s) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut c, &mut s);
-                let _ = s.shutdown(Shutdown::Both);
-            });
-            let left = Arc::clone(&left);
-            std::thread::spawn(move || forward(server, client, &left, then));
-        }
-    });
-    address
-}
-
+/// Lets what is `left` through to the client, over all connections, and then behaves as told.
 fn forward(mut server: TcpStream, mut client: TcpStream, left: &AtomicI64, then: Then) {
     let mut buffer = vec![0; 32 << 10];
     while let Ok(n @ 1..) = server.read(&mut buffer) {
@@ -60,8 +41,10 @@ fn forward(mut server: TcpStream, mut client: TcpStream, left: &AtomicI64, then:
 }
 
 fn through(ends: &Ends, good: i64, then: Then, stall: Duration) -> Arc<Client> {
+    let left = AtomicI64::new(good);
+    let back = move |server, client| forward(server, client, &left, then);
     Arc::new(Client {
-        address: wire(ends.server.address(), good, then),
+        address: wire(ends.server.address(), back),
         patience: Patience {
             stall,
             ..Patience::default()

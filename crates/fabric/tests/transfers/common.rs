@@ -1,6 +1,7 @@
 //! Two ends, and trees to send between them.
 
 use std::collections::BTreeMap;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +49,29 @@ pub(crate) fn client_of(server: &Server) -> Client {
         },
         rma: None,
     }
+}
+
+/// A wire to a server: `back` carries what comes from it to the client, for each connection.
+pub(crate) fn wire(
+    to: SocketAddr,
+    back: impl Fn(TcpStream, TcpStream) + Send + Sync + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let back = Arc::new(back);
+    std::thread::spawn(move || {
+        while let Ok((client, _)) = listener.accept() {
+            let server = TcpStream::connect(to).unwrap();
+            let (mut c, mut s) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut c, &mut s);
+                let _ = s.shutdown(Shutdown::Both);
+            });
+            let back = Arc::clone(&back);
+            std::thread::spawn(move || back(server, client));
+        }
+    });
+    address
 }
 
 impl Ends {

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tarn_base::event::FailureKind;
 use tarn_fabric::{Client, Probe, Tree};
@@ -16,26 +16,7 @@ const SHORT: Probe = Probe {
     patience: Duration::from_secs(5),
 };
 
-/// A wire to a server, on which so many bytes a second come back, over all connections; with 0 none do.
-fn wire(to: SocketAddr, rate: u64) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let free = Arc::new(Mutex::new(Instant::now()));
-    std::thread::spawn(move || {
-        while let Ok((client, _)) = listener.accept() {
-            let server = TcpStream::connect(to).unwrap();
-            let (mut c, mut s) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut c, &mut s);
-                let _ = s.shutdown(Shutdown::Both);
-            });
-            let free = Arc::clone(&free);
-            std::thread::spawn(move || limited(server, client, &free, rate));
-        }
-    });
-    address
-}
-
+/// So many bytes a second come back, over all connections; with 0 none do.
 fn limited(mut server: TcpStream, mut client: TcpStream, free: &Mutex<Instant>, rate: u64) {
     // Of a handshake, which is never held back.
     let mut head = 75;
@@ -61,8 +42,10 @@ fn limited(mut server: TcpStream, mut client: TcpStream, free: &Mutex<Instant>, 
 }
 
 fn through(ends: &Ends, rate: u64) -> Client {
+    let free = Mutex::new(Instant::now());
+    let back = move |server, client| limited(server, client, &free, rate);
     Client {
-        address: wire(ends.server.address(), rate),
+        address: wire(ends.server.address(), back),
         ..client_of(&ends.server)
     }
 }

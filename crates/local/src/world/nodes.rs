@@ -1,6 +1,6 @@
 //! What `tarn run` asks of a local world before and after it is driven.
 
-use super::{Local, long_ago};
+use super::Local;
 use crate::inventory::{self, Stays};
 use crate::ledger::vacate;
 use crate::pool::Job;
@@ -92,7 +92,7 @@ impl Nodes for Local {
             offered,
         };
         // Room that is kept from the engine is told of at the first opportunity.
-        self.looked = long_ago();
+        self.looked = None;
         Ok(inventory::clean(&self.shared, stays))
     }
 
