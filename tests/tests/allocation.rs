@@ -14,130 +14,25 @@ mod stores;
 use links::{an_older_tarnd_is_refused, liars_are_found_out, links_are_measured};
 use pieces::{libfabric_moves_pieces, pieces_move, strangers_come};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tarn_tests::desk::{self, Desk, ended};
 use tarn_tests::programs::install;
-use tarn_tests::slurm::{Cluster, Doctor, said, wait_until};
+use tarn_tests::slurm::{Cluster, said, wait_until};
 
 const SOON: Duration = Duration::from_secs(30);
 /// A node is lost after 10 s of silence, and a run that is cut takes its time.
 const LATER: Duration = Duration::from_secs(120);
 
-/// A cluster whose users have tarn, or a reason on stderr why there is none.
 fn cluster(nodes: usize) -> Option<Cluster> {
-    let doctor = Doctor::ask().expect("slurm-cluster doctor");
-    if let Some(why) = doctor.lacks(&[]) {
-        eprintln!("SKIPPED: no Slurm cluster here: {why}");
-        return None;
-    }
-    let cluster = Cluster::up(nodes).unwrap_or_else(|e| panic!("{e:#}"));
-    install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
-    Some(cluster)
+    desk::cluster(nodes, &["tarn", "tarnd"], &[], &[])
 }
 
-/// Files of a user, in a folder of the home.
-struct Desk<'a> {
-    cluster: &'a Cluster,
-    user: &'a str,
-    folder: PathBuf,
-}
-
-impl<'a> Desk<'a> {
-    fn new(cluster: &'a Cluster, user: &'a str, workflow: &str) -> Self {
-        let folder = cluster.shared().join("home").join(user).join("work");
-        said(&mut cluster.command(user, &["mkdir", "-p", "work/in"])).expect("mkdir");
-        let desk = Self {
-            cluster,
-            user,
-            folder,
-        };
-        desk.write("wf.toml", workflow);
-        desk
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        let path = self.path(name);
-        std::fs::write(&path, text).expect("a file");
-        let open = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(path, open).expect("its mode");
-    }
-
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
-    }
-
-    /// A command in the folder, on the login node, inside a new allocation.
-    fn allocated(&self, options: &str, command: &str) -> Command {
-        let line = format!("cd work && exec salloc -Q {options} {command}");
-        self.cluster.command(self.user, &["bash", "-c", &line])
-    }
-
-    /// What it said, standard error included; it must succeed.
-    fn run(&self, options: &str, command: &str) -> String {
-        let output = self.allocated(options, command).output().expect("salloc");
-        let text = text(&output);
-        assert!(
-            output.status.success(),
-            "{command}: {}\n{text}",
-            output.status
-        );
-        text
-    }
-
-    /// What a command in the folder says on the login node, in no allocation.
-    fn shell(&self, command: &str) -> String {
-        let line = format!("cd work && {command}");
-        let words = ["bash", "-c", &line];
-        text(
-            &self
-                .cluster
-                .command(self.user, &words)
-                .output()
-                .expect("bash"),
-        )
-    }
-
-    fn start(&self, options: &str, command: &str) -> Running {
-        let mut child = self.allocated(options, command);
-        child
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Running(child.spawn().expect("salloc"))
-    }
-
-    /// What lies on the tier of a node, but for the ledger.
-    fn left_on(&self, node: usize) -> String {
-        let look = "find /scm /dev/shm -mindepth 2 ! -name 'ledger*' ! -name 'tarn-[0-9]*' 2>/dev/null; true";
-        let found = self.cluster.node(node).exec("root", &["bash", "-c", look]);
-        found.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
-    }
-}
-
-/// How a command ended, and all that it said.
-fn ended(mut command: Command) -> (Option<i32>, String) {
-    let output = command.output().expect("salloc");
-    (output.status.code(), text(&output))
-}
-
-struct Running(Child);
-
-impl Running {
-    fn end(self) -> (Option<i32>, String) {
-        let output = self.0.wait_with_output().expect("its end");
-        (output.status.code(), text(&output))
-    }
-}
-
-fn text(output: &std::process::Output) -> String {
-    let both = [&output.stdout[..], &output.stderr[..]].concat();
-    String::from_utf8_lossy(&both).into_owned()
+/// What lies on the tier of a node, but for the ledger.
+fn left_on(cluster: &Cluster, node: usize) -> String {
+    let look =
+        "find /scm /dev/shm -mindepth 2 ! -name 'ledger*' ! -name 'tarn-[0-9]*' 2>/dev/null; true";
+    let found = cluster.node(node).exec("root", &["bash", "-c", look]);
+    found.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
 }
 
 /// Twelve pieces, a step each that notes its node, and one that gathers them.
@@ -187,7 +82,7 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
     assert_eq!(desk.read("out/text"), wanted);
     assert_eq!(desk.read("out/nodes"), "node1\nnode2\nnode3\n");
     for node in 1..=3 {
-        assert_eq!(desk.left_on(node), "", "on node{node}");
+        assert_eq!(left_on(desk.cluster, node), "", "on node{node}");
         let alive = cluster.node(node).exec("root", &["pgrep", "-x", "tarnd"]);
         assert!(alive.is_err(), "tarnd still runs on node{node}");
     }
@@ -354,11 +249,9 @@ fn what_nodes_share_is_read_once_and_the_chain_may_break() {
 
 #[test]
 fn links_are_measured_once() {
-    let doctor = Doctor::ask().expect("slurm-cluster doctor");
-    if let Some(why) = doctor.lacks(&["shaping"]) {
-        return eprintln!("SKIPPED: no links of a given rate here: {why}");
-    }
-    let Some(cluster) = cluster(4) else { return };
+    let Some(cluster) = desk::cluster(4, &["tarn", "tarnd"], &["shaping"], &[]) else {
+        return;
+    };
     links_are_measured(&cluster);
 }
 

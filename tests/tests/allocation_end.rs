@@ -1,9 +1,6 @@
 //! The end of an allocation: a run stops in time, and goes on in the next one, on other nodes.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use tarn_tests::programs::install;
-use tarn_tests::slurm::{Cluster, Doctor, said};
+use tarn_tests::desk::{self, Desk, ended};
 
 /// What the second step needs is kept on the node of the first, and some of it is brought out when the end is near.
 const CHAIN: &str = r#"
@@ -31,41 +28,20 @@ in = ["a", "safe"]
 out = ["b"]
 "#;
 
-/// A command inside a new allocation; its exit code and all that it said.
-fn allocated(cluster: &Cluster, options: &str, command: &str) -> (Option<i32>, String) {
-    let line = format!("cd work && exec salloc -Q {options} {command}");
-    let output = cluster
-        .command("alice", &["bash", "-c", &line])
-        .output()
-        .expect("salloc");
-    let both = [&output.stdout[..], &output.stderr[..]].concat();
-    (
-        output.status.code(),
-        String::from_utf8_lossy(&both).into_owned(),
-    )
-}
-
-fn write(path: &Path, text: &str) {
-    std::fs::write(path, text).expect("a file");
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).expect("its mode");
+fn allocated(desk: &Desk<'_>, options: &str, command: &str) -> (Option<i32>, String) {
+    ended(desk.allocated(options, command))
 }
 
 #[test]
 fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
-    let doctor = Doctor::ask().expect("slurm-cluster doctor");
-    if let Some(why) = doctor.lacks(&[]) {
-        eprintln!("SKIPPED: no Slurm cluster here: {why}");
+    let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
         return;
-    }
-    let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
-    install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
-    said(&mut cluster.command("alice", &["mkdir", "work"])).expect("mkdir");
-    let work = cluster.shared().join("home/alice/work");
-    write(&work.join("wf.toml"), CHAIN);
+    };
+    let desk = Desk::new(&cluster, "alice", CHAIN);
     let tier = "--tier scm=/scm/alice:64MiB";
 
     let (status, text) = allocated(
-        &cluster,
+        &desk,
         "-N1 -w node1 -t 2",
         &format!("tarn run {tier} --margin 600 wf.toml"),
     );
@@ -75,11 +51,11 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
     );
     // Not even a tarnd, and no run is left.
     assert!(!text.contains("ready after"), "{text}");
-    let runs = std::fs::read_dir(work.join(".tarn/runs"));
+    let runs = std::fs::read_dir(desk.path(".tarn/runs"));
     assert_eq!(runs.map_or(0, Iterator::count), 0);
 
     let (status, text) = allocated(
-        &cluster,
+        &desk,
         "-N1 -w node1 -t 2",
         &format!("tarn run {tier} --margin 96 --external-rate 2MB/s wf.toml"),
     );
@@ -90,44 +66,30 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
             && text.contains("tarn resume"),
         "{text}"
     );
-    assert!(work.join("began").exists(), "{text}");
-    let rescued = std::fs::read_dir(work.join("ext")).expect("what was drained");
+    assert!(desk.path("began").exists(), "{text}");
+    let rescued = std::fs::read_dir(desk.path("ext")).expect("what was drained");
     let rescued = rescued.map(|entry| entry.expect("an entry").path().join("safe/f"));
     let rescued: Vec<_> = rescued.map(std::fs::read_to_string).collect();
     assert!(
         matches!(&rescued[..], [Ok(text)] if text == "safe\n"),
         "{rescued:?} {text}"
     );
-    let listed = said(&mut cluster.command("alice", &["bash", "-c", "cd work && tarn data ls"]));
-    assert!(
-        listed.as_deref().is_ok_and(|l| l.contains("node1/scm")),
-        "{listed:?}"
-    );
+    let listed = desk.shell("tarn data ls");
+    assert!(listed.contains("node1/scm"), "{listed}");
 
-    write(&work.join("go"), "");
-    let (status, text) = allocated(&cluster, "-N1 -w node2", "tarn resume");
+    desk.write("go", "");
+    let (status, text) = allocated(&desk, "-N1 -w node2", "tarn resume");
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("does not have node1"), "{text}");
-    let made = std::fs::read_to_string(work.join("out/b")).expect("delivered");
-    assert_eq!(made, "made\n");
+    assert_eq!(desk.read("out/b"), "made\n");
 
     // What was kept on the first node is listed still, and is not called lost where nobody can look.
     assert!(!text.contains("is gone"), "{text}");
-    let listed = said(&mut cluster.command("alice", &["bash", "-c", "cd work && tarn data ls"]));
-    assert!(
-        listed.as_deref().is_ok_and(|l| l.contains("node1/scm")),
-        "{listed:?}"
-    );
-    let rm = said(&mut cluster.command(
-        "alice",
-        &[
-            "bash",
-            "-c",
-            "cd work && tarn data rm a 2>&1 && tarn data rm safe 2>&1",
-        ],
-    ));
-    assert!(rm.as_deref().is_ok_and(|l| l.contains("node1")), "{rm:?}");
-    let (status, text) = allocated(&cluster, "-N2", "tarn data rm --orphans");
+    let listed = desk.shell("tarn data ls");
+    assert!(listed.contains("node1/scm"), "{listed}");
+    let rm = desk.shell("tarn data rm a 2>&1 && tarn data rm safe 2>&1 && echo both");
+    assert!(rm.contains("node1") && rm.ends_with("both\n"), "{rm}");
+    let (status, text) = allocated(&desk, "-N2", "tarn data rm --orphans");
     assert_eq!(status, Some(0), "{text}");
     let parts = "find /scm/alice -path '*/parts/*' -type f ; true";
     for node in [1, 2] {

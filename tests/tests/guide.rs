@@ -1,7 +1,6 @@
 //! docs/guide/inside-your-allocation.md, followed word for word by a user of a real Slurm.
 
-use tarn_tests::programs::install;
-use tarn_tests::slurm::{Cluster, Doctor};
+use tarn_tests::desk;
 
 const PAGE: &str = include_str!("../../docs/guide/inside-your-allocation.md");
 
@@ -18,13 +17,9 @@ fn commands() -> String {
 
 #[test]
 fn the_page_works_when_followed_word_for_word() {
-    let doctor = Doctor::ask().expect("slurm-cluster doctor");
-    if let Some(why) = doctor.lacks(&[]) {
-        eprintln!("SKIPPED: no Slurm cluster here: {why}");
+    let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
         return;
-    }
-    let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
-    install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
+    };
     let said = cluster.exec("alice", &["bash", "-c", &commands()]);
     let said = said.unwrap_or_else(|e| panic!("{e:#}"));
     let lines: Vec<&str> = said.lines().collect();

@@ -1,50 +1,25 @@
 //! Memory of an allocation's nodes, on a real Slurm where files on a tier count against the job's: what fills it, and what it
 //! stands in for.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tarn_tests::programs::install;
-use tarn_tests::slurm::{Cluster, Doctor, said};
+use tarn_tests::desk::{self, Desk, ended};
+use tarn_tests::slurm::Cluster;
 
 /// Less than the patience with a helper that does not end.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A cluster whose users have tarn and whose jobs are held to their memory, or a reason on stderr why there is none.
 fn cluster(nodes: usize) -> Option<Cluster> {
-    let doctor = Doctor::ask().expect("slurm-cluster doctor");
-    if let Some(why) = doctor.lacks(&["memory"]) {
-        eprintln!("SKIPPED: no Slurm cluster that limits memory here: {why}");
-        return None;
-    }
-    let cluster = Cluster::up(nodes).unwrap_or_else(|e| panic!("{e:#}"));
-    install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
-    Some(cluster)
+    desk::cluster(nodes, &["tarn", "tarnd"], &["memory"], &[])
 }
 
-/// Alice's folder with a workflow in it.
-fn desk(cluster: &Cluster, workflow: &str) -> PathBuf {
-    said(&mut cluster.command("alice", &["mkdir", "-p", "work"])).expect("mkdir");
-    let folder = cluster.shared().join("home/alice/work");
-    let file = folder.join("wf.toml");
-    std::fs::write(&file, workflow).expect("a file");
-    let open = std::fs::Permissions::from_mode(0o644);
-    std::fs::set_permissions(file, open).expect("its mode");
-    folder
+/// The status and all that was said of a command in an allocation that outlives its nodes.
+fn allocated(desk: &Desk<'_>, options: &str, command: &str) -> (Option<i32>, String) {
+    ended(desk.allocated(&format!("--no-kill {options}"), command))
 }
 
-/// The status and all that was said of a command in an allocation.
-fn allocated(cluster: &Cluster, options: &str, command: &str) -> (Option<i32>, String) {
-    let line = format!("cd work && exec salloc -Q --no-kill {options} {command}");
-    let output = cluster.command("alice", &["bash", "-c", &line]).output();
-    let output = output.expect("salloc");
-    let both = [&output.stdout[..], &output.stderr[..]].concat();
-    let text = String::from_utf8_lossy(&both).into_owned();
-    (output.status.code(), text)
-}
-
-fn words(folder: &std::path::Path, name: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+fn words(desk: &Desk<'_>, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(desk.path(name)).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -83,10 +58,10 @@ out = ["far:scatter"]
 
 fn a_hog(workflow: &str) -> Option<(Cluster, String, Vec<String>)> {
     let cluster = cluster(2)?;
-    let folder = desk(&cluster, workflow);
+    let desk = Desk::new(&cluster, "alice", workflow);
     let tarn = "tarn run --tier scm=/scm/$USER:256MiB wf.toml";
     let begun = Instant::now();
-    let (status, text) = allocated(&cluster, "-N2 -n16 --mem=600", tarn);
+    let (status, text) = allocated(&desk, "-N2 -n16 --mem=600", tarn);
     assert!(begun.elapsed() < SOON, "{:?}: {text}", begun.elapsed());
     assert_eq!(status, Some(1), "{text}");
     assert!(
@@ -95,8 +70,9 @@ fn a_hog(workflow: &str) -> Option<(Cluster, String, Vec<String>)> {
     );
     // No node was lost, so tarnd lives, and the rest of the run has ended well.
     assert!(!text.contains("lost"), "{text}");
-    assert_eq!(words(&folder, "out/file"), ["good"], "{text}");
-    Some((cluster, text, words(&folder, "began")))
+    assert_eq!(words(&desk, "out/file"), ["good"], "{text}");
+    let began = words(&desk, "began");
+    Some((cluster, text, began))
 }
 
 #[test]
@@ -167,38 +143,34 @@ out = ["all"]
 #[test]
 fn a_node_without_the_tier_works() {
     let Some(cluster) = cluster(3) else { return };
-    let folder = desk(&cluster, SPREAD);
+    let desk = Desk::new(&cluster, "alice", SPREAD);
     let without = cluster.node(2);
     without
         .exec("root", &["umount", "/scm"])
         .unwrap_or_else(|e| panic!("{e:#}"));
     let tier = "--tier scm=/scm/$USER:64MiB";
     let (status, text) = allocated(
-        &cluster,
+        &desk,
         "-N3 -n24 --mem=600",
         &format!("tarn run {tier} wf.toml"),
     );
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("node2 does not have tier `scm`"), "{text}");
-    assert_eq!(words(&folder, "out/nodes"), ["node1", "node2", "node3"]);
-    let mut hosts = words(&folder, "out/hosts");
+    assert_eq!(words(&desk, "out/nodes"), ["node1", "node2", "node3"]);
+    let mut hosts = words(&desk, "out/hosts");
     hosts.sort_unstable();
     assert_eq!(
         hosts,
         ["node1", "node3"],
         "the same path on all nodes of a step"
     );
-    let (status, text) = allocated(
-        &cluster,
-        "-N3 -n24 --mem=600",
-        &format!("tarn nodes {tier}"),
-    );
+    let (status, text) = allocated(&desk, "-N3 -n24 --mem=600", &format!("tarn nodes {tier}"));
     assert_eq!(status, Some(0), "{text}");
     let row = text.lines().find(|l| l.starts_with("node2 "));
     assert!(row.is_some_and(|r| r.contains("stand-in")), "{text}");
     // A tier that no node has is somebody's mistake.
     let (status, text) = allocated(
-        &cluster,
+        &desk,
         "-N1 -w node2 --mem=600",
         &format!("tarn run {tier} wf.toml"),
     );

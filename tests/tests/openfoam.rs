@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tarn_tests::programs::install;
-use tarn_tests::slurm::{Cluster, Doctor, said};
-use tarn_tests::tree;
+use tarn_tests::slurm::{Cluster, said};
+use tarn_tests::{desk, tree};
 
 /// Cells along each edge, and time steps: a second of work.
 const SIZE: [(&str, &str); 2] = [("N      60;", "N      12;"), ("steps  10;", "steps  3;")];
@@ -18,13 +17,7 @@ fn cluster(features: &[&str]) -> Option<(Cluster, PathBuf)> {
         eprintln!("SKIPPED: no OpenFOAM here: scripts/deps.sh openfoam installs it");
         return None;
     }
-    let doctor = Doctor::ask().expect("slurm-cluster doctor");
-    if let Some(why) = doctor.lacks(features) {
-        eprintln!("SKIPPED: no Slurm cluster here: {why}");
-        return None;
-    }
-    let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
-    install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
+    let cluster = desk::cluster(2, &["tarn", "tarnd"], features, &[])?;
     let example = cluster.shared().join("example");
     let mut copy = Command::new("cp");
     copy.arg("-r")

@@ -1,8 +1,8 @@
 //! One srun starts a program on each node of a real allocation, tells it what to do, hears from it, and ends it.
 
 use std::time::Duration;
-use tarn_tests::programs;
-use tarn_tests::slurm::{Cluster, Doctor, wait_until};
+use tarn_tests::slurm::{Cluster, wait_until};
+use tarn_tests::{desk, programs};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -18,12 +18,7 @@ touch /shared/home/alice/ended.$SLURMD_NODENAME
 "#;
 
 fn cluster(nodes: usize) -> Option<Cluster> {
-    let doctor = Doctor::ask().expect("slurm-cluster doctor");
-    if let Some(why) = doctor.lacks(&[]) {
-        eprintln!("SKIPPED: no Slurm cluster here: {why}");
-        return None;
-    }
-    Some(Cluster::up(nodes).unwrap_or_else(|e| panic!("{e:#}")))
+    desk::cluster(nodes, &[], &[], &[])
 }
 
 /// The example program of the crate, and the stand-in for tarnd, where the cluster's users find them.

@@ -1,8 +1,8 @@
 //! Processor sockets on nodes of a real Slurm, pretended (`HWLOC_SYNTHETIC`) of two real processors.
 
 use std::process::Command;
-use tarn_tests::programs::install;
-use tarn_tests::slurm::{Cluster, Doctor, said};
+use tarn_tests::desk;
+use tarn_tests::slurm::said;
 
 /// A step on each node that says where it runs, and one that reads that of both from a peer.
 const WORKFLOW: &str = r#"
@@ -50,15 +50,12 @@ fn succeeds(mut command: Command) -> String {
 
 #[test]
 fn what_slurm_gave_is_divided() {
-    let doctor = Doctor::ask().expect("slurm-cluster doctor");
-    if let Some(why) = doctor.lacks(&[]) {
-        return eprintln!("SKIPPED: no Slurm cluster here: {why}");
-    }
     let Some((first, second)) = two() else {
         return eprintln!("SKIPPED: it takes two processors");
     };
-    let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
-    install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
+    let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
+        return;
+    };
     let alice = |options: &str, tarn: &str| {
         let pretend = format!("HWLOC_SYNTHETIC='pack:2 core:1 pu:1(indexes={first},{second})'");
         let line = format!("{pretend} exec salloc -Q -N2 {options} tarn {tarn}");

@@ -4,9 +4,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use tarn_tests::programs::{built, install};
-use tarn_tests::slurm::{Cluster, Doctor, said};
-use tarn_tests::tree;
+use tarn_tests::programs::built;
+use tarn_tests::slurm::said;
+use tarn_tests::{desk, tree};
 
 /// Run by salloc on the login node: the daemons, the program on the first node, the end.
 const JOB: &str = r#"#!/bin/bash
@@ -174,13 +174,10 @@ fn programs_of_steps_reach_their_data() {
 
 #[test]
 fn programs_reach_dataspaces_of_other_nodes() {
-    let doctor = Doctor::ask().expect("slurm-cluster doctor");
-    if let Some(why) = doctor.lacks(&[]) {
-        eprintln!("SKIPPED: no Slurm cluster here: {why}");
+    let programs = ["tarn", "tarnd", "libtarn.so"];
+    let Some(cluster) = desk::cluster(2, &programs, &[], &[]) else {
         return;
-    }
-    let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
-    install(&cluster, &["tarn", "tarnd", "libtarn.so"]).unwrap_or_else(|e| panic!("{e:#}"));
+    };
     let binding = tree::root().join("bindings/python/tarn.py");
     std::fs::copy(binding, cluster.shared().join("bin/tarn.py")).expect("tarn.py");
     let make = "mkdir -p work/in && echo a > work/in/a && head -c 1000000 /dev/urandom > work/in/b && \

@@ -1,9 +1,8 @@
 //! Tasks between the tarnds of two nodes of a real cluster, on bad days: the link is down for a minute, and thousands wait.
 
 use std::time::{Duration, Instant};
-use tarn_tests::programs::install;
-use tarn_tests::slurm::{Cluster, Doctor, said, wait_until};
-use tarn_tests::tree;
+use tarn_tests::slurm::{Cluster, said, wait_until};
+use tarn_tests::{desk, tree};
 
 const SOON: Duration = Duration::from_secs(30);
 const LATER: Duration = Duration::from_secs(180);
@@ -93,13 +92,7 @@ struct Pair(Cluster);
 
 impl Pair {
     fn up() -> Option<Self> {
-        let doctor = Doctor::ask().expect("slurm-cluster doctor");
-        if let Some(why) = doctor.lacks(&[]) {
-            eprintln!("SKIPPED: no Slurm cluster here: {why}");
-            return None;
-        }
-        let cluster = Cluster::up(2).unwrap_or_else(|e| panic!("{e:#}"));
-        install(&cluster, &["tarnd", "libtarn.so"]).unwrap_or_else(|e| panic!("{e:#}"));
+        let cluster = desk::cluster(2, &["tarnd", "libtarn.so"], &[], &[])?;
         let binding = tree::root().join("bindings/python/tarn.py");
         std::fs::copy(binding, cluster.shared().join("bin/tarn.py")).expect("tarn.py");
         let make = "umask 077 && head -c 20000000 /dev/urandom > data && printf 'key = \"%s\"\\n\
