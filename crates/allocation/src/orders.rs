@@ -169,6 +169,7 @@ impl Allocation {
         Event::TransferFailed {
             id: t.id,
             failure: self.node_lost(node),
+            damaged: None,
         }
     }
 

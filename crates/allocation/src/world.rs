@@ -309,7 +309,7 @@ impl Allocation {
             kind: FailureKind::Cancelled,
             message: "what it was to be read from has failed".into(),
         };
-        self.transfer_over(t, Event::TransferFailed { id: t.id, failure });
+        self.transfer_failed(t, failure);
     }
 
     /// Ends a transfer for whose end nobody is waited.
@@ -317,8 +317,18 @@ impl Allocation {
         if let Some(moving) = self.under_way.moving.remove(&id) {
             let kind = FailureKind::Cancelled;
             let failure = Failure { kind, message };
-            self.transfer_over(&moving.order, Event::TransferFailed { id, failure });
+            self.transfer_failed(&moving.order, failure);
         }
+    }
+
+    /// Ends a transfer that no replica is to blame for.
+    fn transfer_failed(&mut self, t: &Transfer, failure: Failure) {
+        let failed = Event::TransferFailed {
+            id: t.id,
+            failure,
+            damaged: None,
+        };
+        self.transfer_over(t, failed);
     }
 
     /// How a node is opened now.

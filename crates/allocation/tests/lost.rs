@@ -21,7 +21,7 @@ fn is_lost(event: &Event, node: u32) -> bool {
 /// Transfers and attempts that ended because a node is lost.
 fn lost_end(event: &Event) -> Option<u64> {
     match event {
-        Event::TransferFailed { id, failure } if failure.kind == FailureKind::NodeLost => {
+        Event::TransferFailed { id, failure, .. } if failure.kind == FailureKind::NodeLost => {
             Some(id.0)
         }
         Event::Ended {
@@ -38,6 +38,7 @@ fn io(id: u64) -> Event {
     Event::TransferFailed {
         id: TransferId(id),
         failure: Failure { kind, message },
+        damaged: None,
     }
 }
 

@@ -526,7 +526,7 @@ fn the_external_store_is_one_for_all_nodes() {
     while ended.len() < 5 {
         match p.event() {
             Event::NodeLost { .. } => {}
-            Event::TransferFailed { id, failure } => {
+            Event::TransferFailed { id, failure, .. } => {
                 assert_eq!(failure.kind, FailureKind::NodeLost);
                 ended.push(id.0);
             }
@@ -681,6 +681,7 @@ fn io(id: u64) -> Event {
     Event::TransferFailed {
         id: TransferId(id),
         failure: Failure { kind, message },
+        damaged: None,
     }
 }
 
@@ -721,7 +722,7 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     let failed = [6, 7, 8].map(|id| (TransferId(id), p.event()));
     for (id, event) in failed {
         assert!(
-            matches!(&event, Event::TransferFailed { id: of, failure } if *of == id
+            matches!(&event, Event::TransferFailed { id: of, failure, .. } if *of == id
                 && (failure.kind == FailureKind::Cancelled || id == TransferId(6))),
             "{event:?}"
         );
@@ -736,7 +737,7 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     // With a node goes what was to follow its copy.
     p.loses(1);
     let ended = loop {
-        if let Event::TransferFailed { id, failure } = p.event() {
+        if let Event::TransferFailed { id, failure, .. } = p.event() {
             assert_eq!(failure.kind, FailureKind::NodeLost);
             break id;
         }

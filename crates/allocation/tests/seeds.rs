@@ -373,7 +373,11 @@ fn fail(p: &mut Pending, kind: FailureKind) {
         message: "as the test wants it".into(),
     };
     p.event = match &p.event {
-        Event::TransferDone { id, .. } => Event::TransferFailed { id: *id, failure },
+        Event::TransferDone { id, .. } => Event::TransferFailed {
+            id: *id,
+            failure,
+            damaged: None,
+        },
         Event::Ended {
             instance, attempt, ..
         } => Event::Ended {

@@ -49,6 +49,9 @@ pub enum Event {
         id: TransferId,
         /// Why.
         failure: Failure,
+        /// The part whose replica, where it was read, is not what it was when it was made, if one was found.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        damaged: Option<PartRef>,
     },
     /// A step's process has ended, and if it succeeded, its outputs are committed.
     Ended {

@@ -107,7 +107,7 @@ impl History {
                 };
                 self.transfer_done(*id, hashes, stored, end);
             }
-            Event::TransferFailed { id, failure } => {
+            Event::TransferFailed { id, failure, .. } => {
                 if let Some(t) = self.transfers.get_mut(id) {
                     t.ended = Some((now, TransferEnd::Failed(failure.clone())));
                 }

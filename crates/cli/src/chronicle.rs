@@ -15,8 +15,11 @@ use tarn_base::layout::StateDir;
 use tarn_base::part::Place;
 use tarn_base::units::SECOND;
 use tarn_ports::Record;
-use tracing::{debug, info, warn};
+use tracing::{Level, debug, info, warn};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// The log's name in a run's folder.
 const NAME: &str = "tarn.log";
@@ -46,9 +49,13 @@ fn log<W: for<'a> MakeWriter<'a> + Send + Sync + 'static>(logged: Logged, to: W)
         .with_target(false)
         .with_ansi(false)
         .with_writer(to);
+    // What libraries say of themselves is for their developers.
+    let own = Targets::new()
+        .with_target("tarn", logged.level)
+        .with_default(logged.level.min(Level::WARN));
     match logged.format {
-        LogFormat::Text => logs.init(),
-        LogFormat::Json => logs.json().flatten_event(true).init(),
+        LogFormat::Text => logs.finish().with(own).init(),
+        LogFormat::Json => logs.json().flatten_event(true).finish().with(own).init(),
     }
 }
 
@@ -121,7 +128,7 @@ fn event(history: &History, at: f64, event: &Event) {
                 "transfer done"
             );
         }
-        Event::TransferFailed { id, failure } => {
+        Event::TransferFailed { id, failure, .. } => {
             let (data, to) = transfer(history, *id);
             warn!(at, transfer = id.0, data, to, kind = ?failure.kind, why = failure.message, "transfer failed");
         }

@@ -216,7 +216,7 @@ fn list(dataset: &Dataset) -> Result<Vec<PartInfo>, Failure> {
     let root = dataset.source.clone().unwrap_or_default();
     let manifest = Trees::new()
         .list(&root, &Control::default())
-        .map_err(|e| e.0)?;
+        .map_err(|e| e.failure)?;
     let parts =
         merge::partition(&manifest, dataset.partition, dataset.scatter.as_ref()).map_err(|e| {
             Failure {

@@ -120,7 +120,7 @@ impl Watcher {
                     }
                 })
             }
-            Event::TransferFailed { id, failure } => {
+            Event::TransferFailed { id, failure, .. } => {
                 Some(format!("transfer {id} failed: {}", failure.message))
             }
             Event::NodeLost { node, why } => {

@@ -21,6 +21,10 @@ use options::{LogFormat, Options};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use tarn_base::codes::Exit;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Why tarnd ends, and with which exit code.
 #[derive(Debug)]
@@ -78,9 +82,13 @@ fn start_logs(options: &Options) {
             node: node.clone(),
             format,
         });
+    // What libraries say of themselves is for their developers.
+    let own = Targets::new()
+        .with_target("tarn", options.log_level)
+        .with_default(options.log_level.min(Level::WARN));
     match format {
-        LogFormat::Text => logs.init(),
-        LogFormat::Json => logs.json().flatten_event(true).init(),
+        LogFormat::Text => logs.finish().with(own).init(),
+        LogFormat::Json => logs.json().flatten_event(true).finish().with(own).init(),
     }
 }
 

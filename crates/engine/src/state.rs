@@ -186,7 +186,11 @@ impl State {
             Event::TransferDone {
                 id, hashes, stored, ..
             } => self.transfer_done(*id, hashes, stored),
-            Event::TransferFailed { id, failure } => self.transfer_failed(*id, failure),
+            Event::TransferFailed {
+                id,
+                failure,
+                damaged,
+            } => self.transfer_failed(*id, failure, *damaged),
             Event::Ended {
                 instance,
                 ended,
@@ -420,7 +424,7 @@ impl State {
         version.rescued |= active.rescue && !delivers;
     }
 
-    fn transfer_failed(&mut self, id: TransferId, failure: &Failure) {
+    fn transfer_failed(&mut self, id: TransferId, failure: &Failure, damaged: Option<PartRef>) {
         let Some(active) = self.transfer_over(id) else {
             return;
         };
@@ -436,15 +440,14 @@ impl State {
                 continue;
             };
             part.replicas.remove(&t.to);
-            // One replica is named only if the transfer read one: of several nobody knows which is damaged.
-            let names = t.parts.len() == 1 && m.from != Place::Source && !followed;
-            if failure.kind == FailureKind::Corrupt && names {
+            let is_bad = damaged == Some(m.part);
+            if is_bad && m.from != Place::Source && !followed {
                 part.failures = 0;
                 if let Some(r) = part.replicas.get_mut(&m.from) {
                     r.state = ReplicaState::Bad;
                 }
                 self.dest_damaged(t.data, t.version, &m.from);
-            } else if counts(failure.kind) {
+            } else if counts(failure.kind) && (is_bad || damaged.is_none()) {
                 match &t.to {
                     // What follows another fails with it: that says nothing of the part.
                     Place::Node(to) if followed => drop(part.followed_in_vain.insert(to.node)),

@@ -149,6 +149,7 @@ fn a_rebuilt_engine_remembers_who_failed() {
     let failed = Event::TransferFailed {
         id: first.id,
         failure,
+        damaged: None,
     };
     let (actions, deadline) = says(failed, &mut log);
     assert!(actions.is_empty() && deadline.is_some());

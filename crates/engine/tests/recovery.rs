@@ -484,6 +484,54 @@ fn cancelled_attempts_are_no_retries() {
     assert_eq!(said, [Reason::Ready, retry(2), retry(2), retry(3)]);
 }
 
+/// Of several parts that go out together, the damaged one is made again; nothing is said against the others.
+#[test]
+fn one_damaged_part_of_several_is_made_again_before_they_go_out() {
+    let text = "name = \"w\"\n[data.o]\ndest = \"/o\"\n[[step]]\nname = \"a\"\nforeach = [\"1\", \"2\", \"3\"]\nrun = \"x\"\nout = \"o\"\n";
+    let s = start(workflow(text), cluster(1, 3, &[100 * MB]), policy("data"));
+    let (mut hand, begun) = Hand::begin(&s);
+    let mut after = Vec::new();
+    for (n, run) in (0..).zip(runs_in(&begun)) {
+        after = hand.commits(&run, Some((0, MB)), n);
+    }
+    for at in [1, 2, 0, 1] {
+        let delivery = transfers_in(&after).remove(0);
+        assert_eq!(delivery.parts.len(), 3);
+        let made = hand.finds_damaged(&delivery, at);
+        let again = runs_in(&made);
+        let [again] = &again[..] else {
+            panic!("{made:?}")
+        };
+        assert_eq!(again.instance.index, delivery.parts[at].part.origin);
+        after = hand.commits(again, Some((0, MB)), 9);
+    }
+    let delivery = transfers_in(&after).remove(0);
+    hand.brought(&delivery, 3 * MB);
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
+}
+
+/// Where nobody can tell which, or it is what was written that is damaged, it is tried again.
+#[test]
+fn what_goes_out_damaged_is_tried_again() {
+    let text =
+        "name = \"w\"\n[data.o]\ndest = \"/o\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"o\"\n";
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
+    let (mut hand, begun) = Hand::begin(&s);
+    let run = runs_in(&begun).remove(0);
+    let mut after = hand.commits(&run, Some((0, MB)), 7);
+    for _ in 0..2 {
+        let delivery = transfers_in(&after).remove(0);
+        after = hand.failed(delivery.id, FailureKind::Corrupt);
+        assert!(after.is_empty(), "{after:?}");
+        while after.is_empty() {
+            after = hand.says(Event::Timer);
+        }
+    }
+    let delivery = transfers_in(&after).remove(0);
+    hand.failed(delivery.id, FailureKind::Corrupt);
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
+}
+
 #[test]
 fn a_dest_that_is_found_damaged_is_written_again() {
     let text = "name = \"w\"\nexternal = \"/ext\"\n[data.o]\ndest = \"/o\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"o\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nin = \"o\"\n";
@@ -501,7 +549,7 @@ fn a_dest_that_is_found_damaged_is_written_again() {
         let fetch = transfers_in(&hand.brought(&delivery, MB)).remove(0);
         assert_eq!(fetch.parts[0].from, to);
         let after = match damaged {
-            true => hand.failed(fetch.id, FailureKind::Corrupt),
+            true => hand.finds_damaged(&fetch, 0),
             false => hand.brought(&fetch, MB),
         };
         a = runs_in(&after).remove(0);

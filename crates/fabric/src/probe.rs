@@ -50,7 +50,7 @@ impl Client {
         rate.map_err(|e| match watch.stopped() {
             true => self.failed(&format!(
                 "its link is not measured: it took more than {:?} ({})",
-                probe.patience, e.0.message
+                probe.patience, e.failure.message
             )),
             false => e,
         })

@@ -79,7 +79,7 @@ impl Memory {
             return Err("it is no folder".into());
         }
         let listed = mover.list(folder, &Control::default());
-        let listed = listed.map_err(|MoverError(f)| f.message)?;
+        let listed = listed.map_err(|MoverError { failure: f, .. }| f.message)?;
         let nothing = Manifest::default();
         let mut why = String::new();
         // The last is what is told: it is what tarn has put there, if it ever did.
@@ -294,7 +294,7 @@ impl Intent {
         let taken = mover.list(&self.ready, &Control::default());
         let stranger = match &taken {
             Ok(taken) => stranger(taken, &old),
-            Err(MoverError(f)) => Some(f.message.clone()),
+            Err(MoverError { failure: f, .. }) => Some(f.message.clone()),
         };
         if let Some(why) = stranger {
             swap(&self.ready, &self.dest)?;

@@ -122,7 +122,7 @@ impl<'a> Here<'a> {
     fn prepare(&mut self, hosts: &str) -> Result<(), Failure> {
         let Attempted { shared, run, .. } = self.of;
         let work = self.work()?;
-        shared.mover.remove(&work).map_err(|MoverError(f)| f)?;
+        shared.mover.remove(&work)?;
         make_folder(&work)?;
         let home = work_folder(shared, run, self.of.home)?;
         let hostfile = home.join("hosts");
@@ -168,7 +168,7 @@ impl<'a> Here<'a> {
                 if let Some(path) = changed(shared, held)? {
                     first.get_or_insert((number, path));
                     let replica = shared.replica(held.spot, &held.key)?;
-                    shared.mover.remove(&replica).map_err(|MoverError(f)| f)?;
+                    shared.mover.remove(&replica)?;
                     shared.ledgers.left(held.spot, &held.key);
                     self.evicted.push((held.part, held.spot));
                 }
@@ -252,7 +252,7 @@ impl<'a> Here<'a> {
         }
         let _near = self.of.shared.near(self.spot);
         let digest = self.of.shared.mover.digest(folder, &self.of.handle.control);
-        let tree = Arc::new(digest.map_err(|MoverError(f)| Failure {
+        let tree = Arc::new(digest.map_err(|MoverError { failure: f, .. }| Failure {
             message: format!("its output `{name}` cannot be kept: {}", f.message),
             ..f
         })?);
@@ -321,16 +321,13 @@ impl<'a> Here<'a> {
             .collect();
         for (_, path) in pieces.iter().filter(|(_, path)| path.exists()) {
             // An attempt commits once: only one whose record the log has lost since can have been here.
-            shared.mover.remove(path).map_err(|MoverError(f)| f)?;
+            shared.mover.remove(path)?;
         }
         self.published.extend(parts.iter().map(|p| p.key.clone()));
-        shared
-            .mover
-            .split(&folder, &pieces)
-            .map_err(|MoverError(f)| f)?;
+        shared.mover.split(&folder, &pieces)?;
         let mut all = Vec::with_capacity(parts.len());
         for (part, (_, path)) in parts.iter().zip(&pieces) {
-            let stored = shared.mover.stored(path).map_err(|MoverError(f)| f)?;
+            let stored = shared.mover.stored(path)?;
             if let Some(reserved) = &mut self.reserved {
                 reserved.arrived(self.spot, &part.key, stored);
             }
@@ -359,7 +356,7 @@ impl<'a> Here<'a> {
                 left = self.of.shared.mover.remove(&folder);
             }
         }
-        if let Err(MoverError(f)) = left {
+        if let Err(MoverError { failure: f, .. }) = left {
             warn(&format!("{}; the next clean-up tries again", f.message));
         }
     }
@@ -420,7 +417,7 @@ fn changed(shared: &Shared, held: &Held) -> Result<Option<String>, Failure> {
     match shared.mover.list(&replica, &Control::default()) {
         Ok(listed) => Ok(first_difference(&listed, &manifest)),
         // It is gone, or holds what no dataset may hold.
-        Err(MoverError(f)) => Ok(Some(f.message)),
+        Err(MoverError { failure: f, .. }) => Ok(Some(f.message)),
     }
 }
 

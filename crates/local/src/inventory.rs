@@ -231,7 +231,11 @@ fn roots(shared: &Shared) -> BTreeMap<PathBuf, Spot> {
 
 impl Cleaner<'_> {
     fn remove(&mut self, path: &Path) {
-        if let Err(MoverError(Failure { message, .. })) = self.shared.mover.remove(path) {
+        if let Err(MoverError {
+            failure: Failure { message, .. },
+            ..
+        }) = self.shared.mover.remove(path)
+        {
             self.done.trouble.push(message);
         }
     }

@@ -261,6 +261,7 @@ fn broken(job: &Job) -> Option<Event> {
         Job::Transfer(t) => Event::TransferFailed {
             id: t.id,
             failure: why,
+            damaged: None,
         },
         // What is left of it is found and removed by the next clean-up.
         Job::Evict { part, at, .. } => Event::Evicted {

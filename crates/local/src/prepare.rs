@@ -213,7 +213,7 @@ impl NodeSetup<'_> {
                 .clone_view(&roots, &folder, control)
                 .map(drop),
         };
-        made.map_err(|MoverError(f)| Failure {
+        made.map_err(|MoverError { failure: f, .. }| Failure {
             message: format!(
                 "the view of `{}` for this step cannot be made: {}",
                 need.name, f.message

@@ -17,7 +17,7 @@ use tarn_base::id::DataId;
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::merge;
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, Transfer};
-use tarn_ports::{Control, MoverError};
+use tarn_ports::Control;
 
 /// A file changed this short before it was read may change again within the same time stamp (FAT and old NFS
 /// have 2 s): its hash is not relied on. Nor is that of a file whose inode was changed (ctime) so short before:
@@ -68,10 +68,7 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
     check_source(&dataset.name, source)?;
     let now = wall_clock();
     let root = resolve(source);
-    let mut tree = shared
-        .mover
-        .list(&root, control)
-        .map_err(|MoverError(f)| f)?;
+    let mut tree = shared.mover.list(&root, control)?;
     let stamps = stamps(&root, &tree);
     let file = memory_file(shared, &dataset.name);
     let touched = fill_hashes(&mut tree, &stamps, &file, &root);

@@ -95,7 +95,7 @@ impl<'a> Sweep<'a> {
     fn remove(&mut self, path: &Path) -> bool {
         match self.mover.remove(path) {
             Ok(()) => true,
-            Err(MoverError(failure)) => {
+            Err(MoverError { failure, .. }) => {
                 self.swept.trouble.push(failure.message);
                 false
             }

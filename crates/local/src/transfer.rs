@@ -26,6 +26,29 @@ struct Done {
     stored: Vec<u64>,
 }
 
+/// Why a transfer has failed, and the part that is to blame, if one is: its replica was found damaged.
+struct Broken {
+    failure: Failure,
+    damaged: Option<PartRef>,
+}
+
+impl Broken {
+    /// What failed with one part alone.
+    fn of(part: PartRef, failure: Failure) -> Self {
+        let damaged = (failure.kind == FailureKind::Corrupt).then_some(part);
+        Self { failure, damaged }
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            damaged: None,
+        }
+    }
+}
+
 /// A part on its way.
 struct Moving<'a> {
     order: &'a PartMove,
@@ -39,14 +62,14 @@ pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Even
     let began = Instant::now();
     let result = prepared(shared, t).and_then(|mut parts| {
         if control.cancelled() {
-            return Err(failure(FailureKind::Cancelled, "abandoned before it began"));
+            return Err(failure(FailureKind::Cancelled, "abandoned before it began").into());
         }
         let total = parts.iter().map(|p| p.manifest.bytes()).sum();
         shared.progress.moving(t.id, t.data, t.kind, total, control);
         match &t.to {
             Place::External(dest) => whole(shared, t, &mut parts, dest, control),
             Place::Node(_) | Place::Drained => each(shared, t, &mut parts, control),
-            Place::Source => Err(failure(FailureKind::Io, "a source is never written")),
+            Place::Source => Err(failure(FailureKind::Io, "a source is never written").into()),
         }
     });
     shared.progress.moved(t.id);
@@ -58,7 +81,10 @@ pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Even
             stored: done.stored,
             took: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         },
-        Err(mut failure) => {
+        Err(Broken {
+            mut failure,
+            damaged,
+        }) => {
             let name = shared
                 .dataset(t.data)
                 .map_or_else(|_| t.data.to_string(), |d| d.name.clone());
@@ -68,15 +94,20 @@ pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Even
                 shared.place_name(&t.to),
                 failure.message
             );
-            Event::TransferFailed { id: t.id, failure }
+            Event::TransferFailed {
+                id: t.id,
+                failure,
+                damaged,
+            }
         }
     }
 }
 
-fn prepared<'a>(shared: &Shared, t: &'a Transfer) -> Result<Vec<Moving<'a>>, Failure> {
+fn prepared<'a>(shared: &Shared, t: &'a Transfer) -> Result<Vec<Moving<'a>>, Broken> {
     let part = |order: &'a PartMove| {
         let (class, key) = shared.known(&order.part)?;
-        let manifest = shared.manifest(&key)?;
+        let manifest = shared.manifest(&key);
+        let manifest = manifest.map_err(|failure| Broken::of(order.part, failure))?;
         Ok(Moving {
             order,
             key,
@@ -93,7 +124,7 @@ fn each(
     t: &Transfer,
     parts: &mut [Moving<'_>],
     control: &Control,
-) -> Result<Done, Failure> {
+) -> Result<Done, Broken> {
     let mut done = Done {
         bytes: 0,
         hashes: Vec::new(),
@@ -114,11 +145,11 @@ fn each(
                 done.hashes.push(hash);
                 done.stored.push(stored);
             }
-            Err(failure) => {
+            Err(broken) => {
                 for part in &parts[..=at] {
                     take_back(shared, &t.to, &part.key);
                 }
-                return Err(failure);
+                return Err(broken);
             }
         }
     }
@@ -132,7 +163,7 @@ fn one(
     part: &mut Moving<'_>,
     arrivals: Option<Arc<dyn Arrivals>>,
     control: &Control,
-) -> Result<(u64, Hash, u64), Failure> {
+) -> Result<(u64, Hash, u64), Broken> {
     let mut claim = match t.to {
         Place::Node(spot) => {
             let bytes = stored_estimate(&part.manifest);
@@ -161,7 +192,7 @@ fn one(
         agrees(shared, part, &manifest, control)?;
     }
     let hash = settle(shared, part, manifest, began, &t.to)?;
-    let stored = shared.mover.stored(&dest).map_err(|MoverError(f)| f)?;
+    let stored = shared.mover.stored(&dest).map_err(Failure::from)?;
     if let (Place::Node(spot), Some(claim)) = (&t.to, &mut claim) {
         claim.arrived(*spot, &part.key, stored);
     }
@@ -175,15 +206,15 @@ fn whole(
     parts: &mut [Moving<'_>],
     dest: &Path,
     control: &Control,
-) -> Result<Done, Failure> {
+) -> Result<Done, Broken> {
     let dataset = shared.dataset(t.data)?;
     let manifests: Vec<_> = parts.iter().map(|p| &p.manifest).collect();
     let intent = dests::Intent::declare(shared, &dataset.name, dest, &manifests, control)?;
     match deliver(shared, t, parts, &intent, control) {
-        Ok((done, manifests)) => intent.fulfil(&manifests).map(|()| done),
-        Err(failure) => {
+        Ok((done, manifests)) => Ok(intent.fulfil(&manifests).map(|()| done)?),
+        Err(broken) => {
             intent.abandon(&*shared.mover);
-            Err(failure)
+            Err(broken)
         }
     }
 }
@@ -195,7 +226,7 @@ fn deliver(
     parts: &mut [Moving<'_>],
     intent: &dests::Intent,
     control: &Control,
-) -> Result<(Done, Vec<Manifest>), Failure> {
+) -> Result<(Done, Vec<Manifest>), Broken> {
     let began = wall_clock();
     let job = CopyJob {
         sources: parts
@@ -213,10 +244,8 @@ fn deliver(
     };
     let report = copy(shared, parts, job, control).map_err(|e| meaning(shared, parts, e))?;
     if report.manifests.len() != parts.len() {
-        return Err(failure(
-            FailureKind::Io,
-            "the mover reported fewer trees than it was given",
-        ));
+        let why = "the mover reported fewer trees than it was given";
+        return Err(failure(FailureKind::Io, why).into());
     }
     intent.publish(&*shared.mover)?;
     let mut hashes = Vec::new();
@@ -243,7 +272,9 @@ fn copy(
         p.order.from == Place::Source && p.manifest.entries.iter().any(|e| hash_of(e).is_some())
     };
     match first {
-        Err(MoverError(f)) if f.kind == FailureKind::Corrupt && parts.iter().any(&remembered) => {
+        Err(MoverError { failure: f, .. })
+            if f.kind == FailureKind::Corrupt && parts.iter().any(&remembered) =>
+        {
             for part in parts.iter_mut().filter(|p| remembered(p)) {
                 forget(shared, part.order.part.data);
                 for entry in &mut part.manifest.entries {
@@ -253,7 +284,8 @@ fn copy(
                 }
             }
             let sources = parts.iter().map(|p| source_of(shared, p));
-            job.sources = sources.collect::<Result<_, _>>().map_err(MoverError)?;
+            let sources: Result<_, Failure> = sources.collect();
+            job.sources = sources.map_err(|f| MoverError::new(f.kind, f.message))?;
             shared.mover.copy(&job, control)
         }
         other => other,
@@ -452,24 +484,29 @@ fn settle(
 
 /// What it means that parts cannot be copied. A source that is not there any more is more than an I/O error. What is no source
 /// never changes, so where it has changed it is damaged, and there may be another replica.
-fn meaning(shared: &Shared, parts: &[Moving<'_>], MoverError(error): MoverError) -> Failure {
+fn meaning(shared: &Shared, parts: &[Moving<'_>], error: MoverError) -> Broken {
     let is_source = |p: &Moving<'_>| p.order.from == Place::Source;
     let vanished = || match parts {
         [only] if is_source(only) => source_of(shared, only).is_ok_and(|s| !s.root.exists()),
         _ => false,
     };
-    match error.kind {
-        FailureKind::Io if vanished() => failure(
-            FailureKind::SourceChanged,
-            format!(
-                "{}; the source vanished while it was read: bring it back, then `tarn resume`",
-                error.message
-            ),
-        ),
-        FailureKind::SourceChanged if !parts.iter().any(is_source) => {
-            failure(FailureKind::Corrupt, error.message)
+    let MoverError { mut failure, tree } = error;
+    let found = tree.and_then(|at| parts.get(at));
+    match failure.kind {
+        FailureKind::Io if vanished() => {
+            failure.kind = FailureKind::SourceChanged;
+            failure.message.push_str(
+                "; the source vanished while it was read: bring it back, then `tarn resume`",
+            );
         }
-        _ => error,
+        FailureKind::SourceChanged if found.is_some_and(|p| !is_source(p)) => {
+            failure.kind = FailureKind::Corrupt;
+        }
+        _ => {}
+    }
+    match found {
+        Some(part) => Broken::of(part.order.part, failure),
+        None => failure.into(),
     }
 }
 
@@ -488,12 +525,12 @@ pub(crate) fn evict(shared: &Shared, part: PartRef, key: &StoreKey, at: &Place) 
 pub(crate) fn take_back(shared: &Shared, at: &Place, key: &StoreKey) {
     let removed = match at {
         Place::Node(spot) => shared.replica(*spot, key).and_then(|path| {
-            shared.mover.remove(&path).map_err(|MoverError(f)| f)?;
+            shared.mover.remove(&path)?;
             shared.ledgers.left(*spot, key);
             Ok(())
         }),
         Place::Drained => shared.drained(key).and_then(|path| {
-            shared.mover.remove(&path).map_err(|MoverError(f)| f)?;
+            shared.mover.remove(&path)?;
             // The area itself goes with its last part; it stays while there are others.
             let _ = path.parent().map(std::fs::remove_dir);
             Ok(())

@@ -32,11 +32,9 @@ pub(crate) fn copy(
     if !job.replace && job.dest.symlink_metadata().is_ok() {
         return Err(exists(&job.dest));
     }
-    let trees = job
-        .sources
-        .iter()
-        .map(Tree::of)
-        .collect::<Result<Vec<_>>>()?;
+    let sources = job.sources.iter().enumerate();
+    let open = |(at, source)| Tree::of(source).map_err(|e| e.of_source(at));
+    let trees = sources.map(open).collect::<Result<Vec<_>>>()?;
     check_conflicts(job, &trees)?;
     let outcome = attempts(job, &trees, control, threads, limiter);
     if let Some(arrivals) = &job.arrivals {
@@ -60,7 +58,7 @@ fn attempts(
             Err(failure) => failure,
         };
         let resumable = matches!(
-            failure.0.kind,
+            failure.failure.kind,
             FailureKind::Cancelled | FailureKind::NoSpace | FailureKind::Io
         );
         if clash || !resumable {
@@ -120,9 +118,9 @@ fn attempt(
         return Ok(CopyReport::default());
     };
     let found = gather(trees, output)?;
-    for (tree, manifest) in trees.iter().zip(&found.manifests) {
+    for (at, (tree, manifest)) in trees.iter().zip(&found.manifests).enumerate() {
         if let Some(expected) = tree.expected {
-            compare(tree, manifest, expected, Against::Source)?;
+            compare(tree, manifest, expected, Against::Source).map_err(|e| e.of_source(at))?;
         }
     }
     let merged = unite(trees, &found)?;
@@ -132,7 +130,9 @@ fn attempt(
         sync(&target, &merged)?;
     }
     if job.verify == Verify::Readback {
-        read_back(job, &target, &merged, control, threads)?;
+        // What is damaged now is no source.
+        read_back(job, &target, &merged, control, threads)
+            .map_err(|e| MoverError { tree: None, ..e })?;
     }
     if control.cancelled() {
         return Err(crate::error::cancelled());

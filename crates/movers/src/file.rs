@@ -297,10 +297,11 @@ impl Worker<'_> {
                 return Err(crate::error::cancelled());
             };
             return stream.read(&mut self.buffer[..len]).map_err(|e| {
-                let message = format!("cannot fetch `{}`: {}", show(self), e.0.message);
-                MoverError::new(e.0.kind, message)
+                let message = format!("cannot fetch `{}`: {}", show(self), e.failure.message);
+                MoverError::new(e.failure.kind, message)
             });
         };
+        let fd = self.own.as_ref().unwrap_or(fd);
         let got = read_full(fd, &mut self.buffer[..len], offset)
             .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
         if got == len {

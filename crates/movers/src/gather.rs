@@ -65,12 +65,13 @@ fn check_folders(trees: &[Tree<'_>], output: &Output) -> Result<()> {
         match now {
             Ok(status) if status.mtime == *mtime => {}
             Ok(_) => {
-                return Err(changed(
-                    &tree.show(path),
-                    "changed while it was read: entries came or went",
-                ));
+                let how = "changed while it was read: entries came or went";
+                return Err(changed(&tree.show(path), how).of_source(*at as usize));
             }
-            Err(_) => return Err(changed(&tree.show(path), "vanished while it was read")),
+            Err(_) => {
+                let how = "vanished while it was read";
+                return Err(changed(&tree.show(path), how).of_source(*at as usize));
+            }
         }
     }
     Ok(())

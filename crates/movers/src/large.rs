@@ -8,8 +8,8 @@ use crate::progress::{Identity, record};
 use crate::queue::lock;
 use crate::scan::Worker;
 use crate::target::Target;
-use rustix::fd::OwnedFd;
-use rustix::fs::{copy_file_range, ftruncate, ioctl_ficlone};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, copy_file_range, ftruncate, ioctl_ficlone, open};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +56,11 @@ impl Large {
             next: AtomicU64::new(0),
             finished: AtomicU64::new(0),
         }
+    }
+
+    /// Whose file it is.
+    pub(crate) fn tree(&self) -> u32 {
+        self.source.tree
     }
 
     /// The same file, whose content is on its way.
@@ -123,6 +128,15 @@ impl Worker<'_> {
             no_reflink.store(true, Ordering::Relaxed);
         }
         cloned
+    }
+
+    /// Joins another thread in a file. It is opened once more: what is read ahead is decided for each opening, by the order in
+    /// which it is read.
+    pub(crate) fn join(&mut self, large: &Arc<Large>) -> Result<()> {
+        self.own = large.fd().and_then(|fd| reopen(fd).ok());
+        let done = self.share(large);
+        self.own = None;
+        done
     }
 
     /// Copies chunks of a file until none is left to begin.
@@ -317,4 +331,10 @@ impl Worker<'_> {
         }
         Ok(())
     }
+}
+
+/// Opens an open file once more, for reading.
+fn reopen(fd: &OwnedFd) -> std::result::Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }

@@ -99,7 +99,7 @@ mod tests {
             ("l", ""),
         ] {
             let err = check(path.as_bytes(), target.as_bytes()).unwrap_err();
-            assert_eq!(err.0.kind, FailureKind::Escape);
+            assert_eq!(err.failure.kind, FailureKind::Escape);
         }
         assert!(check(b"d/l", b"../a/../b").unwrap());
     }

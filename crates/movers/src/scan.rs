@@ -60,6 +60,8 @@ pub(crate) struct Worker<'a> {
     pub(crate) output: Output,
     /// To the peer of one tree: one at a time, so that no thread holds a stream while it waits for another.
     pub(crate) stream: Option<(u32, Box<dyn PeerStream + 'a>)>,
+    /// Another opening of the large file that another thread has begun and this one takes part in.
+    pub(crate) own: Option<OwnedFd>,
     /// The folder of the destination that a file came into last.
     pub(crate) last_folder: Option<(Box<[u8]>, Arc<OwnedFd>)>,
 }
@@ -82,21 +84,26 @@ impl<'a> Worker<'a> {
             tally: Tally::default(),
             output: Output::default(),
             stream: None,
+            own: None,
             last_folder: None,
         }
     }
 
     pub(crate) fn perform(&mut self, work: Work<Task, Large>) -> Result<()> {
-        match work {
-            Work::Task(Task::Folder(tree, path)) => self.folder(tree, path)?,
-            Work::Task(Task::Files(folder, names)) => self.files(&folder, names)?,
-            Work::Task(Task::Single(tree)) => self.single(tree)?,
-            Work::Task(Task::Peer(tree)) => self.peer(tree)?,
-            Work::Task(Task::Fetch(tree, files)) => self.fetch(tree, files)?,
-            Work::Share(large) => self.share(&large)?,
-            // A thread that waits for work must not keep one that waits for a stream from it.
-            Work::Idle => self.stream = None,
-        }
+        let (tree, done) = match work {
+            Work::Task(Task::Folder(tree, path)) => (tree, self.folder(tree, path)),
+            Work::Task(Task::Files(folder, names)) => (folder.tree, self.files(&folder, names)),
+            Work::Task(Task::Single(tree)) => (tree, self.single(tree)),
+            Work::Task(Task::Peer(tree)) => (tree, self.peer(tree)),
+            Work::Task(Task::Fetch(tree, files)) => (tree, self.fetch(tree, files)),
+            Work::Share(large) => (large.tree(), self.join(&large)),
+            Work::Idle => {
+                // A thread that waits for work must not keep one that waits for a stream from it.
+                self.stream = None;
+                return Ok(());
+            }
+        };
+        done.map_err(|e| e.of_source(tree as usize))?;
         self.flush()
     }
 

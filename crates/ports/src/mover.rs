@@ -82,16 +82,40 @@ impl Control {
 
 /// Why an operation on a tree failed. It failed whole.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{}", .0.message)]
-pub struct MoverError(pub Failure);
+#[error("{}", .failure.message)]
+pub struct MoverError {
+    /// Why.
+    pub failure: Failure,
+    /// Which of a copy's sources is not what it must be, by its place in the order of the sources; `None` if that is not known, or
+    /// if it is not because of one.
+    pub tree: Option<usize>,
+}
 
 impl MoverError {
     /// An error of a kind, with a message that says what, why and what to do.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self(Failure {
-            kind,
-            message: message.into(),
-        })
+        Self {
+            failure: Failure {
+                kind,
+                message: message.into(),
+            },
+            tree: None,
+        }
+    }
+
+    /// The same of one of the sources, if it is a source that has failed: bytes that are not what they must be, or not there.
+    #[must_use]
+    pub fn of_source(mut self, at: usize) -> Self {
+        let kind = self.failure.kind;
+        let bad = matches!(kind, FailureKind::Corrupt | FailureKind::SourceChanged);
+        self.tree = self.tree.or(bad.then_some(at));
+        self
+    }
+}
+
+impl From<MoverError> for Failure {
+    fn from(error: MoverError) -> Self {
+        error.failure
     }
 }
 

@@ -100,7 +100,11 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                     message: "it broke".into(),
                 };
                 let event = if r.below(4) == 0 {
-                    Event::TransferFailed { id, failure }
+                    Event::TransferFailed {
+                        id,
+                        failure,
+                        damaged: None,
+                    }
                 } else {
                     Event::TransferDone {
                         id,

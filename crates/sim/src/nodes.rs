@@ -74,7 +74,7 @@ impl Simulation {
                 FailureKind::NodeLost,
                 format!("{id}: a node of it was lost"),
             );
-            self.happen(Event::TransferFailed { id, failure });
+            self.transfer_failed(id, failure, None);
         }
         self.look_at_followers();
         let kept = self.store.take_node(node);

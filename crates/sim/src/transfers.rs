@@ -3,7 +3,7 @@
 use crate::network::{Finished, Leg, Limit, Resource};
 use crate::simulation::{Simulation, broken, failure};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_base::event::{Event, FailureKind};
+use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::{Hash, Hasher};
 use tarn_base::id::{DataId, TransferId};
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer, TransferKind, Verify};
@@ -48,7 +48,7 @@ impl Simulation {
         }
         if self.cannot_move(order) {
             let failure = failure(FailureKind::NodeLost, format!("{id}: a node of it is lost"));
-            self.happen(Event::TransferFailed { id, failure });
+            self.transfer_failed(id, failure, None);
             return Ok(());
         }
         if self.chains && self.has_no_source(order) {
@@ -83,7 +83,7 @@ impl Simulation {
                 FailureKind::NoSpace,
                 format!("{id}: the tier is full, {room} bytes wanted"),
             );
-            self.happen(Event::TransferFailed { id, failure });
+            self.transfer_failed(id, failure, None);
             return Ok(());
         }
         let bad_link = order.parts.iter().find_map(|m| match (&m.from, &order.to) {
@@ -164,7 +164,20 @@ impl Simulation {
             FailureKind::Io,
             format!("{id}: the copy that it reads from has failed"),
         );
-        self.happen(Event::TransferFailed { id, failure });
+        self.transfer_failed(id, failure, None);
+    }
+
+    pub(crate) fn transfer_failed(
+        &mut self,
+        id: TransferId,
+        failure: Failure,
+        damaged: Option<PartRef>,
+    ) {
+        self.happen(Event::TransferFailed {
+            id,
+            failure,
+            damaged,
+        });
     }
 
     /// A transfer is over: what has read from its copy all but the end is over too, or fails with it.
@@ -216,10 +229,11 @@ impl Simulation {
                 kind,
                 format!("{}: failed as the fault plan wants it", done.id),
             );
-            return self.happen(Event::TransferFailed {
-                id: done.id,
-                failure,
-            });
+            let parts = &moving.order.parts;
+            // Any of them will do, but always the same.
+            let one = parts.get(done.id.0 as usize % parts.len().max(1));
+            let damaged = one.filter(|_| kind == FailureKind::Corrupt);
+            return self.transfer_failed(done.id, failure, damaged.map(|m| m.part));
         }
         let (mut hashes, mut stored) = (Vec::new(), Vec::new());
         for part in &moving.order.parts {
@@ -274,7 +288,7 @@ impl Simulation {
         };
         self.give_room_back(&moving.order);
         let failure = failure(FailureKind::Cancelled, format!("{id} was abandoned"));
-        self.happen(Event::TransferFailed { id, failure });
+        self.transfer_failed(id, failure, None);
         self.look_at_followers();
     }
 

@@ -276,7 +276,7 @@ fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyRep
             done => return done,
         };
         let hopeless = matches!(
-            failed.0.kind,
+            failed.failure.kind,
             FailureKind::NoSpace | FailureKind::Cancelled | FailureKind::Conflict
         );
         // Each round leaves out a replica at least: there is an end.

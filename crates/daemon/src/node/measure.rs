@@ -101,7 +101,7 @@ pub(super) fn link(
     };
     machine::link(from, &memory(state, node)?, || {
         let client = replicas.client(from, at, patience)?;
-        client.rate(&probe).map_err(|e| e.0.message)
+        client.rate(&probe).map_err(|e| e.failure.message)
     })
 }
 

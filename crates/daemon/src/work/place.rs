@@ -245,7 +245,7 @@ impl Held {
 
 /// A mover's error as it is told, with the paths that people know.
 pub(crate) fn told(error: &MoverError, places: &[&Held]) -> Refusal {
-    let code = match error.0.kind {
+    let code = match error.failure.kind {
         FailureKind::NoSpace => Code::NoSpace,
         FailureKind::SourceChanged => Code::Changed,
         FailureKind::Corrupt => Code::Corrupt,
@@ -254,7 +254,7 @@ pub(crate) fn told(error: &MoverError, places: &[&Held]) -> Refusal {
         FailureKind::Conflict => Code::Exists,
         _ => Code::Io,
     };
-    let mut text = error.0.message.clone();
+    let mut text = error.failure.message.clone();
     for held in places {
         let fd = format!("/proc/self/fd/{}/", held.folder.as_raw_fd());
         let shown = held.shown.display().to_string();

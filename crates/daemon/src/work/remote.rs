@@ -76,7 +76,10 @@ impl Noted {
 }
 
 fn note<T>(failed: &AtomicBool, result: Result<T, MoverError>) -> Result<T, MoverError> {
-    if result.as_ref().is_err_and(|e| e.0.kind == FailureKind::Io) {
+    if result
+        .as_ref()
+        .is_err_and(|e| e.failure.kind == FailureKind::Io)
+    {
         failed.store(true, Ordering::Relaxed);
     }
     result

@@ -343,6 +343,16 @@ impl Hand {
         self.says(Event::TransferFailed {
             id,
             failure: failure(kind),
+            damaged: None,
+        })
+    }
+
+    /// A transfer finds the replica damaged that it reads of its part at this place in the order.
+    pub(crate) fn finds_damaged(&mut self, t: &Transfer, at: usize) -> Vec<Action> {
+        self.says(Event::TransferFailed {
+            id: t.id,
+            failure: failure(FailureKind::Corrupt),
+            damaged: Some(t.parts[at].part),
         })
     }
 

@@ -68,9 +68,9 @@ fn a_cut_connection_is_resumed_and_nothing_proven_is_sent_twice() {
     let client = through(&ends, 38 << 20, Then::Cuts, Duration::from_secs(5));
     let mut cut = job(vec![remote(&client, ends.manifest())], &ends.to);
     let error = copy(&cut).unwrap_err();
-    assert_eq!(error.0.kind, FailureKind::Io, "{error}");
+    assert_eq!(error.failure.kind, FailureKind::Io, "{error}");
     assert!(
-        error.0.message.contains("n1") && !ends.to.exists(),
+        error.failure.message.contains("n1") && !ends.to.exists(),
         "{error}"
     );
     let sent_before = ends.server.counts().bytes;
@@ -91,8 +91,8 @@ fn a_silent_peer_costs_its_patience_and_no_more() {
     let client = through(&ends, 5 << 20, Then::IsSilent, Duration::from_millis(400));
     let start = Instant::now();
     let error = copy(&job(vec![remote(&client, ends.manifest())], &ends.to)).unwrap_err();
-    assert_eq!(error.0.kind, FailureKind::Io);
-    assert!(error.0.message.contains("silent"), "{error}");
+    assert_eq!(error.failure.kind, FailureKind::Io);
+    assert!(error.failure.message.contains("silent"), "{error}");
     assert!(
         start.elapsed() < Duration::from_secs(20),
         "{:?}",
@@ -116,7 +116,7 @@ fn a_cancelled_copy_ends_at_once_though_the_peer_is_silent() {
         control.cancel.store(true, Ordering::Relaxed);
         copying.join().unwrap().unwrap_err()
     });
-    assert_eq!(error.0.kind, FailureKind::Cancelled);
+    assert_eq!(error.failure.kind, FailureKind::Cancelled);
     assert!(
         start.elapsed() < Duration::from_secs(3),
         "{:?}",
@@ -131,8 +131,8 @@ fn a_flipped_bit_is_found() {
     let client = through(&ends, 7 << 20, Then::Flips, Duration::from_secs(5));
     let job = job(vec![remote(&client, ends.manifest())], &ends.to);
     let error = copy(&job).unwrap_err();
-    assert_eq!(error.0.kind, FailureKind::Corrupt, "{error}");
-    assert!(error.0.message.contains("n1:key/f"), "{error}");
+    assert_eq!(error.failure.kind, FailureKind::Corrupt, "{error}");
+    assert!(error.failure.message.contains("n1:key/f"), "{error}");
     // Nothing of it can be trusted.
     assert!(clean(&job) && !ends.to.exists());
 }
@@ -152,11 +152,11 @@ fn a_file_that_shrank_vanished_or_was_replaced() {
             .set_len(size as u64 - 1)
             .unwrap();
         let error = copy(&job).unwrap_err();
-        assert_eq!(error.0.kind, FailureKind::SourceChanged, "{error}");
-        assert!(error.0.message.contains("shorter"), "{error}");
+        assert_eq!(error.failure.kind, FailureKind::SourceChanged, "{error}");
+        assert!(error.failure.message.contains("shorter"), "{error}");
         std::fs::remove_file(&f).unwrap();
         let error = copy(&job).unwrap_err();
-        assert_eq!(error.0.kind, FailureKind::SourceChanged, "{error}");
+        assert_eq!(error.failure.kind, FailureKind::SourceChanged, "{error}");
         for replace in [true, false] {
             let secret = ends.dir.path().join("secret");
             std::fs::write(&secret, bytes(size, 1)).unwrap();
@@ -165,7 +165,7 @@ fn a_file_that_shrank_vanished_or_was_replaced() {
                 false => std::fs::create_dir(&f).unwrap(),
             }
             let error = copy(&job).unwrap_err();
-            assert!(error.0.message.contains("may not be read"), "{error}");
+            assert!(error.failure.message.contains("may not be read"), "{error}");
             if replace {
                 std::fs::remove_file(&f).unwrap();
             }
@@ -173,7 +173,7 @@ fn a_file_that_shrank_vanished_or_was_replaced() {
         std::fs::remove_dir(&f).unwrap();
         // The same length, another content.
         std::fs::write(&f, bytes(size, 2)).unwrap();
-        assert_eq!(copy(&job).unwrap_err().0.kind, FailureKind::Corrupt);
+        assert_eq!(copy(&job).unwrap_err().failure.kind, FailureKind::Corrupt);
         assert!(!ends.to.exists());
     }
 }
@@ -220,7 +220,7 @@ fn a_full_server_says_so_and_everybody_gets_a_turn() {
         .map(|t| tarn_ports::PeerTree::open(t, &control).unwrap())
         .collect();
     let error = copy(&job(vec![remote(&Arc::new(hasty), manifest)], &ends.to)).unwrap_err();
-    assert!(error.0.message.contains("busy"), "{error}");
+    assert!(error.failure.message.contains("busy"), "{error}");
     drop(held);
 }
 
@@ -243,6 +243,9 @@ fn a_server_that_ends_leaves_no_thread_and_clients_an_error() {
     drop(server);
     drop(stream);
     let error = copy(&job(vec![remote(&client, manifest)], &to)).unwrap_err();
-    assert!(error.0.message.contains("cannot be reached"), "{error}");
+    assert!(
+        error.failure.message.contains("cannot be reached"),
+        "{error}"
+    );
     drop(dir);
 }

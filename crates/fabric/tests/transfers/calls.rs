@@ -74,7 +74,7 @@ fn calls_are_answered_refused_and_given_up() {
     for body in [&b""[..], b"hello", &long] {
         assert_eq!(client.call(body, &control).unwrap(), body.repeat(3));
     }
-    let why = client.call(b"no", &control).unwrap_err().0.message;
+    let why = client.call(b"no", &control).unwrap_err().failure.message;
     assert!(why.contains("n1") && why.contains("not that"), "{why}");
     assert!(client.call(&vec![0; MAX_REQUEST], &control).is_err());
     // Slower than the patience for silence: signs of life come meanwhile.
@@ -93,7 +93,12 @@ fn calls_are_answered_refused_and_given_up() {
     }
     // A shelf has files only.
     let ends = Ends::new();
-    let why = ends.client.call(b"x", &control).unwrap_err().0.message;
+    let why = ends
+        .client
+        .call(b"x", &control)
+        .unwrap_err()
+        .failure
+        .message;
     assert!(why.contains("nothing but files"), "{why}");
 }
 
@@ -168,7 +173,7 @@ fn who_stands_between_changes_nothing_unseen() {
     }
     for at in [17, 17 + 32, 17 + 32 + 8] {
         let refused = wire(&server, None, Some(reply + at)).call(b"abc", &control);
-        let why = refused.unwrap_err().0.message;
+        let why = refused.unwrap_err().failure.message;
         assert!(
             why.contains("stands between"),
             "byte {at} of the reply: {why}"

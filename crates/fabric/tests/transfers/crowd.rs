@@ -97,5 +97,5 @@ fn strangers_leave_proven_streams_alone() {
     };
     let hasty = Arc::new(hasty).tree(crate::common::tree());
     let why = tarn_ports::PeerTree::open(&hasty, &control).err().unwrap();
-    assert!(why.0.message.contains("busy"), "{why}");
+    assert!(why.failure.message.contains("busy"), "{why}");
 }

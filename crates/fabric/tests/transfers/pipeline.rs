@@ -159,8 +159,8 @@ fn a_copy_that_fails_upstream_fails_downstream() {
         copying.join().unwrap()
     });
     // Which says nothing of what it was copied from.
-    assert_eq!(error.0.kind, FailureKind::Io, "{error}");
-    assert!(error.0.message.contains("has failed"), "{error}");
+    assert_eq!(error.failure.kind, FailureKind::Io, "{error}");
+    assert!(error.failure.message.contains("has failed"), "{error}");
 }
 
 #[test]
@@ -180,5 +180,5 @@ fn who_waits_for_what_never_comes_gives_up() {
         &ends.to,
     ))
     .unwrap_err();
-    assert!(error.0.message.contains("not arrived"), "{error}");
+    assert!(error.failure.message.contains("not arrived"), "{error}");
 }

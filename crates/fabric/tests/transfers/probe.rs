@@ -95,7 +95,7 @@ fn who_does_not_answer_is_not_measured() {
     let began = Instant::now();
     let error = through(&ends, 0).rate(&hasty).unwrap_err();
     assert!(
-        error.0.message.contains("n1") && error.0.message.contains("is not measured"),
+        error.failure.message.contains("n1") && error.failure.message.contains("is not measured"),
         "{error}"
     );
     assert!(began.elapsed() < Duration::from_secs(3));
@@ -104,7 +104,7 @@ fn who_does_not_answer_is_not_measured() {
         ..client_of(&ends.server)
     };
     assert_eq!(
-        stranger.rate(&SHORT).unwrap_err().0.kind,
+        stranger.rate(&SHORT).unwrap_err().failure.kind,
         FailureKind::Io,
         "the key is asked of who measures too"
     );
@@ -116,7 +116,10 @@ fn who_does_not_answer_is_not_measured() {
         ..client_of(&ends.server)
     };
     let error = gone.rate(&SHORT).unwrap_err();
-    assert!(error.0.message.contains("cannot be reached"), "{error}");
+    assert!(
+        error.failure.message.contains("cannot be reached"),
+        "{error}"
+    );
     // No more is sent at a time than of any piece.
     let control = Control::default();
     let tree = ends.client.tree(Tree::Probe);
@@ -128,5 +131,5 @@ fn who_does_not_answer_is_not_measured() {
     };
     stream.ask(&[long]).unwrap();
     let error = stream.read(&mut [0; 8]).unwrap_err();
-    assert!(error.0.message.contains("at a time"), "{error}");
+    assert!(error.failure.message.contains("at a time"), "{error}");
 }

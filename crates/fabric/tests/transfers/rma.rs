@@ -161,7 +161,7 @@ fn a_file_that_is_cut_under_a_window_is_found_out() {
             }
             Err(e) => {
                 assert_ne!(provider, "sockets", "{e}");
-                assert!(e.0.message.contains("libfabric"), "{e}");
+                assert!(e.failure.message.contains("libfabric"), "{e}");
             }
         }
         drop(stream);
@@ -199,8 +199,8 @@ fn what_does_not_work_is_given_up() {
     let job = job(vec![remote(&client, ends.manifest())], &ends.to);
     let began = Instant::now();
     let error = copy(&job).unwrap_err();
-    assert_eq!(error.0.kind, FailureKind::Io, "{error}");
-    assert!(error.0.message.contains("libfabric"), "{error}");
+    assert_eq!(error.failure.kind, FailureKind::Io, "{error}");
+    assert!(error.failure.message.contains("libfabric"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(10));
     copy(&job).unwrap();
     assert_eq!(model(&ends.to), model(&ends.from));

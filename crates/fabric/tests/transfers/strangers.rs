@@ -16,8 +16,8 @@ fn error_of(client: Client) -> String {
     let client = Arc::new(client);
     let tree = client.tree(tree());
     let error = tree.open(&Control::default()).err().unwrap();
-    assert_eq!(error.0.kind, FailureKind::Io);
-    error.0.message
+    assert_eq!(error.failure.kind, FailureKind::Io);
+    error.failure.message
 }
 
 /// Waits for a server to have noticed.
@@ -285,10 +285,10 @@ fn lies_are_found_out() {
     for (name, lie, then_close, kind, says) in cases {
         let client = liar(&ends, lie, then_close);
         let error = copy(&job(vec![remote(&client, ends.manifest())], &ends.to)).unwrap_err();
-        assert_eq!(error.0.kind, kind, "{name}: {error}");
-        assert!(error.0.message.contains(says), "{name}: {error}");
+        assert_eq!(error.failure.kind, kind, "{name}: {error}");
+        assert!(error.failure.message.contains(says), "{name}: {error}");
         assert!(
-            error.0.message.contains("n1") && !error.0.message.contains('\x1b'),
+            error.failure.message.contains("n1") && !error.failure.message.contains('\x1b'),
             "{name}: {error}"
         );
         assert!(!ends.to.exists(), "{name}");
@@ -379,7 +379,7 @@ fn nothing_beyond_what_is_offered_is_served() {
         stream
             .read(&mut buffer)
             .map(|()| buffer[0])
-            .map_err(|e| e.0.message)
+            .map_err(|e| e.failure.message)
     };
     assert_eq!(read(&ends.client, tree(), b"f"), Ok(b'f'));
     for path in [

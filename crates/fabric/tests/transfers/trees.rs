@@ -184,7 +184,10 @@ fn local_and_remote_trees_unite() {
         vec![local(&here), remote(&ends.client, ends.manifest())],
         &ends.to,
     );
-    assert_eq!(copy(&conflict).unwrap_err().0.kind, FailureKind::Conflict);
+    assert_eq!(
+        copy(&conflict).unwrap_err().failure.kind,
+        FailureKind::Conflict
+    );
     assert_eq!(ends.server.counts(), before);
 }
 
@@ -234,7 +237,7 @@ fn a_tree_without_a_manifest_is_refused() {
     let ends = Ends::new();
     let mut job = ends.job();
     job.sources[0].manifest = None;
-    assert!(copy(&job).unwrap_err().0.message.contains("manifest"));
+    assert!(copy(&job).unwrap_err().failure.message.contains("manifest"));
     let mut bad = ends.job();
     let mut entry = {
         ends.write("f", b"f");
@@ -247,6 +250,6 @@ fn a_tree_without_a_manifest_is_refused() {
         .unwrap()
         .entries
         .push(entry);
-    assert_eq!(copy(&bad).unwrap_err().0.kind, FailureKind::Escape);
+    assert_eq!(copy(&bad).unwrap_err().failure.kind, FailureKind::Escape);
     assert!(Arc::strong_count(&ends.shelf) >= 2);
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::manifest::{Entry, EntryKind, Manifest};
-use tarn_ports::{Control, Mover, MoverError};
+use tarn_ports::{Control, Mover};
 
 /// What a file system without the flags of `renameat2` answers (NFS has none).
 fn unknown(e: Errno) -> bool {
@@ -83,7 +83,7 @@ pub(super) fn dispose(
         return Ok(());
     }
     let listed = mover.list(tree, &Control::default());
-    let listed = listed.map_err(|MoverError(f)| f)?;
+    let listed = listed?;
     let ours = |e: &Entry| {
         let alike = |r: &Entry| alike(e, r) || (e.is_folder() && r.is_folder());
         recorded.iter().filter_map(|m| m.find(&e.path)).any(alike)

@@ -113,7 +113,7 @@ impl Nodes for Local {
                 continue;
             };
             match (shared.mover.remove(folder), spots.get(parent)) {
-                (Err(MoverError(f)), _) => left.push(f.message),
+                (Err(MoverError { failure: f, .. }), _) => left.push(f.message),
                 (Ok(()), Some(spot)) => {
                     let key = StoreKey(name.to_string_lossy().into_owned());
                     shared.ledgers.left(*spot, &key);
@@ -160,5 +160,5 @@ pub fn leave_tiers<'a>(
 }
 
 fn trouble(removed: Result<(), MoverError>) -> Option<String> {
-    removed.err().map(|MoverError(f)| f.message)
+    removed.err().map(|MoverError { failure: f, .. }| f.message)
 }

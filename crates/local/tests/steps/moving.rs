@@ -47,6 +47,10 @@ pub(crate) const TESTS: &[Test] = &[
         a_replica_that_has_changed_is_damaged,
     ),
     (
+        "moving::the_damaged_part_of_several_is_named",
+        the_damaged_part_of_several_is_named,
+    ),
+    (
         "moving::waiting_without_anything_to_wait_for_is_an_error",
         waiting_for_nothing_is_an_error,
     ),
@@ -306,7 +310,9 @@ fn an_abandoned_transfer_fails_whole() {
     for id in [second, first] {
         world.perform(Do::Abandon { id });
         match world.next() {
-            Event::TransferFailed { id: ended, failure } => {
+            Event::TransferFailed {
+                id: ended, failure, ..
+            } => {
                 assert_eq!((ended, failure.kind), (id, FailureKind::Cancelled));
             }
             other => panic!("{other:?}"),
@@ -358,6 +364,43 @@ fn a_replica_that_has_changed_is_damaged() {
         let moved = world.transfer(0, 0, &infos, &at, &Place::Drained);
         let failure = moved.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Corrupt, "{}", failure.message);
+    }
+}
+
+fn the_damaged_part_of_several_is_named() {
+    let bench = bench(Partition::Entries);
+    let mut world = bench.world();
+    let infos = world.list(0).unwrap();
+    let at = Place::Node(spot(0));
+    world.transfer(0, 0, &infos, &Place::Source, &at).unwrap();
+    let tier = TierDir::new(&bench.path("tier"), "ws", "n0");
+    let file = tier.part(&infos[1].key).join("p0/f");
+    std::fs::write(file, "b").unwrap();
+    for to in [Place::External(bench.path("out")), Place::Drained] {
+        world.order(0, 0, &infos, &at, &to);
+        match world.next() {
+            Event::TransferFailed {
+                failure, damaged, ..
+            } => {
+                assert_eq!(failure.kind, FailureKind::Corrupt, "{}", failure.message);
+                assert_eq!(damaged, Some(part_ref(0, 0, infos[1].seq)), "{to:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // What has changed outside is not damaged.
+    bench.write("raw/p1/f", "changed");
+    world.order(0, 0, &infos, &Place::Source, &Place::Drained);
+    match world.next() {
+        Event::TransferFailed {
+            failure, damaged, ..
+        } => assert_eq!(
+            (failure.kind, damaged),
+            (FailureKind::SourceChanged, None),
+            "{}",
+            failure.message
+        ),
+        other => panic!("{other:?}"),
     }
 }
 

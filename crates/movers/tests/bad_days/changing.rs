@@ -24,10 +24,45 @@ fn a_flipped_byte_is_found_by_copy_and_verify() {
         let failure = Trees::new()
             .verify(&from, manifest, &quiet())
             .unwrap_err()
-            .0;
+            .failure;
         assert_eq!(failure.kind, FailureKind::Corrupt);
         assert!(failure.message.contains("/from/f"), "{}", failure.message);
     }
+}
+
+#[test]
+fn of_several_sources_the_bad_one_is_named() {
+    let (dir, _, to) = Scratch::with_source();
+    let mut sources = Vec::new();
+    for (name, size) in [("a", 100), ("b", 3 * CHUNK), ("c", 10)] {
+        let root = dir.at(&format!("part-{name}"));
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join(name), bytes(size, 1)).unwrap();
+        sources.append(&mut with_manifest(&root, &to).sources);
+    }
+    let job = job(sources, &to);
+    let named = |kind| {
+        let error = Trees::new().copy(&job, &quiet()).unwrap_err();
+        assert_eq!(error.failure.kind, kind, "{error}");
+        assert!(!to.exists() && clean(&job));
+        error.tree
+    };
+    let b = dir.at("part-b/b");
+    let time = b.metadata().unwrap().modified().unwrap();
+    writable(b.clone())
+        .write_all_at(b"x", 2 * CHUNK as u64)
+        .unwrap();
+    assert_eq!(named(FailureKind::SourceChanged), Some(1));
+    writable(b.clone()).set_modified(time).unwrap();
+    assert_eq!(named(FailureKind::Corrupt), Some(1));
+    std::fs::write(&b, bytes(3 * CHUNK, 1)).unwrap();
+    writable(b).set_modified(time).unwrap();
+    std::fs::remove_dir_all(dir.at("part-c")).unwrap();
+    assert_eq!(named(FailureKind::SourceChanged), Some(2));
+    std::fs::create_dir(dir.at("part-c")).unwrap();
+    assert_eq!(named(FailureKind::SourceChanged), Some(2));
+    std::fs::create_dir(dir.at("part-c/c")).unwrap();
+    assert_eq!(named(FailureKind::SourceChanged), Some(2));
 }
 
 #[test]

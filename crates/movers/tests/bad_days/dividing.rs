@@ -62,7 +62,9 @@ fn a_file_of_no_part_is_not_removed() {
     std::fs::write(from.join("a/f"), "f").unwrap();
     let manifest = Trees::new().digest(&from, &quiet()).unwrap();
     std::fs::write(from.join("late"), "late").unwrap();
-    let failure = split(&from, &[(manifest, dir.at("part"))]).unwrap_err().0;
+    let failure = split(&from, &[(manifest, dir.at("part"))])
+        .unwrap_err()
+        .failure;
     assert!(failure.message.contains("late"), "{}", failure.message);
     assert!(from.join("late").exists());
 }

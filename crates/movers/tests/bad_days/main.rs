@@ -20,7 +20,7 @@ use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError};
 const CHUNK: usize = 1 << 20;
 
 fn fails(outcome: Result<CopyReport, MoverError>, kind: FailureKind, says: &str) -> String {
-    let failure = outcome.expect_err("must fail").0;
+    let failure = outcome.expect_err("must fail").failure;
     assert_eq!(failure.kind, kind, "{}", failure.message);
     assert!(failure.message.contains(says), "{}", failure.message);
     failure.message

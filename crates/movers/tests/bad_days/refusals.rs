@@ -44,7 +44,7 @@ fn gathered_files_that_differ_conflict() {
     let failure = Trees::new()
         .link_view(&manifests, &dir.at("view"))
         .unwrap_err()
-        .0;
+        .failure;
     assert_eq!(failure.kind, FailureKind::Conflict);
     assert!(!dir.at("view").exists());
 }

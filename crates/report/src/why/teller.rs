@@ -63,7 +63,7 @@ impl<'a> Teller<'a> {
                     None,
                 )
             }
-            Event::TransferFailed { id, failure } => {
+            Event::TransferFailed { id, failure, .. } => {
                 let order = self.trace.history.transfers.get(id).map(|t| &t.order);
                 order.iter().for_each(|t| touched.transfer(t));
                 let data = order.map(|t| format!(" of {}", self.names.version(t.data, t.version)));

@@ -2,7 +2,7 @@
 
 use super::account::{Account, State};
 use super::{Broken, rule};
-use tarn_base::event::{Ended, Event, FailureKind, Output, Whole, version_hash};
+use tarn_base::event::{Ended, Event, Output, Whole, version_hash};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place};
@@ -22,7 +22,7 @@ impl Account {
             Event::TransferDone {
                 id, hashes, stored, ..
             } => self.transfer_done(*id, hashes, stored),
-            Event::TransferFailed { id, failure } => self.transfer_failed(*id, failure.kind),
+            Event::TransferFailed { id, damaged, .. } => self.transfer_failed(*id, *damaged),
             Event::Ended {
                 instance,
                 attempt,
@@ -103,7 +103,7 @@ impl Account {
         Ok(())
     }
 
-    fn transfer_failed(&mut self, id: TransferId, kind: FailureKind) -> Result<(), Broken> {
+    fn transfer_failed(&mut self, id: TransferId, damaged: Option<PartRef>) -> Result<(), Broken> {
         let transfer = self.transfers.remove(&id);
         let Some(t) = transfer else {
             return Err(("what ends was under way", id.to_string()));
@@ -111,8 +111,7 @@ impl Account {
         for m in &t.parts {
             self.remove(m.part, &t.to);
             let copies = self.copies.get_mut(&m.part);
-            if kind == FailureKind::Corrupt
-                && t.parts.len() == 1
+            if damaged == Some(m.part)
                 && m.from != Place::Source
                 && let Some(copy) = copies.and_then(|c| c.get_mut(&m.from))
                 && copy.state != State::Coming
