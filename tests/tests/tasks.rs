@@ -4,9 +4,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use tarn_tests::desk::{self, Desk};
 use tarn_tests::programs::built;
 use tarn_tests::slurm::said;
-use tarn_tests::{desk, tree};
+use tarn_tests::tree;
 
 /// Run by salloc on the login node: the daemons, the program on the first node, the end.
 const JOB: &str = r#"#!/bin/bash
@@ -170,6 +171,79 @@ fn programs_of_steps_reach_their_data() {
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "{said}");
     check_step(dir.path(), &said);
+}
+
+/// A step of two nodes, on each of which a program takes from the other's scratch folder what it has put there.
+const SWAP: &str = r#"
+name = "swap"
+
+[data.got]
+dest = "got"
+scatter = "rank{rank}"
+
+[[step]]
+name = "swap"
+nodes = 2
+tasks = 2
+run = "TARN_LIBRARY=/shared/bin/libtarn.so $TARN_WORKFLOW_DIR/everywhere.sh /usr/bin/python3 -B $TARN_WORKFLOW_DIR/swap.py"
+out = ["got:scatter"]
+"#;
+
+const SWAP_PROGRAM: &str = r#"
+import os, sys, time
+sys.path.insert(0, "/shared/bin")
+import tarn
+
+with open(os.environ["TARN_HOSTFILE"]) as file:
+    names = [line.split()[0] for line in file]
+rank = names.index(os.environ["TARN_NODE"])
+other = 1 - rank
+
+def meet(what):
+    at = os.environ["TARN_WORKFLOW_DIR"] + "/" + what
+    open(at + str(rank), "w").close()
+    while not os.path.exists(at + str(other)):
+        time.sleep(0.02)
+
+with open(os.environ["TARN_SCRATCH"] + "/mine", "w") as file:
+    file.write(names[rank])
+os.mkdir(os.environ["TARN_got"] + f"/rank{rank}")
+with tarn.connect() as node:
+    meet("written")
+    node.wait(node.copy(tarn.Node(names[other], "scratch", "mine"), tarn.Space("got", f"rank{rank}/from")))
+    meet("read")
+"#;
+
+/// The script that docs/tasks.md has for it.
+fn everywhere() -> String {
+    let page = std::fs::read_to_string(tree::root().join("docs/tasks.md")).expect("the page");
+    let (_, script) = page
+        .split_once("```sh\n#!/bin/sh\n# everywhere.sh")
+        .expect("the script");
+    let (script, _) = script.split_once("```").expect("its end");
+    format!("#!/bin/sh\n# everywhere.sh{script}")
+}
+
+#[test]
+fn programs_of_one_step_reach_each_other() {
+    let programs = ["tarn", "tarnd", "libtarn.so"];
+    let Some(cluster) = desk::cluster(2, &programs, &[], &[]) else {
+        return;
+    };
+    let binding = tree::root().join("bindings/python/tarn.py");
+    std::fs::copy(binding, cluster.shared().join("bin/tarn.py")).expect("tarn.py");
+    let desk = Desk::new(&cluster, "alice", SWAP);
+    desk.write("swap.py", SWAP_PROGRAM);
+    desk.write("everywhere.sh", &everywhere());
+    let said = desk.run("-N2 -n16", "tarn run --tier scm=/scm/alice:64MiB wf.toml");
+    let got = [0, 1].map(|rank| desk.read(&format!("got/rank{rank}/from")));
+    assert_eq!(got, ["node2", "node1"], "{said}");
+    let left = std::fs::read_dir(&desk.folder).expect("the folder");
+    let peers = |e: std::io::Result<std::fs::DirEntry>| {
+        let name = e.expect("an entry").file_name();
+        name.to_string_lossy().starts_with(".peers")
+    };
+    assert_eq!(left.filter_map(|e| peers(e).then_some(())).count(), 0);
 }
 
 #[test]

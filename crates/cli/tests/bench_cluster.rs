@@ -2,13 +2,16 @@
 
 mod common;
 
-use common::Site;
+use common::{Site, send, until};
+use rustix::process::Signal;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Stdio;
 
-fn tmpfs() -> String {
+fn tmpfs(name: &str) -> String {
     let shm = Path::new("/dev/shm");
     let dir = if shm.is_dir() { shm } else { Path::new("/tmp") };
-    let own = dir.join(format!("tarn-bench-test-{}", std::process::id()));
+    let own = dir.join(format!("tarn-bench-test-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&own).unwrap();
     own.to_string_lossy().into_owned()
 }
@@ -16,7 +19,7 @@ fn tmpfs() -> String {
 #[test]
 fn transfers_are_measured_beside_bare_streams_and_nothing_is_left() {
     let site = Site::new("");
-    let dir = tmpfs();
+    let dir = tmpfs("whole");
     let mut args = vec![
         "bench",
         "cluster",
@@ -49,6 +52,21 @@ fn transfers_are_measured_beside_bare_streams_and_nothing_is_left() {
         assert!(results[first]["ratio"].as_f64() > Some(0.0));
     }
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn nothing_is_left_by_one_that_is_told_to_end() {
+    let site = Site::new("");
+    let dir = tmpfs("cut");
+    let mut bench = site.command(&["bench", "cluster", "--percent", "5", "--dir", &dir]);
+    let mut bench = bench.stdout(Stdio::null()).spawn().expect("tarn");
+    let entries = || std::fs::read_dir(&dir).unwrap().count();
+    until("its folder", || entries() == 1);
+    send(Signal::TERM, &bench);
+    let ended = bench.wait().expect("its end");
+    assert_eq!(ended.signal(), Some(15), "{ended:?}");
+    assert_eq!(entries(), 0);
     std::fs::remove_dir(&dir).unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! Copying: everything from an empty staging folder to a published tree.
 
-use crate::error::{Result, show, show_path};
+use crate::error::{Result, corrupt, show, show_path};
 use crate::finish::{link_files, seal};
 use crate::gather::{Against, Gathered, compare, conflict, gather, name_of};
 use crate::job::{Goal, Job};
@@ -131,8 +131,13 @@ fn attempt(
     }
     if job.verify == Verify::Readback {
         // What is damaged now is no source.
-        read_back(job, &target, &merged, control, threads)
-            .map_err(|e| MoverError { tree: None, ..e })?;
+        read_back(job, &target, &merged, control, threads).map_err(|e| match e.failure.kind {
+            FailureKind::SourceChanged => {
+                let how = "was changed by somebody else while it was written";
+                corrupt(&show_path(&job.staging), how)
+            }
+            _ => MoverError { tree: None, ..e },
+        })?;
     }
     if control.cancelled() {
         return Err(crate::error::cancelled());

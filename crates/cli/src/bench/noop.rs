@@ -1,7 +1,8 @@
 //! What a step costs that does nothing: `tarn run` of many `true`s beside a plain loop of `sh -c true`, with all of
 //! tarn's state and its tier on one medium, and beside the price of a sync there.
 
-use super::workflow::{Scratch, file_system};
+use super::scratch::Scratch;
+use super::workflow::file_system;
 use super::{Figure, median};
 use anyhow::{Context, ensure};
 use std::fs::File;

@@ -1,6 +1,7 @@
 //! `tarn bench stage`: the mover that `tarn run` uses against `cp -r`, and against two `cp -r` at once that take half of
 //! the tree each. All three run in turns on the same tree, after everything is warm; medians are compared.
 
+use super::scratch::Scratch;
 use super::{Figure, median};
 use anyhow::{Context, bail, ensure};
 use std::fs::File;
@@ -138,37 +139,18 @@ fn medium(dir: &Path) -> anyhow::Result<String> {
     })
 }
 
-/// A folder that goes away with everything in it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(dir: &Path) -> anyhow::Result<Self> {
-        let path = dir.join(format!(".tarn-bench-stage-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make `{}`", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(e) = Trees::new().remove(&self.0) {
-            crate::print::say!("warning: {e}");
-        }
-    }
-}
-
 fn measure(case: Case, dir: &Path, medium: &str, rounds: u32) -> anyhow::Result<Vec<Figure>> {
     room(case, dir)?;
     let home = Scratch::new(dir)?;
     if !case.on_disk() {
         touch(case.bytes() * 2 + case.bytes() / 8)?;
     }
-    let source = home.0.join("source");
+    let source = home.path().join("source");
     make_tree(case, &source)?;
     let bench = Bench {
         case,
         source,
-        dest: home.0.join("dest"),
+        dest: home.path().join("dest"),
         label: format!("{}, {medium}", case.name()),
     };
     match case {

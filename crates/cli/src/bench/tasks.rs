@@ -1,7 +1,7 @@
 //! What a task of tarnd costs that does nothing, through the local socket, beside a bare echo of packets of the same
 //! sizes: the best that requests and replies over such a socket could do.
 
-use super::workflow::Scratch;
+use super::scratch::Scratch;
 use super::{Figure, median};
 use anyhow::{Context, bail, ensure};
 use rustix::fd::OwnedFd;

@@ -3,6 +3,7 @@
 //! to 3; Jackson 2019, Table 1); and the same pairs carried by `tarn run`.
 
 use super::io::{Cache, IoReport, PAGE};
+use super::scratch::Scratch;
 use super::{Figure, median};
 use anyhow::{Context, bail, ensure};
 use std::ffi::OsString;
@@ -120,7 +121,7 @@ fn papers(args: &Args) -> anyhow::Result<Vec<Figure>> {
             let seed = u64::from(turn) + 1;
             let (timing, method) = match &case.target {
                 Some((target, cache)) => direct(case, target, *cache, args.pairs, seed)?,
-                None => through_tarn(case, &home.0, &args.memory, args.pairs, seed)?,
+                None => through_tarn(case, home.path(), &args.memory, args.pairs, seed)?,
             };
             crate::print::say!(
                 "{}/{}  {}: write {:.3} s, read {:.3} s ({method})",
@@ -304,7 +305,7 @@ fn direct(
                     &target.rate.div_ceil(u64::from(pairs)).to_string(),
                     "--dir",
                 ])
-                .arg(scratch.0.join(format!("pair-{pair}")))
+                .arg(scratch.path().join(format!("pair-{pair}")))
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .spawn()
@@ -331,7 +332,7 @@ fn through_tarn(
     seed: u64,
 ) -> anyhow::Result<(Timing, String)> {
     let scratch = Scratch::new(home)?;
-    let folder = scratch.0.canonicalize()?;
+    let folder = scratch.path().canonicalize()?;
     let tarn = std::env::current_exe()?;
     std::fs::write(
         folder.join("workflow.toml"),
@@ -473,31 +474,6 @@ fn figures(cases: &[Case], pairs: u32) -> Vec<Figure> {
         }
     }
     figures
-}
-
-/// A folder of its own that goes when it is dropped.
-pub(super) struct Scratch(PathBuf);
-
-impl Scratch {
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(super) fn new(parent: &Path) -> anyhow::Result<Self> {
-        static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = parent.join(format!("tarn-bench-{}-{count}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(e) = std::fs::remove_dir_all(&self.0) {
-            crate::print::say!("tarn bench: {} remains: {e}", self.0.display());
-        }
-    }
 }
 
 /// Processes that are ended when they are dropped before they were waited for.

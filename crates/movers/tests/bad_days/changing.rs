@@ -2,8 +2,12 @@
 
 use crate::common::*;
 use crate::{CHUNK, fails, meanwhile, refused, with_manifest, writable};
+use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tarn_base::event::FailureKind;
+use tarn_base::part::Verify;
 use tarn_movers::Trees;
 use tarn_ports::{Control, CopySource, Mover};
 
@@ -123,6 +127,45 @@ fn a_source_changes_or_vanishes_while_it_is_copied() {
     change(&|| open().set_len(5).unwrap());
     change(&|| std::fs::remove_file(&big).unwrap());
     change(&|| std::fs::write(from.join("appears"), "").unwrap());
+}
+
+/// What is read back is not what was written: no source is to blame.
+#[test]
+fn a_destination_that_changes_is_found_when_it_is_read_back() {
+    let (dir, from, to) = Scratch::with_source();
+    std::fs::write(from.join("big"), bytes(40 * CHUNK, 3)).unwrap();
+    let mut job = job(vec![source(&from)], &to);
+    job.verify = Verify::Readback;
+    job.rate = 80 << 20;
+    let ended = AtomicBool::new(false);
+    let error = std::thread::scope(|scope| {
+        let spoil = || {
+            while !ended.load(Ordering::Relaxed) {
+                if let Ok(file) = OpenOptions::new().write(true).open(job.staging.join("big")) {
+                    let _ = file.write_all_at(b"spoilt", 3 * CHUNK as u64);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        scope.spawn(spoil);
+        let outcome = Trees::new().with_threads(2).copy(&job, &quiet());
+        ended.store(true, Ordering::Relaxed);
+        outcome.unwrap_err()
+    });
+    assert_eq!(error.failure.kind, FailureKind::Corrupt, "{error}");
+    assert_eq!(error.tree, None, "{error}");
+    assert!(!to.exists() && clean(&job));
+    // In peace it is well, holes and all, on any number of threads.
+    let sparse = writable(from.join("big"));
+    sparse.set_len(300 * CHUNK as u64 + 7).unwrap();
+    sparse.write_all_at(b"end", 300 * CHUNK as u64 + 1).unwrap();
+    job.rate = 0;
+    for threads in [1, 2, 5] {
+        job.dest = dir.at(&format!("copy-{threads}"));
+        let movers = Trees::new().with_threads(threads);
+        movers.copy(&job, &quiet()).unwrap();
+        assert_eq!(model(&from), model(&job.dest));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! into files as new as tarn's; nothing is looked at. The other node is this program started again, in a network namespace of
 //! its own. All run in turns; medians are compared, with the CPU time of both ends.
 
+use super::super::scratch::Scratch;
 use super::super::{Figure, median};
 use super::peer::{self, Peer};
 use super::{Args, bare, tree};
@@ -53,23 +54,11 @@ pub(super) struct Bench {
     mover: Trees,
 }
 
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(e) = Trees::new().remove(&self.0) {
-            crate::print::say!("warning: {e}");
-        }
-    }
-}
-
 impl Bench {
     pub(super) fn new(of: Shape, args: &Args) -> anyhow::Result<Self> {
-        let shown = args.dir.display();
-        let name = format!("tarn-bench-cluster-{}", std::process::id());
-        let dir = Scratch(args.dir.join(name));
-        let from = dir.0.join("from");
-        std::fs::create_dir_all(&from).with_context(|| format!("cannot write to `{shown}`"))?;
+        let dir = Scratch::new(&args.dir)?;
+        let from = dir.path().join("from");
+        std::fs::create_dir(&from)?;
         let shape = match of {
             Shape::Large => {
                 tree::large(&from, args.percent)?;
@@ -189,7 +178,7 @@ impl Bench {
     }
 
     fn dest(&self) -> PathBuf {
-        self.dir.0.join("to")
+        self.dir.path().join("to")
     }
 
     /// Takes what was fetched away, also what of it had arrived of a fetch that was cancelled.
