@@ -8,6 +8,7 @@ pub mod action;
 pub mod bounds;
 pub mod cluster;
 pub mod codes;
+pub mod crc;
 pub mod event;
 pub mod hash;
 pub mod history;

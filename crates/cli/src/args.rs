@@ -370,6 +370,8 @@ pub(crate) enum BenchCommand {
     Policies(crate::bench::policies::Args),
     /// Policies on a trace of batch jobs with workflows mixed in
     Mixed(crate::bench::mixed::Args),
+    /// What checkpoints cost, beside memcpy of the same bytes
+    Ckpt(crate::bench::ckpt::Args),
     /// What many nodes need: transfers between two nodes beside bare TCP streams, tasks of tarnd
     Cluster(crate::bench::cluster::Args),
 }

@@ -1,6 +1,7 @@
 //! L1: the traits through which the cores meet the world. Traits and the values they pass, nothing else.
 
 pub mod journal;
+pub mod medium;
 pub mod mover;
 pub mod nodes;
 pub mod peer;
@@ -9,6 +10,7 @@ pub mod site;
 pub mod world;
 
 pub use journal::{Journal, JournalError, Record};
+pub use medium::{Medium, MediumError, PowerFail, Promises, Stored, Window};
 pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};
 pub use nodes::{ChangedSince, Mates, Nodes, Peers};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};

@@ -1,5 +1,6 @@
 //! `tarn bench`: figures beside the plain tool's, and the form in which they are given.
 
+pub(crate) mod ckpt;
 pub(crate) mod cluster;
 pub(crate) mod io;
 pub(crate) mod mixed;

@@ -1,0 +1,17 @@
+//! L3: memory that outlives a process, mapped and kept, and what it can promise. docs/checkpoints.md.
+//!
+//! A [`Mapped`] is a file (on a tmpfs, a DAX file system or any other) or a DAX device, mapped for its only writer; [`Slow`] plays an
+//! NVRAM of a given profile on any medium. Bytes go in by [`kernel`], which reads them once, past the caches, and checksums them on
+//! the way.
+
+#![allow(unsafe_code)]
+
+mod flush;
+pub mod kernel;
+mod map;
+mod promises;
+pub mod slow;
+
+pub use flush::Flush;
+pub use map::{Mapped, Part, Seen};
+pub use slow::{Profile, Slow};

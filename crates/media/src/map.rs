@@ -1,0 +1,345 @@
+//! A file or device in this process's memory.
+
+use crate::flush::{Flush, fence};
+use crate::kernel;
+use crate::promises::Kind;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, ftruncate, open};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync, munmap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use tarn_base::crc::Crc;
+use tarn_ports::{Medium, MediumError, PowerFail, Promises, Stored, Window};
+
+/// Where sysfs is.
+const SYS: &str = "/sys";
+/// Bytes whose memory is taken at once, so that whoever waits for a signal is not kept long.
+const POPULATE: usize = 256 << 20;
+const PAGE: usize = 4096;
+
+/// Pages that are mapped as long as this lives.
+#[derive(Debug)]
+struct Pages {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is an address range that belongs to this value alone; whoever has the value has the range.
+unsafe impl Send for Pages {}
+// SAFETY: by a shared reference it is only read.
+unsafe impl Sync for Pages {}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: this range was mapped for this value, and nothing borrowed of it outlives it.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A file or device, mapped by its only writer.
+#[derive(Debug)]
+pub struct Mapped {
+    pages: Pages,
+    promises: Promises,
+    flush: Flush,
+    path: PathBuf,
+    /// Locked while it is open.
+    _file: OwnedFd,
+}
+
+impl Mapped {
+    /// Makes a file of so many bytes and maps it, all of its memory taken. It must not be there yet.
+    ///
+    /// # Errors
+    /// When it is there, or there is no room.
+    pub fn create(path: &Path, size: u64) -> Result<Self, MediumError> {
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(io("make", path))?;
+        let sized = ftruncate(&file, size).map_err(io("size", path));
+        let mapped = sized.and_then(|()| Self::of(file, path));
+        let made = mapped.and_then(|mut mapped| {
+            mapped.populate()?;
+            Ok(mapped)
+        });
+        if made.is_err() {
+            // What has no memory is of no use to anybody.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    /// Maps a file or a DAX device that is there.
+    ///
+    /// # Errors
+    /// When another process has it for writing (`EWOULDBLOCK`), or it cannot be mapped.
+    pub fn open(path: &Path) -> Result<Self, MediumError> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = open(path, flags, Mode::empty()).map_err(io("open", path))?;
+        Self::of(file, path)
+    }
+
+    fn of(file: OwnedFd, path: &Path) -> Result<Self, MediumError> {
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io("lock", path))?;
+        let (kind, len) = examine(&file, path)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let map = |flags| {
+            // SAFETY: a new range that the system chooses: no other is touched.
+            unsafe { mmap(std::ptr::null_mut(), len, protection, flags, &file, 0) }
+        };
+        let (start, synchronous) = match map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+            Ok(start) => (start, true),
+            // Not a DAX file system, or a kernel that does not know.
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                (map(MapFlags::SHARED).map_err(io("map", path))?, false)
+            }
+            Err(e) => return Err(io("map", path)(e)),
+        };
+        let start = NonNull::new(start.cast()).ok_or_else(|| io("map", path)(Errno::NOMEM))?;
+        Ok(Self {
+            pages: Pages { start, len },
+            promises: kind.promises(synchronous, Path::new(SYS)),
+            flush: Flush::here(),
+            path: path.to_owned(),
+            _file: file,
+        })
+    }
+
+    /// Takes the memory of all pages now: later, each would cost a fault, and might not be there.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    pub fn populate(&mut self) -> Result<(), MediumError> {
+        for at in (0..self.pages.len).step_by(POPULATE) {
+            let len = POPULATE.min(self.pages.len - at);
+            // SAFETY: a part of the range of `pages`, which this has for itself. No byte is changed.
+            let taken = unsafe {
+                let start = self.pages.start.as_ptr().add(at);
+                madvise(start.cast(), len, Advice::LinuxPopulateWrite)
+            };
+            match taken {
+                Ok(()) => {}
+                // Kernels before 5.14, and devices: the first touch takes it.
+                Err(Errno::INVAL) => return Ok(()),
+                Err(Errno::FAULT) => {
+                    return Err(io("take the memory of", &self.path)(Errno::NOSPC));
+                }
+                Err(e) => return Err(io("take the memory of", &self.path)(e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a file is, and how many bytes of it are mapped.
+fn examine(file: &OwnedFd, path: &Path) -> Result<(Kind, usize), MediumError> {
+    let kind = Kind::of(file.as_fd(), Path::new(SYS)).map_err(io("examine", path))?;
+    let size = match kind {
+        Kind::Device { size, .. } => size,
+        _ => fstat(file).map_err(io("examine", path))?.st_size as u64,
+    };
+    // Nothing cannot be mapped.
+    let len = usize::try_from(size).ok().filter(|len| *len > 0);
+    Ok((kind, len.ok_or_else(|| io("map", path)(Errno::NODATA))?))
+}
+
+impl Medium for Mapped {
+    type Window<'a> = Part<'a>;
+
+    fn promises(&self) -> Promises {
+        self.promises
+    }
+
+    fn size(&self) -> u64 {
+        self.pages.len as u64
+    }
+
+    fn windows(&mut self, ranges: &[Range<u64>]) -> Result<Vec<Part<'_>>, MediumError> {
+        let size = self.pages.len as u64;
+        let mut sorted: Vec<&Range<u64>> = ranges.iter().collect();
+        sorted.sort_by_key(|r| (r.start, r.end));
+        let mut end = 0;
+        for range in sorted {
+            if range.start > range.end || range.end > size {
+                return Err(MediumError::Outside {
+                    range: range.clone(),
+                    size,
+                });
+            }
+            if range.start < end {
+                return Err(MediumError::Taken(range.clone()));
+            }
+            end = range.end;
+        }
+        let part = |range: &Range<u64>| {
+            let (at, len) = (range.start as usize, (range.end - range.start) as usize);
+            // SAFETY: within the mapped pages, and in no other window, as was checked; the windows borrow all of this exclusively.
+            let bytes = unsafe {
+                let start = self.pages.start.as_ptr().add(at);
+                std::slice::from_raw_parts_mut(start, len)
+            };
+            Part {
+                bytes,
+                power_fail: self.promises.power_fail,
+                flush: self.flush,
+                path: &self.path,
+                written: None,
+            }
+        };
+        Ok(ranges.iter().map(part).collect())
+    }
+}
+
+/// A part of a mapped file.
+#[derive(Debug)]
+pub struct Part<'a> {
+    bytes: &'a mut [u8],
+    power_fail: PowerFail,
+    flush: Flush,
+    path: &'a Path,
+    /// What holds all that was written and is not persistent yet.
+    written: Option<Range<usize>>,
+}
+
+impl Part<'_> {
+    /// The bytes themselves. What is written so is made persistent by nobody.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    fn range(&self, at: u64, len: usize) -> Result<Range<usize>, MediumError> {
+        let size = self.bytes.len() as u64;
+        let end = at.checked_add(len as u64).filter(|end| *end <= size);
+        match end {
+            Some(end) => Ok(at as usize..end as usize),
+            None => Err(MediumError::Outside {
+                range: at..at.saturating_add(len as u64),
+                size,
+            }),
+        }
+    }
+}
+
+impl Stored for Part<'_> {
+    fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        let range = self.range(at, into.len())?;
+        let sum = kernel::copy(into, &self.bytes[range], |_| ());
+        // Whoever is told that it is there may be another thread.
+        fence();
+        Ok(sum)
+    }
+}
+
+impl Window for Part<'_> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
+        let range = self.range(at, bytes.len())?;
+        let written = self.written.get_or_insert(range.clone());
+        *written = written.start.min(range.start)..written.end.max(range.end);
+        let flush = match self.power_fail {
+            PowerFail::Flushed => self.flush,
+            _ => Flush::None,
+        };
+        let to = &mut self.bytes[range];
+        Ok(kernel::copy(to, bytes, |part| flush.lines(part)))
+    }
+
+    fn persist(&mut self) -> Result<(), MediumError> {
+        let Some(written) = self.written.take() else {
+            return Ok(());
+        };
+        fence();
+        if self.power_fail != PowerFail::Synced || written.is_empty() {
+            return Ok(());
+        }
+        let start = self.bytes.as_ptr() as usize + written.start;
+        let first = start & !(PAGE - 1);
+        let len = start + written.len() - first;
+        // SAFETY: pages that hold bytes of this window; to sync them changes none.
+        let synced = unsafe { msync(first as *mut _, len, MsyncFlags::SYNC) };
+        synced.map_err(|e| {
+            // They are still to be synced.
+            self.written = Some(written);
+            io("sync", self.path)(e)
+        })
+    }
+}
+
+/// A file or device that is only read, whoever may write it: what is published in it does not change.
+#[derive(Debug)]
+pub struct Seen {
+    pages: Pages,
+}
+
+impl Seen {
+    /// Maps it.
+    ///
+    /// # Errors
+    /// When it cannot be opened for reading, or is empty.
+    pub fn open(path: &Path) -> Result<Self, MediumError> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = open(path, flags, Mode::empty()).map_err(io("open", path))?;
+        let (_, len) = examine(&file, path)?;
+        // SAFETY: a new range that the system chooses: no other is touched.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        };
+        let start = start.map_err(io("map", path))?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| io("map", path)(Errno::NOMEM))?;
+        Ok(Self {
+            pages: Pages { start, len },
+        })
+    }
+}
+
+impl Stored for Seen {
+    fn size(&self) -> u64 {
+        self.pages.len as u64
+    }
+
+    /// They are what they are: the checksum tells whether they are what was published.
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        let size = self.size();
+        let end = at.checked_add(into.len() as u64).filter(|end| *end <= size);
+        if end.is_none() {
+            return Err(MediumError::Outside {
+                range: at..at.saturating_add(into.len() as u64),
+                size,
+            });
+        }
+        let mut sum = Crc::new();
+        let mut from = at as usize;
+        for to in into.chunks_mut(kernel::BLOCK) {
+            // SAFETY: within the mapped pages, as was checked. Another process may be writing there: then these bytes are of no
+            // version, which their checksum tells, and no reference to what is mapped is made.
+            unsafe {
+                let start = self.pages.start.as_ptr().add(from);
+                std::ptr::copy_nonoverlapping(start, to.as_mut_ptr(), to.len());
+            }
+            // As it was copied, not as it lies there: it might change in between.
+            sum.update(to);
+            from += to.len();
+        }
+        Ok(sum.finish())
+    }
+}
+
+fn io<'p>(doing: &'static str, path: &'p Path) -> impl Fn(Errno) -> MediumError + 'p {
+    move |e| MediumError::Io {
+        doing,
+        what: path.display().to_string(),
+        source: e.into(),
+    }
+}

@@ -1,0 +1,158 @@
+//! Files in memory and on a disk: what is written and made persistent is there for whoever maps them next.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use tarn_base::crc::crc;
+use tarn_media::{Mapped, Profile, Seen, Slow};
+use tarn_ports::{Medium, MediumError, PowerFail, Stored, Window};
+
+/// A folder in memory and one on another file system, where there are.
+fn folders() -> Vec<tempfile::TempDir> {
+    let shm = Path::new("/dev/shm");
+    let memory = shm.is_dir().then(|| tempfile::tempdir_in(shm).unwrap());
+    memory
+        .into_iter()
+        .chain([tempfile::tempdir().unwrap()])
+        .collect()
+}
+
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 ^ seed)
+        .collect()
+}
+
+#[test]
+fn what_was_written_is_there_again() {
+    for folder in folders() {
+        let path = folder.path().join("arena");
+        let data = bytes(3_000_001, 1);
+        let mut mapped = Mapped::create(&path, 8 << 20).unwrap();
+        assert_eq!(mapped.size(), 8 << 20);
+        let promises = mapped.promises();
+        assert!(
+            promises.atomic >= 8 && promises.persist_unit >= 64,
+            "{promises:?}"
+        );
+        if folder.path().starts_with("/dev/shm") {
+            assert_eq!(promises.power_fail, PowerFail::Lost);
+        }
+        let mut windows = mapped.windows(&[4096..4 << 20, 4 << 20..8 << 20]).unwrap();
+        let sums: Vec<u64> = std::thread::scope(|scope| {
+            let write = |window: &mut <Mapped as Medium>::Window<'_>| {
+                let sum = window.write(10, &data).unwrap();
+                window.persist().unwrap();
+                sum
+            };
+            let threads: Vec<_> = windows
+                .iter_mut()
+                .map(|w| scope.spawn(move || write(w)))
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert_eq!(sums, [crc(&data); 2]);
+        let seen = Seen::open(&path).unwrap();
+        drop(mapped);
+        let mut again = Mapped::open(&path).unwrap();
+        for at in [4096 + 10, (4 << 20) + 10] {
+            let mut read = vec![0; data.len()];
+            assert_eq!(seen.read(at, &mut read).unwrap(), sums[0]);
+            assert_eq!(read, data);
+            let window = &again.windows(std::slice::from_ref(&(at..8 << 20))).unwrap()[0];
+            let mut read = vec![0; data.len()];
+            assert_eq!(window.read(0, &mut read).unwrap(), sums[0]);
+            assert_eq!(read, data);
+        }
+        let file = fs::read(&path).unwrap();
+        assert_eq!(&file[4106..4106 + data.len()], &data[..]);
+        assert!(file[..4096].iter().all(|b| *b == 0));
+    }
+}
+
+#[test]
+fn it_has_one_writer_and_its_windows_are_apart() {
+    for folder in folders() {
+        let path = folder.path().join("arena");
+        let mut mapped = Mapped::create(&path, 1 << 20).unwrap();
+        assert!(
+            Mapped::create(&path, 1 << 20)
+                .unwrap_err()
+                .to_string()
+                .contains("cannot make")
+        );
+        assert!(
+            Mapped::open(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("cannot lock")
+        );
+        for (ranges, taken) in [
+            (&[(0, 4096), (4095, 5000)][..], true),
+            (&[(5000, 6000), (0, 5001)], true),
+            (&[(0, 100), (0, 100)], true),
+            (&[(0, (1 << 20) + 1)], false),
+            (&[(u64::MAX - 1, u64::MAX)], false),
+        ] {
+            let ranges: Vec<_> = ranges.iter().map(|(from, to)| *from..*to).collect();
+            match mapped.windows(&ranges).unwrap_err() {
+                MediumError::Taken(_) => assert!(taken, "{ranges:?}"),
+                MediumError::Outside { .. } => assert!(!taken, "{ranges:?}"),
+                other => panic!("{other}"),
+            }
+        }
+        let mut windows = mapped.windows(&[100..200, 0..100]).unwrap();
+        assert!(windows[0].write(90, &[0; 11]).is_err());
+        assert!(windows[0].write(u64::MAX, &[0; 11]).is_err());
+        assert!(windows[1].read(1, &mut [0; 100]).is_err());
+        windows[0].write(0, b"second").unwrap();
+        windows[1].write(94, b"first.").unwrap();
+        let seen = Seen::open(&path).unwrap();
+        let mut both = [0; 12];
+        seen.read(94, &mut both).unwrap();
+        assert_eq!(&both, b"first.second");
+        assert!(seen.read((1 << 20) - 1, &mut both).is_err());
+    }
+}
+
+#[test]
+fn what_cannot_be_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let says = |result: Result<Mapped, MediumError>, words: &[&str]| {
+        let said = result.unwrap_err().to_string();
+        assert!(words.iter().all(|w| said.contains(w)), "{said}");
+    };
+    says(Mapped::open(&at("none")), &["open", "none"]);
+    fs::write(at("empty"), "").unwrap();
+    says(Mapped::open(&at("empty")), &["map", "empty"]);
+    says(Mapped::open(folder.path()), &["open"]);
+    std::os::unix::fs::symlink(at("empty"), at("link")).unwrap();
+    says(Mapped::open(&at("link")), &["open", "link"]);
+    says(
+        Mapped::open(&PathBuf::from("/dev/null")),
+        &["examine", "/dev/null"],
+    );
+    says(Mapped::create(&at("huge"), u64::MAX), &["huge"]);
+    assert!(!at("huge").exists());
+}
+
+#[test]
+fn a_slow_one_holds_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("arena");
+    let profile = Profile {
+        name: "nvram".into(),
+        device: 1 << 30,
+        core: 0,
+        latency: 1000,
+    };
+    let mut slow = Slow::new(Mapped::create(&path, 1 << 20).unwrap(), profile.clone());
+    assert_eq!((slow.profile(), slow.size()), (&profile, 1 << 20));
+    let data = bytes(10_000, 7);
+    let mut windows = slow.windows(&[0..1 << 19, 1 << 19..1 << 20]).unwrap();
+    let sum = windows[1].write(5, &data).unwrap();
+    windows[1].persist().unwrap();
+    let mut read = vec![0; data.len()];
+    assert_eq!(windows[1].read(5, &mut read).unwrap(), sum);
+    assert_eq!(read, data);
+}

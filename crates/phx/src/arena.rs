@@ -1,0 +1,422 @@
+//! An arena: what one rank has kept. One block, the newest superblock, leads to all of it; to publish is to write the other one.
+
+use crate::block::{self, Fields, Kind, put_short};
+use crate::manifest::{CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Manifest, Object, Piece, Place};
+use crate::room::{self, PAGE};
+use std::ops::Range;
+use tarn_ports::{MediumError, Stored, Window};
+
+/// Bytes of header and superblocks.
+const BLOCK: usize = 4 << 10;
+/// Where the superblocks are.
+const SUPERBLOCKS: [u64; 2] = [4 << 10, 8 << 10];
+/// Versions that are kept.
+pub const MAX_VERSIONS: usize = 16;
+/// Bytes of the smallest arena: nothing is in it.
+pub const LEAST: u64 = room::FIRST;
+
+/// Whose an arena is. It never changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Random: no two arenas are alike.
+    pub identity: u128,
+    /// The program's name; 255 bytes at most.
+    pub run: Box<[u8]>,
+    /// The start of the program that made it.
+    pub generation: u64,
+    /// Whose it is.
+    pub rank: u32,
+    /// Of so many.
+    pub ranks: u32,
+}
+
+/// A version: the start of the program that it is of, and the how many-eth it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VersionId {
+    /// The start.
+    pub generation: u64,
+    /// Counts from 1 in each generation.
+    pub number: u64,
+}
+
+/// What a version survives, by what has been done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// It is whole, some of it in memory.
+    Committed,
+    /// All of it lies in the arena.
+    Durable,
+    /// All of it lies on another node too.
+    Replicated,
+    /// It is on the external store.
+    Flushed,
+}
+
+/// A version that is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// Which.
+    pub id: VersionId,
+    /// What it survives.
+    pub level: Level,
+    /// What it has.
+    pub manifest: Manifest,
+    /// Where the manifest lies.
+    at: Range<u64>,
+    /// Its checksum: what has taken its place since has another.
+    sum: u64,
+}
+
+/// Why an arena cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// Its first block is none.
+    #[error(
+        "this is no arena of checkpoints, or one of another version of tarn: its first block is not what tarn writes"
+    )]
+    NoArena,
+    /// Neither superblock is one.
+    #[error(
+        "both superblocks are damaged: what the arena holds cannot be found; use the buddy's copy or what was flushed"
+    )]
+    Damaged,
+    /// There is no room.
+    #[error(
+        "the arena has no {wanted} bytes for it: {free} are free; let it be larger, or keep fewer versions"
+    )]
+    Full {
+        /// Bytes that are wanted.
+        wanted: u64,
+        /// Bytes that are free, in pieces perhaps.
+        free: u64,
+    },
+    /// More than a format can hold.
+    #[error("{what}: {is}, and there may be {most}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// As many.
+        is: usize,
+        /// As there may be.
+        most: usize,
+    },
+    /// The medium refused something.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+}
+
+/// What an arena holds: the state that the newest superblock leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arena {
+    header: Header,
+    size: u64,
+    epoch: u64,
+    /// Which superblock is the newest.
+    newest: usize,
+    versions: Vec<Version>,
+}
+
+impl Arena {
+    /// Makes an empty arena of a medium that nobody knows yet: it gets its name afterwards.
+    ///
+    /// # Errors
+    /// When the medium is too small, or fails.
+    pub fn format(window: &mut impl Window, header: Header) -> Result<Self, ArenaError> {
+        check("bytes of the run's name", header.run.len(), MAX_KEY)?;
+        let mut arena = Self {
+            size: window.size(),
+            header,
+            epoch: 0,
+            newest: 1,
+            versions: Vec::new(),
+        };
+        if arena.size < LEAST {
+            return Err(ArenaError::Full {
+                wanted: LEAST,
+                free: arena.size,
+            });
+        }
+        let payload = arena.header.encode();
+        let block = block::seal(Kind::Header, arena.header.identity, 0, &payload, BLOCK);
+        window.write(0, &block)?;
+        arena.flip(window)?;
+        Ok(arena)
+    }
+
+    /// Finds what an arena holds: of the superblocks that are whole the one of the higher epoch, and of its versions those whose
+    /// manifests are whole. Writes nothing.
+    ///
+    /// # Errors
+    /// When it is none, or nothing leads to what it holds.
+    pub fn open(stored: &impl Stored) -> Result<Self, ArenaError> {
+        let size = stored.size();
+        if size < LEAST {
+            return Err(ArenaError::NoArena);
+        }
+        let mut block = vec![0; BLOCK];
+        stored.read(0, &mut block)?;
+        let header = block::unseal(Kind::Header, 0, &block);
+        let header = header.and_then(|(identity, payload)| Header::decode(identity, payload));
+        let header = header.ok_or(ArenaError::NoArena)?;
+        let mut found: Option<(u64, usize, Vec<Row>)> = None;
+        for (newest, at) in SUPERBLOCKS.into_iter().enumerate() {
+            stored.read(at, &mut block)?;
+            let superblock = block::unseal(Kind::Superblock, at, &block);
+            let own = superblock.filter(|(identity, _)| *identity == header.identity);
+            if let Some((epoch, rows)) = own.and_then(|(_, payload)| decode_rows(payload))
+                && found.as_ref().is_none_or(|(higher, ..)| epoch > *higher)
+            {
+                found = Some((epoch, newest, rows));
+            }
+        }
+        let (epoch, newest, rows) = found.ok_or(ArenaError::Damaged)?;
+        let mut versions = Vec::with_capacity(rows.len());
+        for row in rows {
+            if let Some(manifest) = row.manifest(stored, header.identity)? {
+                versions.push(Version {
+                    id: row.id,
+                    level: row.level,
+                    manifest,
+                    at: row.at,
+                    sum: row.sum,
+                });
+            }
+        }
+        Ok(Self {
+            header,
+            size,
+            epoch,
+            newest,
+            versions,
+        })
+    }
+
+    /// Whose it is.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What it holds, oldest first.
+    pub fn versions(&self) -> &[Version] {
+        &self.versions
+    }
+
+    /// Places for data of these lengths, which nothing that is kept lies in. Until they are published they are free: who takes places
+    /// twice gets the same.
+    ///
+    /// # Errors
+    /// [`ArenaError::Full`].
+    pub fn places(&self, lengths: &[u64]) -> Result<Vec<u64>, ArenaError> {
+        self.take(lengths, &[])
+    }
+
+    /// Publishes: of the versions that are kept those that `keeps` says stay, and `new` is added, or takes the place of the one of
+    /// the same name. Its data are persistent already. One instant decides: before it the arena holds what it held, after it this.
+    ///
+    /// # Errors
+    /// When it does not fit, or the medium fails: whether it is published is known when the arena is opened again.
+    pub fn publish(
+        &mut self,
+        window: &mut impl Window,
+        new: Option<(VersionId, Level, Manifest)>,
+        keeps: impl Fn(&Version) -> bool,
+    ) -> Result<(), ArenaError> {
+        let mut versions: Vec<Version> =
+            self.versions.iter().filter(|v| keeps(v)).cloned().collect();
+        if let Some((id, level, manifest)) = new {
+            check("objects", manifest.objects.len(), MAX_OBJECTS)?;
+            let longest = manifest.objects.iter().map(|o| o.key.len()).max();
+            check("bytes of a key", longest.unwrap_or(0), MAX_KEY)?;
+            versions.retain(|v| v.id != id);
+            check("versions", versions.len() + 1, MAX_VERSIONS)?;
+            let payload = manifest.encode();
+            check("bytes of a manifest", payload.len(), MAX_BYTES as usize)?;
+            let length = block::size(payload.len(), PAGE as usize);
+            let taken: Vec<Range<u64>> = manifest.extents().collect();
+            let at = self.take(&[length as u64], &taken)?[0];
+            let block = block::seal(Kind::Manifest, self.header.identity, at, &payload, length);
+            window.write(at, &block)?;
+            window.persist()?;
+            versions.push(Version {
+                id,
+                level,
+                manifest,
+                at: at..at + length as u64,
+                sum: block::sum(&block),
+            });
+            versions.sort_by_key(|v| v.id);
+        }
+        let before = std::mem::replace(&mut self.versions, versions);
+        self.flip(window).inspect_err(|_| self.versions = before)
+    }
+
+    /// What a version's data are now, of those that are kept, the superblock before this one's not counted.
+    fn take(&self, lengths: &[u64], more: &[Range<u64>]) -> Result<Vec<u64>, ArenaError> {
+        let kept = self.versions.iter();
+        let kept = kept.flat_map(|v| v.manifest.extents().chain([v.at.clone()]));
+        let mut free = room::free(self.size, kept.chain(more.iter().cloned()));
+        room::take(&mut free, lengths).ok_or_else(|| ArenaError::Full {
+            wanted: lengths.iter().sum(),
+            free: free.iter().map(|r| r.end - r.start).sum(),
+        })
+    }
+
+    /// Writes the older superblock: from now on it is the newest.
+    fn flip(&mut self, window: &mut impl Window) -> Result<(), ArenaError> {
+        let (epoch, newest) = (self.epoch + 1, 1 - self.newest);
+        let at = SUPERBLOCKS[newest];
+        let payload = encode_rows(epoch, &self.versions);
+        let block = block::seal(Kind::Superblock, self.header.identity, at, &payload, BLOCK);
+        window.write(at, &block)?;
+        window.persist()?;
+        (self.epoch, self.newest) = (epoch, newest);
+        Ok(())
+    }
+}
+
+/// Copies an object out of an arena. The pieces that are damaged or lie elsewhere are not copied: their numbers.
+///
+/// # Errors
+/// When the arena cannot be read.
+///
+/// # Panics
+/// When `into` is of another size.
+pub fn read(
+    stored: &impl Stored,
+    object: &Object,
+    into: &mut [u8],
+) -> Result<Vec<usize>, MediumError> {
+    assert_eq!(into.len() as u64, object.size());
+    let mut bad = Vec::new();
+    let mut left = into;
+    for (number, piece) in object.pieces.iter().enumerate() {
+        let (bytes, rest) = left.split_at_mut(piece.length as usize);
+        left = rest;
+        let Place::Arena(at) = piece.place else {
+            bad.push(number);
+            continue;
+        };
+        if !read_piece(stored, piece, at, bytes)? {
+            bad.push(number);
+        }
+    }
+    Ok(bad)
+}
+
+/// Whether what was copied is what was written.
+fn read_piece(
+    stored: &impl Stored,
+    piece: &Piece,
+    mut at: u64,
+    bytes: &mut [u8],
+) -> Result<bool, MediumError> {
+    let mut whole = true;
+    for (chunk, sum) in bytes.chunks_mut(CHUNK as usize).zip(&piece.sums) {
+        whole &= stored.read(at, chunk)? == *sum;
+        at += chunk.len() as u64;
+    }
+    Ok(whole)
+}
+
+fn check(what: &'static str, is: usize, most: usize) -> Result<(), ArenaError> {
+    match is > most {
+        true => Err(ArenaError::TooMany { what, is, most }),
+        false => Ok(()),
+    }
+}
+
+impl Header {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_short(&mut out, &self.run);
+        out.extend(self.generation.to_le_bytes());
+        out.extend(self.rank.to_le_bytes());
+        out.extend(self.ranks.to_le_bytes());
+        out
+    }
+
+    fn decode(identity: u128, payload: &[u8]) -> Option<Self> {
+        let mut fields = Fields(payload);
+        let header = Self {
+            identity,
+            run: fields.short()?.into(),
+            generation: fields.u64()?,
+            rank: fields.u32()?,
+            ranks: fields.u32()?,
+        };
+        (fields.0.is_empty() && header.rank < header.ranks).then_some(header)
+    }
+}
+
+/// What a superblock says of a version.
+struct Row {
+    id: VersionId,
+    level: Level,
+    at: Range<u64>,
+    sum: u64,
+}
+
+impl Row {
+    /// The manifest that it leads to, if that is whole.
+    fn manifest(
+        &self,
+        stored: &impl Stored,
+        identity: u128,
+    ) -> Result<Option<Manifest>, MediumError> {
+        let size = stored.size();
+        let length = self.at.end - self.at.start;
+        if length > MAX_BYTES + PAGE || self.at.end > size {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; length as usize];
+        stored.read(self.at.start, &mut bytes)?;
+        let payload = block::unseal(Kind::Manifest, self.at.start, &bytes);
+        let own = payload.filter(|(arena, _)| *arena == identity && block::sum(&bytes) == self.sum);
+        Ok(own.and_then(|(_, payload)| Manifest::decode(payload, size)))
+    }
+}
+
+fn encode_rows(epoch: u64, versions: &[Version]) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.extend(epoch.to_le_bytes());
+    out.push(versions.len() as u8);
+    for version in versions {
+        out.extend(version.id.generation.to_le_bytes());
+        out.extend(version.id.number.to_le_bytes());
+        out.push(version.level as u8);
+        out.extend(version.at.start.to_le_bytes());
+        out.extend(version.at.end.to_le_bytes());
+        out.extend(version.sum.to_le_bytes());
+    }
+    out
+}
+
+fn decode_rows(payload: &[u8]) -> Option<(u64, Vec<Row>)> {
+    let mut fields = Fields(payload);
+    let epoch = fields.u64()?;
+    let count = usize::from(fields.u8()?);
+    if count > MAX_VERSIONS {
+        return None;
+    }
+    let mut rows = Vec::with_capacity(count);
+    for _ in 0..count {
+        let id = VersionId {
+            generation: fields.u64()?,
+            number: fields.u64()?,
+        };
+        let level = match fields.u8()? {
+            0 => Level::Committed,
+            1 => Level::Durable,
+            2 => Level::Replicated,
+            3 => Level::Flushed,
+            _ => return None,
+        };
+        let at = fields.u64()?..fields.u64()?;
+        if at.start < room::FIRST || at.start > at.end {
+            return None;
+        }
+        let sum = fields.u64()?;
+        rows.push(Row { id, level, at, sum });
+    }
+    fields.0.is_empty().then_some((epoch, rows))
+}

@@ -1,0 +1,385 @@
+//! Crash images: at every persist boundary, what of the bytes that were written since the one before is there is anybody's guess.
+//! Whatever it is, the arena holds what it held before or what was published, whole.
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use tarn_base::crc::crc;
+use tarn_phx::arena::{self, Arena, Header, Level, VersionId};
+use tarn_phx::manifest::{CHUNK, Manifest, Object, Piece, Place, Shape};
+use tarn_ports::{MediumError, Stored, Window};
+
+/// What the medium writes whole.
+const ATOM: usize = 8;
+const SIZE: usize = 1 << 20;
+
+/// A medium that remembers what was done to it.
+#[derive(Clone)]
+struct Memory {
+    bytes: Vec<u8>,
+    done: Vec<Done>,
+}
+
+#[derive(Clone)]
+enum Done {
+    Write(usize, Vec<u8>),
+    Persist,
+}
+
+impl Memory {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self {
+            bytes,
+            done: Vec::new(),
+        }
+    }
+}
+
+fn within(at: u64, len: usize, size: usize) -> Result<std::ops::Range<usize>, MediumError> {
+    let at = at as usize;
+    match at.checked_add(len).is_some_and(|end| end <= size) {
+        true => Ok(at..at + len),
+        false => Err(MediumError::Outside {
+            range: at as u64..at as u64 + len as u64,
+            size: size as u64,
+        }),
+    }
+}
+
+impl Stored for Memory {
+    fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        let range = within(at, into.len(), self.bytes.len())?;
+        into.copy_from_slice(&self.bytes[range]);
+        Ok(crc(into))
+    }
+}
+
+impl Window for Memory {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
+        let range = within(at, bytes.len(), self.bytes.len())?;
+        self.bytes[range].copy_from_slice(bytes);
+        self.done.push(Done::Write(at as usize, bytes.to_vec()));
+        Ok(crc(bytes))
+    }
+
+    fn persist(&mut self) -> Result<(), MediumError> {
+        self.done.push(Done::Persist);
+        Ok(())
+    }
+}
+
+fn header() -> Header {
+    Header {
+        identity: 0x1234_5678_9abc_def0,
+        run: b"a run".as_slice().into(),
+        generation: 1,
+        rank: 3,
+        ranks: 4,
+    }
+}
+
+fn id(number: u64) -> VersionId {
+    VersionId {
+        generation: 1,
+        number,
+    }
+}
+
+/// What a version's objects hold, by key.
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn content(number: u64) -> Content {
+    let sizes = [
+        ("a", 100),
+        ("bb", 10_000),
+        ("empty", 0),
+        ("large", CHUNK as usize / 4 + 13),
+    ];
+    let byte = |i: usize| (i as u64).wrapping_mul(31).wrapping_add(number * 7) as u8;
+    sizes
+        .into_iter()
+        .map(|(key, size)| (key.into(), (0..size).map(byte).collect()))
+        .collect()
+}
+
+/// Writes a version, its data first, and publishes it; all versions but the newest `keep` go.
+fn commit(arena: &mut Arena, memory: &mut Memory, number: u64, keep: u64) {
+    let content = content(number);
+    let lengths: Vec<u64> = content.values().map(|v| v.len() as u64).collect();
+    let places = arena.places(&lengths).unwrap();
+    let mut objects = Vec::new();
+    for ((key, bytes), at) in content.iter().zip(places) {
+        let mut sums = Vec::new();
+        let mut to = at;
+        for chunk in bytes.chunks(CHUNK as usize) {
+            sums.push(memory.write(to, chunk).unwrap());
+            to += chunk.len() as u64;
+        }
+        objects.push(Object {
+            key: key.clone().into(),
+            unit: 1,
+            shape: Shape::Own,
+            pieces: vec![Piece {
+                length: bytes.len() as u64,
+                place: Place::Arena(at),
+                sums,
+            }],
+        });
+    }
+    memory.persist().unwrap();
+    let new = Some((id(number), Level::Durable, Manifest { objects }));
+    arena
+        .publish(memory, new, |v| v.id.number + keep > number)
+        .unwrap();
+}
+
+/// The versions that an arena can give back whole, and nothing that it has is anything else.
+fn whole(memory: &Memory) -> Vec<u64> {
+    let arena = Arena::open(memory).expect("an arena");
+    assert_eq!(arena.header(), &header());
+    let mut numbers = Vec::new();
+    for version in arena.versions() {
+        let mut found = Content::new();
+        let mut good = true;
+        for object in &version.manifest.objects {
+            let mut bytes = vec![0; object.size() as usize];
+            good &= arena::read(memory, object, &mut bytes).unwrap().is_empty();
+            found.insert(object.key.to_vec(), bytes);
+        }
+        if good {
+            assert_eq!(found, content(version.id.number), "a mix");
+            numbers.push(version.id.number);
+        }
+    }
+    numbers
+}
+
+/// Every image that a crash could leave: what was persistent, and of the atoms written since any. Of these: none, all, all that
+/// were written up to each, each write left out, and many at random.
+fn images(before: &[u8], done: &[Done], mut check: impl FnMut(&Memory, usize)) {
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut persistent = before.to_vec();
+    let mut since: Vec<(usize, &[u8])> = Vec::new();
+    for (step, one) in done.iter().enumerate() {
+        match one {
+            Done::Write(at, bytes) => since.push((*at, bytes)),
+            Done::Persist => {
+                for (at, bytes) in since.drain(..) {
+                    persistent[at..at + bytes.len()].copy_from_slice(bytes);
+                }
+            }
+        }
+        let atoms: Vec<(usize, &[u8])> = since
+            .iter()
+            .flat_map(|(at, bytes)| {
+                assert!(
+                    at.is_multiple_of(ATOM),
+                    "it is torn where the medium tears nothing"
+                );
+                bytes
+                    .chunks(ATOM)
+                    .enumerate()
+                    .map(move |(n, atom)| (at + n * ATOM, atom))
+            })
+            .collect();
+        let mut image = |keeps: &mut dyn FnMut(usize) -> bool| {
+            let mut memory = Memory::new(persistent.clone());
+            for (n, (at, atom)) in atoms.iter().enumerate() {
+                if keeps(n) {
+                    memory.bytes[*at..at + atom.len()].copy_from_slice(atom);
+                }
+            }
+            check(&memory, step);
+        };
+        image(&mut |_| false);
+        image(&mut |_| true);
+        for part in 1..16 {
+            image(&mut |n| n < atoms.len() * part / 16);
+            image(&mut |n| n >= atoms.len() * part / 16);
+            image(&mut |n| n % 16 != part);
+            // Some likely, some unlikely.
+            image(&mut |_| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random % 16 < part as u64
+            });
+        }
+    }
+}
+
+#[test]
+fn a_crash_leaves_the_version_before_or_the_new_one_and_never_a_mix() {
+    let mut memory = Memory::new(vec![0; SIZE]);
+    let mut arena = Arena::format(&mut memory, header()).unwrap();
+    let mut kept: Vec<u64> = Vec::new();
+    for number in 1..=5 {
+        let before = memory.bytes.clone();
+        memory.done.clear();
+        commit(&mut arena, &mut memory, number, 2);
+        let mut after = kept.clone();
+        after.push(number);
+        after.retain(|n| n + 2 > number);
+        let published = memory.done.len() - 1;
+        let mut seen = [0, 0];
+        images(&before, &memory.done, |image, step| {
+            let found = whole(image);
+            assert!(
+                found == kept || found == after,
+                "{found:?} after step {step}"
+            );
+            assert!(step < published || found == after, "it was published");
+            seen[usize::from(found == after)] += 1;
+        });
+        assert!(seen.iter().all(|n| *n > 10), "{seen:?}");
+        kept = after;
+        // What is opened again is what went on.
+        assert_eq!(Arena::open(&memory).unwrap(), arena);
+        assert_eq!(whole(&memory), kept);
+    }
+}
+
+/// An arena that has no name yet may be anything.
+#[test]
+fn a_crash_in_formatting_leaves_none_or_an_empty_one() {
+    let before = vec![0xff; SIZE];
+    let mut memory = Memory::new(before.clone());
+    Arena::format(&mut memory, header()).unwrap();
+    images(&before, &memory.done, |image, _| {
+        if let Ok(arena) = Arena::open(image) {
+            assert!(arena.versions().is_empty() && arena.header() == &header());
+        }
+    });
+}
+
+/// A bit that flips anywhere takes what it is in, and nothing wrong is ever given back.
+#[test]
+fn a_flipped_bit_is_found() {
+    let mut memory = Memory::new(vec![0; SIZE]);
+    let mut arena = Arena::format(&mut memory, header()).unwrap();
+    for number in 1..=3 {
+        commit(&mut arena, &mut memory, number, 2);
+    }
+    let taken = |image: &Memory| match Arena::open(image) {
+        // The superblock before leads to versions that may be half overwritten: `whole` says what they are worth.
+        Ok(_) => whole(image),
+        Err(_) => Vec::new(),
+    };
+    assert_eq!(taken(&memory), [2, 3]);
+    let mut hit = 0;
+    for at in (0..SIZE).step_by(331) {
+        let bit = at % 8;
+        memory.bytes[at] ^= 1 << bit;
+        let left = taken(&memory);
+        assert!(left.iter().all(|n| (1..=3).contains(n)));
+        hit += usize::from(left != [2, 3]);
+        memory.bytes[at] ^= 1 << bit;
+    }
+    assert!(hit > 100, "{hit}");
+}
+
+/// After a crash the superblock before the newest leads to where the manifest that was being published lies: where the newest is
+/// damaged, that one is not taken for what it led to.
+#[test]
+fn the_superblock_before_leads_to_nothing_wrong() {
+    let mut memory = Memory::new(vec![0; SIZE]);
+    let mut arena = Arena::format(&mut memory, header()).unwrap();
+    // Without data, each manifest takes the first place that is free: that of the one before the last.
+    let mut met = 0;
+    for number in 1..=6 {
+        let object = Object {
+            key: format!("version {number}").into_bytes().into(),
+            unit: 1,
+            shape: Shape::Own,
+            pieces: Vec::new(),
+        };
+        let manifest = Manifest {
+            objects: vec![object],
+        };
+        let new = Some((id(number), Level::Durable, manifest));
+        let mut crashed = Memory::new(memory.bytes.clone());
+        memory.done.clear();
+        arena.publish(&mut memory, new, |_| false).unwrap();
+        // All but the superblock.
+        let Some(Done::Write(at, bytes)) = memory.done.first() else {
+            panic!("a manifest")
+        };
+        crashed.bytes[*at..at + bytes.len()].copy_from_slice(bytes);
+        for newest in [4 << 10, 8 << 10] {
+            let mut damaged = crashed.clone();
+            damaged.bytes[newest + 40] ^= 1;
+            met += usize::from(Arena::open(&damaged).is_ok_and(|a| a.versions().is_empty()));
+            for version in Arena::open(&damaged).map_or(Vec::new(), |a| a.versions().to_vec()) {
+                let key = format!("version {}", version.id.number);
+                assert_eq!(*version.manifest.objects[0].key, *key.as_bytes());
+            }
+        }
+    }
+    assert!(met > 3, "{met}: it was not the case");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let mut memory = Memory::new(vec![0; SIZE]);
+    let mut arena = Arena::format(&mut memory, header()).unwrap();
+    commit(&mut arena, &mut memory, 1, 2);
+    let before = (arena.clone(), memory.bytes.clone());
+    let says = |error: arena::ArenaError, words: &str| {
+        assert!(error.to_string().contains(words), "{error}")
+    };
+    says(arena.places(&[SIZE as u64]).unwrap_err(), "are free");
+    let long = Manifest {
+        objects: vec![Object {
+            key: vec![b'k'; 256].into(),
+            unit: 1,
+            shape: Shape::Own,
+            pieces: Vec::new(),
+        }],
+    };
+    says(
+        arena
+            .publish(&mut memory, Some((id(2), Level::Durable, long)), |_| true)
+            .unwrap_err(),
+        "a key",
+    );
+    let none = || Some((id(2), Level::Durable, Manifest::default()));
+    for number in 2..=16 {
+        let new = Some((id(number), Level::Durable, Manifest::default()));
+        arena.publish(&mut memory, new, |_| true).unwrap();
+    }
+    let many = Some((id(17), Level::Durable, Manifest::default()));
+    says(
+        arena.publish(&mut memory, many, |_| true).unwrap_err(),
+        "versions",
+    );
+    // One that is there takes no further place, and all others can go.
+    arena.publish(&mut memory, none(), |_| true).unwrap();
+    arena.publish(&mut memory, None, |v| v.id == id(1)).unwrap();
+    assert_eq!(whole(&memory), [1]);
+    assert_eq!(arena.versions(), before.0.versions());
+    let small = &mut Memory::new(vec![0; 100]);
+    says(Arena::format(small, header()).unwrap_err(), "are free");
+    assert!(Arena::open(small).is_err());
+}
+
+proptest! {
+    /// Whatever is opened: no panic, no more memory than it has.
+    #[test]
+    fn garbage_is_no_arena(cuts in proptest::collection::vec((any::<u32>(), any::<u64>()), 1..40)) {
+        let mut memory = Memory::new(vec![0; SIZE]);
+        let mut arena = Arena::format(&mut memory, header()).unwrap();
+        commit(&mut arena, &mut memory, 1, 2);
+        for (at, word) in cuts {
+            // Most of them where it hurts.
+            let range = if at % 4 == 0 { SIZE } else { 80 << 10 };
+            let at = at as usize % (range / ATOM) * ATOM;
+            memory.bytes[at..at + ATOM].copy_from_slice(&word.to_le_bytes());
+        }
+        if let Ok(arena) = Arena::open(&memory) {
+            prop_assert!(arena.versions().len() <= 16);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Media: memory that outlives a process, byte by byte.
+
+use std::ops::Range;
+
+/// When what was written to a medium outlives a loss of power.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PowerFail {
+    /// Never: it is memory. It outlives the process.
+    Lost,
+    /// Once the operating system has synced it.
+    Synced,
+    /// Once its cache lines were flushed and a fence has followed (ADR).
+    Flushed,
+    /// Once a fence has followed: as it goes down, the machine flushes its caches itself (eADR).
+    Fenced,
+}
+
+/// What a medium promises of what is written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promises {
+    /// Aligned bytes that are written whole or not at all, whatever happens.
+    pub atomic: u64,
+    /// Bytes that cost as much as one of them: what is written is best a multiple.
+    pub write_unit: u64,
+    /// Bytes that become persistent together, at least.
+    pub persist_unit: u64,
+    /// What a loss of power leaves.
+    pub power_fail: PowerFail,
+}
+
+/// Why a medium did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum MediumError {
+    /// It ends before that.
+    #[error("bytes {} to {} were asked for, and there are {size}", .range.start, .range.end)]
+    Outside {
+        /// What was asked for.
+        range: Range<u64>,
+        /// Bytes that there are.
+        size: u64,
+    },
+    /// The same bytes were asked for twice.
+    #[error("bytes {} to {} are in another window already", .0.start, .0.end)]
+    Taken(Range<u64>),
+    /// The operating system refused something.
+    #[error("cannot {doing} {what}: {source}")]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// Of what.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// A medium, in the hands of its only writer.
+pub trait Medium: Send {
+    /// A part of it.
+    type Window<'a>: Window
+    where
+        Self: 'a;
+
+    /// What it promises.
+    fn promises(&self) -> Promises;
+
+    /// Bytes.
+    fn size(&self) -> u64;
+
+    /// Parts that threads can write at the same time, in the order of the ranges.
+    ///
+    /// # Errors
+    /// [`MediumError::Outside`], and [`MediumError::Taken`] where ranges overlap.
+    fn windows(&mut self, ranges: &[Range<u64>]) -> Result<Vec<Self::Window<'_>>, MediumError>;
+}
+
+/// Bytes of a medium that can be read. Offsets count from its beginning.
+pub trait Stored {
+    /// Bytes.
+    fn size(&self) -> u64;
+
+    /// Copies bytes out and returns their checksum (CRC-64/NVME).
+    ///
+    /// # Errors
+    /// [`MediumError::Outside`].
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError>;
+}
+
+/// A part of a medium that can be written. Offsets count from its beginning.
+pub trait Window: Stored + Send {
+    /// Copies bytes in and returns their checksum (CRC-64/NVME). They are persistent after [`Window::persist`], not before.
+    ///
+    /// # Errors
+    /// [`MediumError::Outside`]: nothing is written.
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError>;
+
+    /// Makes all persistent that was written through this window, as far as the medium can.
+    ///
+    /// # Errors
+    /// When the system cannot sync it: nothing is promised then.
+    fn persist(&mut self) -> Result<(), MediumError>;
+}
