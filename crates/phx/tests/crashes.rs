@@ -1,11 +1,13 @@
 //! Crash images: at every persist boundary, what of the bytes that were written since the one before is there is anybody's guess.
 //! Whatever it is, the arena holds what it held before or what was published, whole.
 
+mod common;
+
+use common::{header, id};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 use tarn_base::crc::crc;
-use tarn_phx::arena::{self, Arena, Header, Level, VersionId};
-use tarn_phx::manifest::{CHUNK, Manifest, Object, Piece, Place, Shape};
+use tarn_phx::arena::{self, Arena, Level};
+use tarn_phx::manifest::{Manifest, Object, Shape};
 use tarn_ports::{MediumError, Stored, Window};
 
 /// What the medium writes whole.
@@ -71,90 +73,12 @@ impl Window for Memory {
     }
 }
 
-fn header() -> Header {
-    Header {
-        identity: 0x1234_5678_9abc_def0,
-        run: b"a run".as_slice().into(),
-        generation: 1,
-        rank: 3,
-        ranks: 4,
-    }
-}
-
-fn id(number: u64) -> VersionId {
-    VersionId {
-        generation: 1,
-        number,
-    }
-}
-
-/// What a version's objects hold, by key.
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn content(number: u64) -> Content {
-    let sizes = [
-        ("a", 100),
-        ("bb", 10_000),
-        ("empty", 0),
-        ("large", CHUNK as usize / 4 + 13),
-    ];
-    let byte = |i: usize| (i as u64).wrapping_mul(31).wrapping_add(number * 7) as u8;
-    sizes
-        .into_iter()
-        .map(|(key, size)| (key.into(), (0..size).map(byte).collect()))
-        .collect()
-}
-
-/// Writes a version, its data first, and publishes it; all versions but the newest `keep` go.
 fn commit(arena: &mut Arena, memory: &mut Memory, number: u64, keep: u64) {
-    let content = content(number);
-    let lengths: Vec<u64> = content.values().map(|v| v.len() as u64).collect();
-    let places = arena.places(&lengths).unwrap();
-    let mut objects = Vec::new();
-    for ((key, bytes), at) in content.iter().zip(places) {
-        let mut sums = Vec::new();
-        let mut to = at;
-        for chunk in bytes.chunks(CHUNK as usize) {
-            sums.push(memory.write(to, chunk).unwrap());
-            to += chunk.len() as u64;
-        }
-        objects.push(Object {
-            key: key.clone().into(),
-            unit: 1,
-            shape: Shape::Own,
-            pieces: vec![Piece {
-                length: bytes.len() as u64,
-                place: Place::Arena(at),
-                sums,
-            }],
-        });
-    }
-    memory.persist().unwrap();
-    let new = Some((id(number), Level::Durable, Manifest { objects }));
-    arena
-        .publish(memory, new, |v| v.id.number + keep > number)
-        .unwrap();
+    common::commit(arena, memory, number, keep, 1);
 }
 
-/// The versions that an arena can give back whole, and nothing that it has is anything else.
 fn whole(memory: &Memory) -> Vec<u64> {
-    let arena = Arena::open(memory).expect("an arena");
-    assert_eq!(arena.header(), &header());
-    let mut numbers = Vec::new();
-    for version in arena.versions() {
-        let mut found = Content::new();
-        let mut good = true;
-        for object in &version.manifest.objects {
-            let mut bytes = vec![0; object.size() as usize];
-            good &= arena::read(memory, object, &mut bytes).unwrap().is_empty();
-            found.insert(object.key.to_vec(), bytes);
-        }
-        if good {
-            assert_eq!(found, content(version.id.number), "a mix");
-            numbers.push(version.id.number);
-        }
-    }
-    numbers
+    common::whole(memory, 1)
 }
 
 /// Every image that a crash could leave: what was persistent, and of the atoms written since any. Of these: none, all, all that
