@@ -194,7 +194,7 @@ fn a_flipped_bit_is_found() {
     };
     assert_eq!(taken(&memory), [2, 3]);
     let mut hit = 0;
-    for at in (0..SIZE).step_by(331) {
+    for at in (0..SIZE).step_by(997) {
         let bit = at % 8;
         memory.bytes[at] ^= 1 << bit;
         let left = taken(&memory);
@@ -202,7 +202,7 @@ fn a_flipped_bit_is_found() {
         hit += usize::from(left != [2, 3]);
         memory.bytes[at] ^= 1 << bit;
     }
-    assert!(hit > 100, "{hit}");
+    assert!(hit > 50, "{hit}");
 }
 
 /// After a crash the superblock before the newest leads to where the manifest that was being published lies: where the newest is
