@@ -434,6 +434,9 @@ impl State {
         }
         self.orphan_followers(t);
         let followed = t.parts.iter().any(|m| self.is_on_its_way(m));
+        // What is still on its way to where it was read may become whole there.
+        let mut named = t.parts.iter().filter(|m| damaged == Some(m.part));
+        let damaged_there = !named.any(|m| self.is_on_its_way(m));
         let mut exhausted = false;
         for m in &t.parts {
             let Some(part) = self.data.part_mut(m.part) else {
@@ -441,7 +444,7 @@ impl State {
             };
             part.replicas.remove(&t.to);
             let is_bad = damaged == Some(m.part);
-            if is_bad && m.from != Place::Source && !followed {
+            if is_bad && m.from != Place::Source && damaged_there {
                 part.failures = 0;
                 if let Some(r) = part.replicas.get_mut(&m.from) {
                     r.state = ReplicaState::Bad;

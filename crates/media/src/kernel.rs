@@ -1,7 +1,7 @@
 //! Copies that checksum on the way: each block is read once from memory, checksummed, and stored while it is in the first cache.
 //! Stores go past the caches, as what is written is not read again soon.
 
-use crate::flush::LINE;
+use crate::flush::{LINE, fence};
 use tarn_base::crc::{Crc, crc};
 
 /// Bytes that stay in the first cache between checksum and store.
@@ -98,8 +98,8 @@ stream!(avx, "avx", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
 #[cfg(target_arch = "x86_64")]
 stream!(sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128);
 
-/// Copies and returns the checksum. What was stored through the caches, as it is little or fills no line, is given to `flush`; a
-/// fence must follow where others shall see it, or where it is to persist.
+/// Copies and returns the checksum. What was stored through the caches, as it is little or fills no line, is given to `flush`. All of
+/// it comes before whatever this thread does next, also for others.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -108,6 +108,7 @@ pub fn copy(to: &mut [u8], from: &[u8], mut flush: impl FnMut(&[u8])) -> u64 {
     if from.len() < STREAM {
         to.copy_from_slice(from);
         flush(to);
+        fence();
         return crc(from);
     }
     let stores = Stores::here();
@@ -127,6 +128,7 @@ pub fn copy(to: &mut [u8], from: &[u8], mut flush: impl FnMut(&[u8])) -> u64 {
     last.copy_from_slice(tail);
     flush(last);
     sum.update(tail);
+    fence();
     sum.finish()
 }
 

@@ -1,10 +1,12 @@
 //! A file or device in this process's memory.
 
-use crate::flush::{Flush, fence};
+use crate::flush::Flush;
 use crate::kernel;
 use crate::promises::Kind;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, ftruncate, open};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, ftruncate, open,
+};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync, munmap};
 use std::ops::Range;
@@ -17,7 +19,6 @@ use tarn_ports::{Medium, MediumError, PowerFail, Promises, Stored, Window};
 const SYS: &str = "/sys";
 /// Bytes whose memory is taken at once, so that whoever waits for a signal is not kept long.
 const POPULATE: usize = 256 << 20;
-const PAGE: usize = 4096;
 
 /// Pages that are mapped as long as this lives.
 #[derive(Debug)]
@@ -58,7 +59,8 @@ impl Mapped {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(io("make", path))?;
-        let sized = ftruncate(&file, size).map_err(io("size", path));
+        let sized = ftruncate(&file, size).and_then(|()| reserve(&file, size));
+        let sized = sized.map_err(io("take the room of", path));
         let mapped = sized.and_then(|()| Self::of(file, path));
         let made = mapped.and_then(|mut mapped| {
             mapped.populate()?;
@@ -121,7 +123,7 @@ impl Mapped {
             };
             match taken {
                 Ok(()) => {}
-                // Kernels before 5.14, and devices: the first touch takes it.
+                // Kernels before 5.14, and devices: the first touch takes it; its room is taken.
                 Err(Errno::INVAL) => return Ok(()),
                 Err(Errno::FAULT) => {
                     return Err(io("take the memory of", &self.path)(Errno::NOSPC));
@@ -130,6 +132,14 @@ impl Mapped {
             }
         }
         Ok(())
+    }
+}
+
+/// Takes the room of a file where the file system can: later there may be none, which a mapping could not tell but by killing.
+fn reserve(file: &OwnedFd, size: u64) -> Result<(), Errno> {
+    match fallocate(file, FallocateFlags::empty(), 0, size) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        other => other,
     }
 }
 
@@ -186,6 +196,7 @@ impl Medium for Mapped {
                 flush: self.flush,
                 path: &self.path,
                 written: None,
+                failed: false,
             }
         };
         Ok(ranges.iter().map(part).collect())
@@ -201,6 +212,8 @@ pub struct Part<'a> {
     path: &'a Path,
     /// What holds all that was written and is not persistent yet.
     written: Option<Range<usize>>,
+    /// Some of it could not be synced.
+    failed: bool,
 }
 
 impl Part<'_> {
@@ -229,10 +242,7 @@ impl Stored for Part<'_> {
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
         let range = self.range(at, into.len())?;
-        let sum = kernel::copy(into, &self.bytes[range], |_| ());
-        // Whoever is told that it is there may be another thread.
-        fence();
-        Ok(sum)
+        Ok(kernel::copy(into, &self.bytes[range], |_| ()))
     }
 }
 
@@ -250,21 +260,24 @@ impl Window for Part<'_> {
     }
 
     fn persist(&mut self) -> Result<(), MediumError> {
+        if self.failed {
+            return Err(io("sync", self.path)(Errno::IO));
+        }
         let Some(written) = self.written.take() else {
             return Ok(());
         };
-        fence();
+        // What was stored and flushed is behind a fence already.
         if self.power_fail != PowerFail::Synced || written.is_empty() {
             return Ok(());
         }
         let start = self.bytes.as_ptr() as usize + written.start;
-        let first = start & !(PAGE - 1);
+        let first = start & !(rustix::param::page_size() - 1);
         let len = start + written.len() - first;
         // SAFETY: pages that hold bytes of this window; to sync them changes none.
         let synced = unsafe { msync(first as *mut _, len, MsyncFlags::SYNC) };
         synced.map_err(|e| {
-            // They are still to be synced.
-            self.written = Some(written);
+            // The system may take these pages for clean now: another try would say that all is well.
+            self.failed = true;
             io("sync", self.path)(e)
         })
     }

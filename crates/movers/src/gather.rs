@@ -35,11 +35,11 @@ pub(crate) fn gather(trees: &[Tree<'_>], output: Output) -> Result<Gathered> {
     for link in output.linked {
         links[link.tree as usize].push((link.path, link.to));
     }
-    for (manifest, links) in manifests.iter_mut().zip(&links) {
+    for (at, (manifest, links)) in manifests.iter_mut().zip(&links).enumerate() {
         manifest
             .entries
             .sort_unstable_by(|a, b| a.path.cmp(&b.path));
-        add_links(manifest, links)?;
+        add_links(manifest, links).map_err(|e| e.of_source(at))?;
         manifest.entries.shrink_to_fit();
     }
     for link in &output.undecided {

@@ -100,6 +100,17 @@ pub enum ArenaError {
         /// As there may be.
         most: usize,
     },
+    /// What nobody could read back.
+    #[error("{what} cannot be found again: this is an error in the program that publishes it")]
+    Malformed {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The last superblock may be there or not.
+    #[error(
+        "writing to the arena has failed before, and what it holds is not known: open it again"
+    )]
+    Unknown,
     /// The medium refused something.
     #[error(transparent)]
     Medium(#[from] MediumError),
@@ -114,6 +125,8 @@ pub struct Arena {
     /// Which superblock is the newest.
     newest: usize,
     versions: Vec<Version>,
+    /// A superblock could not be written for sure: which is the newest is only known when the arena is opened again.
+    unknown: bool,
 }
 
 impl Arena {
@@ -129,7 +142,12 @@ impl Arena {
             epoch: 0,
             newest: 1,
             versions: Vec::new(),
+            unknown: false,
         };
+        if arena.header.rank >= arena.header.ranks {
+            let what = "an arena of a rank that there is not";
+            return Err(ArenaError::Malformed { what });
+        }
         if arena.size < LEAST {
             return Err(ArenaError::Full {
                 wanted: LEAST,
@@ -188,7 +206,24 @@ impl Arena {
             epoch,
             newest,
             versions,
+            unknown: false,
         })
+    }
+
+    /// The same for who goes on writing. What was found may be what a process that was killed had written and not made persistent
+    /// yet: it is made so now, before anything is built on it.
+    ///
+    /// # Errors
+    /// As for [`Arena::open`], and when the medium fails.
+    pub fn resume(window: &mut impl Window) -> Result<Self, ArenaError> {
+        let arena = Self::open(window)?;
+        let at = SUPERBLOCKS[arena.newest];
+        let mut block = vec![0; BLOCK];
+        window.read(at, &mut block)?;
+        // The same bytes: nothing can be torn.
+        window.write(at, &block)?;
+        window.persist()?;
+        Ok(arena)
     }
 
     /// Whose it is.
@@ -214,13 +249,17 @@ impl Arena {
     /// the same name. Its data are persistent already. One instant decides: before it the arena holds what it held, after it this.
     ///
     /// # Errors
-    /// When it does not fit, or the medium fails: whether it is published is known when the arena is opened again.
+    /// When it does not fit or could not be read back: nothing has changed. When the medium fails: whether it is published is known
+    /// when the arena is opened again, and until then all is refused.
     pub fn publish(
         &mut self,
         window: &mut impl Window,
         new: Option<(VersionId, Level, Manifest)>,
         keeps: impl Fn(&Version) -> bool,
     ) -> Result<(), ArenaError> {
+        if self.unknown {
+            return Err(ArenaError::Unknown);
+        }
         let mut versions: Vec<Version> =
             self.versions.iter().filter(|v| keeps(v)).cloned().collect();
         if let Some((id, level, manifest)) = new {
@@ -231,6 +270,10 @@ impl Arena {
             check("versions", versions.len() + 1, MAX_VERSIONS)?;
             let payload = manifest.encode();
             check("bytes of a manifest", payload.len(), MAX_BYTES as usize)?;
+            if Manifest::decode(&payload, self.size).as_ref() != Some(&manifest) {
+                let what = "a version with keys out of order, pieces outside the arena, or not a checksum for each chunk";
+                return Err(ArenaError::Malformed { what });
+            }
             let length = block::size(payload.len(), PAGE as usize);
             let taken: Vec<Range<u64>> = manifest.extents().collect();
             let at = self.take(&[length as u64], &taken)?[0];
@@ -246,12 +289,18 @@ impl Arena {
             });
             versions.sort_by_key(|v| v.id);
         }
-        let before = std::mem::replace(&mut self.versions, versions);
-        self.flip(window).inspect_err(|_| self.versions = before)
+        self.versions = versions;
+        self.unknown = true;
+        self.flip(window)?;
+        self.unknown = false;
+        Ok(())
     }
 
-    /// What a version's data are now, of those that are kept, the superblock before this one's not counted.
+    /// Extents beside those of what is kept and `more`.
     fn take(&self, lengths: &[u64], more: &[Range<u64>]) -> Result<Vec<u64>, ArenaError> {
+        if self.unknown {
+            return Err(ArenaError::Unknown);
+        }
         let kept = self.versions.iter();
         let kept = kept.flat_map(|v| v.manifest.extents().chain([v.at.clone()]));
         let mut free = room::free(self.size, kept.chain(more.iter().cloned()));

@@ -166,6 +166,71 @@ fn a_crash_leaves_the_version_before_or_the_new_one_and_never_a_mix() {
     }
 }
 
+/// A process is killed before its superblock is persistent, another goes on from what it sees, and then the power goes: what the
+/// second has built on is there.
+#[test]
+fn what_was_seen_after_a_kill_is_made_persistent_before_it_is_built_on() {
+    let mut memory = Memory::new(vec![0; SIZE]);
+    let mut arena = Arena::format(&mut memory, header()).unwrap();
+    commit(&mut arena, &mut memory, 1, 1);
+    let one = memory.bytes.clone();
+    memory.done.clear();
+    commit(&mut arena, &mut memory, 2, 1);
+    // All but the last persist: the superblock is in memory only.
+    let mut persistent = Memory::new(one);
+    let written = memory.done.iter().filter_map(|d| match d {
+        Done::Write(at, bytes) => Some((*at, bytes.clone())),
+        Done::Persist => None,
+    });
+    let mut written: Vec<_> = written.collect();
+    let (at, superblock) = written.pop().unwrap();
+    for (at, bytes) in written {
+        persistent.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    memory.done = vec![Done::Write(at, superblock)];
+    let mut arena = Arena::resume(&mut memory).unwrap();
+    commit(&mut arena, &mut memory, 3, 1);
+    let mut seen = std::collections::BTreeSet::new();
+    images(&persistent.bytes, &memory.done, |image, _| {
+        let found = whole(image);
+        assert_eq!(found.len(), 1, "{found:?}");
+        seen.insert(found[0]);
+    });
+    assert_eq!(seen, [1, 2, 3].into());
+}
+
+/// When a superblock cannot be made persistent, nobody knows which one a crash would leave: nothing is built on either.
+#[test]
+fn after_a_failure_nothing_is_done_until_it_is_opened_again() {
+    struct Failing(Memory);
+    impl Stored for Failing {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+        fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+            self.0.read(at, into)
+        }
+    }
+    impl Window for Failing {
+        fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
+            self.0.write(at, bytes)
+        }
+        fn persist(&mut self) -> Result<(), MediumError> {
+            Err(MediumError::Taken(0..0))
+        }
+    }
+    let mut memory = Memory::new(vec![0; SIZE]);
+    let mut arena = Arena::format(&mut memory, header()).unwrap();
+    commit(&mut arena, &mut memory, 1, 2);
+    let mut failing = Failing(memory);
+    assert!(arena.publish(&mut failing, None, |_| false).is_err());
+    let says = |e: arena::ArenaError| assert!(e.to_string().contains("open it again"), "{e}");
+    says(arena.places(&[1]).unwrap_err());
+    says(arena.publish(&mut failing.0, None, |_| true).unwrap_err());
+    // Here it had reached the medium.
+    assert!(Arena::resume(&mut failing.0).unwrap().versions().is_empty());
+}
+
 /// An arena that has no name yet may be anything.
 #[test]
 fn a_crash_in_formatting_leaves_none_or_an_empty_one() {
@@ -245,6 +310,18 @@ fn the_superblock_before_leads_to_nothing_wrong() {
     assert!(met > 3, "{met}: it was not the case");
 }
 
+fn unsorted() -> Manifest {
+    let object = |key: &[u8]| Object {
+        key: key.into(),
+        unit: 1,
+        shape: Shape::Own,
+        pieces: Vec::new(),
+    };
+    Manifest {
+        objects: vec![object(b"b"), object(b"a")],
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused_and_changes_nothing() {
     let mut memory = Memory::new(vec![0; SIZE]);
@@ -263,6 +340,16 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
             pieces: Vec::new(),
         }],
     };
+    says(
+        arena
+            .publish(
+                &mut memory,
+                Some((id(2), Level::Durable, unsorted())),
+                |_| true,
+            )
+            .unwrap_err(),
+        "out of order",
+    );
     says(
         arena
             .publish(&mut memory, Some((id(2), Level::Durable, long)), |_| true)

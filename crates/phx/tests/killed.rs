@@ -27,7 +27,7 @@ fn commits_for_ever() {
     let (mut mapped, mut arena) = match path.exists() {
         true => {
             let mut mapped = Mapped::open(&path).unwrap();
-            let arena = Arena::open(&mapped.windows(&whole(&path)).unwrap()[0]).unwrap();
+            let arena = Arena::resume(&mut mapped.windows(&whole(&path)).unwrap()[0]).unwrap();
             (mapped, arena)
         }
         false => {
