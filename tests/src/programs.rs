@@ -1,8 +1,12 @@
 //! Programs of this workspace, where a test cluster's users find them.
 
 use crate::slurm::Cluster;
+use crate::tree;
 use anyhow::Context;
 use std::path::PathBuf;
+
+/// The C library.
+const LIBRARY: &str = "libtarn.so";
 
 /// A program that this workspace has built beside its tests: `tarn`, `tarnd`, `examples/...`. A test of the whole workspace
 /// builds all of them first.
@@ -28,15 +32,17 @@ pub fn built(name: &str) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Puts programs where the commands of a cluster's users are looked for.
+/// Puts programs where the commands of a cluster's users are looked for; with the C library the Python module over it.
 ///
 /// # Errors
 /// When one has not been built, or cannot be copied.
 pub fn install(cluster: &Cluster, names: &[&str]) -> anyhow::Result<()> {
     let bin = cluster.shared().join("bin");
     std::fs::create_dir_all(&bin)?;
-    for name in names {
-        let from = built(name)?;
+    let binding = tree::root().join("bindings/python/tarn.py");
+    let binding = names.contains(&LIBRARY).then_some(Ok(binding));
+    for from in names.iter().map(|name| built(name)).chain(binding) {
+        let from = from?;
         let to = bin.join(from.file_name().context("a program without a name")?);
         std::fs::copy(&from, &to).with_context(|| to.display().to_string())?;
     }

@@ -230,8 +230,6 @@ fn programs_of_one_step_reach_each_other() {
     let Some(cluster) = desk::cluster(2, &programs, &[], &[]) else {
         return;
     };
-    let binding = tree::root().join("bindings/python/tarn.py");
-    std::fs::copy(binding, cluster.shared().join("bin/tarn.py")).expect("tarn.py");
     let desk = Desk::new(&cluster, "alice", SWAP);
     desk.write("swap.py", SWAP_PROGRAM);
     desk.write("everywhere.sh", &everywhere());
@@ -252,8 +250,6 @@ fn programs_reach_dataspaces_of_other_nodes() {
     let Some(cluster) = desk::cluster(2, &programs, &[], &[]) else {
         return;
     };
-    let binding = tree::root().join("bindings/python/tarn.py");
-    std::fs::copy(binding, cluster.shared().join("bin/tarn.py")).expect("tarn.py");
     let make = "mkdir -p work/in && echo a > work/in/a && head -c 1000000 /dev/urandom > work/in/b && \
                 head -c 68000000 /dev/zero > work/large && umask 077 && \
                 printf 'key = \"%s\"\\n[nodes.node1]\\naddress = \"node1:7411\"\\n[nodes.node2]\\naddress = \"node2:7411\"\\nrate = \"1 GB/s\"\\n' \

@@ -1,8 +1,8 @@
 //! Tasks between the tarnds of two nodes of a real cluster, on bad days: the link is down for a minute, and thousands wait.
 
 use std::time::{Duration, Instant};
+use tarn_tests::desk;
 use tarn_tests::slurm::{Cluster, said, wait_until};
-use tarn_tests::{desk, tree};
 
 const SOON: Duration = Duration::from_secs(30);
 const LATER: Duration = Duration::from_secs(180);
@@ -93,8 +93,6 @@ struct Pair(Cluster);
 impl Pair {
     fn up() -> Option<Self> {
         let cluster = desk::cluster(2, &["tarnd", "libtarn.so"], &[], &[])?;
-        let binding = tree::root().join("bindings/python/tarn.py");
-        std::fs::copy(binding, cluster.shared().join("bin/tarn.py")).expect("tarn.py");
         let make = "umask 077 && head -c 20000000 /dev/urandom > data && printf 'key = \"%s\"\\n\
                     [nodes.node1]\\naddress = \"node1:7411\"\\n[nodes.node2]\\naddress = \"node2:7411\"\\n' \
                     $(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n') > peers.toml";
