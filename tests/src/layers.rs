@@ -27,6 +27,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-sim",
             "tarn-movers",
             "tarn-media",
+            "tarn-ranks",
             "tarn-fabric",
             "tarn-client",
             "tarn-track",

@@ -8,7 +8,9 @@ use rustix::fs::{
     FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, ftruncate, open,
 };
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mremap, msync, munmap,
+};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -47,7 +49,7 @@ pub struct Mapped {
     flush: Flush,
     path: PathBuf,
     /// Locked while it is open.
-    _file: OwnedFd,
+    file: OwnedFd,
 }
 
 impl Mapped {
@@ -105,7 +107,7 @@ impl Mapped {
             promises: kind.promises(synchronous, Path::new(SYS)),
             flush: Flush::here(),
             path: path.to_owned(),
-            _file: file,
+            file,
         })
     }
 
@@ -114,7 +116,11 @@ impl Mapped {
     /// # Errors
     /// When there is not enough.
     pub fn populate(&mut self) -> Result<(), MediumError> {
-        for at in (0..self.pages.len).step_by(POPULATE) {
+        self.populate_from(0)
+    }
+
+    fn populate_from(&mut self, first: usize) -> Result<(), MediumError> {
+        for at in (first..self.pages.len).step_by(POPULATE) {
             let len = POPULATE.min(self.pages.len - at);
             // SAFETY: a part of the range of `pages`, which this has for itself. No byte is changed.
             let taken = unsafe {
@@ -200,6 +206,49 @@ impl Medium for Mapped {
             }
         };
         Ok(ranges.iter().map(part).collect())
+    }
+
+    fn grow(&mut self, size: u64) -> Result<(), MediumError> {
+        let old = self.pages.len;
+        let len = usize::try_from(size).map_err(|_| io("map", &self.path)(Errno::NOMEM))?;
+        if len <= old {
+            return Ok(());
+        }
+        let taken = ftruncate(&self.file, size).and_then(|()| reserve(&self.file, size));
+        let taken = taken.map_err(io("take the room of", &self.path));
+        let grown = taken.and_then(|()| {
+            // SAFETY: the range of `pages`, which nothing borrows as this is exclusive; it may move.
+            let start = unsafe {
+                mremap(
+                    self.pages.start.as_ptr().cast(),
+                    old,
+                    len,
+                    MremapFlags::MAYMOVE,
+                )
+            };
+            let start = start.map_err(io("map", &self.path))?;
+            let start = NonNull::new(start.cast());
+            self.pages.start = start.ok_or_else(|| io("map", &self.path)(Errno::NOMEM))?;
+            self.pages.len = len;
+            self.populate_from(old)
+        });
+        if grown.is_err() {
+            // What has no memory is not used: the pages behind the old end are given back, mapped or not.
+            let _ = ftruncate(&self.file, old as u64);
+            if self.pages.len > old {
+                // SAFETY: as above; it only becomes shorter.
+                let _ = unsafe {
+                    mremap(
+                        self.pages.start.as_ptr().cast(),
+                        len,
+                        old,
+                        MremapFlags::empty(),
+                    )
+                };
+                self.pages.len = old;
+            }
+        }
+        grown
     }
 }
 

@@ -111,6 +111,10 @@ impl<M: Medium> Medium for Slow<M> {
         };
         Ok(windows.map(slow).collect())
     }
+
+    fn grow(&mut self, size: u64) -> Result<(), MediumError> {
+        self.medium.grow(size)
+    }
 }
 
 /// A part of such a medium, in the hands of one core.

@@ -6,7 +6,10 @@ pub mod mover;
 pub mod nodes;
 pub mod peer;
 pub mod progress;
+pub mod ranks;
 pub mod site;
+pub mod track;
+pub mod vault;
 pub mod world;
 
 pub use journal::{Journal, JournalError, Record};
@@ -15,5 +18,8 @@ pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, Tre
 pub use nodes::{ChangedSince, Mates, Nodes, Peers};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
 pub use progress::Progress;
+pub use ranks::{Host, Ranks, RanksError, Reached};
 pub use site::SiteWorld;
+pub use track::{TrackError, Watched};
+pub use vault::Vault;
 pub use world::{World, WorldError};

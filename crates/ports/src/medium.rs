@@ -72,6 +72,12 @@ pub trait Medium: Send {
     /// # Errors
     /// [`MediumError::Outside`], and [`MediumError::Taken`] where ranges overlap.
     fn windows(&mut self, ranges: &[Range<u64>]) -> Result<Vec<Self::Window<'_>>, MediumError>;
+
+    /// Makes it larger, its memory taken; what it holds stays.
+    ///
+    /// # Errors
+    /// When there is no room: it is as it was.
+    fn grow(&mut self, size: u64) -> Result<(), MediumError>;
 }
 
 /// Bytes of a medium that can be read. Offsets count from its beginning.

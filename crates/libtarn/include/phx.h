@@ -1,0 +1,191 @@
+/*
+ * phx.h: checkpoints of a simulation at the speed of its memory.
+ *
+ * All ranks of a program call phx_init, give names to what they want to keep (phx_create_obj for new memory,
+ * phx_register_obj for memory that they have), call phx_restart once, and phx_checkpoint_commit whenever their state is
+ * worth keeping. docs/checkpoints.md explains the words; each call has a man page.
+ *
+ * Link with -ltarn. Every function that returns int gives PHX_OK, PHX_DEGRADED (it was done, with a warning) or an error
+ * of enum phx_code; phx_last_error() then says why and what to do, in words. Nothing here ends the program, touches a
+ * signal, or waits for ever. Calls may come from any thread, one at a time: a second one gets PHX_EBUSY. After fork() only
+ * the parent may go on using it.
+ */
+#ifndef PHX_H
+#define PHX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What became of a call. The numbers never change. */
+enum phx_code {
+    PHX_OK = 0,
+    PHX_DEGRADED = 1,      /* done, with fewer copies than were asked for */
+    PHX_EINVALID = 2,      /* an argument makes no sense */
+    PHX_EBUSY = 3,         /* another thread is in a call, or another program has this name */
+    PHX_ENOTFOUND = 4,     /* no such object or version */
+    PHX_EEXISTS = 5,       /* the key is taken, or phx_init was called before */
+    PHX_ENOSPACE = 6,      /* no room on the persistent tier */
+    PHX_ENOMEM = 7,        /* not enough memory */
+    PHX_ECORRUPT = 8,      /* no undamaged copy is left of what was wanted */
+    PHX_EIO = 9,           /* another input or output error */
+    PHX_ETIMEDOUT = 10,    /* the time was over before that */
+    PHX_ELOST = 11,        /* another rank is gone */
+    PHX_EUNSUPPORTED = 12, /* this cannot be done here */
+    PHX_ESHAPE = 13,       /* another number of ranks, and the object does not say how it is divided */
+    PHX_EINIT = 14,        /* phx_init was not called, or phx_finalize was */
+    PHX_EINTERNAL = 15     /* an error inside tarn */
+};
+
+/* What a version survives (docs/checkpoints.md, "What a version survives"). */
+enum phx_level {
+    PHX_COMMITTED = 0,  /* the end of the process */
+    PHX_DURABLE = 1,    /* all of it lies on the persistent tier */
+    PHX_REPLICATED = 2, /* all of it lies on another node too */
+    PHX_FLUSHED = 3     /* it is on the external store */
+};
+
+/* "as it is by default", where a number is asked for */
+#define PHX_DEFAULT UINT64_MAX
+
+/* What phx_init is told. Set all to zero but `size`, `rank` and `ranks` for the defaults. */
+struct phx_options {
+    uint32_t size;            /* sizeof(struct phx_options) */
+    uint32_t rank;            /* which rank this is */
+    uint32_t ranks;           /* how many there are: at least 1 */
+    uint32_t replicas;        /* copies of what is staged on other nodes: 0 or 1 */
+    const char *run;          /* the program's name on this node; NULL: $TARN_PHX_RUN, or "phx" */
+    const char *tier;         /* a folder on the persistent tier; NULL: $TARN_PHX_TIER */
+    const char *memory;       /* a folder in memory; NULL: $TARN_PHX_MEMORY, or /dev/shm */
+    const char *meet;         /* HOST:PORT of rank 0, where ranks are on several nodes; NULL: $TARN_PHX_MEET, or on this node */
+    const char *profile;      /* a slower persistent tier is played: a name of docs/nvram-profiles.toml; NULL: $TARN_PHX_PROFILE, or none */
+    uint64_t staging;         /* bytes that may be staged; 0: half of the checkpoint; PHX_DEFAULT: all of it */
+    uint64_t timeout_ns;      /* longest wait for other ranks; 0: 60 s */
+    const int32_t *helpers;   /* processors that the helper thread may use; NULL: those of the program */
+    uint32_t helper_count;    /* of them */
+    uint32_t flags;           /* PHX_SAME_NODE and so on */
+};
+#define PHX_SAME_NODE 1u    /* a buddy on the same node will do (for tests) */
+#define PHX_NO_STAGING 2u   /* copy all to the persistent tier at once */
+#define PHX_NO_HELPER 4u    /* no helper thread: the caller copies, and de-stages in its next call */
+
+/* How an object is a part of something that all ranks have together. */
+enum phx_shape_kind {
+    PHX_OWN = 0,        /* it goes back to the rank that it came from */
+    PHX_REPLICATED_OBJ = 1, /* the same on all ranks */
+    PHX_BLOCK = 2,      /* a box of an array */
+    PHX_IRREGULAR = 3   /* some rows, one rank's after another's */
+};
+
+#define PHX_MAX_DIMENSIONS 8
+
+/* One dimension of a block, in elements. */
+struct phx_dimension {
+    uint64_t all;   /* of the whole array */
+    uint64_t first; /* where this rank's box begins, its ghosts included */
+    uint64_t count; /* of this box, its ghosts included */
+    uint64_t ghost; /* how many at each end are copies of a neighbour's */
+};
+
+/* What is said of an object; all zero is "keep it in checkpoints". */
+struct phx_properties {
+    uint32_t size;        /* sizeof(struct phx_properties) */
+    uint8_t transient;    /* 1: not part of checkpoints */
+    uint8_t precopy;      /* 0: where it pays; 1: never; 2: always */
+    uint8_t dma;          /* 1: devices write into it: it is never copied ahead */
+    uint8_t reserved;
+    uint32_t versions;    /* how many are kept; 0: one. The program keeps the most that an object asks for, at most 14 */
+    int32_t shape;        /* enum phx_shape_kind */
+    uint32_t dimensions;  /* of a block */
+    uint64_t row;         /* bytes of a row of an irregular object */
+    struct phx_dimension dimension[PHX_MAX_DIMENSIONS]; /* the slowest first, as in C; a Fortran array's last first */
+};
+
+/* A version: the how many-eth start of the program it is of, and the how many-eth of that start. */
+struct phx_version {
+    uint64_t generation;
+    uint64_t number;
+};
+
+/* A version that can be had. */
+struct phx_version_info {
+    struct phx_version version;
+    uint64_t bytes; /* of this rank's objects */
+    uint32_t ranks; /* that wrote it */
+    int32_t level;  /* enum phx_level: the least of all ranks */
+};
+
+/* What was done since phx_init, by this rank. */
+struct phx_stats {
+    uint32_t size;              /* sizeof(struct phx_stats) */
+    int32_t power_fail;         /* what the persistent tier keeps without power: 0 nothing, 1 what was synced, 2 what was flushed, 3 all */
+    uint64_t commits;
+    uint64_t commit_ns;         /* in phx_checkpoint_commit, all of them */
+    uint64_t waited_ns;         /* of it, for the last version to be de-staged here and by other ranks */
+    uint64_t bytes;             /* committed */
+    uint64_t staged_bytes;      /* of it, to memory first */
+    uint64_t ahead_bytes;       /* of it, copied before the commit and not written since */
+    uint64_t copied_twice_bytes;/* copied ahead in vain */
+    uint64_t destage_ns;        /* by the helper */
+    uint64_t last_commit_ns;
+    uint64_t last_staged_bytes;
+    uint64_t last_destage_ns;
+    uint64_t persistent_rate;   /* bytes a second, as measured */
+    uint64_t memory_rate;       /* bytes a second, as measured */
+    uint64_t degraded;          /* commits with fewer copies than asked for */
+    uint64_t damaged_chunks;    /* found at restart */
+    uint64_t restored_bytes;
+    uint64_t restore_ns;
+};
+
+/* Begins. All ranks call it. */
+int phx_init(const struct phx_options *options);
+
+/* Memory for an object of `bytes` bytes, which is a multiple of `unit`, the size of an element. It is zero. */
+int phx_create_obj(const char *key, size_t bytes, size_t unit, const struct phx_properties *properties, void **memory);
+
+/* Makes an object of memory that the program has, and keeps until phx_destroy_obj or phx_finalize. */
+int phx_register_obj(const char *key, void *memory, size_t bytes, size_t unit, const struct phx_properties *properties);
+
+/* Where a created or registered object is, and how large. Any of the results may be NULL. */
+int phx_get_obj(const char *key, void **memory, size_t *bytes);
+
+/* Gives a created object another size; what it held stays, as far as it fits. It may move. */
+int phx_resize_obj(const char *key, size_t bytes, void **memory);
+
+/* Forgets an object; memory that was created for it is gone. Versions that have it keep it. */
+int phx_destroy_obj(const char *key);
+
+/* Keeps the state of all objects. All ranks call it; none waits for the others but for room. `version` may be NULL. */
+int phx_checkpoint_commit(struct phx_version *version);
+
+/* Fills all objects from a version (NULL: the newest that all ranks can have). All ranks call it, with the same objects. PHX_ENOTFOUND
+ * when there is none: a fresh start. `restored` may be NULL. */
+int phx_restart(const struct phx_version *version, struct phx_version *restored);
+
+/* The versions that phx_restart could take, newest last. `count` is how many fit into `versions`, and then how many there are. All
+ * ranks call it. */
+int phx_versions(struct phx_version_info *versions, size_t *count);
+
+/* Waits until a version has a level, for all ranks. */
+int phx_wait(const struct phx_version *version, int level, uint64_t timeout_ns);
+
+/* What was done. */
+int phx_stats(struct phx_stats *stats);
+
+/* Ends: what is staged is de-staged, memory of created objects is gone. The versions stay. */
+int phx_finalize(void);
+
+/* Why this thread's last call did not give PHX_OK, in words. */
+const char *phx_last_error(void);
+
+/* A code in words. */
+const char *phx_code_text(int code);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,155 @@
+//! The ranks of one program, as one of them sees them: how they meet, agree, and keep copies for each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a word that is told to all.
+pub const MAX_WORD: usize = 16 << 20;
+
+/// Why ranks did not come together.
+#[derive(Debug, thiserror::Error)]
+pub enum RanksError {
+    /// Some did not come.
+    #[error(
+        "{who} did not {doing} within {seconds} s: is it alive, and does it make the same calls?"
+    )]
+    TimedOut {
+        /// Which ranks, as a text: `rank 3`.
+        who: String,
+        /// What was waited for.
+        doing: &'static str,
+        /// As long.
+        seconds: u64,
+    },
+    /// A rank is gone.
+    #[error("{who} is gone: {why}")]
+    Lost {
+        /// Which.
+        who: String,
+        /// How it is known.
+        why: String,
+    },
+    /// Another program has the name.
+    #[error(
+        "another program with this name is running ({who}): give this one another name, or end that one"
+    )]
+    Taken {
+        /// Who.
+        who: String,
+    },
+    /// A rank did not do what it was asked for.
+    #[error("{who} refused: {why}")]
+    Refused {
+        /// Which.
+        who: String,
+        /// What it says.
+        why: String,
+    },
+    /// What was given makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// How far a rank is: counts that only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reached {
+    /// The number of the newest version of this generation that it has committed.
+    pub committed: u64,
+    /// The number of the newest that lies on its persistent tier.
+    pub durable: u64,
+}
+
+/// What a rank does for others when they ask. Called on threads of the adapter's own, several at a time.
+pub trait Host: Send + Sync {
+    /// Takes memory of so many bytes for a rank's staged part. What that rank was given before, in this or an earlier generation, is
+    /// taken away from it first: whoever still writes there writes to what nobody reads. Returns the name of the memory, for ranks of
+    /// the same node.
+    ///
+    /// # Errors
+    /// A text that says why not.
+    fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String>;
+
+    /// Keeps bytes of a rank's staged part, and returns the checksum of what is kept.
+    ///
+    /// # Errors
+    /// A text that says why not: nothing was granted for this generation, or less.
+    fn put(&self, of: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, String>;
+
+    /// Reads bytes of a medium that this rank's node has.
+    ///
+    /// # Errors
+    /// A text that says why not.
+    fn fetch(&self, medium: &str, at: u64, into: &mut [u8]) -> Result<(), String>;
+}
+
+/// All ranks of a program, in the hands of one. No call waits for ever.
+pub trait Ranks: Send + Sync {
+    /// Which it is.
+    fn rank(&self) -> u32;
+
+    /// How many there are.
+    fn ranks(&self) -> u32;
+
+    /// The node that a rank is on: what fails together has one name.
+    fn node(&self, rank: u32) -> &str;
+
+    /// From now on others are served.
+    fn serve(&self, host: Arc<dyn Host>);
+
+    /// Tells all ranks a word and returns everybody's, by rank. All ranks call it, in the same order of calls.
+    ///
+    /// # Errors
+    /// When a rank does not come within the time, or is gone.
+    fn exchange(&self, word: &[u8], within: Duration) -> Result<Vec<Box<[u8]>>, RanksError>;
+
+    /// Makes known how far this rank is. Does not wait.
+    fn tell(&self, progress: Reached);
+
+    /// How far all ranks are: of each count the least.
+    fn told(&self) -> Reached;
+
+    /// Waits until all ranks are so far, in both counts.
+    ///
+    /// # Errors
+    /// When they are not within the time, or a rank is gone.
+    fn wait(&self, least: Reached, within: Duration) -> Result<(), RanksError>;
+
+    /// Asks a rank to take memory for this one's staged part: [`Host::grant`].
+    ///
+    /// # Errors
+    /// When it refuses or is gone.
+    fn grant(
+        &self,
+        from: u32,
+        generation: u64,
+        bytes: u64,
+        within: Duration,
+    ) -> Result<String, RanksError>;
+
+    /// Sends bytes of this rank's staged part to a rank that has granted memory for it: [`Host::put`]. Returns the checksum of what
+    /// arrived.
+    ///
+    /// # Errors
+    /// When it refuses or is gone.
+    fn put(
+        &self,
+        to: u32,
+        generation: u64,
+        at: u64,
+        bytes: &[u8],
+        within: Duration,
+    ) -> Result<u64, RanksError>;
+
+    /// Reads bytes of a medium of a rank's node: [`Host::fetch`].
+    ///
+    /// # Errors
+    /// When it refuses or is gone.
+    fn fetch(
+        &self,
+        from: u32,
+        medium: &str,
+        at: u64,
+        into: &mut [u8],
+        within: Duration,
+    ) -> Result<(), RanksError>;
+}

@@ -1,0 +1,47 @@
+//! Where media are kept under names: a folder of a tier.
+
+use crate::medium::{Medium, MediumError, Stored};
+
+/// Keeps media under names such as `3/7.arena`. Those of one process at a time are written; anybody may read.
+pub trait Vault: Send + Sync {
+    /// A medium for its only writer.
+    type Medium: Medium + 'static;
+    /// The same for readers.
+    type Seen: Stored + Send + Sync + 'static;
+
+    /// Makes a medium of so many bytes, all of them taken, lets it be filled, and gives it its name: under this it is only ever
+    /// whole. What had the name before is gone.
+    ///
+    /// # Errors
+    /// When there is no room, or it cannot be filled: nothing is left of it.
+    fn create(
+        &self,
+        name: &str,
+        size: u64,
+        fill: &mut dyn FnMut(&mut Self::Medium) -> Result<(), MediumError>,
+    ) -> Result<Self::Medium, MediumError>;
+
+    /// Opens a medium for writing.
+    ///
+    /// # Errors
+    /// When another process has it, or it is not there.
+    fn open(&self, name: &str) -> Result<Self::Medium, MediumError>;
+
+    /// Opens a medium for reading.
+    ///
+    /// # Errors
+    /// When it is not there.
+    fn see(&self, name: &str) -> Result<Self::Seen, MediumError>;
+
+    /// The names of all media, in their order.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    fn list(&self) -> Result<Vec<String>, MediumError>;
+
+    /// Removes a medium; whoever has it open keeps what it has.
+    ///
+    /// # Errors
+    /// When it cannot be removed. That it is not there is none.
+    fn remove(&self, name: &str) -> Result<(), MediumError>;
+}
