@@ -50,13 +50,32 @@ pub enum RanksError {
     Invalid(String),
 }
 
-/// How far a rank is: counts that only grow.
+/// How far a rank is: counts that only grow, and what it lacks of the last versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reached {
-    /// The number of the newest version of this generation that it has committed.
+    /// The number of the newest version of this generation that it has tried to commit.
     pub committed: u64,
     /// The number of the newest that lies on its persistent tier.
     pub durable: u64,
+    /// Bit n % 64 is set if it could not commit version n, of the last 64.
+    pub missed: u64,
+}
+
+impl Reached {
+    /// What holds of both: the least of the counts, and what either lacks.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            committed: self.committed.min(other.committed),
+            durable: self.durable.min(other.durable),
+            missed: self.missed | other.missed,
+        }
+    }
+
+    /// Whether it lacks that version, one of the last 64.
+    pub fn lacks(self, number: u64) -> bool {
+        self.missed & (1 << (number % 64)) != 0
+    }
 }
 
 /// What a rank does for others when they ask. Called on threads of the adapter's own, several at a time.
@@ -105,7 +124,7 @@ pub trait Ranks: Send + Sync {
     /// Makes known how far this rank is. Does not wait.
     fn tell(&self, progress: Reached);
 
-    /// How far all ranks are: of each count the least.
+    /// How far all ranks are ([`Reached::and`]).
     fn told(&self) -> Reached;
 
     /// Waits until all ranks are so far, in both counts.
