@@ -10,6 +10,7 @@ mod flush;
 mod folder;
 pub mod kernel;
 mod map;
+mod profiles;
 mod promises;
 pub mod slow;
 
