@@ -17,7 +17,7 @@ pub enum Code {
     /// The persistent tier has no room.
     NoSpace = 6,
     /// There is not enough memory.
-    NoMemory = 7,
+    NoMem = 7,
     /// No undamaged copy is left.
     Corrupt = 8,
     /// Another input or output error.
@@ -44,7 +44,7 @@ impl Code {
         Self::NotFound,
         Self::Exists,
         Self::NoSpace,
-        Self::NoMemory,
+        Self::NoMem,
         Self::Corrupt,
         Self::Io,
         Self::TimedOut,
@@ -86,7 +86,7 @@ impl From<MediumError> for Fault {
             Some(std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
                 Code::NoSpace
             }
-            Some(std::io::ErrorKind::OutOfMemory) => Code::NoMemory,
+            Some(std::io::ErrorKind::OutOfMemory) => Code::NoMem,
             Some(std::io::ErrorKind::WouldBlock) => Code::Busy,
             Some(std::io::ErrorKind::NotFound) => Code::NotFound,
             Some(_) => Code::Io,

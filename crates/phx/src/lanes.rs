@@ -122,7 +122,7 @@ pub(crate) fn copy<'a, T: Window, S: Window>(
         match sender.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(outcome)) => outcome.err(),
             _ => Some(Fault::new(
-                Code::NoMemory,
+                Code::NoMem,
                 "no thread could be made to send to the buddy",
             )),
         }

@@ -240,7 +240,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
                 let helper = thread.spawn(move || shared.help());
                 Some(helper.map_err(|e| {
                     let text = format!("no thread can be made for the helper: {e}");
-                    Fault::new(Code::NoMemory, text)
+                    Fault::new(Code::NoMem, text)
                 })?)
             }
         };

@@ -88,7 +88,7 @@ pub trait Host: Send + Sync {
     /// A text that says why not.
     fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String>;
 
-    /// Keeps bytes of a rank's staged part, and returns the checksum of what is kept.
+    /// Keeps bytes of a rank's staged part, and returns the checksum (CRC-64/NVME) of what is kept.
     ///
     /// # Errors
     /// A text that says why not: nothing was granted for this generation, or less.
@@ -145,8 +145,8 @@ pub trait Ranks: Send + Sync {
         within: Duration,
     ) -> Result<String, RanksError>;
 
-    /// Sends bytes of this rank's staged part to a rank that has granted memory for it: [`Host::put`]. Returns the checksum of what
-    /// arrived.
+    /// Sends bytes of this rank's staged part to a rank that has granted memory for it: [`Host::put`], piece by piece. Returns the
+    /// checksum of what arrived, as one.
     ///
     /// # Errors
     /// When it refuses or is gone.
@@ -159,7 +159,7 @@ pub trait Ranks: Send + Sync {
         within: Duration,
     ) -> Result<u64, RanksError>;
 
-    /// Reads bytes of a medium of a rank's node: [`Host::fetch`].
+    /// Reads bytes of a medium of a rank's node: [`Host::fetch`], piece by piece.
     ///
     /// # Errors
     /// When it refuses or is gone.

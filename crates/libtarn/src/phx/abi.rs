@@ -138,22 +138,38 @@ impl phx_properties {
             0 => Shape::Own,
             1 => Shape::Replicated,
             2 if dimensions == 0 || dimensions > MAX_DIMENSIONS => {
-                return Err(invalid(format!("a block has 1 to {MAX_DIMENSIONS} dimensions, not {dimensions}")));
+                return Err(invalid(format!(
+                    "a block has 1 to {MAX_DIMENSIONS} dimensions, not {dimensions}"
+                )));
             }
             2 => {
                 let all = &self.dimension[..dimensions];
                 if let Some(d) = all.iter().find(|d| !d.fits()) {
-                    let text = format!("a block of {} elements from {} on, with {} ghosts, is not a part of {}", d.count, d.first, d.ghost, d.all);
+                    let text = format!(
+                        "a block of {} elements from {} on, with {} ghosts, is not a part of {}",
+                        d.count, d.first, d.ghost, d.all
+                    );
                     return Err(invalid(text));
                 }
-                Shape::Block(all.iter().map(|d| [d.all, d.first, d.count, d.ghost]).collect())
+                Shape::Block(
+                    all.iter()
+                        .map(|d| [d.all, d.first, d.count, d.ghost])
+                        .collect(),
+                )
             }
-            3 if self.row == 0 => return Err(invalid("a row of an irregular object has at least one byte")),
+            3 if self.row == 0 => {
+                return Err(invalid(
+                    "a row of an irregular object has at least one byte",
+                ));
+            }
             3 => Shape::Irregular(self.row),
             other => return Err(invalid(format!("{other} is no kind of shape"))),
         };
         if self.precopy > 2 {
-            return Err(invalid(format!("precopy is 0, 1 or 2, not {}", self.precopy)));
+            return Err(invalid(format!(
+                "precopy is 0, 1 or 2, not {}",
+                self.precopy
+            )));
         }
         Ok(Properties {
             transient: self.transient != 0,
@@ -240,7 +256,11 @@ impl phx_stats {
         // SAFETY: the caller has so many bytes; its size stays.
         unsafe {
             let from = std::ptr::from_ref(self).cast::<u8>().add(begin);
-            std::ptr::copy_nonoverlapping(from, to.cast::<u8>().add(begin), size.saturating_sub(begin));
+            std::ptr::copy_nonoverlapping(
+                from,
+                to.cast::<u8>().add(begin),
+                size.saturating_sub(begin),
+            );
         }
     }
 }

@@ -59,7 +59,9 @@ unsafe fn text(text: *const c_char, variable: &str) -> Result<Option<String>, Fa
     }
     // SAFETY: not NULL, and the caller says that it ends with NUL.
     let text = unsafe { CStr::from_ptr(text) };
-    let text = text.to_str().map_err(|_| invalid(format!("what stands for ${variable} is not UTF-8")))?;
+    let text = text
+        .to_str()
+        .map_err(|_| invalid(format!("what stands for ${variable} is not UTF-8")))?;
     Ok(Some(text.to_owned()))
 }
 
@@ -69,7 +71,9 @@ unsafe fn text(text: *const c_char, variable: &str) -> Result<Option<String>, Fa
 /// `text` is NULL or ends with NUL.
 unsafe fn path(text: *const c_char, variable: &str) -> Option<PathBuf> {
     if text.is_null() {
-        return std::env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from);
+        return std::env::var_os(variable)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from);
     }
     // SAFETY: not NULL, and the caller says that it ends with NUL.
     let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
@@ -96,10 +100,16 @@ unsafe fn wanted(options: *const phx_options) -> Result<Wanted, Fault> {
     let given = given.ok_or_else(|| invalid("the options are NULL"))?;
     let known = SAME_NODE | NO_STAGING | NO_HELPER;
     if given.flags & !known != 0 {
-        return Err(invalid(format!("flags {:#x} are not known", given.flags & !known)));
+        return Err(invalid(format!(
+            "flags {:#x} are not known",
+            given.flags & !known
+        )));
     }
     if given.replicas > 1 {
-        let text = format!("{} replicas: this library keeps none or one, on a buddy", given.replicas);
+        let text = format!(
+            "{} replicas: this library keeps none or one, on a buddy",
+            given.replicas
+        );
         return Err(Fault::new(Code::Unsupported, text));
     }
     let count = given.helper_count as usize;
@@ -109,7 +119,11 @@ unsafe fn wanted(options: *const phx_options) -> Result<Wanted, Fault> {
             // SAFETY: not NULL, and the caller says that there are so many.
             unsafe { std::slice::from_raw_parts(given.helpers, count) }
         }
-        _ => return Err(invalid(format!("helpers: a list of 1 to {MAX_PROCESSORS} processors, or NULL and 0"))),
+        _ => {
+            return Err(invalid(format!(
+                "helpers: a list of 1 to {MAX_PROCESSORS} processors, or NULL and 0"
+            )));
+        }
     };
     let processor = |p: &i32| usize::try_from(*p).ok().filter(|p| *p < MAX_PROCESSORS);
     let processors: Option<Vec<usize>> = processors.iter().map(processor).collect();
@@ -129,11 +143,16 @@ unsafe fn wanted(options: *const phx_options) -> Result<Wanted, Fault> {
         rank: given.rank,
         ranks: given.ranks,
         run: run.unwrap_or_else(|| "phx".into()),
-        tier: tier.ok_or_else(|| invalid("no persistent tier: set `tier`, or TARN_PHX_TIER, to a folder on it"))?,
+        tier: tier.ok_or_else(|| {
+            invalid("no persistent tier: set `tier`, or TARN_PHX_TIER, to a folder on it")
+        })?,
         memory: memory.unwrap_or_else(|| "/dev/shm".into()),
         key: key_file.as_deref().map(key).transpose()?,
         meet,
-        profile: profile.map_or_else(|| Ok(Profile::none()), |p| Profile::named(&p).map_err(invalid))?,
+        profile: profile.map_or_else(
+            || Ok(Profile::none()),
+            |p| Profile::named(&p).map_err(invalid),
+        )?,
         staging: match given.staging {
             _ if given.flags & NO_STAGING != 0 => Some(Staging::None),
             0 => None,
@@ -147,7 +166,8 @@ unsafe fn wanted(options: *const phx_options) -> Result<Wanted, Fault> {
             nanos => Duration::from_nanos(nanos),
         },
         helpers,
-        processors: processors.ok_or_else(|| invalid("a processor has a number that there is not"))?,
+        processors: processors
+            .ok_or_else(|| invalid("a processor has a number that there is not"))?,
     })
 }
 
@@ -184,7 +204,10 @@ pub unsafe extern "C" fn phx_init(options: *const phx_options) -> c_int {
         let wanted = unsafe { wanted(options) }?;
         let mut session = take()?;
         if session.is_some() {
-            return Err(Fault::new(Code::Exists, "phx_init was called before: call phx_finalize first"));
+            return Err(Fault::new(
+                Code::Exists,
+                "phx_init was called before: call phx_finalize first",
+            ));
         }
         *session = Some(Session::begin(wanted)?);
         Ok(None)
@@ -201,7 +224,9 @@ pub unsafe extern "C" fn phx_create_obj(
 ) -> c_int {
     guard(|| {
         if memory.is_null() {
-            return Err(invalid("there is nowhere to say where the object's memory is: `memory` is NULL"));
+            return Err(invalid(
+                "there is nowhere to say where the object's memory is: `memory` is NULL",
+            ));
         }
         // SAFETY: as the header says.
         let (name, properties) = unsafe { (named(name)?, properties(given)?) };
@@ -226,7 +251,9 @@ pub unsafe extern "C" fn phx_register_obj(
 ) -> c_int {
     guard(|| {
         let start = NonNull::new(memory.cast::<u8>());
-        let start = start.or((bytes == 0).then(NonNull::dangling)).ok_or_else(|| invalid("the memory is NULL"))?;
+        let start = start
+            .or((bytes == 0).then(NonNull::dangling))
+            .ok_or_else(|| invalid("the memory is NULL"))?;
         if bytes > isize::MAX as usize || (start.as_ptr() as usize).checked_add(bytes).is_none() {
             return Err(invalid(format!("{bytes} bytes are more than any memory")));
         }
@@ -266,7 +293,9 @@ pub unsafe extern "C" fn phx_resize_obj(
 ) -> c_int {
     guard(|| {
         if memory.is_null() {
-            return Err(invalid("there is nowhere to say where the object is then: `memory` is NULL"));
+            return Err(invalid(
+                "there is nowhere to say where the object is then: `memory` is NULL",
+            ));
         }
         // SAFETY: as the header says.
         let name = unsafe { named(name) }?;
@@ -315,16 +344,16 @@ pub unsafe extern "C" fn phx_restart(
                 unsafe { give(restored, id.into()) };
                 Ok(None)
             }
-            None => Err(Fault::new(Code::NotFound, "there is no version yet: a start from nothing")),
+            None => Err(Fault::new(
+                Code::NotFound,
+                "there is no version yet: a start from nothing",
+            )),
         })
     })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn phx_versions(
-    versions: *mut phx_version_info,
-    count: *mut usize,
-) -> c_int {
+pub unsafe extern "C" fn phx_versions(versions: *mut phx_version_info, count: *mut usize) -> c_int {
     guard(|| {
         // SAFETY: NULL, or a number as the header says.
         let count = unsafe { count.as_mut() }.ok_or_else(|| invalid("`count` is NULL"))?;

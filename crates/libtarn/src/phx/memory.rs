@@ -1,6 +1,8 @@
 //! The memory of objects.
 
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
+};
 use std::ptr::NonNull;
 use tarn_phx::{Code, Fault};
 
@@ -34,7 +36,8 @@ impl Memory {
                 mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)
             };
             let start = start.map_err(|e| none(len, e))?;
-            memory.start = NonNull::new(start.cast()).ok_or_else(|| none(len, rustix::io::Errno::NOMEM))?;
+            memory.start =
+                NonNull::new(start.cast()).ok_or_else(|| none(len, rustix::io::Errno::NOMEM))?;
             memory.advise();
         }
         Ok(memory)
@@ -71,9 +74,17 @@ impl Memory {
             unsafe { std::ptr::write_bytes(self.start.as_ptr().add(len), 0, end - len) };
         }
         // SAFETY: the range of this, made here; it may move, and the caller is told where to.
-        let start = unsafe { mremap(self.start.as_ptr().cast(), self.len, len, MremapFlags::MAYMOVE) };
+        let start = unsafe {
+            mremap(
+                self.start.as_ptr().cast(),
+                self.len,
+                len,
+                MremapFlags::MAYMOVE,
+            )
+        };
         let start = start.map_err(|e| none(len, e))?;
-        self.start = NonNull::new(start.cast()).ok_or_else(|| none(len, rustix::io::Errno::NOMEM))?;
+        self.start =
+            NonNull::new(start.cast()).ok_or_else(|| none(len, rustix::io::Errno::NOMEM))?;
         self.len = len;
         self.advise();
         Ok(())
@@ -121,5 +132,8 @@ impl Drop for Memory {
 }
 
 fn none(len: usize, e: rustix::io::Errno) -> Fault {
-    Fault::new(Code::NoMemory, format!("no memory for an object of {len} bytes: {e}"))
+    Fault::new(
+        Code::NoMem,
+        format!("no memory for an object of {len} bytes: {e}"),
+    )
 }

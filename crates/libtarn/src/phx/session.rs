@@ -58,8 +58,11 @@ impl Session {
     pub(crate) fn begin(wanted: Wanted) -> Result<Self, Fault> {
         let name = &wanted.run;
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(plain) {
-            let text = format!("the run's name is {name:?}; it has 1 to 200 letters, digits, '.', '_' and '-', and begins with no '.'");
+        if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(plain)
+        {
+            let text = format!(
+                "the run's name is {name:?}; it has 1 to 200 letters, digits, '.', '_' and '-', and begins with no '.'"
+            );
             return Err(Fault::new(Code::Invalid, text));
         }
         if wanted.rank >= wanted.ranks {
@@ -123,7 +126,9 @@ impl Session {
             return Err(Fault::new(Code::Invalid, text));
         }
         if self.objects.contains_key(key) {
-            let text = format!("there is an object {name:?} already: destroy it first, or choose another key");
+            let text = format!(
+                "there is an object {name:?} already: destroy it first, or choose another key"
+            );
             return Err(Fault::new(Code::Exists, text));
         }
         if self.objects.len() == MAX_OBJECTS {
@@ -171,11 +176,15 @@ impl Session {
         let object = self.object(key)?;
         let name = String::from_utf8_lossy(key);
         if !object.memory.made() {
-            let text = format!("object {name:?} is the program's own memory: destroy it, and register what it has become");
+            let text = format!(
+                "object {name:?} is the program's own memory: destroy it, and register what it has become"
+            );
             return Err(Fault::new(Code::Invalid, text));
         }
         if let Shape::Block(_) = object.properties.shape {
-            let text = format!("object {name:?} is a block of an array: destroy it, and create what it has become");
+            let text = format!(
+                "object {name:?} is a block of an array: destroy it, and create what it has become"
+            );
             return Err(Fault::new(Code::Invalid, text));
         }
         element(&name, len, object.unit as usize, &object.properties.shape)?;
@@ -189,7 +198,10 @@ impl Session {
     }
 
     pub(crate) fn destroy(&mut self, key: &[u8]) -> Result<(), Fault> {
-        self.objects.remove(key).map(drop).ok_or_else(|| unknown(key))
+        self.objects
+            .remove(key)
+            .map(drop)
+            .ok_or_else(|| unknown(key))
     }
 
     pub(crate) fn commit(&mut self) -> Result<tarn_phx::Committed, Fault> {
@@ -207,7 +219,10 @@ impl Session {
     }
 
     pub(crate) fn restart(&mut self, which: Option<VersionId>) -> Result<Option<VersionId>, Fault> {
-        let kept = self.objects.iter_mut().filter(|(_, o)| !o.properties.transient);
+        let kept = self
+            .objects
+            .iter_mut()
+            .filter(|(_, o)| !o.properties.transient);
         let mut objects: Vec<Empty<'_>> = kept
             .map(|(key, object)| Empty {
                 key,
@@ -226,9 +241,13 @@ impl Session {
 
 /// The size of an element, if it and the shape fit an object.
 fn element(name: &str, len: usize, unit: usize, shape: &Shape) -> Result<u32, Fault> {
-    let fits = u32::try_from(unit).ok().filter(|u| *u > 0 && len.is_multiple_of(unit));
+    let fits = u32::try_from(unit)
+        .ok()
+        .filter(|u| *u > 0 && len.is_multiple_of(unit));
     let Some(unit) = fits else {
-        let text = format!("object {name:?} has {len} bytes, which is no multiple of elements of {unit} bytes");
+        let text = format!(
+            "object {name:?} has {len} bytes, which is no multiple of elements of {unit} bytes"
+        );
         return Err(Fault::new(Code::Invalid, text));
     };
     let wanted = match shape {
@@ -241,14 +260,23 @@ fn element(name: &str, len: usize, unit: usize, shape: &Shape) -> Result<u32, Fa
             if bytes == Some(len as u64) {
                 return Ok(unit);
             }
-            format!("a block of {:?} elements of {unit} bytes", dimensions.iter().map(|d| d[2]).collect::<Vec<_>>())
+            format!(
+                "a block of {:?} elements of {unit} bytes",
+                dimensions.iter().map(|d| d[2]).collect::<Vec<_>>()
+            )
         }
     };
-    Err(Fault::new(Code::Invalid, format!("object {name:?} has {len} bytes, and is said to be {wanted}")))
+    Err(Fault::new(
+        Code::Invalid,
+        format!("object {name:?} has {len} bytes, and is said to be {wanted}"),
+    ))
 }
 
 fn unknown(key: &[u8]) -> Fault {
-    let text = format!("there is no object {:?}: create or register it first", String::from_utf8_lossy(key));
+    let text = format!(
+        "there is no object {:?}: create or register it first",
+        String::from_utf8_lossy(key)
+    );
     Fault::new(Code::NotFound, text)
 }
 
@@ -256,7 +284,8 @@ fn random() -> Result<u128, Fault> {
     let mut bytes = [0; 16];
     let mut filled = 0;
     while filled < bytes.len() {
-        let got = rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
+        let got =
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
         filled += got.map_err(|e| Fault::new(Code::Io, format!("no random numbers: {e}")))?;
     }
     Ok(u128::from_le_bytes(bytes))
@@ -274,14 +303,25 @@ fn stay_on(processors: &[usize]) {
 /// The key that a file holds: 64 hexadecimal digits, for its owner alone.
 pub(crate) fn key(file: &Path) -> Result<[u8; 32], Fault> {
     use std::os::unix::fs::MetadataExt;
-    let bad = |why: String| Fault::new(Code::Invalid, format!("the key in {}: {why}", file.display()));
+    let bad = |why: String| {
+        Fault::new(
+            Code::Invalid,
+            format!("the key in {}: {why}", file.display()),
+        )
+    };
     let meta = std::fs::metadata(file).map_err(|e| bad(e.to_string()))?;
     if meta.mode() & 0o077 != 0 {
         return Err(bad("others can read it: chmod 600".into()));
     }
     let text = std::fs::read_to_string(file).map_err(|e| bad(e.to_string()))?;
-    let digits: Option<Vec<u8>> = text.trim().chars().map(|c| Some(c.to_digit(16)? as u8)).collect();
-    let digits = digits.filter(|d| d.len() == 64).ok_or_else(|| bad("it is not 64 hexadecimal digits".into()))?;
+    let digits: Option<Vec<u8>> = text
+        .trim()
+        .chars()
+        .map(|c| Some(c.to_digit(16)? as u8))
+        .collect();
+    let digits = digits
+        .filter(|d| d.len() == 64)
+        .ok_or_else(|| bad("it is not 64 hexadecimal digits".into()))?;
     let mut key = [0; 32];
     for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
         *byte = pair[0] << 4 | pair[1];

@@ -472,7 +472,7 @@ fn no_memory(fault: Fault, wanted: u64) -> Fault {
         fault.text
     );
     match fault.code {
-        Code::NoSpace | Code::NoMemory => Fault::new(Code::NoMemory, text),
+        Code::NoSpace | Code::NoMem => Fault::new(Code::NoMem, text),
         _ => fault,
     }
 }
