@@ -1,0 +1,296 @@
+//! What programs link beside the C header: MPI, Fortran, pkg-config, man pages.
+
+mod common;
+
+use common::{compiler, library, said, source};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// Whether a compiler is here; says so if not.
+fn here(compiler: &str) -> bool {
+    let mut version = Command::new(compiler);
+    version.arg("--version").stdout(Stdio::null());
+    let found = version.stderr(Stdio::null()).status().is_ok();
+    if !found {
+        eprintln!("SKIPPED: no {compiler}");
+    }
+    found
+}
+
+/// A folder in memory, and a program in it.
+fn place() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("program");
+    (folder, program)
+}
+
+/// Three ranks of MPI on this machine, by this kind of MPI.
+struct Mpi {
+    kind: &'static str,
+    folder: TempDir,
+    program: PathBuf,
+}
+
+impl Mpi {
+    fn new(kind: &'static str) -> Option<Self> {
+        let name = format!("mpicc.{kind}");
+        if !here(&name) {
+            return None;
+        }
+        let (folder, program) = place();
+        let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wpedantic"];
+        said(&mut compiler(&name, &flags, &["tests/phx_mpi.c"], &program));
+        Some(Self {
+            kind,
+            folder,
+            program,
+        })
+    }
+
+    fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> (bool, String) {
+        let mut command = Command::new("timeout");
+        // cat ends when nobody holds the pipe of mpirun any more.
+        let script = "set -o pipefail; \"$@\" 2>&1 | cat";
+        command.args(["60", "bash", "-c", script, "ranks"]);
+        command.arg(format!("mpirun.{}", self.kind));
+        if self.kind == "openmpi" {
+            command.arg("--oversubscribe");
+        }
+        let command = command
+            .args(["-np", "3"])
+            .arg(&self.program)
+            .arg(self.folder.path())
+            .args(arguments)
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+            .envs(environment.iter().copied())
+            .env_remove("TARN_PHX_MEET");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_ne!(
+            output.status.code(),
+            Some(124),
+            "mpirun does not end: {text}"
+        );
+        (output.status.success(), text)
+    }
+}
+
+fn each_rank(text: &str, says: impl Fn(u32) -> String) {
+    for rank in 0..3 {
+        let line = says(rank);
+        assert!(text.lines().any(|l| l == line), "no {line:?} in: {text}");
+    }
+}
+
+fn ranks_go_on_after_one_was_killed(kind: &'static str) {
+    let Some(mpi) = Mpi::new(kind) else { return };
+    let (ended, text) = mpi.run(&["4"], &[]);
+    assert!(ended, "{text}");
+    each_rank(&text, |rank| format!("rank {rank} of 3 done at step 4"));
+    let (ended, text) = mpi.run(&["12", "7"], &[]);
+    assert!(!ended, "{text}");
+    each_rank(&text, |rank| format!("rank {rank} restored step 4"));
+    let (ended, text) = mpi.run(&["9"], &[]);
+    assert!(ended, "{text}");
+    // The others may have been ended before their seventh commit.
+    let step = if text.contains("restored step 7") {
+        7
+    } else {
+        6
+    };
+    each_rank(&text, |rank| format!("rank {rank} restored step {step}"));
+    each_rank(&text, |rank| format!("rank {rank} of 3 done at step 9"));
+}
+
+fn what_ranks_do_not_agree_on_is_told_to_all(kind: &'static str) {
+    let Some(mpi) = Mpi::new(kind) else { return };
+    for (wrong, why) in [("names", "different names"), ("size", "size of a rank's")] {
+        let (ended, text) = mpi.run(&[wrong], &[]);
+        assert!(ended, "{text}");
+        let told = text
+            .lines()
+            .filter(|l| l.contains(": 2: ") && l.contains(why));
+        assert_eq!(told.count(), 3, "{text}");
+    }
+}
+
+#[test]
+fn ranks_of_openmpi_go_on_after_one_was_killed() {
+    ranks_go_on_after_one_was_killed("openmpi");
+}
+
+#[test]
+fn ranks_of_mpich_go_on_after_one_was_killed() {
+    ranks_go_on_after_one_was_killed("mpich");
+}
+
+#[test]
+fn what_ranks_of_openmpi_do_not_agree_on_is_told_to_all() {
+    what_ranks_do_not_agree_on_is_told_to_all("openmpi");
+}
+
+#[test]
+fn what_ranks_of_mpich_do_not_agree_on_is_told_to_all() {
+    what_ranks_do_not_agree_on_is_told_to_all("mpich");
+}
+
+/// MPICH plays that each rank is on a node of its own; the memory of one is not that of another.
+#[test]
+fn ranks_on_several_nodes_meet_at_a_port_of_rank_0() {
+    let Some(mpi) = Mpi::new("mpich") else { return };
+    let nodes = [("MPIR_CVAR_NOLOCAL", "1")];
+    for (steps, restored) in [("3", None), ("5", Some(3))] {
+        let (ended, text) = mpi.run(&[steps, "apart"], &nodes);
+        assert!(ended, "{text}");
+        each_rank(&text, |rank| {
+            format!("rank {rank} of 3 done at step {steps}")
+        });
+        if let Some(step) = restored {
+            each_rank(&text, |rank| format!("rank {rank} restored step {step}"));
+        }
+    }
+}
+
+#[test]
+fn the_header_for_mpi_is_cpp() {
+    if !here("mpicxx.mpich") {
+        return;
+    }
+    let (folder, program) = place();
+    let file = folder.path().join("a.cc");
+    let text =
+        "#include \"phx_mpi.h\"\nint main() { return phx_init_mpi(MPI_COMM_WORLD, nullptr); }\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    said(&mut compiler(
+        "mpicxx.mpich",
+        &["-std=c++11"],
+        &[file],
+        &program,
+    ));
+}
+
+#[test]
+fn a_fortran_program_goes_on_where_it_ended() {
+    if !here("gfortran") {
+        return;
+    }
+    let (folder, program) = place();
+    let files = [
+        "../../bindings/fortran/phx.f90",
+        "../../bindings/fortran/test_phx.f90",
+    ];
+    let modules = folder.path().to_str().unwrap();
+    // Values are to be the same bit by bit.
+    let flags = ["-std=f2008", "-Wno-compare-reals", "-J", modules];
+    said(&mut compiler("gfortran", &flags, &files, &program));
+    let run = |steps| said(Command::new(&program).arg(folder.path()).arg(steps));
+    assert_eq!(run("3"), "done at step 3\n");
+    assert_eq!(run("7"), "restored 3 step 3\ndone at step 7\n");
+}
+
+#[test]
+fn what_is_installed_is_found_by_pkg_config() {
+    if !here("pkg-config") {
+        return;
+    }
+    let (folder, program) = place();
+    let prefix = folder.path().join("usr");
+    said(
+        Command::new(source("../../scripts/install.sh"))
+            .arg(library())
+            .arg(&prefix)
+            .env_remove("DESTDIR"),
+    );
+    let config = |what: &[&str]| {
+        let mut command = Command::new("pkg-config");
+        let command = command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        let text = said(command.args(what).arg("tarn"));
+        text.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    let (cflags, libs) = (config(&["--cflags"]), config(&["--libs"]));
+    let mut cc = Command::new("cc");
+    cc.args(&cflags)
+        .arg(source("tests/phx.c"))
+        .arg("-o")
+        .arg(&program);
+    said(cc.args(&libs).arg("-lpthread"));
+    let run = Command::new(&program)
+        .arg(folder.path())
+        .arg("2")
+        .env("LD_LIBRARY_PATH", prefix.join("lib"))
+        .output();
+    assert_eq!(run.unwrap().stdout, b"done at step 2\n");
+    let module = config(&["--variable=fortran"]);
+    assert!(Path::new(&module[0]).is_file(), "{module:?}");
+    for file in ["include/phx_mpi.h", "share/man/man3/phx_init.3"] {
+        assert!(prefix.join(file).is_file(), "{file}");
+    }
+}
+
+/// Spaces, and where lines end, do not count.
+fn plain(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The functions that a header declares, and how.
+fn prototypes(header: &str) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(source("include").join(header)).unwrap();
+    let begins = |line: &str| line.contains(" phx_") || line.contains(" *phx_");
+    let of_function = |start: &str| {
+        let end = start.find([';', '{'])?;
+        let whole = plain(start[..end].trim_start_matches("static inline "));
+        let name = whole
+            .split_once('(')?
+            .0
+            .rsplit([' ', '*'])
+            .next()?
+            .to_owned();
+        Some((name, format!("{whole};")))
+    };
+    let mut at = 0;
+    let mut found = Vec::new();
+    for line in text.split_inclusive('\n') {
+        let typed = ["int ", "const char *", "static inline int "];
+        if typed.iter().any(|t| line.starts_with(t)) && begins(line) {
+            found.extend(of_function(&text[at..]));
+        }
+        at += line.len();
+    }
+    found
+}
+
+#[test]
+fn every_function_has_a_man_page_with_its_prototype() {
+    let mut all = prototypes("phx.h");
+    assert!(all.len() >= 15, "{all:?}");
+    all.extend(
+        prototypes("phx_mpi.h")
+            .into_iter()
+            .filter(|(name, _)| name == "phx_init_mpi"),
+    );
+    let folder = source("../../docs/man");
+    for (name, prototype) in &all {
+        let page = std::fs::read_to_string(folder.join(format!("{name}.3"))).expect(name);
+        let (_, rest) = page.split_once(".SH SYNOPSIS").unwrap();
+        let (synopsis, _) = rest.split_once(".fi").unwrap();
+        let (_, own) = synopsis.split_once(".h>").unwrap();
+        assert_eq!(&plain(own), prototype);
+    }
+    let pages = std::fs::read_dir(&folder).unwrap();
+    let mut pages: Vec<_> = pages.map(|page| page.unwrap().path()).collect();
+    pages.sort();
+    assert_eq!(pages.len(), all.len(), "a page of no function: {pages:?}");
+    if here("mandoc") {
+        said(
+            Command::new("mandoc")
+                .args(["-T", "lint", "-W", "style"])
+                .args(&pages),
+        );
+    }
+}
