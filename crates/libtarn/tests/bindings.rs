@@ -1,8 +1,9 @@
-//! What programs link beside the C header: MPI, Fortran, pkg-config, man pages.
+//! What programs link beside the C header: MPI, Fortran, pkg-config, man pages, and the proxies of examples/checkpoints.
 
 mod common;
 
 use common::{compiler, library, said, source};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -291,4 +292,96 @@ fn every_function_has_a_man_page_with_its_prototype() {
                 .args(&pages),
         );
     }
+}
+
+/// The proxies, made as their users make them.
+struct Proxies(TempDir);
+
+impl Proxies {
+    fn new(name: &str) -> Option<Self> {
+        let compilers = ["make", "cc", "c++", "gfortran"];
+        if !compilers.iter().all(|compiler| here(compiler)) {
+            return None;
+        }
+        let to = tempfile::tempdir_in("/dev/shm").unwrap();
+        let library = library();
+        let library = library.display();
+        let libs = format!("-L{library} -Wl,--disable-new-dtags,-rpath,{library} -ltarn");
+        let module = source("../../bindings/fortran/phx.f90");
+        said(
+            Command::new("make")
+                .arg("-C")
+                .arg(source("../../examples/checkpoints"))
+                .arg(format!("TO={}", to.path().display()))
+                .arg(format!("TARN_CFLAGS=-I{}", source("include").display()))
+                .arg(format!("TARN_LIBS={libs}"))
+                .arg(format!("TARN_FORTRAN={}", module.display()))
+                .arg(to.path().join(name)),
+        );
+        Some(Self(to))
+    }
+
+    fn command(&self, name: &str, cycles: u32, environment: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(self.0.path().join(name));
+        command
+            .env("PROXIES", source("../../examples/checkpoints/proxies.conf"))
+            .env("TARN_PHX_TIER", self.0.path().join("tier"))
+            .env("TARN_PHX_MEMORY", self.0.path().join("memory"))
+            .env("TARN_PHX_PROFILE", "device=300MB/s")
+            .env("SCALE", "0.01")
+            .env("CYCLES", cycles.to_string())
+            .envs(environment.iter().copied());
+        command
+    }
+}
+
+/// The value of a line `key=value`.
+fn value<'a>(text: &'a str, key: &str) -> &'a str {
+    let mut values = text.lines().filter_map(|l| l.split_once('='));
+    let found = values.find(|(k, _)| *k == key);
+    found.unwrap_or_else(|| panic!("no {key} in {text}")).1
+}
+
+/// Whatever cycle it is killed in, it ends with what it ends with undisturbed and without checkpoints.
+fn a_killed_proxy_ends_as_if_undisturbed(name: &str) {
+    let Some(proxies) = Proxies::new(name) else {
+        return;
+    };
+    let mut endless = proxies.command(name, i32::MAX as u32, &[("WORK", "2")]);
+    let mut endless = endless.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(endless.stdout.take().unwrap()).lines();
+    let fourth = lines
+        .by_ref()
+        .map_while(Result::ok)
+        .find(|l| l.starts_with("cycle=4 "));
+    endless.kill().unwrap();
+    endless.wait().unwrap();
+    let fourth = fourth.expect("a fourth cycle");
+    let last = lines.map_while(Result::ok).last().unwrap_or(fourth);
+    let last = last["cycle=".len()..].split_once(' ').unwrap().0;
+    let last: u32 = last.parse().unwrap();
+    let end = last + 3;
+    let again = said(&mut proxies.command(name, end, &[]));
+    let restored: u32 = value(&again, "restored").parse().unwrap();
+    // The next one may have been committed, and not printed.
+    assert!(restored == last || restored == last + 1, "{last}: {again}");
+    let none = [("CHECKPOINTS", "none"), ("TARN_PHX_RUN", "undisturbed")];
+    let undisturbed = said(&mut proxies.command(name, end, &none));
+    assert_eq!(value(&undisturbed, "commits"), "0");
+    assert_eq!(value(&again, "checksum"), value(&undisturbed, "checksum"));
+}
+
+#[test]
+fn a_killed_gtc_ends_as_if_undisturbed() {
+    a_killed_proxy_ends_as_if_undisturbed("gtc");
+}
+
+#[test]
+fn a_killed_cm1_ends_as_if_undisturbed() {
+    a_killed_proxy_ends_as_if_undisturbed("cm1");
+}
+
+#[test]
+fn a_killed_s3d_ends_as_if_undisturbed() {
+    a_killed_proxy_ends_as_if_undisturbed("s3d");
 }
