@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LONG, SHORT, all, far_program, folder, lost, program};
+use common::{LONG, SHORT, all, far_program, far_program_at, folder, free_port, lost, program};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -86,6 +86,16 @@ fn a_rank_of_this_node_keeps_bytes_and_gives_them_back() {
 fn a_rank_of_another_node_keeps_bytes_and_gives_them_back() {
     let folder = folder();
     keep_and_read_back(&far_program(folder.path(), 2));
+}
+
+#[test]
+fn a_rank_0_that_is_known_by_a_name_is_reached_as_are_the_others_of_its_node() {
+    let folder = folder();
+    let meet = free_port().replace("127.0.0.1", "localhost");
+    let ranks = far_program_at(folder.path(), &meet, 2);
+    keep_and_read_back(&ranks);
+    let e = ranks[1].grant(0, 1, 1, LONG).unwrap_err().to_string();
+    assert_eq!(e, "rank 0 refused: it does not serve others yet");
 }
 
 #[test]
