@@ -23,6 +23,8 @@ pub enum Kind {
     Superblock,
     /// What a version has.
     Manifest,
+    /// The first of a staging file.
+    Staging,
 }
 
 impl Kind {
@@ -32,6 +34,7 @@ impl Kind {
             Self::Header => b"PHXHEAD\x01",
             Self::Superblock => b"PHXSUPR\x01",
             Self::Manifest => b"PHXMANI\x01",
+            Self::Staging => b"PHXSTAG\x01",
         }
     }
 }

@@ -2,11 +2,12 @@
 //! holds the bytes is a [`tarn_ports::Window`]; there is no clock, no thread and no I/O here.
 //!
 //! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`restart`] (which one), [`split`]
-//! (what goes where first), [`block`] and [`room`].
+//! (what goes where first), [`model`] (what it is worth), [`block`] and [`room`].
 
 pub mod arena;
 pub mod block;
 pub mod manifest;
+pub mod model;
 pub mod restart;
 pub mod room;
 pub mod split;
