@@ -545,6 +545,27 @@ fn models_print_the_published_values_and_their_assumptions() {
 }
 
 #[test]
+fn the_page_shows_what_is_printed() {
+    let page = include_str!("../../../docs/checkpoint-models.md");
+    let site = Site::new("");
+    let table = site.tarn(&["ckpt", "model"]).exits(0).out;
+    let command = page.split("```sh\n").nth(1).expect("a command");
+    let command = command.split("```").next().unwrap().replace("\\\n", "");
+    let command = command.replace('"', "").replace(" GB", "GB");
+    let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+    let advice = site.tarn(&words).exits(0).out;
+    let advice = advice.split("ADVICE").nth(1).expect("advice");
+    let rows = table.lines().filter(|l| l.contains(":1  "));
+    let rows = rows.filter(|l| !l.starts_with("as given"));
+    let mut compared = 0;
+    for line in rows.chain(advice.lines()) {
+        assert!(page.contains(line), "{line}");
+        compared += 1;
+    }
+    assert_eq!(compared, 12 + 4);
+}
+
+#[test]
 fn the_published_parameters_can_be_given() {
     let site = Site::new("");
     let mut given = vec!["ckpt", "model", "--json", "--exposure", "10s"];

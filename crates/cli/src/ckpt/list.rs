@@ -57,7 +57,7 @@ pub(super) fn ls(cli: &Cli, place: &Place, run: Option<&OsStr>) -> CliResult {
     for run in runs {
         let versions = versions(&run);
         if versions.is_empty() {
-            say!("`{}` has no version here", run.printable());
+            say!("`{}` has no version here that can be read", run.printable());
         }
         for (id, row) in &versions {
             if !cli.json && !any {
@@ -116,9 +116,10 @@ fn print(cli: &Cli, run: &Run<'_>, id: VersionId, row: &Row) -> CliResult<()> {
         word(row.level),
         format!("{} of {}", row.here.len(), row.ranks),
         Bytes(row.bytes),
-        match row.power_fail {
-            PowerFail::Lost => "lost",
-            _ => "kept",
+        match (row.power_fail, row.staged_bytes) {
+            (PowerFail::Lost, _) => "lost",
+            (_, 0) => "kept",
+            _ => "in part",
         },
         why_not.map_or("yes".into(), |why| format!("no: {why}"))
     )

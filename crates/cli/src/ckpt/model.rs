@@ -32,7 +32,7 @@ const INTERVAL_ASSUMES: [&str; 2] = [
 const ENERGY_ASSUMES: [&str; 5] = [
     "a model of tarn's own: figure 2 of the paper cannot be rebuilt from its text, which has no axes, no energy of a bit and no power",
     "saved: power times (T(0) - T(s)), T(s) = max((D - s) / P, (D + s) / M, s / L), for s of D bytes staged, tier P, memory M, link L, two copies; spent: s times four accesses of memory and the way to the buddy. The curve has its top where the tier and memory (or the link) end together; behind it the line catches up: the break-even",
-    "energies of a bit (20 pJ an access of memory; 80 pJ both adapters and 40 pJ a switch of Omni-Path; 20 and 10 pJ of an expected exascale interconnect) are assumed, of the order of data sheets and roadmaps, and not measured",
+    "energies of a bit (20 pJ an access of memory; 80 pJ both adapters and 40 pJ a switch of Omni-Path; 20 and 10 pJ of an expected exascale interconnect) are assumed, neither measured nor from a data sheet",
     "one constant is calibrated: the power that is saved while nothing waits, such that the published point (about 750 MB, 2:1, two copies, one switch, Omni-Path) is met by a checkpoint of 1.5 GB, half of it staged as in the paper's runs, with memory at 20 GB/s. --power replaces it: with a whole node's, more is saved",
     "not counted: the application's slower memory while it is de-staged, and checkpoints' place in memory",
 ];
@@ -220,15 +220,15 @@ impl ModelArgs {
             of.checkpoints
         )?;
         for copies in COPIES {
-            out!("  {copies} copies: {}", probability(of.loss(copies)))?;
+            out!("  copies {copies}: {}", probability(of.loss(copies)))?;
         }
         out!(
-            "by level, with {} of failures taking the tier too",
-            self.for_good
+            "by level, where {} % of failures take the tier too",
+            100.0 * self.for_good
         )?;
         for row in self.levels(advised) {
             out!(
-                "  {:<22} {} copies, exposed {:>8}: {}",
+                "  {:<22} copies {}, exposed {:>8}: {}",
                 row.level,
                 row.copies,
                 lasts(row.exposure),

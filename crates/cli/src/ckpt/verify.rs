@@ -147,7 +147,7 @@ pub(super) fn verify(
         return Err(no_version(&run.printable(), asked, others.into_iter()));
     }
     if sums.is_empty() {
-        say!("`{}` has no version here", run.printable());
+        say!("`{}` has no version here that can be read", run.printable());
     }
     for (id, sum) in &sums {
         conclude(cli, &run, *id, sum)?;
