@@ -480,7 +480,7 @@ fn what_is_somebody_elses_is_named_or_not_believed() {
         return;
     }
     let folder = kept.site.path("tier/phx/heat");
-    fs::set_permissions(&folder, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&folder, Permissions::from_mode(0o0)).unwrap();
     let listed = kept.tarn(&["ls"]).exits(0);
     let verified = kept.tarn(&["verify", "heat"]).exits(1);
     fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();

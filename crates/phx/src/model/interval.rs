@@ -59,7 +59,7 @@ mod tests {
     fn intervals_are_those_of_the_formulas() {
         assert!((DALY.young() - 7200.0).abs() < 1e-9);
         // 7200 (1 + sqrt(1/576)/3 + 1/576/9) - 300
-        assert!((DALY.daly() - 7001.388_888).abs() < 1e-3);
+        assert!((DALY.daly() - 7_001.388_888).abs() < 1e-3);
         let hopeless = Times {
             checkpoint: 2.0 * DALY.mtbf,
             ..DALY
