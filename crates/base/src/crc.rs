@@ -10,6 +10,11 @@ pub fn crc(bytes: &[u8]) -> u64 {
     crc_fast::checksum(KIND, bytes)
 }
 
+/// The checksum of some bytes and `after` more behind them, of the checksums of both.
+pub fn joined(before: u64, behind: u64, after: u64) -> u64 {
+    crc_fast::checksum_combine(KIND, before, behind, after)
+}
+
 /// A checksum that is under way.
 #[derive(Debug, Clone, Copy)]
 pub struct Crc(Digest);
@@ -50,5 +55,8 @@ mod tests {
         parts.update(b"1234");
         parts.update(b"56789");
         assert_eq!(parts.finish(), crc(b"123456789"));
+        assert_eq!(joined(crc(b"1234"), crc(b"56789"), 5), crc(b"123456789"));
+        assert_eq!(joined(crc(b"1234"), crc(b""), 0), crc(b"1234"));
+        assert_eq!(joined(crc(b""), crc(b"1234"), 4), crc(b"1234"));
     }
 }

@@ -61,7 +61,8 @@ struct phx_options {
     const char *tier;         /* a folder on the persistent tier; NULL: $TARN_PHX_TIER */
     const char *memory;       /* a folder in memory; NULL: $TARN_PHX_MEMORY, or /dev/shm */
     const char *meet;         /* HOST:PORT of rank 0, where ranks are on several nodes; NULL: $TARN_PHX_MEET, or on this node */
-    const char *profile;      /* a slower persistent tier is played: a name of docs/nvram-profiles.toml; NULL: $TARN_PHX_PROFILE, or none */
+    const char *key;          /* a file with 64 hexadecimal digits that only this user can read; needed with meet; NULL: $TARN_PHX_KEY */
+    const char *profile;      /* a slower persistent tier is played: a profile's name, or device=2.5GB/s; NULL: $TARN_PHX_PROFILE, or none */
     uint64_t staging;         /* bytes that may be staged; 0: half of the checkpoint; PHX_DEFAULT: all of it */
     uint64_t timeout_ns;      /* longest wait for other ranks; 0: 60 s */
     const int32_t *helpers;   /* processors that the helper thread may use; NULL: those of the program */
@@ -71,6 +72,7 @@ struct phx_options {
 #define PHX_SAME_NODE 1u    /* a buddy on the same node will do (for tests) */
 #define PHX_NO_STAGING 2u   /* copy all to the persistent tier at once */
 #define PHX_NO_HELPER 4u    /* no helper thread: the caller copies, and de-stages in its next call */
+#define PHX_AUDIT 8u        /* what was copied ahead is compared at the commit: finds writes that nobody sees */
 
 /* How an object is a part of something that all ranks have together. */
 enum phx_shape_kind {

@@ -1,5 +1,5 @@
-//! L4: the C interface to the tarnd of this node (`include/tarn.h`, libtarn). Glue over `tarn-client`: C values to Rust
-//! values and back. No panic crosses it, nothing is started, no signal is touched.
+//! L4: the C interface: to the tarnd of this node (`include/tarn.h`), glue over `tarn-client`; and to checkpoints (`include/phx.h`),
+//! glue over `tarn-phx` and what it needs. C values to Rust values and back. No panic crosses it, nothing is started, no signal is touched.
 
 #![allow(unsafe_code)]
 // What the functions and structures mean stands in the header, once.
@@ -8,7 +8,9 @@
 mod abi;
 mod calls;
 mod guard;
+mod phx;
 
 pub use abi::{tarn_outcome, tarn_place, tarn_space, tarn_stats, tarn_status, tarn_task};
 pub use calls::*;
 pub use guard::{tarn_code_text, tarn_last_error};
+pub use phx::*;

@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use crate::sockets::Claim;
 use crate::step::Handle;
 use crate::store::{
-    failure, first_difference, in_memory, io_failure, is_folder, make_folder, stored_estimate, warn,
+    failure, first_difference, io_failure, is_folder, make_folder, stored_estimate, warn,
 };
 use crate::transfer::take_back;
 use crate::writers::{Writer, Writing};
@@ -26,6 +26,7 @@ use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{Role, Step};
 use tarn_ports::{Control, MoverError};
+use tarn_sys::memory::in_memory;
 
 /// Names of undeclared files that a report shows.
 pub(crate) const NAMES: usize = 8;

@@ -2,9 +2,7 @@
 
 mod stand_in;
 
-use crate::memory::{Memory, memory};
 use crate::sockets::Near;
-use crate::store::in_memory;
 use crate::topology::socket_of;
 pub use crate::topology::sockets;
 use rustix::fs::{Mode, OFlags};
@@ -21,6 +19,8 @@ use tarn_base::cluster::{Cluster, Host, Link, Node, Socket, Tier};
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::Room;
 use tarn_base::units::{Bytes, parse_size};
+use tarn_sys::memory::in_memory;
+use tarn_sys::memory::{Memory, memory};
 
 /// Bytes written and read to measure a tier: enough to leave the caches of a core, little enough to take no time.
 const PROBE_BYTES: u64 = 64 << 20;

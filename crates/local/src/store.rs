@@ -158,13 +158,6 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Whether a folder lies in memory: what is there does not outlive the machine's power.
-pub(crate) fn in_memory(folder: &Path) -> bool {
-    /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
-    const MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
-    rustix::fs::statfs(folder).is_ok_and(|s| MEMORY.contains(&s.f_type))
-}
-
 /// The space that a folder takes with all that is in it, while others may change that: what cannot be looked at does not count.
 pub(crate) fn disk_use(folder: &Path) -> u64 {
     let mut bytes = 0u64;

@@ -15,7 +15,7 @@ use crate::protocol::Isolation;
 use crate::shared::{Delivery, Shared};
 use crate::sockets::Sockets;
 use crate::step::{self, Handle};
-use crate::store::{in_memory, is_folder, make_folder, warn};
+use crate::store::{is_folder, make_folder, warn};
 use crate::writers::{Watchman, Writers};
 use crate::{dests, inventory, sources};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -40,6 +40,7 @@ use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Keep, Workflow};
 use tarn_ports::{ChangedSince, Mates, Mover, Peers, Progress, World, WorldError};
+use tarn_sys::memory::in_memory;
 
 /// What a local world is made of.
 pub struct Config {

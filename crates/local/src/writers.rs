@@ -4,7 +4,6 @@
 //! come to tarnd in the end. So a step is ended while there is some memory left, and what it wrote is removed.
 
 use crate::launch::Stop;
-use crate::memory::Gauge;
 use crate::store::disk_use;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tarn_base::units::Bytes;
+use tarn_sys::memory::Gauge;
 
 /// Memory is nearly gone when less than one in so many of its bytes is free, ...
 const LOW_SHARE: u64 = 16;

@@ -7,11 +7,14 @@
 #![allow(unsafe_code)]
 
 mod flush;
+mod folder;
 pub mod kernel;
 mod map;
+mod profiles;
 mod promises;
 pub mod slow;
 
 pub use flush::Flush;
+pub use folder::Folder;
 pub use map::{Mapped, Part, Seen};
-pub use slow::{Profile, Slow};
+pub use slow::{Device, Profile, Slow};

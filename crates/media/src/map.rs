@@ -5,17 +5,19 @@ use crate::kernel;
 use crate::promises::Kind;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
-    FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, ftruncate, open,
+    FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fstatfs, ftruncate, open,
 };
 use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mremap, msync, munmap,
 };
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use tarn_base::crc::Crc;
 use tarn_ports::{Medium, MediumError, PowerFail, Promises, Stored, Window};
+use tarn_sys::memory::{is_memory, memory};
 
 /// Where sysfs is.
 const SYS: &str = "/sys";
@@ -60,9 +62,8 @@ impl Mapped {
     pub fn create(path: &Path, size: u64) -> Result<Self, MediumError> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(io("make", path))?;
-        let sized = ftruncate(&file, size).and_then(|()| reserve(&file, size));
-        let sized = sized.map_err(io("take the room of", path));
+        let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("make", path))?;
+        let sized = reserve(&file, 0, size).map_err(failed("take the room of", path));
         let mapped = sized.and_then(|()| Self::of(file, path));
         let made = mapped.and_then(|mut mapped| {
             mapped.populate()?;
@@ -81,13 +82,33 @@ impl Mapped {
     /// When another process has it for writing (`EWOULDBLOCK`), or it cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, MediumError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = open(path, flags, Mode::empty()).map_err(io("open", path))?;
+        let file = open(path, flags, Mode::empty()).map_err(failed("open", path))?;
         Self::of(file, path)
     }
 
+    /// Maps a small file that processes share, made with so many bytes of zeros if it is not there. Nobody locks it.
+    pub(crate) fn shared(path: &Path, size: u64) -> Result<Self, MediumError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("make", path))?;
+        let has = fstat(&file).map_err(failed("examine", path))?.st_size as u64;
+        if has < size {
+            ftruncate(&file, size).map_err(failed("take the room of", path))?;
+        }
+        Self::map(file, path)
+    }
+
+    /// Where it begins.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.pages.start
+    }
+
     fn of(file: OwnedFd, path: &Path) -> Result<Self, MediumError> {
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io("lock", path))?;
-        let (pages, promises) = map(&file, path, ProtFlags::READ | ProtFlags::WRITE)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(failed("lock", path))?;
+        Self::map(file, path)
+    }
+
+    fn map(file: OwnedFd, path: &Path) -> Result<Self, MediumError> {
+        let (pages, promises) = pages(&file, path, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self {
             pages,
             promises,
@@ -118,37 +139,47 @@ impl Mapped {
                 // Kernels before 5.14, and devices: the first touch takes it; its room is taken.
                 Err(Errno::INVAL) => return Ok(()),
                 Err(Errno::FAULT) => {
-                    return Err(io("take the memory of", &self.path)(Errno::NOSPC));
+                    return Err(failed("take the memory of", &self.path)(Errno::NOSPC));
                 }
-                Err(e) => return Err(io("take the memory of", &self.path)(e)),
+                Err(e) => return Err(failed("take the memory of", &self.path)(e)),
             }
         }
         Ok(())
     }
 }
 
-/// Takes the room of a file where the file system can: later there may be none, which a mapping could not tell but by killing.
-fn reserve(file: &OwnedFd, size: u64) -> Result<(), Errno> {
-    match fallocate(file, FallocateFlags::empty(), 0, size) {
+/// Takes the room of a file from one end to a later one, where the file system can: later there may be none, which a mapping could not
+/// tell but by killing. Memory that there is not is not asked for: the kernel would kill for it.
+fn reserve(file: &OwnedFd, old: u64, new: u64) -> Result<(), io::Error> {
+    let more = new - old;
+    if is_memory(&fstatfs(file)?) {
+        let free = memory()?.free;
+        if more > free {
+            let text = format!("{more} bytes of memory are wanted, and {free} are free");
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, text));
+        }
+    }
+    ftruncate(file, new)?;
+    match fallocate(file, FallocateFlags::empty(), old, more) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-        other => other,
+        other => Ok(other?),
     }
 }
 
 /// What a file is, and how many bytes of it are mapped.
 fn examine(file: &OwnedFd, path: &Path) -> Result<(Kind, usize), MediumError> {
-    let kind = Kind::of(file.as_fd(), Path::new(SYS)).map_err(io("examine", path))?;
+    let kind = Kind::of(file.as_fd(), Path::new(SYS)).map_err(failed("examine", path))?;
     let size = match kind {
         Kind::Device { size, .. } => size,
-        _ => fstat(file).map_err(io("examine", path))?.st_size as u64,
+        _ => fstat(file).map_err(failed("examine", path))?.st_size as u64,
     };
     // Nothing cannot be mapped.
     let len = usize::try_from(size).ok().filter(|len| *len > 0);
-    Ok((kind, len.ok_or_else(|| io("map", path)(Errno::NODATA))?))
+    Ok((kind, len.ok_or_else(|| failed("map", path)(Errno::NODATA))?))
 }
 
 /// Maps a file, and finds what it promises.
-fn map(
+fn pages(
     file: &OwnedFd,
     path: &Path,
     protection: ProtFlags,
@@ -162,11 +193,11 @@ fn map(
         Ok(start) => (start, true),
         // Not a DAX file system, or a kernel that does not know.
         Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-            (map(MapFlags::SHARED).map_err(io("map", path))?, false)
+            (map(MapFlags::SHARED).map_err(failed("map", path))?, false)
         }
-        Err(e) => return Err(io("map", path)(e)),
+        Err(e) => return Err(failed("map", path)(e)),
     };
-    let start = NonNull::new(start.cast()).ok_or_else(|| io("map", path)(Errno::NOMEM))?;
+    let start = NonNull::new(start.cast()).ok_or_else(|| failed("map", path)(Errno::NOMEM))?;
     let promises = kind.promises(synchronous, Path::new(SYS));
     Ok((Pages { start, len }, promises))
 }
@@ -220,12 +251,12 @@ impl Medium for Mapped {
 
     fn grow(&mut self, size: u64) -> Result<(), MediumError> {
         let old = self.pages.len;
-        let len = usize::try_from(size).map_err(|_| io("map", &self.path)(Errno::NOMEM))?;
+        let len = usize::try_from(size).map_err(|_| failed("map", &self.path)(Errno::NOMEM))?;
         if len <= old {
             return Ok(());
         }
-        let taken = ftruncate(&self.file, size).and_then(|()| reserve(&self.file, size));
-        let taken = taken.map_err(io("take the room of", &self.path));
+        let taken = reserve(&self.file, old as u64, size);
+        let taken = taken.map_err(failed("take the room of", &self.path));
         let grown = taken.and_then(|()| {
             // SAFETY: the range of `pages`, which nothing borrows as this is exclusive; it may move.
             let start = unsafe {
@@ -236,9 +267,9 @@ impl Medium for Mapped {
                     MremapFlags::MAYMOVE,
                 )
             };
-            let start = start.map_err(io("map", &self.path))?;
+            let start = start.map_err(failed("map", &self.path))?;
             let start = NonNull::new(start.cast());
-            self.pages.start = start.ok_or_else(|| io("map", &self.path)(Errno::NOMEM))?;
+            self.pages.start = start.ok_or_else(|| failed("map", &self.path)(Errno::NOMEM))?;
             self.pages.len = len;
             self.populate_from(old)
         });
@@ -320,7 +351,7 @@ impl Window for Part<'_> {
 
     fn persist(&mut self) -> Result<(), MediumError> {
         if self.failed {
-            return Err(io("sync", self.path)(Errno::IO));
+            return Err(failed("sync", self.path)(Errno::IO));
         }
         let Some(written) = self.written.take() else {
             return Ok(());
@@ -337,7 +368,7 @@ impl Window for Part<'_> {
         synced.map_err(|e| {
             // The system may take these pages for clean now: another try would say that all is well.
             self.failed = true;
-            io("sync", self.path)(e)
+            failed("sync", self.path)(e)
         })
     }
 }
@@ -356,8 +387,8 @@ impl Seen {
     /// When it cannot be opened for reading, or is empty.
     pub fn open(path: &Path) -> Result<Self, MediumError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = open(path, flags, Mode::empty()).map_err(io("open", path))?;
-        let (pages, promises) = map(&file, path, ProtFlags::READ)?;
+        let file = open(path, flags, Mode::empty()).map_err(failed("open", path))?;
+        let (pages, promises) = pages(&file, path, ProtFlags::READ)?;
         Ok(Self { pages, promises })
     }
 
@@ -399,7 +430,10 @@ impl Stored for Seen {
     }
 }
 
-fn io<'p>(doing: &'static str, path: &'p Path) -> impl Fn(Errno) -> MediumError + 'p {
+fn failed<'p, E: Into<io::Error>>(
+    doing: &'static str,
+    path: &'p Path,
+) -> impl Fn(E) -> MediumError + 'p {
     move |e| MediumError::Io {
         doing,
         what: path.display().to_string(),

@@ -5,9 +5,8 @@ use rustix::fs::{FileType, fstat, fstatfs, major, minor};
 use rustix::io::Errno;
 use std::path::Path;
 use tarn_ports::{PowerFail, Promises};
+use tarn_sys::memory::is_memory;
 
-/// File systems that are memory, by their magic numbers (`statfs(2)`): tmpfs, ramfs, hugetlbfs.
-const MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 /// What every processor that is supported writes whole, where it is aligned.
 const ATOMIC: u64 = 8;
 const LINE: u64 = 64;
@@ -39,8 +38,7 @@ impl Kind {
             let device = format!("dev/char/{}:{}", major(stat.st_rdev), minor(stat.st_rdev));
             return device_at(&sys.join(device)).ok_or(Errno::NODEV);
         }
-        let magic = fstatfs(file)?.f_type as u32;
-        Ok(match MEMORY.contains(&magic) {
+        Ok(match is_memory(&fstatfs(file)?) {
             true => Self::Memory,
             false => Self::File,
         })

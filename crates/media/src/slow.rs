@@ -1,14 +1,20 @@
 //! An NVRAM that is slower than the medium it is played on, as Phoenix was evaluated (Fernando 2016, section III): writes take the
 //! time that a device of the given bandwidths and latency would take. Who waits sleeps, so that the processor is free for others.
 
+use crate::map::Mapped;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tarn_base::units::{Nanos, SECOND};
 use tarn_ports::{Medium, MediumError, Promises, Stored, Window};
 
 /// So much later than it should have been a sleeper may wake and make up for it: timers of the kernel are late by less.
 const LATE: Nanos = 2_000_000;
+/// Threads whose rates are remembered.
+const MAX_CORES: usize = 1024;
 
 /// A device that is played.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,41 +29,117 @@ pub struct Profile {
     pub latency: Nanos,
 }
 
-/// When writes end: a queue that takes `rate` bytes a second.
-#[derive(Debug, Clone, Copy, Default)]
+/// When a device is free again, by the system's monotonic clock: a queue that takes so many bytes a second. In memory that processes
+/// share it is one device for all of them.
+#[derive(Debug, Default)]
+#[repr(transparent)]
 struct Queue {
-    free: Nanos,
+    free: AtomicU64,
 }
 
 impl Queue {
     /// When bytes have gone through that come now.
-    fn take(&mut self, now: Nanos, bytes: u64, rate: u64) -> Nanos {
+    fn take(&self, now: Nanos, bytes: u64, rate: u64) -> Nanos {
         if rate == 0 {
             return now;
         }
-        // What was late before is made up for; idle time is not saved.
-        let begin = self.free.max(now.saturating_sub(LATE));
         let lasts = u128::from(bytes) * u128::from(SECOND) / u128::from(rate);
-        self.free = begin.saturating_add(lasts as Nanos);
-        self.free
+        let lasts = Nanos::try_from(lasts).unwrap_or(Nanos::MAX);
+        // What was late before is made up for; idle time is not saved.
+        let end = |free: Nanos| free.max(now.saturating_sub(LATE)).saturating_add(lasts);
+        let before = self
+            .free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |f| Some(end(f)));
+        before.map_or(now, end)
     }
 }
 
 impl Profile {
+    /// A device that takes no longer than the medium.
+    pub fn none() -> Self {
+        Self {
+            name: "none".into(),
+            device: 0,
+            core: 0,
+            latency: 0,
+        }
+    }
+
+    fn is_none(&self) -> bool {
+        self.device == 0 && self.core == 0 && self.latency == 0
+    }
+
     /// When a write of one core ends that begins now.
-    fn end(&self, device: &mut Queue, core: &mut Queue, now: Nanos, bytes: u64) -> Nanos {
+    fn end(&self, device: &Queue, core: &Queue, now: Nanos, bytes: u64) -> Nanos {
         let device = device.take(now, bytes, self.device);
         let core = core.take(now, bytes, self.core);
         device.max(core).max(now).saturating_add(self.latency)
     }
 }
 
-/// What all windows share.
+/// A device that is played, for all media on it.
 #[derive(Debug)]
-struct Device {
+pub struct Device {
     profile: Profile,
-    since: Instant,
-    queue: Mutex<Queue>,
+    queue: Place,
+    /// What each thread may write: threads are what cores are here.
+    cores: Mutex<BTreeMap<u64, Arc<Queue>>>,
+}
+
+/// Where a device's queue is.
+#[derive(Debug)]
+enum Place {
+    Own(Queue),
+    /// In a file, for all processes that play this device.
+    Shared(Mapped),
+}
+
+impl Device {
+    /// A device for this process.
+    pub fn new(profile: Profile) -> Self {
+        Self {
+            profile,
+            queue: Place::Own(Queue::default()),
+            cores: Mutex::default(),
+        }
+    }
+
+    /// A device for all processes that name this file, which is made if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub fn shared(profile: Profile, file: &Path) -> Result<Self, MediumError> {
+        Ok(Self {
+            queue: Place::Shared(Mapped::shared(file, size_of::<Queue>() as u64)?),
+            profile,
+            cores: Mutex::default(),
+        })
+    }
+
+    fn queue(&self) -> &Queue {
+        match &self.queue {
+            Place::Own(queue) => queue,
+            // SAFETY: the mapping is as large as the queue, begins at a page, lives as long as this, and is only used as an atomic,
+            // by all processes.
+            Place::Shared(mapped) => unsafe { mapped.start().cast::<Queue>().as_ref() },
+        }
+    }
+
+    /// The queue of this thread's core.
+    fn core(&self) -> Arc<Queue> {
+        thread_local! {
+            static THREAD: u64 = {
+                static NEXT: AtomicU64 = AtomicU64::new(0);
+                NEXT.fetch_add(1, Ordering::Relaxed)
+            };
+        }
+        let mut cores = self.cores.lock().unwrap_or_else(PoisonError::into_inner);
+        if cores.len() > MAX_CORES {
+            // Those that are not waiting have nothing to remember.
+            cores.retain(|_, core| Arc::strong_count(core) > 1);
+        }
+        Arc::clone(cores.entry(THREAD.with(|n| *n)).or_default())
+    }
 }
 
 /// A medium that takes the time of another.
@@ -69,21 +151,8 @@ pub struct Slow<M> {
 
 impl<M: Medium> Slow<M> {
     /// Plays a device on a medium.
-    pub fn new(medium: M, profile: Profile) -> Self {
-        let device = Device {
-            profile,
-            since: Instant::now(),
-            queue: Mutex::default(),
-        };
-        Self {
-            medium,
-            device: Arc::new(device),
-        }
-    }
-
-    /// What is played.
-    pub fn profile(&self) -> &Profile {
-        &self.device.profile
+    pub fn new(medium: M, device: Arc<Device>) -> Self {
+        Self { medium, device }
     }
 }
 
@@ -107,7 +176,6 @@ impl<M: Medium> Medium for Slow<M> {
         let slow = |window| SlowWindow {
             window,
             device: Arc::clone(device),
-            core: Queue::default(),
         };
         Ok(windows.map(slow).collect())
     }
@@ -117,12 +185,11 @@ impl<M: Medium> Medium for Slow<M> {
     }
 }
 
-/// A part of such a medium, in the hands of one core.
+/// A part of such a medium.
 #[derive(Debug)]
 pub struct SlowWindow<W> {
     window: W,
     device: Arc<Device>,
-    core: Queue,
 }
 
 impl<W: Window> Stored for SlowWindow<W> {
@@ -139,14 +206,16 @@ impl<W: Window> Stored for SlowWindow<W> {
 impl<W: Window> Window for SlowWindow<W> {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
         let device = &self.device;
-        let now = nanos(device.since.elapsed());
+        if device.profile.is_none() {
+            return self.window.write(at, bytes);
+        }
+        let began = now();
         let sum = self.window.write(at, bytes)?;
-        let end = {
-            let mut queue = device.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            let profile = &device.profile;
-            profile.end(&mut queue, &mut self.core, now, bytes.len() as u64)
-        };
-        let left = end.saturating_sub(nanos(device.since.elapsed()));
+        let len = bytes.len() as u64;
+        let end = device
+            .profile
+            .end(device.queue(), &device.core(), began, len);
+        let left = end.saturating_sub(now());
         if left > 0 {
             std::thread::sleep(Duration::from_nanos(left));
         }
@@ -158,8 +227,10 @@ impl<W: Window> Window for SlowWindow<W> {
     }
 }
 
-fn nanos(time: Duration) -> Nanos {
-    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
+/// The system's monotonic clock, the same for all processes.
+fn now() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * SECOND + time.tv_nsec as u64
 }
 
 #[cfg(test)]
@@ -179,14 +250,14 @@ mod tests {
 
     /// The time at which so many cores have written so many pieces each, one piece after the other.
     fn played(profile: &Profile, cores: usize, pieces: u32, bytes: u64, late: Nanos) -> Nanos {
-        let mut device = Queue::default();
-        let mut queues = vec![Queue::default(); cores];
+        let device = Queue::default();
+        let queues: Vec<Queue> = (0..cores).map(|_| Queue::default()).collect();
         // A core comes again when its piece has ended, and a little late.
         let mut at: Vec<Nanos> = vec![0; cores];
         for _ in 0..pieces {
             for core in 0..cores {
                 let next = (0..cores).min_by_key(|c| at[*c]).unwrap_or(core);
-                at[next] = profile.end(&mut device, &mut queues[next], at[next], bytes) + late;
+                at[next] = profile.end(&device, &queues[next], at[next], bytes) + late;
             }
         }
         at.into_iter().max().unwrap_or(0)
@@ -218,10 +289,10 @@ mod tests {
     fn late_is_made_up_for_and_idle_is_not_saved() {
         let device = profile(1000 * MB, 0, 0);
         close(played(&device, 1, 1000, MB, LATE / 10), 1.0);
-        let (mut queue, mut core) = (Queue::default(), Queue::default());
-        device.end(&mut queue, &mut core, 0, MB);
+        let (queue, core) = (Queue::default(), Queue::default());
+        device.end(&queue, &core, 0, MB);
         let later = 10 * SECOND;
-        let end = device.end(&mut queue, &mut core, later, 100 * MB);
+        let end = device.end(&queue, &core, later, 100 * MB);
         assert!(end >= later + SECOND / 10 - LATE, "{end}");
     }
 }

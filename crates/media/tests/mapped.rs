@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tarn_base::crc::crc;
-use tarn_media::{Mapped, Profile, Seen, Slow};
-use tarn_ports::{Medium, MediumError, PowerFail, Stored, Window};
+use tarn_media::{Device, Folder, Mapped, Profile, Seen, Slow};
+use tarn_ports::{Medium, MediumError, PowerFail, Stored, Vault, Window};
 
 /// A folder in memory and one on another file system, where there are.
 fn folders() -> Vec<tempfile::TempDir> {
@@ -147,8 +149,9 @@ fn a_slow_one_holds_the_same() {
         core: 0,
         latency: 1000,
     };
-    let mut slow = Slow::new(Mapped::create(&path, 1 << 20).unwrap(), profile.clone());
-    assert_eq!((slow.profile(), slow.size()), (&profile, 1 << 20));
+    let device = Arc::new(Device::new(profile));
+    let mut slow = Slow::new(Mapped::create(&path, 1 << 20).unwrap(), device);
+    assert_eq!(slow.size(), 1 << 20);
     let data = bytes(10_000, 7);
     let mut windows = slow.windows(&[0..1 << 19, 1 << 19..1 << 20]).unwrap();
     let sum = windows[1].write(5, &data).unwrap();
@@ -156,4 +159,106 @@ fn a_slow_one_holds_the_same() {
     let mut read = vec![0; data.len()];
     assert_eq!(windows[1].read(5, &mut read).unwrap(), sum);
     assert_eq!(read, data);
+}
+
+/// A device takes no more from many processes than from one: here two of them are played by two devices of one file.
+#[test]
+fn a_device_that_is_shared_is_one() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let profile = Profile {
+        name: "nvram".into(),
+        device: 50_000_000,
+        ..Profile::none()
+    };
+    let queue = folder.path().join("queue");
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for name in ["a", "b"] {
+            let device = Device::shared(profile.clone(), &queue).unwrap();
+            let medium = Mapped::create(&folder.path().join(name), 1 << 20).unwrap();
+            let mut slow = Slow::new(medium, Arc::new(device));
+            scope.spawn(move || {
+                let mut windows = slow.windows(&[0..1 << 20]).unwrap();
+                let data = bytes(1 << 20, 1);
+                for _ in 0..5 {
+                    windows[0].write(0, &data).unwrap();
+                }
+            });
+        }
+    });
+    // Ten times 1 MiB at 50 MB/s; never less, but for what one may be late.
+    let least = Duration::from_millis(10 * 1048 / 50 - 5);
+    assert!(began.elapsed() >= least, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_medium_grows_and_keeps_what_it_holds() {
+    for folder in folders() {
+        let mut medium = Mapped::create(&folder.path().join("m"), 5000).unwrap();
+        let data = bytes(5000, 3);
+        medium.windows(&[0..5000]).unwrap()[0]
+            .write(0, &data)
+            .unwrap();
+        medium.grow(3 << 20).unwrap();
+        assert_eq!(medium.size(), 3 << 20);
+        // Smaller is nothing to do.
+        medium.grow(1).unwrap();
+        let mut windows = medium.windows(&[0..3 << 20]).unwrap();
+        let mut read = vec![0xff; 3 << 20];
+        windows[0].read(0, &mut read).unwrap();
+        assert_eq!(read[..5000], data[..]);
+        assert!(read[5000..].iter().all(|b| *b == 0));
+        drop(windows);
+        // What there is not is not taken, and nothing is lost.
+        assert!(medium.grow(1 << 55).is_err());
+        assert_eq!(medium.size(), 3 << 20);
+        let mut again = vec![0; 5000];
+        medium.windows(&[0..5000]).unwrap()[0]
+            .read(0, &mut again)
+            .unwrap();
+        assert_eq!(again, data);
+    }
+}
+
+#[test]
+fn a_folder_keeps_media_under_their_names() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a/b");
+    let folder = Folder::new(&path, Arc::new(Device::new(Profile::none()))).unwrap();
+    assert_eq!(folder.list().unwrap(), [""; 0]);
+    let fill = |byte: u8| {
+        move |medium: &mut <Folder as Vault>::Medium| {
+            medium.windows(&[0..4096])?[0]
+                .write(0, &[byte; 4096])
+                .map(drop)
+        }
+    };
+    let first = folder.create("3/7.arena", 4096, &mut fill(1)).unwrap();
+    folder.create("x", 4096, &mut fill(2)).unwrap();
+    assert_eq!(folder.list().unwrap(), ["3/7.arena", "x"]);
+    // One writer at a time.
+    let said = folder.open("3/7.arena").unwrap_err().to_string();
+    assert!(said.contains("lock"), "{said}");
+    drop(first);
+    assert!(folder.open("3/7.arena").is_ok());
+    // What replaces it is whole at once, and who has the old one keeps it.
+    let seen = folder.see("3/7.arena").unwrap();
+    folder.create("3/7.arena", 8192, &mut fill(3)).unwrap();
+    let mut byte = [0];
+    seen.read(0, &mut byte).unwrap();
+    assert_eq!((byte, folder.see("3/7.arena").unwrap().size()), ([1], 8192));
+    // What cannot be filled leaves nothing.
+    let failing = &mut |_: &mut <Folder as Vault>::Medium| Err(MediumError::Taken(0..1));
+    assert!(folder.create("y", 4096, failing).is_err());
+    assert_eq!(folder.list().unwrap(), ["3/7.arena", "x"]);
+    for name in ["", "..", "../x", "/etc/passwd", "a/b/c", "./x"] {
+        assert!(folder.see(name).is_err(), "{name:?}");
+    }
+    folder.remove("3/7.arena").unwrap();
+    folder.remove("3/7.arena").unwrap();
+    assert!(!path.join("3").exists());
+    assert!(folder.remove("x").is_ok() && path.exists());
+    let link = root.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(Folder::new(&link, Arc::new(Device::new(Profile::none()))).is_err());
 }

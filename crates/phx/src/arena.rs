@@ -39,6 +39,12 @@ pub struct VersionId {
     pub number: u64,
 }
 
+impl std::fmt::Display for VersionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.generation, self.number)
+    }
+}
+
 /// What a version survives, by what has been done with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -236,6 +242,11 @@ impl Arena {
         &self.versions
     }
 
+    /// The medium has become larger.
+    pub fn grown(&mut self, size: u64) {
+        self.size = self.size.max(size);
+    }
+
     /// Places for data of these lengths, which nothing that is kept lies in. Until they are published they are free: who takes places
     /// twice gets the same.
     ///
@@ -375,7 +386,7 @@ fn check(what: &'static str, is: usize, most: usize) -> Result<(), ArenaError> {
 }
 
 impl Header {
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_short(&mut out, &self.run);
         out.extend(self.generation.to_le_bytes());

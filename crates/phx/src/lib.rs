@@ -1,16 +1,22 @@
-//! L2: checkpoints as a core (docs/checkpoints.md): what lies where in an arena, which versions are whole, what is free. Whatever
-//! holds the bytes is a [`tarn_ports::Window`]; there is no clock, no thread and no I/O here.
+//! L2: checkpoints (docs/checkpoints.md): what lies where in an arena, which versions are whole, what is free, and what a rank does with
+//! all that. Whatever holds the bytes is a [`tarn_ports::Window`], and other ranks are a [`tarn_ports::Ranks`]; there is no I/O here, and
+//! threads and time only in [`rank`] and `lanes`, which drive the rest.
 //!
-//! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`restart`] (which one), [`split`]
-//! (what goes where first), [`model`] (what it is worth), [`block`] and [`room`].
+//! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`layout`] (who copies what),
+//! [`rank`] (all together), [`split`] (what that takes), [`model`] (what it is worth), [`block`] and [`room`].
 
 pub mod arena;
 pub mod block;
+pub mod fault;
+mod lanes;
+pub mod layout;
 pub mod manifest;
 pub mod model;
-pub mod restart;
+pub mod rank;
 pub mod room;
 pub mod split;
 
 pub use arena::{Arena, ArenaError, Header, Level, VersionId};
+pub use fault::{Code, Fault};
 pub use manifest::{Manifest, Object, Piece, Place, Shape};
+pub use rank::{Committed, Empty, Item, Options, Rank, Restorable, Staging, Stats};

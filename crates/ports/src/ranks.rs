@@ -50,13 +50,32 @@ pub enum RanksError {
     Invalid(String),
 }
 
-/// How far a rank is: counts that only grow.
+/// How far a rank is: counts that only grow, and what it lacks of the last versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reached {
-    /// The number of the newest version of this generation that it has committed.
+    /// The number of the newest version of this generation that it has tried to commit.
     pub committed: u64,
     /// The number of the newest that lies on its persistent tier.
     pub durable: u64,
+    /// Bit n % 64 is set if it could not commit version n, of the last 64.
+    pub missed: u64,
+}
+
+impl Reached {
+    /// What holds of both: the least of the counts, and what either lacks.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            committed: self.committed.min(other.committed),
+            durable: self.durable.min(other.durable),
+            missed: self.missed | other.missed,
+        }
+    }
+
+    /// Whether it lacks that version, one of the last 64.
+    pub fn lacks(self, number: u64) -> bool {
+        self.missed & (1 << (number % 64)) != 0
+    }
 }
 
 /// What a rank does for others when they ask. Called on threads of the adapter's own, several at a time.
@@ -69,7 +88,7 @@ pub trait Host: Send + Sync {
     /// A text that says why not.
     fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String>;
 
-    /// Keeps bytes of a rank's staged part, and returns the checksum of what is kept.
+    /// Keeps bytes of a rank's staged part, and returns the checksum (CRC-64/NVME) of what is kept.
     ///
     /// # Errors
     /// A text that says why not: nothing was granted for this generation, or less.
@@ -105,7 +124,7 @@ pub trait Ranks: Send + Sync {
     /// Makes known how far this rank is. Does not wait.
     fn tell(&self, progress: Reached);
 
-    /// How far all ranks are: of each count the least.
+    /// How far all ranks are ([`Reached::and`]).
     fn told(&self) -> Reached;
 
     /// Waits until all ranks are so far, in both counts.
@@ -126,8 +145,8 @@ pub trait Ranks: Send + Sync {
         within: Duration,
     ) -> Result<String, RanksError>;
 
-    /// Sends bytes of this rank's staged part to a rank that has granted memory for it: [`Host::put`]. Returns the checksum of what
-    /// arrived.
+    /// Sends bytes of this rank's staged part to a rank that has granted memory for it: [`Host::put`], piece by piece. Returns the
+    /// checksum of what arrived, as one.
     ///
     /// # Errors
     /// When it refuses or is gone.
@@ -140,7 +159,7 @@ pub trait Ranks: Send + Sync {
         within: Duration,
     ) -> Result<u64, RanksError>;
 
-    /// Reads bytes of a medium of a rank's node: [`Host::fetch`].
+    /// Reads bytes of a medium of a rank's node: [`Host::fetch`], piece by piece.
     ///
     /// # Errors
     /// When it refuses or is gone.

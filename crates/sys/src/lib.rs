@@ -5,6 +5,7 @@
 pub mod beneath;
 pub mod fdpass;
 pub mod hwloc;
+pub mod memory;
 pub mod namespace;
 pub mod process;
 pub mod writeback;

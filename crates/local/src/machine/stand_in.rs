@@ -1,10 +1,10 @@
 //! What stands in for a tier that a node does not have: memory, or a folder that all nodes see.
 
 use super::{TierSpec, default_tier, free_bytes, make_root, nameless};
-use crate::store::in_memory;
 use std::io;
 use std::path::{Path, PathBuf};
 use tarn_base::cluster::STAND_IN;
+use tarn_sys::memory::in_memory;
 
 /// Of the free bytes of a file system that all nodes see, a node takes one in so many: others may have to as well.
 const SHARED_PART: u64 = 16;

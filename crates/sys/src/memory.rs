@@ -5,6 +5,17 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+/// Whether an open file, or a file system, is in memory: tmpfs, ramfs, hugetlbfs (their magic numbers: `statfs(2)`).
+pub fn is_memory(stat: &rustix::fs::StatFs) -> bool {
+    const MAGIC: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+    MAGIC.contains(&(stat.f_type as u32))
+}
+
+/// Whether a folder is on a file system in memory.
+pub fn in_memory(folder: &Path) -> bool {
+    rustix::fs::statfs(folder).is_ok_and(|s| is_memory(&s))
+}
+
 /// Memory in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Memory {
@@ -36,8 +47,7 @@ impl Memory {
     }
 
     /// Of a job that has `total` bytes and nothing but `shared` bytes of files in memory.
-    #[cfg(test)]
-    pub(crate) fn of_job(total: u64, shared: u64) -> Self {
+    pub fn of_job(total: u64, shared: u64) -> Self {
         let free = total - shared;
         Self {
             total,
@@ -49,7 +59,7 @@ impl Memory {
 
     /// Takes off what other files in memory, of `bytes` so far, may come to hold.
     #[must_use]
-    pub(crate) fn beside(&self, held: u64) -> Self {
+    pub fn beside(&self, held: u64) -> Self {
         let mut left = self.clone();
         for level in &mut left.levels {
             level.shared = level.shared.saturating_sub(held);
@@ -65,7 +75,7 @@ const LONGEST: usize = 16 << 10;
 
 /// Reads what is free, again and again: so its files stay open.
 #[derive(Debug)]
-pub(crate) struct Gauge {
+pub struct Gauge {
     machine: File,
     groups: Vec<Group>,
 }
@@ -131,7 +141,7 @@ impl Group {
 impl Gauge {
     /// # Errors
     /// When `/proc/meminfo` cannot be opened.
-    pub(crate) fn new() -> std::io::Result<Self> {
+    pub fn new() -> std::io::Result<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let folders = group_folders(&groups, &mounts);
@@ -143,7 +153,7 @@ impl Gauge {
 
     /// Bytes that are free, and that there are in all; without a bound where that cannot be known. As long as that is `plenty`
     /// of the total, page cache that could be given back is not counted: to ask for it is what costs.
-    pub(crate) fn read(&self, plenty: impl Fn(u64) -> u64) -> (u64, u64) {
+    pub fn read(&self, plenty: impl Fn(u64) -> u64) -> (u64, u64) {
         let machine = rustix::system::sysinfo();
         let bytes = |n: u64| n.saturating_mul(u64::from(machine.mem_unit));
         let (mut free, mut total) = (bytes(machine.freeram), bytes(machine.totalram));

@@ -1,0 +1,139 @@
+//! The memory of objects.
+
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
+};
+use std::ptr::NonNull;
+use tarn_phx::{Code, Fault};
+
+/// Objects of so many bytes are worth large pages.
+const LARGE: usize = 2 << 20;
+
+/// Where an object's bytes are. They belong to the program: it writes to them whenever it is in no call of this library.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+    /// It was made here, and goes with this.
+    made: bool,
+}
+
+// SAFETY: it is an address range; whoever has this may use it as far as the program lets it.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// New memory, all zero.
+    pub(crate) fn new(len: usize) -> Result<Self, Fault> {
+        let mut memory = Self {
+            start: NonNull::dangling(),
+            len,
+            made: true,
+        };
+        if len > 0 {
+            // SAFETY: a new range that the system chooses: no other is touched.
+            let start = unsafe {
+                let protection = ProtFlags::READ | ProtFlags::WRITE;
+                mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)
+            };
+            let start = start.map_err(|e| none(len, e))?;
+            memory.start =
+                NonNull::new(start.cast()).ok_or_else(|| none(len, rustix::io::Errno::NOMEM))?;
+            memory.advise();
+        }
+        Ok(memory)
+    }
+
+    /// The program's own.
+    pub(crate) fn of(start: NonNull<u8>, len: usize) -> Self {
+        Self {
+            start,
+            len,
+            made: false,
+        }
+    }
+
+    fn advise(&self) {
+        if self.len >= LARGE {
+            // SAFETY: the range of this. A system without large pages does without.
+            let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
+        }
+    }
+
+    /// Another size; it may move. What is new is zero.
+    pub(crate) fn resize(&mut self, len: usize) -> Result<(), Fault> {
+        if self.len == 0 || len == 0 {
+            let new = Self::new(len)?;
+            *self = new;
+            return Ok(());
+        }
+        // What is cut off and comes back is zero too.
+        let page = rustix::param::page_size();
+        if len < self.len {
+            let end = len.next_multiple_of(page).min(self.len);
+            // SAFETY: within the range, which the program does not use during a call.
+            unsafe { std::ptr::write_bytes(self.start.as_ptr().add(len), 0, end - len) };
+        }
+        // SAFETY: the range of this, made here; it may move, and the caller is told where to.
+        let start = unsafe {
+            mremap(
+                self.start.as_ptr().cast(),
+                self.len,
+                len,
+                MremapFlags::MAYMOVE,
+            )
+        };
+        let start = start.map_err(|e| none(len, e))?;
+        self.start =
+            NonNull::new(start.cast()).ok_or_else(|| none(len, rustix::io::Errno::NOMEM))?;
+        self.len = len;
+        self.advise();
+        Ok(())
+    }
+
+    /// Whether it was made here.
+    pub(crate) fn made(&self) -> bool {
+        self.made
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Its bytes.
+    ///
+    /// # Safety
+    /// The program does not write to them meanwhile, as the header says of a call.
+    pub(crate) unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: made here, or said by the program to be so many bytes.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The same to be written.
+    ///
+    /// # Safety
+    /// The program does not use them meanwhile, and no other object has some of them.
+    pub(crate) unsafe fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.made && self.len > 0 {
+            // SAFETY: made here; the header says that the program does not use it any more.
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        }
+    }
+}
+
+fn none(len: usize, e: rustix::io::Errno) -> Fault {
+    Fault::new(
+        Code::NoMem,
+        format!("no memory for an object of {len} bytes: {e}"),
+    )
+}

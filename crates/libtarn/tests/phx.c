@@ -1,0 +1,247 @@
+/*
+ * phx.c: a program with checkpoints, and what it does wrong on purpose.
+ *
+ * phx DIR STEPS [LAST]: rank 0 of 1 of a run in DIR (DIR/tier, DIR/memory), from its newest version to step STEPS; ends without
+ * phx_finalize after step LAST. Prints what it restored. phx DIR misuse: every wrong call gives its code.
+ */
+#include "phx.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT 300000
+
+static int failed;
+
+static void check(int is, int wanted, const char *what)
+{
+    if (is != wanted) {
+        printf("%s: %d instead of %d: %s\n", what, is, wanted, phx_last_error());
+        failed = 1;
+    }
+}
+
+#define CHECK(call, wanted) check(call, wanted, #call)
+
+static struct phx_options options(const char *dir, char tier[], char memory[])
+{
+    snprintf(tier, 512, "%s/tier", dir);
+    snprintf(memory, 512, "%s/memory", dir);
+    struct phx_options options = {.size = sizeof options, .ranks = 1, .run = "c", .tier = tier, .memory = memory};
+    options.staging = PHX_DEFAULT;
+    options.profile = "device=300MB/s";
+    return options;
+}
+
+static double value(size_t i, int step)
+{
+    return (double)i * 0.5 + step;
+}
+
+static int simulate(const char *dir, int steps, int last)
+{
+    char tier[512], memory[512];
+    struct phx_options o = options(dir, tier, memory);
+    void *created = NULL;
+    int step = 0;
+    static double registered[1000];
+    CHECK(phx_init(&o), PHX_OK);
+    CHECK(phx_create_obj("field", COUNT * sizeof(double), sizeof(double), NULL, &created), PHX_OK);
+    CHECK(phx_register_obj("other", registered, sizeof registered, sizeof(double), NULL), PHX_OK);
+    CHECK(phx_register_obj("step", &step, sizeof step, sizeof step, NULL), PHX_OK);
+    if (failed)
+        return 1;
+    double *field = created;
+    struct phx_version version = {0, 0};
+    int restarted = phx_restart(NULL, &version);
+    if (restarted == PHX_OK) {
+        for (size_t i = 0; i < COUNT; i++)
+            if (field[i] != value(i, step) || registered[i % 1000] != value(i % 1000, -step)) {
+                printf("element %zu of step %d is wrong\n", i, step);
+                return 1;
+            }
+        printf("restored %llu.%llu step %d\n", (unsigned long long)version.generation,
+               (unsigned long long)version.number, step);
+    } else {
+        CHECK(restarted, PHX_ENOTFOUND);
+    }
+    while (step < steps) {
+        step++;
+        for (size_t i = 0; i < COUNT; i++)
+            field[i] = value(i, step);
+        for (size_t i = 0; i < 1000; i++)
+            registered[i] = value(i, -step);
+        CHECK(phx_checkpoint_commit(&version), PHX_OK);
+        if (step == last)
+            exit(failed); /* what is staged stays in memory */
+    }
+    CHECK(phx_wait(&version, PHX_DURABLE, 0), PHX_OK);
+    struct phx_stats stats = {.size = sizeof stats};
+    CHECK(phx_stats(&stats), PHX_OK);
+    if (stats.bytes < stats.commits * COUNT * sizeof(double) || (stats.commits > 0 && stats.staged_bytes == 0)) {
+        printf("stats: %llu bytes, %llu staged\n", (unsigned long long)stats.bytes,
+               (unsigned long long)stats.staged_bytes);
+        failed = 1;
+    }
+    CHECK(phx_finalize(), PHX_OK);
+    printf("done at step %d\n", step);
+    return failed;
+}
+
+static void *commits(void *argument)
+{
+    int *busy = argument;
+    for (int i = 0; i < 200; i++) {
+        int code = phx_checkpoint_commit(NULL);
+        if (code == PHX_EBUSY)
+            (*busy)++;
+        else
+            CHECK(code, PHX_OK);
+    }
+    return NULL;
+}
+
+static int misuse(const char *dir)
+{
+    char tier[512], memory[512];
+    struct phx_options o = options(dir, tier, memory), bad;
+    struct phx_properties p = {.size = sizeof p};
+    struct phx_version version = {9, 9};
+    struct phx_version_info info;
+    size_t count = 0, bytes = 0;
+    void *m = NULL, *again = NULL;
+    char key[300];
+
+    /* Before phx_init. */
+    CHECK(phx_create_obj("a", 8, 8, NULL, &m), PHX_EINIT);
+    CHECK(phx_checkpoint_commit(NULL), PHX_EINIT);
+    CHECK(phx_restart(NULL, NULL), PHX_EINIT);
+    CHECK(phx_destroy_obj("a"), PHX_EINIT);
+    CHECK(phx_finalize(), PHX_EINIT);
+
+    /* Options. */
+    CHECK(phx_init(NULL), PHX_EINVALID);
+    bad = o, bad.size = 3;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.size = sizeof bad + 8;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.ranks = 0;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.rank = 1;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.run = "../x";
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.flags = 1u << 31;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.profile = "floppy";
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.tier = NULL;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.helper_count = 3;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.replicas = 2;
+    CHECK(phx_init(&bad), PHX_EUNSUPPORTED);
+    bad = o, bad.tier = "/proc/nowhere";
+    CHECK(phx_init(&bad) != PHX_OK, 1);
+
+    CHECK(phx_init(&o), PHX_OK);
+    CHECK(phx_init(&o), PHX_EEXISTS);
+
+    /* Objects. */
+    CHECK(phx_create_obj(NULL, 8, 8, NULL, &m), PHX_EINVALID);
+    CHECK(phx_create_obj("", 8, 8, NULL, &m), PHX_EINVALID);
+    CHECK(phx_create_obj("a", 8, 8, NULL, NULL), PHX_EINVALID);
+    CHECK(phx_create_obj("a", 9, 8, NULL, &m), PHX_EINVALID);
+    CHECK(phx_create_obj("a", 8, 0, NULL, &m), PHX_EINVALID);
+    CHECK(phx_create_obj("a", SIZE_MAX, 1, NULL, &m) != PHX_OK, 1);
+    CHECK(phx_create_obj("a", SIZE_MAX / 2, 1, NULL, &m) != PHX_OK, 1);
+    CHECK(phx_create_obj("a", (size_t)1 << 46, 1, NULL, &m) != PHX_OK, 1);
+    CHECK(phx_register_obj("a", NULL, 8, 8, NULL), PHX_EINVALID);
+    CHECK(phx_register_obj("a", &bytes, SIZE_MAX, 1, NULL), PHX_EINVALID);
+    memset(key, 'k', 299), key[299] = 0;
+    CHECK(phx_create_obj(key, 8, 8, NULL, &m), PHX_EINVALID);
+    p.shape = 7;
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p.shape = PHX_IRREGULAR;
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p.row = 3;
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p.shape = PHX_BLOCK;
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p.dimensions = 9;
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p.dimensions = 1;
+    p.dimension[0] = (struct phx_dimension){.all = 4, .first = 3, .count = 2};
+    CHECK(phx_create_obj("a", 16, 8, &p, &m), PHX_EINVALID);
+    p.dimension[0] = (struct phx_dimension){.all = UINT64_MAX, .first = UINT64_MAX, .count = 2};
+    CHECK(phx_create_obj("a", 16, 8, &p, &m), PHX_EINVALID);
+    p.size = 1 << 20;
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p = (struct phx_properties){.size = sizeof p, .versions = 99};
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    CHECK(phx_create_obj("a", 1 << 20, 8, NULL, &m), PHX_OK);
+    memset(m, 1, 1 << 20);
+    CHECK(phx_create_obj("a", 8, 8, NULL, &again), PHX_EEXISTS);
+    CHECK(phx_get_obj("a", &again, &bytes), PHX_OK);
+    CHECK(again == m && bytes == 1 << 20, 1);
+    CHECK(phx_get_obj("b", &again, &bytes), PHX_ENOTFOUND);
+    CHECK(phx_resize_obj("a", 9, &m), PHX_EINVALID);
+    CHECK(phx_resize_obj("a", 3 << 20, &m), PHX_OK);
+    CHECK(((char *)m)[(1 << 20) - 1] == 1 && ((char *)m)[(3 << 20) - 1] == 0, 1);
+    CHECK(phx_resize_obj("a", 5000 * 8, &m), PHX_OK);
+    CHECK(phx_resize_obj("a", 1 << 20, &m), PHX_OK);
+    CHECK(((char *)m)[5000 * 8 - 1] == 1 && ((char *)m)[5000 * 8] == 0, 1);
+    CHECK(phx_resize_obj("a", 0, &m), PHX_OK);
+    CHECK(phx_resize_obj("a", 1 << 20, &m), PHX_OK);
+    CHECK(phx_register_obj("mine", key, 296, 8, NULL), PHX_OK);
+    CHECK(phx_resize_obj("mine", 8, &m), PHX_EINVALID);
+    CHECK(phx_create_obj("empty", 0, 8, NULL, &m), PHX_OK);
+
+    /* Versions. */
+    CHECK(phx_restart(&version, NULL), PHX_ENOTFOUND);
+    CHECK(phx_restart(NULL, NULL), PHX_ENOTFOUND);
+    CHECK(phx_checkpoint_commit(&version), PHX_OK);
+    CHECK(version.number == 1, 1);
+    CHECK(phx_wait(NULL, PHX_DURABLE, 0), PHX_EINVALID);
+    CHECK(phx_wait(&version, 17, 0), PHX_EINVALID);
+    CHECK(phx_wait(&version, PHX_FLUSHED, 0), PHX_EUNSUPPORTED);
+    CHECK(phx_wait(&version, PHX_DURABLE, 0), PHX_OK);
+    version.number = 99;
+    CHECK(phx_wait(&version, PHX_COMMITTED, 1), PHX_ENOTFOUND);
+    CHECK(phx_versions(NULL, NULL), PHX_EINVALID);
+    count = 1;
+    CHECK(phx_versions(NULL, &count), PHX_EINVALID);
+    count = 1;
+    CHECK(phx_versions(&info, &count), PHX_OK);
+    CHECK(phx_stats(NULL), PHX_EINVALID);
+
+    /* Two threads: each call is whole, or refused. */
+    pthread_t other;
+    int busy[2] = {0, 0};
+    pthread_create(&other, NULL, commits, &busy[0]);
+    commits(&busy[1]);
+    pthread_join(other, NULL);
+
+    CHECK(phx_destroy_obj("a"), PHX_OK);
+    CHECK(phx_destroy_obj("a"), PHX_ENOTFOUND);
+    CHECK(phx_destroy_obj(NULL), PHX_EINVALID);
+    CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+    CHECK(phx_finalize(), PHX_OK);
+    CHECK(phx_finalize(), PHX_EINIT);
+    CHECK(strcmp(phx_code_text(PHX_EBUSY), "") != 0, 1);
+    if (!failed)
+        puts("all misuse is told");
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[2], "misuse") == 0)
+        return misuse(argv[1]);
+    if (argc < 3)
+        return 2;
+    return simulate(argv[1], atoi(argv[2]), argc > 3 ? atoi(argv[3]) : -1);
+}

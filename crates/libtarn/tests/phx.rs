@@ -1,0 +1,132 @@
+//! C programs with checkpoints.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Where cargo has put the library: beside this test, or one folder up.
+fn library() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let near = own.ancestors().skip(1).take(2);
+    let mut found = near.filter(|folder| folder.join("libtarn.so").exists());
+    found.next().expect("libtarn.so").to_owned()
+}
+
+/// Compiles a program against the library; with a sanitizer, statically.
+fn compile(file: &str, to: &Path, extra: &[&str]) {
+    let folder = library();
+    let flags = [
+        "-std=c11",
+        "-D_POSIX_C_SOURCE=200809L",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        "-g",
+        "-O1",
+    ];
+    said(
+        Command::new("cc")
+            .args(flags)
+            .args(extra)
+            .arg("-I")
+            .arg(source("include"))
+            .arg(source(file))
+            .arg("-o")
+            .arg(to)
+            .arg("-L")
+            .arg(&folder)
+            // This library, whatever else the environment offers.
+            .arg(format!(
+                "-Wl,--disable-new-dtags,-rpath,{}",
+                folder.display()
+            ))
+            .args(["-ltarn", "-lpthread"]),
+    );
+}
+
+fn said(command: &mut Command) -> String {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+    assert!(status.success(), "{command:?}: {text}");
+    text
+}
+
+#[test]
+fn a_program_goes_on_where_it_ended() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("phx");
+    compile("tests/phx.c", &program, &[]);
+    let run = |arguments: &[&str]| said(Command::new(&program).arg(folder.path()).args(arguments));
+    assert_eq!(run(&["3"]), "done at step 3\n");
+    // It ends with what it has staged in memory.
+    assert_eq!(run(&["9", "5"]), "restored 1.3 step 3\n");
+    assert_eq!(run(&["6"]), "restored 2.2 step 5\ndone at step 6\n");
+    assert_eq!(run(&["6"]), "restored 3.1 step 6\ndone at step 6\n");
+}
+
+#[test]
+fn misuse_is_told_by_codes() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    for (name, extra) in [
+        ("plain", &[][..]),
+        (
+            "asan",
+            &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+        ),
+    ] {
+        let program = folder.path().join(name);
+        compile("tests/phx.c", &program, extra);
+        let text = said(
+            Command::new(&program)
+                .arg(folder.path().join(format!("{name}.d")))
+                .arg("misuse")
+                .env_remove("TARN_PHX_TIER"),
+        );
+        assert!(text.contains("all misuse is told"), "{name}: {text}");
+    }
+}
+
+/// The numbers are what the library has.
+#[test]
+fn the_header_has_the_codes_of_the_library() {
+    let header = std::fs::read_to_string(source("include/phx.h")).unwrap();
+    let begin = header.find("enum phx_code").unwrap();
+    let codes = &header[begin..begin + header[begin..].find('}').unwrap()];
+    let number = |line: &str| {
+        let (name, rest) = line.trim().strip_prefix("PHX_E")?.split_once(" = ")?;
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+        Some((name.to_lowercase(), digits.parse::<u8>().ok()?))
+    };
+    let found: Vec<_> = codes.lines().filter_map(number).collect();
+    let own: Vec<_> = tarn_phx::Code::ALL
+        .iter()
+        .map(|c| (format!("{c:?}").to_lowercase(), *c as u8))
+        .collect();
+    assert_eq!(found, own);
+}
+
+/// It is C++ as well.
+#[test]
+fn the_header_is_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.cc");
+    std::fs::write(
+        &file,
+        "#include \"phx.h\"\nint main() { return phx_code_text(0) == nullptr; }\n",
+    )
+    .unwrap();
+    said(
+        Command::new("c++")
+            .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
+            .arg(source("include"))
+            .arg(&file),
+    );
+}

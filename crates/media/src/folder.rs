@@ -1,0 +1,175 @@
+//! A folder of media.
+
+use crate::map::{Mapped, Seen};
+use crate::slow::{Device, Slow};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tarn_ports::{MediumError, Vault};
+
+/// What a medium is called while it is filled.
+const PART: &str = ".part";
+/// Names in a folder that are looked at.
+const MAX_NAMES: usize = 1 << 20;
+
+/// Media in a folder that only this user can enter, with one level of folders in it.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    path: PathBuf,
+    device: Arc<Device>,
+}
+
+impl Folder {
+    /// A folder, made if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made, or belongs to somebody else.
+    pub fn new(path: &Path, device: Arc<Device>) -> Result<Self, MediumError> {
+        private(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            device,
+        })
+    }
+
+    /// The file of a name such as `3/7.arena`.
+    fn file(&self, name: &str) -> Result<PathBuf, MediumError> {
+        let plain = |c: Component<'_>| matches!(c, Component::Normal(_));
+        let path = Path::new(name);
+        let depth = path.components().count();
+        if (1..=2).contains(&depth) && path.components().all(plain) {
+            return Ok(self.path.join(path));
+        }
+        let bad = io::Error::new(ErrorKind::InvalidInput, "this is no name of a medium");
+        Err(error("open", Path::new(name))(bad))
+    }
+}
+
+/// Makes a folder that nobody else can enter; one that is there must be the user's.
+fn private(path: &Path) -> Result<(), MediumError> {
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
+    made.map_err(error("make", path))?;
+    let meta = fs::symlink_metadata(path).map_err(error("examine", path))?;
+    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() {
+        let other = io::Error::new(
+            ErrorKind::PermissionDenied,
+            "it is a link, or belongs to somebody else",
+        );
+        return Err(error("use", path)(other));
+    }
+    Ok(())
+}
+
+impl Vault for Folder {
+    type Medium = Slow<Mapped>;
+    type Seen = Seen;
+
+    fn create(
+        &self,
+        name: &str,
+        size: u64,
+        fill: &mut dyn FnMut(&mut Self::Medium) -> Result<(), MediumError>,
+    ) -> Result<Self::Medium, MediumError> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let file = self.file(name)?;
+        if let Some(folder) = file.parent() {
+            private(folder)?;
+        }
+        // Nobody else has this name, in whatever namespace of processes.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let unique = format!("{}.{number}{PART}", std::process::id());
+        let part = file.with_extension(unique);
+        // A process of this number that was killed.
+        remove(&part)?;
+        let made = Mapped::create(&part, size).and_then(|medium| {
+            let mut medium = Slow::new(medium, Arc::clone(&self.device));
+            fill(&mut medium)?;
+            fs::rename(&part, &file).map_err(error("name", &file))?;
+            Ok(medium)
+        });
+        if made.is_err() {
+            remove(&part)?;
+            return made;
+        }
+        sync_folder(&file)?;
+        made
+    }
+
+    fn open(&self, name: &str) -> Result<Self::Medium, MediumError> {
+        let mapped = Mapped::open(&self.file(name)?)?;
+        Ok(Slow::new(mapped, Arc::clone(&self.device)))
+    }
+
+    fn see(&self, name: &str) -> Result<Seen, MediumError> {
+        Seen::open(&self.file(name)?)
+    }
+
+    fn list(&self) -> Result<Vec<String>, MediumError> {
+        let mut names = Vec::new();
+        for entry in entries(&self.path)? {
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+                continue;
+            };
+            let kind = entry.file_type().map_err(error("examine", &entry.path()))?;
+            if kind.is_file() {
+                names.push(name);
+            } else if kind.is_dir() {
+                for inner in entries(&entry.path())? {
+                    let is_file = inner.file_type().is_ok_and(|t| t.is_file());
+                    if let Some(inner) = inner.file_name().to_str().filter(|_| is_file) {
+                        names.push(format!("{name}/{inner}"));
+                    }
+                }
+            }
+        }
+        names.retain(|name| !name.ends_with(PART));
+        names.sort();
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), MediumError> {
+        let file = self.file(name)?;
+        remove(&file)?;
+        if let Some(folder) = file.parent().filter(|f| *f != self.path) {
+            // The last of them takes its folder with it.
+            let _ = fs::remove_dir(folder);
+        }
+        Ok(())
+    }
+}
+
+fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>, MediumError> {
+    let entries = fs::read_dir(folder).map_err(error("read", folder))?;
+    entries
+        .take(MAX_NAMES)
+        .collect::<io::Result<_>>()
+        .map_err(error("read", folder))
+}
+
+fn remove(file: &Path) -> Result<(), MediumError> {
+    match fs::remove_file(file) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(error("remove", file)(e)),
+        _ => Ok(()),
+    }
+}
+
+/// A name is durable once its folder is synced.
+fn sync_folder(file: &Path) -> Result<(), MediumError> {
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let synced = fs::File::open(folder).and_then(|f| f.sync_all());
+    synced.map_err(error("sync", folder))
+}
+
+fn error<'p>(doing: &'static str, path: &'p Path) -> impl Fn(io::Error) -> MediumError + 'p {
+    move |source| MediumError::Io {
+        doing,
+        what: path.display().to_string(),
+        source,
+    }
+}

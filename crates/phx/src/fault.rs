@@ -1,0 +1,124 @@
+//! Why a call of the checkpoint library did not do what it was asked for.
+
+use crate::arena::ArenaError;
+use tarn_ports::{MediumError, RanksError};
+
+/// What kind of error it is; the numbers are those of `phx.h` and never change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// An argument makes no sense.
+    Invalid = 2,
+    /// Another thread is in a call, or another program has this name.
+    Busy = 3,
+    /// There is no such object or version.
+    NotFound = 4,
+    /// It is there already.
+    Exists = 5,
+    /// The persistent tier has no room.
+    NoSpace = 6,
+    /// There is not enough memory.
+    NoMem = 7,
+    /// No undamaged copy is left.
+    Corrupt = 8,
+    /// Another input or output error.
+    Io = 9,
+    /// The time was over before that.
+    TimedOut = 10,
+    /// Another rank is gone.
+    Lost = 11,
+    /// This cannot be done here.
+    Unsupported = 12,
+    /// It is not known how an object divides among another number of ranks.
+    Shape = 13,
+    /// Nothing has begun.
+    Init = 14,
+    /// An error inside tarn.
+    Internal = 15,
+}
+
+impl Code {
+    /// All of them, by number.
+    pub const ALL: [Self; 14] = [
+        Self::Invalid,
+        Self::Busy,
+        Self::NotFound,
+        Self::Exists,
+        Self::NoSpace,
+        Self::NoMem,
+        Self::Corrupt,
+        Self::Io,
+        Self::TimedOut,
+        Self::Lost,
+        Self::Unsupported,
+        Self::Shape,
+        Self::Init,
+        Self::Internal,
+    ];
+}
+
+/// An error, with what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Fault {
+    /// Its kind.
+    pub code: Code,
+    /// What, why, and what to do.
+    pub text: String,
+}
+
+impl Fault {
+    /// An error of a kind.
+    pub fn new(code: Code, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            text: text.into(),
+        }
+    }
+}
+
+impl From<MediumError> for Fault {
+    fn from(error: MediumError) -> Self {
+        let kind = match &error {
+            MediumError::Io { source, .. } => Some(source.kind()),
+            _ => None,
+        };
+        let code = match kind {
+            Some(std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
+                Code::NoSpace
+            }
+            Some(std::io::ErrorKind::OutOfMemory) => Code::NoMem,
+            Some(std::io::ErrorKind::WouldBlock) => Code::Busy,
+            Some(std::io::ErrorKind::NotFound) => Code::NotFound,
+            Some(_) => Code::Io,
+            None => Code::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<ArenaError> for Fault {
+    fn from(error: ArenaError) -> Self {
+        let code = match error {
+            ArenaError::Medium(medium) => return medium.into(),
+            ArenaError::NoArena | ArenaError::Damaged => Code::Corrupt,
+            ArenaError::Full { .. } => Code::NoSpace,
+            ArenaError::TooMany { .. } => Code::Invalid,
+            ArenaError::Malformed { .. } => Code::Internal,
+            ArenaError::Unknown => Code::Io,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<RanksError> for Fault {
+    fn from(error: RanksError) -> Self {
+        let code = match error {
+            RanksError::TimedOut { .. } => Code::TimedOut,
+            RanksError::Lost { .. } => Code::Lost,
+            RanksError::Taken { .. } => Code::Busy,
+            RanksError::Refused { .. } => Code::Io,
+            RanksError::Invalid(_) => Code::Invalid,
+        };
+        Self::new(code, error.to_string())
+    }
+}

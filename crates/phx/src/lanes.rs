@@ -1,0 +1,235 @@
+//! The copying of a commit: the caller fills memory from the end of the row, the helpers the persistent tier from its beginning, until
+//! they meet. Once nothing more may be staged, the caller helps with the tier.
+
+use crate::fault::{Code, Fault};
+use crate::manifest::CHUNK;
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_ports::{MediumError, Window};
+
+/// Chunks that wait to be sent to a buddy: they lie in the program's memory.
+const WAITING: usize = 64;
+
+/// One job with the places that it may be copied to.
+#[derive(Debug)]
+pub(crate) struct Work<'a, T, S> {
+    /// Which, in the order of the row.
+    pub(crate) number: usize,
+    pub(crate) bytes: &'a [u8],
+    /// In the arena.
+    pub(crate) tier: T,
+    /// In memory; none where no room is for it.
+    pub(crate) staged: Option<Staged<S>>,
+    /// Its checksums, once it is copied.
+    pub(crate) sums: Vec<u64>,
+}
+
+/// Where a job is staged.
+#[derive(Debug)]
+pub(crate) struct Staged<S> {
+    /// Where it begins there.
+    pub(crate) at: u64,
+    pub(crate) own: S,
+    /// A buddy's memory, if this process can write there.
+    pub(crate) buddy: Option<S>,
+    /// That is where it was copied to.
+    pub(crate) done: bool,
+}
+
+/// A buddy who is told what to keep: where, what, and its checksum.
+pub(crate) type Send<'a> = dyn Fn(u64, &[u8], u64) -> Result<(), Fault> + Sync + 'a;
+
+/// What copying took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Spent {
+    /// Bytes copied to the tier.
+    pub(crate) tier: u64,
+    /// As long as helpers and the caller were at it, together.
+    pub(crate) tier_time: Duration,
+    /// Bytes staged, once each.
+    pub(crate) memory: u64,
+    /// As long as it took.
+    pub(crate) memory_time: Duration,
+}
+
+impl Spent {
+    fn add(&mut self, other: Self) {
+        self.tier += other.tier;
+        self.tier_time += other.tier_time;
+        self.memory += other.memory;
+        self.memory_time += other.memory_time;
+    }
+}
+
+/// What copying left.
+pub(crate) struct Copied<'a, T, S> {
+    /// All jobs, in their order.
+    pub(crate) works: Vec<Work<'a, T, S>>,
+    pub(crate) spent: Spent,
+    /// Why a buddy does not have what was staged.
+    pub(crate) lonely: Option<Fault>,
+}
+
+/// What lanes share.
+struct Row<'a, T, S> {
+    waiting: VecDeque<Work<'a, T, S>>,
+    done: Vec<Work<'a, T, S>>,
+    spent: Spent,
+    failed: Option<Fault>,
+}
+
+/// Copies all jobs; each of the helpers does `enter` first.
+pub(crate) fn copy<'a, T: Window, S: Window>(
+    works: Vec<Work<'a, T, S>>,
+    helpers: usize,
+    enter: &(dyn Fn() + Sync),
+    send: Option<&Send<'_>>,
+) -> Result<Copied<'a, T, S>, Fault> {
+    let row = Mutex::new(Row {
+        done: Vec::with_capacity(works.len()),
+        waiting: works.into(),
+        spent: Spent::default(),
+        failed: None,
+    });
+    let lonely = std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            let spawned = std::thread::Builder::new()
+                .name("phx-copy".into())
+                .spawn_scoped(scope, || {
+                    enter();
+                    lane(&row, None);
+                });
+            if spawned.is_err() {
+                // Without helpers the caller copies all.
+                break;
+            }
+        }
+        let Some(send) = send else {
+            lane(&row, Some(None));
+            return None;
+        };
+        let (to, from) = sync_channel(WAITING);
+        let sender = std::thread::Builder::new()
+            .name("phx-send".into())
+            .spawn_scoped(scope, move || {
+                enter();
+                sent(&from, send)
+            });
+        lane(&row, Some(Some(&to)));
+        drop(to);
+        match sender.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(outcome)) => outcome.err(),
+            _ => Some(Fault::new(
+                Code::NoMem,
+                "no thread could be made to send to the buddy",
+            )),
+        }
+    });
+    let mut row = row.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(failed) = row.failed {
+        return Err(failed);
+    }
+    row.done.sort_by_key(|work| work.number);
+    Ok(Copied {
+        works: row.done,
+        spent: row.spent,
+        lonely,
+    })
+}
+
+/// A chunk for the buddy: where it is kept, and its checksum.
+type Chunk<'a> = (u64, &'a [u8], u64);
+
+/// Sends what comes, until there is no more or it cannot be done.
+fn sent(chunks: &Receiver<Chunk<'_>>, send: &Send<'_>) -> Result<(), Fault> {
+    chunks
+        .iter()
+        .try_for_each(|(at, bytes, sum)| send(at, bytes, sum))
+}
+
+/// Copies jobs until none is left. A caller stages, and gives what it has staged to the sender, if there is one.
+fn lane<'a, T: Window, S: Window>(
+    row: &Mutex<Row<'a, T, S>>,
+    caller: Option<Option<&SyncSender<Chunk<'a>>>>,
+) {
+    let mut spent = Spent::default();
+    let mut sender = caller.flatten();
+    loop {
+        let work = {
+            let mut row = lock(row);
+            let last_is_staged = row.waiting.back().is_some_and(|w| w.staged.is_some());
+            match row.failed.is_none() {
+                true if caller.is_some() && last_is_staged => row.waiting.pop_back(),
+                true => row.waiting.pop_front().map(|mut work| {
+                    work.staged = None;
+                    work
+                }),
+                false => None,
+            }
+        };
+        let Some(mut work) = work else { break };
+        let started = Instant::now();
+        let copied = work.copy();
+        let took = started.elapsed();
+        match &mut work.staged {
+            Some(staged) => {
+                spent.memory += work.bytes.len() as u64;
+                spent.memory_time += took;
+                staged.done = true;
+                let chunks = work.bytes.chunks(CHUNK as usize).zip(&work.sums);
+                let mut at = staged.at;
+                for (chunk, sum) in chunks {
+                    // A sender that has given up has said why.
+                    if sender.is_some_and(|s| s.send((at, chunk, *sum)).is_err()) {
+                        sender = None;
+                    }
+                    at += chunk.len() as u64;
+                }
+            }
+            None => {
+                spent.tier += work.bytes.len() as u64;
+                spent.tier_time += took;
+            }
+        }
+        let mut row = lock(row);
+        match copied {
+            Ok(()) => row.done.push(work),
+            Err(e) => row.failed = Some(e.into()),
+        }
+    }
+    lock(row).spent.add(spent);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: Window, S: Window> Work<'_, T, S> {
+    /// Copies all of it to where it goes.
+    pub(crate) fn copy(&mut self) -> Result<(), MediumError> {
+        let mut at = 0;
+        for chunk in self.bytes.chunks(CHUNK as usize) {
+            let sum = match &mut self.staged {
+                // The second copy is made while the chunk is in the caches.
+                Some(Staged { own, buddy, .. }) => {
+                    if let Some(buddy) = buddy {
+                        buddy.write(at, chunk)?;
+                    }
+                    own.write(at, chunk)?
+                }
+                None => self.tier.write(at, chunk)?,
+            };
+            self.sums.push(sum);
+            at += chunk.len() as u64;
+        }
+        match &mut self.staged {
+            Some(Staged { own, buddy, .. }) => {
+                own.persist()?;
+                buddy.as_mut().map_or(Ok(()), Window::persist)
+            }
+            None => self.tier.persist(),
+        }
+    }
+}

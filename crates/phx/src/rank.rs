@@ -1,0 +1,515 @@
+//! A rank: the driver of all this. It has the objects copied, published and de-staged, and finds them again. Threads and a monotonic
+//! clock are used here and in [`crate::lanes`] alone; bytes, files and other ranks come through ports.
+//!
+//! One desk has all that is written to. The caller has it during a commit, the helper thread between two: whoever has it finds done or
+//! does what the other has left.
+
+mod ahead;
+mod buddy;
+mod commit;
+mod destage;
+mod found;
+mod restore;
+
+use crate::arena::{Arena, Level, VersionId};
+use crate::fault::{Code, Fault};
+use crate::manifest::{MAX_KEY, Shape};
+use ahead::Ahead;
+use buddy::{Buddy, Kept};
+use found::World;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tarn_ports::{Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
+
+/// Versions that may be kept: one more is written, and one may be read from outside.
+pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 2;
+
+/// How much of a checkpoint may be staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staging {
+    /// None: all goes to the persistent tier at once.
+    None,
+    /// Half.
+    Half,
+    /// All of it.
+    All,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// What a rank is told.
+#[derive(Clone)]
+pub struct Options {
+    /// The program's name.
+    pub run: Box<[u8]>,
+    /// Random: the identity of the arena, should one be made.
+    pub identity: u128,
+    /// What is staged.
+    pub staging: Staging,
+    /// Whether a buddy keeps what is staged.
+    pub buddy: bool,
+    /// A buddy on the same node will do.
+    pub same_node: bool,
+    /// The longest wait for other ranks.
+    pub patience: Duration,
+    /// Threads beside the caller that copy in a commit; without any, nothing is done in the background either.
+    pub helpers: usize,
+    /// Whether what was copied ahead is compared with what is there at the commit: to find writes that nobody sees, at the price of
+    /// reading all of it.
+    pub audit: bool,
+    /// What a helper thread does first: it goes to its processors.
+    pub enter: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// An object as it is now.
+#[derive(Debug, Clone)]
+pub struct Item<'a> {
+    /// Its name.
+    pub key: &'a [u8],
+    /// Bytes of an element.
+    pub unit: u32,
+    /// How it divides.
+    pub shape: Shape,
+    /// What it holds.
+    pub bytes: &'a [u8],
+}
+
+/// An object that is to be filled.
+#[derive(Debug)]
+pub struct Empty<'a> {
+    /// Its name.
+    pub key: &'a [u8],
+    /// How it divides.
+    pub shape: Shape,
+    /// What is filled.
+    pub bytes: &'a mut [u8],
+}
+
+/// What a commit gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The version.
+    pub id: VersionId,
+    /// Why there are fewer copies than were asked for.
+    pub degraded: Option<String>,
+}
+
+/// A version that can be restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restorable {
+    /// Which.
+    pub id: VersionId,
+    /// That wrote it.
+    pub ranks: u32,
+    /// The least of all ranks.
+    pub level: Level,
+    /// Of this rank's objects; 0 if it has none.
+    pub bytes: u64,
+}
+
+/// What was done, in bytes and time, since the rank began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Commits.
+    pub commits: u64,
+    /// In them.
+    pub commit: Duration,
+    /// Of it, for the version before to be de-staged, here and on other ranks.
+    pub waited: Duration,
+    /// Committed.
+    pub bytes: u64,
+    /// Of it, to memory first.
+    pub staged: u64,
+    /// Of it, copied before the commit and not written since.
+    pub ahead: u64,
+    /// Copied ahead in vain.
+    pub twice: u64,
+    /// Spent on de-staging.
+    pub destage: Duration,
+    /// The last commit.
+    pub last_commit: Duration,
+    /// What it staged.
+    pub last_staged: u64,
+    /// As long as that took to be de-staged.
+    pub last_destage: Duration,
+    /// Bytes a second that the tier took from this rank.
+    pub persistent_rate: u64,
+    /// Bytes a second that memory took from this rank, each copy counted.
+    pub memory_rate: u64,
+    /// Commits with fewer copies than were asked for.
+    pub degraded: u64,
+    /// Chunks that were damaged, and had no copy or another.
+    pub damaged: u64,
+    /// Restored.
+    pub restored: u64,
+    /// In restarts.
+    pub restore: Duration,
+}
+
+/// One of a program's ranks.
+pub struct Rank<T: Vault, M: Vault> {
+    shared: Arc<Shared<T, M>>,
+    helper: Option<JoinHandle<()>>,
+}
+
+/// What caller and helper share.
+struct Shared<T: Vault, M: Vault> {
+    options: Options,
+    ranks: Arc<dyn Ranks>,
+    tier: Arc<T>,
+    memory: Arc<M>,
+    /// What earlier starts have left.
+    world: World,
+    /// This start of the program.
+    generation: u64,
+    /// Versions that were begun.
+    number: AtomicU64,
+    desk: Mutex<Desk<T::Medium, M::Medium>>,
+    stats: Mutex<Stats>,
+    /// There may be something to do for the helper.
+    bell: Mutex<bool>,
+    rung: Condvar,
+    /// The caller wants the desk: who copies ahead lets it go.
+    wanted: AtomicBool,
+    /// The helper is to end.
+    ended: AtomicBool,
+}
+
+/// All that is written to.
+struct Desk<A, S> {
+    /// What this rank has done.
+    reached: Reached,
+    /// What earlier starts have left, and not all ranks have, is gone.
+    begun: bool,
+    /// What earlier starts have left on this node, and nobody needs, is gone.
+    reclaimed: bool,
+    /// Versions that are kept.
+    keep: usize,
+    arena: Option<(Arena, A)>,
+    /// What the arena is called.
+    name: String,
+    staging: Option<S>,
+    buddy: Buddy<S>,
+    pending: Option<Pending>,
+    ahead: Ahead,
+}
+
+/// A version of which some is staged, and not in the arena yet.
+#[derive(Debug)]
+struct Pending {
+    id: VersionId,
+    /// Where its objects lie once they are in the arena, in their order.
+    places: Vec<u64>,
+}
+
+impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
+    /// Begins: looks at what earlier starts have left, completes it where it was staged, and agrees with the other ranks on what can
+    /// be restored. All ranks call it.
+    ///
+    /// # Errors
+    /// When ranks do not come, or folders cannot be read.
+    pub fn begin(
+        options: Options,
+        tier: T,
+        memory: M,
+        ranks: Arc<dyn Ranks>,
+    ) -> Result<Self, Fault> {
+        let length = options.run.len();
+        if length == 0 || length > MAX_KEY {
+            let text = format!("the run's name has {length} bytes; 1 to {MAX_KEY} are possible");
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        let (tier, memory) = (Arc::new(tier), Arc::new(memory));
+        let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
+        ranks.serve(Arc::new(kept));
+        let world = found::find(&options, &*tier, &*memory, &*ranks)?;
+        let generation = world.newest_generation().saturating_add(1);
+        let shared = Arc::new(Shared {
+            desk: Mutex::new(Desk::new(&world, generation, &*tier, &*ranks)?),
+            options,
+            ranks,
+            tier,
+            memory,
+            world,
+            generation,
+            number: AtomicU64::new(0),
+            stats: Mutex::default(),
+            bell: Mutex::default(),
+            rung: Condvar::new(),
+            wanted: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        let helper = match shared.options.helpers {
+            0 => None,
+            _ => {
+                let shared = Arc::clone(&shared);
+                let thread = std::thread::Builder::new().name("phx-helper".into());
+                let helper = thread.spawn(move || shared.help());
+                Some(helper.map_err(|e| {
+                    let text = format!("no thread can be made for the helper: {e}");
+                    Fault::new(Code::NoMem, text)
+                })?)
+            }
+        };
+        Ok(Self { shared, helper })
+    }
+
+    /// Keeps so many versions from now on.
+    ///
+    /// # Errors
+    /// When there can be no more than [`MAX_KEPT`].
+    pub fn keep(&mut self, versions: usize) -> Result<(), Fault> {
+        if versions == 0 || versions > MAX_KEPT {
+            let text = format!("{versions} versions cannot be kept; 1 to {MAX_KEPT} can");
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        self.shared.desk().keep = versions;
+        Ok(())
+    }
+
+    /// The memory of an object is watched from now on, until it is not or another is, and copied ahead where that pays (`always`:
+    /// whatever was learned). Without a helper nothing is.
+    pub fn watch(&mut self, key: &[u8], memory: Box<dyn Watched>, always: bool) {
+        if self.helper.is_some() {
+            self.shared.desk().ahead.watch(key, memory, always);
+        }
+    }
+
+    /// It is not watched any more: its memory may go.
+    pub fn unwatch(&mut self, key: &[u8]) {
+        self.shared.desk().ahead.forget(key);
+    }
+
+    /// Takes the room that objects of these sizes need, and the memory that they are staged in, so that it is not missing later.
+    ///
+    /// # Errors
+    /// When there is no room, or no memory.
+    pub fn reserve(&mut self, sizes: &[u64]) -> Result<(), Fault> {
+        self.shared.desk().reserve(&self.shared, sizes)
+    }
+
+    /// Keeps the state of objects as a new version: the how many-eth commit it is, which is the same on all ranks. When it returns,
+    /// what was staged is in memory that outlives the process, and at the buddy.
+    ///
+    /// # Errors
+    /// When there is no room, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
+    /// version then, and the ones before are what they were.
+    pub fn commit(&mut self, items: &[Item<'_>]) -> Result<Committed, Fault> {
+        self.shared.wanted.store(true, Ordering::Release);
+        let committed = self.shared.commit(items);
+        self.shared.wanted.store(false, Ordering::Release);
+        *lock(&self.shared.bell) = true;
+        self.shared.rung.notify_all();
+        committed
+    }
+
+    /// Fills objects from a version, or from the newest that all ranks have; where that is damaged, from the one before. All ranks call
+    /// it, before the first commit. None if there is no version.
+    ///
+    /// # Errors
+    /// When objects are not as they were, or what was asked for is not there.
+    pub fn restart(
+        &mut self,
+        which: Option<VersionId>,
+        objects: &mut [Empty<'_>],
+    ) -> Result<Option<VersionId>, Fault> {
+        self.shared.restart(which, objects)
+    }
+
+    /// What can be restored from earlier starts, oldest first.
+    pub fn restorable(&self) -> Vec<Restorable> {
+        self.shared.world.restorable(self.shared.ranks.rank())
+    }
+
+    /// Waits until a version has a level, on all ranks.
+    ///
+    /// # Errors
+    /// When it has not within the time, or never will.
+    pub fn wait(&self, id: VersionId, level: Level, within: Duration) -> Result<(), Fault> {
+        let shared = &self.shared;
+        if level > Level::Durable {
+            let text = "versions are neither replicated nor flushed: neither was asked for";
+            return Err(Fault::new(Code::Unsupported, text));
+        }
+        let none = |why| {
+            Err(Fault::new(
+                Code::NotFound,
+                format!("there is no version {id}{why}"),
+            ))
+        };
+        if id.generation < shared.generation {
+            // What is restorable was completed as this start began.
+            return match self.restorable().iter().any(|v| v.id == id) {
+                true => Ok(()),
+                false => none(""),
+            };
+        }
+        if id.generation > shared.generation || id.number > shared.number.load(Ordering::Acquire) {
+            return none(" yet");
+        }
+        let mut least = Reached {
+            committed: id.number,
+            ..Reached::default()
+        };
+        if level == Level::Durable {
+            least.durable = id.number;
+            if self.helper.is_none() {
+                shared.desk().destage(shared)?;
+            }
+        }
+        shared.ranks.wait(least, within)?;
+        match shared.ranks.told().lacks(id.number) {
+            true => none(": a rank could not commit it"),
+            false => Ok(()),
+        }
+    }
+
+    /// What was done.
+    pub fn stats(&self) -> Stats {
+        *lock(&self.shared.stats)
+    }
+
+    /// This start of the program: the generation of what it commits.
+    pub fn generation(&self) -> u64 {
+        self.shared.generation
+    }
+
+    /// When what is durable outlives a loss of power; none before room was taken.
+    pub fn power_fail(&self) -> Option<PowerFail> {
+        let desk = self.shared.desk();
+        let arena = desk.arena.as_ref();
+        arena.map(|(_, medium)| medium.promises().power_fail)
+    }
+
+    /// Ends: what is staged is de-staged, and memory is given back. All ranks call it.
+    ///
+    /// # Errors
+    /// When it cannot be de-staged: it stays in memory, and the next start tries again.
+    pub fn end(mut self) -> Result<(), Fault> {
+        self.stop();
+        let shared = &self.shared;
+        let mut desk = shared.desk();
+        desk.destage(shared)?;
+        desk.staging = None;
+        shared.memory.remove(&found::staging(shared.ranks.rank()))?;
+        desk.buddy.forget();
+        // Whoever does not come has its own reason, and loses nothing by this: what is kept for it here stays then.
+        if shared
+            .ranks
+            .exchange(b"end", shared.options.patience)
+            .is_ok()
+        {
+            buddy::give_back(&*shared.memory, &*shared.ranks)?;
+            if desk.reached.durable > 0 {
+                desk.reclaim(shared)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T: Vault, M: Vault> Rank<T, M> {
+    fn stop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        *lock(&self.shared.bell) = true;
+        self.shared.rung.notify_all();
+        if let Some(helper) = self.helper.take() {
+            // What one that panicked has left undone is done by whoever opens the arena next.
+            let _ = helper.join();
+        }
+    }
+}
+
+impl<T: Vault, M: Vault> Drop for Rank<T, M> {
+    /// As if the process was killed, but for what the helper is at.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl<T: Vault, M: Vault> Shared<T, M> {
+    fn desk(&self) -> MutexGuard<'_, Desk<T::Medium, M::Medium>> {
+        lock(&self.desk)
+    }
+
+    fn stats(&self) -> MutexGuard<'_, Stats> {
+        lock(&self.stats)
+    }
+
+    /// The helper: after each commit it de-stages what was staged, and then copies ahead.
+    fn help(&self) {
+        (self.options.enter)();
+        let mut next: Option<Instant> = None;
+        loop {
+            let mut bell = lock(&self.bell);
+            while !*bell {
+                let left = next.map(|n| n.saturating_duration_since(Instant::now()));
+                // Who wants the desk rings when it is free again.
+                let left = left.filter(|_| !self.wanted.load(Ordering::Acquire));
+                bell = match left {
+                    Some(Duration::ZERO) => break,
+                    Some(left) => self
+                        .rung
+                        .wait_timeout(bell, left)
+                        .map_or_else(|e| e.into_inner().0, |w| w.0),
+                    None => self.rung.wait(bell).unwrap_or_else(PoisonError::into_inner),
+                };
+            }
+            let rung = std::mem::take(&mut *bell);
+            drop(bell);
+            if self.ended.load(Ordering::Acquire) {
+                return;
+            }
+            let mut desk = self.desk();
+            // What fails is tried again, and told, by the next commit.
+            if rung && desk.destage(self).is_ok() && self.ranks.told().durable > 0 {
+                let _ = desk.reclaim(self);
+            }
+            next = desk.look_ahead(self);
+        }
+    }
+}
+
+impl<A: Medium, S: Medium> Desk<A, S> {
+    /// Goes on with the arena that was found, if one was.
+    fn new<T>(world: &World, generation: u64, tier: &T, ranks: &dyn Ranks) -> Result<Self, Fault>
+    where
+        T: Vault<Medium = A>,
+    {
+        let own = world.own(ranks, ranks.rank());
+        let mut desk = Self {
+            reached: Reached::default(),
+            begun: false,
+            reclaimed: false,
+            keep: 1,
+            arena: None,
+            name: own.map_or_else(|| found::arena(generation, ranks.rank()), Into::into),
+            staging: None,
+            buddy: Buddy::default(),
+            pending: None,
+            ahead: Ahead::default(),
+        };
+        if own.is_some() {
+            let mut medium = tier.open(&desk.name)?;
+            let arena = Arena::resume(&mut whole(&mut medium)?)?;
+            desk.arena = Some((arena, medium));
+        }
+        Ok(desk)
+    }
+}
+
+/// All of a medium.
+fn whole<A: Medium>(medium: &mut A) -> Result<A::Window<'_>, MediumError> {
+    let all = 0..medium.size();
+    let mut windows = medium.windows(std::slice::from_ref(&all))?;
+    windows.pop().ok_or(MediumError::Outside {
+        range: all,
+        size: 0,
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

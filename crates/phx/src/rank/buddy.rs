@@ -1,0 +1,263 @@
+//! Copies of what is staged, in the memory of a rank of another node: whose, and what this rank keeps for others.
+
+use super::{Shared, found, lock};
+use crate::fault::{Code, Fault};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use tarn_ports::{Host, Medium, MediumError, Ranks, Stored, Vault, Window};
+
+/// The rank that keeps copies of what this one stages.
+#[derive(Debug)]
+pub(super) struct Buddy<S> {
+    granted: Option<Granted<S>>,
+    /// Those that failed.
+    lost: BTreeSet<u32>,
+}
+
+/// Memory at a buddy.
+#[derive(Debug)]
+struct Granted<S> {
+    by: u32,
+    bytes: u64,
+    /// It is on this node: it is written to directly.
+    near: Option<S>,
+}
+
+impl<S> Default for Buddy<S> {
+    fn default() -> Self {
+        Self {
+            granted: None,
+            lost: BTreeSet::new(),
+        }
+    }
+}
+
+impl<S: Medium> Buddy<S> {
+    /// Sees to it that a buddy has memory for so many bytes, and the head that says whose they are.
+    pub(super) fn ready<T, M>(
+        &mut self,
+        shared: &Shared<T, M>,
+        bytes: u64,
+        head: &[u8],
+    ) -> Result<(), Fault>
+    where
+        T: Vault,
+        M: Vault<Medium = S>,
+    {
+        if self.granted.as_ref().is_some_and(|g| g.bytes >= bytes) {
+            return Ok(());
+        }
+        self.granted = None;
+        let mut why = None;
+        for by in candidates(&*shared.ranks, shared.options.same_node) {
+            if self.lost.contains(&by) {
+                continue;
+            }
+            match grant(shared, by, bytes, head) {
+                Ok(granted) => {
+                    self.granted = Some(granted);
+                    return Ok(());
+                }
+                Err(fault) => {
+                    self.lost.insert(by);
+                    why = Some(fault);
+                }
+            }
+        }
+        Err(why.unwrap_or_else(|| {
+            let text = "no rank of another node is left to keep copies of what is staged: start ranks on more nodes, or ask for no \
+                        replicas (a buddy on the same node can be allowed, for tests)";
+            Fault::new(Code::Unsupported, text)
+        }))
+    }
+
+    /// Windows on its memory, if it is on this node.
+    pub(super) fn windows(
+        &mut self,
+        ranges: &[Range<u64>],
+    ) -> Result<Option<Vec<S::Window<'_>>>, MediumError> {
+        match self.granted.as_mut().and_then(|g| g.near.as_mut()) {
+            Some(near) => near.windows(ranges).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The rank that is told what to keep: one of another node.
+    pub(super) fn far(&self) -> Option<u32> {
+        let granted = self.granted.as_ref().filter(|g| g.near.is_none());
+        granted.map(|g| g.by)
+    }
+
+    /// It failed: another one is looked for.
+    pub(super) fn give_up(&mut self) {
+        if let Some(granted) = self.granted.take() {
+            self.lost.insert(granted.by);
+        }
+    }
+
+    /// Its memory is not used any more.
+    pub(super) fn forget(&mut self) {
+        self.granted = None;
+    }
+
+    /// Reads what it keeps, and returns the checksum; none if there is nothing.
+    pub(super) fn read<T: Vault, M: Vault>(
+        &mut self,
+        shared: &Shared<T, M>,
+        at: u64,
+        into: &mut [u8],
+    ) -> Result<Option<u64>, Fault> {
+        let Some(granted) = &mut self.granted else {
+            return Ok(None);
+        };
+        let name = found::kept(shared.ranks.rank());
+        let far = found::Far {
+            ranks: &*shared.ranks,
+            from: granted.by,
+            name: &name,
+            size: granted.bytes,
+            patience: shared.options.patience,
+        };
+        match &mut granted.near {
+            Some(near) => Ok(Some(super::whole(near)?.read(at, into)?)),
+            None => Ok(far.read(at, into).ok()),
+        }
+    }
+}
+
+fn grant<T: Vault, M: Vault>(
+    shared: &Shared<T, M>,
+    by: u32,
+    bytes: u64,
+    head: &[u8],
+) -> Result<Granted<M::Medium>, Fault> {
+    let (ranks, patience) = (&shared.ranks, shared.options.patience);
+    let name = ranks.grant(by, shared.generation, bytes, patience)?;
+    let mut granted = Granted {
+        by,
+        bytes,
+        near: None,
+    };
+    if ranks.node(by) == ranks.node(ranks.rank()) {
+        let mut near = shared.memory.open(&name)?;
+        let mut window = super::whole(&mut near)?;
+        window.write(0, head)?;
+        window.persist()?;
+        drop(window);
+        granted.near = Some(near);
+    } else {
+        ranks.put(by, shared.generation, 0, head, patience)?;
+    }
+    Ok(granted)
+}
+
+/// Who may be a rank's buddy, the best first: the one of the next node that is as many-eth there as this one is here, so that all have
+/// as much to keep; then others of other nodes; then of this node, if that will do.
+pub(super) fn candidates(ranks: &dyn Ranks, same_node: bool) -> Vec<u32> {
+    let me = ranks.rank();
+    let mut nodes: Vec<(&str, Vec<u32>)> = Vec::new();
+    for rank in 0..ranks.ranks() {
+        let node = ranks.node(rank);
+        match nodes.iter_mut().find(|(name, _)| *name == node) {
+            Some((_, of)) => of.push(rank),
+            None => nodes.push((node, vec![rank])),
+        }
+    }
+    let here = nodes
+        .iter()
+        .position(|(_, of)| of.contains(&me))
+        .unwrap_or(0);
+    let mut place = nodes[here].1.iter().position(|r| *r == me).unwrap_or(0);
+    nodes.rotate_left(here);
+    let (own, others) = nodes.split_at(1);
+    let mut all = Vec::new();
+    for (_, of) in others {
+        let first = place % of.len();
+        all.extend(of[first..].iter().chain(&of[..first]));
+    }
+    if same_node {
+        let of = &own[0].1;
+        place += 1;
+        all.extend(of[place..].iter().chain(&of[..place - 1]));
+    }
+    all
+}
+
+/// Memory that was kept for others is given back; one rank of each node does it.
+pub(super) fn give_back<M: Vault>(memory: &M, ranks: &dyn Ranks) -> Result<(), Fault> {
+    let me = ranks.rank();
+    if (0..me).all(|r| ranks.node(r) != ranks.node(me)) {
+        for name in memory.list()?.iter().filter(|n| n.ends_with(".buddy")) {
+            memory.remove(name)?;
+        }
+    }
+    Ok(())
+}
+
+/// The generation that memory was granted to, and the memory, once it is written to from here.
+type Grant<S> = (u64, Option<S>);
+
+/// What this rank keeps for others, and reads for them.
+pub(super) struct Kept<T, M: Vault> {
+    tier: Arc<T>,
+    memory: Arc<M>,
+    /// By rank.
+    granted: Mutex<BTreeMap<u32, Grant<M::Medium>>>,
+}
+
+impl<T: Vault, M: Vault> Kept<T, M> {
+    pub(super) fn new(tier: Arc<T>, memory: Arc<M>) -> Self {
+        Self {
+            tier,
+            memory,
+            granted: Mutex::default(),
+        }
+    }
+}
+
+impl<T: Vault, M: Vault> Host for Kept<T, M> {
+    fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String> {
+        let mut granted = lock(&self.granted);
+        if granted
+            .get(&of)
+            .is_some_and(|(newer, _)| *newer > generation)
+        {
+            return Err("a later start of the program has its memory".into());
+        }
+        let name = found::kept(of);
+        // Whoever still has the old one writes to what has no name any more.
+        granted.remove(&of);
+        let made = self.memory.remove(&name);
+        let made = made.and_then(|()| self.memory.create(&name, bytes, &mut |_| Ok(())));
+        made.map_err(|e| e.to_string())?;
+        granted.insert(of, (generation, None));
+        Ok(name)
+    }
+
+    fn put(&self, of: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, String> {
+        let mut granted = lock(&self.granted);
+        let Some((_, medium)) = granted.get_mut(&of).filter(|(g, _)| *g == generation) else {
+            return Err("no memory was granted to this start of the program".into());
+        };
+        let text = |e: MediumError| e.to_string();
+        if medium.is_none() {
+            *medium = Some(self.memory.open(&found::kept(of)).map_err(text)?);
+        }
+        let Some(medium) = medium else {
+            return Err("its memory is gone".into());
+        };
+        let mut window = super::whole(medium).map_err(text)?;
+        let sum = window.write(at, bytes).map_err(text)?;
+        window.persist().map_err(text)?;
+        Ok(sum)
+    }
+
+    fn fetch(&self, medium: &str, at: u64, into: &mut [u8]) -> Result<(), String> {
+        let read = match medium.ends_with(".arena") {
+            true => self.tier.see(medium).and_then(|m| m.read(at, into)),
+            false => self.memory.see(medium).and_then(|m| m.read(at, into)),
+        };
+        read.map(drop).map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,535 @@
+//! A commit: room, copies, publication.
+
+use super::{Committed, Desk, Item, Pending, Shared, Staging, found, whole};
+use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
+use crate::block::{self, Kind};
+use crate::fault::{Code, Fault};
+use crate::lanes::{self, Copied, Send, Staged, Work};
+use crate::layout::{self, Job};
+use crate::manifest::{CHUNK, MAX_OBJECTS, Manifest, Object, Piece, Place};
+use crate::room::{FIRST, LARGE};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tarn_ports::{Medium, Reached, Vault};
+
+/// A tier that takes at least so much of what memory takes is as fast: nothing is gained by staging (per cent).
+const AS_FAST: u64 = 70;
+/// How often it is looked whether other ranks have come so far.
+const LOOK: Duration = Duration::from_millis(20);
+/// A rate is the mean of about so many commits.
+const MEAN: u64 = 8;
+
+impl<T: Vault, M: Vault> Shared<T, M> {
+    pub(super) fn commit(&self, items: &[Item<'_>]) -> Result<Committed, Fault> {
+        let began = Instant::now();
+        let id = VersionId {
+            generation: self.generation,
+            number: self.number.fetch_add(1, Ordering::AcqRel) + 1,
+        };
+        let mut desk = self.desk();
+        let committed = desk.commit(self, id, items, began);
+        // Bits of versions long ago are used anew.
+        let bit = 1 << (id.number % 64);
+        desk.reached.committed = id.number;
+        match &committed {
+            Ok(_) => desk.reached.missed &= !bit,
+            Err(_) => desk.reached.missed |= bit,
+        }
+        if committed.is_ok() && desk.pending.is_none() {
+            desk.reached.durable = id.number;
+        }
+        self.ranks.tell(desk.reached);
+        committed
+    }
+}
+
+impl<A: Medium, S: Medium> Desk<A, S> {
+    fn commit<T, M>(
+        &mut self,
+        shared: &Shared<T, M>,
+        id: VersionId,
+        items: &[Item<'_>],
+        began: Instant,
+    ) -> Result<Committed, Fault>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        let mut items: Vec<&Item<'_>> = items.iter().collect();
+        items.sort_by_key(|item| item.key);
+        if let Some(twice) = items.windows(2).find(|w| w[0].key == w[1].key) {
+            let key = String::from_utf8_lossy(twice[0].key).into_owned();
+            return Err(Fault::new(
+                Code::Exists,
+                format!("two objects are called {key:?}"),
+            ));
+        }
+        self.destage(shared)?;
+        let sizes: Vec<u64> = items.iter().map(|item| item.bytes.len() as u64).collect();
+        self.reserve(shared, &sizes)?;
+        let base = shared
+            .world
+            .restorable(shared.ranks.rank())
+            .last()
+            .map(|v| v.id);
+        self.begin(base)?;
+        self.give_up_old(shared)?;
+        let waited = began.elapsed();
+        let (offsets, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
+        let done = self.ahead.settle(&items, shared.options.audit);
+        let at = match done.slot {
+            Some(at) => at,
+            None => self.place(slot)?,
+        };
+        let places: Vec<u64> = offsets.iter().map(|o| at + o).collect();
+        let ahead =
+            |object: usize, chunk: u64| done.sums[object].get(chunk as usize).copied().flatten();
+        let (jobs, row) = layout::jobs(&sizes, |object, chunk| ahead(object, chunk).is_some());
+        let room = self.room(shared, row);
+        let mut lonely = None;
+        if room > 0 && shared.options.buddy {
+            let (arena, _) = self.open()?;
+            let head = head(arena);
+            lonely = self.buddy.ready(shared, FIRST + room, &head).err();
+        }
+        // Without the copy that was asked for nothing is staged: it would be lost with this node's memory.
+        let room = if lonely.is_some() { 0 } else { room };
+        let copied = self.copy(shared, &items, &places, &jobs, row, room)?;
+        if let Some(fault) = copied.lonely {
+            self.buddy.give_up();
+            lonely = Some(fault);
+        }
+        let manifest = manifest(&items, &places, copied.chunks, ahead);
+        let durable = manifest.is_durable();
+        let level = if durable {
+            Level::Durable
+        } else {
+            Level::Committed
+        };
+        let (arena, medium) = self.open()?;
+        arena.publish(&mut whole(medium)?, Some((id, level, manifest)), |_| true)?;
+        if !durable {
+            self.pending = Some(Pending { id, places });
+        }
+        self.ahead.begin(&items);
+        let spent = copied.spent;
+        let copied = spent.tier + spent.memory;
+        let mut stats = shared.stats();
+        let copies = 1 + u64::from(shared.options.buddy);
+        let helpers = shared.options.helpers.max(1) as u64;
+        stats.persistent_rate = mean(stats.persistent_rate, spent.tier * helpers, spent.tier_time);
+        stats.memory_rate = mean(stats.memory_rate, spent.memory * copies, spent.memory_time);
+        stats.commits += 1;
+        stats.bytes += sizes.iter().sum::<u64>();
+        stats.ahead += sizes.iter().sum::<u64>().saturating_sub(copied);
+        stats.twice += done.twice;
+        stats.staged += spent.memory;
+        stats.last_staged = spent.memory;
+        stats.waited += waited;
+        stats.last_commit = began.elapsed();
+        stats.commit += began.elapsed();
+        stats.degraded += u64::from(lonely.is_some());
+        Ok(Committed {
+            id,
+            degraded: lonely.map(|fault| fault.text),
+        })
+    }
+
+    /// The arena, once there is one.
+    pub(super) fn open(&mut self) -> Result<(&mut Arena, &mut A), Fault> {
+        let open = self.arena.as_mut().map(|(arena, medium)| (arena, medium));
+        open.ok_or_else(|| Fault::new(Code::Internal, "the arena is not open"))
+    }
+
+    /// Takes the room that versions of objects of these sizes need, and the memory that they are staged in.
+    pub(super) fn reserve<T, M>(
+        &mut self,
+        shared: &Shared<T, M>,
+        sizes: &[u64],
+    ) -> Result<(), Fault>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        if sizes.len() > MAX_OBJECTS {
+            let text = format!("{} objects; a rank may have {MAX_OBJECTS}", sizes.len());
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        let (_, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
+        let size = arena_size(slot, sizes, self.keep).ok_or_else(too_large)?;
+        match &mut self.arena {
+            Some((arena, medium)) if medium.size() < size => {
+                medium.grow(size)?;
+                arena.grown(size);
+            }
+            Some(_) => {}
+            None => {
+                let header = Header {
+                    identity: shared.options.identity,
+                    run: shared.options.run.clone(),
+                    generation: shared.generation,
+                    rank: shared.ranks.rank(),
+                    ranks: shared.ranks.ranks(),
+                };
+                let mut made = None;
+                let medium = shared.tier.create(&self.name, size, &mut |medium| {
+                    made = Some(Arena::format(&mut whole(medium)?, header.clone()));
+                    Ok(())
+                })?;
+                let arena = made.ok_or_else(too_large)??;
+                self.arena = Some((arena, medium));
+            }
+        }
+        let total: u64 = sizes.iter().sum();
+        let room = match shared.options.staging {
+            Staging::None => 0,
+            Staging::Half => total.div_ceil(2),
+            // Jobs are multiples of a line.
+            Staging::All => total + 64 * sizes.len() as u64,
+            Staging::Bytes(bytes) => bytes.min(total + 64 * sizes.len() as u64),
+        };
+        let room = room.next_multiple_of(64);
+        let has = self
+            .staging
+            .as_ref()
+            .map_or(0, |s| s.size().saturating_sub(FIRST));
+        if room > has {
+            // What it holds is not needed once it is de-staged.
+            self.destage(shared)?;
+            self.staging = None;
+            let (arena, _) = self.open()?;
+            let head = head(arena);
+            let name = found::staging(shared.ranks.rank());
+            let made = shared.memory.create(&name, FIRST + room, &mut |medium| {
+                use tarn_ports::Window;
+                let mut window = whole(medium)?;
+                window.write(0, &head)?;
+                window.persist()
+            });
+            self.staging = Some(made.map_err(|e| no_memory(e.into(), room))?);
+        }
+        Ok(())
+    }
+
+    /// What earlier starts have left and not all ranks have is given up, before anything of this start is published.
+    pub(super) fn begin(&mut self, base: Option<VersionId>) -> Result<(), Fault> {
+        if self.begun {
+            return Ok(());
+        }
+        let (arena, medium) = self.open()?;
+        if arena.versions().iter().any(|v| Some(v.id) > base) {
+            arena.publish(&mut whole(medium)?, None, |v| Some(v.id) <= base)?;
+        }
+        self.begun = true;
+        Ok(())
+    }
+
+    /// Gives up versions until there is a slot for one more. One is given up when the next of this rank is on the persistent tiers of
+    /// all ranks, or when another rank has no such version.
+    fn give_up_old<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        let until = Instant::now() + shared.options.patience;
+        while let Some(durable) = self.give_up_now(shared)? {
+            let left = until.saturating_duration_since(Instant::now());
+            let least = Reached {
+                durable,
+                ..Reached::default()
+            };
+            match shared.ranks.wait(least, left.min(LOOK)) {
+                Err(tarn_ports::RanksError::TimedOut { .. }) if left > LOOK => {}
+                Err(e) => return Err(e.into()),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The same without waiting: if there is none yet, the number that all ranks must have on their tiers before.
+    fn give_up_now<T, M>(&mut self, shared: &Shared<T, M>) -> Result<Option<u64>, Fault>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        let (keep, generation) = (self.keep, shared.generation);
+        let (arena, medium) = self.open()?;
+        while arena.versions().len() > keep {
+            let told = shared.ranks.told();
+            let of_now = |id: VersionId| id.generation == generation;
+            let ids: Vec<VersionId> = arena.versions().iter().map(|v| v.id).collect();
+            let useless = ids.iter().find(|id| of_now(**id) && told.lacks(id.number));
+            let next = ids[1];
+            let given_up = match useless {
+                Some(id) => *id,
+                None if !of_now(next) || next.number <= told.durable => ids[0],
+                None => return Ok(Some(next.number)),
+            };
+            arena.publish(&mut whole(medium)?, None, |v| v.id != given_up)?;
+        }
+        Ok(None)
+    }
+
+    /// A place for the next version, if there is one already.
+    pub(super) fn free_slot<T, M>(&mut self, shared: &Shared<T, M>, slot: u64) -> Option<u64>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        match self.give_up_now(shared) {
+            Ok(None) => self.open().ok()?.0.places(&[slot]).ok()?.first().copied(),
+            _ => None,
+        }
+    }
+
+    /// A place for a slot.
+    fn place(&mut self, slot: u64) -> Result<u64, Fault> {
+        let (arena, medium) = self.open()?;
+        let places = match arena.places(&[slot]) {
+            Err(ArenaError::Full { .. }) => {
+                // Objects of other sizes have left gaps.
+                let size = medium
+                    .size()
+                    .checked_add(slot + LARGE)
+                    .ok_or_else(too_large)?;
+                medium.grow(size)?;
+                arena.grown(size);
+                arena.places(&[slot])?
+            }
+            places => places?,
+        };
+        Ok(places[0])
+    }
+
+    /// Bytes of a row of jobs that may be staged now.
+    fn room<T, M>(&self, shared: &Shared<T, M>, row: u64) -> u64
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        let stats = shared.stats();
+        let fast = stats.memory_rate > 0
+            && stats.persistent_rate / shared.options.helpers.max(1) as u64
+                >= stats.memory_rate / 100 * AS_FAST;
+        match &self.staging {
+            Some(staging) if !fast => (staging.size() - FIRST).min(row) / 64 * 64,
+            _ => 0,
+        }
+    }
+
+    /// Copies all jobs; what the buddy could not be given goes to the tier.
+    fn copy<T, M>(
+        &mut self,
+        shared: &Shared<T, M>,
+        items: &[&Item<'_>],
+        places: &[u64],
+        jobs: &[Job],
+        row: u64,
+        room: u64,
+    ) -> Result<Chunks, Fault>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        let length = |job: &Job| job.bytes.end - job.bytes.start;
+        let in_arena = |job: &Job| places[job.object] + job.bytes.start;
+        let in_memory = |job: &Job| Some(FIRST + layout::staged(job, row, room)?);
+        let to_arena: Vec<Range<u64>> = jobs
+            .iter()
+            .map(|j| in_arena(j)..in_arena(j) + length(j))
+            .collect();
+        let staged: Vec<Range<u64>> = match room {
+            0 => Vec::new(),
+            _ => jobs
+                .iter()
+                .filter_map(|j| in_memory(j).map(|at| at..at + length(j)))
+                .collect(),
+        };
+        let first = jobs.len() - staged.len();
+        let far = self
+            .buddy
+            .far()
+            .filter(|_| room > 0 && shared.options.buddy);
+        let arena = self
+            .arena
+            .as_mut()
+            .map(|(_, medium)| medium)
+            .ok_or_else(too_large)?;
+        let mut own = match &mut self.staging {
+            Some(staging) => staging.windows(&staged)?.into_iter(),
+            None => Vec::new().into_iter(),
+        };
+        let mut buddy = match shared.options.buddy {
+            true => self.buddy.windows(&staged)?.map(Vec::into_iter),
+            false => None,
+        };
+        let mut works = Vec::with_capacity(jobs.len());
+        for (number, (job, tier)) in jobs.iter().zip(arena.windows(&to_arena)?).enumerate() {
+            let range = job.bytes.start as usize..job.bytes.end as usize;
+            let staged = match number
+                .checked_sub(first)
+                .map(|n| staged[n].start)
+                .zip(own_next(number, first, &mut own))
+            {
+                Some((at, own)) => Some(Staged {
+                    at,
+                    own,
+                    buddy: buddy.as_mut().and_then(Iterator::next),
+                    done: false,
+                }),
+                None => None,
+            };
+            works.push(Work {
+                number,
+                bytes: &items[job.object].bytes[range],
+                tier,
+                staged,
+                sums: Vec::new(),
+            });
+        }
+        let send = far.map(|far| {
+            move |at: u64, chunk: &[u8], sum: u64| -> Result<(), Fault> {
+                let (ranks, patience) = (&shared.ranks, shared.options.patience);
+                match ranks.put(far, shared.generation, at, chunk, patience)? == sum {
+                    true => Ok(()),
+                    false => Err(Fault::new(
+                        Code::Corrupt,
+                        format!("what rank {far} keeps is not what it was sent"),
+                    )),
+                }
+            }
+        });
+        let enter = &*shared.options.enter;
+        let copied = lanes::copy(
+            works,
+            shared.options.helpers,
+            enter,
+            send.as_ref().map(|s| s as &Send<'_>),
+        )?;
+        Chunks::of(copied, jobs, &to_arena, items.len())
+    }
+}
+
+fn own_next<S>(number: usize, first: usize, own: &mut impl Iterator<Item = S>) -> Option<S> {
+    if number >= first { own.next() } else { None }
+}
+
+/// Where the chunks that were copied lie, and their checksums, by object and number.
+struct Chunks {
+    chunks: Vec<BTreeMap<u64, (Place, u64)>>,
+    spent: lanes::Spent,
+    lonely: Option<Fault>,
+}
+
+impl Chunks {
+    fn of<W: tarn_ports::Window, S: tarn_ports::Window>(
+        copied: Copied<'_, W, S>,
+        jobs: &[Job],
+        to_arena: &[Range<u64>],
+        objects: usize,
+    ) -> Result<Self, Fault> {
+        let mut chunks = vec![BTreeMap::new(); objects];
+        for mut work in copied.works {
+            if copied.lonely.is_some() && work.staged.take().is_some_and(|s| s.done) {
+                work.sums.clear();
+                work.copy()?;
+            }
+            let staged = work.staged.filter(|s| s.done).map(|s| s.at);
+            let arena = to_arena[work.number].start;
+            let job = &jobs[work.number];
+            for (number, sum) in (0..).zip(work.sums) {
+                let place = match staged {
+                    Some(at) => Place::Staged(at + number * CHUNK),
+                    None => Place::Arena(arena + number * CHUNK),
+                };
+                chunks[job.object].insert(job.bytes.start / CHUNK + number, (place, sum));
+            }
+        }
+        Ok(Self {
+            chunks,
+            spent: copied.spent,
+            lonely: copied.lonely,
+        })
+    }
+}
+
+/// What a version has: the chunks that were copied now, and those that were copied ahead to the objects' places.
+fn manifest(
+    items: &[&Item<'_>],
+    places: &[u64],
+    copied: Vec<BTreeMap<u64, (Place, u64)>>,
+    ahead: impl Fn(usize, u64) -> Option<u64>,
+) -> Manifest {
+    let object = |(number, mut copied): (usize, BTreeMap<u64, (Place, u64)>)| {
+        let (item, place) = (items[number], places[number]);
+        let size = item.bytes.len() as u64;
+        let chunk = |chunk: u64| {
+            let before = ahead(number, chunk).map(|sum| (Place::Arena(place + chunk * CHUNK), sum));
+            copied.remove(&chunk).or(before)
+        };
+        Object {
+            key: item.key.into(),
+            unit: item.unit,
+            shape: item.shape.clone(),
+            pieces: layout::pieces(size, (0..Piece::chunks(size)).filter_map(chunk)),
+        }
+    };
+    Manifest {
+        objects: copied.into_iter().enumerate().map(object).collect(),
+    }
+}
+
+/// The head of a staging file: whose it is.
+fn head(arena: &Arena) -> Vec<u8> {
+    let header = arena.header();
+    block::seal(
+        Kind::Staging,
+        header.identity,
+        0,
+        &header.encode(),
+        found::HEAD,
+    )
+}
+
+/// Bytes of an arena for so many versions and the next, with their manifests: as many and another, as that of a version is written anew
+/// when it is de-staged.
+fn arena_size(slot: u64, sizes: &[u64], keep: usize) -> Option<u64> {
+    let chunks: u64 = sizes.iter().map(|s| s.div_ceil(CHUNK)).sum();
+    // A key, a shape and a frame take less than 1 KiB, a checksum 8 bytes; the pieces of one version are few.
+    let manifest = (chunks * 8 + sizes.len() as u64 * 1024).checked_next_multiple_of(LARGE)?;
+    let slots = keep as u64 + 1;
+    let slot = slot.checked_next_multiple_of(LARGE)?;
+    let manifests = manifest.checked_mul(slots + 1)?;
+    slot.checked_mul(slots)?
+        .checked_add(manifests)?
+        .checked_add(LARGE)
+}
+
+fn too_large() -> Fault {
+    Fault::new(Code::Invalid, "the objects are larger than any memory")
+}
+
+fn no_memory(fault: Fault, wanted: u64) -> Fault {
+    let text = format!(
+        "no memory for {wanted} bytes that are to be staged: {}; stage less",
+        fault.text
+    );
+    match fault.code {
+        Code::NoSpace | Code::NoMem => Fault::new(Code::NoMem, text),
+        _ => fault,
+    }
+}
+
+/// The mean of a rate and what was measured now.
+fn mean(before: u64, bytes: u64, time: Duration) -> u64 {
+    let nanos = time.as_nanos().max(1);
+    let now = u64::try_from(u128::from(bytes) * 1_000_000_000 / nanos).unwrap_or(u64::MAX);
+    match (before, bytes) {
+        (_, 0) => before,
+        (0, _) => now,
+        _ => before - before / MEAN + now / MEAN,
+    }
+}

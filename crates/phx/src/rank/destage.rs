@@ -1,0 +1,116 @@
+//! What is staged goes to the arena, while the program computes.
+
+use super::{Desk, Shared, Stats, whole};
+use crate::arena::Level;
+use crate::fault::{Code, Fault};
+use crate::layout;
+use crate::manifest::{CHUNK, Manifest, Object, Place};
+use std::time::Instant;
+use tarn_ports::{Medium, Stored, Vault, Window};
+
+impl<A: Medium, S: Medium> Desk<A, S> {
+    /// De-stages what is staged, if anything is. Once it has returned, all that this rank has committed lies in its arena.
+    ///
+    /// # Errors
+    /// When the arena cannot be written, or what was staged is damaged and no buddy has it: it stays as it is.
+    pub(super) fn destage<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        let Some(pending) = &self.pending else {
+            return Ok(());
+        };
+        let (Some((arena, medium)), Some(staging)) = (&mut self.arena, &mut self.staging) else {
+            return Err(lost("its arena or its staging file is not open"));
+        };
+        let began = Instant::now();
+        let version = arena.versions().iter().find(|v| v.id == pending.id);
+        let mut manifest = version
+            .ok_or_else(|| lost("it is not in the arena"))?
+            .manifest
+            .clone();
+        let own = whole(staging)?;
+        let buddy = &mut self.buddy;
+        let mut window = whole(medium)?;
+        copy(
+            &mut manifest,
+            &pending.places,
+            &mut window,
+            |at, chunk, sum| {
+                let there =
+                    own.read(at, chunk)? == sum || buddy.read(shared, at, chunk)? == Some(sum);
+                Ok(there)
+            },
+        )?;
+        window.persist()?;
+        arena.publish(
+            &mut window,
+            Some((pending.id, Level::Durable, manifest)),
+            |_| true,
+        )?;
+        self.reached.durable = pending.id.number;
+        self.pending = None;
+        shared.ranks.tell(self.reached);
+        let took = began.elapsed();
+        let stats: &mut Stats = &mut shared.stats();
+        stats.destage += took;
+        stats.last_destage = took;
+        Ok(())
+    }
+}
+
+/// Copies the staged pieces of a version to where its objects have their places; `chunk` fills one from memory, and says whether it is
+/// what it was. The manifest is that of the copy then.
+pub(super) fn copy(
+    manifest: &mut Manifest,
+    places: &[u64],
+    window: &mut impl Window,
+    mut chunk: impl FnMut(u64, &mut [u8], u64) -> Result<bool, Fault>,
+) -> Result<(), Fault> {
+    let mut buffer = vec![0; CHUNK as usize];
+    for (object, place) in manifest.objects.iter_mut().zip(places) {
+        let mut chunks = Vec::new();
+        let mut offset = 0;
+        for piece in &object.pieces {
+            let mut left = piece.length;
+            for (number, &sum) in piece.sums.iter().enumerate() {
+                let buffer = &mut buffer[..left.min(CHUNK) as usize];
+                left -= buffer.len() as u64;
+                let at = match piece.place {
+                    Place::Arena(at) => at + number as u64 * CHUNK,
+                    Place::Staged(at) => {
+                        if !chunk(at + number as u64 * CHUNK, buffer, sum)? {
+                            return Err(damaged(object));
+                        }
+                        let stored = window.write(place + offset, buffer)?;
+                        if stored != sum {
+                            return Err(damaged(object));
+                        }
+                        place + offset
+                    }
+                };
+                chunks.push((Place::Arena(at), sum));
+                offset += buffer.len() as u64;
+            }
+        }
+        object.pieces = layout::pieces(offset, chunks);
+    }
+    Ok(())
+}
+
+fn damaged(object: &Object) -> Fault {
+    let key = String::from_utf8_lossy(&object.key);
+    let text = format!(
+        "what was staged of object {key:?} was changed in memory, and no buddy has it: end the program and start it again from the \
+         version before; look at this node's memory"
+    );
+    Fault::new(Code::Corrupt, text)
+}
+
+fn lost(why: &str) -> Fault {
+    Fault::new(
+        Code::Internal,
+        format!("the version that is staged cannot be de-staged: {why}"),
+    )
+}

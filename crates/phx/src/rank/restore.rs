@@ -1,0 +1,520 @@
+//! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
+
+use super::found::{Far, Found};
+use super::{Desk, Empty, Shared};
+use crate::arena::{self, Arena, VersionId};
+use crate::fault::{Code, Fault};
+use crate::manifest::{Manifest, Object, Shape};
+use std::ops::Range;
+use std::time::Instant;
+use tarn_ports::{Medium, Stored, Vault};
+
+impl<T: Vault, M: Vault> Shared<T, M> {
+    pub(super) fn restart(
+        &self,
+        which: Option<VersionId>,
+        objects: &mut [Empty<'_>],
+    ) -> Result<Option<VersionId>, Fault> {
+        let began = Instant::now();
+        let mut versions = self.world.restorable(self.ranks.rank());
+        if let Some(id) = which {
+            versions.retain(|v| v.id == id);
+            if versions.is_empty() {
+                let text = format!(
+                    "version {id} cannot be restored: not all of it is left, or it never was"
+                );
+                return Err(Fault::new(Code::NotFound, text));
+            }
+        }
+        // Rows are dealt out by how many bytes of them each rank has now.
+        let rows = objects
+            .iter()
+            .filter(|o| matches!(o.shape, Shape::Irregular(_)));
+        let word: Vec<u8> = rows
+            .flat_map(|o| (o.bytes.len() as u64).to_le_bytes())
+            .collect();
+        let rows = self.ranks.exchange(&word, self.options.patience)?;
+        let mut damaged = None;
+        for version in versions.iter().rev() {
+            let filled = self.fill(version.id, version.ranks, &rows, objects);
+            let word = match &filled {
+                Ok(_) => Vec::new(),
+                Err(fault) => [&[fault.code as u8], fault.text.as_bytes()].concat(),
+            };
+            let words = self.ranks.exchange(&word, self.options.patience)?;
+            let others = (0u32..).zip(&words).find(|(_, word)| !word.is_empty());
+            let fault = match (filled, others) {
+                (Ok(()), None) => {
+                    let mut desk = self.desk();
+                    if desk.arena.is_some() {
+                        desk.begin(Some(version.id))?;
+                    }
+                    let mut stats = self.stats();
+                    stats.restored += objects.iter().map(|o| o.bytes.len() as u64).sum::<u64>();
+                    stats.restore += began.elapsed();
+                    return Ok(Some(version.id));
+                }
+                (Err(fault), _) => fault,
+                (Ok(()), Some((rank, word))) => told(rank, word),
+            };
+            // Any rank's other trouble is not mended by an older version.
+            let others = words.iter().filter_map(|w| w.first());
+            if others.into_iter().any(|code| *code != Code::Corrupt as u8) {
+                return Err(fault);
+            }
+            self.stats().damaged += 1;
+            damaged = Some(fault);
+        }
+        match (damaged, self.world.lost()) {
+            (Some(fault), _) => Err(fault),
+            (None, Some((id, who))) => Err(incomplete(id, &who)),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Fills all objects from one version.
+    fn fill(
+        &self,
+        id: VersionId,
+        ranks: u32,
+        rows: &[Box<[u8]>],
+        objects: &mut [Empty<'_>],
+    ) -> Result<(), Fault> {
+        if ranks == self.ranks.ranks() {
+            let old = self.old(id, self.ranks.rank())?;
+            return objects.iter_mut().try_for_each(|object| {
+                let stored = old.first_whole(object.key, Some(object.bytes.len()))?;
+                old.read(stored, object.bytes)
+            });
+        }
+        let olds: Vec<Old<'_, T>> = (0..ranks)
+            .map(|rank| self.old(id, rank))
+            .collect::<Result<_, _>>()?;
+        let mut irregular = 0;
+        for object in objects {
+            let first = &olds[self.ranks.rank() as usize % olds.len()];
+            match &object.shape {
+                Shape::Own => return Err(undivided(object.key, ranks, self.ranks.ranks())),
+                Shape::Replicated => {
+                    let stored = first.first_whole(object.key, Some(object.bytes.len()))?;
+                    first.read(stored, object.bytes)?;
+                }
+                Shape::Block(new) => block(&olds, object.key, new, object.bytes)?,
+                Shape::Irregular(row) => {
+                    let of = |word: &[u8]| {
+                        Some(u64::from_le_bytes(
+                            *word.get(irregular * 8..)?.first_chunk()?,
+                        ))
+                    };
+                    let sizes: Option<Vec<u64>> = rows.iter().map(|w| of(w)).collect();
+                    let sizes =
+                        sizes.ok_or_else(|| undivided(object.key, ranks, self.ranks.ranks()))?;
+                    irregular += 1;
+                    rows_of(
+                        &olds,
+                        object.key,
+                        *row,
+                        &sizes,
+                        self.ranks.rank(),
+                        object.bytes,
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank's part of a version, wherever it is; on this node, if it is there.
+    fn old(&self, id: VersionId, rank: u32) -> Result<Old<'_, T>, Fault> {
+        let here = self.ranks.node(self.ranks.rank());
+        let mut places: Vec<&Found> = self
+            .world
+            .arenas
+            .iter()
+            .filter(|f| f.rank == rank && f.has(id))
+            .collect();
+        places.sort_by_key(|f| self.ranks.node(f.host) != here);
+        let mut why = None;
+        for found in places {
+            match self.open_old(found, id) {
+                Ok(old) => return Ok(old),
+                Err(fault) => why = Some(fault),
+            }
+        }
+        Err(why.unwrap_or_else(|| damaged(&format!("rank {rank}'s part of version {id}"))))
+    }
+
+    fn open_old<'a>(&'a self, found: &'a Found, id: VersionId) -> Result<Old<'a, T>, Fault> {
+        let near = self.ranks.node(found.host) == self.ranks.node(self.ranks.rank());
+        let stored = match near {
+            true => Place::Near(self.tier.see(&found.name)?),
+            false => Place::Far(Far {
+                ranks: &*self.ranks,
+                from: found.host,
+                name: &found.name,
+                size: found.size,
+                patience: self.options.patience,
+            }),
+        };
+        let arena = Arena::open(&stored)?;
+        let version = arena.versions().iter().find(|v| v.id == id);
+        let manifest = version
+            .ok_or_else(|| damaged(&format!("version {id} in {}", found.name)))?
+            .manifest
+            .clone();
+        Ok(Old {
+            stored,
+            manifest,
+            rank: found.rank,
+        })
+    }
+}
+
+/// An arena here or on another node.
+enum Place<'a, T: Vault> {
+    Near(T::Seen),
+    Far(Far<'a>),
+}
+
+impl<T: Vault> Stored for Place<'_, T> {
+    fn size(&self) -> u64 {
+        match self {
+            Self::Near(seen) => seen.size(),
+            Self::Far(far) => far.size(),
+        }
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, tarn_ports::MediumError> {
+        match self {
+            Self::Near(seen) => seen.read(at, into),
+            Self::Far(far) => far.read(at, into),
+        }
+    }
+}
+
+/// One old rank's part of a version.
+struct Old<'a, T: Vault> {
+    stored: Place<'a, T>,
+    manifest: Manifest,
+    rank: u32,
+}
+
+impl<T: Vault> Old<'_, T> {
+    /// An object of it, of a size, if that is given.
+    fn first_whole(&self, key: &[u8], size: Option<usize>) -> Result<&Object, Fault> {
+        let name = String::from_utf8_lossy(key);
+        let object = self.manifest.objects.iter().find(|o| *o.key == *key);
+        let object = object.ok_or_else(|| {
+            Fault::new(
+                Code::NotFound,
+                format!(
+                    "the version has no object {name:?}: create those that it has before restarting"
+                ),
+            )
+        })?;
+        match size {
+            Some(size) if object.size() != size as u64 => {
+                let text = format!(
+                    "object {name:?} has {size} bytes, and had {} in the version: give it that size before restarting",
+                    object.size()
+                );
+                Err(Fault::new(Code::Invalid, text))
+            }
+            _ => Ok(object),
+        }
+    }
+
+    fn read(&self, object: &Object, into: &mut [u8]) -> Result<(), Fault> {
+        match arena::read(&self.stored, object, into)?.first() {
+            None => Ok(()),
+            Some(piece) => {
+                let key = String::from_utf8_lossy(&object.key);
+                Err(damaged(&format!(
+                    "piece {piece} of object {key:?} of rank {}",
+                    self.rank
+                )))
+            }
+        }
+    }
+
+    fn all(&self, object: &Object) -> Result<Vec<u8>, Fault> {
+        let mut bytes = vec![0; object.size() as usize];
+        self.read(object, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Fills a box of an array from all old ones that it overlaps: ghosts come from who owns them.
+fn block<T: Vault>(
+    olds: &[Old<'_, T>],
+    key: &[u8],
+    new: &[[u64; 4]],
+    into: &mut [u8],
+) -> Result<(), Fault> {
+    let mut filled = 0u64;
+    for old in olds {
+        let object = old.first_whole(key, None)?;
+        let Shape::Block(of) = &object.shape else {
+            return Err(reshaped(key));
+        };
+        let alike = of.len() == new.len() && of.iter().zip(new).all(|(o, n)| o[0] == n[0]);
+        let unit = u64::from(object.unit);
+        if !alike
+            || elements(of).checked_mul(unit) != Some(object.size())
+            || elements(new).checked_mul(unit) != Some(into.len() as u64)
+        {
+            return Err(reshaped(key));
+        }
+        let both: Vec<Range<u64>> = of
+            .iter()
+            .zip(new)
+            .map(|(o, n)| {
+                let (own, wanted) = (owned(o), n[1]..n[1].saturating_add(n[2]));
+                own.start.max(wanted.start)..own.end.min(wanted.end)
+            })
+            .collect();
+        if both.iter().any(Range::is_empty) {
+            continue;
+        }
+        let bytes = old.all(object)?;
+        filled += both.iter().map(|r| r.end - r.start).product::<u64>();
+        copy_box(&bytes, of, into, new, &both, unit as usize);
+    }
+    match filled == elements(new) {
+        true => Ok(()),
+        false => Err(reshaped(key)),
+    }
+}
+
+/// How many elements a box has, its ghosts included.
+fn elements(shape: &[[u64; 4]]) -> u64 {
+    shape
+        .iter()
+        .try_fold(1u64, |n, d| n.checked_mul(d[2]))
+        .unwrap_or(u64::MAX)
+}
+
+/// What of a dimension is a box's own: at the ends of the array there is no neighbour whose elements it could have.
+fn owned([all, first, count, ghost]: &[u64; 4]) -> Range<u64> {
+    let end = first.saturating_add(*count);
+    let low = if *first > 0 {
+        first.saturating_add(*ghost)
+    } else {
+        0
+    };
+    let high = if end < *all {
+        end.saturating_sub(*ghost)
+    } else {
+        end
+    };
+    low..high
+}
+
+/// Copies the elements of a box that two boxes have, run by run of the last dimension.
+fn copy_box(
+    from: &[u8],
+    of: &[[u64; 4]],
+    into: &mut [u8],
+    new: &[[u64; 4]],
+    both: &[Range<u64>],
+    unit: usize,
+) {
+    let Some(last) = both.last() else {
+        into.copy_from_slice(from);
+        return;
+    };
+    let run = (last.end - last.start) as usize * unit;
+    let index = |shape: &[[u64; 4]], at: &[u64]| {
+        let element = shape
+            .iter()
+            .zip(at)
+            .fold(0, |sum, (d, x)| sum * d[2] + (x - d[1]));
+        element as usize * unit
+    };
+    let mut at: Vec<u64> = both.iter().map(|r| r.start).collect();
+    loop {
+        let (source, target) = (index(of, &at), index(new, &at));
+        into[target..target + run].copy_from_slice(&from[source..source + run]);
+        // The next run: like counting, without the last digit.
+        let mut digit = both.len() - 1;
+        loop {
+            if digit == 0 {
+                return;
+            }
+            digit -= 1;
+            at[digit] += 1;
+            if at[digit] < both[digit].end {
+                break;
+            }
+            at[digit] = both[digit].start;
+        }
+    }
+}
+
+/// Fills a rank's rows: all old ones behind each other are dealt out anew.
+fn rows_of<T: Vault>(
+    olds: &[Old<'_, T>],
+    key: &[u8],
+    row: u64,
+    sizes: &[u64],
+    rank: u32,
+    into: &mut [u8],
+) -> Result<(), Fault> {
+    let mut objects = Vec::with_capacity(olds.len());
+    for old in olds {
+        let object = old.first_whole(key, None)?;
+        if object.shape != Shape::Irregular(row) {
+            return Err(reshaped(key));
+        }
+        objects.push(object);
+    }
+    let before: u64 = sizes[..rank as usize].iter().sum();
+    let total: u64 = objects.iter().map(|o| o.size()).sum();
+    if total != sizes.iter().sum::<u64>() {
+        let (key, now) = (String::from_utf8_lossy(key), sizes.iter().sum::<u64>());
+        let text = format!(
+            "the rows of object {key:?} have {total} bytes on all ranks together in the version, and {now} now"
+        );
+        return Err(Fault::new(Code::Shape, text));
+    }
+    let wanted = before..before + into.len() as u64;
+    let mut at = 0u64;
+    for (old, object) in olds.iter().zip(objects) {
+        let of = at..at + object.size();
+        at = of.end;
+        let both = of.start.max(wanted.start)..of.end.min(wanted.end);
+        if both.is_empty() {
+            continue;
+        }
+        let bytes = old.all(object)?;
+        let from = &bytes[(both.start - of.start) as usize..(both.end - of.start) as usize];
+        into[(both.start - wanted.start) as usize..(both.end - wanted.start) as usize]
+            .copy_from_slice(from);
+    }
+    Ok(())
+}
+
+fn told(rank: u32, word: &[u8]) -> Fault {
+    let (code, text) = word
+        .split_first()
+        .map_or((0, &[][..]), |(code, text)| (*code, text));
+    let code = Code::ALL
+        .into_iter()
+        .find(|c| *c as u8 == code)
+        .unwrap_or(Code::Internal);
+    Fault::new(
+        code,
+        format!("rank {rank}: {}", String::from_utf8_lossy(text)),
+    )
+}
+
+fn incomplete(id: VersionId, who: &[u32]) -> Fault {
+    let first: Vec<String> = who.iter().take(8).map(u32::to_string).collect();
+    let more = if who.len() > first.len() {
+        " and others"
+    } else {
+        ""
+    };
+    let text = format!(
+        "no version is whole: of version {id} the part of rank {}{more} is not on the nodes of this start, or was lost with their memory. \
+         Start on the nodes that have it; or remove the run's folders for a start from nothing",
+        first.join(", ")
+    );
+    Fault::new(Code::Corrupt, text)
+}
+
+fn damaged(what: &str) -> Fault {
+    let text = format!("{what} is damaged, and no other copy is left");
+    Fault::new(Code::Corrupt, text)
+}
+
+fn reshaped(key: &[u8]) -> Fault {
+    let key = String::from_utf8_lossy(key);
+    let text = format!(
+        "object {key:?} is divided otherwise in the version than it says now: the whole array, its dimensions and its elements must be the same"
+    );
+    Fault::new(Code::Shape, text)
+}
+
+fn undivided(key: &[u8], ranks: u32, now: u32) -> Fault {
+    let key = String::from_utf8_lossy(key);
+    let text = format!(
+        "the version was written by {ranks} ranks, there are {now} now, and object {key:?} does not say how it is divided: give it a shape, or start {ranks} ranks"
+    );
+    Fault::new(Code::Shape, text)
+}
+
+impl<A: Medium, S: Medium> Desk<A, S> {
+    /// Once all ranks have a version of this start on their tiers, what earlier ones have left on this node is not needed any more,
+    /// but what this start goes on with. The first rank of each node removes it.
+    pub(super) fn reclaim<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        let ranks = &*shared.ranks;
+        let me = ranks.rank();
+        let near = |rank: u32| ranks.node(rank) == ranks.node(me);
+        if self.reclaimed {
+            return Ok(());
+        }
+        if !(0..me).any(near) {
+            let used: Vec<&str> = (0..ranks.ranks())
+                .filter(|r| near(*r))
+                .filter_map(|r| shared.world.own(ranks, r))
+                .collect();
+            for found in shared.world.arenas.iter().filter(|f| near(f.host)) {
+                if !used.contains(&found.name.as_str()) {
+                    shared.tier.remove(&found.name)?;
+                }
+            }
+        }
+        self.reclaimed = true;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An array of 6 x 5 elements, as two ranks had it by columns with a ghost each, goes to three by rows.
+    #[test]
+    fn a_box_is_filled_from_those_that_own_its_elements() {
+        let all: Vec<u8> = (0..30).collect();
+        let cut = |shape: &[[u64; 4]]| -> Vec<u8> {
+            let mut out = Vec::new();
+            for y in shape[0][1]..shape[0][1] + shape[0][2] {
+                for x in shape[1][1]..shape[1][1] + shape[1][2] {
+                    out.push(all[(y * 5 + x) as usize]);
+                }
+            }
+            out
+        };
+        let left = [[6, 0, 6, 0], [5, 0, 4, 1]];
+        let right = [[6, 0, 6, 0], [5, 2, 3, 1]];
+        assert_eq!((owned(&left[1]), owned(&right[1])), (0..3, 3..5));
+        let new = [[6, 1, 4, 1], [5, 0, 5, 0]];
+        let mut into = vec![0xff; 20];
+        for old in [left, right] {
+            // Ghosts are never taken: they may be older than what they are copies of.
+            let mut bytes = cut(&old);
+            for (n, byte) in bytes.iter_mut().enumerate() {
+                let x = n as u64 % old[1][2] + old[1][1];
+                if !owned(&old[1]).contains(&x) {
+                    *byte = 0xee;
+                }
+            }
+            let both: Vec<Range<u64>> = old
+                .iter()
+                .zip(&new)
+                .map(|(o, n)| {
+                    let own = owned(o);
+                    own.start.max(n[1])..own.end.min(n[1] + n[2])
+                })
+                .collect();
+            copy_box(&bytes, &old, &mut into, &new, &both, 1);
+        }
+        assert_eq!(into, cut(&new));
+    }
+}

@@ -1,0 +1,570 @@
+//! Ranks of a program: what they commit they get back, whatever has happened to some of them.
+
+#[path = "common/hall.rs"]
+mod hall;
+
+use hall::Hall;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tarn_media::{Device, Folder, Profile};
+use tarn_phx::manifest::CHUNK;
+use tarn_phx::{Code, Empty, Fault, Item, Level, Options, Rank, Shape, Staging, VersionId};
+
+type Here = Rank<Folder, Folder>;
+
+/// What a tier takes from all, bytes a second: much less than memory, also of a program that is not optimized.
+const SLOW: u64 = 100_000_000;
+const MOST: Duration = Duration::from_secs(30);
+
+/// A cluster in a folder: nodes with a tier and a memory each.
+struct Cluster {
+    folder: tempfile::TempDir,
+    /// The node of each rank.
+    nodes: Vec<&'static str>,
+    staging: Staging,
+    buddy: bool,
+    helpers: usize,
+    same_node: bool,
+    /// Bytes a second that tiers take.
+    tier: u64,
+}
+
+impl Cluster {
+    fn new(nodes: &[&'static str]) -> Self {
+        Self {
+            folder: tempfile::tempdir_in("/dev/shm").unwrap(),
+            nodes: nodes.to_vec(),
+            staging: Staging::Half,
+            buddy: false,
+            helpers: 1,
+            same_node: false,
+            tier: SLOW,
+        }
+    }
+
+    fn tier_of(&self, node: &str) -> PathBuf {
+        self.folder.path().join(node).join("tier")
+    }
+
+    fn memory_of(&self, node: &str) -> PathBuf {
+        self.folder.path().join(node).join("memory")
+    }
+
+    fn begin(&self, hall: &Arc<Hall>, rank: u32) -> Result<Here, Fault> {
+        let node = self.nodes[rank as usize];
+        let profile = Profile {
+            device: self.tier,
+            ..Profile::none()
+        };
+        let device = |profile| Arc::new(Device::new(profile));
+        let tier = Folder::new(&self.tier_of(node), device(profile)).unwrap();
+        let memory = Folder::new(&self.memory_of(node), device(Profile::none())).unwrap();
+        let seed = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap()
+            .as_nanos();
+        let options = Options {
+            run: b"run".as_slice().into(),
+            identity: seed << 16 | u128::from(rank),
+            staging: self.staging,
+            buddy: self.buddy,
+            same_node: self.same_node,
+            patience: MOST,
+            helpers: self.helpers,
+            audit: false,
+            enter: Arc::new(|| ()),
+        };
+        Rank::begin(options, tier, memory, hall.seat(rank))
+    }
+
+    /// A start of the program: all ranks do the same, each in a thread of its own.
+    fn start<R: Send>(&self, each: impl Fn(u32, Here, &Hall) -> R + Sync) -> Vec<R> {
+        let hall = Hall::new(&self.nodes);
+        std::thread::scope(|scope| {
+            let each = &each;
+            let threads: Vec<_> = (0..self.nodes.len() as u32)
+                .map(|rank| {
+                    let hall = Arc::clone(&hall);
+                    scope.spawn(move || each(rank, self.begin(&hall, rank).unwrap(), &hall))
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+}
+
+const KEYS: [&[u8]; 4] = [b"empty", b"large", b"odd", b"small"];
+const SIZES: [usize; 4] = [0, 9 * CHUNK as usize + 77, 3 * CHUNK as usize, 100];
+
+/// What an object of a rank holds in a step.
+fn filled(object: usize, rank: u32, step: u64) -> Vec<u8> {
+    let seed = (object as u64) << 48 | u64::from(rank) << 40 | step << 32;
+    let byte = |i: usize| {
+        let mixed = (seed | i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 56) as u8
+    };
+    (0..SIZES[object]).map(byte).collect()
+}
+
+fn state(rank: u32, step: u64) -> Vec<Vec<u8>> {
+    (0..KEYS.len())
+        .map(|object| filled(object, rank, step))
+        .collect()
+}
+
+fn items(state: &[Vec<u8>]) -> Vec<Item<'_>> {
+    let item = |(key, bytes): (&&'static [u8], _)| Item {
+        key,
+        unit: 1,
+        shape: Shape::Own,
+        bytes,
+    };
+    KEYS.iter()
+        .zip(state.iter().map(Vec::as_slice))
+        .map(item)
+        .collect()
+}
+
+fn commit(rank: &mut Here, of: u32, step: u64) -> VersionId {
+    rank.commit(&items(&state(of, step))).unwrap().id
+}
+
+/// A version, and what it gave to each object.
+type Restored = (VersionId, Vec<Vec<u8>>);
+
+fn restart(rank: &mut Here) -> Result<Option<Restored>, Fault> {
+    let mut state: Vec<Vec<u8>> = SIZES.iter().map(|size| vec![0xaa; *size]).collect();
+    let mut objects: Vec<Empty<'_>> = KEYS
+        .iter()
+        .zip(&mut state)
+        .map(|(key, bytes)| Empty {
+            key,
+            shape: Shape::Own,
+            bytes,
+        })
+        .collect();
+    let id = rank.restart(None, &mut objects)?;
+    Ok(id.map(|id| (id, state)))
+}
+
+/// All ranks restart, and have the state of this step.
+fn restarts(cluster: &Cluster, id: VersionId, step: u64) {
+    cluster.start(|of, mut rank, _| {
+        let (found, state_now) = restart(&mut rank).unwrap().expect("a version");
+        assert_eq!(found, id, "rank {of}");
+        assert!(state_now == state(of, step), "rank {of} has another state");
+    });
+}
+
+fn id(generation: u64, number: u64) -> VersionId {
+    VersionId { generation, number }
+}
+
+/// Some byte of a file is changed.
+fn damage(file: &Path, range: Range<u64>) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(file)
+        .unwrap();
+    for at in range {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+    }
+}
+
+#[test]
+fn what_is_committed_comes_back_in_the_next_start() {
+    for staging in [
+        Staging::None,
+        Staging::Half,
+        Staging::All,
+        Staging::Bytes(CHUNK),
+    ] {
+        for helpers in [0, 1, 3] {
+            let cluster = Cluster {
+                staging,
+                helpers,
+                ..Cluster::new(&["one"])
+            };
+            cluster.start(|of, mut rank, _| {
+                assert_eq!(restart(&mut rank).unwrap(), None);
+                for step in 1..=5 {
+                    assert_eq!(commit(&mut rank, of, step), id(1, step));
+                }
+                let stats = rank.stats();
+                assert_eq!((stats.commits, stats.degraded), (5, 0));
+                assert_eq!(
+                    stats.staged > 0,
+                    staging != Staging::None,
+                    "{staging:?} {helpers}"
+                );
+                rank.wait(id(1, 5), Level::Durable, MOST).unwrap();
+                assert_eq!(
+                    rank.wait(id(1, 6), Level::Committed, MOST)
+                        .unwrap_err()
+                        .code,
+                    Code::NotFound
+                );
+                rank.end().unwrap();
+            });
+            restarts(&cluster, id(1, 5), 5);
+            // That start has committed nothing: the next finds the same.
+            restarts(&cluster, id(1, 5), 5);
+        }
+    }
+}
+
+/// The process ends at once after a commit: what is staged lies in memory only.
+#[test]
+fn what_was_staged_as_the_process_ended_is_found_by_the_next() {
+    let cluster = Cluster {
+        helpers: 0,
+        staging: Staging::All,
+        ..Cluster::new(&["one", "one"])
+    };
+    cluster.start(|of, mut rank, _| {
+        commit(&mut rank, of, 1);
+        commit(&mut rank, of, 2);
+        assert!(rank.stats().last_staged > 0);
+    });
+    restarts(&cluster, id(1, 2), 2);
+    // And goes on.
+    cluster.start(|of, mut rank, _| {
+        restart(&mut rank).unwrap();
+        assert_eq!(commit(&mut rank, of, 3), id(2, 1));
+    });
+    restarts(&cluster, id(2, 1), 3);
+}
+
+/// One node loses its memory, as by a loss of power: what was staged there is at the buddy's.
+#[test]
+fn the_buddy_has_what_was_staged_on_a_node_that_lost_its_memory() {
+    for nodes in [["one", "two"], ["one", "one"]] {
+        let cluster = Cluster {
+            helpers: 0,
+            staging: Staging::All,
+            buddy: true,
+            same_node: true,
+            ..Cluster::new(&nodes)
+        };
+        cluster.start(|of, mut rank, _| {
+            commit(&mut rank, of, 1);
+            assert_eq!(rank.stats().degraded, 0);
+            rank.wait(id(1, 1), Level::Committed, MOST).unwrap();
+        });
+        let lost = cluster.memory_of("one");
+        match nodes[1] {
+            "two" => std::fs::remove_dir_all(lost).unwrap(),
+            _ => std::fs::remove_file(lost.join("0.staging")).unwrap(),
+        }
+        restarts(&cluster, id(1, 1), 1);
+    }
+}
+
+/// Without a copy only the version before is left, on all ranks.
+#[test]
+fn a_version_that_one_rank_has_lost_is_nobodys() {
+    let cluster = Cluster {
+        helpers: 0,
+        staging: Staging::All,
+        ..Cluster::new(&["one", "two"])
+    };
+    cluster.start(|of, mut rank, _| {
+        commit(&mut rank, of, 1);
+        commit(&mut rank, of, 2);
+    });
+    std::fs::remove_dir_all(cluster.memory_of("two")).unwrap();
+    restarts(&cluster, id(1, 1), 1);
+    // What rank 0 has of version 2 never meets the version 2 of this start.
+    cluster.start(|of, mut rank, _| {
+        restart(&mut rank).unwrap();
+        commit(&mut rank, of, 11);
+    });
+    restarts(&cluster, id(2, 1), 11);
+}
+
+#[test]
+fn a_damaged_version_is_told_and_the_one_before_is_taken() {
+    let cluster = Cluster {
+        staging: Staging::None,
+        ..Cluster::new(&["one", "two"])
+    };
+    cluster.start(|of, mut rank, _| {
+        rank.keep(2).unwrap();
+        for step in 1..=2 {
+            commit(&mut rank, of, step);
+        }
+        rank.end().unwrap();
+    });
+    // The first object of the newer version.
+    let arena = cluster.tier_of("two").join("1/1.arena");
+    let bytes = std::fs::read(&arena).unwrap();
+    let large = filled(1, 1, 2);
+    let at = bytes.windows(64).position(|w| w == &large[..64]).unwrap() as u64;
+    damage(&arena, at + 5..at + 6);
+    cluster.start(|of, mut rank, _| {
+        let (found, now) = restart(&mut rank).unwrap().expect("a version");
+        assert_eq!(found, id(1, 1));
+        assert!(now == state(of, 1));
+        assert_eq!(rank.stats().damaged, 1);
+    });
+}
+
+#[test]
+fn a_buddy_that_fails_costs_copies_and_no_data() {
+    let cluster = Cluster {
+        staging: Staging::All,
+        buddy: true,
+        ..Cluster::new(&["one", "two", "three"])
+    };
+    cluster.start(|of, mut rank, hall| {
+        commit(&mut rank, of, 1);
+        rank.wait(id(1, 1), Level::Durable, MOST).unwrap();
+        hall.deafen(1);
+        let committed = rank.commit(&items(&state(of, 2))).unwrap();
+        // Rank 0 was rank 1's to keep.
+        assert_eq!(committed.degraded.is_some(), of == 0, "{committed:?}");
+        rank.wait(id(1, 2), Level::Durable, MOST).unwrap();
+        // Another pair: nothing is missing any more.
+        assert_eq!(rank.commit(&items(&state(of, 3))).unwrap().degraded, None);
+        rank.wait(id(1, 3), Level::Durable, MOST).unwrap();
+        rank.end().unwrap();
+    });
+    restarts(&cluster, id(1, 3), 3);
+}
+
+#[test]
+fn a_rank_without_a_buddy_on_another_node_is_told() {
+    let cluster = Cluster {
+        buddy: true,
+        ..Cluster::new(&["one", "one"])
+    };
+    cluster.start(|of, mut rank, _| {
+        let committed = rank.commit(&items(&state(of, 1))).unwrap();
+        assert!(
+            committed
+                .degraded
+                .unwrap()
+                .contains("start ranks on more nodes")
+        );
+        assert_eq!(rank.stats().staged, 0);
+    });
+    restarts(&cluster, id(1, 1), 1);
+}
+
+/// A rank whose commit failed has no such version; the others wait for it no longer than needed, and no slot is given up for it.
+#[test]
+fn a_commit_that_fails_on_one_rank_leaves_a_version_that_all_have() {
+    let cluster = Cluster::new(&["one", "two"]);
+    cluster.start(|of, mut rank, _| {
+        commit(&mut rank, of, 1);
+        let state_now = state(of, 2);
+        let mut two = items(&state_now);
+        if of == 1 {
+            // Twice the same key.
+            two[0].key = two[1].key;
+        }
+        assert_eq!(
+            rank.commit(&two).map_err(|e| e.code).err(),
+            (of == 1).then_some(Code::Exists)
+        );
+        assert_eq!(
+            rank.wait(id(1, 2), Level::Committed, MOST)
+                .unwrap_err()
+                .code,
+            Code::NotFound
+        );
+    });
+    restarts(&cluster, id(1, 1), 1);
+    cluster.start(|of, mut rank, _| {
+        for step in 1..=5 {
+            let state_now = state(of, step);
+            let mut now = items(&state_now);
+            if of == 1 && step == 2 {
+                now[0].key = now[1].key;
+            }
+            assert_eq!(rank.commit(&now).is_ok(), of == 0 || step != 2);
+        }
+    });
+    restarts(&cluster, id(2, 5), 5);
+}
+
+/// Boxes with ghosts, rows and copies, from four ranks to three to five, byte by byte.
+#[test]
+fn shaped_objects_are_divided_among_any_number_of_ranks() {
+    const ROWS: u64 = 61;
+    const COLUMNS: u64 = 7;
+    const ROW: u64 = 24;
+    const ALL_ROWS: u64 = 100;
+    let element = |y: u64, x: u64, step: u64| (y * 1000 + x * 10 + step).to_le_bytes();
+    // By rows, with two ghosts.
+    let cut = |rank: u64, ranks: u64| {
+        let (first, last) = (ROWS * rank / ranks, ROWS * (rank + 1) / ranks);
+        let first = if rank > 0 { first - 2 } else { first };
+        let last = if rank + 1 < ranks { last + 2 } else { last };
+        [[ROWS, first, last - first, 2], [COLUMNS, 0, COLUMNS, 0]]
+    };
+    let block = |shape: [[u64; 4]; 2], step: u64| -> Vec<u8> {
+        let rows = shape[0][1]..shape[0][1] + shape[0][2];
+        rows.flat_map(|y| (0..COLUMNS).flat_map(move |x| element(y, x, step)))
+            .collect()
+    };
+    // Later ranks have more.
+    let share = |rank: u64, ranks: u64| {
+        ALL_ROWS * rank * rank / (ranks * ranks)
+            ..ALL_ROWS * (rank + 1) * (rank + 1) / (ranks * ranks)
+    };
+    let rows = |range: Range<u64>, step: u64| -> Vec<u8> {
+        range
+            .flat_map(|r| (0..ROW).map(move |b| (r * 7 + b + step) as u8))
+            .collect()
+    };
+    let mut cluster = Cluster::new(&["one", "one", "two", "two"]);
+    let same: Vec<u8> = vec![42; 1000];
+    let mut step = 0;
+    for (nodes, generation) in [
+        (vec!["one", "one", "two", "two"], 1),
+        (vec!["two", "two", "one"], 2),
+        (vec!["one", "two", "one", "two", "one"], 3),
+    ] {
+        cluster.nodes = nodes;
+        let ranks = cluster.nodes.len() as u64;
+        cluster.start(|of, mut rank, _| {
+            let shape = cut(of.into(), ranks);
+            let mine = share(of.into(), ranks);
+            if step > 0 {
+                let mut filled = [
+                    vec![0; block(shape, 0).len()],
+                    vec![0; rows(mine.clone(), 0).len()],
+                    vec![0; same.len()],
+                ];
+                let [a, b, c] = &mut filled;
+                let mut objects = [
+                    Empty {
+                        key: b"block",
+                        shape: Shape::Block(shape.to_vec()),
+                        bytes: a,
+                    },
+                    Empty {
+                        key: b"rows",
+                        shape: Shape::Irregular(ROW),
+                        bytes: b,
+                    },
+                    Empty {
+                        key: b"same",
+                        shape: Shape::Replicated,
+                        bytes: c,
+                    },
+                ];
+                assert_eq!(
+                    rank.restart(None, &mut objects).unwrap(),
+                    Some(id(generation - 1, 2))
+                );
+                assert!(
+                    filled[0] == block(shape, step)
+                        && filled[1] == rows(mine.clone(), step)
+                        && filled[2] == same,
+                    "rank {of} of {ranks}"
+                );
+            }
+            for now in [step + 1, step + 2] {
+                let (a, b) = (block(shape, now), rows(mine.clone(), now));
+                let items = [
+                    Item {
+                        key: b"block",
+                        unit: 8,
+                        shape: Shape::Block(shape.to_vec()),
+                        bytes: &a,
+                    },
+                    Item {
+                        key: b"rows",
+                        unit: 1,
+                        shape: Shape::Irregular(ROW),
+                        bytes: &b,
+                    },
+                    Item {
+                        key: b"same",
+                        unit: 1,
+                        shape: Shape::Replicated,
+                        bytes: &same,
+                    },
+                ];
+                rank.commit(&items).unwrap();
+            }
+            rank.wait(id(generation, 2), Level::Durable, MOST).unwrap();
+            rank.end().unwrap();
+        });
+        step += 2;
+    }
+    // What earlier starts had left is gone.
+    for (node, arenas) in [("one", 3), ("two", 2)] {
+        let tier = cluster.tier_of(node);
+        let folders: Vec<_> = std::fs::read_dir(&tier)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        assert_eq!(folders, ["3"], "{node}");
+        assert_eq!(std::fs::read_dir(tier.join("3")).unwrap().count(), arenas);
+        assert_eq!(
+            std::fs::read_dir(cluster.memory_of(node)).unwrap().count(),
+            0
+        );
+    }
+    // Half of it is on a node that is not there.
+    cluster.nodes = vec!["one"];
+    cluster.start(|_, mut rank, _| {
+        let lost = rank.restart(None, &mut []).unwrap_err();
+        assert_eq!(lost.code, Code::Corrupt);
+        assert!(
+            lost.text
+                .contains("version 3.2 the part of rank 1, 3 is not"),
+            "{lost}"
+        );
+    });
+    // One that says nothing cannot be divided.
+    cluster.nodes = vec!["one", "two"];
+    cluster.start(|_, mut rank, _| {
+        let mut bytes = vec![0; 1000];
+        let mut objects = [Empty {
+            key: b"same",
+            shape: Shape::Own,
+            bytes: &mut bytes,
+        }];
+        assert_eq!(
+            rank.restart(None, &mut objects).unwrap_err().code,
+            Code::Shape
+        );
+    });
+}
+
+#[test]
+fn objects_that_are_not_as_they_were_are_refused() {
+    let cluster = Cluster::new(&["one"]);
+    cluster.start(|of, mut rank, _| {
+        commit(&mut rank, of, 1);
+        rank.end().unwrap();
+    });
+    for (key, size, code) in [
+        (&b"small"[..], 101, Code::Invalid),
+        (b"other", 100, Code::NotFound),
+    ] {
+        cluster.start(|_, mut rank, _| {
+            let mut bytes = vec![0; size];
+            let mut objects = [Empty {
+                key,
+                shape: Shape::Own,
+                bytes: &mut bytes,
+            }];
+            assert_eq!(rank.restart(None, &mut objects).unwrap_err().code, code);
+            assert_eq!(
+                rank.restart(Some(id(9, 9)), &mut []).unwrap_err().code,
+                Code::NotFound
+            );
+        });
+    }
+}

@@ -1,0 +1,270 @@
+//! The hub, in rank 0's process: it has a line to each rank, brings words together, and knows who is gone.
+
+use crate::greet::{Answer, Greeting, Identity};
+use crate::line::{Line, malformed};
+use crate::socket::Socket;
+use crate::wire::{FromHub, Least, MAX_WORDS, ToHub};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tarn_ports::Reached;
+
+/// Exchanges that a rank may have begun without an answer to the first: earlier ones were given up for lack of time.
+pub(crate) const MAX_AHEAD: usize = 4;
+/// Frames that are taken from one line before it is the next one's turn.
+const IN_TURN: usize = 16;
+/// Ranks that a text names.
+const NAMED: usize = 8;
+
+#[derive(Debug)]
+enum Stand {
+    Awaited,
+    Here { process: u32 },
+    Gone { in_order: bool, why: String },
+}
+
+#[derive(Debug)]
+struct Seat {
+    stand: Stand,
+    line: Option<Line>,
+    /// Its words in exchanges that are not complete, as they came.
+    words: VecDeque<Vec<u8>>,
+    /// How many it has sent.
+    said: u64,
+    reached: Reached,
+    /// What it was told last.
+    least: Least,
+}
+
+#[derive(Debug)]
+pub(crate) struct Hub {
+    identity: Identity,
+    seats: Vec<Seat>,
+    least: Least,
+    /// It was told more since `least` was looked at.
+    told: bool,
+}
+
+/// `rank 3`, `ranks 3, 4 and 7 others`.
+fn names(ranks: &[usize]) -> String {
+    let named: Vec<String> = ranks.iter().take(NAMED).map(usize::to_string).collect();
+    let (s, named) = (if ranks.len() == 1 { "" } else { "s" }, named.join(", "));
+    match ranks.len().saturating_sub(NAMED) {
+        0 => format!("rank{s} {named}"),
+        others => format!("rank{s} {named} and {others} others"),
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(ranks: u32, identity: Identity) -> Self {
+        let seat = || Seat {
+            stand: Stand::Awaited,
+            line: None,
+            words: VecDeque::new(),
+            said: 0,
+            reached: Reached::default(),
+            least: Least::default(),
+        };
+        Self {
+            identity,
+            seats: (0..ranks).map(|_| seat()).collect(),
+            least: Least::default(),
+            told: false,
+        }
+    }
+
+    /// Gives who has come its place, or says why not.
+    pub(crate) fn admit(&mut self, who: &Greeting, socket: Socket) {
+        let answer = self.place(who);
+        let mut line = Line::new(socket, ToHub::MAX);
+        line.push(answer.encode().into());
+        if !matches!(answer, Answer::Welcome(_)) {
+            // So few bytes have room in a new connection.
+            let _ = line.flush();
+            return;
+        }
+        for (rank, seat) in self.seats.iter().enumerate() {
+            if let Stand::Gone { in_order, why } = &seat.stand {
+                line.push(FromHub::Gone(rank as u32, *in_order, why.clone()).frame());
+            }
+        }
+        let seat = &mut self.seats[who.rank as usize];
+        seat.line = Some(line);
+        seat.stand = Stand::Here {
+            process: who.process,
+        };
+    }
+
+    fn place(&self, who: &Greeting) -> Answer {
+        let ranks = self.seats.len();
+        let Some(seat) = self.seats.get(who.rank as usize) else {
+            return Answer::Refused(format!("there are {ranks} ranks here, and no {}", who.rank));
+        };
+        if who.ranks as usize != ranks {
+            return Answer::Refused(format!(
+                "there are {ranks} ranks here, and rank {} is one of {}: start all with one number, or give this program another name",
+                who.rank, who.ranks
+            ));
+        }
+        match &seat.stand {
+            Stand::Awaited => Answer::Welcome(self.identity),
+            Stand::Here { process } => {
+                Answer::Taken(format!("process {process} is its rank {}", who.rank))
+            }
+            Stand::Gone { why, .. } => Answer::Refused(format!(
+                "rank {} was here already and is gone ({why}): start all ranks anew",
+                who.rank
+            )),
+        }
+    }
+
+    /// The connections that are open: of which rank, and whether there is something to send.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = (usize, Arc<Socket>, bool)> {
+        let seats = self.seats.iter().enumerate();
+        seats.filter_map(|(rank, seat)| {
+            let line = seat.line.as_ref()?;
+            Some((rank, Arc::clone(&line.socket), !line.idle()))
+        })
+    }
+
+    /// Takes what has come from a rank.
+    pub(crate) fn hear(&mut self, rank: usize) {
+        for _ in 0..IN_TURN {
+            let Some(line) = &mut self.seats[rank].line else {
+                return;
+            };
+            let heard = match line.next() {
+                Ok(None) => return,
+                Ok(Some(frame)) => self.act(rank, frame).ok_or_else(malformed),
+                Err(e) => Err(e),
+            };
+            if let Err(e) = heard {
+                return self.gone(rank, false, &e.to_string());
+            }
+        }
+    }
+
+    /// `None`: no member says that.
+    fn act(&mut self, rank: usize, frame: Vec<u8>) -> Option<()> {
+        let seat = &mut self.seats[rank];
+        match ToHub::parse(&frame)? {
+            ToHub::Word(number, _) => {
+                if number != seat.said || seat.words.len() == MAX_AHEAD {
+                    return None;
+                }
+                seat.said += 1;
+                seat.words.push_back(frame);
+                self.answer(number);
+            }
+            ToHub::Told(reached) => {
+                seat.reached = reached;
+                self.told = true;
+            }
+            ToHub::Who(number) => {
+                let seats = self.seats.iter().enumerate();
+                let missing = seats.filter(|(_, s)| s.said <= number).map(|(r, _)| r);
+                let who = names(&missing.collect::<Vec<_>>());
+                self.tell(rank, FromHub::Missing(number, who).frame());
+            }
+            ToHub::Leave => self.gone(rank, true, "it has ended"),
+        }
+        Some(())
+    }
+
+    /// Tells all the words of an exchange if everybody's are there.
+    fn answer(&mut self, number: u64) {
+        if self.seats.iter().any(|s| s.said <= number) {
+            return;
+        }
+        let words: Vec<_> = self.seats.iter_mut().map(|s| s.words.pop_front()).collect();
+        let words = || {
+            words.iter().flatten().map(|w| match ToHub::parse(w) {
+                Some(ToHub::Word(_, word)) => word,
+                _ => b"",
+            })
+        };
+        let sum: usize = words().map(<[u8]>::len).sum();
+        let answer = match sum > MAX_WORDS {
+            true => FromHub::No(
+                number,
+                format!("all words of an exchange together are {sum} bytes, at most {MAX_WORDS}"),
+            )
+            .frame(),
+            false => FromHub::words(number, words()),
+        };
+        for rank in 0..self.seats.len() {
+            self.tell(rank, Arc::clone(&answer));
+        }
+    }
+
+    fn least(&self) -> Least {
+        let by = |count: fn(&Reached) -> u64| {
+            let all = self.seats.iter().enumerate();
+            let all = all.map(|(rank, s)| (count(&s.reached), rank as u32));
+            all.min().unwrap_or_default()
+        };
+        let ((committed, committed_by), (durable, durable_by)) =
+            (by(|r| r.committed), by(|r| r.durable));
+        Least {
+            reached: Reached {
+                committed,
+                durable,
+                missed: self.seats.iter().fold(0, |all, s| all | s.reached.missed),
+            },
+            committed_by,
+            durable_by,
+        }
+    }
+
+    fn tell(&mut self, rank: usize, frame: Arc<[u8]>) {
+        if let Some(line) = &mut self.seats[rank].line {
+            line.push(frame);
+        }
+    }
+
+    /// A rank has ended, or is lost: everybody is told.
+    fn gone(&mut self, rank: usize, in_order: bool, why: &str) {
+        self.seats[rank].line = None;
+        let why = why.to_owned();
+        let frame = FromHub::Gone(rank as u32, in_order, why.clone()).frame();
+        self.seats[rank].stand = Stand::Gone { in_order, why };
+        for other in 0..self.seats.len() {
+            self.tell(other, Arc::clone(&frame));
+        }
+    }
+
+    /// Sends what there is room for.
+    pub(crate) fn flush(&mut self) {
+        if std::mem::take(&mut self.told) {
+            self.least = self.least();
+        }
+        for rank in 0..self.seats.len() {
+            let seat = &mut self.seats[rank];
+            let Some(line) = &mut seat.line else {
+                continue;
+            };
+            let mut sent = line.flush();
+            // Only the newest, once all else is sent: what waits for a slow rank does not grow with what others tell.
+            if sent.is_ok() && line.idle() && seat.least != self.least {
+                seat.least = self.least;
+                line.push(FromHub::Least(self.least).frame());
+                sent = line.flush();
+            }
+            if let Err(e) = sent {
+                self.gone(rank, false, &e.to_string());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn many_ranks_are_named_by_the_first() {
+        assert_eq!(names(&[3]), "rank 3");
+        assert_eq!(names(&[3, 5]), "ranks 3, 5");
+        let many: Vec<usize> = (0..10).collect();
+        assert_eq!(names(&many), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 others");
+    }
+}

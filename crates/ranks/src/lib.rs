@@ -1,0 +1,16 @@
+//! L3: the ranks of one program over stream sockets: Unix-domain on a node, TCP between nodes. docs/checkpoints.md, "How ranks
+//! meet", is the protocol.
+
+mod calls;
+mod folder;
+mod greet;
+mod hub;
+mod line;
+mod meeting;
+mod serve;
+mod socket;
+mod state;
+mod turns;
+mod wire;
+
+pub use meeting::{Meeting, Options};

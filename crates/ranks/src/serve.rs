@@ -1,0 +1,161 @@
+//! Connections that come in. A connection is a *stranger* until it has proven itself; when there are too many of them the newest
+//! takes the place of the oldest. Then a member's goes to the hub, and a caller's is served here.
+
+use crate::greet::{self, Answer, Greeting, Role};
+use crate::line::malformed;
+use crate::socket::{Socket, wait};
+use crate::state::{Incoming, Shared};
+use crate::wire::{MAX_REQUEST, PIECE, Request, short};
+use rustix::event::PollFlags;
+use rustix::fd::AsFd;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tarn_base::strangers::sent_away;
+
+/// Time for whoever connects to say who it is.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// A request or an answer that makes no progress for so long ends the connection.
+const STALL: Duration = Duration::from_secs(30);
+/// Connections at one time that have not proven who they are.
+const MAX_STRANGERS: usize = 128;
+/// Connections of each rank at one time, more than it has threads that ask.
+const MAX_EACH: usize = 16;
+/// The name of its threads.
+pub(crate) const THREAD: &str = "tarn-rank-call";
+
+/// Gives a connection a thread.
+pub(crate) fn start(shared: &Arc<Shared>, socket: Socket, from: IpAddr) -> io::Result<()> {
+    let socket = Arc::new(socket);
+    let mut state = shared.lock();
+    if state.leave.is_some() {
+        return Ok(());
+    }
+    let strangers = state.incoming.iter().filter(|(_, c)| !c.proven);
+    let strangers: Vec<_> = strangers.map(|(n, c)| (*n, c.from)).collect();
+    if strangers.len() >= MAX_STRANGERS
+        && let Some(oldest) = sent_away(strangers)
+        && let Some(c) = state.incoming.get_mut(&oldest)
+    {
+        // It has its thread for a moment more, but counts no longer.
+        c.proven = true;
+        c.socket.close();
+    }
+    if state.incoming.len() >= shared.ranks as usize * MAX_EACH + 2 * MAX_STRANGERS {
+        return Err(io::ErrorKind::QuotaExceeded.into());
+    }
+    let number = state.next_incoming;
+    state.next_incoming += 1;
+    let incoming = Incoming {
+        from,
+        socket: Arc::clone(&socket),
+        proven: false,
+    };
+    state.incoming.insert(number, incoming);
+    drop(state);
+    let theirs = Gone {
+        shared: Arc::clone(shared),
+        number,
+    };
+    let named = std::thread::Builder::new().name(THREAD.into());
+    named.spawn(move || {
+        // Whoever it is sees its connection close: there is nobody else to tell.
+        let _ = begin(&theirs, socket);
+    })?;
+    Ok(())
+}
+
+/// Takes a connection off the list when its thread ends, in whatever way.
+struct Gone {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Gone {
+    fn take(&self) {
+        self.shared.lock().incoming.remove(&self.number);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.take();
+    }
+}
+
+fn begin(place: &Gone, socket: Arc<Socket>) -> io::Result<()> {
+    let shared = &place.shared;
+    let until = Instant::now() + HANDSHAKE;
+    greet::check(&socket, &shared.key, until)?;
+    let who = Greeting::receive(&socket, until)?;
+    if who.role == Role::Member && shared.rank == 0 {
+        place.take();
+        let socket = Arc::try_unwrap(socket).map_err(|_| io::ErrorKind::Interrupted)?;
+        shared.lock().members.push((who, socket));
+        shared.wake();
+        return Ok(());
+    }
+    let ours = who.role == Role::Caller
+        && who.identity == shared.identity
+        && (who.ranks, who.rank < who.ranks) == (shared.ranks, true);
+    let answer = match ours {
+        true => Answer::Welcome(shared.identity),
+        false => Answer::Refused("it is a rank of another program, or of its last start".into()),
+    };
+    socket.send_all(&answer.encode(), b"", until)?;
+    if !ours {
+        return Ok(());
+    }
+    if let Some(c) = shared.lock().incoming.get_mut(&place.number) {
+        c.proven = true;
+    }
+    serve(shared, &socket, who.rank)
+}
+
+/// Answers one request after the other. The time between them ends with the meeting of either, or the caller's node.
+fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
+    let (mut request, mut found) = (Vec::new(), Vec::new());
+    loop {
+        wait(socket.as_fd(), PollFlags::IN, None)?;
+        let mut len = [0; 4];
+        socket.receive_all(&mut len, Instant::now() + STALL)?;
+        let len = u32::from_le_bytes(len) as usize;
+        if len > MAX_REQUEST {
+            return Err(malformed());
+        }
+        // As large as the largest so far: to clear it each time would cost as much as to copy.
+        request.resize(request.len().max(len), 0);
+        socket.receive_all(&mut request[..len], Instant::now() + STALL)?;
+        let asked = Request::parse(&request[..len]).ok_or_else(malformed)?;
+        let host = shared.lock().host.clone();
+        let host = host.ok_or_else(|| "it does not serve others yet".to_owned());
+        let done = host.and_then(|host| match asked {
+            Request::Grant(generation, bytes) => {
+                let name = host.grant(of, generation, bytes)?;
+                found.clear();
+                found.extend_from_slice(short(&name));
+                Ok(found.len())
+            }
+            Request::Put(generation, at, bytes) => {
+                let checksum = host.put(of, generation, at, bytes)?;
+                found.clear();
+                found.extend_from_slice(&checksum.to_le_bytes());
+                Ok(found.len())
+            }
+            Request::Fetch(at, len, medium) => {
+                found.resize(found.len().max(len).min(PIECE), 0);
+                host.fetch(medium, at, &mut found[..len])?;
+                Ok(len)
+            }
+        });
+        let (status, answer) = match &done {
+            Ok(len) => (0, &found[..*len]),
+            Err(why) => (1, short(why)),
+        };
+        let mut head = ((1 + answer.len()) as u32).to_le_bytes().to_vec();
+        head.push(status);
+        socket.send_all(&head, answer, Instant::now() + STALL)?;
+    }
+}

@@ -1,0 +1,294 @@
+//! What the callers of one rank, its thread that has the lines, and its threads that serve have in common.
+
+use crate::greet::{Greeting, Identity, Key};
+use crate::hub::MAX_AHEAD;
+use crate::socket::{Socket, deadline};
+use crate::wire::{FromHub, Least, ToHub};
+use rustix::fd::OwnedFd;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_ports::ranks::MAX_WORD;
+use tarn_ports::{Host, RanksError, Reached};
+
+/// How long the hub's word is waited for about who did not come to an exchange.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Everybody's words, by rank, or why there are none.
+type Words = Result<Vec<Box<[u8]>>, String>;
+
+/// A connection that came in.
+pub(crate) struct Incoming {
+    pub(crate) from: IpAddr,
+    pub(crate) socket: Arc<Socket>,
+    /// It has proven itself.
+    pub(crate) proven: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// To the hub, in order.
+    pub(crate) words: VecDeque<Arc<[u8]>>,
+    /// Of these only the newest counts.
+    pub(crate) tell: Option<Reached>,
+    pub(crate) ask: Option<u64>,
+    /// No more is said after that, and by then all is over.
+    pub(crate) leave: Option<Instant>,
+    /// The thread with the lines has ended.
+    pub(crate) ended: bool,
+    /// Who has come to the hub.
+    pub(crate) members: Vec<(Greeting, Socket)>,
+    /// By a number that counts up. Each has a thread.
+    pub(crate) incoming: BTreeMap<u64, Incoming>,
+    pub(crate) next_incoming: u64,
+    pub(crate) host: Option<Arc<dyn Host>>,
+    /// Exchanges begun, and ended by the hub.
+    begun: u64,
+    over: u64,
+    waiting: BTreeMap<u64, Option<Words>>,
+    missing: Option<(u64, String)>,
+    reached: Reached,
+    least: Least,
+    /// Who is gone, and how that is known.
+    gone: BTreeMap<u32, String>,
+    /// The first that died, or rank 0 once it is gone in whatever way: nothing is agreed without it.
+    lost: Option<u32>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) identity: Identity,
+    pub(crate) key: Key,
+    /// Readable when the thread with the lines has something to do.
+    pub(crate) wake: OwnedFd,
+    state: Mutex<State>,
+    pub(crate) changed: Condvar,
+}
+
+/// A rank's name in errors.
+pub(crate) fn rank(number: u32) -> String {
+    format!("rank {number}")
+}
+
+impl Shared {
+    pub(crate) fn new(
+        (rank, ranks): (u32, u32),
+        identity: Identity,
+        key: Key,
+        wake: OwnedFd,
+    ) -> Self {
+        Self {
+            rank,
+            ranks,
+            identity,
+            key,
+            wake,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something has changed, or it is time: `false`.
+    pub(crate) fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        until: Instant,
+    ) -> (MutexGuard<'a, State>, bool) {
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout(state, left);
+        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        (state, !left.is_zero())
+    }
+
+    /// The thread with the lines looks at what there is to do.
+    pub(crate) fn wake(&self) {
+        // Full: it is awake.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// `doing`: what others should do, for an error's text.
+    pub(crate) fn exchange(
+        &self,
+        word: &[u8],
+        within: Duration,
+        doing: &'static str,
+    ) -> Result<Vec<Box<[u8]>>, RanksError> {
+        if word.len() > MAX_WORD {
+            return Err(RanksError::Invalid(format!(
+                "a word of {} bytes: at most {MAX_WORD} can be told to all at once",
+                word.len()
+            )));
+        }
+        let until = deadline(within);
+        let late = |who: String, doing| RanksError::TimedOut {
+            who,
+            doing,
+            seconds: within.as_secs(),
+        };
+        let mut state = self.lock();
+        if let Some(gone) = state.broken() {
+            return Err(state.loss(gone));
+        }
+        let number = state.begun;
+        if number - state.over >= MAX_AHEAD as u64 {
+            return Err(late("another rank".into(), "end earlier exchanges"));
+        }
+        state.begun += 1;
+        state.words.push_back(ToHub::Word(number, word).frame());
+        state.waiting.insert(number, None);
+        self.wake();
+        let mut end = until;
+        loop {
+            if let Some(Some(words)) = state.waiting.get_mut(&number) {
+                let words = std::mem::replace(words, Ok(Vec::new()));
+                state.waiting.remove(&number);
+                return words.map_err(|why| RanksError::Refused { who: rank(0), why });
+            }
+            if let Some(gone) = state.broken() {
+                state.waiting.remove(&number);
+                return Err(state.loss(gone));
+            }
+            if let Some((_, who)) = state.missing.take_if(|(n, _)| *n == number) {
+                state.waiting.remove(&number);
+                return Err(late(who, doing));
+            }
+            let in_time;
+            (state, in_time) = self.wait(state, end);
+            if in_time {
+                continue;
+            }
+            if end > until {
+                state.waiting.remove(&number);
+                return Err(late(rank(0), "answer"));
+            }
+            end = until + GRACE;
+            state.ask = Some(number);
+            self.wake();
+        }
+    }
+
+    pub(crate) fn tell(&self, progress: Reached) {
+        let mut state = self.lock();
+        let reached = Reached {
+            committed: state.reached.committed.max(progress.committed),
+            durable: state.reached.durable.max(progress.durable),
+            missed: progress.missed,
+        };
+        if reached != state.reached {
+            state.reached = reached;
+            state.tell = Some(reached);
+            self.wake();
+        }
+    }
+
+    pub(crate) fn told(&self) -> Reached {
+        self.lock().least.reached
+    }
+
+    pub(crate) fn wait_for(&self, least: Reached, within: Duration) -> Result<(), RanksError> {
+        let until = deadline(within);
+        let mut state = self.lock();
+        loop {
+            let Some(last) = state.last(least) else {
+                return Ok(());
+            };
+            // Who has ended in order will never be so far, if it is not yet.
+            let gone = state
+                .lost
+                .or(state.gone.contains_key(&last).then_some(last));
+            if let Some(gone) = gone {
+                return Err(state.loss(gone));
+            }
+            let in_time;
+            (state, in_time) = self.wait(state, until);
+            if !in_time {
+                return Err(RanksError::TimedOut {
+                    who: rank(last),
+                    doing: "come so far",
+                    seconds: within.as_secs(),
+                });
+            }
+        }
+    }
+
+    /// How it is known that a rank is gone.
+    pub(crate) fn gone(&self, rank: u32) -> Option<RanksError> {
+        let state = self.lock();
+        state.gone.contains_key(&rank).then(|| state.loss(rank))
+    }
+
+    /// Takes what the hub says.
+    pub(crate) fn hear(&self, said: FromHub) {
+        let mut state = self.lock();
+        match said {
+            FromHub::Words(number, words) => {
+                let whole = words.len() == self.ranks as usize;
+                let why = || Err(format!("it told {} words", words.len()));
+                let words = if whole { Ok(words) } else { why() };
+                state.end_exchange(number, words);
+            }
+            FromHub::No(number, why) => state.end_exchange(number, Err(why)),
+            FromHub::Least(least) => state.least = least,
+            FromHub::Gone(rank, in_order, why) => state.note_gone(rank, in_order, why),
+            FromHub::Missing(number, who) => state.missing = Some((number, who)),
+        }
+        self.changed.notify_all();
+    }
+
+    /// The line to the hub has ended.
+    pub(crate) fn hub_gone(&self, why: String) {
+        self.lock().note_gone(0, false, why);
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn end_exchange(&mut self, number: u64, words: Words) {
+        self.over = self.over.max(number + 1);
+        // Who was waiting may have given up.
+        if let Some(place) = self.waiting.get_mut(&number) {
+            *place = Some(words);
+        }
+    }
+
+    fn note_gone(&mut self, rank: u32, in_order: bool, why: String) {
+        if !in_order || rank == 0 {
+            self.lost.get_or_insert(rank);
+        }
+        self.gone.entry(rank).or_insert(why);
+    }
+
+    /// Without whom there is no exchange any more.
+    fn broken(&self) -> Option<u32> {
+        self.lost.or_else(|| self.gone.keys().next().copied())
+    }
+
+    fn loss(&self, of: u32) -> RanksError {
+        RanksError::Lost {
+            who: rank(of),
+            why: self.gone.get(&of).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// The last of all, if it is not so far yet.
+    fn last(&self, wanted: Reached) -> Option<u32> {
+        let Least {
+            reached,
+            committed_by,
+            durable_by,
+        } = self.least;
+        if reached.committed < wanted.committed {
+            Some(committed_by)
+        } else if reached.durable < wanted.durable {
+            Some(durable_by)
+        } else {
+            None
+        }
+    }
+}
