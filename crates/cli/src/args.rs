@@ -104,6 +104,9 @@ pub(crate) enum Command {
     /// Datasets on the nodes
     #[command(subcommand)]
     Data(DataCommand),
+    /// Checkpoints on this node (docs/checkpoints.md), and models of them
+    #[command(subcommand)]
+    Ckpt(crate::ckpt::CkptCommand),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn

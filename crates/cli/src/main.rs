@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod chronicle;
+mod ckpt;
 mod cluster;
 mod data;
 mod doctor;
@@ -78,6 +79,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Why(args) => inspect::why(cli, args),
         Command::Cancel(which) => inspect::cancel(cli, which),
         Command::Data(command) => data::data(cli, command),
+        Command::Ckpt(command) => ckpt::ckpt(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
         Command::Bench(command) => benchmark(cli, command),

@@ -72,6 +72,7 @@ struct phx_options {
 #define PHX_SAME_NODE 1u    /* a buddy on the same node will do (for tests) */
 #define PHX_NO_STAGING 2u   /* copy all to the persistent tier at once */
 #define PHX_NO_HELPER 4u    /* no helper thread: the caller copies, and de-stages in its next call */
+#define PHX_AUDIT 8u        /* what was copied ahead is compared at the commit: finds writes that nobody sees */
 
 /* How an object is a part of something that all ranks have together. */
 enum phx_shape_kind {

@@ -108,24 +108,10 @@ impl Mapped {
     }
 
     fn map(file: OwnedFd, path: &Path) -> Result<Self, MediumError> {
-        let (kind, len) = examine(&file, path)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let map = |flags| {
-            // SAFETY: a new range that the system chooses: no other is touched.
-            unsafe { mmap(std::ptr::null_mut(), len, protection, flags, &file, 0) }
-        };
-        let (start, synchronous) = match map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
-            Ok(start) => (start, true),
-            // Not a DAX file system, or a kernel that does not know.
-            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-                (map(MapFlags::SHARED).map_err(failed("map", path))?, false)
-            }
-            Err(e) => return Err(failed("map", path)(e)),
-        };
-        let start = NonNull::new(start.cast()).ok_or_else(|| failed("map", path)(Errno::NOMEM))?;
+        let (pages, promises) = pages(&file, path, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self {
-            pages: Pages { start, len },
-            promises: kind.promises(synchronous, Path::new(SYS)),
+            pages,
+            promises,
             flush: Flush::here(),
             path: path.to_owned(),
             file,
@@ -190,6 +176,30 @@ fn examine(file: &OwnedFd, path: &Path) -> Result<(Kind, usize), MediumError> {
     // Nothing cannot be mapped.
     let len = usize::try_from(size).ok().filter(|len| *len > 0);
     Ok((kind, len.ok_or_else(|| failed("map", path)(Errno::NODATA))?))
+}
+
+/// Maps a file, and finds what it promises.
+fn pages(
+    file: &OwnedFd,
+    path: &Path,
+    protection: ProtFlags,
+) -> Result<(Pages, Promises), MediumError> {
+    let (kind, len) = examine(file, path)?;
+    let map = |flags| {
+        // SAFETY: a new range that the system chooses: no other is touched.
+        unsafe { mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }
+    };
+    let (start, synchronous) = match map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+        Ok(start) => (start, true),
+        // Not a DAX file system, or a kernel that does not know.
+        Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+            (map(MapFlags::SHARED).map_err(failed("map", path))?, false)
+        }
+        Err(e) => return Err(failed("map", path)(e)),
+    };
+    let start = NonNull::new(start.cast()).ok_or_else(|| failed("map", path)(Errno::NOMEM))?;
+    let promises = kind.promises(synchronous, Path::new(SYS));
+    Ok((Pages { start, len }, promises))
 }
 
 impl Medium for Mapped {
@@ -367,6 +377,7 @@ impl Window for Part<'_> {
 #[derive(Debug)]
 pub struct Seen {
     pages: Pages,
+    promises: Promises,
 }
 
 impl Seen {
@@ -377,23 +388,13 @@ impl Seen {
     pub fn open(path: &Path) -> Result<Self, MediumError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = open(path, flags, Mode::empty()).map_err(failed("open", path))?;
-        let (_, len) = examine(&file, path)?;
-        // SAFETY: a new range that the system chooses: no other is touched.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-        };
-        let start = start.map_err(failed("map", path))?;
-        let start = NonNull::new(start.cast()).ok_or_else(|| failed("map", path)(Errno::NOMEM))?;
-        Ok(Self {
-            pages: Pages { start, len },
-        })
+        let (pages, promises) = pages(&file, path, ProtFlags::READ)?;
+        Ok(Self { pages, promises })
+    }
+
+    /// What it promises to whoever writes it.
+    pub fn promises(&self) -> Promises {
+        self.promises
     }
 }
 

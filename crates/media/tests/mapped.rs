@@ -54,6 +54,7 @@ fn what_was_written_is_there_again() {
         });
         assert_eq!(sums, [crc(&data); 2]);
         let seen = Seen::open(&path).unwrap();
+        assert_eq!(seen.promises(), mapped.promises());
         drop(mapped);
         let mut again = Mapped::open(&path).unwrap();
         for at in [4096 + 10, (4 << 20) + 10] {

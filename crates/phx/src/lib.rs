@@ -3,7 +3,7 @@
 //! threads and time only in [`rank`] and `lanes`, which drive the rest.
 //!
 //! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`layout`] (who copies what),
-//! [`rank`] (all together), [`split`] (what that takes), [`block`] and [`room`].
+//! [`rank`] (all together), [`split`] (what that takes), [`model`] (what it is worth), [`block`] and [`room`].
 
 pub mod arena;
 pub mod block;
@@ -11,6 +11,7 @@ pub mod fault;
 mod lanes;
 pub mod layout;
 pub mod manifest;
+pub mod model;
 pub mod rank;
 pub mod room;
 pub mod split;

@@ -4,6 +4,7 @@
 //! One desk has all that is written to. The caller has it during a commit, the helper thread between two: whoever has it finds done or
 //! does what the other has left.
 
+mod ahead;
 mod buddy;
 mod commit;
 mod destage;
@@ -13,13 +14,14 @@ mod restore;
 use crate::arena::{Arena, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::manifest::{MAX_KEY, Shape};
+use ahead::Ahead;
 use buddy::{Buddy, Kept};
 use found::World;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use tarn_ports::{Medium, MediumError, PowerFail, Ranks, Reached, Vault};
+use std::time::{Duration, Instant};
+use tarn_ports::{Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
 
 /// Versions that may be kept: one more is written, and one may be read from outside.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 2;
@@ -54,6 +56,9 @@ pub struct Options {
     pub patience: Duration,
     /// Threads beside the caller that copy in a commit; without any, nothing is done in the background either.
     pub helpers: usize,
+    /// Whether what was copied ahead is compared with what is there at the commit: to find writes that nobody sees, at the price of
+    /// reading all of it.
+    pub audit: bool,
     /// What a helper thread does first: it goes to its processors.
     pub enter: Arc<dyn Fn() + Send + Sync>,
 }
@@ -166,6 +171,8 @@ struct Shared<T: Vault, M: Vault> {
     /// There may be something to do for the helper.
     bell: Mutex<bool>,
     rung: Condvar,
+    /// The caller wants the desk: who copies ahead lets it go.
+    wanted: AtomicBool,
     /// The helper is to end.
     ended: AtomicBool,
 }
@@ -186,6 +193,7 @@ struct Desk<A, S> {
     staging: Option<S>,
     buddy: Buddy<S>,
     pending: Option<Pending>,
+    ahead: Ahead,
 }
 
 /// A version of which some is staged, and not in the arena yet.
@@ -230,6 +238,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             stats: Mutex::default(),
             bell: Mutex::default(),
             rung: Condvar::new(),
+            wanted: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
         let helper = match shared.options.helpers {
@@ -260,6 +269,19 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         Ok(())
     }
 
+    /// The memory of an object is watched from now on, until it is not or another is, and copied ahead where that pays (`always`:
+    /// whatever was learned). Without a helper nothing is.
+    pub fn watch(&mut self, key: &[u8], memory: Box<dyn Watched>, always: bool) {
+        if self.helper.is_some() {
+            self.shared.desk().ahead.watch(key, memory, always);
+        }
+    }
+
+    /// It is not watched any more: its memory may go.
+    pub fn unwatch(&mut self, key: &[u8]) {
+        self.shared.desk().ahead.forget(key);
+    }
+
     /// Takes the room that objects of these sizes need, and the memory that they are staged in, so that it is not missing later.
     ///
     /// # Errors
@@ -275,7 +297,9 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// When there is no room, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
     /// version then, and the ones before are what they were.
     pub fn commit(&mut self, items: &[Item<'_>]) -> Result<Committed, Fault> {
+        self.shared.wanted.store(true, Ordering::Release);
         let committed = self.shared.commit(items);
+        self.shared.wanted.store(false, Ordering::Release);
         *lock(&self.shared.bell) = true;
         self.shared.rung.notify_all();
         committed
@@ -414,25 +438,36 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         lock(&self.stats)
     }
 
-    /// The helper: after each commit it de-stages what was staged.
+    /// The helper: after each commit it de-stages what was staged, and then copies ahead.
     fn help(&self) {
         (self.options.enter)();
+        let mut next: Option<Instant> = None;
         loop {
             let mut bell = lock(&self.bell);
             while !*bell {
-                let rung = self.rung.wait(bell);
-                bell = rung.unwrap_or_else(PoisonError::into_inner);
+                let left = next.map(|n| n.saturating_duration_since(Instant::now()));
+                // Who wants the desk rings when it is free again.
+                let left = left.filter(|_| !self.wanted.load(Ordering::Acquire));
+                bell = match left {
+                    Some(Duration::ZERO) => break,
+                    Some(left) => self
+                        .rung
+                        .wait_timeout(bell, left)
+                        .map_or_else(|e| e.into_inner().0, |w| w.0),
+                    None => self.rung.wait(bell).unwrap_or_else(PoisonError::into_inner),
+                };
             }
-            *bell = false;
+            let rung = std::mem::take(&mut *bell);
             drop(bell);
             if self.ended.load(Ordering::Acquire) {
                 return;
             }
             let mut desk = self.desk();
             // What fails is tried again, and told, by the next commit.
-            if desk.destage(self).is_ok() && self.ranks.told().durable > 0 {
+            if rung && desk.destage(self).is_ok() && self.ranks.told().durable > 0 {
                 let _ = desk.reclaim(self);
             }
+            next = desk.look_ahead(self);
         }
     }
 }
@@ -454,6 +489,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             staging: None,
             buddy: Buddy::default(),
             pending: None,
+            ahead: Ahead::default(),
         };
         if own.is_some() {
             let mut medium = tier.open(&desk.name)?;

@@ -73,6 +73,7 @@ impl Cluster {
             same_node: self.same_node,
             patience: MOST,
             helpers: self.helpers,
+            audit: false,
             enter: Arc::new(|| ()),
         };
         Rank::begin(options, tier, memory, hall.seat(rank))

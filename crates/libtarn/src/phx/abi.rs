@@ -14,6 +14,7 @@ pub(crate) const DEFAULT: u64 = u64::MAX;
 pub(crate) const SAME_NODE: u32 = 1;
 pub(crate) const NO_STAGING: u32 = 2;
 pub(crate) const NO_HELPER: u32 = 4;
+pub(crate) const AUDIT: u32 = 8;
 /// The code of what was done with a warning.
 const DEGRADED: c_int = 1;
 

@@ -1,8 +1,8 @@
 //! The functions of `phx.h`.
 
 use super::abi::{
-    DEFAULT, NO_HELPER, NO_STAGING, SAME_NODE, guard, invalid, level, phx_options, phx_properties,
-    phx_stats, phx_version, phx_version_info, sized,
+    AUDIT, DEFAULT, NO_HELPER, NO_STAGING, SAME_NODE, guard, invalid, level, phx_options,
+    phx_properties, phx_stats, phx_version, phx_version_info, sized,
 };
 use super::memory::Memory;
 use super::session::{Properties, Session, Wanted, key};
@@ -98,7 +98,7 @@ unsafe fn wanted(options: *const phx_options) -> Result<Wanted, Fault> {
     // SAFETY: zeros are valid: numbers and NULLs.
     let given = unsafe { sized(options, "phx_options") }?;
     let given = given.ok_or_else(|| invalid("the options are NULL"))?;
-    let known = SAME_NODE | NO_STAGING | NO_HELPER;
+    let known = SAME_NODE | NO_STAGING | NO_HELPER | AUDIT;
     if given.flags & !known != 0 {
         return Err(invalid(format!(
             "flags {:#x} are not known",
@@ -166,6 +166,7 @@ unsafe fn wanted(options: *const phx_options) -> Result<Wanted, Fault> {
             nanos => Duration::from_nanos(nanos),
         },
         helpers,
+        audit: given.flags & AUDIT != 0,
         processors: processors
             .ok_or_else(|| invalid("a processor has a number that there is not"))?,
     })

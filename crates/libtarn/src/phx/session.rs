@@ -31,6 +31,7 @@ pub(crate) struct Wanted {
     pub(crate) patience: Duration,
     pub(crate) helpers: usize,
     pub(crate) processors: Vec<usize>,
+    pub(crate) audit: bool,
 }
 
 /// What is said of an object.
@@ -103,6 +104,7 @@ impl Session {
             same_node: wanted.same_node,
             patience: wanted.patience,
             helpers: wanted.helpers,
+            audit: wanted.audit,
             enter: Arc::new(move || stay_on(&processors)),
         };
         Ok(Self {

@@ -6,8 +6,9 @@ use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
 use crate::lanes::{self, Copied, Send, Staged, Work};
 use crate::layout::{self, Job};
-use crate::manifest::{CHUNK, MAX_OBJECTS, Manifest, Object, Place};
+use crate::manifest::{CHUNK, MAX_OBJECTS, Manifest, Object, Piece, Place};
 use crate::room::{FIRST, LARGE};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -77,9 +78,15 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         self.give_up_old(shared)?;
         let waited = began.elapsed();
         let (offsets, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
-        let at = self.place(slot)?;
+        let done = self.ahead.settle(&items, shared.options.audit);
+        let at = match done.slot {
+            Some(at) => at,
+            None => self.place(slot)?,
+        };
         let places: Vec<u64> = offsets.iter().map(|o| at + o).collect();
-        let (jobs, row) = layout::jobs(&sizes, |_, _| false);
+        let ahead =
+            |object: usize, chunk: u64| done.sums[object].get(chunk as usize).copied().flatten();
+        let (jobs, row) = layout::jobs(&sizes, |object, chunk| ahead(object, chunk).is_some());
         let room = self.room(shared, row);
         let mut lonely = None;
         if room > 0 && shared.options.buddy {
@@ -94,7 +101,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             self.buddy.give_up();
             lonely = Some(fault);
         }
-        let manifest = manifest(&items, copied.chunks);
+        let manifest = manifest(&items, &places, copied.chunks, ahead);
         let durable = manifest.is_durable();
         let level = if durable {
             Level::Durable
@@ -106,7 +113,9 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         if !durable {
             self.pending = Some(Pending { id, places });
         }
+        self.ahead.begin(&items);
         let spent = copied.spent;
+        let copied = spent.tier + spent.memory;
         let mut stats = shared.stats();
         let copies = 1 + u64::from(shared.options.buddy);
         let helpers = shared.options.helpers.max(1) as u64;
@@ -114,6 +123,8 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         stats.memory_rate = mean(stats.memory_rate, spent.memory * copies, spent.memory_time);
         stats.commits += 1;
         stats.bytes += sizes.iter().sum::<u64>();
+        stats.ahead += sizes.iter().sum::<u64>().saturating_sub(copied);
+        stats.twice += done.twice;
         stats.staged += spent.memory;
         stats.last_staged = spent.memory;
         stats.waited += waited;
@@ -223,6 +234,27 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         M: Vault<Medium = S>,
     {
         let until = Instant::now() + shared.options.patience;
+        while let Some(durable) = self.give_up_now(shared)? {
+            let left = until.saturating_duration_since(Instant::now());
+            let least = Reached {
+                durable,
+                ..Reached::default()
+            };
+            match shared.ranks.wait(least, left.min(LOOK)) {
+                Err(tarn_ports::RanksError::TimedOut { .. }) if left > LOOK => {}
+                Err(e) => return Err(e.into()),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The same without waiting: if there is none yet, the number that all ranks must have on their tiers before.
+    fn give_up_now<T, M>(&mut self, shared: &Shared<T, M>) -> Result<Option<u64>, Fault>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
         let (keep, generation) = (self.keep, shared.generation);
         let (arena, medium) = self.open()?;
         while arena.versions().len() > keep {
@@ -234,23 +266,23 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             let given_up = match useless {
                 Some(id) => *id,
                 None if !of_now(next) || next.number <= told.durable => ids[0],
-                None => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    let least = Reached {
-                        durable: next.number,
-                        ..Reached::default()
-                    };
-                    match shared.ranks.wait(least, left.min(LOOK)) {
-                        Err(tarn_ports::RanksError::TimedOut { .. }) if left > LOOK => {}
-                        Err(e) => return Err(e.into()),
-                        Ok(()) => {}
-                    }
-                    continue;
-                }
+                None => return Ok(Some(next.number)),
             };
             arena.publish(&mut whole(medium)?, None, |v| v.id != given_up)?;
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// A place for the next version, if there is one already.
+    pub(super) fn free_slot<T, M>(&mut self, shared: &Shared<T, M>, slot: u64) -> Option<u64>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
+        match self.give_up_now(shared) {
+            Ok(None) => self.open().ok()?.0.places(&[slot]).ok()?.first().copied(),
+            _ => None,
+        }
     }
 
     /// A place for a slot.
@@ -385,9 +417,9 @@ fn own_next<S>(number: usize, first: usize, own: &mut impl Iterator<Item = S>) -
     if number >= first { own.next() } else { None }
 }
 
-/// Where all chunks lie, by object, and their checksums.
+/// Where the chunks that were copied lie, and their checksums, by object and number.
 struct Chunks {
-    chunks: Vec<Vec<(Place, u64)>>,
+    chunks: Vec<BTreeMap<u64, (Place, u64)>>,
     spent: lanes::Spent,
     lonely: Option<Fault>,
 }
@@ -399,7 +431,7 @@ impl Chunks {
         to_arena: &[Range<u64>],
         objects: usize,
     ) -> Result<Self, Fault> {
-        let mut chunks = vec![Vec::new(); objects];
+        let mut chunks = vec![BTreeMap::new(); objects];
         for mut work in copied.works {
             if copied.lonely.is_some() && work.staged.take().is_some_and(|s| s.done) {
                 work.sums.clear();
@@ -407,13 +439,13 @@ impl Chunks {
             }
             let staged = work.staged.filter(|s| s.done).map(|s| s.at);
             let arena = to_arena[work.number].start;
-            let of = &mut chunks[jobs[work.number].object];
-            for (offset, sum) in (0..).step_by(CHUNK as usize).zip(work.sums) {
+            let job = &jobs[work.number];
+            for (number, sum) in (0..).zip(work.sums) {
                 let place = match staged {
-                    Some(at) => Place::Staged(at + offset),
-                    None => Place::Arena(arena + offset),
+                    Some(at) => Place::Staged(at + number * CHUNK),
+                    None => Place::Arena(arena + number * CHUNK),
                 };
-                of.push((place, sum));
+                chunks[job.object].insert(job.bytes.start / CHUNK + number, (place, sum));
             }
         }
         Ok(Self {
@@ -424,15 +456,29 @@ impl Chunks {
     }
 }
 
-fn manifest(items: &[&Item<'_>], chunks: Vec<Vec<(Place, u64)>>) -> Manifest {
-    let objects = items.iter().zip(chunks).map(|(item, chunks)| Object {
-        key: item.key.into(),
-        unit: item.unit,
-        shape: item.shape.clone(),
-        pieces: layout::pieces(item.bytes.len() as u64, chunks),
-    });
+/// What a version has: the chunks that were copied now, and those that were copied ahead to the objects' places.
+fn manifest(
+    items: &[&Item<'_>],
+    places: &[u64],
+    copied: Vec<BTreeMap<u64, (Place, u64)>>,
+    ahead: impl Fn(usize, u64) -> Option<u64>,
+) -> Manifest {
+    let object = |(number, mut copied): (usize, BTreeMap<u64, (Place, u64)>)| {
+        let (item, place) = (items[number], places[number]);
+        let size = item.bytes.len() as u64;
+        let chunk = |chunk: u64| {
+            let before = ahead(number, chunk).map(|sum| (Place::Arena(place + chunk * CHUNK), sum));
+            copied.remove(&chunk).or(before)
+        };
+        Object {
+            key: item.key.into(),
+            unit: item.unit,
+            shape: item.shape.clone(),
+            pieces: layout::pieces(size, (0..Piece::chunks(size)).filter_map(chunk)),
+        }
+    };
     Manifest {
-        objects: objects.collect(),
+        objects: copied.into_iter().enumerate().map(object).collect(),
     }
 }
 

@@ -1,0 +1,180 @@
+//! `tarn ckpt`: which checkpoints this node has, whether they are whole, and what the models say of a machine. It reads: nothing is
+//! locked, nothing is written, whoever is writing checkpoints meanwhile.
+
+mod list;
+mod model;
+mod numbers;
+mod shelf;
+mod show;
+mod verify;
+
+use crate::args::Cli;
+use crate::error::{CliError, CliResult};
+use clap::{Args, Subcommand};
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use tarn_base::codes::Exit;
+use tarn_phx::{Level, VersionId};
+use tarn_ports::PowerFail;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CkptCommand {
+    /// The versions that this node has, and whether they can be restored from it
+    Ls {
+        /// The program's name [default: all]
+        run: Option<OsString>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// The objects of a version: keys, sizes, shapes, and where their pieces are
+    Show {
+        /// The program's name
+        run: OsString,
+        /// The version, such as 2.7: the seventh of the second start [default: the newest]
+        #[arg(value_parser = version)]
+        version: Option<VersionId>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Read every byte and compare it with its checksum
+    Verify {
+        /// The program's name
+        run: OsString,
+        /// The version, such as 2.7 [default: all of them]
+        #[arg(value_parser = version)]
+        version: Option<VersionId>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// How likely a checkpoint is lost, how often to make one, what it costs in energy, and what to choose
+    Model(Box<model::ModelArgs>),
+}
+
+/// Where checkpoints are.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Place {
+    /// The folder on the persistent tier that the program was told
+    #[arg(long, value_name = "DIR", env = "TARN_PHX_TIER")]
+    tier: PathBuf,
+    /// The folder in memory that the program was told
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "TARN_PHX_MEMORY",
+        default_value = "/dev/shm"
+    )]
+    memory: PathBuf,
+}
+
+pub(crate) fn ckpt(cli: &Cli, command: &CkptCommand) -> CliResult {
+    match command {
+        CkptCommand::Ls { run, place } => list::ls(cli, place, run.as_deref()),
+        CkptCommand::Show {
+            run,
+            version,
+            place,
+        } => show::show(cli, place, run, *version),
+        CkptCommand::Verify {
+            run,
+            version,
+            place,
+        } => verify::verify(cli, place, run, *version),
+        CkptCommand::Model(args) => model::model(cli, args),
+    }
+}
+
+fn version(text: &str) -> Result<VersionId, String> {
+    let parsed = text.split_once('.').and_then(|(generation, number)| {
+        Some(VersionId {
+            generation: generation.parse().ok()?,
+            number: number.parse().ok()?,
+        })
+    });
+    parsed.ok_or_else(|| "a version is two numbers, such as 2.7; `tarn ckpt ls` lists them".into())
+}
+
+fn named(id: VersionId) -> String {
+    format!("{}.{}", id.generation, id.number)
+}
+
+/// The error of who has asked for a version that there is not.
+fn no_version(
+    run: &str,
+    id: Option<VersionId>,
+    there: impl Iterator<Item = VersionId>,
+) -> CliError {
+    let mut there: Vec<VersionId> = there.collect();
+    there.sort_unstable();
+    there.dedup();
+    let list = match &there[..] {
+        [] => "there is none".to_owned(),
+        some => {
+            let names: Vec<String> = some.iter().copied().map(named).collect();
+            format!("there are {}", names.join(", "))
+        }
+    };
+    let asked = id.map_or("no version".into(), |id| {
+        format!("no version {}", named(id))
+    });
+    CliError::new(Exit::NotFound, format!("`{run}` has {asked} here: {list}"))
+}
+
+fn word(level: Level) -> &'static str {
+    match level {
+        Level::Committed => "committed",
+        Level::Durable => "durable",
+        Level::Replicated => "replicated",
+        Level::Flushed => "flushed",
+    }
+}
+
+/// What a medium keeps without power.
+fn power_fail(of: PowerFail) -> &'static str {
+    match of {
+        PowerFail::Lost => "lost",
+        PowerFail::Synced => "synced",
+        PowerFail::Flushed => "flushed",
+        PowerFail::Fenced => "fenced",
+    }
+}
+
+/// A name as it is printed in a line of a table, whatever its bytes are: nothing in it ends the line or moves the cursor.
+fn printable(bytes: &[u8]) -> String {
+    let text: Cow<'_, str> = String::from_utf8_lossy(bytes);
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_two_numbers() {
+        let id = VersionId {
+            generation: 2,
+            number: 7,
+        };
+        assert_eq!(version("2.7"), Ok(id));
+        assert_eq!(version(&named(id)), Ok(id));
+        for bad in ["", "7", "2.", ".7", "2.7.1", "-1.2", "a.b"] {
+            assert!(version(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_stays_on_its_line() {
+        assert_eq!(printable("dichte ä".as_bytes()), "dichte ä");
+        assert_eq!(
+            printable(b"a\n\tb\x1b[2J\xff"),
+            "a\\n\\tb\\u{1b}[2J\u{fffd}"
+        );
+    }
+}

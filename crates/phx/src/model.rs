@@ -1,0 +1,12 @@
+//! What checkpoints are worth: how likely one is lost, how often to make one, what it costs in energy, and what follows from these
+//! for a machine. Pure functions; their assumptions are in docs/checkpoint-models.md. Times are in seconds, energies in joules.
+
+pub mod advice;
+pub mod energy;
+pub mod interval;
+pub mod loss;
+
+pub use advice::{Choice, Job};
+pub use energy::{Energy, Interconnect};
+pub use interval::Times;
+pub use loss::Exposure;

@@ -1,0 +1,16 @@
+//! L3: which pages of a program's memory were written. docs/checkpoints.md, "Which pages were written".
+//!
+//! A [`Tracker`] is what the kernel has for it: userfaultfd, which protects pages from writing and lets the kernel itself take the
+//! protection off at the first write, without a message to anybody (`WP_ASYNC`, Linux 6.7); and `PAGEMAP_SCAN`, which lists the pages
+//! that have lost it. A [`Watch`] is one range of memory of this process.
+
+#![allow(unsafe_code)]
+
+mod pinned;
+mod tracker;
+mod uapi;
+mod watch;
+
+pub use pinned::pinned;
+pub use tracker::Tracker;
+pub use watch::Watch;

@@ -1,0 +1,157 @@
+//! What the kernel has, and whether it works.
+
+use crate::uapi;
+use crate::watch::Watch;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use tarn_ports::{TrackError, Watched};
+
+/// `UFFD_USER_MODE_ONLY`: what a process without privileges may have. It is about messages, of which there are none: writes by the
+/// kernel are seen all the same.
+const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
+/// Pages that are tried.
+const TRIED: usize = 4;
+
+/// What all watched memory of a process shares. Descriptors are closed by `exec`, and a process that `fork` made refuses to use them.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) faults: OwnedFd,
+    pub(crate) pagemap: OwnedFd,
+    pub(crate) page: usize,
+    /// Whose memory it is: both descriptors stay with the memory of the process that opened them.
+    pub(crate) process: u32,
+}
+
+/// Finds out which pages of this process's memory are written. It works: it has been tried.
+#[derive(Debug, Clone)]
+pub struct Tracker(Arc<Kernel>);
+
+impl Tracker {
+    /// Asks the kernel for the mechanism and tries it on a few pages.
+    ///
+    /// # Errors
+    /// [`TrackError::Unsupported`], with the reason, where there is none or it does not tell the truth.
+    pub fn probe() -> Result<Self, TrackError> {
+        // SAFETY: it is used for memory only that `watch`'s callers vouch for, and the few pages below.
+        let faults = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | USER_MODE_ONLY) };
+        let faults = faults.map_err(|e| unsupported(&format!("userfaultfd is refused ({e})")))?;
+        uapi::negotiate(&faults).map_err(|e| {
+            unsupported(&format!(
+                "userfaultfd has no asynchronous write protection, as Linux has from 6.7 on ({e})"
+            ))
+        })?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let pagemap = open("/proc/self/pagemap", flags, Mode::empty());
+        let pagemap = pagemap
+            .map_err(|e| unsupported(&format!("/proc/self/pagemap cannot be read ({e})")))?;
+        let tracker = Self(Arc::new(Kernel {
+            faults,
+            pagemap,
+            page: rustix::param::page_size(),
+            process: std::process::id(),
+        }));
+        tracker.try_out()?;
+        Ok(tracker)
+    }
+
+    /// Memory that is watched once it is armed; until then, all of it counts as written, and writes to it cost nothing.
+    ///
+    /// Seen are writes through this mapping: by all threads of this process, and by the kernel for it. Not seen are those of devices
+    /// (see [`crate::pinned`]); where the memory is shared, those by other processes, by way of another mapping or of the file, and
+    /// what is cut off or punched out of the file; where it is of `hugetlbfs`, pages that are given back.
+    ///
+    /// # Safety
+    /// The memory is mapped, and stays so as long as the value lives. (If it does not, answers are errors, or about what is mapped
+    /// there then; but [`Watched::copy`] reads what is not there.) No other watched memory overlaps it: to ask the one what was
+    /// written makes it clean for the other.
+    ///
+    /// # Errors
+    /// When the kernel cannot track such memory, or another userfaultfd has it.
+    pub unsafe fn watch(&self, start: NonNull<u8>, len: usize) -> Result<Watch, TrackError> {
+        Watch::over(Arc::clone(&self.0), start, len)
+    }
+
+    /// Writes to one page of some.
+    fn try_out(&self) -> Result<(), TrackError> {
+        let page = self.0.page;
+        let scratch = Scratch::new(TRIED * page)
+            .map_err(|e| unsupported(&format!("no memory to try it on ({e})")))?;
+        let write = |at: usize| {
+            // SAFETY: a byte of the scratch memory.
+            unsafe { scratch.0.as_ptr().add(at * page).write_volatile(1) }
+        };
+        write(0);
+        // SAFETY: the scratch memory outlives it, and is nobody else's.
+        let mut watch = unsafe { self.watch(scratch.0, scratch.1) }.map_err(tried)?;
+        watch.arm().map_err(tried)?;
+        write(2);
+        let seen = watch.written(true).map_err(tried)?;
+        let written: Range<u64> = 2 * page as u64..3 * page as u64;
+        if seen != [written] {
+            let what = format!("a write to the third of {TRIED} pages was seen as {seen:?}");
+            return Err(unsupported(&what));
+        }
+        Ok(())
+    }
+}
+
+/// Memory that is given back.
+struct Scratch(NonNull<u8>, usize);
+
+impl Scratch {
+    fn new(len: usize) -> Result<Self, Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new range that the system chooses: no other is touched.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;
+        Ok(Self(NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: this range was mapped for this value, and nothing of it is left.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), self.1) };
+    }
+}
+
+fn unsupported(why: &str) -> TrackError {
+    TrackError::Unsupported(why.to_owned())
+}
+
+fn tried(error: TrackError) -> TrackError {
+    unsupported(&format!("tried on {TRIED} pages, {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uapi::Which::{Empty, Written};
+
+    #[test]
+    fn pages_with_neither_memory_nor_protection_are_found_until_they_are_protected() {
+        let tracker = match Tracker::probe() {
+            Ok(tracker) => tracker.0,
+            Err(e) => return eprintln!("SKIPPED: {e}"),
+        };
+        // More than one page of page tables leads to, and none of it was ever touched.
+        let scratch = Scratch::new(8 << 20).unwrap();
+        let pages = scratch.0.addr().get()..scratch.0.addr().get() + scratch.1;
+        // SAFETY: the scratch memory is this test's own.
+        unsafe { uapi::register(&tracker.faults, &pages) }.unwrap();
+        let scan = |which, again| {
+            let mut found = Vec::new();
+            // SAFETY: as above.
+            unsafe { uapi::scan(&tracker.pagemap, &pages, which, again, &mut found) }.unwrap();
+            found.into_iter().map(|r| r.len()).sum::<usize>()
+        };
+        assert_eq!(scan(Empty, false), pages.len());
+        assert_eq!(scan(Empty, true), pages.len());
+        assert_eq!((scan(Empty, false), scan(Written, false)), (0, 0));
+    }
+}
