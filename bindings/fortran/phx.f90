@@ -13,8 +13,8 @@ module phx
     phx_eexists = 5, phx_enospace = 6, phx_enomem = 7, phx_ecorrupt = 8, phx_eio = 9, phx_etimedout = 10, phx_elost = 11, &
     phx_eunsupported = 12, phx_eshape = 13, phx_einit = 14, phx_einternal = 15
   integer(c_int), parameter, public :: phx_committed = 0, phx_durable = 1, phx_replicated = 2, phx_flushed = 3
-  integer(c_int32_t), parameter, public :: phx_same_node = 1, phx_no_staging = 2, phx_no_helper = 4
-  integer(c_int32_t), parameter, public :: phx_own = 0, phx_replicated_obj = 1, phx_block_obj = 2, phx_irregular = 3
+  integer(c_int32_t), parameter, public :: phx_same_node = 1, phx_no_staging = 2, phx_no_helper = 4, phx_audit = 8
+  integer(c_int32_t), parameter, public :: phx_own = 0, phx_replicated_obj = 1, phx_block = 2, phx_irregular = 3
   ! "as it is by default", where a number is asked for
   integer(c_int64_t), parameter, public :: phx_default = -1
 
@@ -31,7 +31,7 @@ module phx
     integer(c_int64_t) :: all = 0, first = 0, extent = 0, ghost = 0
   end type
 
-  ! What is said of an object. Its size is filled in here; phx_block makes those of a block.
+  ! What is said of an object. Its size is filled in here; phx_block_of makes those of a block.
   type, bind(c), public :: phx_properties
     integer(c_int32_t) :: size = 0
     integer(c_int8_t) :: transient = 0, precopy = 0, dma = 0, reserved = 0
@@ -156,7 +156,7 @@ module phx
   end interface
 
   public :: phx_init, phx_create_obj, phx_register_obj, phx_destroy_obj, phx_checkpoint_commit, phx_restart, phx_versions, &
-    phx_wait, phx_get_stats, phx_finalize, phx_last_error, phx_code_text, phx_block
+    phx_wait, phx_get_stats, phx_finalize, phx_last_error, phx_code_text, phx_block_of
 
 contains
 
@@ -280,13 +280,13 @@ contains
   ! The properties of a rank's box of an array of all ranks: the extents of the whole array, which of its elements (counted from 1)
   ! is the box's first, the extents of the box, and how many at each end of a dimension are copies of a neighbour's; ghosts are part
   ! of the box.
-  function phx_block(all, first, extents, ghosts) result(properties)
+  function phx_block_of(all, first, extents, ghosts) result(properties)
     integer, intent(in) :: all(:), first(:), extents(:)
     integer, intent(in), optional :: ghosts(:)
     type(phx_properties) :: properties
     integer :: i, n
     n = size(all)
-    properties%shape = phx_block_obj
+    properties%shape = phx_block
     properties%dimensions = int(n, c_int32_t)
     if (n > size(properties%dimension) .or. size(first) /= n .or. size(extents) /= n) then
       properties%dimensions = -1 ! told by the call that gets this

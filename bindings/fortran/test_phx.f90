@@ -29,7 +29,7 @@ program test_phx
   call same(phx_checkpoint_commit(), phx_einit, 'a commit before phx_init')
   if (phx_last_error() /= 'call phx_init first') call wrong('its error is ' // phx_last_error())
   call same(phx_init(options), phx_ok, 'phx_init')
-  call same(phx_create_obj('field', field, [nx, ny, nz], phx_block([nx, 3 * ny, nz], [1, ny + 1, 1], [nx, ny, nz], [0, 2, 0])), &
+  call same(phx_create_obj('field', field, [nx, ny, nz], phx_block_of([nx, 3 * ny, nz], [1, ny + 1, 1], [nx, ny, nz], [0, 2, 0])), &
     phx_ok, 'create a block')
   if (any(shape(field) /= [nx, ny, nz]) .or. any(field /= 0)) call wrong('a new array is not zero, or not of its shape')
   allocate (rows(1000))
@@ -42,8 +42,8 @@ program test_phx
   call same(phx_register_obj('part', rows(::2)), phx_einvalid, 'register what is not contiguous')
   call same(phx_create_obj('none', none, [-1]), phx_einvalid, 'a negative extent')
   if (associated(none)) call wrong('what was not made is associated')
-  call same(phx_create_obj('none', none, [10], phx_block([10], [2], [10])), phx_einvalid, 'a box beyond its array')
-  call same(phx_create_obj('none', none, [10], phx_block([10, 2], [1], [10])), phx_einvalid, 'a box of other dimensions')
+  call same(phx_create_obj('none', none, [10], phx_block_of([10], [2], [10])), phx_einvalid, 'a box beyond its array')
+  call same(phx_create_obj('none', none, [10], phx_block_of([10, 2], [1], [10])), phx_einvalid, 'a box of other dimensions')
 
   code = phx_restart(restored=restored)
   if (code == phx_ok) then

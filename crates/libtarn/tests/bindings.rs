@@ -385,3 +385,86 @@ fn a_killed_cm1_ends_as_if_undisturbed() {
 fn a_killed_s3d_ends_as_if_undisturbed() {
     a_killed_proxy_ends_as_if_undisturbed("s3d");
 }
+
+/// The programs in a language that a page has.
+fn blocks(page: &str, language: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(source("../..").join(page)).unwrap();
+    let begin = format!("```{language}\n");
+    let rest = text.split(&begin).skip(1);
+    rest.map(|t| t[..t.find("```").unwrap()].to_owned())
+        .collect()
+}
+
+#[test]
+fn programs_of_the_page_go_on_where_they_ended() {
+    let compilers = ["cc", "gfortran", "mpicc.openmpi"];
+    if !compilers.iter().all(|compiler| here(compiler)) {
+        return;
+    }
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let write = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.into_os_string().into_string().unwrap()
+    };
+    let c = blocks("docs/checkpoints.md", "c");
+    let [heat, mpi, bridge] = &c[..] else {
+        panic!("{} programs in C", c.len())
+    };
+    let fortran = blocks("docs/checkpoints.md", "fortran").remove(0);
+    let [heat, mpi] = [write("heat.c", heat), write("mpi.c", mpi)];
+    let [bridge, program] = [write("bridge.c", bridge), write("heat.f90", &fortran)];
+    let to = |name: &str| folder.path().join(name);
+    said(&mut compiler("cc", &["-std=c11"], &[&heat], &to("c")));
+    let both = [mpi.as_str(), bridge.as_str()];
+    said(&mut compiler(
+        "mpicc.openmpi",
+        &["-std=c11"],
+        &both,
+        &to("mpi"),
+    ));
+    let module = ["../../bindings/fortran/phx.f90", program.as_str()];
+    let modules = folder.path().to_str().unwrap();
+    let flags = ["-std=f2008", "-J", modules];
+    said(&mut compiler("gfortran", &flags, &module, &to("fortran")));
+    for (name, rank) in [("c", ""), ("fortran", ""), ("mpi", "rank 0 ")] {
+        for step in [0, 100] {
+            let mut command = Command::new(to(name));
+            let text = said(
+                command
+                    .env("TARN_PHX_TIER", to(name).with_extension("tier"))
+                    .env("TARN_PHX_MEMORY", to(name).with_extension("memory"))
+                    .env("OMPI_MCA_orte_tmpdir_base", folder.path()),
+            );
+            assert_eq!(text, format!("{rank}from step {step}\n"), "{name}");
+        }
+    }
+    for line in blocks("README.md", "fortran").remove(0).lines() {
+        assert!(fortran.lines().any(|l| l == line), "{line}");
+    }
+}
+
+/// The constants of the Fortran module have the numbers of the header.
+#[test]
+fn the_fortran_module_has_the_numbers_of_the_header() {
+    let header = std::fs::read_to_string(source("include/phx.h")).unwrap();
+    let module = source("../../bindings/fortran/phx.f90");
+    let module = std::fs::read_to_string(module).unwrap().to_lowercase();
+    let mut found = 0;
+    for line in header.lines() {
+        let line = line.trim_start().trim_start_matches("#define ");
+        let line = line.replacen(" = ", " ", 1);
+        let mut words = line.split([' ', ',']);
+        let (name, number) = (words.next().unwrap(), words.next().unwrap_or_default());
+        let number = number.trim_end_matches('u');
+        if name.starts_with("PHX_") && number.parse::<u8>().is_ok() {
+            let constant = format!("{} = {number}", name.to_lowercase());
+            let here = module
+                .split(['\n', ',', ':', '&'])
+                .any(|c| c.trim() == constant);
+            assert!(here || name == "PHX_MAX_DIMENSIONS", "no {constant}");
+            found += 1;
+        }
+    }
+    assert!(found > 25, "{found}");
+}
