@@ -448,6 +448,7 @@ pub extern "C" fn phx_code_text(code: c_int) -> *const c_char {
     text.as_ptr()
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_fail(code: c_int, why: *const c_char) -> c_int {
     let why = match why.is_null() {
