@@ -96,15 +96,15 @@ impl Hub {
 
     fn place(&self, who: &Greeting) -> Answer {
         let ranks = self.seats.len();
-        let Some(seat) = self.seats.get(who.rank as usize) else {
-            return Answer::Refused(format!("there are {ranks} ranks here, and no {}", who.rank));
-        };
         if who.ranks as usize != ranks {
             return Answer::Refused(format!(
                 "there are {ranks} ranks here, and rank {} is one of {}: start all with one number, or give this program another name",
                 who.rank, who.ranks
             ));
         }
+        let Some(seat) = self.seats.get(who.rank as usize) else {
+            return Answer::Refused(format!("there are {ranks} ranks here, and no {}", who.rank));
+        };
         match &seat.stand {
             Stand::Awaited => Answer::Welcome(self.identity),
             Stand::Here { process } => {

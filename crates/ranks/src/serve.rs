@@ -18,6 +18,8 @@ use tarn_base::strangers::sent_away;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// A request or an answer that makes no progress for so long ends the connection.
 const STALL: Duration = Duration::from_secs(30);
+/// A connection without a request for so long gives its memory back.
+const IDLE: Duration = Duration::from_secs(1);
 /// Connections at one time that have not proven who they are.
 const MAX_STRANGERS: usize = 128;
 /// Connections of each rank at one time, more than it has threads that ask.
@@ -118,7 +120,10 @@ fn begin(place: &Gone, socket: Arc<Socket>) -> io::Result<()> {
 fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
     let (mut request, mut found) = (Vec::new(), Vec::new());
     loop {
-        wait(socket.as_fd(), PollFlags::IN, None)?;
+        if wait(socket.as_fd(), PollFlags::IN, Some(Instant::now() + IDLE)).is_err() {
+            (request, found) = (Vec::new(), Vec::new());
+            wait(socket.as_fd(), PollFlags::IN, None)?;
+        }
         let mut len = [0; 4];
         socket.receive_all(&mut len, Instant::now() + STALL)?;
         let len = u32::from_le_bytes(len) as usize;

@@ -9,7 +9,7 @@ use rustix::net::{
     socketpair, sockopt,
 };
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -202,13 +202,18 @@ impl Listener {
     /// The next connection, and from where it comes.
     pub(crate) fn accept(&self) -> io::Result<(Socket, IpAddr)> {
         let socket = Socket(accept_with(&self.fd, FLAGS)?);
-        let mut from = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        if self.tcp {
+        let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let from = || -> io::Result<IpAddr> {
             socket.keep_alive()?;
             let peer = rustix::net::getpeername(&socket)?;
-            let peer = peer.and_then(|a| std::net::SocketAddr::try_from(a).ok());
-            from = peer.map_or(from, |a| a.ip());
-        }
+            let peer = peer.and_then(|a| SocketAddr::try_from(a).ok());
+            Ok(peer.map_or(none, |a| a.ip()))
+        };
+        let from = match self.tcp {
+            // It may be gone already: then it is the next one's turn.
+            true => from().map_err(|_| io::ErrorKind::Interrupted)?,
+            false => none,
+        };
         Ok((socket, from))
     }
 }

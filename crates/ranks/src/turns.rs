@@ -58,8 +58,8 @@ impl Turns {
                 hub.flush();
             }
             self.flush_line();
-            let hub_is_idle = || self.hub.iter().all(|h| h.sockets().next().is_none());
-            let over = |until| Instant::now() >= until || (self.line.is_none() && hub_is_idle());
+            let alone = || self.hub.iter().all(|h| h.sockets().next().is_none());
+            let over = |until| Instant::now() >= until || (self.line.is_none() && alone());
             if leave.is_some_and(over) {
                 return;
             }

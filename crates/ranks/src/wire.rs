@@ -1,12 +1,12 @@
-//! What ranks say to each other, byte by byte: docs/formats.md, "What ranks say to each other".
+//! What ranks say to each other, byte by byte: docs/checkpoints.md, "How ranks meet".
 
 use std::sync::Arc;
 use tarn_ports::Reached;
 
 /// Bytes of a text: a refusal, a name.
 pub(crate) const MAX_TEXT: usize = 4 << 10;
-/// Bytes that `put` and `fetch` move at once: what a processor's second cache holds.
-pub(crate) const PIECE: usize = 1 << 20;
+/// Bytes that `put` and `fetch` move at once: the time on the way is little beside that of the bytes.
+pub(crate) const PIECE: usize = 4 << 20;
 /// Bytes of a request and of its answer: a piece and what it is.
 pub(crate) const MAX_REQUEST: usize = PIECE + MAX_TEXT;
 /// Bytes of all ranks' words of one exchange: the hub has them in memory.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LONG, SHORT, all, far_program, folder, lost, program};
+use common::{LONG, SHORT, all, far_program, far_program_at, folder, free_port, lost, program};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn keep_and_read_back(ranks: &[Arc<Meeting>]) {
     ranks[last as usize].serve(Arc::new(Memory::default()));
     let asks = &ranks[0];
     // Of one byte more than pieces, of none, and across them.
-    let bytes = content((5 << 20) + 1);
+    let bytes = content((9 << 20) + 1);
     let name = asks.grant(last, 3, bytes.len() as u64 + 10, LONG).unwrap();
     assert_eq!(name, "staging of 0");
     assert_eq!(asks.put(last, 3, 10, &bytes, LONG).unwrap(), crc(&bytes));
@@ -89,6 +89,16 @@ fn a_rank_of_another_node_keeps_bytes_and_gives_them_back() {
 }
 
 #[test]
+fn a_rank_0_that_is_known_by_a_name_is_reached_as_are_the_others_of_its_node() {
+    let folder = folder();
+    let meet = free_port().replace("127.0.0.1", "localhost");
+    let ranks = far_program_at(folder.path(), &meet, 2);
+    keep_and_read_back(&ranks);
+    let e = ranks[1].grant(0, 1, 1, LONG).unwrap_err().to_string();
+    assert_eq!(e, "rank 0 refused: it does not serve others yet");
+}
+
+#[test]
 fn what_a_rank_refuses_is_said_in_its_words_and_the_next_call_is_done() {
     let folder = folder();
     let ranks = program(folder.path(), 2);
@@ -106,7 +116,7 @@ fn what_a_rank_refuses_is_said_in_its_words_and_the_next_call_is_done() {
     grant(4 << 20).unwrap();
     refused(put(2, 0, b"bytes"), "nothing was granted");
     // In the middle of what takes many pieces.
-    refused(put(1, 2 << 20, &content(8 << 20)), "less was granted");
+    refused(put(1, 2 << 20, &[7; 16 << 20]), "less was granted");
     refused(fetch("1/1.arena", 0), "there is no 1/1.arena");
     refused(fetch("0/0.staging", (4 << 20) - 1), "it ends before that");
     put(1, 0, b"bytes").unwrap();

@@ -180,11 +180,9 @@ fn a_program_that_runs_is_named_by_its_process() {
     assert!(e.contains(&own), "{e}");
     ranks[1].kill();
     // Its place is free; but the hub knows that it is gone.
-    let again = Options {
-        timeout: common::SHORT,
-        ..here(folder.path(), 1, RANKS)
-    };
-    let e = Meeting::join(again).unwrap_err().to_string();
+    let e = Meeting::join(here(folder.path(), 1, RANKS))
+        .unwrap_err()
+        .to_string();
     assert!(e.contains("start all ranks anew"), "{e}");
 }
 
@@ -215,7 +213,7 @@ fn who_is_stopped_is_named_and_nobody_waits_for_it_for_ever() {
         .to_string();
     assert!(e.starts_with("rank 0 did not answer"), "{e}");
     // Their ends take a few seconds, not as long as it is stopped.
-    drop(ranks);
+    common::all(ranks, drop);
 }
 
 /// What of this process a child has: one line for each descriptor.

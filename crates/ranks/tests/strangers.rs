@@ -7,7 +7,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 use tarn_ports::Ranks;
 use tarn_ranks::{Meeting, Options};
 
@@ -21,7 +20,12 @@ fn say(mut stream: impl Read + Write, what: &[u8]) -> Vec<u8> {
 }
 
 fn unix(folder: &Path, rank: u32) -> UnixStream {
-    let stream = UnixStream::connect(folder.join(format!("{rank}.sock"))).unwrap();
+    let mut stream = None;
+    common::until("it listens", || {
+        stream = UnixStream::connect(folder.join(format!("{rank}.sock"))).ok();
+        stream.is_some()
+    });
+    let stream = stream.unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream
 }
@@ -130,7 +134,6 @@ fn a_member_that_says_what_is_no_message_is_lost() {
         let heard = all(vec![Some(options), None], |options| match options {
             Some(options) => Meeting::join(options).unwrap_err().to_string(),
             None => {
-                common::until("rank 0 listens", || folder.path().join("0.sock").exists());
                 proven::say(folder.path(), 0, &greeting(1, 1, 2), frame);
                 String::new()
             }
@@ -146,20 +149,19 @@ fn another_key_is_told_from_a_rank_that_does_not_come() {
     let options = (0..2).map(|rank| there(folder.path(), &meet, rank, 2));
     let _far = all(options.collect(), |o| Meeting::join(o).unwrap());
     let _near = program(folder.path(), 2);
-    let others = [
+    let others = vec![
         there(&folder.path().join("other"), &meet, 1, 2),
         // On one node, where one has a key and the others have none.
         here(folder.path(), 2, 3),
     ];
-    for options in others {
+    all(others, |options| {
         let options = Options {
             key: Some([8; 32]),
-            timeout: Duration::from_secs(1),
             ..options
         };
         let e = Meeting::join(options).unwrap_err().to_string();
         assert_eq!(e, "rank 0 refused: it has another key than this rank");
-    }
+    });
 }
 
 #[test]

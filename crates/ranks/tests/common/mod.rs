@@ -71,8 +71,12 @@ pub(crate) fn program(folder: &Path, ranks: u32) -> Vec<Arc<Meeting>> {
 
 /// All ranks of a program on two nodes.
 pub(crate) fn far_program(folder: &Path, ranks: u32) -> Vec<Arc<Meeting>> {
-    let meet = free_port();
-    let options = (0..ranks).map(|rank| there(folder, &meet, rank, ranks));
+    far_program_at(folder, &free_port(), ranks)
+}
+
+/// The same, rank 0 at this address.
+pub(crate) fn far_program_at(folder: &Path, meet: &str, ranks: u32) -> Vec<Arc<Meeting>> {
+    let options = (0..ranks).map(|rank| there(folder, meet, rank, ranks));
     all(options.collect(), |o| Meeting::join(o).unwrap())
 }
 
