@@ -8,4 +8,5 @@ pub mod hwloc;
 pub mod memory;
 pub mod namespace;
 pub mod process;
+pub mod signals;
 pub mod writeback;

@@ -7,10 +7,12 @@
 #![allow(unsafe_code)]
 
 mod pinned;
+mod shared;
 mod tracker;
 mod uapi;
 mod watch;
 
 pub use pinned::pinned;
+pub use shared::is_private;
 pub use tracker::Tracker;
 pub use watch::Watch;

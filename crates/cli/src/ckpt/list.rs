@@ -191,7 +191,7 @@ impl Row {
         if let Some(missing) = numbers::missing(&self.here, self.ranks) {
             return Some(format!("{missing} not here"));
         }
-        let gone = numbers::list(self.gone.iter().copied());
-        (!self.gone.is_empty()).then(|| format!("what is staged of rank {gone} is gone"))
+        let gone = || format!("what is staged of {} is gone", numbers::list(&self.gone));
+        (!self.gone.is_empty()).then(gone)
     }
 }

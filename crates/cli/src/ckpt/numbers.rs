@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-/// As `0-2, 5`.
-pub(super) fn list(numbers: impl IntoIterator<Item = u32>) -> String {
+/// Them as `rank 3` or `ranks 0-2, 5`.
+pub(super) fn list(numbers: &BTreeSet<u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
         match runs.last_mut() {
-            Some((_, last)) if *last + 1 == number => *last = number,
-            _ => runs.push((number, number)),
+            Some((_, last)) if *last + 1 == *number => *last = *number,
+            _ => runs.push((*number, *number)),
         }
     }
     text(&runs)
@@ -26,8 +26,8 @@ pub(super) fn missing(there: &BTreeSet<u32>, all: u32) -> Option<String> {
     }
     match &gaps[..] {
         [] => None,
-        [(first, last)] if first == last => Some(format!("rank {first} is")),
-        _ => Some(format!("ranks {} are", text(&gaps))),
+        [(first, last)] if first == last => Some(format!("{} is", text(&gaps))),
+        _ => Some(format!("{} are", text(&gaps))),
     }
 }
 
@@ -36,7 +36,11 @@ fn text(runs: &[(u32, u32)]) -> String {
         true => first.to_string(),
         false => format!("{first}-{last}"),
     };
-    runs.iter().map(one).collect::<Vec<_>>().join(", ")
+    let all: Vec<String> = runs.iter().map(one).collect();
+    match runs {
+        [(first, last)] if first == last => format!("rank {first}"),
+        _ => format!("ranks {}", all.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -45,8 +49,8 @@ mod tests {
 
     #[test]
     fn ranks_are_listed_in_runs() {
-        assert_eq!(list([0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
-        assert_eq!(list([]), "");
+        assert_eq!(list(&[0, 1, 2, 5, 7, 8].into()), "ranks 0-2, 5, 7-8");
+        assert_eq!(list(&[4].into()), "rank 4");
         let of = |there: &[u32], all| missing(&there.iter().copied().collect(), all);
         assert_eq!(of(&[0, 1, 2], 3), None);
         assert_eq!(of(&[0, 2], 3), Some("rank 1 is".into()));

@@ -368,11 +368,11 @@ fn conclude(cli: &Cli, run: &Run<'_>, id: VersionId, sum: &Sum) -> CliResult<()>
     let state = match (sum.damaged, sum.lost) {
         (0, _) => "all of it is whole".into(),
         (damaged, 0) => format!(
-            "{damaged} of {} chunks are damaged, and copies stand in for all",
+            "{damaged} of {} chunks are damaged or lacking, and copies stand in for all",
             sum.chunks
         ),
         (damaged, lost) => format!(
-            "{damaged} of {} chunks are damaged, and for {lost} no copy is here",
+            "{damaged} of {} chunks are damaged or lacking, and for {lost} no copy is here",
             sum.chunks
         ),
     };

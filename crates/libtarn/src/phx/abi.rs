@@ -1,6 +1,6 @@
 //! The structures of `phx.h`, and what they mean in Rust.
 
-use super::session::Properties;
+use super::session::{Precopy, Properties};
 use crate::guard::tell;
 use std::ffi::{c_char, c_int};
 use std::mem::offset_of;
@@ -174,6 +174,12 @@ impl phx_properties {
         }
         Ok(Properties {
             transient: self.transient != 0,
+            // Writes by devices are not seen.
+            precopy: match (self.dma != 0, self.precopy) {
+                (true, _) | (_, 1) => Precopy::Never,
+                (false, 2) => Precopy::Always,
+                _ => Precopy::WherePays,
+            },
             versions: self.versions.max(1) as usize,
             shape,
         })

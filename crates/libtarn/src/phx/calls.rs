@@ -5,7 +5,7 @@ use super::abi::{
     phx_properties, phx_stats, phx_version, phx_version_info, sized,
 };
 use super::memory::Memory;
-use super::session::{Properties, Session, Wanted, key};
+use super::session::{Precopy, Properties, Session, Wanted, key};
 use crate::guard::{tarn_last_error, tell};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -180,6 +180,7 @@ unsafe fn properties(given: *const phx_properties) -> Result<Properties, Fault> 
         Some(given) => given.read(),
         None => Ok(Properties {
             transient: false,
+            precopy: Precopy::WherePays,
             versions: 1,
             shape: Shape::Own,
         }),
@@ -197,7 +198,7 @@ unsafe fn give<T>(to: *mut T, value: T) {
     }
 }
 
-// SAFETY: the names are this library's own; the header says what callers promise.
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_init(options: *const phx_options) -> c_int {
     guard(|| {
@@ -215,6 +216,7 @@ pub unsafe extern "C" fn phx_init(options: *const phx_options) -> c_int {
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_create_obj(
     name: *const c_char,
@@ -242,6 +244,7 @@ pub unsafe extern "C" fn phx_create_obj(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_register_obj(
     name: *const c_char,
@@ -265,6 +268,7 @@ pub unsafe extern "C" fn phx_register_obj(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_get_obj(
     name: *const c_char,
@@ -286,6 +290,7 @@ pub unsafe extern "C" fn phx_get_obj(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_resize_obj(
     name: *const c_char,
@@ -309,6 +314,7 @@ pub unsafe extern "C" fn phx_resize_obj(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_destroy_obj(name: *const c_char) -> c_int {
     guard(|| {
@@ -319,6 +325,7 @@ pub unsafe extern "C" fn phx_destroy_obj(name: *const c_char) -> c_int {
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_checkpoint_commit(version: *mut phx_version) -> c_int {
     guard(|| {
@@ -331,6 +338,7 @@ pub unsafe extern "C" fn phx_checkpoint_commit(version: *mut phx_version) -> c_i
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_restart(
     version: *const phx_version,
@@ -353,6 +361,7 @@ pub unsafe extern "C" fn phx_restart(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_versions(versions: *mut phx_version_info, count: *mut usize) -> c_int {
     guard(|| {
@@ -373,6 +382,7 @@ pub unsafe extern "C" fn phx_versions(versions: *mut phx_version_info, count: *m
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_wait(
     version: *const phx_version,
@@ -394,6 +404,7 @@ pub unsafe extern "C" fn phx_wait(
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_stats(stats: *mut phx_stats) -> c_int {
     guard(|| {
@@ -409,6 +420,7 @@ pub unsafe extern "C" fn phx_stats(stats: *mut phx_stats) -> c_int {
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub extern "C" fn phx_finalize() -> c_int {
     guard(|| {
@@ -419,11 +431,13 @@ pub extern "C" fn phx_finalize() -> c_int {
     })
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub extern "C" fn phx_last_error() -> *const c_char {
     tarn_last_error()
 }
 
+// SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub extern "C" fn phx_code_text(code: c_int) -> *const c_char {
     let text: &'static CStr = match code {

@@ -9,7 +9,10 @@ use tarn_media::{Device, Folder, Profile};
 use tarn_phx::manifest::{MAX_KEY, MAX_OBJECTS};
 use tarn_phx::{Code, Empty, Fault, Item, Options, Rank, Restorable, Shape, Staging, VersionId};
 use tarn_ranks::Meeting;
+use tarn_track::Tracker;
 
+/// Smaller objects are not worth watching.
+const WATCHED: usize = 4 << 20;
 /// What is kept in memory for all ranks of this user, below the folder of memory.
 const MEMORY: &str = "tarn-phx-";
 
@@ -34,10 +37,19 @@ pub(crate) struct Wanted {
     pub(crate) audit: bool,
 }
 
+/// Whether an object is copied ahead of commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Precopy {
+    Never,
+    WherePays,
+    Always,
+}
+
 /// What is said of an object.
 #[derive(Debug)]
 pub(crate) struct Properties {
     pub(crate) transient: bool,
+    pub(crate) precopy: Precopy,
     pub(crate) versions: usize,
     pub(crate) shape: Shape,
 }
@@ -53,10 +65,14 @@ pub(crate) struct Session {
     pub(crate) rank: Rank<Folder, Folder>,
     objects: BTreeMap<Box<[u8]>, Object>,
     pub(crate) patience: Duration,
+    /// None where the kernel cannot tell what was written.
+    tracker: Option<Tracker>,
 }
 
 impl Session {
     pub(crate) fn begin(wanted: Wanted) -> Result<Self, Fault> {
+        // Signals are the program's: no thread of this library takes one.
+        let _blocked = tarn_sys::signals::Blocked::new();
         let name = &wanted.run;
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(plain)
@@ -105,12 +121,16 @@ impl Session {
             patience: wanted.patience,
             helpers: wanted.helpers,
             audit: wanted.audit,
-            enter: Arc::new(move || stay_on(&processors)),
+            enter: Arc::new(move || {
+                tarn_sys::signals::Blocked::new().stay();
+                stay_on(&processors);
+            }),
         };
         Ok(Self {
             rank: Rank::begin(options, tier, Folder::new(&memory, plain)?, ranks)?,
             objects: BTreeMap::new(),
             patience: wanted.patience,
+            tracker: Tracker::probe().ok(),
         })
     }
 
@@ -148,8 +168,40 @@ impl Session {
         let room = self.room(versions);
         if room.is_err() {
             self.objects.remove(key);
+            return room;
         }
-        room
+        self.watch(key);
+        Ok(())
+    }
+
+    /// Has an object copied ahead, if that may be, and might pay.
+    fn watch(&mut self, key: &[u8]) {
+        let (Some(tracker), Some(object)) = (&self.tracker, self.objects.get(key)) else {
+            return;
+        };
+        let Properties {
+            transient, precopy, ..
+        } = object.properties;
+        let memory = &object.memory;
+        let wanted = match precopy {
+            Precopy::Never => false,
+            Precopy::Always => true,
+            // What other processes or devices write is not seen. Pinned pages may be anybody's.
+            Precopy::WherePays => {
+                memory.len() >= WATCHED
+                    && (memory.made() || tarn_track::is_private(memory.start(), memory.len()))
+                    && tarn_track::pinned().is_ok_and(|bytes| bytes == 0)
+            }
+        };
+        if transient || !wanted || memory.len() == 0 {
+            return;
+        }
+        // SAFETY: it is unwatched before it is resized or destroyed, and the header says that the program keeps it until then.
+        let watched = unsafe { tracker.watch(memory.start(), memory.len()) };
+        if let Ok(watched) = watched {
+            self.rank
+                .watch(key, Box::new(watched), precopy == Precopy::Always);
+        }
     }
 
     /// Takes the room that all objects need.
@@ -191,11 +243,17 @@ impl Session {
         }
         element(&name, len, object.unit as usize, &object.properties.shape)?;
         let (old, versions) = (object.memory.len(), object.properties.versions);
-        object.memory.resize(len)?;
-        if let Err(fault) = self.room(versions) {
-            self.object(key)?.memory.resize(old)?;
-            return Err(fault);
-        }
+        self.rank.unwatch(key);
+        let resized = self.object(key)?.memory.resize(len);
+        let resized = resized.and_then(|()| match self.room(versions) {
+            Ok(()) => Ok(()),
+            Err(fault) => {
+                self.object(key)?.memory.resize(old)?;
+                Err(fault)
+            }
+        });
+        self.watch(key);
+        resized?;
         self.memory(key)
     }
 

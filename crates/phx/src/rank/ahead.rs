@@ -24,6 +24,8 @@ const MARGIN: f64 = 0.05;
 const WASTE: f64 = 0.25;
 /// Chunks that are copied before the desk is given to who wants it.
 const SLICE: u64 = 4;
+/// Bytes of a page, at least.
+const PAGE: u64 = 4 << 10;
 /// How soon it is looked again whether there is a free slot.
 const SOON: Duration = Duration::from_millis(20);
 /// Cycles at most between two in which an object is looked at again.
@@ -164,6 +166,14 @@ impl Object {
         }
     }
 
+    /// Whether anything was written, but for pages that it has with others: those count as written always.
+    fn wrote(&mut self, again: bool) -> bool {
+        let size = self.memory.size();
+        let shared = |r: &Range<u64>| r.end - r.start <= PAGE && (r.start == 0 || r.end == size);
+        let written = self.memory.written(again);
+        written.map_or(true, |w| !w.iter().all(shared))
+    }
+
     /// What cannot be watched is copied at the commit.
     fn give_up(&mut self) -> Doing {
         self.look.0 = u64::MAX;
@@ -193,7 +203,7 @@ impl Object {
         match self.doing {
             Doing::Nothing | Doing::Waiting(_) => sums.clear(),
             Doing::Learning(_, seen) => {
-                let late = self.memory.written(false).map_or(true, |w| !w.is_empty());
+                let late = self.wrote(false);
                 let until = if late { 1.0 } else { seen };
                 // What is as it was is looked at less and less.
                 let same = self
@@ -286,7 +296,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 Doing::Learning(looks, seen) => {
                     let due = f64::from(looks + 1) / f64::from(LOOKS);
                     if part >= due {
-                        let wrote = object.memory.written(true).map_or(true, |w| !w.is_empty());
+                        let wrote = object.wrote(true);
                         object.doing = Doing::Learning(looks + 1, if wrote { due } else { seen });
                         again(now);
                     } else {

@@ -1,0 +1,82 @@
+//! Signals and threads.
+
+use std::mem::MaybeUninit;
+
+/// Signals that tell a thread what it has done itself: to block them would be to hide them.
+const OWN: [libc::c_int; 5] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+];
+
+/// While this lives, its thread takes no signals, nor do threads that it begins: those are for others to take.
+pub struct Blocked(libc::sigset_t);
+
+impl Blocked {
+    /// Blocks them.
+    pub fn new() -> Self {
+        let mut all = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: the sets are this function's; to fill one makes it whole, and asking for the mask before does the same.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            for own in OWN {
+                libc::sigdelset(all.as_mut_ptr(), own);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            Self(before.assume_init())
+        }
+    }
+
+    /// For as long as this thread lives.
+    pub fn stay(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Default for Blocked {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the mask that was there before.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocked(signal: libc::c_int) -> bool {
+        let mut now = MaybeUninit::uninit();
+        // SAFETY: no new mask is given, and the old one is written.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), now.as_mut_ptr());
+            libc::sigismember(now.as_ptr(), signal) == 1
+        }
+    }
+
+    #[test]
+    fn threads_that_begin_meanwhile_take_no_signals() {
+        assert!(!blocked(libc::SIGUSR1));
+        let while_blocked = Blocked::new();
+        let inside =
+            std::thread::spawn(|| [libc::SIGUSR1, libc::SIGTERM, libc::SIGSEGV].map(blocked));
+        drop(while_blocked);
+        assert_eq!(inside.join().unwrap(), [true, true, false]);
+        assert!(!blocked(libc::SIGUSR1));
+        let stays = std::thread::spawn(|| {
+            Blocked::new().stay();
+            blocked(libc::SIGUSR1)
+        });
+        assert!(stays.join().unwrap());
+    }
+}

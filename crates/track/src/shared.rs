@@ -1,0 +1,55 @@
+//! Memory that others may write to.
+
+use std::ptr::NonNull;
+
+/// Whether memory is this process's alone: no other process writes to it, nor this one by way of another mapping, which a
+/// [`crate::Watch`] would not see. What the system does not say is not.
+pub fn is_private(start: NonNull<u8>, len: usize) -> bool {
+    let begin = start.addr().get();
+    let end = begin.saturating_add(len);
+    std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| {
+        let mut at = begin;
+        for (range, private) in maps.lines().filter_map(mapping) {
+            if range.end > at && range.start < end {
+                if range.start > at || !private {
+                    return false;
+                }
+                at = range.end;
+            }
+        }
+        at >= end
+    })
+}
+
+/// The range of a line, and whether it is private: `7f00-7f01 rw-p ...`.
+fn mapping(line: &str) -> Option<(std::ops::Range<usize>, bool)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    let private = fields.next()?.ends_with('p');
+    Some((address(start)?..address(end)?, private))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    #[test]
+    fn memory_that_is_shared_is_told_from_what_is_not() {
+        let own = vec![0u8; 100_000];
+        let start = NonNull::from(&own[0]);
+        assert!(is_private(start, own.len()));
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        for (flags, private) in [(MapFlags::SHARED, false), (MapFlags::PRIVATE, true)] {
+            // SAFETY: new ranges that the system chooses, which nothing else uses.
+            unsafe {
+                let start = mmap_anonymous(std::ptr::null_mut(), 8192, protection, flags).unwrap();
+                let address = NonNull::new(start.cast::<u8>()).unwrap();
+                assert_eq!(is_private(address.add(100), 5000), private);
+                munmap(start, 8192).unwrap();
+                assert!(!is_private(address, 4096));
+            }
+        }
+    }
+}
