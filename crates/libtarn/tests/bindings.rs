@@ -330,6 +330,7 @@ impl Proxies {
             .env("TARN_PHX_PROFILE", "device=300MB/s")
             .env("SCALE", "0.01")
             .env("CYCLES", cycles.to_string())
+            .env("CHECKPOINTS", "always")
             .envs(environment.iter().copied());
         command
     }
@@ -347,7 +348,7 @@ fn a_killed_proxy_ends_as_if_undisturbed(name: &str) {
     let Some(proxies) = Proxies::new(name) else {
         return;
     };
-    let mut endless = proxies.command(name, i32::MAX as u32, &[("WORK", "2")]);
+    let mut endless = proxies.command(name, i32::MAX as u32, &[("WORK", "20")]);
     let mut endless = endless.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(endless.stdout.take().unwrap()).lines();
     let fourth = lines
@@ -361,7 +362,7 @@ fn a_killed_proxy_ends_as_if_undisturbed(name: &str) {
     let last = last["cycle=".len()..].split_once(' ').unwrap().0;
     let last: u32 = last.parse().unwrap();
     let end = last + 3;
-    let again = said(&mut proxies.command(name, end, &[]));
+    let again = said(&mut proxies.command(name, end, &[("WORK", "2")]));
     let restored: u32 = value(&again, "restored").parse().unwrap();
     // The next one may have been committed, and not printed.
     assert!(restored == last || restored == last + 1, "{last}: {again}");
