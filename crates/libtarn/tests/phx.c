@@ -119,6 +119,8 @@ static int endless(const char *dir, int how)
     int restarted = phx_restart(NULL, NULL);
     if (restarted != PHX_OK)
         CHECK(restarted, PHX_ENOTFOUND);
+    if (failed)
+        return 1;
     for (size_t i = 0; restarted == PHX_OK && i < SMALL; i++)
         if (field[i] != value(i, step + (int)o.rank)) {
             printf("element %zu of step %d is wrong\n", i, step);
