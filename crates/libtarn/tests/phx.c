@@ -139,6 +139,34 @@ static int endless(const char *dir, int how)
     return 1;
 }
 
+/* DIR/tier and DIR/memory have 16 MiB each. */
+static int full(const char *dir)
+{
+    char tier[512], memory[512];
+    struct phx_options o = options(dir, tier, memory);
+    void *m = NULL;
+    CHECK(phx_init(&o), PHX_OK);
+    CHECK(phx_create_obj("large", 32 << 20, 1, NULL, &m), PHX_ENOSPACE);
+    puts(phx_last_error());
+    CHECK(phx_create_obj("small", 1 << 20, 1, NULL, &m), PHX_OK);
+    CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+    CHECK(phx_create_obj("large", 32 << 20, 1, NULL, &m), PHX_ENOSPACE);
+    CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+    CHECK(phx_finalize(), PHX_OK);
+    /* A tier that is large enough, and memory that is not. */
+    snprintf(tier, sizeof tier, "%s/large", dir);
+    o.run = "other";
+    CHECK(phx_init(&o), PHX_OK);
+    CHECK(phx_create_obj("large", 32 << 20, 1, NULL, &m), PHX_ENOMEM);
+    puts(phx_last_error());
+    CHECK(phx_create_obj("small", 1 << 20, 1, NULL, &m), PHX_OK);
+    CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+    CHECK(phx_finalize(), PHX_OK);
+    if (!failed)
+        puts("what does not fit is told");
+    return failed;
+}
+
 static void *commits(void *argument)
 {
     int *busy = argument;
@@ -289,6 +317,8 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[2], "misuse") == 0)
         return misuse(argv[1]);
+    if (argc == 3 && strcmp(argv[2], "full") == 0)
+        return full(argv[1]);
     if (argc == 4 && strcmp(argv[2], "endless") == 0)
         return endless(argv[1], atoi(argv[3]));
     if (argc < 3)

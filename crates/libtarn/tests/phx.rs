@@ -177,6 +177,37 @@ fn ranks_are_killed_at_any_instant() {
     }
 }
 
+/// A tier, and memory, that are full: in a namespace of mounts, where a user may have one.
+#[test]
+fn what_does_not_fit_is_told_before_it_is_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("phx");
+    compile("tests/phx.c", &program, &[]);
+    let namespace = ["--map-root-user", "--mount"];
+    if !Command::new("unshare")
+        .args(namespace)
+        .arg("true")
+        .status()
+        .is_ok_and(|s| s.success())
+    {
+        println!("SKIPPED: no namespaces of mounts here, so no full tier");
+        return;
+    }
+    let script = "mkdir tier memory large && mount -t tmpfs -o size=16m none tier && mount -t tmpfs -o size=16m none memory && \
+                  mount -t tmpfs -o size=200m none large && exec ./phx . full";
+    let text = said(
+        Command::new("unshare")
+            .args(namespace)
+            .args(["sh", "-c", script])
+            .current_dir(folder.path()),
+    );
+    assert!(text.contains("what does not fit is told"), "{text}");
+    assert!(
+        text.contains("No space left") && text.contains("stage less"),
+        "{text}"
+    );
+}
+
 /// The numbers are what the library has.
 #[test]
 fn the_header_has_the_codes_of_the_library() {
