@@ -1,6 +1,6 @@
 # `make help` lists the targets.
 SHELL := /bin/bash
-.PHONY: help demo test soak bench build test-deps
+.PHONY: help demo test soak bench build install test-deps
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -29,3 +29,5 @@ build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.s
 	@scripts/deps.sh build
 	@source scripts/common.sh && tarn_built release && echo "$$tarn"
 
+install: build ## programs, libraries, headers, pkg-config and man pages in PREFIX (/usr/local), below DESTDIR
+	@source scripts/common.sh && scripts/install.sh "$$target/release" "$${PREFIX:-/usr/local}"

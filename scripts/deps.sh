@@ -6,11 +6,13 @@ set -euo pipefail
 build=(build-essential)
 demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # libfabric-dev makes libtarnfabric.so, clang-format checks its source, libhwloc15 knows processor sockets (strace sees who asks),
-# openmpi-bin runs the two-node example, chromium opens the report, two check the scripts, and the last are for the test cluster.
+# chromium opens the report, two check the scripts, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and
+# the last are for the test cluster.
 # openfoam (some 500 MB) is what the test of examples/openfoam runs.
 # Where services start by themselves, Debian starts munged too; the cluster has its own.
-slurm=(iproute2 libopenmpi-dev munge procps slurm-wlm slurm-wlm-basic-plugins)
-test=("${demo[@]}" chromium clang-format libfabric-dev libhwloc15 openfoam openmpi-bin pyflakes3 shellcheck strace "${slurm[@]}")
+slurm=(iproute2 munge procps slurm-wlm slurm-wlm-basic-plugins)
+links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
+test=("${demo[@]}" chromium clang-format libfabric-dev libhwloc15 openfoam pyflakes3 shellcheck strace "${links[@]}" "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
 # The example by itself, and the slow external store of its benchmark.
 openfoam=("${test[@]}" glusterfs-server)

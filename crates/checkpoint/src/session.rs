@@ -595,26 +595,30 @@ fn stay_on(processors: &[usize]) {
     }
 }
 
-/// The key that a file holds: 64 hexadecimal digits, for its owner alone.
-fn key(file: &Path) -> Result<[u8; 32], Fault> {
+/// A key: `hex:` and its 64 hexadecimal digits, or a file that holds them, for its owner alone.
+fn key(given: &Path) -> Result<[u8; 32], Fault> {
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
-    let bad = |why: String| invalid(format!("the key in {}: {why}", file.display()));
-    let meta = std::fs::metadata(file).map_err(|e| bad(e.to_string()))?;
+    if let Some(text) = given.as_os_str().as_bytes().strip_prefix(b"hex:") {
+        let text = String::from_utf8_lossy(text);
+        return digits(&text)
+            .ok_or_else(|| invalid("the key after hex: is not 64 hexadecimal digits"));
+    }
+    let bad = |why: String| invalid(format!("the key in {}: {why}", given.display()));
+    let meta = std::fs::metadata(given).map_err(|e| bad(e.to_string()))?;
     if meta.mode() & 0o077 != 0 {
         return Err(bad("others can read it: chmod 600".into()));
     }
-    let text = std::fs::read_to_string(file).map_err(|e| bad(e.to_string()))?;
-    let digits: Option<Vec<u8>> = text
-        .trim()
-        .chars()
-        .map(|c| Some(c.to_digit(16)? as u8))
-        .collect();
-    let digits = digits
-        .filter(|d| d.len() == 64)
-        .ok_or_else(|| bad("it is not 64 hexadecimal digits".into()))?;
+    let text = std::fs::read_to_string(given).map_err(|e| bad(e.to_string()))?;
+    digits(text.trim()).ok_or_else(|| bad("it is not 64 hexadecimal digits".into()))
+}
+
+fn digits(text: &str) -> Option<[u8; 32]> {
+    let digits: Option<Vec<u8>> = text.chars().map(|c| Some(c.to_digit(16)? as u8)).collect();
+    let digits = digits.filter(|d| d.len() == 64)?;
     let mut key = [0; 32];
     for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
         *byte = pair[0] << 4 | pair[1];
     }
-    Ok(key)
+    Some(key)
 }

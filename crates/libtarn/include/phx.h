@@ -61,7 +61,7 @@ struct phx_options {
     const char *tier;         /* a folder on the persistent tier; NULL: $TARN_PHX_TIER */
     const char *memory;       /* a folder in memory; NULL: $TARN_PHX_MEMORY, or /dev/shm */
     const char *meet;         /* HOST:PORT of rank 0, where ranks are on several nodes; NULL: $TARN_PHX_MEET, or on this node */
-    const char *key;          /* a file with 64 hexadecimal digits that only this user can read; needed with meet; NULL: $TARN_PHX_KEY */
+    const char *key;          /* a file with 64 hexadecimal digits that only this user can read, or hex: and the digits; needed with meet; NULL: $TARN_PHX_KEY */
     const char *profile;      /* a slower persistent tier is played: a profile's name, or device=2.5GB/s; NULL: $TARN_PHX_PROFILE, or none */
     uint64_t staging;         /* bytes that may be staged; 0: half of the checkpoint; PHX_DEFAULT: all of it */
     uint64_t timeout_ns;      /* longest wait for other ranks; 0: 60 s */
@@ -186,6 +186,9 @@ const char *phx_last_error(void);
 
 /* A code in words. */
 const char *phx_code_text(int code);
+
+/* For what is built on this, as phx_mpi.h is: phx_last_error() says `why` in this thread from now on. Gives `code`. */
+int phx_fail(int code, const char *why);
 
 #ifdef __cplusplus
 }

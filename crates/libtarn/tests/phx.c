@@ -220,6 +220,8 @@ static int misuse(const char *dir)
     CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.replicas = 2;
     CHECK(phx_init(&bad), PHX_EUNSUPPORTED);
+    bad = o, bad.key = "hex:12";
+    CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.tier = "/proc/nowhere";
     CHECK(phx_init(&bad) != PHX_OK, 1);
 
@@ -308,6 +310,8 @@ static int misuse(const char *dir)
     CHECK(phx_finalize(), PHX_OK);
     CHECK(phx_finalize(), PHX_EINIT);
     CHECK(strcmp(phx_code_text(PHX_EBUSY), "") != 0, 1);
+    CHECK(phx_fail(PHX_EIO, "why"), PHX_EIO);
+    CHECK(strcmp(phx_last_error(), "why"), 0);
     if (!failed)
         puts("all misuse is told");
     return failed;

@@ -1,64 +1,17 @@
 //! C programs with checkpoints.
 
+mod common;
+
+use common::{compiler, said, source};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
-
-/// Where cargo has put the library: beside this test, or one folder up.
-fn library() -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let near = own.ancestors().skip(1).take(2);
-    let mut found = near.filter(|folder| folder.join("libtarn.so").exists());
-    found.next().expect("libtarn.so").to_owned()
-}
-
-/// Compiles a program against the library; with a sanitizer, statically.
+/// Compiles a C program against the library.
 fn compile(file: &str, to: &Path, extra: &[&str]) {
-    let folder = library();
-    let flags = [
-        "-std=c11",
-        "-D_POSIX_C_SOURCE=200809L",
-        "-Wall",
-        "-Wextra",
-        "-Wpedantic",
-        "-Werror",
-        "-g",
-        "-O1",
-    ];
-    said(
-        Command::new("cc")
-            .args(flags)
-            .args(extra)
-            .arg("-I")
-            .arg(source("include"))
-            .arg(source(file))
-            .arg("-o")
-            .arg(to)
-            .arg("-L")
-            .arg(&folder)
-            // This library, whatever else the environment offers.
-            .arg(format!(
-                "-Wl,--disable-new-dtags,-rpath,{}",
-                folder.display()
-            ))
-            .args(["-ltarn", "-lpthread"]),
-    );
-}
-
-fn said(command: &mut Command) -> String {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().unwrap();
-    let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
-    assert!(status.success(), "{command:?}: {text}");
-    text
+    let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wpedantic"];
+    said(&mut compiler("cc", &[&flags, extra].concat(), &[file], to));
 }
 
 #[test]

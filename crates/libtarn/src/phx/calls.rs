@@ -4,7 +4,7 @@ use super::abi::{
     AUDIT, DEFAULT, NO_HELPER, NO_STAGING, SAME_NODE, guard, invalid, level, phx_options,
     phx_properties, phx_stats, phx_version, phx_version_info, sized,
 };
-use crate::guard::tarn_last_error;
+use crate::guard::{tarn_last_error, tell};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -407,4 +407,16 @@ pub extern "C" fn phx_code_text(code: c_int) -> *const c_char {
         _ => c"no code of PHX",
     };
     text.as_ptr()
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn phx_fail(code: c_int, why: *const c_char) -> c_int {
+    let why = match why.is_null() {
+        true => phx_code_text(code),
+        false => why,
+    };
+    // SAFETY: a text of this library, or of a caller who says that it ends with NUL.
+    tell(&unsafe { CStr::from_ptr(why) }.to_string_lossy());
+    code
 }
