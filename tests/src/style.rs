@@ -13,6 +13,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/media/",
     "crates/fabric/",
     "crates/track/",
+    "crates/checkpoint/",
     "crates/libtarn/",
     "bindings/python/",
 ];

@@ -2,8 +2,6 @@
 
 mod abi;
 mod calls;
-mod memory;
-mod session;
 
 pub use abi::{
     phx_dimension, phx_options, phx_properties, phx_stats, phx_version, phx_version_info,

@@ -2,7 +2,8 @@
  * phx.c: a program with checkpoints, and what it does wrong on purpose.
  *
  * phx DIR STEPS [LAST]: rank 0 of 1 of a run in DIR (DIR/tier, DIR/memory), from its newest version to step STEPS; ends without
- * phx_finalize after step LAST. Prints what it restored. phx DIR misuse: every wrong call gives its code.
+ * phx_finalize after step LAST. Prints what it restored. phx DIR misuse: every wrong call gives its code. phx DIR endless HOW: rank $RANK
+ * of $RANKS, until it is killed; HOW says how it stages.
  */
 #include "phx.h"
 
@@ -88,6 +89,81 @@ static int simulate(const char *dir, int steps, int last)
     }
     CHECK(phx_finalize(), PHX_OK);
     printf("done at step %d\n", step);
+    return failed;
+}
+
+#define SMALL 60000
+
+static int endless(const char *dir, int how)
+{
+    char tier[512], memory[512];
+    struct phx_options o = options(dir, tier, memory);
+    struct phx_properties p = {.size = sizeof p, .versions = 1 + how / 32};
+    const uint64_t staging[] = {PHX_DEFAULT, 100000, 0, PHX_DEFAULT};
+    void *created = NULL;
+    int step = 0;
+    o.rank = (uint32_t)atoi(getenv("RANK"));
+    o.ranks = (uint32_t)atoi(getenv("RANKS"));
+    o.staging = staging[how & 3];
+    o.replicas = how >> 2 & 1;
+    o.flags = PHX_SAME_NODE | (how & 8 ? PHX_NO_HELPER : 0);
+    o.timeout_ns = 20000000000;
+    if (how & 16)
+        o.profile = NULL;
+    CHECK(phx_init(&o), PHX_OK);
+    CHECK(phx_create_obj("field", SMALL * sizeof(double), sizeof(double), &p, &created), PHX_OK);
+    CHECK(phx_register_obj("step", &step, sizeof step, sizeof step, NULL), PHX_OK);
+    if (failed)
+        return 1;
+    double *field = created;
+    int restarted = phx_restart(NULL, NULL);
+    if (restarted != PHX_OK)
+        CHECK(restarted, PHX_ENOTFOUND);
+    if (failed)
+        return 1;
+    for (size_t i = 0; restarted == PHX_OK && i < SMALL; i++)
+        if (field[i] != value(i, step + (int)o.rank)) {
+            printf("element %zu of step %d is wrong\n", i, step);
+            return 1;
+        }
+    printf("restored %d\n", step);
+    fflush(stdout);
+    while (!failed) {
+        step++;
+        for (size_t i = 0; i < SMALL; i++)
+            field[i] = value(i, step + (int)o.rank);
+        CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+        printf("committed %d\n", step);
+        fflush(stdout);
+    }
+    return 1;
+}
+
+/* DIR/tier and DIR/memory have 16 MiB each. */
+static int full(const char *dir)
+{
+    char tier[512], memory[512];
+    struct phx_options o = options(dir, tier, memory);
+    void *m = NULL;
+    CHECK(phx_init(&o), PHX_OK);
+    CHECK(phx_create_obj("large", 32 << 20, 1, NULL, &m), PHX_ENOSPACE);
+    puts(phx_last_error());
+    CHECK(phx_create_obj("small", 1 << 20, 1, NULL, &m), PHX_OK);
+    CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+    CHECK(phx_create_obj("large", 32 << 20, 1, NULL, &m), PHX_ENOSPACE);
+    CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+    CHECK(phx_finalize(), PHX_OK);
+    /* A tier that is large enough, and memory that is not. */
+    snprintf(tier, sizeof tier, "%s/large", dir);
+    o.run = "other";
+    CHECK(phx_init(&o), PHX_OK);
+    CHECK(phx_create_obj("large", 32 << 20, 1, NULL, &m), PHX_ENOMEM);
+    puts(phx_last_error());
+    CHECK(phx_create_obj("small", 1 << 20, 1, NULL, &m), PHX_OK);
+    CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+    CHECK(phx_finalize(), PHX_OK);
+    if (!failed)
+        puts("what does not fit is told");
     return failed;
 }
 
@@ -245,6 +321,10 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[2], "misuse") == 0)
         return misuse(argv[1]);
+    if (argc == 3 && strcmp(argv[2], "full") == 0)
+        return full(argv[1]);
+    if (argc == 4 && strcmp(argv[2], "endless") == 0)
+        return endless(argv[1], atoi(argv[3]));
     if (argc < 3)
         return 2;
     return simulate(argv[1], atoi(argv[2]), argc > 3 ? atoi(argv[3]) : -1);

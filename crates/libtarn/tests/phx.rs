@@ -3,8 +3,10 @@
 mod common;
 
 use common::{compiler, said, source};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Compiles a C program against the library.
 fn compile(file: &str, to: &Path, extra: &[&str]) {
@@ -45,6 +47,118 @@ fn misuse_is_told_by_codes() {
         );
         assert!(text.contains("all misuse is told"), "{name}: {text}");
     }
+}
+
+/// Ranks are killed at random instants, one or all: the next start has what all had committed, or something newer, and it is whole.
+#[test]
+fn ranks_are_killed_at_any_instant() {
+    const KILLS: u64 = 100;
+    const RANKS: u32 = 2;
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("phx");
+    compile("tests/phx.c", &program, &[]);
+    // Another mixture each time: what goes wrong says which.
+    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let mut random = seed;
+    let mut next = |below: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) % below
+    };
+    // How, and what all ranks have committed so far.
+    let (mut how, mut least, mut run) = (0, 0, 0);
+    for kill in 0..KILLS {
+        if kill % 10 == 0 {
+            // Another way of staging, from nothing.
+            (how, least, run) = (next(64), 0, run + 1);
+        }
+        let dir = folder.path().join(format!("run{run}"));
+        let mut ranks: Vec<_> = (0..RANKS)
+            .map(|rank| {
+                let mut command = Command::new(&program);
+                command.arg(&dir).args(["endless", &how.to_string()]);
+                command
+                    .env("RANK", rank.to_string())
+                    .env("RANKS", RANKS.to_string());
+                command.stdout(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        // All have come, or one dies while they do.
+        let mut outputs: Vec<_> = ranks
+            .iter_mut()
+            .map(|r| BufReader::new(r.stdout.take().unwrap()).lines())
+            .collect();
+        let mut said: Vec<Vec<String>> = vec![Vec::new(); RANKS as usize];
+        if next(8) > 0 {
+            for (said, lines) in said.iter_mut().zip(&mut outputs) {
+                said.push(lines.next().expect("restored").unwrap());
+            }
+        }
+        std::thread::sleep(Duration::from_micros(next(40_000)));
+        let first = next(RANKS.into()) as usize;
+        ranks[first].kill().unwrap();
+        std::thread::sleep(Duration::from_micros(next(3000)));
+        ranks.iter_mut().for_each(|r| r.kill().unwrap());
+        for ((said, lines), rank) in said.iter_mut().zip(outputs).zip(&mut ranks) {
+            said.extend(lines.map(Result::unwrap));
+            rank.wait().unwrap();
+        }
+        let context = || format!("seed {seed}, kill {kill}, way {how}: {said:?}");
+        let number =
+            |line: &String, what: &str| line.strip_prefix(what).map(|n| n.parse::<u64>().unwrap());
+        for said in &said {
+            let restored = said.iter().find_map(|l| number(l, "restored "));
+            assert!(
+                restored.is_none_or(|r| r >= least),
+                "{least} was committed; {}",
+                context()
+            );
+            // Degraded, out of time, lost, and what follows from phx_init's having failed.
+            let gone = |l: &String| {
+                [11, 10, 14]
+                    .iter()
+                    .any(|code| l.contains(&format!(": {code} instead of ")))
+            };
+            let fine = |l: &String| {
+                number(l, "restored ").or(number(l, "committed ")).is_some() || gone(l)
+            };
+            assert!(said.iter().all(fine), "{}", context());
+        }
+        let last = |said: &Vec<String>| said.iter().filter_map(|l| number(l, "committed ")).max();
+        least = least.max(said.iter().map(|s| last(s).unwrap_or(0)).min().unwrap_or(0));
+    }
+}
+
+/// A tier, and memory, that are full: in a namespace of mounts, where a user may have one.
+#[test]
+fn what_does_not_fit_is_told_before_it_is_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("phx");
+    compile("tests/phx.c", &program, &[]);
+    let namespace = ["--map-root-user", "--mount"];
+    if !Command::new("unshare")
+        .args(namespace)
+        .arg("true")
+        .status()
+        .is_ok_and(|s| s.success())
+    {
+        println!("SKIPPED: no namespaces of mounts here, so no full tier");
+        return;
+    }
+    let script = "mkdir tier memory large && mount -t tmpfs -o size=16m none tier && mount -t tmpfs -o size=16m none memory && \
+                  mount -t tmpfs -o size=200m none large && exec ./phx . full";
+    let text = said(
+        Command::new("unshare")
+            .args(namespace)
+            .args(["sh", "-c", script])
+            .current_dir(folder.path()),
+    );
+    assert!(text.contains("what does not fit is told"), "{text}");
+    assert!(
+        text.contains("No space left") && text.contains("stage less"),
+        "{text}"
+    );
 }
 
 /// The numbers are what the library has.

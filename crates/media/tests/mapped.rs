@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::crc::crc;
@@ -178,7 +179,7 @@ fn a_device_that_is_shared_is_one() {
             let medium = Mapped::create(&folder.path().join(name), 1 << 20).unwrap();
             let mut slow = Slow::new(medium, Arc::new(device));
             scope.spawn(move || {
-                let mut windows = slow.windows(&[0..1 << 20]).unwrap();
+                let mut windows = slow.windows(from_ref(&(0..1 << 20))).unwrap();
                 let data = bytes(1 << 20, 1);
                 for _ in 0..5 {
                     windows[0].write(0, &data).unwrap();
@@ -196,14 +197,14 @@ fn a_medium_grows_and_keeps_what_it_holds() {
     for folder in folders() {
         let mut medium = Mapped::create(&folder.path().join("m"), 5000).unwrap();
         let data = bytes(5000, 3);
-        medium.windows(&[0..5000]).unwrap()[0]
+        medium.windows(from_ref(&(0..5000))).unwrap()[0]
             .write(0, &data)
             .unwrap();
         medium.grow(3 << 20).unwrap();
         assert_eq!(medium.size(), 3 << 20);
         // Smaller is nothing to do.
         medium.grow(1).unwrap();
-        let mut windows = medium.windows(&[0..3 << 20]).unwrap();
+        let windows = medium.windows(from_ref(&(0..3 << 20))).unwrap();
         let mut read = vec![0xff; 3 << 20];
         windows[0].read(0, &mut read).unwrap();
         assert_eq!(read[..5000], data[..]);
@@ -213,7 +214,7 @@ fn a_medium_grows_and_keeps_what_it_holds() {
         assert!(medium.grow(1 << 55).is_err());
         assert_eq!(medium.size(), 3 << 20);
         let mut again = vec![0; 5000];
-        medium.windows(&[0..5000]).unwrap()[0]
+        medium.windows(from_ref(&(0..5000))).unwrap()[0]
             .read(0, &mut again)
             .unwrap();
         assert_eq!(again, data);
@@ -228,7 +229,7 @@ fn a_folder_keeps_media_under_their_names() {
     assert_eq!(folder.list().unwrap(), [""; 0]);
     let fill = |byte: u8| {
         move |medium: &mut <Folder as Vault>::Medium| {
-            medium.windows(&[0..4096])?[0]
+            medium.windows(from_ref(&(0..4096)))?[0]
                 .write(0, &[byte; 4096])
                 .map(drop)
         }

@@ -131,6 +131,8 @@ pub struct Arena {
     /// Which superblock is the newest.
     newest: usize,
     versions: Vec<Version>,
+    /// What is being written and nothing leads to yet.
+    slot: Range<u64>,
     /// A superblock could not be written for sure: which is the newest is only known when the arena is opened again.
     unknown: bool,
 }
@@ -148,6 +150,7 @@ impl Arena {
             epoch: 0,
             newest: 1,
             versions: Vec::new(),
+            slot: 0..0,
             unknown: false,
         };
         if arena.header.rank >= arena.header.ranks {
@@ -212,6 +215,7 @@ impl Arena {
             epoch,
             newest,
             versions,
+            slot: 0..0,
             unknown: false,
         })
     }
@@ -254,6 +258,18 @@ impl Arena {
     /// [`ArenaError::Full`].
     pub fn places(&self, lengths: &[u64]) -> Result<Vec<u64>, ArenaError> {
         self.take(lengths, &[])
+    }
+
+    /// A place for the next version, which nothing else is put into until another one is asked for: not even its own manifest, while some
+    /// of it is still staged.
+    ///
+    /// # Errors
+    /// [`ArenaError::Full`].
+    pub fn slot(&mut self, length: u64) -> Result<u64, ArenaError> {
+        self.slot = 0..0;
+        let at = self.places(&[length])?[0];
+        self.slot = at..at + length;
+        Ok(at)
     }
 
     /// Publishes: of the versions that are kept those that `keeps` says stay, and `new` is added, or takes the place of the one of
@@ -314,7 +330,10 @@ impl Arena {
         }
         let kept = self.versions.iter();
         let kept = kept.flat_map(|v| v.manifest.extents().chain([v.at.clone()]));
-        let mut free = room::free(self.size, kept.chain(more.iter().cloned()));
+        let mut free = room::free(
+            self.size,
+            kept.chain(more.iter().cloned()).chain([self.slot.clone()]),
+        );
         room::take(&mut free, lengths).ok_or_else(|| ArenaError::Full {
             wanted: lengths.iter().sum(),
             free: free.iter().map(|r| r.end - r.start).sum(),
@@ -479,4 +498,55 @@ fn decode_rows(payload: &[u8]) -> Option<(u64, Vec<Row>)> {
         rows.push(Row { id, level, at, sum });
     }
     fields.0.is_empty().then_some((epoch, rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Shape;
+    use tarn_media::Mapped;
+    use tarn_ports::Medium;
+
+    /// While it is de-staged its slot is written to, and its manifest must stay what it is.
+    #[test]
+    fn the_manifest_of_a_version_that_is_staged_is_not_in_its_slot() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut medium = Mapped::create(&folder.path().join("arena"), 1 << 20).unwrap();
+        let mut windows = medium.windows(std::slice::from_ref(&(0..1 << 20))).unwrap();
+        let window = &mut windows[0];
+        let header = Header {
+            identity: 1,
+            run: b"run".as_slice().into(),
+            generation: 1,
+            rank: 0,
+            ranks: 1,
+        };
+        let mut arena = Arena::format(window, header).unwrap();
+        let slot = arena.slot(CHUNK).unwrap();
+        let piece = Piece {
+            length: CHUNK,
+            place: Place::Staged(room::FIRST),
+            sums: vec![0],
+        };
+        let object = Object {
+            key: b"k".as_slice().into(),
+            unit: 1,
+            shape: Shape::Own,
+            pieces: vec![piece],
+        };
+        let manifest = Manifest {
+            objects: vec![object],
+        };
+        let id = VersionId {
+            generation: 1,
+            number: 1,
+        };
+        arena
+            .publish(window, Some((id, Level::Committed, manifest)), |_| true)
+            .unwrap();
+        let at = &arena.versions()[0].at;
+        assert!(at.start >= slot + CHUNK || at.end <= slot, "{at:?} {slot}");
+        // The next slot may be there again.
+        assert_eq!(arena.slot(CHUNK).unwrap(), slot);
+    }
 }

@@ -5,12 +5,16 @@
 mod hall;
 
 use hall::Hall;
+use std::ops::Range;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tarn_media::{Device, Folder, Profile};
 use tarn_phx::manifest::CHUNK;
 use tarn_phx::{Empty, Item, Options, Rank, Shape, Staging};
+use tarn_ports::{TrackError, Watched};
 use tarn_track::Tracker;
 
 const SIZE: usize = 20 * CHUNK as usize + 100;
@@ -25,8 +29,43 @@ struct Program {
 
 const KEYS: [&[u8]; 2] = [b"early", b"late"];
 
+fn begin(folder: &Path, audit: bool) -> Rank<Folder, Folder> {
+    let device = Arc::new(Device::new(Profile::none()));
+    let options = Options {
+        run: b"run".as_slice().into(),
+        identity: 1,
+        staging: Staging::None,
+        buddy: false,
+        same_node: false,
+        patience: Duration::from_secs(20),
+        helpers: 1,
+        audit,
+        enter: Arc::new(|| ()),
+    };
+    let tier = Folder::new(&folder.join("tier"), Arc::clone(&device)).unwrap();
+    let memory = Folder::new(&folder.join("memory"), device).unwrap();
+    Rank::begin(options, tier, memory, Hall::new(&["one"]).seat(0)).unwrap()
+}
+
+fn item<'a>(key: &'a [u8], bytes: &'a [u8]) -> Item<'a> {
+    Item {
+        key,
+        unit: 1,
+        shape: Shape::Own,
+        bytes,
+    }
+}
+
+fn empty<'a>(key: &'a [u8], bytes: &'a mut [u8]) -> Empty<'a> {
+    Empty {
+        key,
+        shape: Shape::Own,
+        bytes,
+    }
+}
+
 impl Program {
-    fn begin(folder: &std::path::Path, audit: bool, always: bool) -> Option<Self> {
+    fn begin(folder: &Path, always: bool) -> Option<Self> {
         let tracker = match Tracker::probe() {
             Ok(tracker) => tracker,
             Err(e) => {
@@ -34,21 +73,7 @@ impl Program {
                 return None;
             }
         };
-        let device = Arc::new(Device::new(Profile::none()));
-        let options = Options {
-            run: b"run".as_slice().into(),
-            identity: 1,
-            staging: Staging::None,
-            buddy: false,
-            same_node: false,
-            patience: Duration::from_secs(20),
-            helpers: 1,
-            audit,
-            enter: Arc::new(|| ()),
-        };
-        let tier = Folder::new(&folder.join("tier"), Arc::clone(&device)).unwrap();
-        let memory = Folder::new(&folder.join("memory"), device).unwrap();
-        let mut rank = Rank::begin(options, tier, memory, Hall::new(&["one"]).seat(0)).unwrap();
+        let mut rank = begin(folder, false);
         let memory = [vec![1; SIZE], vec![2; SIZE]];
         for (key, bytes) in KEYS.iter().zip(&memory) {
             // SAFETY: it is watched no longer than the rank lives, which goes before the memory does.
@@ -61,7 +86,9 @@ impl Program {
 
     /// Computes for a cycle: the first object is written in its first part, the second until its end.
     fn compute(&mut self, cycle: u8) {
-        self.memory[0].iter_mut().for_each(|b| *b = b.wrapping_mul(31).wrapping_add(cycle));
+        self.memory[0]
+            .iter_mut()
+            .for_each(|b| *b = b.wrapping_mul(31).wrapping_add(cycle));
         for part in 0..10 {
             let at = SIZE * part / 10;
             self.memory[1][at..at + SIZE / 10].fill(cycle ^ part as u8);
@@ -70,31 +97,27 @@ impl Program {
     }
 
     fn commit(&mut self) {
-        let items = KEYS.iter().zip(&self.memory).map(|(key, bytes)| Item {
-            key,
-            unit: 1,
-            shape: Shape::Own,
-            bytes,
-        });
+        let items = KEYS
+            .iter()
+            .zip(&self.memory)
+            .map(|(key, bytes)| item(key, bytes));
         self.rank.commit(&items.collect::<Vec<_>>()).unwrap();
     }
 
     /// Ends, begins again, and compares.
-    fn compare(self, folder: &std::path::Path) {
+    fn compare(self, folder: &Path) {
         let Self { rank, memory } = self;
         rank.end().unwrap();
-        let mut again = Self::begin(folder, false, false).unwrap();
         let mut back = memory.clone().map(|m| vec![0; m.len()]);
-        let mut objects: Vec<Empty<'_>> = KEYS
+        let objects = KEYS
             .iter()
             .zip(&mut back)
-            .map(|(key, bytes)| Empty {
-                key,
-                shape: Shape::Own,
-                bytes,
-            })
-            .collect();
-        again.rank.restart(None, &mut objects).unwrap().unwrap();
+            .map(|(key, bytes)| empty(key, bytes));
+        let mut objects: Vec<Empty<'_>> = objects.collect();
+        begin(folder, false)
+            .restart(None, &mut objects)
+            .unwrap()
+            .unwrap();
         assert!(back == memory, "what came back is not what was committed");
     }
 }
@@ -103,7 +126,7 @@ impl Program {
 #[test]
 fn what_is_written_early_is_copied_ahead() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let Some(mut program) = Program::begin(folder.path(), false, false) else {
+    let Some(mut program) = Program::begin(folder.path(), false) else {
         return;
     };
     let mut ahead = 0;
@@ -126,7 +149,7 @@ fn what_is_written_early_is_copied_ahead() {
 #[test]
 fn what_is_written_after_the_copy_is_copied_again() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let Some(mut program) = Program::begin(folder.path(), false, true) else {
+    let Some(mut program) = Program::begin(folder.path(), true) else {
         return;
     };
     for cycle in 0..8u8 {
@@ -145,16 +168,58 @@ fn what_is_written_after_the_copy_is_copied_again() {
     program.compare(folder.path());
 }
 
-/// A device writes, which nobody sees: played by a second mapping of the same memory. The audit finds it.
+/// Memory that a device writes to: nobody sees it.
+struct Blind(Arc<[AtomicU8]>);
+
+impl Watched for Blind {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn arm(&mut self) -> Result<(), TrackError> {
+        Ok(())
+    }
+
+    fn written(&mut self, _: bool) -> Result<Vec<Range<u64>>, TrackError> {
+        Ok(Vec::new())
+    }
+
+    fn disarm(&mut self) -> Result<(), TrackError> {
+        Ok(())
+    }
+
+    fn copy(&self, at: u64, into: &mut [u8]) {
+        let from = &self.0[at as usize..];
+        into.iter_mut()
+            .zip(from)
+            .for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+    }
+}
+
 #[test]
 fn an_audit_finds_writes_that_nobody_saw() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let Some(mut program) = Program::begin(folder.path(), true, true) else {
-        return;
-    };
-    for cycle in 0..6 {
-        program.compute(cycle);
-        program.commit();
+    for audit in [false, true] {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut rank = begin(folder.path(), audit);
+        let memory: Arc<[AtomicU8]> = (0..SIZE).map(|_| AtomicU8::new(7)).collect();
+        rank.watch(b"early", Box::new(Blind(Arc::clone(&memory))), true);
+        let now = || {
+            memory
+                .iter()
+                .map(|b| b.load(Ordering::Relaxed))
+                .collect::<Vec<u8>>()
+        };
+        for cycle in 0..6 {
+            std::thread::sleep(LENGTH);
+            memory[SIZE / 2].store(cycle, Ordering::Relaxed);
+            let bytes = now();
+            rank.commit(&[item(b"early", &bytes)]).unwrap();
+        }
+        assert!(rank.stats().ahead > 0);
+        rank.end().unwrap();
+        let mut back = vec![0; SIZE];
+        let restored = begin(folder.path(), false).restart(None, &mut [empty(b"early", &mut back)]);
+        assert!(restored.unwrap().is_some());
+        assert_eq!(back == now(), audit, "without an audit it is an old one");
     }
-    program.compare(folder.path());
 }

@@ -1,12 +1,12 @@
 //! The structures of `phx.h`, and what they mean in Rust.
 
-use super::session::{Precopy, Properties};
 use crate::guard::tell;
 use std::ffi::{c_char, c_int};
 use std::mem::offset_of;
+use tarn_checkpoint::{
+    Code, Fault, Level, PowerFail, Precopy, Properties, Restorable, Shape, Stats, VersionId,
+};
 use tarn_phx::manifest::MAX_DIMENSIONS;
-use tarn_phx::{Code, Fault, Level, Restorable, Shape, Stats, VersionId};
-use tarn_ports::PowerFail;
 
 /// "As it is by default", where a number is asked for.
 pub(crate) const DEFAULT: u64 = u64::MAX;
@@ -138,30 +138,14 @@ impl phx_properties {
         let shape = match self.shape {
             0 => Shape::Own,
             1 => Shape::Replicated,
-            2 if dimensions == 0 || dimensions > MAX_DIMENSIONS => {
+            2 if dimensions > MAX_DIMENSIONS => {
                 return Err(invalid(format!(
                     "a block has 1 to {MAX_DIMENSIONS} dimensions, not {dimensions}"
                 )));
             }
             2 => {
-                let all = &self.dimension[..dimensions];
-                if let Some(d) = all.iter().find(|d| !d.fits()) {
-                    let text = format!(
-                        "a block of {} elements from {} on, with {} ghosts, is not a part of {}",
-                        d.count, d.first, d.ghost, d.all
-                    );
-                    return Err(invalid(text));
-                }
-                Shape::Block(
-                    all.iter()
-                        .map(|d| [d.all, d.first, d.count, d.ghost])
-                        .collect(),
-                )
-            }
-            3 if self.row == 0 => {
-                return Err(invalid(
-                    "a row of an irregular object has at least one byte",
-                ));
+                let all = self.dimension[..dimensions].iter();
+                Shape::Block(all.map(|d| [d.all, d.first, d.count, d.ghost]).collect())
             }
             3 => Shape::Irregular(self.row),
             other => return Err(invalid(format!("{other} is no kind of shape"))),
@@ -183,13 +167,6 @@ impl phx_properties {
             versions: self.versions.max(1) as usize,
             shape,
         })
-    }
-}
-
-impl phx_dimension {
-    fn fits(&self) -> bool {
-        let end = self.first.checked_add(self.count);
-        end.is_some_and(|end| end <= self.all) && self.ghost <= self.count
     }
 }
 

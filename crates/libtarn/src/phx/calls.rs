@@ -4,64 +4,39 @@ use super::abi::{
     AUDIT, DEFAULT, NO_HELPER, NO_STAGING, SAME_NODE, guard, invalid, level, phx_options,
     phx_properties, phx_stats, phx_version, phx_version_info, sized,
 };
-use super::memory::Memory;
-use super::session::{Precopy, Properties, Session, Wanted, key};
 use crate::guard::{tarn_last_error, tell};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
-use tarn_media::Profile;
-use tarn_phx::{Code, Fault, Shape, Staging};
+use tarn_checkpoint::{Code, Fault, Memory, Options, Properties, Session, Slot, Staging};
 
-/// Longest wait for other ranks, unless told otherwise.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Processors that may be named.
 const MAX_PROCESSORS: usize = rustix::thread::CpuSet::MAX_CPU;
 
-static SESSION: Mutex<Option<Session>> = Mutex::new(None);
-
-/// The session, for one call at a time.
-fn take() -> Result<MutexGuard<'static, Option<Session>>, Fault> {
-    match SESSION.try_lock() {
-        Ok(session) => Ok(session),
-        // What a call that panicked has left is not used.
-        Err(TryLockError::Poisoned(broken)) => {
-            let mut session = broken.into_inner();
-            *session = None;
-            SESSION.clear_poison();
-            Ok(session)
-        }
-        Err(TryLockError::WouldBlock) => {
-            let text = "another thread is in a call of this library: let one thread do it, or one after the other";
-            Err(Fault::new(Code::Busy, text))
-        }
-    }
-}
+static SESSION: Slot = Slot::new(None);
 
 fn with<R>(call: impl FnOnce(&mut Session) -> Result<R, Fault>) -> Result<R, Fault> {
-    let mut session = take()?;
-    match &mut *session {
+    match &mut *SESSION.take()? {
         Some(session) => call(session),
         None => Err(Fault::new(Code::Init, "call phx_init first")),
     }
 }
 
-/// A text, or that of a variable of the environment.
+/// A text.
 ///
 /// # Safety
 /// `text` is NULL or ends with NUL.
-unsafe fn text(text: *const c_char, variable: &str) -> Result<Option<String>, Fault> {
+unsafe fn text(text: *const c_char, what: &str) -> Result<Option<String>, Fault> {
     if text.is_null() {
-        return Ok(std::env::var(variable).ok().filter(|v| !v.is_empty()));
+        return Ok(None);
     }
     // SAFETY: not NULL, and the caller says that it ends with NUL.
     let text = unsafe { CStr::from_ptr(text) };
     let text = text
         .to_str()
-        .map_err(|_| invalid(format!("what stands for ${variable} is not UTF-8")))?;
+        .map_err(|_| invalid(format!("`{what}` is not UTF-8")))?;
     Ok(Some(text.to_owned()))
 }
 
@@ -69,11 +44,9 @@ unsafe fn text(text: *const c_char, variable: &str) -> Result<Option<String>, Fa
 ///
 /// # Safety
 /// `text` is NULL or ends with NUL.
-unsafe fn path(text: *const c_char, variable: &str) -> Option<PathBuf> {
+unsafe fn path(text: *const c_char) -> Option<PathBuf> {
     if text.is_null() {
-        return std::env::var_os(variable)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from);
+        return None;
     }
     // SAFETY: not NULL, and the caller says that it ends with NUL.
     let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
@@ -94,7 +67,7 @@ unsafe fn named<'a>(text: *const c_char) -> Result<&'a [u8], Fault> {
 
 /// # Safety
 /// As the header says of `phx_init`.
-unsafe fn wanted(options: *const phx_options) -> Result<Wanted, Fault> {
+unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
     // SAFETY: zeros are valid: numbers and NULLs.
     let given = unsafe { sized(options, "phx_options") }?;
     let given = given.ok_or_else(|| invalid("the options are NULL"))?;
@@ -104,13 +77,6 @@ unsafe fn wanted(options: *const phx_options) -> Result<Wanted, Fault> {
             "flags {:#x} are not known",
             given.flags & !known
         )));
-    }
-    if given.replicas > 1 {
-        let text = format!(
-            "{} replicas: this library keeps none or one, on a buddy",
-            given.replicas
-        );
-        return Err(Fault::new(Code::Unsupported, text));
     }
     let count = given.helper_count as usize;
     let processors = match (given.helpers.is_null(), count) {
@@ -125,51 +91,38 @@ unsafe fn wanted(options: *const phx_options) -> Result<Wanted, Fault> {
             )));
         }
     };
-    let processor = |p: &i32| usize::try_from(*p).ok().filter(|p| *p < MAX_PROCESSORS);
-    let processors: Option<Vec<usize>> = processors.iter().map(processor).collect();
+    let processors = processors.iter().map(|p| usize::try_from(*p).ok());
+    let processors: Option<Vec<usize>> = processors.collect();
+    let default = Options::default();
     // SAFETY: the caller says that texts end with NUL.
-    let (run, tier, memory, meet, key_file, profile) = unsafe {
-        (
-            text(given.run, "TARN_PHX_RUN")?,
-            path(given.tier, "TARN_PHX_TIER"),
-            path(given.memory, "TARN_PHX_MEMORY"),
-            text(given.meet, "TARN_PHX_MEET")?,
-            path(given.key, "TARN_PHX_KEY"),
-            text(given.profile, "TARN_PHX_PROFILE")?,
-        )
-    };
-    let helpers = usize::from(given.flags & NO_HELPER == 0);
-    Ok(Wanted {
-        rank: given.rank,
-        ranks: given.ranks,
-        run: run.unwrap_or_else(|| "phx".into()),
-        tier: tier.ok_or_else(|| {
-            invalid("no persistent tier: set `tier`, or TARN_PHX_TIER, to a folder on it")
-        })?,
-        memory: memory.unwrap_or_else(|| "/dev/shm".into()),
-        key: key_file.as_deref().map(key).transpose()?,
-        meet,
-        profile: profile.map_or_else(
-            || Ok(Profile::none()),
-            |p| Profile::named(&p).map_err(invalid),
-        )?,
-        staging: match given.staging {
-            _ if given.flags & NO_STAGING != 0 => Some(Staging::None),
-            0 => None,
-            DEFAULT => Some(Staging::All),
-            bytes => Some(Staging::Bytes(bytes)),
-        },
-        buddy: given.replicas > 0,
-        same_node: given.flags & SAME_NODE != 0,
-        patience: match given.timeout_ns {
-            0 => PATIENCE,
-            nanos => Duration::from_nanos(nanos),
-        },
-        helpers,
-        audit: given.flags & AUDIT != 0,
-        processors: processors
-            .ok_or_else(|| invalid("a processor has a number that there is not"))?,
-    })
+    unsafe {
+        Ok(Options {
+            rank: given.rank,
+            ranks: given.ranks,
+            replicas: given.replicas,
+            run: text(given.run, "run")?,
+            tier: path(given.tier),
+            memory: path(given.memory),
+            meet: text(given.meet, "meet")?,
+            key: path(given.key),
+            profile: text(given.profile, "profile")?,
+            staging: match given.staging {
+                _ if given.flags & NO_STAGING != 0 => Some(Staging::None),
+                0 => None,
+                DEFAULT => Some(Staging::All),
+                bytes => Some(Staging::Bytes(bytes)),
+            },
+            same_node: given.flags & SAME_NODE != 0,
+            patience: match given.timeout_ns {
+                0 => default.patience,
+                nanos => Duration::from_nanos(nanos),
+            },
+            helper: given.flags & NO_HELPER == 0,
+            audit: given.flags & AUDIT != 0,
+            processors: processors
+                .ok_or_else(|| invalid("a processor has a number that there is not"))?,
+        })
+    }
 }
 
 /// # Safety
@@ -178,12 +131,7 @@ unsafe fn properties(given: *const phx_properties) -> Result<Properties, Fault> 
     // SAFETY: zeros are valid: numbers.
     match unsafe { sized(given, "phx_properties") }? {
         Some(given) => given.read(),
-        None => Ok(Properties {
-            transient: false,
-            precopy: Precopy::WherePays,
-            versions: 1,
-            shape: Shape::Own,
-        }),
+        None => Ok(Properties::default()),
     }
 }
 
@@ -203,15 +151,15 @@ unsafe fn give<T>(to: *mut T, value: T) {
 pub unsafe extern "C" fn phx_init(options: *const phx_options) -> c_int {
     guard(|| {
         // SAFETY: as the header says.
-        let wanted = unsafe { wanted(options) }?;
-        let mut session = take()?;
+        let options = unsafe { read(options) }?;
+        let mut session = SESSION.take()?;
         if session.is_some() {
             return Err(Fault::new(
                 Code::Exists,
                 "phx_init was called before: call phx_finalize first",
             ));
         }
-        *session = Some(Session::begin(wanted)?);
+        *session = Some(Session::begin(options)?);
         Ok(None)
     })
 }
@@ -263,7 +211,9 @@ pub unsafe extern "C" fn phx_register_obj(
         }
         // SAFETY: as the header says.
         let (name, properties) = unsafe { (named(name)?, properties(given)?) };
-        with(|session| session.add(name, Memory::of(start, bytes), unit, properties))?;
+        // SAFETY: as the header says: it is the program's, stays, and is not written to during a call.
+        let memory = unsafe { Memory::of(start, bytes) };
+        with(|session| session.add(name, memory, unit, properties))?;
         Ok(None)
     })
 }
@@ -283,7 +233,7 @@ pub unsafe extern "C" fn phx_get_obj(
             // SAFETY: as the header says.
             unsafe {
                 give(memory, found.start().as_ptr().cast());
-                give(bytes, found.len());
+                give(bytes, found.size());
             }
             Ok(None)
         })
@@ -394,11 +344,8 @@ pub unsafe extern "C" fn phx_wait(
         let version = unsafe { version.as_ref() }.ok_or_else(|| invalid("the version is NULL"))?;
         let wanted = level(wanted)?;
         with(|session| {
-            let within = match timeout_ns {
-                0 => session.patience,
-                nanos => Duration::from_nanos(nanos),
-            };
-            session.rank.wait((*version).into(), wanted, within)?;
+            let within = (timeout_ns > 0).then(|| Duration::from_nanos(timeout_ns));
+            session.wait((*version).into(), wanted, within)?;
             Ok(None)
         })
     })
@@ -412,7 +359,7 @@ pub unsafe extern "C" fn phx_stats(stats: *mut phx_stats) -> c_int {
         let given = unsafe { sized(stats.cast_const(), "phx_stats") }?;
         let given = given.ok_or_else(|| invalid("the stats are NULL"))?;
         with(|session| {
-            let found = phx_stats::new(&session.rank.stats(), session.rank.power_fail());
+            let found = phx_stats::new(&session.stats(), session.power_fail());
             // SAFETY: the caller says that it has so many bytes.
             unsafe { found.write(stats, given.size as usize) };
             Ok(None)
@@ -424,9 +371,9 @@ pub unsafe extern "C" fn phx_stats(stats: *mut phx_stats) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn phx_finalize() -> c_int {
     guard(|| {
-        let session = take()?.take();
+        let session = SESSION.take()?.take();
         let session = session.ok_or_else(|| Fault::new(Code::Init, "phx_init was not called"))?;
-        session.rank.end()?;
+        session.end()?;
         Ok(None)
     })
 }

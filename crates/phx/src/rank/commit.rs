@@ -280,7 +280,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         M: Vault<Medium = S>,
     {
         match self.give_up_now(shared) {
-            Ok(None) => self.open().ok()?.0.places(&[slot]).ok()?.first().copied(),
+            Ok(None) => self.open().ok()?.0.slot(slot).ok(),
             _ => None,
         }
     }
@@ -288,20 +288,16 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     /// A place for a slot.
     fn place(&mut self, slot: u64) -> Result<u64, Fault> {
         let (arena, medium) = self.open()?;
-        let places = match arena.places(&[slot]) {
+        match arena.slot(slot) {
             Err(ArenaError::Full { .. }) => {
                 // Objects of other sizes have left gaps.
-                let size = medium
-                    .size()
-                    .checked_add(slot + LARGE)
-                    .ok_or_else(too_large)?;
-                medium.grow(size)?;
-                arena.grown(size);
-                arena.places(&[slot])?
+                let size = medium.size().checked_add(slot + LARGE);
+                medium.grow(size.ok_or_else(too_large)?)?;
+                arena.grown(medium.size());
+                Ok(arena.slot(slot)?)
             }
-            places => places?,
-        };
-        Ok(places[0])
+            at => Ok(at?),
+        }
     }
 
     /// Bytes of a row of jobs that may be staged now.

@@ -11,7 +11,7 @@ const LARGE: usize = 2 << 20;
 
 /// Where an object's bytes are. They belong to the program: it writes to them whenever it is in no call of this library.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     start: NonNull<u8>,
     len: usize,
     /// It was made here, and goes with this.
@@ -22,8 +22,11 @@ pub(crate) struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// New memory, all zero.
-    pub(crate) fn new(len: usize) -> Result<Self, Fault> {
+    /// New memory, all zero, on pages of its own.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn new(len: usize) -> Result<Self, Fault> {
         let mut memory = Self {
             start: NonNull::dangling(),
             len,
@@ -44,7 +47,12 @@ impl Memory {
     }
 
     /// The program's own.
-    pub(crate) fn of(start: NonNull<u8>, len: usize) -> Self {
+    ///
+    /// # Safety
+    /// The range is the program's, can be written, and stays until this is gone. The program does not write to it during a
+    /// [`Session::commit`](crate::Session::commit) or [`resize`](crate::Session::resize), nor use it during a
+    /// [`Session::restart`](crate::Session::restart).
+    pub unsafe fn of(start: NonNull<u8>, len: usize) -> Self {
         Self {
             start,
             len,
@@ -90,23 +98,31 @@ impl Memory {
         Ok(())
     }
 
+    /// Whether some of it is some of another.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        let (from, begin) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
+        from.max(begin) < (from + self.len).min(begin + other.len)
+    }
+
     /// Whether it was made here.
     pub(crate) fn made(&self) -> bool {
         self.made
     }
 
-    pub(crate) fn start(&self) -> NonNull<u8> {
+    /// Where it begins: nowhere, if it is empty.
+    pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Its bytes.
+    pub fn size(&self) -> usize {
         self.len
     }
 
-    /// Its bytes.
+    /// What it holds.
     ///
     /// # Safety
-    /// The program does not write to them meanwhile, as the header says of a call.
+    /// The program does not write to them meanwhile.
     pub(crate) unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: made here, or said by the program to be so many bytes.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
@@ -122,10 +138,24 @@ impl Memory {
     }
 }
 
+/// Values of which any bytes are one.
+pub trait Element: sealed::Sealed {}
+
+mod sealed {
+    pub trait Sealed: Copy {}
+}
+
+macro_rules! elements {
+    ($($type:ty)*) => {
+        $(impl sealed::Sealed for $type {} impl Element for $type {})*
+    };
+}
+elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
+
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.made && self.len > 0 {
-            // SAFETY: made here; the header says that the program does not use it any more.
+            // SAFETY: made here, and whoever has this lets nobody use it any longer.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         }
     }

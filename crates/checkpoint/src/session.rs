@@ -1,0 +1,624 @@
+//! What a program has between its begin and its end.
+
+use crate::memory::{Element, Memory};
+use rustix::thread::CpuSet;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tarn_media::{Device, Folder, Profile};
+use tarn_phx::manifest::{MAX_DIMENSIONS, MAX_KEY, MAX_OBJECTS};
+use tarn_phx::{
+    Code, Committed, Empty, Fault, Item, Level, Rank, Restorable, Shape, Staging, Stats, VersionId,
+};
+use tarn_ports::PowerFail;
+use tarn_ranks::Meeting;
+use tarn_sys::signals::Blocked;
+use tarn_track::Tracker;
+
+/// Longest wait for other ranks, unless told otherwise.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Smaller objects are not worth watching.
+const WATCHED: usize = 4 << 20;
+/// What is kept in memory for all ranks of this user, below the folder of memory.
+const MEMORY: &str = "tarn-phx-";
+
+/// How a program wants it. What is not said is as the environment says, or as it is best.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Which rank this is.
+    pub rank: u32,
+    /// How many there are.
+    pub ranks: u32,
+    /// Copies of what is staged on other nodes: none or one.
+    pub replicas: u32,
+    /// The program's name on this node; else `$TARN_PHX_RUN`, or "phx".
+    pub run: Option<String>,
+    /// A folder on the persistent tier; else `$TARN_PHX_TIER`.
+    pub tier: Option<PathBuf>,
+    /// A folder in memory; else `$TARN_PHX_MEMORY`, or /dev/shm.
+    pub memory: Option<PathBuf>,
+    /// HOST:PORT of rank 0, where ranks are on several nodes; else `$TARN_PHX_MEET`, or all are on this node.
+    pub meet: Option<String>,
+    /// A file with 64 hexadecimal digits that only this user can read; else `$TARN_PHX_KEY`.
+    pub key: Option<PathBuf>,
+    /// A slower persistent tier that is played; else `$TARN_PHX_PROFILE`, or none.
+    pub profile: Option<String>,
+    /// What is staged; else what is best for this tier.
+    pub staging: Option<Staging>,
+    /// A buddy on the same node will do (for tests).
+    pub same_node: bool,
+    /// The longest wait for other ranks.
+    pub patience: Duration,
+    /// Whether a thread copies in the background.
+    pub helper: bool,
+    /// Processors that it may use; none: those of the program.
+    pub processors: Vec<usize>,
+    /// What was copied ahead is compared at the commit: finds writes that nobody sees.
+    pub audit: bool,
+}
+
+impl Default for Options {
+    /// The only rank of a program.
+    fn default() -> Self {
+        Self {
+            rank: 0,
+            ranks: 1,
+            replicas: 0,
+            run: None,
+            tier: None,
+            memory: None,
+            meet: None,
+            key: None,
+            profile: None,
+            staging: None,
+            same_node: false,
+            patience: PATIENCE,
+            helper: true,
+            processors: Vec::new(),
+            audit: false,
+        }
+    }
+}
+
+/// Whether an object is copied ahead of commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precopy {
+    /// It is not: devices or other processes write to it.
+    Never,
+    /// If it is large, of this process alone, and it is learned that it pays.
+    #[default]
+    WherePays,
+    /// As soon as possible.
+    Always,
+}
+
+/// What is said of an object.
+#[derive(Debug, Clone)]
+pub struct Properties {
+    /// It is not part of checkpoints.
+    pub transient: bool,
+    /// Whether it is copied ahead.
+    pub precopy: Precopy,
+    /// How many versions are kept: the program keeps the most that an object asks for.
+    pub versions: usize,
+    /// How it is a part of something that all ranks have together.
+    pub shape: Shape,
+}
+
+impl Default for Properties {
+    /// One version is kept, of what is this rank's own.
+    fn default() -> Self {
+        Self {
+            transient: false,
+            precopy: Precopy::WherePays,
+            versions: 1,
+            shape: Shape::Own,
+        }
+    }
+}
+
+struct Object {
+    memory: Memory,
+    unit: u32,
+    properties: Properties,
+}
+
+/// A program with checkpoints, from its begin to its end.
+pub struct Session {
+    rank: Rank<Folder, Folder>,
+    objects: BTreeMap<Box<[u8]>, Object>,
+    patience: Duration,
+    /// None where the kernel cannot tell what was written.
+    tracker: Option<Tracker>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let keys = self.objects.keys().map(|key| String::from_utf8_lossy(key));
+        f.debug_struct("Session")
+            .field("generation", &self.rank.generation())
+            .field("objects", &keys.collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Begins. All ranks call it.
+    ///
+    /// # Errors
+    /// When an option makes no sense, another program has the run's name, ranks do not come, or folders cannot be used.
+    pub fn begin(options: Options) -> Result<Self, Fault> {
+        // Signals are the program's: no thread of this library takes one.
+        let _blocked = Blocked::new();
+        let name = &options.run.or_else(|| text("TARN_PHX_RUN"));
+        let name = name.as_deref().unwrap_or("phx");
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(plain)
+        {
+            return Err(invalid(format!(
+                "the run's name is {name:?}; it has 1 to 200 letters, digits, '.', '_' and '-', and begins with no '.'"
+            )));
+        }
+        if options.rank >= options.ranks {
+            return Err(invalid(format!(
+                "rank {} of {} ranks",
+                options.rank, options.ranks
+            )));
+        }
+        if options.replicas > 1 {
+            let text = format!(
+                "{} replicas: this library keeps none or one, on a buddy",
+                options.replicas
+            );
+            return Err(Fault::new(Code::Unsupported, text));
+        }
+        let processors = options.processors;
+        if let Some(high) = processors.iter().find(|p| **p >= CpuSet::MAX_CPU) {
+            return Err(invalid(format!("there is no processor {high}")));
+        }
+        let tier = options.tier.or_else(|| path("TARN_PHX_TIER"));
+        let tier = tier.ok_or_else(|| {
+            invalid("no persistent tier: set `tier`, or TARN_PHX_TIER, to a folder on it")
+        })?;
+        let memory = options.memory.or_else(|| path("TARN_PHX_MEMORY"));
+        let memory = memory.unwrap_or_else(|| "/dev/shm".into());
+        let key_file = options.key.or_else(|| path("TARN_PHX_KEY"));
+        let key = key_file.as_deref().map(key).transpose()?;
+        let profile = options.profile.or_else(|| text("TARN_PHX_PROFILE"));
+        let profile = profile.map_or_else(
+            || Ok(Profile::none()),
+            |p| Profile::named(&p).map_err(invalid),
+        )?;
+        let user = rustix::process::geteuid().as_raw();
+        let memory = memory.join(format!("{MEMORY}{user}")).join(name);
+        let ranks = Meeting::join(tarn_ranks::Options {
+            folder: memory.join("meet"),
+            rank: options.rank,
+            ranks: options.ranks,
+            meet: options.meet.or_else(|| text("TARN_PHX_MEET")),
+            node: None,
+            key,
+            timeout: options.patience,
+        })?;
+        let slow = profile != Profile::none();
+        let device = match slow {
+            true => Device::shared(profile, &memory.join("meet/nvram"))?,
+            false => Device::new(Profile::none()),
+        };
+        let folder = Folder::new(&tier.join("phx").join(name), Arc::new(device))?;
+        let plain = Arc::new(Device::new(Profile::none()));
+        let staging = match options.staging {
+            Some(staging) => staging,
+            // A tier in memory is as fast as memory.
+            None if !slow && tarn_sys::memory::in_memory(&tier) => Staging::None,
+            None => Staging::Half,
+        };
+        let rank = tarn_phx::Options {
+            run: name.as_bytes().into(),
+            identity: random()?,
+            staging,
+            buddy: options.replicas > 0,
+            same_node: options.same_node,
+            patience: options.patience,
+            helpers: usize::from(options.helper),
+            audit: options.audit,
+            enter: Arc::new(move || {
+                Blocked::new().stay();
+                stay_on(&processors);
+            }),
+        };
+        Ok(Self {
+            rank: Rank::begin(rank, folder, Folder::new(&memory, plain)?, ranks)?,
+            objects: BTreeMap::new(),
+            patience: options.patience,
+            tracker: Tracker::probe().ok(),
+        })
+    }
+
+    /// Makes an object of new memory, all zero: `len` bytes of elements of `unit` bytes.
+    ///
+    /// # Errors
+    /// When the key is taken, the shape does not fit, or there is no room for all objects then.
+    pub fn create(
+        &mut self,
+        key: &str,
+        len: usize,
+        unit: usize,
+        properties: Properties,
+    ) -> Result<(), Fault> {
+        self.add(key.as_bytes(), Memory::new(len)?, unit, properties)
+    }
+
+    /// What an object that was made by [`Session::create`] holds, in elements.
+    ///
+    /// # Errors
+    /// When there is none, or its memory is no whole number of such elements.
+    pub fn values<T: Element>(&mut self, key: &str) -> Result<&mut [T], Fault> {
+        let memory = &mut self.object(key.as_bytes())?.memory;
+        if !memory.made() || !memory.size().is_multiple_of(size_of::<T>()) {
+            let text = format!(
+                "object {key:?} has {} bytes, and was made here: {}; that is no slice of elements of {} bytes",
+                memory.size(),
+                memory.made(),
+                size_of::<T>()
+            );
+            return Err(invalid(text));
+        }
+        if memory.size() == 0 {
+            return Ok(&mut []);
+        }
+        // SAFETY: it was made here, on pages of its own, all bytes are written, and any are an `Element`; whoever has the slice has
+        // this session for as long.
+        Ok(unsafe {
+            std::slice::from_raw_parts_mut(
+                memory.start().as_ptr().cast(),
+                memory.size() / size_of::<T>(),
+            )
+        })
+    }
+
+    /// Makes an object of this memory, if there is room for all then.
+    ///
+    /// # Errors
+    /// When the key or some of the memory is taken, the shape does not fit, or there is no room.
+    pub fn add(
+        &mut self,
+        key: &[u8],
+        memory: Memory,
+        unit: usize,
+        properties: Properties,
+    ) -> Result<(), Fault> {
+        let name = String::from_utf8_lossy(key);
+        if key.is_empty() || key.len() > MAX_KEY {
+            let text = format!("a key has 1 to {MAX_KEY} bytes, not {}", key.len());
+            return Err(invalid(text));
+        }
+        if self.objects.contains_key(key) {
+            let text = format!(
+                "there is an object {name:?} already: destroy it first, or choose another key"
+            );
+            return Err(Fault::new(Code::Exists, text));
+        }
+        if self.objects.len() == MAX_OBJECTS {
+            let text = format!("a program has at most {MAX_OBJECTS} objects");
+            return Err(invalid(text));
+        }
+        if let Some((other, _)) = self.objects.iter().find(|(_, o)| o.memory.meets(&memory)) {
+            let text = format!(
+                "object {name:?} would have some of the memory of {:?}: register what is one object once",
+                String::from_utf8_lossy(other)
+            );
+            return Err(invalid(text));
+        }
+        let unit = element(&name, memory.size(), unit, &properties.shape)?;
+        let versions = properties.versions;
+        let object = Object {
+            memory,
+            unit,
+            properties,
+        };
+        self.objects.insert(key.into(), object);
+        let room = self.room(versions);
+        if room.is_err() {
+            self.objects.remove(key);
+            return room;
+        }
+        self.watch(key);
+        Ok(())
+    }
+
+    /// Has an object copied ahead, if that may be, and might pay.
+    fn watch(&mut self, key: &[u8]) {
+        let (Some(tracker), Some(object)) = (&self.tracker, self.objects.get(key)) else {
+            return;
+        };
+        let Properties {
+            transient, precopy, ..
+        } = object.properties;
+        let (start, size) = (object.memory.start(), object.memory.size());
+        let wanted = match precopy {
+            Precopy::Never => false,
+            Precopy::Always => true,
+            // What other processes or devices write is not seen. Pinned pages may be anybody's.
+            Precopy::WherePays => {
+                size >= WATCHED
+                    && (object.memory.made() || tarn_track::is_private(start, size))
+                    && tarn_track::pinned().is_ok_and(|bytes| bytes == 0)
+            }
+        };
+        if transient || !wanted || size == 0 {
+            return;
+        }
+        // SAFETY: it is not watched any more before it is resized or goes, and whoever has given it keeps it until then.
+        let watched = unsafe { tracker.watch(start, size) };
+        if let Ok(watched) = watched {
+            let always = precopy == Precopy::Always;
+            self.rank.watch(key, Box::new(watched), always);
+        }
+    }
+
+    /// Takes the room that all objects need.
+    fn room(&mut self, versions: usize) -> Result<(), Fault> {
+        let kept = self.kept().map(|(_, o)| o.properties.versions);
+        self.rank.keep(kept.max().unwrap_or(1).max(versions))?;
+        let sizes: Vec<u64> = self.kept().map(|(_, o)| o.memory.size() as u64).collect();
+        self.rank.reserve(&sizes)
+    }
+
+    fn kept(&self) -> impl Iterator<Item = (&[u8], &Object)> {
+        let all = self.objects.iter().map(|(key, object)| (&**key, object));
+        all.filter(|(_, object)| !object.properties.transient)
+    }
+
+    fn object(&mut self, key: &[u8]) -> Result<&mut Object, Fault> {
+        self.objects.get_mut(key).ok_or_else(|| unknown(key))
+    }
+
+    /// Where an object is, and how large.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn memory(&mut self, key: &[u8]) -> Result<&Memory, Fault> {
+        self.object(key).map(|object| &object.memory)
+    }
+
+    /// Gives an object that was made here another size; what it held stays, as far as it fits. It may move.
+    ///
+    /// # Errors
+    /// When it was not made here or is a block, or there is no room.
+    pub fn resize(&mut self, key: &[u8], len: usize) -> Result<&Memory, Fault> {
+        let object = self.object(key)?;
+        let name = String::from_utf8_lossy(key);
+        if !object.memory.made() {
+            let text = format!(
+                "object {name:?} is the program's own memory: destroy it, and register what it has become"
+            );
+            return Err(invalid(text));
+        }
+        if let Shape::Block(_) = object.properties.shape {
+            let text = format!(
+                "object {name:?} is a block of an array: destroy it, and create what it has become"
+            );
+            return Err(invalid(text));
+        }
+        element(&name, len, object.unit as usize, &object.properties.shape)?;
+        let (old, versions) = (object.memory.size(), object.properties.versions);
+        self.rank.unwatch(key);
+        let resized = self.object(key)?.memory.resize(len);
+        let resized = resized.and_then(|()| match self.room(versions) {
+            Ok(()) => Ok(()),
+            Err(fault) => {
+                self.object(key)?.memory.resize(old)?;
+                Err(fault)
+            }
+        });
+        self.watch(key);
+        resized?;
+        self.memory(key)
+    }
+
+    /// Forgets an object, and its memory if it was made here. Versions that have it keep it.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn destroy(&mut self, key: &[u8]) -> Result<(), Fault> {
+        self.rank.unwatch(key);
+        self.objects
+            .remove(key)
+            .map(drop)
+            .ok_or_else(|| unknown(key))
+    }
+
+    /// Keeps the state of all objects. All ranks call it; none waits for the others but for room.
+    ///
+    /// # Errors
+    /// As [`Rank::commit`].
+    pub fn commit(&mut self) -> Result<Committed, Fault> {
+        let kept = self.objects.iter().filter(|(_, o)| !o.properties.transient);
+        let items: Vec<Item<'_>> = kept
+            .map(|(key, object)| Item {
+                key,
+                unit: object.unit,
+                shape: object.properties.shape.clone(),
+                // SAFETY: memory made here is lent only as long as this is not in use; `Memory::of` says it of the program's own.
+                bytes: unsafe { object.memory.bytes() },
+            })
+            .collect();
+        self.rank.commit(&items)
+    }
+
+    /// Fills all objects from a version, or from the newest that all ranks can have. All ranks call it, with the same objects, before
+    /// their first commit. None if there is no version: a fresh start.
+    ///
+    /// # Errors
+    /// As [`Rank::restart`].
+    pub fn restart(&mut self, which: Option<VersionId>) -> Result<Option<VersionId>, Fault> {
+        let kept = self
+            .objects
+            .iter_mut()
+            .filter(|(_, o)| !o.properties.transient);
+        let mut objects: Vec<Empty<'_>> = kept
+            .map(|(key, object)| Empty {
+                key,
+                shape: object.properties.shape.clone(),
+                // SAFETY: as for a commit; and no two objects have the same memory, as `add` saw to.
+                bytes: unsafe { object.memory.bytes_mut() },
+            })
+            .collect();
+        self.rank.restart(which, &mut objects)
+    }
+
+    /// The versions that [`Session::restart`] could take, newest last.
+    pub fn versions(&self) -> Vec<Restorable> {
+        self.rank.restorable()
+    }
+
+    /// Waits until a version has a level, for all ranks; not longer than this, or than for other ranks.
+    ///
+    /// # Errors
+    /// When it has not within the time, or never will.
+    pub fn wait(&self, id: VersionId, level: Level, within: Option<Duration>) -> Result<(), Fault> {
+        self.rank.wait(id, level, within.unwrap_or(self.patience))
+    }
+
+    /// What was done.
+    pub fn stats(&self) -> Stats {
+        self.rank.stats()
+    }
+
+    /// When what is durable outlives a loss of power; none before there were objects.
+    pub fn power_fail(&self) -> Option<PowerFail> {
+        self.rank.power_fail()
+    }
+
+    /// Ends: what is staged is de-staged, memory is given back. The versions stay. All ranks call it. (A session that is dropped ends as
+    /// if the program was killed.)
+    ///
+    /// # Errors
+    /// As [`Rank::end`].
+    pub fn end(self) -> Result<(), Fault> {
+        self.rank.end()
+    }
+}
+
+/// The size of an element, if it and the shape fit an object.
+fn element(name: &str, len: usize, unit: usize, shape: &Shape) -> Result<u32, Fault> {
+    let fits = u32::try_from(unit)
+        .ok()
+        .filter(|u| *u > 0 && len.is_multiple_of(unit));
+    let Some(unit) = fits else {
+        let text = format!(
+            "object {name:?} has {len} bytes, which is no multiple of elements of {unit} bytes"
+        );
+        return Err(invalid(text));
+    };
+    let wanted = match shape {
+        Shape::Own | Shape::Replicated => return Ok(unit),
+        Shape::Irregular(row) if *row > 0 && (len as u64).is_multiple_of(*row) => return Ok(unit),
+        Shape::Irregular(row) => format!("rows of {row} bytes"),
+        Shape::Block(dimensions) if !(1..=MAX_DIMENSIONS).contains(&dimensions.len()) => {
+            format!(
+                "a block of {} dimensions, where 1 to {MAX_DIMENSIONS} are possible",
+                dimensions.len()
+            )
+        }
+        Shape::Block(dimensions) if let Some(d) = dimensions.iter().find(|d| !within(d)) => {
+            format!(
+                "a block of {} elements from {} on, with {} ghosts, which is not a part of {}",
+                d[2], d[1], d[3], d[0]
+            )
+        }
+        Shape::Block(dimensions) => {
+            let mut counts = dimensions.iter().map(|d| d[2]);
+            let bytes = counts.try_fold(u64::from(unit), u64::checked_mul);
+            if bytes == Some(len as u64) {
+                return Ok(unit);
+            }
+            format!(
+                "a block of {:?} elements of {unit} bytes",
+                dimensions.iter().map(|d| d[2]).collect::<Vec<_>>()
+            )
+        }
+    };
+    Err(invalid(format!(
+        "object {name:?} has {len} bytes, and is said to be {wanted}"
+    )))
+}
+
+/// Whether a box is within its array.
+fn within([all, first, count, ghost]: &[u64; 4]) -> bool {
+    let end = first.checked_add(*count);
+    end.is_some_and(|end| end <= *all) && ghost <= count
+}
+
+/// A text of the environment.
+fn text(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|v| !v.is_empty())
+}
+
+/// A path of the environment, which need not be UTF-8.
+fn path(variable: &str) -> Option<PathBuf> {
+    let value = std::env::var_os(variable).filter(|v| !v.is_empty());
+    value.map(PathBuf::from)
+}
+
+fn invalid(text: impl Into<String>) -> Fault {
+    Fault::new(Code::Invalid, text)
+}
+
+fn unknown(key: &[u8]) -> Fault {
+    let text = format!(
+        "there is no object {:?}: create or register it first",
+        String::from_utf8_lossy(key)
+    );
+    Fault::new(Code::NotFound, text)
+}
+
+fn random() -> Result<u128, Fault> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let got =
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
+        filled += got.map_err(|e| Fault::new(Code::Io, format!("no random numbers: {e}")))?;
+    }
+    Ok(u128::from_le_bytes(bytes))
+}
+
+/// The thread stays on these processors; where it may not, it goes where it is sent.
+fn stay_on(processors: &[usize]) {
+    if !processors.is_empty() {
+        let mut set = CpuSet::new();
+        processors.iter().for_each(|p| set.set(*p));
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+}
+
+/// A key: `hex:` and its 64 hexadecimal digits, or a file that holds them, for its owner alone.
+fn key(given: &Path) -> Result<[u8; 32], Fault> {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::MetadataExt;
+    if let Some(text) = given.as_os_str().as_bytes().strip_prefix(b"hex:") {
+        let text = String::from_utf8_lossy(text);
+        return digits(&text)
+            .ok_or_else(|| invalid("the key after hex: is not 64 hexadecimal digits"));
+    }
+    let bad = |why: String| invalid(format!("the key in {}: {why}", given.display()));
+    let meta = std::fs::metadata(given).map_err(|e| bad(e.to_string()))?;
+    if meta.mode() & 0o077 != 0 {
+        return Err(bad("others can read it: chmod 600".into()));
+    }
+    let text = std::fs::read_to_string(given).map_err(|e| bad(e.to_string()))?;
+    digits(text.trim()).ok_or_else(|| bad("it is not 64 hexadecimal digits".into()))
+}
+
+fn digits(text: &str) -> Option<[u8; 32]> {
+    let digits: Option<Vec<u8>> = text.chars().map(|c| Some(c.to_digit(16)? as u8)).collect();
+    let digits = digits.filter(|d| d.len() == 64)?;
+    let mut key = [0; 32];
+    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair[0] << 4 | pair[1];
+    }
+    Some(key)
+}
