@@ -7,7 +7,6 @@ mod hall;
 use hall::Hall;
 use std::ops::Range;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -24,7 +23,7 @@ const LENGTH: Duration = Duration::from_millis(160);
 struct Program {
     rank: Rank<Folder, Folder>,
     /// Two objects: `early` and `late`.
-    memory: [Vec<u8>; 2],
+    memory: [&'static mut [u8]; 2],
 }
 
 const KEYS: [&[u8]; 2] = [b"early", b"late"];
@@ -74,13 +73,17 @@ impl Program {
             }
         };
         let mut rank = begin(folder, false);
-        let memory = [vec![1; SIZE], vec![2; SIZE]];
-        for (key, bytes) in KEYS.iter().zip(&memory) {
-            // SAFETY: it is watched no longer than the rank lives, which goes before the memory does.
-            #[allow(unsafe_code)]
-            let watched = unsafe { tracker.watch(NonNull::from(&bytes[0]), bytes.len()) };
-            rank.watch(key, Box::new(watched.unwrap()), always);
-        }
+        let mut watched = |key: &[u8], value| {
+            let all = 0..SIZE;
+            let (memory, watches) = tracker
+                .leak(vec![value; SIZE], std::slice::from_ref(&all))
+                .unwrap();
+            watches
+                .into_iter()
+                .for_each(|w| rank.watch(key, Box::new(w), always));
+            memory
+        };
+        let memory = [watched(KEYS[0], 1), watched(KEYS[1], 2)];
         Some(Self { rank, memory })
     }
 
@@ -108,7 +111,7 @@ impl Program {
     fn compare(self, folder: &Path) {
         let Self { rank, memory } = self;
         rank.end().unwrap();
-        let mut back = memory.clone().map(|m| vec![0; m.len()]);
+        let mut back = [vec![0; SIZE], vec![0; SIZE]];
         let objects = KEYS
             .iter()
             .zip(&mut back)
@@ -118,7 +121,10 @@ impl Program {
             .restart(None, &mut objects)
             .unwrap()
             .unwrap();
-        assert!(back == memory, "what came back is not what was committed");
+        assert!(
+            back[0] == memory[0] && back[1] == memory[1],
+            "what came back is not what was committed"
+        );
     }
 }
 

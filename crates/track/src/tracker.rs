@@ -59,6 +59,28 @@ impl Tracker {
         Ok(tracker)
     }
 
+    /// Memory that is never given back, and parts of it to be watched.
+    ///
+    /// # Errors
+    /// As [`Tracker::watch`].
+    ///
+    /// # Panics
+    /// When a part is outside the memory.
+    pub fn leak(
+        &self,
+        memory: Vec<u8>,
+        parts: &[Range<usize>],
+    ) -> Result<(&'static mut [u8], Vec<Watch>), TrackError> {
+        let memory = memory.leak();
+        let watches = parts.iter().map(|part| {
+            let bytes = NonNull::from(&memory[part.clone()]);
+            // SAFETY: it is never given back.
+            unsafe { self.watch(bytes.cast(), part.len()) }
+        });
+        let watches = watches.collect::<Result<_, _>>()?;
+        Ok((memory, watches))
+    }
+
     /// Memory that is watched once it is armed; until then, all of it counts as written, and writes to it cost nothing.
     ///
     /// Seen are writes through this mapping: by all threads of this process, and by the kernel for it. Not seen are those of devices

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::units::Bytes;
@@ -92,22 +91,19 @@ pub(super) fn rank(does: &str) -> anyhow::Result<()> {
     let does: Does = serde_json::from_str(does)?;
     let mut memory: Vec<u8> = vec![0; usize::try_from(does.bytes)?];
     fill(&mut memory, does.rank, 0);
+    let ahead = does.cycle.is_some_and(|c| c.ahead);
+    let (memory, watches) = match ahead {
+        true => Tracker::probe()?.leak(memory, &ranges(does.bytes as usize))?,
+        false => (memory.leak(), Vec::new()),
+    };
     let mut plain = Mapped::create(&does.dir.join(format!("plain.{}", does.rank)), does.bytes)?;
     let all = vec![0..does.bytes];
     let mut took = Took::default();
     let mut last = None;
     {
         let (meeting, mut program) = begin(&does)?;
-        let ahead = does.cycle.is_some_and(|c| c.ahead);
-        if ahead {
-            let tracker = Tracker::probe()?;
-            for (n, part) in parts(&memory).into_iter().enumerate() {
-                let start = NonNull::from(part).cast::<u8>();
-                // SAFETY: the memory is there until this program ends.
-                #[allow(unsafe_code)]
-                let watch = unsafe { tracker.watch(start, part.len()) }?;
-                program.watch(&key(n), Box::new(watch), false);
-            }
+        for (n, watch) in watches.into_iter().enumerate() {
+            program.watch(&key(n), Box::new(watch), false);
         }
         for round in 0..does.warm + does.rounds {
             let together = || meeting.exchange(b"", PATIENCE);
@@ -115,7 +111,7 @@ pub(super) fn rank(does: &str) -> anyhow::Result<()> {
             if does.cycle.is_none() {
                 together()?;
                 let began = Instant::now();
-                plain.windows(&all)?[0].bytes().copy_from_slice(&memory);
+                plain.windows(&all)?[0].bytes().copy_from_slice(memory);
                 push(&mut took.memcpy, measured, began);
                 together()?;
                 let began = Instant::now();
@@ -125,12 +121,12 @@ pub(super) fn rank(does: &str) -> anyhow::Result<()> {
             together()?;
             let began = Instant::now();
             if let Some(cycle) = does.cycle {
-                compute(&mut memory, cycle, round);
+                compute(memory, cycle, round);
                 push(&mut took.cycle, measured, began);
             }
             together()?;
             let began = Instant::now();
-            let committed = program.commit(&items(&memory))?;
+            let committed = program.commit(&items(memory))?;
             push(&mut took.commit, measured, began);
             ensure!(committed.degraded.is_none(), "{:?}", committed.degraded);
             last = Some(committed.id);
@@ -146,10 +142,10 @@ pub(super) fn rank(does: &str) -> anyhow::Result<()> {
         program.end()?;
     }
     if does.restart {
-        let wanted = memory.clone();
+        let wanted = memory.to_vec();
         for round in 0..does.rounds {
             memory.fill(0xff);
-            took.restart.push(restart(&does, &mut memory, last)?);
+            took.restart.push(restart(&does, memory, last)?);
             ensure!(memory == wanted, "what came back is not what was committed");
             // Fresh pages: never touched.
             let mut cold = vec![0; memory.len()];
@@ -232,6 +228,13 @@ fn restart(does: &Does, memory: &mut [u8], last: Option<VersionId>) -> anyhow::R
         "{restored:?} instead of {last:?}"
     );
     Ok(took)
+}
+
+/// The objects of so many bytes.
+fn ranges(bytes: usize) -> Vec<std::ops::Range<usize>> {
+    let size = bytes.div_ceil(OBJECTS);
+    let starts = (0..bytes).step_by(size);
+    starts.map(|at| at..bytes.min(at + size)).collect()
 }
 
 fn key(number: usize) -> Vec<u8> {
