@@ -123,6 +123,9 @@ struct Given {
 /// What is said of an object: `transient`, `versions`, and the shape's kind (as in phx.h), dimensions and bytes of a row.
 type Said = (bool, usize, u8, Vec<[u64; 4]>, u64);
 
+/// A version that can be had: generation, number, bytes, ranks and level.
+type Found = (u64, u64, u64, u32, u8);
+
 /// A session, and what its objects need.
 #[pyclass(frozen, name = "Session")]
 struct Checkpoints {
@@ -196,8 +199,7 @@ impl Checkpoints {
         Ok(restored.map(|id| (id.generation, id.number)))
     }
 
-    /// Generation, number, bytes, ranks and level of each.
-    fn versions(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64, u64, u32, u8)>> {
+    fn versions(&self, py: Python<'_>) -> PyResult<Vec<Found>> {
         let all = self.with(py, |session| Ok(session.versions()))?;
         let all = all.iter();
         let all = all.map(|v| {
