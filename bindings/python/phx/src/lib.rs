@@ -15,8 +15,8 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_checkpoint::{
-    Code, Fault, Level, Memory, Options, PowerFail, Properties, Session, Shape, Slot, Staging,
-    VersionId,
+    Code, Fault, Level, Memory, Options, PowerFail, Precopy, Properties, Session, Shape, Slot,
+    Staging, VersionId,
 };
 
 /// Memory that was made for an object: bytes, to be written.
@@ -120,8 +120,8 @@ struct Given {
     processors: Vec<usize>,
 }
 
-/// What is said of an object: `transient`, `versions`, and the shape's kind (as in phx.h), dimensions and bytes of a row.
-type Said = (bool, usize, u8, Vec<[u64; 4]>, u64);
+/// What is said of an object: `transient`, `precopy`, `versions`, and the shape's kind (as in phx.h), dimensions and bytes of a row.
+type Said = (bool, Option<bool>, usize, u8, Vec<[u64; 4]>, u64);
 
 /// A version that can be had: generation, number, bytes, ranks and level.
 type Found = (u64, u64, u64, u32, u8);
@@ -320,11 +320,16 @@ impl Checkpoints {
         key: String,
         (start, size): (NonNull<u8>, usize),
         unit: usize,
-        (transient, versions, kind, dimensions, row): Said,
+        (transient, precopy, versions, kind, dimensions, row): Said,
         held: Held,
     ) -> PyResult<()> {
         let properties = Properties {
             transient,
+            precopy: match precopy {
+                None => Precopy::WherePays,
+                Some(true) => Precopy::Always,
+                Some(false) => Precopy::Never,
+            },
             versions,
             shape: match kind {
                 0 => Shape::Own,
@@ -382,6 +387,7 @@ impl Given {
             patience: self.timeout.map_or(Ok(default.patience), seconds)?,
             helper: self.helper,
             processors: self.processors,
+            ..default
         })
     }
 }

@@ -172,9 +172,12 @@ class Checkpoints(unittest.TestCase):
 
     def test_arrays_outlive_their_objects_and_their_checkpoints(self):
         with phx.Checkpoints(run="outlived") as ck:
-            destroyed, closed = ck.zeros("destroyed", MIB), ck.zeros("closed", (MIB, 2))
+            # Copied ahead of commits, by another thread.
+            destroyed, closed = ck.zeros("destroyed", MIB, precopy=True), ck.zeros("closed", (MIB, 2), precopy=True)
             part, view = closed[5:7, 1], ck.create("view", MIB)[10:20]
-            destroyed[:], closed[:], view[:] = 1, 2, b"3" * 10
+            for _ in range(4):
+                destroyed[:], closed[:], view[:] = 1, 2, b"3" * 10
+                ck.commit()
             ck.destroy("destroyed")
             again = ck.zeros("destroyed", MIB)
             ck.commit()

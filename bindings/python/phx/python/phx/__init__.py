@@ -266,10 +266,11 @@ class Checkpoints:
         """Ends: what is staged is de-staged. All ranks call it. Arrays stay usable."""
         self._session.close(True)
 
-    def zeros(self, key, shape, dtype=float, *, shape_of=OWN, transient=False, versions=1):
+    def zeros(self, key, shape, dtype=float, *, shape_of=OWN, transient=False, precopy=None, versions=1):
         """A numpy array of zeros that is an object; its memory lives as long as the array or a view of it. `shape_of` says how it is
-        a part of what all ranks have together: OWN, REPLICATED, a Block or Irregular rows; a `transient` object is not in checkpoints; the
-        program keeps the most `versions` that an object asks for."""
+        a part of what all ranks have together: OWN, REPLICATED, a Block or Irregular rows; a `transient` object is not in checkpoints;
+        `precopy`: copied ahead of commits where it pays, always (True), or never (False: devices or other processes write to it); the program
+        keeps the most `versions` that an object asks for."""
         import numpy
 
         dtype = numpy.dtype(dtype)
@@ -279,16 +280,16 @@ class Checkpoints:
         count = 1
         for length in shape:
             count *= length
-        said = (transient, versions, *shape_of.said(shape))
+        said = (transient, precopy, versions, *shape_of.said(shape))
         region = self._session.create(key, count * dtype.itemsize, dtype.itemsize, said)
         return numpy.ndarray(shape, dtype, buffer=region)
 
-    def create(self, key, size, unit=1, *, shape_of=OWN, transient=False, versions=1):
+    def create(self, key, size, unit=1, *, shape_of=OWN, transient=False, precopy=None, versions=1):
         """The same without numpy: a view of `size` zero bytes, of elements of `unit` bytes."""
-        said = (transient, versions, *shape_of.said((size // max(unit, 1),)))
+        said = (transient, precopy, versions, *shape_of.said((size // max(unit, 1),)))
         return memoryview(self._session.create(key, size, unit, said))
 
-    def register(self, key, array, *, shape_of=OWN, transient=False, versions=1):
+    def register(self, key, array, *, shape_of=OWN, transient=False, precopy=None, versions=1):
         """Makes an object of memory that the program has: a numpy array, a bytearray, anything with a buffer that can be written and is
         contiguous in C's order (of a PyTorch tensor on the CPU, `tensor.numpy()`). The buffer is held until the object is destroyed."""
         try:
@@ -296,7 +297,7 @@ class Checkpoints:
         except (TypeError, ValueError) as e:
             text = f"the memory for object {key!r} gives no buffer ({e}): register a view of it as numbers"
             raise InvalidError(Code.INVALID, text) from e
-        said = (transient, versions, *shape_of.said(view.shape))
+        said = (transient, precopy, versions, *shape_of.said(view.shape))
         self._session.register(key, view, said)
 
     def destroy(self, key):

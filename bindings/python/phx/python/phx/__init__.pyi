@@ -127,13 +127,29 @@ class Checkpoints:
         *,
         shape_of: Shape = ...,
         transient: bool = False,
+        precopy: bool | None = None,
         versions: int = 1,
     ) -> np.ndarray[Any, Any]: ...
     def create(
-        self, key: str, size: int, unit: int = 1, *, shape_of: Shape = ..., transient: bool = False, versions: int = 1
+        self,
+        key: str,
+        size: int,
+        unit: int = 1,
+        *,
+        shape_of: Shape = ...,
+        transient: bool = False,
+        precopy: bool | None = None,
+        versions: int = 1,
     ) -> memoryview: ...
     def register(
-        self, key: str, array: object, *, shape_of: Shape = ..., transient: bool = False, versions: int = 1
+        self,
+        key: str,
+        array: object,
+        *,
+        shape_of: Shape = ...,
+        transient: bool = False,
+        precopy: bool | None = None,
+        versions: int = 1,
     ) -> None: ...
     def destroy(self, key: str) -> None: ...
     def restart(self, version: tuple[int, int] | None = None) -> Version | None: ...
