@@ -182,8 +182,11 @@ impl Checkpoints {
     }
 
     fn destroy(&self, py: Python<'_>, key: String) -> PyResult<()> {
-        self.with(py, |session| session.destroy(key.as_bytes()))?;
-        let gone = self.held().remove(&key);
+        // In the call, so that no other thread has made another object of that key.
+        let gone = self.with(py, |session| {
+            session.destroy(key.as_bytes())?;
+            Ok(self.held().remove(&key))
+        })?;
         drop(gone);
         Ok(())
     }
@@ -341,10 +344,10 @@ impl Checkpoints {
         // SAFETY: it can be written and stays: it is held until the session has forgotten it. That the program does not write to it
         // in a call is asked of people.
         let memory = unsafe { Memory::of(start, size) };
-        self.with(py, |session| {
-            session.add(key.as_bytes(), memory, unit, properties)
+        let before = self.with(py, |session| {
+            session.add(key.as_bytes(), memory, unit, properties)?;
+            Ok(self.held().insert(key, held))
         })?;
-        let before = self.held().insert(key, held);
         drop(before);
         Ok(())
     }
