@@ -20,6 +20,8 @@ pub struct Memory {
 
 // SAFETY: it is an address range; whoever has this may use it as far as the program lets it.
 unsafe impl Send for Memory {}
+// SAFETY: by a shared reference only the range can be asked for.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     /// New memory, all zero, on pages of its own.

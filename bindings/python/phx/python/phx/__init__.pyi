@@ -1,0 +1,159 @@
+import dataclasses
+import enum
+from collections.abc import Iterable
+from os import PathLike
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+ALL: Final[int]
+
+class Code(enum.IntEnum):
+    INVALID = 2
+    BUSY = 3
+    NOTFOUND = 4
+    EXISTS = 5
+    NOSPACE = 6
+    NOMEM = 7
+    CORRUPT = 8
+    IO = 9
+    TIMEDOUT = 10
+    LOST = 11
+    UNSUPPORTED = 12
+    SHAPE = 13
+    INIT = 14
+    INTERNAL = 15
+
+class Error(Exception):
+    code: Code
+    def __init__(self, code: int, text: str) -> None: ...
+
+class InvalidError(Error, ValueError): ...
+class BusyError(Error): ...
+class NotFoundError(Error, LookupError): ...
+class ExistsError(Error): ...
+class NoSpaceError(Error): ...
+class NoMemoryError(Error, MemoryError): ...
+class CorruptError(Error): ...
+class TimedOutError(Error, TimeoutError): ...
+class LostError(Error): ...
+class ClosedError(Error): ...
+class DegradedWarning(UserWarning): ...
+
+class Level(enum.IntEnum):
+    COMMITTED = 0
+    DURABLE = 1
+    REPLICATED = 2
+    FLUSHED = 3
+
+class Version(NamedTuple):
+    generation: int
+    number: int
+
+class VersionInfo(NamedTuple):
+    version: Version
+    bytes: int
+    ranks: int
+    level: Level
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    power_fail: int
+    commits: int
+    commit_ns: int
+    waited_ns: int
+    bytes: int
+    staged_bytes: int
+    ahead_bytes: int
+    copied_twice_bytes: int
+    destage_ns: int
+    last_commit_ns: int
+    last_staged_bytes: int
+    last_destage_ns: int
+    persistent_rate: int
+    memory_rate: int
+    degraded: int
+    damaged_chunks: int
+    restored_bytes: int
+    restore_ns: int
+
+class Shape(Protocol):
+    def said(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int, int, int]], int]: ...
+
+OWN: Final[Shape]
+REPLICATED: Final[Shape]
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    all: tuple[int, ...]
+    first: tuple[int, ...]
+    ghost: tuple[int, ...] = ()
+    def said(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int, int, int]], int]: ...
+
+@dataclasses.dataclass(frozen=True)
+class Irregular:
+    row: int
+    def said(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int, int, int]], int]: ...
+
+class Checkpoints:
+    def __init__(
+        self,
+        *,
+        tier: str | PathLike[str] | None = None,
+        run: str | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+        replicas: int = 0,
+        staging: int | None = None,
+        memory: str | PathLike[str] | None = None,
+        meet: str | None = None,
+        key: str | PathLike[str] | None = None,
+        profile: str | None = None,
+        timeout: float | None = None,
+        helper: bool = True,
+        processors: Iterable[int] = (),
+        same_node: bool = False,
+    ) -> None: ...
+    def __enter__(self) -> Checkpoints: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def close(self) -> None: ...
+    def zeros(
+        self,
+        key: str,
+        shape: int | Iterable[int],
+        dtype: npt.DTypeLike = float,
+        *,
+        shape_of: Shape = ...,
+        transient: bool = False,
+        precopy: bool | None = None,
+        versions: int = 1,
+    ) -> np.ndarray[Any, Any]: ...
+    def create(
+        self,
+        key: str,
+        size: int,
+        unit: int = 1,
+        *,
+        shape_of: Shape = ...,
+        transient: bool = False,
+        precopy: bool | None = None,
+        versions: int = 1,
+    ) -> memoryview: ...
+    def register(
+        self,
+        key: str,
+        array: object,
+        *,
+        shape_of: Shape = ...,
+        transient: bool = False,
+        precopy: bool | None = None,
+        versions: int = 1,
+    ) -> None: ...
+    def destroy(self, key: str) -> None: ...
+    def restart(self, version: tuple[int, int] | None = None) -> Version | None: ...
+    def commit(self) -> Version: ...
+    def wait(self, version: tuple[int, int], level: int = Level.DURABLE, timeout: float | None = None) -> None: ...
+    def versions(self) -> list[VersionInfo]: ...
+    def stats(self) -> Stats: ...

@@ -1,0 +1,430 @@
+//! L4: checkpoints for Python: the module `phx._phx`, over which `python/phx/__init__.py` is what people use.
+//!
+//! No array outlives its memory: a [`Region`] is unmapped when the last view of it is gone, whatever has become of its object and its
+//! session; and what a program registers is held, by its buffer, until its object is destroyed or the session has ended.
+
+#![allow(unsafe_code)]
+
+use pyo3::prelude::*;
+use pyo3::{Borrowed, ffi};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::ManuallyDrop;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tarn_checkpoint::{
+    Code, Fault, Level, Memory, Options, PowerFail, Precopy, Properties, Session, Shape, Slot,
+    Staging, VersionId,
+};
+
+/// Memory that was made for an object: bytes, to be written.
+#[pyclass(frozen)]
+struct Region {
+    memory: Memory,
+}
+
+#[pymethods]
+impl Region {
+    /// A view, which has this for as long as it lives.
+    ///
+    /// # Safety
+    /// `view` is one that is to be filled, as the buffer protocol says.
+    unsafe fn __getbuffer__(
+        slf: Borrowed<'_, '_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let memory = &slf.get().memory;
+        let (start, size) = (memory.start().as_ptr().cast(), memory.size().cast_signed());
+        // SAFETY: the memory neither moves nor goes as long as this object lives, and the view has a reference to it.
+        match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, size, 0, flags) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+}
+
+/// A buffer of the program's: whoever gave it keeps it where it is until it is released.
+struct Buffer(Box<ffi::Py_buffer>);
+
+// SAFETY: what it has is used with the interpreter attached only, or not at all.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    fn get(of: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut view = Box::new(ffi::Py_buffer::new());
+        // SAFETY: the view is one to be filled; it has a place of its own, as it may point to itself.
+        match unsafe { ffi::PyObject_GetBuffer(of.as_ptr(), &raw mut *view, ffi::PyBUF_FULL_RO) } {
+            0 => Ok(Self(view)),
+            _ => Err(PyErr::fetch(of.py())),
+        }
+    }
+
+    /// Why it cannot be an object.
+    fn wrong(&self) -> Option<&'static str> {
+        let view = &*self.0;
+        // SAFETY: a view that was filled has a format that ends with NUL, or none, which is bytes.
+        let format = (!view.format.is_null()).then(|| unsafe { CStr::from_ptr(view.format) });
+        // SAFETY: a view that was filled.
+        let contiguous = unsafe { ffi::PyBuffer_IsContiguous(&raw const *view, b'C' as c_char) };
+        if view.readonly != 0 {
+            Some("cannot be written: a restart could not fill it")
+        } else if contiguous == 0 {
+            Some(
+                "is not contiguous in C's order: register an array of its own, such as numpy.ascontiguousarray gives",
+            )
+        } else if format.is_some_and(|f| has_objects(&f.to_string_lossy())) {
+            Some("holds Python objects: give it a type of numbers")
+        } else {
+            None
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // An interpreter that has ended has no buffers.
+        Python::try_attach(|_| {
+            // SAFETY: it was filled, and is released once.
+            unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
+        });
+    }
+}
+
+/// What keeps an object's memory where it is; it is only dropped.
+#[expect(dead_code, reason = "held, not read")]
+enum Held {
+    Region(Py<Region>),
+    Buffer(Buffer),
+}
+
+/// What `Checkpoints` is told.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Given {
+    rank: u32,
+    ranks: u32,
+    replicas: u32,
+    run: Option<String>,
+    tier: Option<PathBuf>,
+    memory: Option<PathBuf>,
+    meet: Option<String>,
+    key: Option<PathBuf>,
+    profile: Option<String>,
+    staging: Option<u64>,
+    same_node: bool,
+    timeout: Option<f64>,
+    helper: bool,
+    processors: Vec<usize>,
+}
+
+/// What is said of an object: `transient`, `precopy`, `versions`, and the shape's kind (as in phx.h), dimensions and bytes of a row.
+type Said = (bool, Option<bool>, usize, u8, Vec<[u64; 4]>, u64);
+
+/// A version that can be had: generation, number, bytes, ranks and level.
+type Found = (u64, u64, u64, u32, u8);
+
+/// A session, and what its objects need.
+#[pyclass(frozen, name = "Session")]
+struct Checkpoints {
+    slot: ManuallyDrop<Slot>,
+    held: Mutex<BTreeMap<String, Held>>,
+    /// That began it. A child that was forked has no helper thread, and would write what its parent writes.
+    process: u32,
+}
+
+#[pymethods]
+impl Checkpoints {
+    #[new]
+    fn begin(py: Python<'_>, given: Given) -> PyResult<Self> {
+        let session = py.detach(|| Session::begin(given.options()?));
+        Ok(Self {
+            slot: ManuallyDrop::new(Slot::new(Some(session.map_err(|f| error(py, f))?))),
+            held: Mutex::default(),
+            process: std::process::id(),
+        })
+    }
+
+    fn create(
+        &self,
+        py: Python<'_>,
+        key: String,
+        size: usize,
+        unit: usize,
+        said: Said,
+    ) -> PyResult<Py<Region>> {
+        let memory = Memory::new(size).map_err(|f| error(py, f))?;
+        let start = memory.start();
+        let region = Py::new(py, Region { memory })?;
+        let held = Held::Region(region.clone_ref(py));
+        self.add(py, key, (start, size), unit, said, held)?;
+        Ok(region)
+    }
+
+    fn register(
+        &self,
+        py: Python<'_>,
+        key: String,
+        of: &Bound<'_, PyAny>,
+        said: Said,
+    ) -> PyResult<()> {
+        let buffer = Buffer::get(of)?;
+        if let Some(wrong) = buffer.wrong() {
+            let text = format!("the memory for object {key:?} {wrong}");
+            return Err(error(py, Fault::new(Code::Invalid, text)));
+        }
+        let view = &buffer.0;
+        let start = NonNull::new(view.buf.cast()).unwrap_or(NonNull::dangling());
+        let (size, unit) = (view.len.cast_unsigned(), view.itemsize.cast_unsigned());
+        self.add(py, key, (start, size), unit, said, Held::Buffer(buffer))
+    }
+
+    fn destroy(&self, py: Python<'_>, key: String) -> PyResult<()> {
+        // In the call, so that no other thread has made another object of that key.
+        let gone = self.with(py, |session| {
+            session.destroy(key.as_bytes())?;
+            Ok(self.held().remove(&key))
+        })?;
+        drop(gone);
+        Ok(())
+    }
+
+    fn commit(&self, py: Python<'_>) -> PyResult<(u64, u64, Option<String>)> {
+        let committed = self.with(py, Session::commit)?;
+        let id = committed.id;
+        Ok((id.generation, id.number, committed.degraded))
+    }
+
+    fn restart(&self, py: Python<'_>, which: Option<(u64, u64)>) -> PyResult<Option<(u64, u64)>> {
+        let restored = self.with(py, |session| session.restart(which.map(version)))?;
+        Ok(restored.map(|id| (id.generation, id.number)))
+    }
+
+    fn versions(&self, py: Python<'_>) -> PyResult<Vec<Found>> {
+        let all = self.with(py, |session| Ok(session.versions()))?;
+        let all = all.iter();
+        let all = all.map(|v| {
+            (
+                v.id.generation,
+                v.id.number,
+                v.bytes,
+                v.ranks,
+                v.level as u8,
+            )
+        });
+        Ok(all.collect())
+    }
+
+    fn wait(
+        &self,
+        py: Python<'_>,
+        which: (u64, u64),
+        level: u8,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.with(py, |session| {
+            let level = match level {
+                0 => Level::Committed,
+                1 => Level::Durable,
+                2 => Level::Replicated,
+                3 => Level::Flushed,
+                other => {
+                    return Err(Fault::new(Code::Invalid, format!("{other} is no level")));
+                }
+            };
+            session.wait(version(which), level, timeout.map(seconds).transpose()?)
+        })
+    }
+
+    /// Values of `phx.Stats`, by name.
+    fn stats(&self, py: Python<'_>) -> PyResult<BTreeMap<&'static str, u64>> {
+        let (stats, power_fail) =
+            self.with(py, |session| Ok((session.stats(), session.power_fail())))?;
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Ok(BTreeMap::from([
+            (
+                "power_fail",
+                match power_fail {
+                    None | Some(PowerFail::Lost) => 0,
+                    Some(PowerFail::Synced) => 1,
+                    Some(PowerFail::Flushed) => 2,
+                    Some(PowerFail::Fenced) => 3,
+                },
+            ),
+            ("commits", stats.commits),
+            ("commit_ns", nanos(stats.commit)),
+            ("waited_ns", nanos(stats.waited)),
+            ("bytes", stats.bytes),
+            ("staged_bytes", stats.staged),
+            ("ahead_bytes", stats.ahead),
+            ("copied_twice_bytes", stats.twice),
+            ("destage_ns", nanos(stats.destage)),
+            ("last_commit_ns", nanos(stats.last_commit)),
+            ("last_staged_bytes", stats.last_staged),
+            ("last_destage_ns", nanos(stats.last_destage)),
+            ("persistent_rate", stats.persistent_rate),
+            ("memory_rate", stats.memory_rate),
+            ("degraded", stats.degraded),
+            ("damaged_chunks", stats.damaged),
+            ("restored_bytes", stats.restored),
+            ("restore_ns", nanos(stats.restore)),
+        ]))
+    }
+
+    /// Ends; not `whole`: as if the program was killed. Done before, it does nothing.
+    fn close(&self, py: Python<'_>, whole: bool) -> PyResult<()> {
+        self.own().map_err(|f| error(py, f))?;
+        let session = self.slot.take().map_err(|f| error(py, f))?.take();
+        let ended = py.detach(|| match session {
+            Some(session) if whole => session.end(),
+            _ => Ok(()),
+        });
+        let gone = std::mem::take(&mut *self.held());
+        drop(gone);
+        ended.map_err(|f| error(py, f))
+    }
+}
+
+impl Checkpoints {
+    /// Runs a call while other threads of Python go on.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Session) -> Result<R, Fault> + Send,
+    ) -> PyResult<R> {
+        let done = py.detach(|| {
+            self.own()?;
+            match &mut *self.slot.take()? {
+                Some(session) => call(session),
+                None => Err(Fault::new(
+                    Code::Init,
+                    "these checkpoints are closed: make new ones with phx.Checkpoints",
+                )),
+            }
+        });
+        done.map_err(|f| error(py, f))
+    }
+
+    fn own(&self) -> Result<(), Fault> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(Fault::new(
+                Code::Unsupported,
+                "checkpoints of the process that this was forked from: only that one can use them",
+            )),
+        }
+    }
+
+    fn add(
+        &self,
+        py: Python<'_>,
+        key: String,
+        (start, size): (NonNull<u8>, usize),
+        unit: usize,
+        (transient, precopy, versions, kind, dimensions, row): Said,
+        held: Held,
+    ) -> PyResult<()> {
+        let properties = Properties {
+            transient,
+            precopy: match precopy {
+                None => Precopy::WherePays,
+                Some(true) => Precopy::Always,
+                Some(false) => Precopy::Never,
+            },
+            versions,
+            shape: match kind {
+                0 => Shape::Own,
+                1 => Shape::Replicated,
+                2 => Shape::Block(dimensions),
+                _ => Shape::Irregular(row),
+            },
+        };
+        // SAFETY: it can be written and stays: it is held until the session has forgotten it. That the program does not write to it
+        // in a call is asked of people.
+        let memory = unsafe { Memory::of(start, size) };
+        let before = self.with(py, |session| {
+            session.add(key.as_bytes(), memory, unit, properties)?;
+            Ok(self.held().insert(key, held))
+        })?;
+        drop(before);
+        Ok(())
+    }
+
+    /// Locked for as long as nothing of Python runs: what is taken out is dropped afterwards.
+    fn held(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Checkpoints {
+    /// Before what its objects need; in a forked child never, as its thread is not there.
+    fn drop(&mut self) {
+        if self.own().is_ok() {
+            // SAFETY: nothing else drops it, and nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.slot) };
+        }
+    }
+}
+
+impl Given {
+    fn options(self) -> Result<Options, Fault> {
+        let default = Options::default();
+        Ok(Options {
+            rank: self.rank,
+            ranks: self.ranks,
+            replicas: self.replicas,
+            run: self.run,
+            tier: self.tier,
+            memory: self.memory,
+            meet: self.meet,
+            key: self.key,
+            profile: self.profile,
+            staging: self.staging.map(|bytes| match bytes {
+                0 => Staging::None,
+                u64::MAX => Staging::All,
+                bytes => Staging::Bytes(bytes),
+            }),
+            same_node: self.same_node,
+            patience: self.timeout.map_or(Ok(default.patience), seconds)?,
+            helper: self.helper,
+            processors: self.processors,
+            ..default
+        })
+    }
+}
+
+/// Whether elements of this format (PEP 3118) have references to Python objects; names of fields stand between colons.
+fn has_objects(format: &str) -> bool {
+    format
+        .split(':')
+        .step_by(2)
+        .any(|codes| codes.contains('O'))
+}
+
+fn seconds(time: f64) -> Result<Duration, Fault> {
+    Duration::try_from_secs_f64(time)
+        .map_err(|e| Fault::new(Code::Invalid, format!("a timeout of {time} s: {e}")))
+}
+
+fn version((generation, number): (u64, u64)) -> VersionId {
+    VersionId { generation, number }
+}
+
+/// The exception for it, which the package has.
+fn error(py: Python<'_>, fault: Fault) -> PyErr {
+    let make = || {
+        py.import("phx")?
+            .getattr("_error")?
+            .call1((fault.code as u8, fault.text))
+    };
+    make().map_or_else(|e| e, PyErr::from_value)
+}
+
+#[pymodule]
+#[pyo3(name = "_phx")]
+fn phx(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Checkpoints>()?;
+    module.add_class::<Region>()
+}

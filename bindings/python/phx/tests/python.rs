@@ -1,0 +1,94 @@
+//! The package in Debian's Python, laid out as a wheel is.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+/// A folder with the package in it: its files, and the library that cargo has put beside this test or one folder up.
+fn installed(folder: &Path) {
+    let package = folder.join("phx");
+    std::fs::create_dir(&package).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/phx/__init__.py");
+    std::fs::copy(source, package.join("__init__.py")).unwrap();
+    let own = std::env::current_exe().unwrap();
+    let near = own.ancestors().skip(1).take(2);
+    let mut built = near.map(|folder| folder.join("libtarn_phx.so"));
+    let built = built.find(|library| library.exists());
+    let built = built.expect("libtarn_phx.so: cargo build -p tarn-python");
+    std::os::unix::fs::symlink(built, package.join("_phx.abi3.so")).unwrap();
+}
+
+fn python(folder: &Path, arguments: &[&Path]) -> (bool, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new("/usr/bin/python3")
+        .args(["-B", "-W", "error::ResourceWarning"])
+        .args(arguments)
+        .env("PYTHONPATH", folder)
+        .env("TARN_PHX_TIER", folder.join("tier"))
+        .env("TARN_PHX_MEMORY", folder.join("memory"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+    (status.success(), text)
+}
+
+#[test]
+fn the_tests_in_python_pass() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    installed(folder.path());
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/test_phx.py");
+    let (ok, text) = python(folder.path(), &[&tests]);
+    assert!(ok && text.contains("\nOK"), "{text}");
+}
+
+/// What README.md prints as Python runs as it is printed, and goes on where it was.
+#[test]
+fn the_readme_goes_on_where_it_was() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    installed(folder.path());
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let blocks = readme.split("```python\n").skip(1);
+    let blocks: Vec<&str> = blocks.filter_map(|b| b.split("```").next()).collect();
+    assert_eq!(blocks.len(), 1);
+    let program = folder.path().join("program.py");
+    std::fs::write(&program, blocks[0]).unwrap();
+    let (ok, text) = python(folder.path(), &[&program]);
+    assert!(ok && text.starts_with("from None, step 0\n"), "{text}");
+    let (ok, again) = python(folder.path(), &[&program]);
+    assert!(ok && again.starts_with("from 1.100, step 100\n"), "{again}");
+    assert_eq!(text.lines().last(), again.lines().last());
+}
+
+/// The stubs name what there is.
+#[test]
+fn the_stubs_are_of_this_package() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/phx");
+    let names = |file: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(folder.join(file)).unwrap();
+        let mut found: Vec<String> = text
+            .lines()
+            .filter_map(|line| {
+                let line = line.trim_start();
+                let rest = line.strip_prefix("class ").or(line.strip_prefix("def "))?;
+                let name = rest.split(['(', ':']).next()?;
+                (!name.starts_with('_') || name.starts_with("__")).then(|| name.to_owned())
+            })
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    };
+    let own = names("__init__.py");
+    let stubs = names("__init__.pyi");
+    let only_in_one = |a: &[String], b: &[String]| -> Vec<String> {
+        a.iter().filter(|n| !b.contains(n)).cloned().collect()
+    };
+    assert_eq!(only_in_one(&own, &stubs), ["__reduce__", "__str__"]);
+    assert_eq!(only_in_one(&stubs, &own), ["Shape", "VersionInfo"]);
+}

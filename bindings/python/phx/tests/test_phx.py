@@ -1,0 +1,309 @@
+"""Tests of the package: TARN_PHX_TIER and TARN_PHX_MEMORY name folders that are this test's."""
+
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+import warnings
+import weakref
+
+import numpy
+
+import phx
+
+MIB = 1 << 20
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, "-B", __file__, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def simulate(name, until, rank="0", ranks="1", death="no"):
+    """A program: each step follows from the one before. It commits each, and kills itself at the end if it is told to."""
+    rank, ranks = int(rank), int(ranks)
+    with phx.Checkpoints(run=name, rank=rank, ranks=ranks, staging=phx.ALL, timeout=20) as ck:
+        rows = 1200 // ranks
+        block = phx.Block(all=(1200, 100), first=(rank * rows, 0))
+        field = ck.zeros("field", (rows, 100), shape_of=block)
+        step = numpy.zeros(1, "i8")
+        ck.register("step", step, shape_of=phx.REPLICATED)
+        version = ck.restart()
+        truth = numpy.arange(1200.0 * 100).reshape(1200, 100)[rank * rows:(rank + 1) * rows]
+        if version is None:
+            field[:] = truth
+        print(f"restored {version} step {step[0]} right {numpy.array_equal(field, truth + step[0])}")
+        while step[0] < int(until):
+            step += 1
+            field += 1
+            version = ck.commit()
+        if death == "kill":
+            ck.wait(version, phx.Level.COMMITTED)
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Runs(unittest.TestCase):
+    """Whole programs."""
+
+    def test_a_killed_program_goes_on_where_it_was(self):
+        self.assertEqual(run("killed", "5", "0", "1", "kill").returncode, -signal.SIGKILL)
+        second = run("killed", "7", "0", "1", "kill")
+        self.assertEqual((second.stdout, second.returncode), ("restored 1.5 step 5 right True\n", -signal.SIGKILL), second.stderr)
+        third = run("killed", "8")
+        self.assertEqual((third.stdout, third.returncode), ("restored 2.2 step 7 right True\n", 0), third.stderr)
+
+    def test_two_ranks_are_three_ranks_later(self):
+        for ranks, until, wanted in [(2, "4", "restored None step 0 right True\n"), (3, "5", "restored 1.4 step 4 right True\n")]:
+            command = [sys.executable, "-B", __file__, "ranks", until]
+            all_ranks = [subprocess.Popen([*command, str(r), str(ranks)], stdout=subprocess.PIPE, text=True) for r in range(ranks)]
+            for rank in all_ranks:
+                self.assertEqual(rank.communicate(timeout=60)[0], wanted)
+                self.assertEqual(rank.returncode, 0)
+
+    def test_a_program_that_fails_keeps_what_it_committed(self):
+        with self.assertRaises(ZeroDivisionError):
+            with phx.Checkpoints(run="fails", staging=phx.ALL) as ck:
+                ck.zeros("a", 1000)[:] = 7
+                ck.commit()
+                ck.commit()
+                raise ZeroDivisionError
+        with phx.Checkpoints(run="fails") as ck:
+            a = ck.zeros("a", 1000)
+            self.assertEqual(str(ck.restart()), "1.2")
+            self.assertTrue((a == 7).all())
+            self.assertEqual([v.version for v in ck.versions()][-1], (1, 2))
+
+
+class Checkpoints(unittest.TestCase):
+    def setUp(self):
+        self.ck = phx.Checkpoints(run=self.id().split(".")[-1])
+        self.addCleanup(self.ck.close)
+
+    def refused(self, kind, text, call, *arguments, **named):
+        with self.assertRaisesRegex(kind, text) as caught:
+            call(*arguments, **named)
+        return caught.exception
+
+    def test_memory_of_many_kinds_is_an_object(self):
+        ck, bits = self.ck, bytearray(b"abc")
+        kinds = numpy.zeros(3, [("O", "i4"), ("b", "f8", 2)])
+        own = {
+            "fortran": numpy.zeros((3, 4), order="F").T,
+            "structures": kinds,
+            "point": numpy.array(1.5),
+            "none": numpy.zeros((0, 3)),
+            "half": numpy.zeros(4, "f2"),
+            "ctypes": (ctypes.c_int * 5)(),
+            "bits": bits,
+        }
+        for key, memory in own.items():
+            ck.register(key, memory)
+        bits[1] = ord("x")
+        made = ck.create("made", 24, 8)
+        made[:4] = b"text"
+        empty = ck.zeros("empty", (3, 0))
+        self.assertEqual((made.nbytes, empty.shape, ck.zeros("point made", ()).shape), (24, (3, 0), ()))
+        self.assertEqual(ck.commit(), phx.Version(1, 1))
+        self.assertEqual(ck.stats().bytes, sum(memoryview(m).nbytes for m in own.values()) + 24 + 8)
+
+    def test_the_versions_that_are_there_can_be_chosen(self):
+        for start in range(2):
+            with phx.Checkpoints(run="chosen") as ck:
+                a = ck.zeros("a", 100, "i4", versions=3)
+                if start == 0:
+                    for n in range(1, 6):
+                        a[:] = n
+                        ck.wait(ck.commit(), timeout=20)
+                else:
+                    self.assertEqual([str(v.version) for v in ck.versions()][-3:], ["1.3", "1.4", "1.5"])
+                    self.refused(phx.NotFoundError, "", ck.restart, (7, 7))
+                    self.assertEqual(ck.restart((1, 4)), (1, 4))
+                    self.assertTrue((a == 4).all())
+
+    def test_wrong_memory_is_refused(self):
+        ck, of = self.ck, self.ck.register
+        writable = numpy.zeros((4, 4))
+        constant = numpy.zeros(4)
+        constant.flags.writeable = False
+        self.refused(phx.InvalidError, "not contiguous", of, "a", writable[:, 1])
+        self.refused(phx.InvalidError, "not contiguous", of, "a", writable.T)
+        self.refused(phx.InvalidError, "cannot be written", of, "a", constant)
+        self.refused(phx.InvalidError, "cannot be written", of, "a", b"bytes")
+        self.refused(phx.InvalidError, "no buffer", of, "a", [1, 2])
+        self.refused(phx.InvalidError, "no buffer", of, "a", numpy.zeros(2, "M8[s]"))
+        self.refused(phx.InvalidError, "Python objects", of, "a", numpy.zeros(2, object))
+        self.refused(phx.InvalidError, "Python objects", of, "a", numpy.zeros(2, [("x", "i4"), ("y", object)]))
+        self.refused(phx.InvalidError, "Python objects", ck.zeros, "a", 3, object)
+        of("a", writable)
+        self.refused(phx.InvalidError, "some of the memory", of, "b", writable[1:2])
+        of("b", writable.copy())
+        ck.destroy("a")
+        of("c", writable[1:2])
+
+    def test_wrong_words_are_refused(self):
+        ck = self.ck
+        ck.zeros("a", 10)
+        error = self.refused(phx.ExistsError, "already", ck.zeros, "a", 10)
+        self.assertEqual(error.code, phx.Code.EXISTS)
+        self.assertEqual((pickle.loads(pickle.dumps(error)).code, error.code.value), (error.code, 5))
+        self.refused(LookupError, 'no object "b"', ck.destroy, "b")
+        self.refused(phx.InvalidError, "key has", ck.zeros, "", 10)
+        self.refused(phx.InvalidError, "multiple", ck.create, "b", 9, 8)
+        self.refused(phx.InvalidError, "not a part", ck.zeros, "b", 10, shape_of=phx.Block((20,), (11,)))
+        self.refused(ValueError, "each dimension", ck.zeros, "b", 10, shape_of=phx.Block((20, 1), (10, 0)))
+        self.refused(phx.InvalidError, "rows of 7", ck.zeros, "b", 10, shape_of=phx.Irregular(7))
+        self.refused(phx.InvalidError, "99 versions", ck.zeros, "b", 10, versions=99)
+        self.refused(MemoryError, "no memory", ck.zeros, "b", 1 << 50, "u1")
+        self.refused(OverflowError, "", ck.zeros, "b", -1)
+        self.refused(phx.InvalidError, "timeout", ck.wait, (1, 1), timeout=-1.0)
+        self.refused(phx.NotFoundError, "no version", ck.wait, (1, 1))
+        self.refused(phx.InvalidError, "no level", ck.wait, (1, 1), 9)
+        self.refused(phx.InvalidError, "rank 2 of 2", phx.Checkpoints, rank=2, ranks=2)
+        self.refused(phx.InvalidError, "run's name", phx.Checkpoints, run="../x")
+        self.refused(phx.InvalidError, "profile", phx.Checkpoints, run="x", profile="floppy")
+        self.refused(phx.Error, "replicas", phx.Checkpoints, replicas=2)
+        self.refused(phx.TimedOutError, "", phx.Checkpoints, run="x", ranks=2, timeout=0.2)
+        self.assertEqual(ck.commit().number, 1)
+
+    def test_arrays_outlive_their_objects_and_their_checkpoints(self):
+        with phx.Checkpoints(run="outlived") as ck:
+            # Copied ahead of commits, by another thread.
+            destroyed, closed = ck.zeros("destroyed", MIB, precopy=True), ck.zeros("closed", (MIB, 2), precopy=True)
+            part, view = closed[5:7, 1], ck.create("view", MIB)[10:20]
+            for _ in range(4):
+                destroyed[:], closed[:], view[:] = 1, 2, b"3" * 10
+                ck.commit()
+            ck.destroy("destroyed")
+            again = ck.zeros("destroyed", MIB)
+            ck.commit()
+        del ck, closed
+        gc.collect()
+        # New memory would take the place of what was unmapped.
+        others = [numpy.ones(MIB) for _ in range(8)]
+        self.assertEqual((destroyed.sum(), again.sum(), part.sum(), view.tobytes()), (MIB, 0, 4, b"3" * 10))
+        destroyed += 1
+        self.assertEqual((destroyed.sum(), len(others)), (2 * MIB, 8))
+
+    def test_what_is_registered_is_held_and_let_go(self):
+        class Array(numpy.ndarray):
+            pass
+
+        def held():
+            array = numpy.zeros(1000).view(Array)
+            ck.register("a", array)
+            return weakref.ref(array)
+
+        ck, bits = self.ck, bytearray(100)
+        array = held()
+        gc.collect()
+        self.assertIsNotNone(array())
+        ck.commit()
+        ck.destroy("a")
+        self.assertIsNone(array())
+        ck.register("bits", bits)
+        with self.assertRaises(BufferError):
+            bits.append(1)
+        array = held()
+        ck.close()
+        self.assertIsNone(array())
+        bits.append(1)
+
+    def test_a_thousand_commits_leave_nothing(self):
+        def mapped():
+            with open("/proc/self/maps") as maps:
+                return sum(1 for _ in maps)
+
+        def cycle(times):
+            for _ in range(times):
+                array[:] += 1
+                ck.register("in and out", bits)
+                ck.zeros("new", 5000, "u1")[:] = 1
+                ck.wait(ck.commit(), phx.Level.COMMITTED)
+                ck.stats()
+                ck.destroy("new")
+                ck.destroy("in and out")
+
+        ck, bits = self.ck, bytearray(1000)
+        array = ck.zeros("array", 1000)
+        cycle(20)
+        before = (sys.getrefcount(bits), sys.getrefcount(array), sys.getrefcount(phx.Version), len(gc.get_objects()), mapped())
+        cycle(1000)
+        gc.collect()
+        after = (sys.getrefcount(bits), sys.getrefcount(array), sys.getrefcount(phx.Version), len(gc.get_objects()), mapped())
+        self.assertEqual(before[:3], after[:3])
+        # What grew with each of them would be 1000 more.
+        self.assertLess(after[3] - before[3], 100)
+        self.assertLess(after[4] - before[4], 100)
+
+    def test_one_thread_at_a_time_and_others_run_meanwhile(self):
+        ck = self.ck
+        a = ck.zeros("a", 4 * MIB, "u1")
+        outcomes = {"done": 0, "busy": 0}
+
+        def commits():
+            # Until the two have met.
+            while outcomes["busy"] == 0 and outcomes["done"] < 5000:
+                try:
+                    ck.commit()
+                    outcomes["done"] += 1
+                except phx.BusyError:
+                    outcomes["busy"] += 1
+
+        threads = [threading.Thread(target=commits) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((ck.stats().commits, a.sum()), (outcomes["done"], 0))
+        self.assertGreater(outcomes["busy"], 0)
+
+    def test_another_program_with_the_name_is_told(self):
+        self.refused(phx.BusyError, "", phx.Checkpoints, run=self.id().split(".")[-1], timeout=0.3)
+
+    def test_nothing_is_done_after_the_end(self):
+        ck = self.ck
+        ck.close()
+        ck.close()
+        for call in [ck.commit, ck.restart, ck.stats, ck.versions]:
+            self.refused(phx.ClosedError, "closed", call)
+        self.refused(phx.ClosedError, "closed", ck.zeros, "a", 1)
+        self.refused(phx.ClosedError, "closed", ck.register, "a", bytearray(1))
+
+    def test_a_forked_child_is_told_and_leaves_its_parent_alone(self):
+        a = self.ck.zeros("a", 1000)
+        self.ck.commit()
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in [self.ck.commit, self.ck.close]:
+                try:
+                    call()
+                except phx.Error as e:
+                    refused += e.code == phx.Code.UNSUPPORTED
+            # As it would be dropped in a program.
+            self.ck = None
+            a += 1
+            os._exit(refused)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 2)
+        self.assertEqual((self.ck.commit().number, a.sum()), (2, 0))
+
+    def test_a_version_without_its_buddy_is_warned_of(self):
+        with phx.Checkpoints(run="alone", replicas=1, staging=phx.ALL) as ck:
+            ck.zeros("a", 1000)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                version = ck.commit()
+            self.assertEqual((version.number, [w.category for w in told]), (1, [phx.DegradedWarning]))
+            self.assertEqual(told[0].filename, __file__)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and sys.argv[1] in ("killed", "ranks"):
+        simulate(*sys.argv[1:])
+    else:
+        unittest.main()
