@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Copies at the same time
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS))]
     threads: u32,
+    /// Helper threads of each rank
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=MAX_THREADS))]
+    helpers: u32,
     /// One rank of a measurement: what it does, as JSON
     #[arg(long, hide = true)]
     rank: Option<String>,

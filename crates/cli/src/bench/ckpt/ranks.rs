@@ -50,6 +50,7 @@ struct Does {
     staging: How,
     buddy: bool,
     restart: bool,
+    helpers: u32,
     cycle: Option<Cycle>,
 }
 
@@ -196,7 +197,7 @@ fn begin(does: &Does) -> anyhow::Result<(Arc<Meeting>, Rank<Folder, Folder>)> {
         buddy: does.buddy,
         same_node: true,
         patience: PATIENCE,
-        helpers: 1,
+        helpers: does.helpers as usize,
         audit: false,
         enter: Arc::new(|| ()),
     };
@@ -368,6 +369,7 @@ impl Does {
             staging: How::Nothing,
             buddy: false,
             restart: false,
+            helpers: args.helpers,
             cycle: None,
         }
     }
