@@ -440,8 +440,11 @@ fn programs_of_the_page_go_on_where_they_ended() {
             assert_eq!(text, format!("{rank}from step {step}\n"), "{name}");
         }
     }
-    for line in blocks("README.md", "fortran").remove(0).lines() {
-        assert!(fortran.lines().any(|l| l == line), "{line}");
+    // What README.md prints is of these programs, line by line.
+    for (language, program) in [("fortran", &fortran), ("c", &c[0])] {
+        for line in blocks("README.md", language).remove(0).lines() {
+            assert!(program.lines().any(|l| l == line), "{line}");
+        }
     }
 }
 
