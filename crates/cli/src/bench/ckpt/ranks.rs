@@ -98,7 +98,8 @@ pub(super) fn rank(does: &str) -> anyhow::Result<()> {
         false => (memory.leak(), Vec::new()),
     };
     let mut plain = Mapped::create(&does.dir.join(format!("plain.{}", does.rank)), does.bytes)?;
-    let all = vec![0..does.bytes];
+    let all = 0..does.bytes;
+    let all = std::slice::from_ref(&all);
     let mut took = Took::default();
     let mut last = None;
     {
@@ -112,11 +113,11 @@ pub(super) fn rank(does: &str) -> anyhow::Result<()> {
             if does.cycle.is_none() {
                 together()?;
                 let began = Instant::now();
-                plain.windows(&all)?[0].bytes().copy_from_slice(memory);
+                plain.windows(all)?[0].bytes().copy_from_slice(memory);
                 push(&mut took.memcpy, measured, began);
                 together()?;
                 let began = Instant::now();
-                memory.copy_from_slice(plain.windows(&all)?[0].bytes());
+                memory.copy_from_slice(plain.windows(all)?[0].bytes());
                 push(&mut took.memcpy_back, measured, began);
             }
             together()?;
