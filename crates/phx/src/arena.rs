@@ -128,6 +128,8 @@ pub struct Arena {
     header: Header,
     size: u64,
     epoch: u64,
+    /// The newest start of the program that has gone on with it.
+    started: u64,
     /// Which superblock is the newest.
     newest: usize,
     versions: Vec<Version>,
@@ -146,6 +148,7 @@ impl Arena {
         check("bytes of the run's name", header.run.len(), MAX_KEY)?;
         let mut arena = Self {
             size: window.size(),
+            started: header.generation,
             header,
             epoch: 0,
             newest: 1,
@@ -185,18 +188,25 @@ impl Arena {
         let header = block::unseal(Kind::Header, 0, &block);
         let header = header.and_then(|(identity, payload)| Header::decode(identity, payload));
         let header = header.ok_or(ArenaError::NoArena)?;
-        let mut found: Option<(u64, usize, Vec<Row>)> = None;
+        let mut found: Option<(Superblock, usize)> = None;
         for (newest, at) in SUPERBLOCKS.into_iter().enumerate() {
             stored.read(at, &mut block)?;
             let superblock = block::unseal(Kind::Superblock, at, &block);
             let own = superblock.filter(|(identity, _)| *identity == header.identity);
-            if let Some((epoch, rows)) = own.and_then(|(_, payload)| decode_rows(payload))
-                && found.as_ref().is_none_or(|(higher, ..)| epoch > *higher)
+            if let Some(superblock) = own.and_then(|(_, payload)| Superblock::decode(payload))
+                && found
+                    .as_ref()
+                    .is_none_or(|(other, _)| superblock.epoch > other.epoch)
             {
-                found = Some((epoch, newest, rows));
+                found = Some((superblock, newest));
             }
         }
-        let (epoch, newest, rows) = found.ok_or(ArenaError::Damaged)?;
+        let (superblock, newest) = found.ok_or(ArenaError::Damaged)?;
+        let Superblock {
+            epoch,
+            started,
+            rows,
+        } = superblock;
         let mut versions = Vec::with_capacity(rows.len());
         for row in rows {
             if let Some(manifest) = row.manifest(stored, header.identity)? {
@@ -213,6 +223,7 @@ impl Arena {
             header,
             size,
             epoch,
+            started,
             newest,
             versions,
             slot: 0..0,
@@ -239,6 +250,20 @@ impl Arena {
     /// Whose it is.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// The newest start of the program that has gone on with it.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// A start of the program goes on with it: from now on that is known here, whatever it comes to.
+    ///
+    /// # Errors
+    /// As for [`Arena::publish`].
+    pub fn start(&mut self, window: &mut impl Window, generation: u64) -> Result<(), ArenaError> {
+        self.started = self.started.max(generation);
+        self.publish(window, None, |_| true)
     }
 
     /// What it holds, oldest first.
@@ -344,7 +369,7 @@ impl Arena {
     fn flip(&mut self, window: &mut impl Window) -> Result<(), ArenaError> {
         let (epoch, newest) = (self.epoch + 1, 1 - self.newest);
         let at = SUPERBLOCKS[newest];
-        let payload = encode_rows(epoch, &self.versions);
+        let payload = encode_rows(epoch, self.started, &self.versions);
         let block = block::seal(Kind::Superblock, self.header.identity, at, &payload, BLOCK);
         window.write(at, &block)?;
         window.persist()?;
@@ -455,9 +480,10 @@ impl Row {
     }
 }
 
-fn encode_rows(epoch: u64, versions: &[Version]) -> Vec<u8> {
+fn encode_rows(epoch: u64, started: u64, versions: &[Version]) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend(epoch.to_le_bytes());
+    out.extend(started.to_le_bytes());
     out.push(versions.len() as u8);
     for version in versions {
         out.extend(version.id.generation.to_le_bytes());
@@ -470,34 +496,47 @@ fn encode_rows(epoch: u64, versions: &[Version]) -> Vec<u8> {
     out
 }
 
-fn decode_rows(payload: &[u8]) -> Option<(u64, Vec<Row>)> {
-    let mut fields = Fields(payload);
-    let epoch = fields.u64()?;
-    let count = usize::from(fields.u8()?);
-    if count > MAX_VERSIONS {
-        return None;
-    }
-    let mut rows = Vec::with_capacity(count);
-    for _ in 0..count {
-        let id = VersionId {
-            generation: fields.u64()?,
-            number: fields.u64()?,
-        };
-        let level = match fields.u8()? {
-            0 => Level::Committed,
-            1 => Level::Durable,
-            2 => Level::Replicated,
-            3 => Level::Flushed,
-            _ => return None,
-        };
-        let at = fields.u64()?..fields.u64()?;
-        if at.start < room::FIRST || at.start > at.end {
+/// A superblock, as it is written.
+struct Superblock {
+    epoch: u64,
+    started: u64,
+    rows: Vec<Row>,
+}
+
+impl Superblock {
+    fn decode(payload: &[u8]) -> Option<Self> {
+        let mut fields = Fields(payload);
+        let (epoch, started) = (fields.u64()?, fields.u64()?);
+        let count = usize::from(fields.u8()?);
+        if count > MAX_VERSIONS {
             return None;
         }
-        let sum = fields.u64()?;
-        rows.push(Row { id, level, at, sum });
+        let mut rows = Vec::with_capacity(count);
+        for _ in 0..count {
+            let id = VersionId {
+                generation: fields.u64()?,
+                number: fields.u64()?,
+            };
+            let level = match fields.u8()? {
+                0 => Level::Committed,
+                1 => Level::Durable,
+                2 => Level::Replicated,
+                3 => Level::Flushed,
+                _ => return None,
+            };
+            let at = fields.u64()?..fields.u64()?;
+            if at.start < room::FIRST || at.start > at.end {
+                return None;
+            }
+            let sum = fields.u64()?;
+            rows.push(Row { id, level, at, sum });
+        }
+        fields.0.is_empty().then_some(Self {
+            epoch,
+            started,
+            rows,
+        })
     }
-    fields.0.is_empty().then_some((epoch, rows))
 }
 
 #[cfg(test)]

@@ -493,7 +493,11 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         };
         if own.is_some() {
             let mut medium = tier.open(&desk.name)?;
-            let arena = Arena::resume(&mut whole(&mut medium)?)?;
+            let mut window = whole(&mut medium)?;
+            let mut arena = Arena::resume(&mut window)?;
+            // Before anything is computed: no later start, whichever nodes it has, takes this one's number again.
+            arena.start(&mut window, generation)?;
+            drop(window);
             desk.arena = Some((arena, medium));
         }
         Ok(desk)

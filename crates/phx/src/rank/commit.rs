@@ -30,9 +30,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         };
         let mut desk = self.desk();
         let committed = desk.commit(self, id, items, began);
-        // Bits of versions long ago are used anew.
-        let bit = 1 << (id.number % 64);
         desk.reached.committed = id.number;
+        desk.reached.missed &= recent(id.number);
+        let bit = 1 << (id.number % 64);
         match &committed {
             Ok(_) => desk.reached.missed &= !bit,
             Err(_) => desk.reached.missed |= bit,
@@ -413,6 +413,12 @@ fn own_next<S>(number: usize, first: usize, own: &mut impl Iterator<Item = S>) -
     if number >= first { own.next() } else { None }
 }
 
+/// The bits of a version and of the 31 before it. The others are those of versions to come, which faster ranks may have already: no
+/// rank is ahead of another by more versions than are kept and one.
+fn recent(number: u64) -> u64 {
+    (0..32).fold(0, |bits, n| bits | 1 << (number.wrapping_sub(n) % 64))
+}
+
 /// Where the chunks that were copied lie, and their checksums, by object and number.
 struct Chunks {
     chunks: Vec<BTreeMap<u64, (Place, u64)>>,
@@ -527,5 +533,23 @@ fn mean(before: u64, bytes: u64, time: Duration) -> u64 {
         (_, 0) => before,
         (0, _) => now,
         _ => before - before / MEAN + now / MEAN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// That a rank had no version 5 says nothing of version 69, which others may have before it.
+    #[test]
+    fn what_was_missed_long_ago_is_not_what_is_to_come() {
+        let mut missed = 1u64 << 5;
+        for number in 6..=68 {
+            missed &= recent(number);
+            let to_come = number + 1..number + 2 + super::super::MAX_KEPT as u64;
+            assert!(to_come.into_iter().all(|n| missed & 1 << (n % 64) == 0));
+        }
+        assert_eq!(recent(3).count_ones(), 32);
+        assert!(recent(40) & 1 << (9 % 64) != 0 && recent(40) & 1 << (41 % 64) == 0);
     }
 }

@@ -40,6 +40,7 @@ pub(super) struct Found {
     pub(super) name: String,
     pub(super) size: u64,
     identity: u128,
+    /// The newest start that has gone on with it.
     generation: u64,
     pub(super) rank: u32,
     pub(super) ranks: u32,
@@ -282,7 +283,7 @@ impl Found {
             name,
             size,
             identity: header.identity,
-            generation: header.generation,
+            generation: arena.started(),
             rank: header.rank,
             ranks: header.ranks,
             versions: arena.versions().iter().map(row).collect(),
