@@ -191,7 +191,11 @@ impl Session {
             |p| Profile::named(&p).map_err(invalid),
         )?;
         let user = rustix::process::geteuid().as_raw();
-        let memory = memory.join(format!("{MEMORY}{user}")).join(name);
+        let memory = memory.join(format!("{MEMORY}{user}"));
+        let plain = Arc::new(Device::new(Profile::none()));
+        // Whoever may write to it could put another folder into the place of the run's.
+        Folder::new(&memory, Arc::clone(&plain))?;
+        let memory = memory.join(name);
         let ranks = Meeting::join(tarn_ranks::Options {
             folder: memory.join("meet"),
             rank: options.rank,
@@ -207,7 +211,6 @@ impl Session {
             false => Device::new(Profile::none()),
         };
         let folder = Folder::new(&tier.join("phx").join(name), Arc::new(device))?;
-        let plain = Arc::new(Device::new(Profile::none()));
         let staging = match options.staging {
             Some(staging) => staging,
             // A tier in memory is as fast as memory.
@@ -319,7 +322,7 @@ impl Session {
             properties,
         };
         self.objects.insert(key.into(), object);
-        let room = self.room(versions);
+        let room = self.room(versions, None);
         if room.is_err() {
             self.objects.remove(key);
             return room;
@@ -358,11 +361,16 @@ impl Session {
         }
     }
 
-    /// Takes the room that all objects need.
-    fn room(&mut self, versions: usize) -> Result<(), Fault> {
+    /// Takes the room that all objects need, one of them with the size that it shall have.
+    fn room(&mut self, versions: usize, resized: Option<(&[u8], usize)>) -> Result<(), Fault> {
         let kept = self.kept().map(|(_, o)| o.properties.versions);
-        self.rank.keep(kept.max().unwrap_or(1).max(versions))?;
-        let sizes: Vec<u64> = self.kept().map(|(_, o)| o.memory.size() as u64).collect();
+        let versions = kept.max().unwrap_or(1).max(versions);
+        let size = |(key, object): (&[u8], &Object)| match resized {
+            Some((of, len)) if of == key => len as u64,
+            _ => object.memory.size() as u64,
+        };
+        let sizes: Vec<u64> = self.kept().map(size).collect();
+        self.rank.keep(versions)?;
         self.rank.reserve(&sizes)
     }
 
@@ -403,16 +411,11 @@ impl Session {
             return Err(invalid(text));
         }
         element(&name, len, object.unit as usize, &object.properties.shape)?;
-        let (old, versions) = (object.memory.size(), object.properties.versions);
+        let versions = object.properties.versions;
+        // What cannot be done is known before anything moves.
+        self.room(versions, Some((key, len)))?;
         self.rank.unwatch(key);
         let resized = self.object(key)?.memory.resize(len);
-        let resized = resized.and_then(|()| match self.room(versions) {
-            Ok(()) => Ok(()),
-            Err(fault) => {
-                self.object(key)?.memory.resize(old)?;
-                Err(fault)
-            }
-        });
         self.watch(key);
         resized?;
         self.memory(key)

@@ -56,10 +56,11 @@ fn private(path: &Path) -> Result<(), MediumError> {
         .create(path);
     made.map_err(error("make", path))?;
     let meta = fs::symlink_metadata(path).map_err(error("examine", path))?;
-    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() {
+    let own = meta.uid() == rustix::process::geteuid().as_raw();
+    if !meta.is_dir() || !own || meta.mode() & 0o022 != 0 {
         let other = io::Error::new(
             ErrorKind::PermissionDenied,
-            "it is a link, or belongs to somebody else",
+            "it is a link, or belongs to somebody else, or others can write to it",
         );
         return Err(error("use", path)(other));
     }

@@ -259,6 +259,10 @@ fn a_folder_keeps_media_under_their_names() {
     folder.remove("3/7.arena").unwrap();
     assert!(!path.join("3").exists());
     assert!(folder.remove("x").is_ok() && path.exists());
+    let open = root.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    assert!(Folder::new(&open, Arc::new(Device::new(Profile::none()))).is_err());
     let link = root.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     assert!(Folder::new(&link, Arc::new(Device::new(Profile::none()))).is_err());

@@ -402,9 +402,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             .is_ok()
         {
             buddy::give_back(&*shared.memory, &*shared.ranks)?;
-            if desk.reached.durable > 0 {
-                desk.reclaim(shared)?;
-            }
+            desk.reclaim(shared)?;
         }
         Ok(())
     }
@@ -464,7 +462,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             }
             let mut desk = self.desk();
             // What fails is tried again, and told, by the next commit.
-            if rung && desk.destage(self).is_ok() && self.ranks.told().durable > 0 {
+            if rung && desk.destage(self).is_ok() {
                 let _ = desk.reclaim(self);
             }
             next = desk.look_ahead(self);

@@ -552,7 +552,7 @@ fn objects_that_are_not_as_they_were_are_refused() {
     });
     for (key, size, code) in [
         (&b"small"[..], 101, Code::Invalid),
-        (b"other", 100, Code::NotFound),
+        (b"other", 100, Code::Invalid),
     ] {
         cluster.start(|_, mut rank, _| {
             let mut bytes = vec![0; size];
@@ -568,4 +568,28 @@ fn objects_that_are_not_as_they_were_are_refused() {
             );
         });
     }
+}
+
+/// An arena that cannot be read is no reason to begin from nothing: the new one would take its place.
+#[test]
+fn an_arena_that_cannot_be_opened_is_told_and_kept() {
+    let cluster = Cluster::new(&["one"]);
+    cluster.start(|of, mut rank, _| {
+        commit(&mut rank, of, 1);
+        rank.end().unwrap();
+    });
+    let arena = cluster.tier_of("one").join("1/0.arena");
+    let whole = std::fs::read(&arena).unwrap();
+    // Of another version of tarn.
+    damage(&arena, 7..8);
+    let hall = Hall::new(&["one"]);
+    let refused = cluster.begin(&hall, 0).map(drop).unwrap_err();
+    assert_eq!(refused.code, Code::Corrupt);
+    assert!(
+        refused.text.contains("1/0.arena: this is no arena"),
+        "{refused}"
+    );
+    damage(&arena, 7..8);
+    assert!(std::fs::read(&arena).unwrap() == whole);
+    restarts(&cluster, id(1, 1), 1);
 }

@@ -142,7 +142,7 @@ fn agree<W: Serialize + for<'de> Deserialize<'de>>(
         .collect()
 }
 
-/// What this node has. What is no arena, or another program's, is left alone.
+/// What this node has. What is another program's is left alone.
 fn look<T: Vault, M: Vault>(
     options: &Options,
     tier: &T,
@@ -151,12 +151,10 @@ fn look<T: Vault, M: Vault>(
 ) -> Result<Node, Fault> {
     let mut node = Node::default();
     for name in tier.list()?.into_iter().filter(|n| n.ends_with(ARENA)) {
-        let Ok(stored) = tier.see(&name) else {
-            continue;
-        };
-        let Ok(arena) = Arena::open(&stored) else {
-            continue;
-        };
+        // One that cannot be opened may be what is wanted: who began from nothing beside it would lose it.
+        let of = |fault: Fault| Fault::new(fault.code, format!("{name}: {fault}"));
+        let stored = tier.see(&name).map_err(|e| of(e.into()))?;
+        let arena = Arena::open(&stored).map_err(|e| of(e.into()))?;
         if arena.header().run == options.run {
             node.arenas
                 .push(Found::new(host, name, stored.size(), &arena));
@@ -235,7 +233,8 @@ fn complete<T: Vault, M: Vault>(
         let places = match arena.places(&sizes) {
             Ok(places) => places,
             Err(crate::ArenaError::Full { .. }) => {
-                medium.grow(medium.size() + staged + room::LARGE * (1 + sizes.len() as u64))?;
+                let size = medium.size() + staged + room::LARGE * (1 + sizes.len() as u64);
+                medium.grow(size.next_multiple_of(room::LARGE))?;
                 arena.grown(medium.size());
                 arena.places(&sizes)?
             }

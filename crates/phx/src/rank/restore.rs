@@ -147,7 +147,12 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     fn open_old<'a>(&'a self, found: &'a Found, id: VersionId) -> Result<Old<'a, T>, Fault> {
         let near = self.ranks.node(found.host) == self.ranks.node(self.ranks.rank());
         let stored = match near {
-            true => Place::Near(self.tier.see(&found.name)?),
+            // That it is gone is damage: `NotFound` is for a start from nothing.
+            true => Place::Near(
+                self.tier
+                    .see(&found.name)
+                    .map_err(|e| damaged(&e.to_string()))?,
+            ),
             false => Place::Far(Far {
                 ranks: &*self.ranks,
                 from: found.host,
@@ -206,7 +211,7 @@ impl<T: Vault> Old<'_, T> {
         let object = self.manifest.objects.iter().find(|o| *o.key == *key);
         let object = object.ok_or_else(|| {
             Fault::new(
-                Code::NotFound,
+                Code::Invalid,
                 format!(
                     "the version has no object {name:?}: create those that it has before restarting"
                 ),
@@ -455,7 +460,10 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let ranks = &*shared.ranks;
         let me = ranks.rank();
         let near = |rank: u32| ranks.node(rank) == ranks.node(me);
-        if self.reclaimed {
+        // Of more than the last 32 it is not known who has them.
+        let told = ranks.told();
+        let mut last = (1..=told.durable).rev().take(32);
+        if self.reclaimed || last.all(|number| told.lacks(number)) {
             return Ok(());
         }
         if !(0..me).any(near) {
