@@ -116,7 +116,7 @@ fn ranks_are_killed_at_any_instant() {
             );
             // Degraded, out of time, lost, and what follows from phx_init's having failed.
             let gone = |l: &String| {
-                [11, 10, 14]
+                [1, 10, 11, 14]
                     .iter()
                     .any(|code| l.contains(&format!(": {code} instead of ")))
             };
