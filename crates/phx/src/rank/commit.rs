@@ -14,8 +14,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tarn_ports::{Medium, Reached, Vault};
 
-/// A tier that takes at least so much of what memory takes is as fast: nothing is gained by staging (per cent).
-const AS_FAST: u64 = 70;
 /// How often it is looked whether other ranks have come so far.
 const LOOK: Duration = Duration::from_millis(20);
 /// A rate is the mean of about so many commits.
@@ -87,7 +85,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let ahead =
             |object: usize, chunk: u64| done.sums[object].get(chunk as usize).copied().flatten();
         let (jobs, row) = layout::jobs(&sizes, |object, chunk| ahead(object, chunk).is_some());
-        let room = self.room(shared, row);
+        let room = self.room(row);
         let mut lonely = None;
         if room > 0 && shared.options.buddy {
             let (arena, _) = self.open()?;
@@ -303,20 +301,10 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         }
     }
 
-    /// Bytes of a row of jobs that may be staged now.
-    fn room<T, M>(&self, shared: &Shared<T, M>, row: u64) -> u64
-    where
-        T: Vault<Medium = A>,
-        M: Vault<Medium = S>,
-    {
-        let stats = shared.stats();
-        let fast = stats.memory_rate > 0
-            && stats.persistent_rate / shared.options.helpers.max(1) as u64
-                >= stats.memory_rate / 100 * AS_FAST;
-        match &self.staging {
-            Some(staging) if !fast => (staging.size() - FIRST).min(row) / 64 * 64,
-            _ => 0,
-        }
+    /// Bytes of a row of jobs that may be staged.
+    fn room(&self, row: u64) -> u64 {
+        let staging = self.staging.as_ref();
+        staging.map_or(0, |s| (s.size() - FIRST).min(row) / 64 * 64)
     }
 
     /// Copies all jobs; what the buddy could not be given goes to the tier.
