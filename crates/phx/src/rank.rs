@@ -300,8 +300,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         self.shared.wanted.store(true, Ordering::Release);
         let committed = self.shared.commit(items);
         self.shared.wanted.store(false, Ordering::Release);
-        *lock(&self.shared.bell) = true;
-        self.shared.rung.notify_all();
+        self.shared.ring();
         committed
     }
 
@@ -411,8 +410,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
 impl<T: Vault, M: Vault> Rank<T, M> {
     fn stop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
-        *lock(&self.shared.bell) = true;
-        self.shared.rung.notify_all();
+        self.shared.ring();
         if let Some(helper) = self.helper.take() {
             // What one that panicked has left undone is done by whoever opens the arena next.
             let _ = helper.join();
@@ -434,6 +432,12 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 
     fn stats(&self) -> MutexGuard<'_, Stats> {
         lock(&self.stats)
+    }
+
+    /// There may be something to do for the helper.
+    fn ring(&self) {
+        *lock(&self.bell) = true;
+        self.rung.notify_all();
     }
 
     /// The helper: after each commit it de-stages what was staged, and then copies ahead.

@@ -3,6 +3,7 @@
 use crate::args::Cli;
 use crate::error::CliResult;
 use crate::print::{self, out};
+use crate::sim::args::positive;
 use clap::Args;
 use serde_json::{Value, json};
 use tarn_base::codes::Exit;
@@ -458,14 +459,6 @@ fn probability(p: f64) -> String {
 
 fn megabytes(bytes: f64) -> String {
     format!("{:.0} MB", bytes / 1e6)
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    let number = text
-        .parse()
-        .ok()
-        .filter(|n: &f64| n.is_finite() && *n > 0.0);
-    number.ok_or_else(|| "a number above 0 is expected".into())
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -165,7 +165,7 @@ pub(crate) fn policies(text: &str) -> Result<Policies, String> {
     Ok(Policies(policies))
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
     let number = text
         .parse()
         .ok()

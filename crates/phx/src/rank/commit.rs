@@ -138,7 +138,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     /// The arena, once there is one.
     pub(super) fn open(&mut self) -> Result<(&mut Arena, &mut A), Fault> {
         let open = self.arena.as_mut().map(|(arena, medium)| (arena, medium));
-        open.ok_or_else(|| Fault::new(Code::Internal, "the arena is not open"))
+        open.ok_or_else(not_open)
     }
 
     /// Takes the room that versions of objects of these sizes need, and the memory that they are staged in.
@@ -176,7 +176,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                     made = Some(Arena::format(&mut whole(medium)?, header.clone()));
                     Ok(())
                 })?;
-                let arena = made.ok_or_else(too_large)??;
+                let arena = made.ok_or_else(not_open)??;
                 self.arena = Some((arena, medium));
             }
         }
@@ -340,11 +340,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             .buddy
             .far()
             .filter(|_| room > 0 && shared.options.buddy);
-        let arena = self
-            .arena
-            .as_mut()
-            .map(|(_, medium)| medium)
-            .ok_or_else(too_large)?;
+        let (_, arena) = self.arena.as_mut().ok_or_else(not_open)?;
         let mut own = match &mut self.staging {
             Some(staging) => staging.windows(&staged)?.into_iter(),
             None => Vec::new().into_iter(),
@@ -356,19 +352,16 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let mut works = Vec::with_capacity(jobs.len());
         for (number, (job, tier)) in jobs.iter().zip(arena.windows(&to_arena)?).enumerate() {
             let range = job.bytes.start as usize..job.bytes.end as usize;
-            let staged = match number
-                .checked_sub(first)
-                .map(|n| staged[n].start)
-                .zip(own_next(number, first, &mut own))
-            {
-                Some((at, own)) => Some(Staged {
-                    at,
-                    own,
+            // The last ones have a place in memory, in the same order.
+            let place = number.checked_sub(first);
+            let staged = place.and_then(|place| {
+                Some(Staged {
+                    at: staged[place].start,
+                    own: own.next()?,
                     buddy: buddy.as_mut().and_then(Iterator::next),
                     done: false,
-                }),
-                None => None,
-            };
+                })
+            });
             works.push(Work {
                 number,
                 bytes: &items[job.object].bytes[range],
@@ -398,10 +391,6 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         )?;
         Chunks::of(copied, jobs, &to_arena, items.len())
     }
-}
-
-fn own_next<S>(number: usize, first: usize, own: &mut impl Iterator<Item = S>) -> Option<S> {
-    if number >= first { own.next() } else { None }
 }
 
 /// The bits of a version and of the 31 before it. The others are those of versions to come, which faster ranks may have already: no
@@ -499,6 +488,10 @@ fn arena_size(slot: u64, sizes: &[u64], keep: usize) -> Option<u64> {
     slot.checked_mul(slots)?
         .checked_add(manifests)?
         .checked_add(LARGE)
+}
+
+fn not_open() -> Fault {
+    Fault::new(Code::Internal, "the arena is not open")
 }
 
 fn too_large() -> Fault {

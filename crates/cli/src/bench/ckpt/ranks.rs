@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_base::units::Bytes;
+use tarn_base::units::{Bytes, SECOND};
 use tarn_media::{Device, Folder, Mapped, Profile};
+use tarn_phx::split::Rates;
 use tarn_phx::{Empty, Item, Level, Options, Rank, Shape, Staging, VersionId};
 use tarn_ports::{Medium, Ranks};
 use tarn_ranks::Meeting;
@@ -461,10 +462,13 @@ pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
             },
         )?;
         let all = does.all();
-        // The least T with x <= T P and x + 2 (D - x) <= T M.
-        let (m, p) = (memory * 1e9, memory * 1e9 / f64::from(part));
-        let tier = 2.0 * all * p / (m + p);
-        let bound = tier / p;
+        let p = memory * 1e9 / f64::from(part);
+        let rates = Rates {
+            persistent: p as u64,
+            memory: (memory * 1e9) as u64,
+            copies: 2,
+        };
+        let bound = rates.time(rates.split(all as u64, u64::MAX)) as f64 / SECOND as f64;
         let name = |what: &str| {
             format!(
                 "{what}, tier of 1/{part} of memory ({}), {}",
