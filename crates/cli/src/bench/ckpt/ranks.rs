@@ -369,7 +369,7 @@ impl Does {
             warm: WARM,
             profile: None,
             staging: How::Nothing,
-            buddy: false,
+            buddies: 0,
             restart: false,
             helpers: args.helpers,
             cycle: None,
@@ -449,7 +449,7 @@ pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
             args,
             &Does {
                 staging: How::Half,
-                buddy: true,
+                buddies: 1,
                 ..does.clone()
             },
         )?;
@@ -457,7 +457,7 @@ pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
             args,
             &Does {
                 staging: How::All,
-                buddy: true,
+                buddies: 1,
                 ..does.clone()
             },
         )?;
