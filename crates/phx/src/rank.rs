@@ -8,7 +8,9 @@ mod ahead;
 mod buddy;
 mod commit;
 mod destage;
+mod flush;
 mod found;
+mod outside;
 mod restore;
 
 use crate::arena::{Arena, Level, VersionId};
@@ -16,12 +18,13 @@ use crate::fault::{Code, Fault};
 use crate::manifest::{MAX_KEY, Shape};
 use ahead::Ahead;
 use buddy::{Buddy, Kept};
+use flush::Flusher;
 use found::World;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tarn_ports::{Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
+use tarn_ports::{External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
 
 /// Versions that may be kept: one more is written, and one may be read from outside.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 2;
@@ -61,6 +64,19 @@ pub struct Options {
     pub audit: bool,
     /// What a helper thread does first: it goes to its processors.
     pub enter: Arc<dyn Fn() + Send + Sync>,
+    /// Where versions are that outlive the nodes.
+    pub external: Option<ExternalStore>,
+}
+
+/// A store that outlives the nodes, and what goes there.
+#[derive(Clone)]
+pub struct ExternalStore {
+    /// What the program has there.
+    pub store: Arc<dyn External>,
+    /// Versions from one that is flushed to the next; 0: none is.
+    pub every: u64,
+    /// Bytes a second that a rank writes and reads back; 0: as many as the store takes.
+    pub rate: u64,
 }
 
 /// An object as it is now.
@@ -146,12 +162,21 @@ pub struct Stats {
     pub restored: u64,
     /// In restarts.
     pub restore: Duration,
+    /// Versions of which this rank's part was flushed.
+    pub flushed: u64,
+    /// Versions that were not, as one was being flushed when their turn came.
+    pub flushes_skipped: u64,
+    /// Versions that could not be flushed.
+    pub flush_failed: u64,
+    /// As long as the last one took to be flushed.
+    pub last_flush: Duration,
 }
 
 /// One of a program's ranks.
 pub struct Rank<T: Vault, M: Vault> {
     shared: Arc<Shared<T, M>>,
     helper: Option<JoinHandle<()>>,
+    flusher: Option<JoinHandle<()>>,
 }
 
 /// What caller and helper share.
@@ -162,6 +187,7 @@ struct Shared<T: Vault, M: Vault> {
     memory: Arc<M>,
     /// What earlier starts have left.
     world: World,
+    flusher: Option<Arc<Flusher<T>>>,
     /// This start of the program.
     generation: u64,
     /// Versions that were begun.
@@ -226,8 +252,12 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         ranks.serve(Arc::new(kept));
         let world = found::find(&options, &*tier, &*memory, &*ranks)?;
         let generation = world.newest_generation().saturating_add(1);
+        let desk = Mutex::new(Desk::new(&world, generation, &*tier, &*ranks)?);
+        let flusher = Flusher::begin(&options, &tier, &ranks)?;
+        let (flusher, flushes) = flusher.unzip();
         let shared = Arc::new(Shared {
-            desk: Mutex::new(Desk::new(&world, generation, &*tier, &*ranks)?),
+            flusher,
+            desk,
             options,
             ranks,
             tier,
@@ -241,19 +271,21 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             wanted: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
-        let helper = match shared.options.helpers {
-            0 => None,
-            _ => {
-                let shared = Arc::clone(&shared);
-                let thread = std::thread::Builder::new().name("phx-helper".into());
-                let helper = thread.spawn(move || shared.help());
-                Some(helper.map_err(|e| {
-                    let text = format!("no thread can be made for the helper: {e}");
-                    Fault::new(Code::NoMem, text)
-                })?)
-            }
+        let mut rank = Self {
+            shared,
+            helper: None,
+            flusher: flushes,
         };
-        Ok(Self { shared, helper })
+        if rank.shared.options.helpers > 0 {
+            let shared = Arc::clone(&rank.shared);
+            let thread = std::thread::Builder::new().name("phx-helper".into());
+            let helper = thread.spawn(move || shared.help());
+            rank.helper = Some(helper.map_err(|e| {
+                let text = format!("no thread can be made for the helper: {e}");
+                Fault::new(Code::NoMem, text)
+            })?);
+        }
+        Ok(rank)
     }
 
     /// Keeps so many versions from now on.
@@ -328,9 +360,13 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// When it has not within the time, or never will.
     pub fn wait(&self, id: VersionId, level: Level, within: Duration) -> Result<(), Fault> {
         let shared = &self.shared;
-        if level > Level::Durable {
-            let text = "versions are neither replicated nor flushed: neither was asked for";
-            return Err(Fault::new(Code::Unsupported, text));
+        match level {
+            Level::Committed | Level::Durable => {}
+            Level::Replicated => {
+                let text = "versions are not replicated as a whole";
+                return Err(Fault::new(Code::Unsupported, text));
+            }
+            Level::Flushed => return shared.wait_flushed(id, within),
         }
         let none = |why| {
             Err(Fault::new(
@@ -367,7 +403,11 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
 
     /// What was done.
     pub fn stats(&self) -> Stats {
-        *lock(&self.shared.stats)
+        let mut stats = *lock(&self.shared.stats);
+        if let Some(flusher) = &self.shared.flusher {
+            flusher.count(&mut stats);
+        }
+        stats
     }
 
     /// This start of the program: the generation of what it commits.
@@ -382,7 +422,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         arena.map(|(_, medium)| medium.promises().power_fail)
     }
 
-    /// Ends: what is staged is de-staged, and memory is given back. All ranks call it.
+    /// Ends: what is staged is de-staged, and memory is given back; what is being flushed is not waited for. All ranks call it.
     ///
     /// # Errors
     /// When it cannot be de-staged: it stays in memory, and the next start tries again.
@@ -414,6 +454,9 @@ impl<T: Vault, M: Vault> Rank<T, M> {
         if let Some(helper) = self.helper.take() {
             // What one that panicked has left undone is done by whoever opens the arena next.
             let _ = helper.join();
+        }
+        if let (Some(flusher), Some(thread)) = (&self.shared.flusher, self.flusher.take()) {
+            flusher.end(thread);
         }
     }
 }

@@ -38,6 +38,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         if committed.is_ok() && desk.pending.is_none() {
             desk.reached.durable = id.number;
         }
+        if let (Some(flusher), Ok(committed)) = (&self.flusher, &committed) {
+            flusher.committed(committed.id, &desk.name);
+        }
         self.ranks.tell(desk.reached);
         committed
     }
@@ -156,7 +159,9 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             return Err(Fault::new(Code::Invalid, text));
         }
         let (_, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
-        let size = arena_size(slot, sizes, self.keep).ok_or_else(too_large)?;
+        // What is being flushed keeps its slot.
+        let kept = self.keep + usize::from(shared.flusher.is_some());
+        let size = arena_size(slot, sizes, kept).ok_or_else(too_large)?;
         match &mut self.arena {
             Some((arena, medium)) if medium.size() < size => {
                 medium.grow(size)?;
@@ -257,10 +262,15 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     {
         let (keep, generation) = (self.keep, shared.generation);
         let (arena, medium) = self.open()?;
-        while arena.versions().len() > keep {
+        loop {
+            let pinned = shared.flusher.as_ref().and_then(|f| f.pinned());
+            let ids = arena.versions().iter().map(|v| v.id);
+            let ids: Vec<VersionId> = ids.filter(|id| Some(*id) != pinned).collect();
+            if ids.len() <= keep {
+                return Ok(None);
+            }
             let told = shared.ranks.told();
             let of_now = |id: VersionId| id.generation == generation;
-            let ids: Vec<VersionId> = arena.versions().iter().map(|v| v.id).collect();
             let useless = ids.iter().find(|id| of_now(**id) && told.lacks(id.number));
             let next = ids[1];
             let given_up = match useless {
@@ -270,7 +280,6 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             };
             arena.publish(&mut whole(medium)?, None, |v| v.id != given_up)?;
         }
-        Ok(None)
     }
 
     /// A place for the next version, if there is one already.

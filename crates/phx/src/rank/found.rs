@@ -1,6 +1,7 @@
 //! What earlier starts of the program have left: which versions there are, on which nodes, and which of them are whole. What was only
 //! staged is completed first, so that all that follows reads arenas alone.
 
+use super::outside::{self, Outside};
 use super::{Options, Restorable, destage, whole};
 use crate::arena::{Arena, Level, Version, VersionId};
 use crate::block::{self, Kind};
@@ -76,6 +77,7 @@ struct Node {
 #[derive(Debug, Clone, Default)]
 pub(super) struct World {
     pub(super) arenas: Vec<Found>,
+    pub(super) outside: Outside,
 }
 
 /// Looks at all nodes. All ranks call it.
@@ -116,11 +118,12 @@ pub(super) fn find<T: Vault, M: Vault>(
     let all: Vec<Vec<Found>> = agree(ranks, &mine, options.patience)?;
     Ok(World {
         arenas: all.into_iter().flatten().collect(),
+        outside: outside::find(options, ranks)?,
     })
 }
 
 /// Everybody's word, by rank; the empty one of who has a host says so by it.
-fn agree<W: Serialize + for<'de> Deserialize<'de>>(
+pub(super) fn agree<W: Serialize + for<'de> Deserialize<'de>>(
     ranks: &dyn Ranks,
     mine: &W,
     patience: Duration,
@@ -314,10 +317,11 @@ impl World {
                 .chain([f.generation])
                 .max()
         };
-        self.arenas.iter().filter_map(of).max().unwrap_or(0)
+        let nodes = self.arenas.iter().filter_map(of).max().unwrap_or(0);
+        nodes.max(self.outside.generation)
     }
 
-    /// The versions that all ranks of their time have whole somewhere.
+    /// The versions that all ranks of their time have whole somewhere, oldest first.
     pub(super) fn restorable(&self, rank: u32) -> Vec<Restorable> {
         let mut versions: BTreeMap<VersionId, (u32, BTreeSet<u32>, u64)> = BTreeMap::new();
         for found in &self.arenas {
@@ -333,14 +337,13 @@ impl World {
         let whole = versions
             .into_iter()
             .filter(|(_, (ranks, of, _))| of.len() == *ranks as usize);
-        whole
-            .map(|(id, (ranks, _, bytes))| Restorable {
-                id,
-                ranks,
-                level: Level::Durable,
-                bytes,
-            })
-            .collect()
+        let nodes = whole.map(|(id, (ranks, _, bytes))| Restorable {
+            id,
+            ranks,
+            level: Level::Durable,
+            bytes,
+        });
+        self.outside.add(nodes.collect())
     }
 
     /// What there was and cannot be restored, if nothing can: a version that all ranks may have had, and those who lack all or some of

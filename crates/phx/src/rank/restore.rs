@@ -1,13 +1,13 @@
 //! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
 
 use super::found::{Far, Found};
-use super::{Desk, Empty, Shared};
+use super::{Desk, Empty, Shared, outside};
 use crate::arena::{self, Arena, VersionId};
 use crate::fault::{Code, Fault};
 use crate::manifest::{Manifest, Object, Shape};
 use std::ops::Range;
 use std::time::Instant;
-use tarn_ports::{Medium, Stored, Vault};
+use tarn_ports::{External, Medium, Stored, Vault};
 
 impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn restart(
@@ -141,6 +141,16 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 Err(fault) => why = Some(fault),
             }
         }
+        if let Some(store) = self.external(id) {
+            let (stored, manifest) = outside::open(store, id, rank)?;
+            return Ok(Old {
+                stored: Place::Outside(stored),
+                manifest,
+                id,
+                rank,
+                external: None,
+            });
+        }
         Err(why.unwrap_or_else(|| damaged(&format!("rank {rank}'s part of version {id}"))))
     }
 
@@ -170,15 +180,18 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         Ok(Old {
             stored,
             manifest,
+            id,
             rank: found.rank,
+            external: self.external(id),
         })
     }
 }
 
-/// An arena here or on another node.
+/// An arena here, on another node, or on the external store.
 enum Place<'a, T: Vault> {
     Near(T::Seen),
     Far(Far<'a>),
+    Outside(Box<dyn Stored + Send + Sync>),
 }
 
 impl<T: Vault> Stored for Place<'_, T> {
@@ -186,6 +199,7 @@ impl<T: Vault> Stored for Place<'_, T> {
         match self {
             Self::Near(seen) => seen.size(),
             Self::Far(far) => far.size(),
+            Self::Outside(stored) => stored.size(),
         }
     }
 
@@ -193,6 +207,7 @@ impl<T: Vault> Stored for Place<'_, T> {
         match self {
             Self::Near(seen) => seen.read(at, into),
             Self::Far(far) => far.read(at, into),
+            Self::Outside(stored) => stored.read(at, into),
         }
     }
 }
@@ -201,7 +216,10 @@ impl<T: Vault> Stored for Place<'_, T> {
 struct Old<'a, T: Vault> {
     stored: Place<'a, T>,
     manifest: Manifest,
+    id: VersionId,
     rank: u32,
+    /// What stands in for what is damaged.
+    external: Option<&'a dyn External>,
 }
 
 impl<T: Vault> Old<'_, T> {
@@ -230,7 +248,15 @@ impl<T: Vault> Old<'_, T> {
     }
 
     fn read(&self, object: &Object, into: &mut [u8]) -> Result<(), Fault> {
-        match arena::read(&self.stored, object, into)?.first() {
+        let bad = arena::read(&self.stored, object, into);
+        if bad.as_ref().is_ok_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let other = |store| outside::read(store, self.id, self.rank, &object.key, into);
+        if self.external.is_some_and(other) {
+            return Ok(());
+        }
+        match bad?.first() {
             None => Ok(()),
             Some(piece) => {
                 let key = String::from_utf8_lossy(&object.key);

@@ -202,6 +202,7 @@ fn begin(does: &Does) -> anyhow::Result<(Arc<Meeting>, Rank<Folder, Folder>)> {
         helpers: does.helpers as usize,
         audit: false,
         enter: Arc::new(|| ()),
+        external: None,
     };
     let tier = Folder::new(&does.dir.join("tier"), Arc::new(device))?;
     let memory = Folder::new(&does.dir.join("memory"), memory)?;
