@@ -45,7 +45,7 @@ enum phx_level {
     PHX_COMMITTED = 0,  /* the end of the process */
     PHX_DURABLE = 1,    /* all of it lies on the persistent tier */
     PHX_REPLICATED = 2, /* all of it lies on another node too */
-    PHX_FLUSHED = 3     /* it is on the external store */
+    PHX_FLUSHED = 3     /* it, or a newer one, is on the external store, verified, and named by `latest` there */
 };
 
 /* "as it is by default", where a number is asked for */
@@ -68,6 +68,9 @@ struct phx_options {
     const int32_t *helpers;   /* processors that the helper thread may use; NULL: those of the program */
     uint32_t helper_count;    /* of them */
     uint32_t flags;           /* PHX_SAME_NODE and so on */
+    const char *external;     /* a folder on a store that outlives the nodes; NULL: $TARN_PHX_EXTERNAL, or there is none */
+    uint64_t flush_every;     /* every how many-eth version is flushed to it; 0: $TARN_PHX_FLUSH_EVERY, or none is */
+    uint64_t flush_rate;      /* bytes a second that are written to it and read back; 0: $TARN_PHX_FLUSH_RATE, or as many as it takes */
 };
 #define PHX_SAME_NODE 1u    /* a buddy on the same node will do (for tests) */
 #define PHX_NO_STAGING 2u   /* copy all to the persistent tier at once */
@@ -141,6 +144,10 @@ struct phx_stats {
     uint64_t damaged_chunks;    /* found at restart */
     uint64_t restored_bytes;
     uint64_t restore_ns;
+    uint64_t flushed;           /* versions of which this rank's part went to the external store */
+    uint64_t flushes_skipped;   /* versions that did not, as one was being flushed when their turn came */
+    uint64_t flush_failed;      /* versions that could not be flushed */
+    uint64_t last_flush_ns;
 };
 
 /* Begins. All ranks call it. */
@@ -178,7 +185,8 @@ int phx_wait(const struct phx_version *version, int level, uint64_t timeout_ns);
 /* What was done. */
 int phx_stats(struct phx_stats *stats);
 
-/* Ends: what is staged is de-staged, memory of created objects is gone. The versions stay. */
+/* Ends: what is staged is de-staged, memory of created objects is gone. The versions stay. What is being flushed is not waited for:
+ * phx_wait does that. */
 int phx_finalize(void);
 
 /* Why this thread's last call did not give PHX_OK, in words. */

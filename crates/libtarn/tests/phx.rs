@@ -27,6 +27,37 @@ fn a_program_goes_on_where_it_ended() {
     assert_eq!(run(&["6"]), "restored 3.1 step 6\ndone at step 6\n");
 }
 
+/// All nodes are lost, with their tiers and memory; then as many ranks go on, and then another number.
+#[test]
+fn a_program_goes_on_from_the_external_store() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("phx");
+    compile("tests/phx.c", &program, &[]);
+    std::fs::create_dir(folder.path().join("store")).unwrap();
+    for (ranks, first, last) in [(2, 0, 4), (2, 4, 6), (3, 6, 8), (3, 8, 8)] {
+        let started: Vec<_> = (0..ranks)
+            .map(|rank: u32| {
+                let mut command = Command::new(&program);
+                command
+                    .arg(folder.path())
+                    .args(["outside", &last.to_string()]);
+                command
+                    .env("RANK", rank.to_string())
+                    .env("RANKS", ranks.to_string());
+                command.stdout(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        for rank in started {
+            let ended = rank.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&ended.stdout);
+            assert_eq!(text, format!("from step {first} to {last}\n"));
+        }
+        for lost in ["tier", "memory"] {
+            std::fs::remove_dir_all(folder.path().join(lost)).unwrap();
+        }
+    }
+}
+
 #[test]
 fn misuse_is_told_by_codes() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();

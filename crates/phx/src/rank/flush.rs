@@ -41,9 +41,14 @@ pub(super) struct Flusher<T> {
     changed: Condvar,
 }
 
+/// One that works, and its thread.
+pub(super) type Begun<T> = (Arc<Flusher<T>>, JoinHandle<()>);
+
 struct State {
     /// The version that is to be flushed or is being flushed, and the arena that keeps it.
     pinned: Option<(VersionId, String)>,
+    /// The one after it, as somebody waits for it.
+    wanted: Option<(VersionId, String)>,
     /// The newest that was committed.
     newest: u64,
     /// Multiples of this have their turn: `every`, a power of two times.
@@ -65,7 +70,7 @@ impl<T: Vault + 'static> Flusher<T> {
         options: &Options,
         tier: &Arc<T>,
         ranks: &Arc<dyn Ranks>,
-    ) -> Result<Option<(Arc<Self>, JoinHandle<()>)>, Fault> {
+    ) -> Result<Option<Begun<T>>, Fault> {
         let Some(external) = options.external.clone().filter(|e| e.every > 0) else {
             return Ok(None);
         };
@@ -76,6 +81,7 @@ impl<T: Vault + 'static> Flusher<T> {
         let flusher = Arc::new(Self {
             state: Mutex::new(State {
                 pinned: None,
+                wanted: None,
                 newest: 0,
                 stride: external.every,
                 waiting: VecDeque::new(),
@@ -120,7 +126,7 @@ impl<T: Vault + 'static> Flusher<T> {
                             self.flush(id, &arena);
                         }
                         state = self.state();
-                        state.pinned = None;
+                        state.pinned = state.wanted.take();
                         self.changed.notify_all();
                         pause = FIRST_LOOK;
                     }
@@ -168,6 +174,7 @@ impl<T: Vault + 'static> Flusher<T> {
                 state.flushed += 1;
                 state.last = took;
                 if latest < Some(id) {
+                    state.waiting.retain(|other| *other != id);
                     state.waiting.push_back(id);
                 }
             }
@@ -269,6 +276,12 @@ impl State {
         self.waiting.retain(|id| Some(*id) > latest);
     }
 
+    /// Versions that are flushed, or of which this rank's part is there and the others' are not.
+    fn all(&self) -> impl Iterator<Item = VersionId> {
+        let under_way = self.pinned.iter().chain(&self.wanted).map(|(id, _)| *id);
+        under_way.chain(self.waiting.iter().copied())
+    }
+
     /// Versions have their turn half as often.
     fn widen(&mut self, every: u64) {
         self.stride = (self.stride * 2).min(every.saturating_mul(MAX_STRIDE));
@@ -309,25 +322,41 @@ impl<T> Flusher<T> {
         stats.last_flush = state.last;
     }
 
-    /// Waits until `latest` names a version or a newer one.
-    pub(super) fn wait(&self, id: VersionId, within: Duration) -> Result<(), Fault> {
+    /// Waits until `latest` names a version or a newer one. If the version is kept, in this arena, and was not flushed, it is now.
+    pub(super) fn wait(
+        &self,
+        id: VersionId,
+        mut kept: Option<String>,
+        within: Duration,
+    ) -> Result<(), Fault> {
+        let store = &*self.external.store;
+        if flush::latest(store)? >= Some(id) {
+            return Ok(());
+        }
         let until = Instant::now() + within;
         let mut pause = FIRST_LOOK;
         loop {
+            // Before the store is looked at: what comes in between is there then.
             let (coming, failed) = {
-                let state = lock(&self.state);
-                let pinned = state.pinned.as_ref().map(|(id, _)| *id);
-                let coming = pinned.max(state.waiting.back().copied()) >= Some(id);
-                (coming, state.failed.clone().filter(|(of, _)| *of >= id))
+                let mut state = lock(&self.state);
+                if let Some(arena) = kept.take().filter(|_| state.all().all(|other| other != id)) {
+                    match state.pinned {
+                        None => state.pinned = Some((id, arena)),
+                        Some(_) => state.wanted = Some((id, arena)),
+                    }
+                    self.changed.notify_all();
+                }
+                let failed = state.failed.clone().filter(|(of, _)| *of >= id);
+                (state.all().max() >= Some(id), failed)
             };
-            if flush::latest(&*self.external.store)? >= Some(id) {
+            if flush::latest(store)? >= Some(id) {
                 return Ok(());
             }
             let left = until.saturating_duration_since(Instant::now());
             match (coming, failed) {
                 (true, _) if left.is_zero() => {
                     let text = format!(
-                        "version {id} is not flushed by all ranks yet: wait longer, or let it have more of the store's rate"
+                        "version {id} is not flushed by all ranks yet: all of them wait for it, and as long as the store takes"
                     );
                     return Err(Fault::new(Code::TimedOut, text));
                 }
@@ -338,8 +367,7 @@ impl<T> Flusher<T> {
                 }
                 (false, None) => {
                     let text = format!(
-                        "version {id} is not flushed, and will not be: every {}. version is, but for those that come while one is being flushed",
-                        self.external.every
+                        "version {id} was not flushed, and is not kept any more: wait for a newer one"
                     );
                     return Err(Fault::new(Code::NotFound, text));
                 }

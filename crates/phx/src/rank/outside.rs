@@ -1,6 +1,6 @@
 //! What earlier starts have left on the external store: one more place where parts of versions are found, by all ranks.
 
-use super::{Options, Restorable, Shared, found};
+use super::{Desk, Options, Restorable, Shared, found};
 use crate::arena::{self, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::flush;
@@ -108,6 +108,15 @@ impl Outside {
     }
 }
 
+impl<A, S> Desk<A, S> {
+    /// The arena that has a version, if it is kept.
+    fn keeps(&self, id: VersionId) -> Option<String> {
+        let (arena, _) = self.arena.as_ref()?;
+        let kept = arena.versions().iter().any(|v| v.id == id);
+        kept.then(|| self.name.clone())
+    }
+}
+
 /// A part of a version, and what it has.
 pub(super) type Part = (Box<dyn Stored + Send + Sync>, Manifest);
 
@@ -122,7 +131,10 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     /// Waits until a version, or a newer one, is on the store.
     pub(super) fn wait_flushed(&self, id: VersionId, within: Duration) -> Result<(), Fault> {
         let text = match (&self.flusher, &self.options.external) {
-            (Some(flusher), _) => return flusher.wait(id, within),
+            (Some(flusher), _) => {
+                let kept = self.desk().keeps(id);
+                return flusher.wait(id, kept, within);
+            }
             (None, Some(e)) if flush::latest(&*e.store)? >= Some(id) => return Ok(()),
             _ => {
                 "versions are not flushed: it was not asked for, by an external store and how many versions are flushed"
