@@ -3,9 +3,9 @@
 use crate::folder::{error, private, remove, sync_folder};
 use rustix::fs::{Advice, FlockOperation, fadvise, flock};
 use rustix::io::Errno;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_base::crc::crc;
@@ -33,8 +33,6 @@ impl ExternalFolder {
         fs::metadata(store).map_err(error("find the external store", store))?;
         let path = store.join("phx").join(run);
         private(&path)?;
-        sync_folder(&path)?;
-        sync_folder(&store.join("phx"))?;
         Ok(Self { path })
     }
 
@@ -62,13 +60,7 @@ impl External for ExternalFolder {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let path = self.file(name)?;
         let folder = path.parent().unwrap_or(&self.path);
-        if folder != self.path {
-            match DirBuilder::new().mode(0o700).create(folder) {
-                Ok(()) => sync_folder(folder)?,
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(error("make", folder)(e)),
-            }
-        }
+        private(folder)?;
         let begin = format!(
             "{}.",
             path.file_name().unwrap_or_default().to_string_lossy()

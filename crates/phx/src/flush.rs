@@ -2,7 +2,7 @@
 //! read back and is whole: so the names that are there say what is durable there, and nobody has to be told. `latest` names the newest
 //! version of which all parts are there.
 
-use crate::arena::{Arena, Header, Level, Version, VersionId};
+use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
 use crate::block::{self, Fields, Kind};
 use crate::fault::{Code, Fault};
 use crate::layout;
@@ -23,11 +23,20 @@ const BLOCK: usize = 4 << 10;
 /// What parts are called, behind their rank.
 const ARENA: &str = ".arena";
 
+/// A version, and the start of the program that it is of: of another start its number says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Exact {
+    /// Which.
+    pub id: VersionId,
+    /// The identity of the start.
+    pub start: u128,
+}
+
 /// What the store has of a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flushed {
     /// Which.
-    pub id: VersionId,
+    pub version: Exact,
     /// That wrote it; 0 if no part can be read.
     pub ranks: u32,
     /// Of them, those whose parts are there.
@@ -52,9 +61,29 @@ pub fn lasts(bytes: u64, rate: u64) -> Duration {
     Duration::from_nanos(nanos.map_or(0, |n| u64::try_from(n).unwrap_or(u64::MAX)))
 }
 
-/// The name of a rank's part.
-pub fn name(id: VersionId, rank: u32) -> String {
-    format!("{id}/{rank}{ARENA}")
+impl Exact {
+    /// The folder of its parts.
+    fn folder(self) -> String {
+        format!("{}.{:032x}", self.id, self.start)
+    }
+
+    /// The version that has this folder.
+    fn of(folder: &str) -> Option<Self> {
+        let mut fields = folder.splitn(3, '.');
+        let mut number = || fields.next()?.parse().ok();
+        let id = VersionId {
+            generation: number()?,
+            number: number()?,
+        };
+        let start = u128::from_str_radix(fields.next()?, 16).ok()?;
+        let version = Self { id, start };
+        (version.folder() == folder).then_some(version)
+    }
+
+    /// The name of a rank's part.
+    pub fn part(self, rank: u32) -> String {
+        format!("{}/{rank}{ARENA}", self.folder())
+    }
 }
 
 /// Writes a rank's part of a version, reads it back, and gives it its name. Returns the bytes of its objects.
@@ -65,15 +94,19 @@ pub fn name(id: VersionId, rank: u32) -> String {
 pub fn write(
     store: &dyn External,
     header: &Header,
-    id: VersionId,
-    manifest: &Manifest,
+    version: &Version,
     read: &mut ReadChunk<'_>,
     meter: &mut Meter<'_>,
 ) -> Result<u64, Fault> {
-    let (mut buffer, flushed) = front(header, id, manifest)?;
-    let mut draft = store.create(&name(id, header.rank))?;
+    let (id, rank) = (version.id, header.rank);
+    let exact = Exact {
+        id,
+        start: version.start,
+    };
+    let (mut buffer, flushed) = front(header, exact, &version.manifest)?;
+    let mut draft = store.create(&exact.part(rank))?;
     let mut bytes = 0;
-    for (from, to) in manifest.objects.iter().zip(&flushed.objects) {
+    for (from, to) in version.manifest.objects.iter().zip(&flushed.objects) {
         for (from, to) in from.pieces.iter().zip(&to.pieces) {
             if let Place::Arena(begin) = to.place {
                 // Objects begin where they can be mapped.
@@ -86,7 +119,7 @@ pub fn write(
                 let begin = buffer.len();
                 buffer.resize(begin + length as usize, 0);
                 if !read(from.place.plus(done), &mut buffer[begin..], *sum)? {
-                    return Err(damaged(id, header.rank, "where it is flushed from"));
+                    return Err(damaged(id, rank, "where it is flushed from"));
                 }
                 bytes += length;
                 if buffer.len() >= WRITE {
@@ -100,7 +133,7 @@ pub fn write(
     draft.append(&buffer)?;
     meter(buffer.len() as u64)?;
     draft.sync()?;
-    prove(&draft, id, header.rank, &flushed, meter)?;
+    prove(&draft, id, rank, &flushed, meter)?;
     draft.publish()?;
     Ok(bytes)
 }
@@ -108,7 +141,7 @@ pub fn write(
 /// All that comes before the data of an arena with this version alone, and its manifest there.
 fn front(
     header: &Header,
-    id: VersionId,
+    version: Exact,
     manifest: &Manifest,
 ) -> Result<(Vec<u8>, Manifest), Fault> {
     let sizes = manifest.objects.iter().map(|o| o.size());
@@ -134,8 +167,15 @@ fn front(
         bytes: vec![0; begin as usize],
         size,
     };
-    let mut arena = Arena::format(&mut front, header.clone())?;
-    let new = Some((id, Level::Flushed, flushed.clone()));
+    let header = Header {
+        start: Start {
+            generation: version.id.generation,
+            identity: version.start,
+        },
+        ..header.clone()
+    };
+    let mut arena = Arena::format(&mut front, header)?;
+    let new = Some((version.id, Level::Flushed, flushed.clone()));
     arena.publish(&mut front, new, |_| true)?;
     Ok((front.bytes, flushed))
 }
@@ -182,14 +222,16 @@ fn prove(
 /// When it is not there, or not what its name says.
 pub fn open(
     store: &dyn External,
-    id: VersionId,
+    version: Exact,
     rank: u32,
 ) -> Result<(Box<dyn Stored + Send + Sync>, Version, Header), Fault> {
-    let stored = store.see(&name(id, rank))?;
+    let stored = store.see(&version.part(rank))?;
     let arena = Arena::open(&stored)?;
-    let version = arena.versions().iter().find(|v| v.id == id).cloned();
-    match version.filter(|v| arena.header().rank == rank && v.manifest.is_durable()) {
-        Some(version) => Ok((stored, version, arena.header().clone())),
+    let Exact { id, start } = version;
+    let mut found = arena.versions().iter();
+    let found = found.find(|v| v.id == id && v.start == start && v.manifest.is_durable());
+    match found.filter(|_| arena.header().rank == rank) {
+        Some(version) => Ok((stored, version.clone(), arena.header().clone())),
         None => Err(damaged(id, rank, "on the external store")),
     }
 }
@@ -201,7 +243,7 @@ pub fn open(
 pub fn list(store: &dyn External) -> Result<Vec<Flushed>, Fault> {
     let mut all = Vec::new();
     for folder in store.list("")? {
-        let Some(id) = version(&folder) else {
+        let Some(version) = Exact::of(&folder) else {
             continue;
         };
         let names = store.list(&folder)?;
@@ -210,30 +252,26 @@ pub fn list(store: &dyn External) -> Result<Vec<Flushed>, Fault> {
             Some(rank)
         });
         let mut parts: BTreeSet<u32> = ranks.collect();
-        let of = parts.iter().find_map(|rank| open(store, id, *rank).ok());
+        let of = parts
+            .iter()
+            .find_map(|rank| open(store, version, *rank).ok());
         let ranks = of.map_or(0, |(.., header)| header.ranks);
         parts.retain(|rank| *rank < ranks);
-        all.push(Flushed { id, ranks, parts });
+        all.push(Flushed {
+            version,
+            ranks,
+            parts,
+        });
     }
-    all.sort_by_key(|v| v.id);
+    all.sort_by_key(|v| v.version);
     Ok(all)
-}
-
-/// The version that a folder is called after.
-fn version(folder: &str) -> Option<VersionId> {
-    let (generation, number) = folder.split_once('.')?;
-    let id = VersionId {
-        generation: generation.parse().ok()?,
-        number: number.parse().ok()?,
-    };
-    (id.to_string() == folder).then_some(id)
 }
 
 /// The version that `latest` names. One that is damaged names none: the parts that are there say the same.
 ///
 /// # Errors
 /// When it is there and cannot be read.
-pub fn latest(store: &dyn External) -> Result<Option<VersionId>, Fault> {
+pub fn latest(store: &dyn External) -> Result<Option<Exact>, Fault> {
     let stored = match store.see(LATEST) {
         Ok(stored) => stored,
         Err(e) => {
@@ -251,10 +289,12 @@ pub fn latest(store: &dyn External) -> Result<Option<VersionId>, Fault> {
     stored.read(0, &mut block)?;
     let named = block::unseal(Kind::Latest, 0, &block).and_then(|(_, payload)| {
         let mut fields = Fields(payload);
-        Some(VersionId {
+        let id = VersionId {
             generation: fields.u64()?,
             number: fields.u64()?,
-        })
+        };
+        let start = u128::from_le_bytes(fields.take()?);
+        Some(Exact { id, start })
     });
     Ok(named)
 }
@@ -264,31 +304,29 @@ pub fn latest(store: &dyn External) -> Result<Option<VersionId>, Fault> {
 ///
 /// # Errors
 /// When somebody else is at it ([`Code::Busy`]), or the store cannot be read or written.
-pub fn publish(store: &dyn External) -> Result<Option<VersionId>, Fault> {
+pub fn publish(store: &dyn External) -> Result<Option<Exact>, Fault> {
     let _lock = store.lock()?;
     let all = list(store)?;
     let complete: Vec<&Flushed> = all.iter().filter(|v| v.is_complete()).collect();
     let before = latest(store)?;
-    let Some(newest) = complete
-        .last()
-        .map(|v| v.id)
-        .filter(|id| Some(*id) >= before)
-    else {
+    let newest = complete.last().map(|v| v.version);
+    let Some(newest) = newest.filter(|v| Some(*v) >= before) else {
         return Ok(before);
     };
     if Some(newest) > before {
         let mut payload = Vec::new();
-        payload.extend(newest.generation.to_le_bytes());
-        payload.extend(newest.number.to_le_bytes());
+        payload.extend(newest.id.generation.to_le_bytes());
+        payload.extend(newest.id.number.to_le_bytes());
+        payload.extend(newest.start.to_le_bytes());
         let mut draft = store.create(LATEST)?;
         draft.append(&block::seal(Kind::Latest, 0, 0, &payload, BLOCK))?;
         draft.sync()?;
         draft.publish()?;
     }
     let kept = &complete[complete.len().saturating_sub(KEPT)..];
-    let old = all.iter().filter(|v| v.id < newest);
-    for old in old.filter(|v| kept.iter().all(|k| k.id != v.id)) {
-        store.remove(&old.id.to_string())?;
+    let old = all.iter().filter(|v| v.version < newest);
+    for old in old.filter(|v| !kept.contains(v)) {
+        store.remove(&old.version.folder())?;
     }
     Ok(Some(newest))
 }

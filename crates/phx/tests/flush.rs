@@ -165,7 +165,15 @@ impl Cluster {
     }
 
     fn latest(&self) -> Option<VersionId> {
-        flush::latest(&self.store()).unwrap()
+        flush::latest(&self.store()).unwrap().map(|v| v.id)
+    }
+
+    /// The folder of a version on the store.
+    fn parts(&self, version: &str) -> PathBuf {
+        let all = self.path("store/phx/run").read_dir().unwrap();
+        let mut all = all.map(|e| e.unwrap().path());
+        let of = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == version);
+        all.find(of).unwrap()
     }
 
     fn begin(&self, hall: &Arc<Hall>, rank: u32) -> Result<Here, Fault> {
@@ -361,7 +369,7 @@ fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
     let there: Vec<_> = flush::list(&cluster.store()).unwrap();
     let there: Vec<_> = there
         .iter()
-        .map(|v| (v.id, v.ranks, v.is_complete()))
+        .map(|v| (v.version.id, v.ranks, v.is_complete()))
         .collect();
     assert_eq!(there, [(id(2, 2), 3, true), (id(3, 2), 2, true)]);
 }
@@ -383,7 +391,7 @@ fn what_is_damaged_on_a_node_is_read_from_the_store_and_the_other_way() {
     };
     let tier = cluster.path("two/tier/1/1.arena");
     damage(&tier, find(&tier, 1));
-    let part = cluster.path("store/phx/run/1.2/0.arena");
+    let part = cluster.parts("1.2").join("0.arena");
     damage(&part, find(&part, 0));
     let restarts = |version, step| {
         cluster.start(|of, mut rank| {
@@ -392,7 +400,7 @@ fn what_is_damaged_on_a_node_is_read_from_the_store_and_the_other_way() {
     };
     restarts(id(1, 2), 2);
     // Of the newest nothing whole is left: the one before stands in.
-    let part = cluster.path("store/phx/run/1.2/1.arena");
+    let part = cluster.parts("1.2").join("1.arena");
     std::fs::File::options()
         .write(true)
         .open(&part)
@@ -444,7 +452,7 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
             rank.end().unwrap();
         });
         assert_eq!(cluster.latest(), None, "{code:?}");
-        let names = cluster.path("store/phx/run/1.1").read_dir().unwrap();
+        let names = cluster.parts("1.1").read_dir().unwrap();
         let names: Vec<_> = names.map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["0.arena"], "{code:?}");
         // Once it is well, it goes on.
@@ -455,7 +463,10 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
             rank.wait(version, Level::Flushed, MOST).unwrap();
         });
         let there: Vec<_> = flush::list(&cluster.store()).unwrap();
-        assert_eq!(there.iter().map(|v| v.id).collect::<Vec<_>>(), [id(2, 1)]);
+        assert_eq!(
+            there.iter().map(|v| v.version.id).collect::<Vec<_>>(),
+            [id(2, 1)]
+        );
     }
 }
 
@@ -519,8 +530,7 @@ fn a_flush_takes_as_long_as_its_rate_says_and_ends_with_the_program() {
         rank.end().unwrap();
     });
     assert_eq!(cluster.latest(), Some(id(1, 1)));
-    let left = cluster.path("store/phx/run/2.1").read_dir();
-    assert_eq!(left.map_or(0, Iterator::count), 0);
+    assert_eq!(cluster.parts("2.1").read_dir().unwrap().count(), 0);
 }
 
 /// All parts came, and nobody was left to say so.

@@ -8,7 +8,7 @@
 use super::{ExternalStore, Options, Stats, lock};
 use crate::arena::{Arena, ArenaError, VersionId};
 use crate::fault::{Code, Fault};
-use crate::flush;
+use crate::flush::{self, Exact};
 use crate::manifest::Place;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -37,6 +37,8 @@ pub(super) struct Flusher<T> {
     /// Who ends lets go of its rank, whatever the store is doing.
     ranks: Weak<dyn Ranks>,
     rank: u32,
+    /// The identity of this start.
+    start: u128,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -68,6 +70,7 @@ impl<T: Vault + 'static> Flusher<T> {
     /// Begins, if anything is to be flushed.
     pub(super) fn begin(
         options: &Options,
+        start: u128,
         tier: &Arc<T>,
         ranks: &Arc<dyn Ranks>,
     ) -> Result<Option<Begun<T>>, Fault> {
@@ -96,6 +99,7 @@ impl<T: Vault + 'static> Flusher<T> {
             tier: Arc::clone(tier),
             ranks: Arc::downgrade(ranks),
             rank: ranks.rank(),
+            start,
             changed: Condvar::new(),
         });
         let own = Arc::clone(&flusher);
@@ -194,7 +198,11 @@ impl<T: Vault + 'static> Flusher<T> {
         {
             drop(state);
             // That it stays costs room alone.
-            let _ = self.external.store.remove(&flush::name(old, self.rank));
+            let old = Exact {
+                id: old,
+                start: self.start,
+            };
+            let _ = self.external.store.remove(&old.part(self.rank));
         }
     }
 
@@ -235,17 +243,17 @@ impl<T: Vault + 'static> Flusher<T> {
             Err(Fault::new(Code::Lost, "the program ends"))
         };
         let (store, header) = (&*self.external.store, found.header());
-        flush::write(store, header, id, &version.manifest, &mut read, &mut meter).map(drop)
+        flush::write(store, header, version, &mut read, &mut meter).map(drop)
     }
 
-    /// The version that `latest` names; rank 0 has it name the newest. What cannot be looked at now is looked at later.
+    /// The version of this start that `latest` names; rank 0 has it name the newest. What cannot be looked at now is looked at later.
     fn look(&self) -> Option<VersionId> {
         let store = &*self.external.store;
         let published = match self.rank {
             0 => flush::publish(store),
             _ => flush::latest(store),
         };
-        published.ok().flatten()
+        self.own(published.ok().flatten())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -308,6 +316,11 @@ impl<T> Flusher<T> {
         }
     }
 
+    /// A version, if it is of this start.
+    fn own(&self, named: Option<Exact>) -> Option<VersionId> {
+        named.filter(|v| v.start == self.start).map(|v| v.id)
+    }
+
     /// The version that is not to be given up.
     pub(super) fn pinned(&self) -> Option<VersionId> {
         lock(&self.state).pinned.as_ref().map(|(id, _)| *id)
@@ -329,8 +342,8 @@ impl<T> Flusher<T> {
         mut kept: Option<String>,
         within: Duration,
     ) -> Result<(), Fault> {
-        let store = &*self.external.store;
-        if flush::latest(store)? >= Some(id) {
+        let latest = || flush::latest(&*self.external.store);
+        if self.own(latest()?) >= Some(id) {
             return Ok(());
         }
         let until = Instant::now() + within;
@@ -349,7 +362,7 @@ impl<T> Flusher<T> {
                 let failed = state.failed.clone().filter(|(of, _)| *of >= id);
                 (state.all().max() >= Some(id), failed)
             };
-            if flush::latest(store)? >= Some(id) {
+            if self.own(latest()?) >= Some(id) {
                 return Ok(());
             }
             let left = until.saturating_duration_since(Instant::now());
