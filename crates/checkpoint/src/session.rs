@@ -553,7 +553,7 @@ fn external_store(
             ))),
         };
     };
-    let store = ExternalFolder::new(&folder, run).map_err(|e| match Fault::from(e) {
+    let store = ExternalFolder::new(&folder, Path::new(run)).map_err(|e| match Fault::from(e) {
         Fault {
             code: Code::NotFound,
             text,

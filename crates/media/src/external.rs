@@ -29,7 +29,7 @@ impl ExternalFolder {
     ///
     /// # Errors
     /// When the store is not there (it may not be mounted), or the run's folder cannot be made or belongs to somebody else.
-    pub fn new(store: &Path, run: &str) -> Result<Self, MediumError> {
+    pub fn new(store: &Path, run: &Path) -> Result<Self, MediumError> {
         fs::metadata(store).map_err(error("find the external store", store))?;
         let path = store.join("phx").join(run);
         private(&path)?;
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_file_has_its_name_when_it_is_whole_and_leaves_nothing_when_it_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let store = ExternalFolder::new(folder.path(), "run").unwrap();
+        let store = ExternalFolder::new(folder.path(), Path::new("run")).unwrap();
         let none: Vec<String> = Vec::new();
         assert_eq!(store.list("1.2").unwrap(), none);
         let write = |bytes: &[u8]| {
@@ -261,6 +261,6 @@ mod tests {
         assert_eq!(store.list("").unwrap(), ["lock"]);
         assert!(store.create("../x").is_err() && store.see("1/2/3").is_err());
         let away = folder.path().join("away");
-        assert!(ExternalFolder::new(&away, "run").is_err() && !away.exists());
+        assert!(ExternalFolder::new(&away, Path::new("run")).is_err() && !away.exists());
     }
 }

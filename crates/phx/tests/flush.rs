@@ -161,7 +161,7 @@ impl Cluster {
 
     fn store(&self) -> ExternalFolder {
         std::fs::create_dir_all(self.path("store")).unwrap();
-        ExternalFolder::new(&self.path("store"), "run").unwrap()
+        ExternalFolder::new(&self.path("store"), Path::new("run")).unwrap()
     }
 
     fn latest(&self) -> Option<VersionId> {

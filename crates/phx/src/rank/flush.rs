@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tarn_ports::{Ranks, Stored, Vault};
 
 /// How often it is looked whether a version is on the tiers of all ranks.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(5);
 /// The store is looked at for other ranks' parts first after this, and ever more seldom, down to the second.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LAST_LOOK: Duration = Duration::from_secs(2);
