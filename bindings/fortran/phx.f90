@@ -28,6 +28,8 @@ module phx
     integer(c_int32_t) :: flags = 0
     integer :: copies = 0, parity = 0
     integer(c_int64_t) :: replicate_every = 0
+    character(:), allocatable :: external
+    integer(c_int64_t) :: flush_every = 0, flush_rate = 0
   end type
 
   type, bind(c), public :: phx_dimension
@@ -59,7 +61,7 @@ module phx
     integer(c_int64_t) :: commits = 0, commit_ns = 0, waited_ns = 0, bytes = 0, staged_bytes = 0, ahead_bytes = 0, &
       copied_twice_bytes = 0, destage_ns = 0, last_commit_ns = 0, last_staged_bytes = 0, last_destage_ns = 0, &
       persistent_rate = 0, memory_rate = 0, degraded = 0, damaged_chunks = 0, restored_bytes = 0, restore_ns = 0, &
-      replicated = 0, bare = 0
+      replicated = 0, bare = 0, flushed = 0, flushes_skipped = 0, flush_failed = 0, last_flush_ns = 0
   end type
 
   type, bind(c) :: options_of_c
@@ -70,6 +72,8 @@ module phx
     type(c_ptr) :: helpers = c_null_ptr
     integer(c_int32_t) :: helper_count = 0, flags = 0, copies = 0, parity = 0
     integer(c_int64_t) :: replicate_every = 0
+    type(c_ptr) :: external = c_null_ptr
+    integer(c_int64_t) :: flush_every = 0, flush_rate = 0
   end type
 
   interface
@@ -169,7 +173,7 @@ contains
   integer(c_int) function phx_init(options) result(code)
     type(phx_options), intent(in) :: options
     type(options_of_c) :: given
-    character(:), allocatable, target :: run, tier, memory, meet, key, profile
+    character(:), allocatable, target :: run, tier, memory, meet, key, profile, external
     integer(c_int32_t), allocatable, target :: helpers(:)
     given%size = int(c_sizeof(given), c_int32_t)
     given%rank = int(options%rank, c_int32_t)
@@ -187,6 +191,9 @@ contains
     given%copies = int(options%copies, c_int32_t)
     given%parity = int(options%parity, c_int32_t)
     given%replicate_every = options%replicate_every
+    given%external = text(options%external, external)
+    given%flush_every = options%flush_every
+    given%flush_rate = options%flush_rate
     if (allocated(options%helpers)) then
       helpers = options%helpers
       given%helper_count = size(helpers, kind=c_int32_t)

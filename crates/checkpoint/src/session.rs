@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tarn_media::{Device, Folder, Profile};
+use tarn_base::units::parse_rate;
+use tarn_media::{Device, ExternalFolder, Folder, Profile};
 use tarn_phx::manifest::{MAX_DIMENSIONS, MAX_KEY, MAX_OBJECTS};
 use tarn_phx::{
-    Code, Committed, Empty, Fault, Item, Level, Rank, Replicate, Restorable, Shape, Staging, Stats,
-    VersionId,
+    Code, Committed, Empty, ExternalStore, Fault, Item, Level, Rank, Replicate, Restorable, Shape,
+    Staging, Stats, VersionId,
 };
 use tarn_ports::{PowerFail, Ranks};
 use tarn_ranks::Meeting;
@@ -65,6 +66,12 @@ pub struct Options {
     pub processors: Vec<usize>,
     /// What was copied ahead is compared at the commit: finds writes that nobody sees.
     pub audit: bool,
+    /// A folder on a store that outlives the nodes; else `$TARN_PHX_EXTERNAL`, or there is none.
+    pub external: Option<PathBuf>,
+    /// Every how many-eth version is flushed to it; else `$TARN_PHX_FLUSH_EVERY`, or none is.
+    pub flush_every: Option<u64>,
+    /// Bytes a second that are written to it and read back; else `$TARN_PHX_FLUSH_RATE`, such as 200MiB/s, or as many as it takes.
+    pub flush_rate: Option<u64>,
 }
 
 impl Default for Options {
@@ -88,6 +95,9 @@ impl Default for Options {
             helper: true,
             processors: Vec::new(),
             audit: false,
+            external: None,
+            flush_every: None,
+            flush_rate: None,
         }
     }
 }
@@ -214,6 +224,8 @@ impl Session {
             || Ok(Profile::none()),
             |p| Profile::named(&p).map_err(invalid),
         )?;
+        let external = options.external.or_else(|| path("TARN_PHX_EXTERNAL"));
+        let external = external_store(external, options.flush_every, options.flush_rate, name)?;
         let user = rustix::process::geteuid().as_raw();
         let memory = memory.join(format!("{MEMORY}{user}"));
         let plain = Arc::new(Device::new(Profile::none()));
@@ -258,6 +270,7 @@ impl Session {
                 Blocked::new().stay();
                 stay_on(&processors);
             }),
+            external,
         };
         Ok(Self {
             rank: Rank::begin(rank, folder, Folder::new(&memory, plain)?, ranks)?,
@@ -532,6 +545,51 @@ impl Session {
     pub fn end(self) -> Result<(), Fault> {
         self.rank.end()
     }
+}
+
+/// Where versions are flushed to, and which.
+fn external_store(
+    folder: Option<PathBuf>,
+    every: Option<u64>,
+    rate: Option<u64>,
+    run: &str,
+) -> Result<Option<ExternalStore>, Fault> {
+    let every = match (every, text("TARN_PHX_FLUSH_EVERY")) {
+        (Some(every), _) => every,
+        (None, None) => 0,
+        (None, Some(text)) => text.parse().map_err(|_| {
+            let text =
+                format!("TARN_PHX_FLUSH_EVERY is {text:?}: give a number of versions, 0 for none");
+            invalid(text)
+        })?,
+    };
+    let rate = match (rate, text("TARN_PHX_FLUSH_RATE")) {
+        (Some(rate), _) => rate,
+        (None, None) => 0,
+        (None, Some(text)) => {
+            parse_rate(&text).map_err(|e| invalid(format!("TARN_PHX_FLUSH_RATE: {e}")))?
+        }
+    };
+    let Some(folder) = folder else {
+        return match every {
+            0 => Ok(None),
+            _ => Err(invalid(format!(
+                "every {every}. version is to be flushed, and there is no external store: set `external`, or TARN_PHX_EXTERNAL, to a folder on it"
+            ))),
+        };
+    };
+    let store = ExternalFolder::new(&folder, Path::new(run)).map_err(|e| match Fault::from(e) {
+        Fault {
+            code: Code::NotFound,
+            text,
+        } => invalid(format!("{text}; is it mounted on this node?")),
+        other => other,
+    })?;
+    Ok(Some(ExternalStore {
+        store: Arc::new(store),
+        every,
+        rate,
+    }))
 }
 
 /// The size of an element, if it and the shape fit an object.

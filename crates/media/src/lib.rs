@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod external;
 mod flush;
 mod folder;
 pub mod kernel;
@@ -14,6 +15,7 @@ mod profiles;
 mod promises;
 pub mod slow;
 
+pub use external::ExternalFolder;
 pub use flush::Flush;
 pub use folder::Folder;
 pub use map::{Mapped, Part, Seen};

@@ -8,7 +8,9 @@ mod ahead;
 mod buddy;
 mod commit;
 mod destage;
+mod flush;
 mod found;
+mod outside;
 mod parity;
 mod replicate;
 mod restore;
@@ -20,16 +22,17 @@ use crate::manifest::{MAX_KEY, Manifest, Shape};
 use crate::room::LARGE;
 use ahead::Ahead;
 use buddy::{Buddies, Kept};
+use flush::Flusher;
 use found::World;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tarn_ports::{Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
+use tarn_ports::{External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
 use words::{Call, agree};
 
-/// Versions that may be kept: one more is written, and one may be read from outside.
-pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 2;
+/// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
+pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
 
 /// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
 const RECENT: u64 = 32;
@@ -85,6 +88,19 @@ pub struct Options {
     pub audit: bool,
     /// What a helper thread does first: it goes to its processors.
     pub enter: Arc<dyn Fn() + Send + Sync>,
+    /// Where versions are that outlive the nodes.
+    pub external: Option<ExternalStore>,
+}
+
+/// A store that outlives the nodes, and what goes there.
+#[derive(Clone)]
+pub struct ExternalStore {
+    /// What the program has there.
+    pub store: Arc<dyn External>,
+    /// Versions from one that is flushed to the next; 0: none is.
+    pub every: u64,
+    /// Bytes a second that a rank writes and reads back; 0: as many as the store takes.
+    pub rate: u64,
 }
 
 /// An object as it is now.
@@ -174,6 +190,14 @@ pub struct Stats {
     pub restored: u64,
     /// In restarts.
     pub restore: Duration,
+    /// Versions of which this rank's part was flushed.
+    pub flushed: u64,
+    /// Versions that were not, as one was being flushed when their turn came.
+    pub flushes_skipped: u64,
+    /// Versions that could not be flushed.
+    pub flush_failed: u64,
+    /// As long as the last one took to be flushed.
+    pub last_flush: Duration,
 }
 
 /// One of a program's ranks.
@@ -182,6 +206,7 @@ pub struct Rank<T: Vault, M: Vault> {
     helper: Option<JoinHandle<()>>,
     /// Keeps versions for others.
     keeper: Option<JoinHandle<()>>,
+    flusher: Option<JoinHandle<()>>,
 }
 
 /// What caller and helper share.
@@ -192,6 +217,7 @@ struct Shared<T: Vault, M: Vault> {
     memory: Arc<M>,
     /// What earlier starts have left.
     world: World,
+    flusher: Option<Arc<Flusher<T>>>,
     /// Versions that were begun.
     number: AtomicU64,
     desk: Mutex<Desk<T::Medium, M::Medium>>,
@@ -259,8 +285,12 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
         ranks.serve(Arc::new(kept));
         let world = found::find(&options, &*tier, &*memory, &*ranks)?;
+        let desk = Mutex::new(Desk::new(&world, &*tier, &*ranks)?);
+        let flusher = Flusher::begin(&options, world.start.identity, &tier, &ranks)?;
+        let (flusher, flushes) = flusher.unzip();
         let shared = Arc::new(Shared {
-            desk: Mutex::new(Desk::new(&world, &*tier, &*ranks)?),
+            flusher,
+            desk,
             options,
             ranks,
             tier,
@@ -274,25 +304,26 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             wanted: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
+        let mut rank = Self {
+            shared,
+            helper: None,
+            keeper: None,
+            flusher: flushes,
+        };
         let thread = |name: &str, work: fn(&Shared<T, M>)| {
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(&rank.shared);
             let thread = std::thread::Builder::new().name(name.into());
             thread.spawn(move || work(&shared)).map_err(|e| {
                 let text = format!("no thread can be made: {e}");
                 Fault::new(Code::NoMem, text)
             })
         };
-        let helps = shared.options.helpers > 0;
-        let keeps = shared.options.replicate != Replicate::None;
-        Ok(Self {
-            helper: helps
-                .then(|| thread("phx-helper", Shared::help))
-                .transpose()?,
-            keeper: keeps
-                .then(|| thread("phx-keeper", Shared::replicate))
-                .transpose()?,
-            shared,
-        })
+        let options = &rank.shared.options;
+        let helper = (options.helpers > 0).then(|| thread("phx-helper", Shared::help));
+        let keeps = options.replicate != Replicate::None;
+        let keeper = keeps.then(|| thread("phx-keeper", Shared::replicate));
+        (rank.helper, rank.keeper) = (helper.transpose()?, keeper.transpose()?);
+        Ok(rank)
     }
 
     /// Keeps so many versions from now on.
@@ -366,9 +397,12 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// When it has not within the time, or never will.
     pub fn wait(&self, id: VersionId, level: Level, within: Duration) -> Result<(), Fault> {
         let shared = &self.shared;
+        if level == Level::Flushed {
+            return shared.wait_flushed(id, within);
+        }
         let replicated = level == Level::Replicated;
-        if level == Level::Flushed || replicated && shared.options.replicate == Replicate::None {
-            let text = "versions do not come to that level: it was not asked for";
+        if replicated && shared.options.replicate == Replicate::None {
+            let text = "versions are not kept on other nodes: it was not asked for";
             return Err(Fault::new(Code::Unsupported, text));
         }
         if replicated && !shared.is_replicated(id.number) {
@@ -431,7 +465,11 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
 
     /// What was done.
     pub fn stats(&self) -> Stats {
-        *lock(&self.shared.stats)
+        let mut stats = *lock(&self.shared.stats);
+        if let Some(flusher) = &self.shared.flusher {
+            flusher.count(&mut stats);
+        }
+        stats
     }
 
     /// This start of the program: the generation of what it commits.
@@ -446,7 +484,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         arena.map(|(_, medium)| medium.promises().power_fail)
     }
 
-    /// Ends: what is staged is de-staged, and memory is given back. All ranks call it.
+    /// Ends: what is staged is de-staged, and memory is given back; what is being flushed is not waited for. All ranks call it.
     ///
     /// # Errors
     /// When it cannot be de-staged: it stays in memory, and the next start tries again.
@@ -491,6 +529,9 @@ impl<T: Vault, M: Vault> Rank<T, M> {
         for thread in self.helper.take().into_iter().chain(self.keeper.take()) {
             // What one that panicked has left undone is done by whoever opens the arena next.
             let _ = thread.join();
+        }
+        if let (Some(flusher), Some(thread)) = (&self.shared.flusher, self.flusher.take()) {
+            flusher.end(thread);
         }
     }
 }

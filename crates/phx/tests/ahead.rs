@@ -43,6 +43,7 @@ fn begin(folder: &Path, audit: bool) -> Rank<Folder, Folder> {
         helpers: 1,
         audit,
         enter: Arc::new(|| ()),
+        external: None,
     };
     let tier = Folder::new(&folder.join("tier"), Arc::clone(&device)).unwrap();
     let memory = Folder::new(&folder.join("memory"), device).unwrap();

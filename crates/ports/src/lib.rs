@@ -1,5 +1,6 @@
 //! L1: the traits through which the cores meet the world. Traits and the values they pass, nothing else.
 
+pub mod external;
 pub mod journal;
 pub mod medium;
 pub mod mover;
@@ -12,6 +13,7 @@ pub mod track;
 pub mod vault;
 pub mod world;
 
+pub use external::{Draft, External};
 pub use journal::{Journal, JournalError, Record};
 pub use medium::{Medium, MediumError, PowerFail, Promises, Stored, Window};
 pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};

@@ -121,6 +121,9 @@ struct Given {
     timeout: Option<f64>,
     helper: bool,
     processors: Vec<usize>,
+    external: Option<PathBuf>,
+    flush_every: Option<u64>,
+    flush_rate: Option<u64>,
 }
 
 /// What is said of an object: `transient`, `precopy`, `versions`, and the shape's kind (as in phx.h), dimensions and bytes of a row.
@@ -272,6 +275,10 @@ impl Checkpoints {
             ("bare", stats.bare),
             ("restored_bytes", stats.restored),
             ("restore_ns", nanos(stats.restore)),
+            ("flushed", stats.flushed),
+            ("flushes_skipped", stats.flushes_skipped),
+            ("flush_failed", stats.flush_failed),
+            ("last_flush_ns", nanos(stats.last_flush)),
         ]))
     }
 
@@ -388,6 +395,9 @@ impl Given {
             patience: self.timeout.map_or(Ok(default.patience), seconds)?,
             helper: self.helper,
             processors: self.processors,
+            external: self.external,
+            flush_every: self.flush_every,
+            flush_rate: self.flush_rate,
             ..default
         })
     }

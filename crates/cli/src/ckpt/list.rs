@@ -3,15 +3,17 @@
 use super::shelf::{Run, Shelf};
 use super::{Place, named, numbers, power_fail, word};
 use crate::args::Cli;
-use crate::error::CliResult;
+use crate::error::{CliError, CliResult};
 use crate::print::{self, out, say};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::path::Path;
 use tarn_base::codes::Exit;
 use tarn_base::units::Bytes;
+use tarn_media::ExternalFolder;
 use tarn_phx::arena::Version;
-use tarn_phx::{Level, Place as Lies, VersionId};
+use tarn_phx::{Level, Place as Lies, VersionId, flush};
 use tarn_ports::PowerFail;
 
 /// What this node has of a version.
@@ -46,8 +48,16 @@ struct Line<'a> {
     why_not: Option<String>,
 }
 
-pub(super) fn ls(cli: &Cli, place: &Place, run: Option<&OsStr>) -> CliResult {
-    let shelf = Shelf::open(place)?;
+pub(super) fn ls(
+    cli: &Cli,
+    place: &Place,
+    run: Option<&OsStr>,
+    external: Option<&Path>,
+) -> CliResult {
+    let mut shelf = Shelf::open(place)?;
+    if let Some(external) = external {
+        shelf.extend(&external.join("phx"))?;
+    }
     let runs = match run {
         Some(name) => vec![shelf.run(name)?],
         None => shelf.runs(),
@@ -55,7 +65,10 @@ pub(super) fn ls(cli: &Cli, place: &Place, run: Option<&OsStr>) -> CliResult {
     let mut volatile = false;
     let mut any = false;
     for run in runs {
-        let versions = versions(&run);
+        let mut versions = versions(&run);
+        if let Some(external) = external {
+            flushed(&ExternalFolder::there(external, run.name()), &mut versions)?;
+        }
         if versions.is_empty() {
             say!("`{}` has no version here that can be read", run.printable());
         }
@@ -178,6 +191,34 @@ fn versions(run: &Run<'_>) -> BTreeMap<(VersionId, u128), Row> {
     versions
 }
 
+/// Adds what is on the external store, all of it.
+fn flushed(
+    store: &ExternalFolder,
+    versions: &mut BTreeMap<(VersionId, u128), Row>,
+) -> CliResult<()> {
+    let all = flush::list(store).map_err(|f| CliError::new(Exit::NotFound, f.text))?;
+    for found in all.iter().filter(|v| v.is_complete()) {
+        let version = found.version;
+        let row = versions.entry((version.id, version.start));
+        let row = row.or_insert_with(|| {
+            let parts = found.parts.iter();
+            let parts = parts.filter_map(|rank| flush::open(store, version, *rank).ok());
+            let objects = parts.flat_map(|(_, version, _)| version.manifest.objects);
+            Row {
+                level: Level::Flushed,
+                ranks: found.ranks,
+                here: BTreeSet::new(),
+                bytes: objects.map(|o| o.size()).sum(),
+                staged_bytes: 0,
+                gone: BTreeSet::new(),
+                power_fail: PowerFail::Synced,
+            }
+        });
+        row.level = Level::Flushed;
+    }
+    Ok(())
+}
+
 /// Where a version's staged pieces lie.
 fn waiting(version: &Version) -> impl Iterator<Item = std::ops::Range<u64>> {
     let pieces = version.manifest.objects.iter().flat_map(|o| &o.pieces);
@@ -189,8 +230,11 @@ fn waiting(version: &Version) -> impl Iterator<Item = std::ops::Range<u64>> {
 }
 
 impl Row {
-    /// Why not all ranks can be restored from what is here.
+    /// Why not all ranks can be restored from what is here, or outside.
     fn why_not(&self) -> Option<String> {
+        if self.level == Level::Flushed {
+            return None;
+        }
         if let Some(missing) = numbers::missing(&self.here, self.ranks) {
             return Some(format!("{missing} not here"));
         }

@@ -3,9 +3,11 @@
 
 use super::{Place, printable};
 use crate::error::{CliError, CliResult};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirEntry};
-use std::io;
+use std::fs::{self, DirEntry, File};
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -20,6 +22,8 @@ use tarn_ports::Stored;
 const MAX_ENTRIES: usize = 1 << 16;
 /// How often an arena is looked at whose superblocks are both written while they are read.
 const OPENS: usize = 8;
+/// Bytes of a process id that are read.
+const MAX_ID: u64 = 32;
 /// Bytes of a staging file's first block.
 const STAGING_BLOCK: usize = 4 << 10;
 /// Where what is staged begins in its file.
@@ -60,6 +64,24 @@ impl<'a> Shelf<'a> {
         Ok(Self { place, runs })
     }
 
+    /// The programs of another folder too.
+    pub(super) fn extend(&mut self, folder: &Path) -> CliResult<()> {
+        match entries(folder) {
+            Ok(all) => {
+                let names = all.iter().filter(|e| is_folder(e)).map(DirEntry::file_name);
+                self.runs.extend(names);
+                self.runs.sort();
+                self.runs.dedup();
+                Ok(())
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => {
+                let text = format!("cannot read {}: {e}", folder.display());
+                Err(CliError::new(Exit::NotFound, text))
+            }
+        }
+    }
+
     pub(super) fn runs(&self) -> Vec<Run<'_>> {
         self.runs.iter().map(|name| self.at(name)).collect()
     }
@@ -98,6 +120,11 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// The folder of its name.
+    pub(super) fn name(&self) -> &Path {
+        Path::new(self.name)
+    }
+
     /// Its name, as text that may be printed in JSON.
     pub(super) fn text(&self) -> String {
         self.name.to_string_lossy().into_owned()
@@ -120,7 +147,9 @@ impl Run<'_> {
         let mut unreadable = Vec::new();
         let mut numbered = |folder: &Path, suffix: &str| {
             let all = entries(folder).unwrap_or_else(|e| {
-                unreadable.push(format!("cannot read {}: {e}", folder.display()));
+                if e.kind() != io::ErrorKind::NotFound {
+                    unreadable.push(format!("cannot read {}: {e}", folder.display()));
+                }
                 Vec::new()
             });
             let number = |entry: &DirEntry| -> Option<u64> {
@@ -141,6 +170,29 @@ impl Run<'_> {
             .map(|(_, path)| path)
             .collect();
         (files, unreadable)
+    }
+
+    /// The process that is a rank of the program on this node, if it is running as this user.
+    pub(super) fn process(&self, owner: u32) -> Option<String> {
+        let user = format!("tarn-phx-{owner}");
+        let folder = self.place.memory.join(user).join(self.name).join("meet");
+        // What cannot be read is nobody's.
+        let all = entries(&folder).unwrap_or_default();
+        let locks = all.iter().map(DirEntry::path);
+        let mut locks = locks.filter(|path| path.extension() == Some(OsStr::new("lock")));
+        locks.find_map(|path| {
+            let file = fs::symlink_metadata(&path).ok()?.is_file();
+            let mut lock = File::open(&path).ok().filter(|_| file)?;
+            // Whoever begins meanwhile tries again.
+            match flock(&lock, FlockOperation::NonBlockingLockShared) {
+                Err(Errno::WOULDBLOCK) => {
+                    let mut id = String::new();
+                    lock.by_ref().take(MAX_ID).read_to_string(&mut id).ok();
+                    Some(id)
+                }
+                _ => None,
+            }
+        })
     }
 
     /// What memory has of an arena's staged pieces, the rank's own first.
@@ -179,7 +231,7 @@ pub(super) struct Held {
     pub(super) path: PathBuf,
     pub(super) seen: Seen,
     pub(super) arena: Arena,
-    owner: u32,
+    pub(super) owner: u32,
 }
 
 impl Held {

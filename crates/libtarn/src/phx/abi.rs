@@ -41,6 +41,9 @@ pub struct phx_options {
     pub copies: u32,
     pub parity: u32,
     pub replicate_every: u64,
+    pub external: *const c_char,
+    pub flush_every: u64,
+    pub flush_rate: u64,
 }
 
 #[repr(C)]
@@ -112,6 +115,10 @@ pub struct phx_stats {
     pub restore_ns: u64,
     pub replicated: u64,
     pub bare: u64,
+    pub flushed: u64,
+    pub flushes_skipped: u64,
+    pub flush_failed: u64,
+    pub last_flush_ns: u64,
 }
 
 /// A structure of the caller's, of the size that it was compiled with: what this library has beyond that is as if zero.
@@ -235,6 +242,10 @@ impl phx_stats {
             restore_ns: nanos(stats.restore),
             replicated: stats.replicated,
             bare: stats.bare,
+            flushed: stats.flushed,
+            flushes_skipped: stats.flushes_skipped,
+            flush_failed: stats.flush_failed,
+            last_flush_ns: nanos(stats.last_flush),
         }
     }
 

@@ -135,6 +135,9 @@ unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
             },
             helper: given.flags & NO_HELPER == 0,
             audit: given.flags & AUDIT != 0,
+            external: path(given.external),
+            flush_every: (given.flush_every > 0).then_some(given.flush_every),
+            flush_rate: (given.flush_rate > 0).then_some(given.flush_rate),
             processors: processors
                 .ok_or_else(|| invalid("a processor has a number that there is not"))?,
         })

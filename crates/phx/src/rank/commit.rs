@@ -52,6 +52,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             if committed.is_ok() && desk.pending.is_none() {
                 reached.durable = id.number;
             }
+            if let (Some(flusher), Ok(committed)) = (&self.flusher, &committed) {
+                flusher.committed(committed.id, &desk.name);
+            }
         });
         committed
     }
@@ -177,8 +180,10 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             return Err(Fault::new(Code::Invalid, text));
         }
         let (_, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
-        let more = usize::from(shared.options.replicate != Replicate::None);
-        let size = arena_size(slot, sizes, self.keep + more).ok_or_else(too_large)?;
+        // What is being flushed keeps its slot, and what others fetch.
+        let replicates = shared.options.replicate != Replicate::None;
+        let kept = self.keep + usize::from(shared.flusher.is_some()) + usize::from(replicates);
+        let size = arena_size(slot, sizes, kept).ok_or_else(too_large)?;
         match &mut self.arena {
             Some((arena, medium)) if medium.size() < size => {
                 medium.grow(size)?;
@@ -291,10 +296,15 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let (arena, medium) = self.open()?;
         // One more is kept while others fetch it.
         let most = keep + usize::from(shared.options.replicate != Replicate::None);
-        while arena.versions().len() > most {
+        loop {
+            let pinned = shared.flusher.as_ref().and_then(|f| f.pinned());
+            let ids = arena.versions().iter().map(|v| v.id);
+            let ids: Vec<VersionId> = ids.filter(|id| Some(*id) != pinned).collect();
+            if ids.len() <= most {
+                return Ok(None);
+            }
             let told = shared.ranks.told();
             let of_now = |id: VersionId| id.generation == generation;
-            let ids: Vec<VersionId> = arena.versions().iter().map(|v| v.id).collect();
             let useless = ids.iter().find(|id| of_now(**id) && told.lacks(id.number));
             // What others have, and what they fetch, all ranks keep: it can be restored only where all parts are left.
             let fetched = told.replicated.max(released);
@@ -319,7 +329,6 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             };
             arena.publish(&mut whole(medium)?, None, |v| v.id != given_up)?;
         }
-        Ok(None)
     }
 
     /// A place for the next version, if there is one already.

@@ -1,6 +1,7 @@
 //! What earlier starts of the program have left: which versions there are, on which nodes, and which of them are whole. What was only
 //! staged is completed first, so that all that follows reads arenas alone.
 
+use super::outside::{self, Outside};
 use super::parity::{self, Image, Lost};
 use super::words::{Call, agree};
 use super::{Options, Restorable, destage, grow, publish, replicate, whole};
@@ -92,7 +93,7 @@ pub(super) struct Found {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Of {
     pub(super) id: VersionId,
-    start: u128,
+    pub(super) start: u128,
     /// That wrote it.
     pub(super) ranks: u32,
 }
@@ -130,6 +131,7 @@ pub(super) struct World {
     pub(super) arenas: Vec<Found>,
     /// This start of the program: later than all that anything was found of.
     pub(super) start: Start,
+    pub(super) outside: Outside,
 }
 
 /// Looks at all nodes. All ranks call it.
@@ -178,12 +180,20 @@ pub(super) fn find<T: Vault, M: Vault>(
     }
     let all: Vec<Vec<Found>> = agree(ranks, Call::Complete, &mine, options.patience)?;
     let arenas: Vec<Found> = all.into_iter().flatten().collect();
+    let outside = outside::find(options, ranks)?;
     let newest = arenas.iter().map(|f| f.started.generation).max();
     let start = Start {
-        generation: newest.unwrap_or(0).saturating_add(1),
+        generation: newest
+            .max(outside.generation)
+            .unwrap_or(0)
+            .saturating_add(1),
         identity,
     };
-    let mut world = World { arenas, start };
+    let mut world = World {
+        arenas,
+        start,
+        outside,
+    };
     if let Some((version, lost)) = world.mendable() {
         let mut made = Vec::new();
         for (rank, set) in lost.iter().filter(|(rank, _)| rank % ranks.ranks() == me) {
@@ -456,7 +466,7 @@ impl World {
             };
             (version, restorable)
         };
-        whole.map(restorable).collect()
+        self.outside.add(whole.map(restorable))
     }
 
     /// What there was and cannot be restored, if nothing can: a version that all ranks may have had, and those who lack all or some of
@@ -614,10 +624,11 @@ impl World {
     }
 }
 
-/// What lies on this node or on another.
+/// What lies on this node, on another, or on the external store.
 pub(super) enum Shelf<'a, V: Vault> {
     Near(V::Seen),
     Far(Far<'a>),
+    Outside(Box<dyn Stored + Send + Sync>),
 }
 
 impl<V: Vault> Stored for Shelf<'_, V> {
@@ -625,6 +636,7 @@ impl<V: Vault> Stored for Shelf<'_, V> {
         match self {
             Self::Near(seen) => seen.size(),
             Self::Far(far) => far.size(),
+            Self::Outside(stored) => stored.size(),
         }
     }
 
@@ -632,6 +644,7 @@ impl<V: Vault> Stored for Shelf<'_, V> {
         match self {
             Self::Near(seen) => seen.read(at, into),
             Self::Far(far) => far.read(at, into),
+            Self::Outside(stored) => stored.read(at, into),
         }
     }
 }

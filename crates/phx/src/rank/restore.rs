@@ -2,14 +2,14 @@
 
 use super::found::{self, Found, Of, Shelf};
 use super::words::{Call, agree};
-use super::{Desk, Empty, RECENT, Replicate, Shared};
+use super::{Desk, Empty, RECENT, Replicate, Shared, outside};
 use crate::arena::{self, Arena, VersionId};
 use crate::fault::{Code, Fault};
 use crate::manifest::{Manifest, Object, Shape};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tarn_ports::{Medium, Vault};
+use tarn_ports::{External, Medium, Vault};
 
 impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn restart(
@@ -147,30 +147,42 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         places.sort_by_key(|f| self.ranks.node(f.host) != here);
         let mut why = None;
         for found in places {
-            match self.open_old(found, version.id) {
+            match self.open_old(found, version) {
                 Ok(old) => return Ok(old),
                 Err(fault) => why = Some(fault),
             }
+        }
+        if let Some(store) = self.external(version) {
+            let (stored, manifest) = outside::open(store, version, rank)?;
+            return Ok(Old {
+                stored: Shelf::Outside(stored),
+                manifest,
+                version,
+                rank,
+                external: None,
+            });
         }
         Err(why
             .unwrap_or_else(|| damaged(&format!("rank {rank}'s part of version {}", version.id))))
     }
 
-    fn open_old<'a>(&'a self, found: &'a Found, id: VersionId) -> Result<Old<'a, T>, Fault> {
+    fn open_old<'a>(&'a self, found: &'a Found, version: Of) -> Result<Old<'a, T>, Fault> {
         // That it is gone is damage: `NotFound` is for a start from nothing.
         let stored = found
             .shelf(&*self.tier, &*self.ranks, self.options.patience)
             .map_err(|e| damaged(&e.to_string()))?;
         let arena = Arena::open(&stored)?;
-        let version = arena.versions().iter().find(|v| v.id == id);
-        let manifest = version
-            .ok_or_else(|| damaged(&format!("version {id} in {}", found.name)))?
+        let kept = arena.versions().iter().find(|v| v.id == version.id);
+        let manifest = kept
+            .ok_or_else(|| damaged(&format!("version {} in {}", version.id, found.name)))?
             .manifest
             .clone();
         Ok(Old {
             stored,
             manifest,
+            version,
             rank: found.rank,
+            external: self.external(version),
         })
     }
 }
@@ -179,7 +191,10 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 struct Old<'a, T: Vault> {
     stored: Shelf<'a, T>,
     manifest: Manifest,
+    version: Of,
     rank: u32,
+    /// What stands in for what is damaged.
+    external: Option<&'a dyn External>,
 }
 
 impl<T: Vault> Old<'_, T> {
@@ -208,7 +223,15 @@ impl<T: Vault> Old<'_, T> {
     }
 
     fn read(&self, object: &Object, into: &mut [u8]) -> Result<(), Fault> {
-        match arena::read(&self.stored, object, into)?.first() {
+        let bad = arena::read(&self.stored, object, into);
+        if bad.as_ref().is_ok_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let other = |store| outside::read(store, self.version, self.rank, &object.key, into);
+        if self.external.is_some_and(other) {
+            return Ok(());
+        }
+        match bad?.first() {
             None => Ok(()),
             Some(piece) => {
                 let key = String::from_utf8_lossy(&object.key);

@@ -79,6 +79,7 @@ impl Cluster {
             helpers: self.helpers,
             audit: false,
             enter: Arc::new(|| ()),
+            external: None,
         };
         Rank::begin(options, tier, memory, hall.seat(rank))
     }

@@ -164,6 +164,10 @@ class Stats:
     bare: int
     restored_bytes: int
     restore_ns: int
+    flushed: int
+    flushes_skipped: int
+    flush_failed: int
+    last_flush_ns: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,13 +215,13 @@ class Irregular:
 
 class Checkpoints:
     """The checkpoints of one rank of a program. All ranks make them; what is not said is as the environment says (TARN_PHX_RUN, _TIER,
-    _MEMORY, _MEET, _KEY, _PROFILE), or as it is best.
+    _MEMORY, _MEET, _KEY, _PROFILE, _EXTERNAL, _FLUSH_EVERY, _FLUSH_RATE), or as it is best.
 
     `staging`: bytes that may be staged (`phx.ALL`: all); `timeout`: the longest wait for other ranks, in seconds (60); `meet`: HOST:PORT of
     rank 0, where ranks are on several nodes, and `key` then a file of 64 hexadecimal digits; `helper=False`: no thread in the
     background; `processors`: those it may use; `same_node`: a buddy on the same node will do (for tests). `replicas`: copies of what is
     staged (one, where ranks are on several nodes). `copies` of all of a version on other nodes, or sets of `parity` ranks of which any
-    one can be made again, for every `replicate_every`th version.
+    one can be made again, for every `replicate_every`th version. `external`: a folder on a store that outlives the nodes, to which every `flush_every`-th version goes, `flush_rate` bytes a second.
 
     A `with` block that ends closes them, and what is staged is then on the persistent tier. If it is left by an exception, they end as if
     the process was killed: no other rank is waited for, and the next start has what was committed.
@@ -243,6 +247,9 @@ class Checkpoints:
         helper=True,
         processors=(),
         same_node=False,
+        external=None,
+        flush_every=None,
+        flush_rate=None,
     ):
         self._session = _phx.Session(
             {
@@ -263,6 +270,9 @@ class Checkpoints:
                 "helper": helper,
                 "processors": list(processors),
                 "same_node": same_node,
+                "external": external,
+                "flush_every": flush_every,
+                "flush_rate": flush_rate,
             }
         )
 

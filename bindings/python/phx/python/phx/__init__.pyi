@@ -80,6 +80,10 @@ class Stats:
     bare: int
     restored_bytes: int
     restore_ns: int
+    flushed: int
+    flushes_skipped: int
+    flush_failed: int
+    last_flush_ns: int
 
 class Shape(Protocol):
     def said(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int, int, int]], int]: ...
@@ -120,6 +124,9 @@ class Checkpoints:
         helper: bool = True,
         processors: Iterable[int] = (),
         same_node: bool = False,
+        external: str | PathLike[str] | None = None,
+        flush_every: int | None = None,
+        flush_rate: int | None = None,
     ) -> None: ...
     def __enter__(self) -> Checkpoints: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
