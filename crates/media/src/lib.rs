@@ -7,6 +7,8 @@
 #![allow(unsafe_code)]
 
 mod flush;
+#[cfg(target_arch = "x86_64")]
+mod fold;
 mod folder;
 pub mod kernel;
 mod map;
