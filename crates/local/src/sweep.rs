@@ -1,6 +1,7 @@
 //! What dead runs have left of a workspace on tiers, found without knowing anything of those runs but where the tiers were.
 
 use crate::inventory::{HELPER_NOTE, end_leftovers, entries, is_protected, protected_places};
+use crate::kept;
 use crate::ledger::vacate;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ pub fn sweep(
     mover: &dyn Mover,
 ) -> Swept {
     let mut sweep = Sweep::new(protected, mover);
+    sweep.remove(&kept::memory(workspace));
     for root in roots {
         let mut freed = 0;
         for node in entries(&root.join(workspace)) {
@@ -71,10 +73,15 @@ impl<'a> Sweep<'a> {
             end_leftovers(&work.join(HELPER_NOTE));
             self.remove(&work);
         }
+        let mut freed = 0;
+        for kept in entries(&dir.checkpoints()) {
+            let stored = self.mover.stored(&kept).unwrap_or(0);
+            freed += if self.remove(&kept) { stored } else { 0 };
+        }
         for half in entries(&dir.incoming()) {
             self.remove(&half);
         }
-        self.parts(&dir.parts())
+        freed + self.parts(&dir.parts())
     }
 
     fn parts(&mut self, folder: &Path) -> u64 {

@@ -103,6 +103,7 @@ fn step(name: &str, uses: Vec<Use>) -> Step {
         gpus: 0,
         time: Some(60 * SECOND),
         retries: 1,
+        restart: None,
         tier: None,
         after: vec![],
         foreach: None,
