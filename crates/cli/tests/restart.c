@@ -24,7 +24,9 @@ static void happen(int step, int count, char **events)
             continue;
         if (strcmp(events[i], "kill") == 0)
             raise(SIGKILL);
-        fclose(fopen("../../hangs", "w"));
+        char path[4096];
+        snprintf(path, sizeof path, "%s/hangs", getenv("TARN_WORKFLOW_DIR"));
+        fclose(fopen(path, "w"));
         pause();
     }
 }

@@ -81,9 +81,9 @@ impl Decide<'_> {
                         (data_in, missing)
                     }
                 };
-                let elsewhere = self.checkpoints_elsewhere(id, position, *n);
+                let checkpoints = self.checkpoints_rank(id, position, *n);
                 let cores = self.turn.free.free_cores(*n);
-                (elsewhere, data_in, missing, cores, *n)
+                (checkpoints, data_in, missing, cores, *n)
             };
             let best = free.iter().copied().filter(could).min_by_key(rank)?;
             free.retain(|n| *n != best);

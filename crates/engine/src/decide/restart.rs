@@ -55,15 +55,15 @@ impl Decide<'_> {
         !self.turn.last_resort && self.has_its_nodes(id)
     }
 
-    /// Whether a node is not the one that had this position of an instance when it left checkpoints.
-    pub(super) fn checkpoints_elsewhere(
-        &self,
-        id: InstanceId,
-        position: usize,
-        node: NodeId,
-    ) -> bool {
+    /// Of nodes for a position of an instance: first the one with its checkpoints, last those with other positions'.
+    pub(super) fn checkpoints_rank(&self, id: InstanceId, position: usize, node: NodeId) -> u8 {
         let instance = self.state.steps.instance(id);
         let kept = instance.filter(|i| !i.kept.spots.is_empty());
-        kept.is_some_and(|i| i.ran_on.get(position) != Some(&node))
+        let had = kept.and_then(|i| i.ran_on.iter().position(|n| *n == node));
+        match had {
+            Some(at) if at == position => 0,
+            None => 1,
+            Some(_) => 2,
+        }
     }
 }
