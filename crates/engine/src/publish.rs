@@ -505,6 +505,10 @@ impl State {
         let placed: Vec<_> = self.steps.placed.iter().copied().collect();
         for id in placed {
             self.taken_back(id);
+            // Nobody has looked how far it came.
+            if let Some(i) = self.steps.instance_mut(id) {
+                i.kept.newest = None;
+            }
         }
         let were_there = self.forget_replicas();
         for (name, place) in found {
