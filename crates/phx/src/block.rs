@@ -25,6 +25,8 @@ pub enum Kind {
     Manifest,
     /// The first of a staging file.
     Staging,
+    /// The last of an object's file.
+    Object,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
             Self::Superblock => b"PHXSUPR\x01",
             Self::Manifest => b"PHXMANI\x01",
             Self::Staging => b"PHXSTAG\x01",
+            Self::Object => b"PHXOBJT\x01",
         }
     }
 }

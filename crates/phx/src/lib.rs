@@ -3,7 +3,7 @@
 //! threads and time only in [`rank`] and `lanes`, which drive the rest.
 //!
 //! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`layout`] (who copies what),
-//! [`rank`] (all together), [`split`] (what that takes), [`model`] (what it is worth), [`block`] and [`room`].
+//! [`rank`] (all together), [`split`] (what that takes), [`model`] (what it is worth), [`block`] and [`room`]; beside all that, [`object`] (a file of the node's object store).
 
 pub mod arena;
 pub mod block;
@@ -12,6 +12,7 @@ mod lanes;
 pub mod layout;
 pub mod manifest;
 pub mod model;
+pub mod object;
 pub mod rank;
 pub mod room;
 pub mod split;
