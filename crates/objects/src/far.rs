@@ -26,14 +26,27 @@ impl Store {
     /// When no tarnd serves this program, the store is in none of its dataspaces, the other node cannot be reached or has no such object,
     /// or another object has the number here.
     pub fn fetch(&self, key: &str, number: Option<u64>, node: &str) -> Result<Info, Fault> {
+        self.fetch_by(&Client::from_env().map_err(fault)?, key, number, node)
+    }
+
+    /// The same by another tarnd of this node.
+    ///
+    /// # Errors
+    /// As [`Store::fetch`].
+    pub fn fetch_by(
+        &self,
+        client: &Client,
+        key: &str,
+        number: Option<u64>,
+        node: &str,
+    ) -> Result<Info, Fault> {
         check_key(key)?;
         if let Some(number) = number
             && let Ok(here) = self.map(key, Some(number))
         {
             return Ok(here.info());
         }
-        let client = Client::from_env().map_err(fault)?;
-        let (space, store) = self.place(&client)?;
+        let (space, store) = self.place(client)?;
         let (part, folder) = Folder::make(&self.root, key)?.begin_far(random()?)?;
         let own = join(&join(&store, key.as_bytes()), part.name.as_bytes());
         let to = Place::Space {
@@ -46,7 +59,7 @@ impl Store {
             space,
             path: (*join(&join(&store, key.as_bytes()), name.as_bytes())).into(),
         };
-        copy(&client, Kind::Copy { from, to })?;
+        copy(client, Kind::Copy { from, to })?;
         let keep = &part.folder;
         let path = keep.path.join(&part.name).join(ARRIVED);
         let arrived = Folder {

@@ -53,6 +53,8 @@ impl Drop for Lock<'_> {
 pub(crate) struct Part {
     pub(crate) folder: Folder,
     pub(crate) name: String,
+    /// That made it: it is not its forked children's.
+    process: u32,
 }
 
 impl Part {
@@ -63,7 +65,9 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        self.remove();
+        if std::process::id() == self.process {
+            self.remove();
+        }
     }
 }
 
@@ -161,7 +165,12 @@ impl Folder {
         });
         let made = made.map_err(error("make", &self.path.join(&name)))?;
         drop(lock);
-        Ok((Part { folder: self, name }, made))
+        let part = Part {
+            folder: self,
+            name,
+            process: std::process::id(),
+        };
+        Ok((part, made))
     }
 
     /// Removes what writers have left that were killed: nobody holds its lock. The folder's lock is held.
