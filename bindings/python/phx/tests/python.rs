@@ -11,8 +11,10 @@ fn root() -> PathBuf {
 fn installed(folder: &Path) {
     let package = folder.join("phx");
     std::fs::create_dir(&package).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/phx/__init__.py");
-    std::fs::copy(source, package.join("__init__.py")).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/phx");
+    for file in ["__init__.py", "objects.py"] {
+        std::fs::copy(source.join(file), package.join(file)).unwrap();
+    }
     let own = std::env::current_exe().unwrap();
     let near = own.ancestors().skip(1).take(2);
     let mut built = near.map(|folder| folder.join("libtarn_phx.so"));
@@ -38,13 +40,24 @@ fn python(folder: &Path, arguments: &[&Path]) -> (bool, String) {
     (status.success(), text)
 }
 
-#[test]
-fn the_tests_in_python_pass() {
+fn pass(tests: &str) {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     installed(folder.path());
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/test_phx.py");
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(tests);
     let (ok, text) = python(folder.path(), &[&tests]);
     assert!(ok && text.contains("\nOK"), "{text}");
+}
+
+#[test]
+fn the_tests_in_python_pass() {
+    pass("test_phx.py");
+}
+
+#[test]
+fn the_tests_of_objects_in_python_pass() {
+    pass("test_objects.py");
 }
 
 /// What README.md prints as Python runs as it is printed, and goes on where it was.
@@ -84,6 +97,7 @@ fn the_stubs_are_of_this_package() {
         found.dedup();
         found
     };
+    assert_eq!(names("objects.py"), names("objects.pyi"));
     let own = names("__init__.py");
     let stubs = names("__init__.pyi");
     let only_in_one = |a: &[String], b: &[String]| -> Vec<String> {
