@@ -49,6 +49,24 @@ fn misuse_of_objects_is_told_by_codes() {
     }
 }
 
+/// What docs/objects.md prints as C runs as it is printed.
+#[test]
+fn the_page_shows_a_program_that_works() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let page = std::fs::read_to_string(source("../../docs/objects.md")).unwrap();
+    let (_, block) = page.split_once("```c\n").unwrap();
+    let file = folder.path().join("page.c");
+    std::fs::write(&file, block.split_once("```").unwrap().0).unwrap();
+    let program = folder.path().join("page");
+    let file = file.to_str().unwrap();
+    said(&mut compiler("cc", &["-std=c11"], &[file], &program));
+    let store = folder.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let run = || said(Command::new(&program).env("TARN_OBJECTS", &store));
+    assert_eq!(run(), "version 1: 1000 doubles, the last is 999\n");
+    assert_eq!(run(), "version 2: 1000 doubles, the last is 999\n");
+}
+
 /// It is C++ as well.
 #[test]
 fn the_header_of_objects_is_cpp() {

@@ -78,6 +78,28 @@ fn the_readme_goes_on_where_it_was() {
     assert_eq!(text.lines().last(), again.lines().last());
 }
 
+/// And so does what docs/objects.md prints.
+#[test]
+fn the_page_of_objects_shows_a_program_that_works() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    installed(folder.path());
+    let page = std::fs::read_to_string(root().join("docs/objects.md")).unwrap();
+    let (_, block) = page.split_once("```python\n").unwrap();
+    let program = folder.path().join("program.py");
+    std::fs::write(&program, block.split_once("```").unwrap().0).unwrap();
+    let store = folder.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let told = Command::new("/usr/bin/python3")
+        .args(["-B", "-W", "error::ResourceWarning"])
+        .arg(&program)
+        .env("PYTHONPATH", folder.path())
+        .env("TARN_OBJECTS", &store)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&told.stdout);
+    assert_eq!(text, "1 (300, 400) 60000.0 9\n", "{told:?}");
+}
+
 /// The stubs name what there is.
 #[test]
 fn the_stubs_are_of_this_package() {
