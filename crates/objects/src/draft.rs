@@ -112,7 +112,8 @@ impl Draft {
         window.persist()?;
         let folder = &self.part.folder;
         let _lock = folder.lock()?;
-        let last = folder.numbers()?.keys().next_back().copied();
+        let numbers = folder.numbers()?;
+        let last = numbers.keys().next_back().copied();
         let number = last.unwrap_or(0).checked_add(1).ok_or_else(|| {
             let text = format!("all numbers of object {:?} are used up", self.key);
             Fault::new(Code::NoSpace, text)
@@ -129,7 +130,9 @@ impl Draft {
         window.persist()?;
         self.mapped.freeze()?;
         self.done = true;
-        folder.publish(&self.part.name, number)?;
+        let used = numbers.iter().filter(|(_, size)| **size == 0);
+        let used: Vec<u64> = used.map(|(n, _)| *n).collect();
+        folder.publish(&self.part.name, number, &used)?;
         Ok((&trailer).into())
     }
 

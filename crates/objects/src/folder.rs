@@ -106,6 +106,13 @@ impl Folder {
                 Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
                     std::thread::sleep(BETWEEN);
                 }
+                Err(Errno::WOULDBLOCK) => {
+                    let text = format!(
+                        "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
+                        self.path.display()
+                    );
+                    return Err(Fault::new(Code::Busy, text));
+                }
                 Err(e) => return Err(error("lock", &self.path)(e)),
             }
         }
@@ -187,17 +194,18 @@ impl Folder {
         Ok(())
     }
 
-    /// Gives a file of this folder the name of a version, and that of the newest if it is. The folder's lock is held.
-    pub(crate) fn publish(&self, part: &str, number: u64) -> Result<(), Fault> {
+    /// Gives a file of this folder the name of a new version, which has the highest number, and that of the newest. The folder's lock is
+    /// held.
+    pub(crate) fn publish(&self, part: &str, number: u64, used: &[u64]) -> Result<(), Fault> {
         let (name, path) = (file(number), self.path.join(file(number)));
         linkat(&self.fd, part, &self.fd, &name, AtFlags::empty()).map_err(error("name", &path))?;
-        let numbers = self.numbers()?;
-        if numbers.keys().next_back() == Some(&number) {
-            renameat(&self.fd, part, &self.fd, NEWEST).map_err(error("name", &path))?;
-            // A later number is there now: those that were used up need not be remembered.
-            let used = numbers.iter().filter(|(_, size)| **size == 0);
-            used.for_each(|(n, _)| remove(&self.fd, file(*n).as_bytes()));
+        if let Err(e) = renameat(&self.fd, part, &self.fd, NEWEST) {
+            remove(&self.fd, name.as_bytes());
+            return Err(error("name", &path)(e));
         }
+        // A later number is there now: those that were used up need not be remembered.
+        used.iter()
+            .for_each(|n| remove(&self.fd, file(*n).as_bytes()));
         fsync(&self.fd).map_err(error("sync", &self.path))
     }
 

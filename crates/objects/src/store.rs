@@ -130,6 +130,8 @@ impl Store {
             let path = self.root.path.join(&*shown);
             let fd = match self.root.folder(&key) {
                 Ok(fd) => fd,
+                // Removed meanwhile, by hand.
+                Err(Errno::NOENT) => continue,
                 Err(e) => return Err(error("open", &path)(e)),
             };
             let names = names(&fd, &path)?;

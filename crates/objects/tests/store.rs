@@ -298,28 +298,108 @@ fn no_link_leads_out_of_the_store() {
     );
 }
 
-/// Where the child finds its store.
+/// Where the child finds its store, and how many versions it puts.
 const STORE: &str = "TARN_TEST_STORE";
+const PUTS: &str = "TARN_TEST_PUTS";
+
+fn child(program: &mut std::process::Command, folder: &Path, puts: u32) {
+    program
+        .args(["--exact", "puts", "--ignored"])
+        .env(STORE, folder)
+        .env(PUTS, puts.to_string())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
+}
 
 /// Not a test: what is killed.
 #[test]
-#[ignore = "run by the other one"]
-fn puts_for_ever() {
+#[ignore = "run by others"]
+fn puts() {
     let Some(path) = std::env::var_os(STORE).map(PathBuf::from) else {
         return;
     };
     let store = Store::open(Some(&path)).unwrap();
-    for n in 0u32.. {
+    let puts: u32 = std::env::var(PUTS).unwrap().parse().unwrap();
+    for n in 0..puts {
         let seed = n as u8;
         let data = bytes(200_000, seed);
-        let mut draft = store.create("k", data.len() as u64).unwrap();
+        let mut draft = store.create("a/k", data.len() as u64).unwrap();
         draft.bytes().copy_from_slice(&data);
         let number = draft.publish(&seed.to_string()).unwrap().number;
         if number > 3 {
             // The other one may have been first.
-            let _ = store.delete("k", Some(number - 3));
+            let _ = store.delete("a/k", Some(number - 3));
         }
     }
+}
+
+/// All versions are whole and what was put; the number of the newest.
+fn whole(store: &Store) -> u64 {
+    let Ok(all) = store.versions("a/k") else {
+        return 0;
+    };
+    for info in &all {
+        let object = store.map("a/k", Some(info.number)).unwrap();
+        object.verify().unwrap();
+        assert_eq!(object.bytes(), bytes(200_000, info.about.parse().unwrap()));
+    }
+    all.last().unwrap().number
+}
+
+#[track_caller]
+fn nothing_is_left(folder: &Path, store: &Store) {
+    store.put("a/k", &bytes(200_000, 9), "9").unwrap();
+    let left = names(&folder.join("a/k"));
+    assert!(left.iter().all(|n| !n.starts_with(".put-")), "{left:?}");
+}
+
+/// Killed on the way into each call of the system that changes something; strace counts them.
+#[test]
+fn a_put_is_killed_at_each_of_its_steps() {
+    const CALLS: [&str; 10] = [
+        "mkdirat",
+        "flock",
+        "ftruncate",
+        "fallocate",
+        "madvise",
+        "msync",
+        "linkat",
+        "renameat",
+        "unlinkat",
+        "fsync",
+    ];
+    let mut strace = std::process::Command::new("strace");
+    strace.args(["-qq", "-o", "/dev/null", "true"]);
+    if !strace.status().is_ok_and(|s| s.success()) {
+        println!("SKIPPED: no strace here, so no put is killed step by step");
+        return;
+    }
+    // Kills that have left no version, and one.
+    let mut left = [0, 0];
+    for call in CALLS {
+        for which in 1.. {
+            assert!(which < 100, "{call} never ends");
+            let (folder, store) = stores().remove(0);
+            let mut strace = std::process::Command::new("strace");
+            strace.args(["-f", "-qq", "-o", "/dev/null", "-e"]);
+            strace.arg(format!("inject={call}:signal=KILL:when={which}"));
+            child(
+                strace.arg(std::env::current_exe().unwrap()),
+                folder.path(),
+                1,
+            );
+            let ended = strace.status().unwrap().success();
+            let newest = whole(&store);
+            nothing_is_left(folder.path(), &store);
+            let next = store.map("a/k", None).unwrap().info().number;
+            assert_eq!(next, newest + 1, "{call} {which}");
+            if ended {
+                break;
+            }
+            left[newest as usize] += 1;
+        }
+    }
+    assert!(left[0] >= 10 && left[1] >= 3, "{left:?}");
 }
 
 #[test]
@@ -330,13 +410,10 @@ fn writers_are_killed_at_any_instant_and_all_versions_are_whole() {
     for kill in 0..KILLS {
         let mut children: Vec<_> = (0..2)
             .map(|_| {
-                std::process::Command::new(std::env::current_exe().unwrap())
-                    .args(["--exact", "puts_for_ever", "--ignored"])
-                    .env(STORE, folder.path())
-                    .stdout(std::process::Stdio::null())
-                    .stderr(std::process::Stdio::null())
-                    .spawn()
-                    .unwrap()
+                let own = std::env::current_exe().unwrap();
+                let mut command = std::process::Command::new(own);
+                child(&mut command, folder.path(), u32::MAX);
+                command.spawn().unwrap()
             })
             .collect();
         std::thread::sleep(std::time::Duration::from_micros(20_000 + kill * 977 % 9000));
@@ -344,20 +421,10 @@ fn writers_are_killed_at_any_instant_and_all_versions_are_whole() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        let Ok(all) = store.versions("k") else {
-            continue;
-        };
-        let newest = all.last().unwrap().number;
+        let newest = whole(&store);
         assert!(newest >= before, "{newest} after {before}");
         before = newest;
-        for info in all {
-            let object = store.map("k", Some(info.number)).unwrap();
-            object.verify().unwrap();
-            assert_eq!(object.bytes(), bytes(200_000, info.about.parse().unwrap()));
-        }
     }
     assert!(before > 0, "nothing was put");
-    store.put("k", b"", "").unwrap();
-    let left = names(&folder.path().join("k"));
-    assert!(left.iter().all(|n| !n.starts_with(".put-")), "{left:?}");
+    nothing_is_left(folder.path(), &store);
 }
