@@ -129,6 +129,8 @@ pub struct Session {
     rank: Rank<Folder, Folder>,
     objects: BTreeMap<Box<[u8]>, Object>,
     patience: Duration,
+    /// The process that began it.
+    pub(crate) process: u32,
     /// None where the kernel cannot tell what was written.
     tracker: Option<Tracker>,
 }
@@ -235,6 +237,7 @@ impl Session {
             rank: Rank::begin(rank, folder, Folder::new(&memory, plain)?, ranks)?,
             objects: BTreeMap::new(),
             patience: options.patience,
+            process: std::process::id(),
             tracker: Tracker::probe().ok(),
         })
     }

@@ -17,9 +17,18 @@ impl Slot {
     /// The session, for one call.
     ///
     /// # Errors
-    /// When another thread is in a call.
+    /// When another thread is in a call, or the session is another process's: a child that was forked has no helper thread, and would
+    /// write what its parent writes.
     pub fn take(&self) -> Result<MutexGuard<'_, Option<Session>>, Fault> {
         match self.0.try_lock() {
+            Ok(session)
+                if session
+                    .as_ref()
+                    .is_some_and(|s| s.process != std::process::id()) =>
+            {
+                let text = "these are the checkpoints of the process that this one was forked from: only that one can use them";
+                Err(Fault::new(Code::Unsupported, text))
+            }
             Ok(session) => Ok(session),
             // What a call that panicked has left is not used.
             Err(TryLockError::Poisoned(broken)) => {

@@ -13,12 +13,17 @@ use tarn_base::crc::crc;
 use tarn_media::Mapped;
 use tarn_phx::block::{self, Kind};
 use tarn_phx::manifest::CHUNK;
-use tarn_phx::{Arena, Header, Level, Manifest, Object, Piece, Place, Shape, VersionId};
+use tarn_phx::{Arena, Header, Level, Manifest, Object, Piece, Place, Shape, Start, VersionId};
 use tarn_ports::{Medium, Window};
 
 const SIZE: u64 = 4 << 20;
 /// Where staged pieces begin.
 const STAGED: u64 = 64 << 10;
+/// Of which all versions of these tests are.
+const START: Start = Start {
+    generation: 1,
+    identity: 1,
+};
 /// Of an object of these tests: more than two chunks.
 const LENGTH: usize = 2 * CHUNK as usize + 100;
 
@@ -70,7 +75,7 @@ impl Kept {
         let header = Header {
             identity: identity(rank),
             run: run.as_bytes().into(),
-            generation: 1,
+            start: START,
             rank,
             ranks: 3,
         };
@@ -263,7 +268,7 @@ fn shapes_and_odd_names_are_shown_and_obeyed_by_no_terminal() {
     let header = Header {
         identity: 9,
         run: run.as_bytes().into(),
-        generation: 1,
+        start: START,
         rank: 0,
         ranks: 1,
     };

@@ -161,7 +161,10 @@ int phx_resize_obj(const char *key, size_t bytes, void **memory);
 /* Forgets an object; memory that was created for it is gone. Versions that have it keep it. */
 int phx_destroy_obj(const char *key);
 
-/* Keeps the state of all objects. All ranks call it; none waits for the others but for room. `version` may be NULL. */
+/*
+ * Keeps the state of all objects. All ranks call it; none waits for the others but for room. `version` may be NULL. One that
+ * fails is counted: all ranks go on to the next, and none tries again alone.
+ */
 int phx_checkpoint_commit(struct phx_version *version);
 
 /* Fills all objects from a version (NULL: the newest that all ranks can have). All ranks call it, with the same objects. PHX_ENOTFOUND

@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define COUNT 300000
 
@@ -190,6 +192,8 @@ static int misuse(const char *dir)
     size_t count = 0, bytes = 0;
     void *m = NULL, *again = NULL;
     char key[300];
+    pid_t child;
+    int status = -1;
 
     /* Before phx_init. */
     CHECK(phx_create_obj("a", 8, 8, NULL, &m), PHX_EINIT);
@@ -227,6 +231,12 @@ static int misuse(const char *dir)
 
     CHECK(phx_init(&o), PHX_OK);
     CHECK(phx_init(&o), PHX_EEXISTS);
+
+    /* A child has no part in it. */
+    child = fork();
+    if (child == 0)
+        _exit(phx_checkpoint_commit(NULL) != PHX_EUNSUPPORTED || phx_finalize() != PHX_EUNSUPPORTED);
+    CHECK(waitpid(child, &status, 0) == child && status == 0, 1);
 
     /* Objects. */
     CHECK(phx_create_obj(NULL, 8, 8, NULL, &m), PHX_EINVALID);

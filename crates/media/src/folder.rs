@@ -50,6 +50,7 @@ impl Folder {
 
 /// Makes a folder that nobody else can enter; one that is there must be the user's.
 fn private(path: &Path) -> Result<(), MediumError> {
+    let new = path.ancestors().take_while(|a| !a.exists()).count();
     let made = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -64,7 +65,7 @@ fn private(path: &Path) -> Result<(), MediumError> {
         );
         return Err(error("use", path)(other));
     }
-    Ok(())
+    path.ancestors().take(new).try_for_each(sync_folder)
 }
 
 impl Vault for Folder {
@@ -82,12 +83,17 @@ impl Vault for Folder {
         if let Some(folder) = file.parent() {
             private(folder)?;
         }
-        // Nobody else has this name, in whatever namespace of processes.
+        // What processes that were killed have left of this medium: nobody else makes it now.
+        let parts = format!("{name}.");
+        for left in all(&self.path)?.iter().filter(|n| n.ends_with(PART)) {
+            if left.starts_with(&parts) {
+                remove(&self.path.join(left))?;
+            }
+        }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let unique = format!("{}.{number}{PART}", std::process::id());
-        let part = file.with_extension(unique);
-        // A process of this number that was killed.
-        remove(&part)?;
+        let part = self
+            .path
+            .join(format!("{parts}{}.{number}{PART}", std::process::id()));
         let made = Mapped::create(&part, size).and_then(|medium| {
             let mut medium = Slow::new(medium, Arc::clone(&self.device));
             fill(&mut medium)?;
@@ -112,23 +118,7 @@ impl Vault for Folder {
     }
 
     fn list(&self) -> Result<Vec<String>, MediumError> {
-        let mut names = Vec::new();
-        for entry in entries(&self.path)? {
-            let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
-                continue;
-            };
-            let kind = entry.file_type().map_err(error("examine", &entry.path()))?;
-            if kind.is_file() {
-                names.push(name);
-            } else if kind.is_dir() {
-                for inner in entries(&entry.path())? {
-                    let is_file = inner.file_type().is_ok_and(|t| t.is_file());
-                    if let Some(inner) = inner.file_name().to_str().filter(|_| is_file) {
-                        names.push(format!("{name}/{inner}"));
-                    }
-                }
-            }
-        }
+        let mut names = all(&self.path)?;
         names.retain(|name| !name.ends_with(PART));
         names.sort();
         Ok(names)
@@ -143,6 +133,28 @@ impl Vault for Folder {
         }
         Ok(())
     }
+}
+
+/// Names of all files in a folder and the folders in it.
+fn all(folder: &Path) -> Result<Vec<String>, MediumError> {
+    let mut names = Vec::new();
+    for entry in entries(folder)? {
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+            continue;
+        };
+        let kind = entry.file_type().map_err(error("examine", &entry.path()))?;
+        if kind.is_file() {
+            names.push(name);
+        } else if kind.is_dir() {
+            for inner in entries(&entry.path())? {
+                let is_file = inner.file_type().is_ok_and(|t| t.is_file());
+                if let Some(inner) = inner.file_name().to_str().filter(|_| is_file) {
+                    names.push(format!("{name}/{inner}"));
+                }
+            }
+        }
+    }
+    Ok(names)
 }
 
 fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>, MediumError> {

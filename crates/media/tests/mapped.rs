@@ -237,6 +237,11 @@ fn a_folder_keeps_media_under_their_names() {
     let first = folder.create("3/7.arena", 4096, &mut fill(1)).unwrap();
     folder.create("x", 4096, &mut fill(2)).unwrap();
     assert_eq!(folder.list().unwrap(), ["3/7.arena", "x"]);
+    // A process that was killed leaves what it was making; whoever makes it anew removes that, and nothing of others.
+    fs::write(path.join("x.12.0.part"), b"").unwrap();
+    fs::write(path.join("xy.12.0.part"), b"").unwrap();
+    folder.create("x", 4096, &mut fill(2)).unwrap();
+    assert!(!path.join("x.12.0.part").exists() && path.join("xy.12.0.part").exists());
     // One writer at a time.
     let said = folder.open("3/7.arena").unwrap_err().to_string();
     assert!(said.contains("lock"), "{said}");

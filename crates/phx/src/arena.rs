@@ -3,6 +3,7 @@
 use crate::block::{self, Fields, Kind, put_short};
 use crate::manifest::{CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Manifest, Object, Piece, Place};
 use crate::room::{self, PAGE};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use tarn_ports::{MediumError, Stored, Window};
 
@@ -15,6 +16,15 @@ pub const MAX_VERSIONS: usize = 16;
 /// Bytes of the smallest arena: nothing is in it.
 pub const LEAST: u64 = room::FIRST;
 
+/// A start of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Start {
+    /// Greater than that of all starts that it knew of.
+    pub generation: u64,
+    /// Random: of two starts that knew nothing of each other the generation may be the same.
+    pub identity: u128,
+}
+
 /// Whose an arena is. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
@@ -23,7 +33,7 @@ pub struct Header {
     /// The program's name; 255 bytes at most.
     pub run: Box<[u8]>,
     /// The start of the program that made it.
-    pub generation: u64,
+    pub start: Start,
     /// Whose it is.
     pub rank: u32,
     /// Of so many.
@@ -31,7 +41,7 @@ pub struct Header {
 }
 
 /// A version: the start of the program that it is of, and the how many-eth it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct VersionId {
     /// The start.
     pub generation: u64,
@@ -63,6 +73,8 @@ pub enum Level {
 pub struct Version {
     /// Which.
     pub id: VersionId,
+    /// The identity of the start that it is of.
+    pub start: u128,
     /// What it survives.
     pub level: Level,
     /// What it has.
@@ -129,7 +141,7 @@ pub struct Arena {
     size: u64,
     epoch: u64,
     /// The newest start of the program that has gone on with it.
-    started: u64,
+    started: Start,
     /// Which superblock is the newest.
     newest: usize,
     versions: Vec<Version>,
@@ -148,7 +160,7 @@ impl Arena {
         check("bytes of the run's name", header.run.len(), MAX_KEY)?;
         let mut arena = Self {
             size: window.size(),
-            started: header.generation,
+            started: header.start,
             header,
             epoch: 0,
             newest: 1,
@@ -212,6 +224,7 @@ impl Arena {
             if let Some(manifest) = row.manifest(stored, header.identity)? {
                 versions.push(Version {
                     id: row.id,
+                    start: row.start,
                     level: row.level,
                     manifest,
                     at: row.at,
@@ -253,16 +266,17 @@ impl Arena {
     }
 
     /// The newest start of the program that has gone on with it.
-    pub fn started(&self) -> u64 {
+    pub fn started(&self) -> Start {
         self.started
     }
 
-    /// A start of the program goes on with it: from now on that is known here, whatever it comes to.
+    /// A start of the program goes on with it: from now on that is known here, whatever it comes to. The versions that are new from
+    /// then on are its.
     ///
     /// # Errors
     /// As for [`Arena::publish`].
-    pub fn start(&mut self, window: &mut impl Window, generation: u64) -> Result<(), ArenaError> {
-        self.started = self.started.max(generation);
+    pub fn start(&mut self, window: &mut impl Window, start: Start) -> Result<(), ArenaError> {
+        self.started = self.started.max(start);
         self.publish(window, None, |_| true)
     }
 
@@ -315,6 +329,8 @@ impl Arena {
         let mut versions: Vec<Version> =
             self.versions.iter().filter(|v| keeps(v)).cloned().collect();
         if let Some((id, level, manifest)) = new {
+            let before = self.versions.iter().find(|v| v.id == id);
+            let start = before.map_or(self.started.identity, |v| v.start);
             check("objects", manifest.objects.len(), MAX_OBJECTS)?;
             let longest = manifest.objects.iter().map(|o| o.key.len()).max();
             check("bytes of a key", longest.unwrap_or(0), MAX_KEY)?;
@@ -334,6 +350,7 @@ impl Arena {
             window.persist()?;
             versions.push(Version {
                 id,
+                start,
                 level,
                 manifest,
                 at: at..at + length as u64,
@@ -433,7 +450,7 @@ impl Header {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_short(&mut out, &self.run);
-        out.extend(self.generation.to_le_bytes());
+        self.start.encode(&mut out);
         out.extend(self.rank.to_le_bytes());
         out.extend(self.ranks.to_le_bytes());
         out
@@ -444,7 +461,7 @@ impl Header {
         let header = Self {
             identity,
             run: fields.short()?.into(),
-            generation: fields.u64()?,
+            start: Start::decode(&mut fields)?,
             rank: fields.u32()?,
             ranks: fields.u32()?,
         };
@@ -452,9 +469,24 @@ impl Header {
     }
 }
 
+impl Start {
+    fn encode(self, out: &mut Vec<u8>) {
+        out.extend(self.generation.to_le_bytes());
+        out.extend(self.identity.to_le_bytes());
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(Self {
+            generation: fields.u64()?,
+            identity: u128::from_le_bytes(fields.take()?),
+        })
+    }
+}
+
 /// What a superblock says of a version.
 struct Row {
     id: VersionId,
+    start: u128,
     level: Level,
     at: Range<u64>,
     sum: u64,
@@ -480,14 +512,15 @@ impl Row {
     }
 }
 
-fn encode_rows(epoch: u64, started: u64, versions: &[Version]) -> Vec<u8> {
+fn encode_rows(epoch: u64, started: Start, versions: &[Version]) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend(epoch.to_le_bytes());
-    out.extend(started.to_le_bytes());
+    started.encode(&mut out);
     out.push(versions.len() as u8);
     for version in versions {
         out.extend(version.id.generation.to_le_bytes());
         out.extend(version.id.number.to_le_bytes());
+        out.extend(version.start.to_le_bytes());
         out.push(version.level as u8);
         out.extend(version.at.start.to_le_bytes());
         out.extend(version.at.end.to_le_bytes());
@@ -499,14 +532,15 @@ fn encode_rows(epoch: u64, started: u64, versions: &[Version]) -> Vec<u8> {
 /// A superblock, as it is written.
 struct Superblock {
     epoch: u64,
-    started: u64,
+    started: Start,
     rows: Vec<Row>,
 }
 
 impl Superblock {
     fn decode(payload: &[u8]) -> Option<Self> {
         let mut fields = Fields(payload);
-        let (epoch, started) = (fields.u64()?, fields.u64()?);
+        let epoch = fields.u64()?;
+        let started = Start::decode(&mut fields)?;
         let count = usize::from(fields.u8()?);
         if count > MAX_VERSIONS {
             return None;
@@ -517,6 +551,7 @@ impl Superblock {
                 generation: fields.u64()?,
                 number: fields.u64()?,
             };
+            let start = u128::from_le_bytes(fields.take()?);
             let level = match fields.u8()? {
                 0 => Level::Committed,
                 1 => Level::Durable,
@@ -529,7 +564,13 @@ impl Superblock {
                 return None;
             }
             let sum = fields.u64()?;
-            rows.push(Row { id, level, at, sum });
+            rows.push(Row {
+                id,
+                start,
+                level,
+                at,
+                sum,
+            });
         }
         fields.0.is_empty().then_some(Self {
             epoch,
@@ -556,7 +597,10 @@ mod tests {
         let header = Header {
             identity: 1,
             run: b"run".as_slice().into(),
-            generation: 1,
+            start: Start {
+                generation: 1,
+                identity: 1,
+            },
             rank: 0,
             ranks: 1,
         };

@@ -17,7 +17,7 @@ pub mod rank;
 pub mod room;
 pub mod split;
 
-pub use arena::{Arena, ArenaError, Header, Level, VersionId};
+pub use arena::{Arena, ArenaError, Header, Level, Start, VersionId};
 pub use fault::{Code, Fault};
 pub use manifest::{Manifest, Object, Piece, Place, Shape};
 pub use rank::{Committed, Empty, Item, Options, Rank, Restorable, Staging, Stats};

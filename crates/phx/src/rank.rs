@@ -10,10 +10,12 @@ mod commit;
 mod destage;
 mod found;
 mod restore;
+mod words;
 
-use crate::arena::{Arena, Level, VersionId};
+use crate::arena::{Arena, ArenaError, Level, Version, VersionId};
 use crate::fault::{Code, Fault};
-use crate::manifest::{MAX_KEY, Shape};
+use crate::manifest::{MAX_KEY, Manifest, Shape};
+use crate::room::LARGE;
 use ahead::Ahead;
 use buddy::{Buddy, Kept};
 use found::World;
@@ -22,9 +24,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tarn_ports::{Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
+use words::{Call, agree};
 
 /// Versions that may be kept: one more is written, and one may be read from outside.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 2;
+
+/// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
+const RECENT: u64 = 32;
 
 /// How much of a checkpoint may be staged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,8 +168,6 @@ struct Shared<T: Vault, M: Vault> {
     memory: Arc<M>,
     /// What earlier starts have left.
     world: World,
-    /// This start of the program.
-    generation: u64,
     /// Versions that were begun.
     number: AtomicU64,
     desk: Mutex<Desk<T::Medium, M::Medium>>,
@@ -181,8 +185,12 @@ struct Shared<T: Vault, M: Vault> {
 struct Desk<A, S> {
     /// What this rank has done.
     reached: Reached,
+    /// The version that was restored.
+    base: Option<VersionId>,
     /// What earlier starts have left, and not all ranks have, is gone.
     begun: bool,
+    /// A version that was damaged before it was de-staged: the next commit says so.
+    hurt: Option<String>,
     /// What earlier starts have left on this node, and nobody needs, is gone.
     reclaimed: bool,
     /// Versions that are kept.
@@ -225,15 +233,13 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
         ranks.serve(Arc::new(kept));
         let world = found::find(&options, &*tier, &*memory, &*ranks)?;
-        let generation = world.newest_generation().saturating_add(1);
         let shared = Arc::new(Shared {
-            desk: Mutex::new(Desk::new(&world, generation, &*tier, &*ranks)?),
+            desk: Mutex::new(Desk::new(&world, &*tier, &*ranks)?),
             options,
             ranks,
             tier,
             memory,
             world,
-            generation,
             number: AtomicU64::new(0),
             stats: Mutex::default(),
             bell: Mutex::default(),
@@ -265,7 +271,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             let text = format!("{versions} versions cannot be kept; 1 to {MAX_KEPT} can");
             return Err(Fault::new(Code::Invalid, text));
         }
-        self.shared.desk().keep = versions;
+        self.shared.take().keep = versions;
         Ok(())
     }
 
@@ -273,13 +279,13 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// whatever was learned). Without a helper nothing is.
     pub fn watch(&mut self, key: &[u8], memory: Box<dyn Watched>, always: bool) {
         if self.helper.is_some() {
-            self.shared.desk().ahead.watch(key, memory, always);
+            self.shared.take().ahead.watch(key, memory, always);
         }
     }
 
     /// It is not watched any more: its memory may go.
     pub fn unwatch(&mut self, key: &[u8]) {
-        self.shared.desk().ahead.forget(key);
+        self.shared.take().ahead.forget(key);
     }
 
     /// Takes the room that objects of these sizes need, and the memory that they are staged in, so that it is not missing later.
@@ -287,7 +293,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// # Errors
     /// When there is no room, or no memory.
     pub fn reserve(&mut self, sizes: &[u64]) -> Result<(), Fault> {
-        self.shared.desk().reserve(&self.shared, sizes)
+        self.shared.take().reserve(&self.shared, sizes)
     }
 
     /// Keeps the state of objects as a new version: the how many-eth commit it is, which is the same on all ranks. When it returns,
@@ -297,9 +303,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// When there is no room, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
     /// version then, and the ones before are what they were.
     pub fn commit(&mut self, items: &[Item<'_>]) -> Result<Committed, Fault> {
-        self.shared.wanted.store(true, Ordering::Release);
         let committed = self.shared.commit(items);
-        self.shared.wanted.store(false, Ordering::Release);
         self.shared.ring();
         committed
     }
@@ -319,7 +323,8 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
 
     /// What can be restored from earlier starts, oldest first.
     pub fn restorable(&self) -> Vec<Restorable> {
-        self.shared.world.restorable(self.shared.ranks.rank())
+        let restorable = self.shared.world.restorable(self.shared.ranks.rank());
+        restorable.into_iter().map(|(_, version)| version).collect()
     }
 
     /// Waits until a version has a level, on all ranks.
@@ -338,15 +343,22 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
                 format!("there is no version {id}{why}"),
             ))
         };
-        if id.generation < shared.generation {
+        let (generation, number) = (
+            shared.world.start.generation,
+            shared.number.load(Ordering::Acquire),
+        );
+        if id.generation < generation {
             // What is restorable was completed as this start began.
             return match self.restorable().iter().any(|v| v.id == id) {
                 true => Ok(()),
                 false => none(""),
             };
         }
-        if id.generation > shared.generation || id.number > shared.number.load(Ordering::Acquire) {
+        if id.generation > generation || id.number > number {
             return none(" yet");
+        }
+        if number - id.number >= RECENT {
+            return none(" any more");
         }
         let mut least = Reached {
             committed: id.number,
@@ -355,12 +367,12 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         if level == Level::Durable {
             least.durable = id.number;
             if self.helper.is_none() {
-                shared.desk().destage(shared)?;
+                shared.take().destage(shared)?;
             }
         }
         shared.ranks.wait(least, within)?;
         match shared.ranks.told().lacks(id.number) {
-            true => none(": a rank could not commit it"),
+            true => none(": a rank could not commit it, or it was damaged before it was de-staged"),
             false => Ok(()),
         }
     }
@@ -372,12 +384,12 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
 
     /// This start of the program: the generation of what it commits.
     pub fn generation(&self) -> u64 {
-        self.shared.generation
+        self.shared.world.start.generation
     }
 
     /// When what is durable outlives a loss of power; none before room was taken.
     pub fn power_fail(&self) -> Option<PowerFail> {
-        let desk = self.shared.desk();
+        let desk = self.shared.take();
         let arena = desk.arena.as_ref();
         arena.map(|(_, medium)| medium.promises().power_fail)
     }
@@ -395,11 +407,8 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         shared.memory.remove(&found::staging(shared.ranks.rank()))?;
         desk.buddy.forget();
         // Whoever does not come has its own reason, and loses nothing by this: what is kept for it here stays then.
-        if shared
-            .ranks
-            .exchange(b"end", shared.options.patience)
-            .is_ok()
-        {
+        let (ranks, patience) = (&*shared.ranks, shared.options.patience);
+        if agree(ranks, Call::End, &(), patience).is_ok() {
             buddy::give_back(&*shared.memory, &*shared.ranks)?;
             desk.reclaim(shared)?;
         }
@@ -428,6 +437,14 @@ impl<T: Vault, M: Vault> Drop for Rank<T, M> {
 impl<T: Vault, M: Vault> Shared<T, M> {
     fn desk(&self) -> MutexGuard<'_, Desk<T::Medium, M::Medium>> {
         lock(&self.desk)
+    }
+
+    /// The desk, for the caller: a helper that copies ahead lets it go.
+    fn take(&self) -> MutexGuard<'_, Desk<T::Medium, M::Medium>> {
+        self.wanted.store(true, Ordering::Release);
+        let desk = self.desk();
+        self.wanted.store(false, Ordering::Release);
+        desk
     }
 
     fn stats(&self) -> MutexGuard<'_, Stats> {
@@ -476,18 +493,23 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 
 impl<A: Medium, S: Medium> Desk<A, S> {
     /// Goes on with the arena that was found, if one was.
-    fn new<T>(world: &World, generation: u64, tier: &T, ranks: &dyn Ranks) -> Result<Self, Fault>
+    fn new<T>(world: &World, tier: &T, ranks: &dyn Ranks) -> Result<Self, Fault>
     where
         T: Vault<Medium = A>,
     {
         let own = world.own(ranks, ranks.rank());
         let mut desk = Self {
             reached: Reached::default(),
+            base: None,
             begun: false,
+            hurt: None,
             reclaimed: false,
             keep: 1,
             arena: None,
-            name: own.map_or_else(|| found::arena(generation, ranks.rank()), Into::into),
+            name: own.map_or_else(
+                || found::arena(world.start.generation, ranks.rank()),
+                Into::into,
+            ),
             staging: None,
             buddy: Buddy::default(),
             pending: None,
@@ -498,12 +520,40 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             let mut window = whole(&mut medium)?;
             let mut arena = Arena::resume(&mut window)?;
             // Before anything is computed: no later start, whichever nodes it has, takes this one's number again.
-            arena.start(&mut window, generation)?;
+            arena.start(&mut window, world.start)?;
             drop(window);
             desk.arena = Some((arena, medium));
         }
         Ok(desk)
     }
+}
+
+/// What [`Arena::publish`] does, in an arena that grows if there is no room for a manifest.
+fn publish<A: Medium>(
+    arena: &mut Arena,
+    medium: &mut A,
+    new: Option<(VersionId, Level, Manifest)>,
+    keeps: impl Fn(&Version) -> bool,
+) -> Result<(), Fault> {
+    let published = arena.publish(&mut whole(medium)?, new.clone(), &keeps);
+    match published {
+        Err(ArenaError::Full { wanted, .. }) => {
+            grow(arena, medium, wanted)?;
+            Ok(arena.publish(&mut whole(medium)?, new, keeps)?)
+        }
+        published => Ok(published?),
+    }
+}
+
+/// Makes room for so many bytes more, where gaps that objects of other sizes have left are too small.
+fn grow<A: Medium>(arena: &mut Arena, medium: &mut A, bytes: u64) -> Result<(), Fault> {
+    let size = medium.size().checked_add(bytes);
+    let size = size.and_then(|s| s.checked_add(LARGE)?.checked_next_multiple_of(LARGE));
+    let size =
+        size.ok_or_else(|| Fault::new(Code::Invalid, "the objects are larger than any memory"))?;
+    medium.grow(size)?;
+    arena.grown(medium.size());
+    Ok(())
 }
 
 /// All of a medium.

@@ -149,8 +149,6 @@ type Found = (u64, u64, u64, u32, u8);
 struct Checkpoints {
     slot: ManuallyDrop<Slot>,
     held: Mutex<BTreeMap<String, Held>>,
-    /// That began it. A child that was forked has no helper thread, and would write what its parent writes.
-    process: u32,
 }
 
 #[pymethods]
@@ -161,7 +159,6 @@ impl Checkpoints {
         Ok(Self {
             slot: ManuallyDrop::new(Slot::new(Some(session.map_err(|f| error(py, f))?))),
             held: Mutex::default(),
-            process: std::process::id(),
         })
     }
 
@@ -293,7 +290,6 @@ impl Checkpoints {
 
     /// Ends; not `whole`: as if the program was killed. Done before, it does nothing.
     fn close(&self, py: Python<'_>, whole: bool) -> PyResult<()> {
-        self.own().map_err(|f| error(py, f))?;
         let session = self.slot.take().map_err(|f| error(py, f))?.take();
         let ended = py.detach(|| match session {
             Some(session) if whole => session.end(),
@@ -312,27 +308,14 @@ impl Checkpoints {
         py: Python<'_>,
         call: impl FnOnce(&mut Session) -> Result<R, Fault> + Send,
     ) -> PyResult<R> {
-        let done = py.detach(|| {
-            self.own()?;
-            match &mut *self.slot.take()? {
-                Some(session) => call(session),
-                None => Err(Fault::new(
-                    Code::Init,
-                    "these checkpoints are closed: make new ones with phx.Checkpoints",
-                )),
-            }
+        let done = py.detach(|| match &mut *self.slot.take()? {
+            Some(session) => call(session),
+            None => Err(Fault::new(
+                Code::Init,
+                "these checkpoints are closed: make new ones with phx.Checkpoints",
+            )),
         });
         done.map_err(|f| error(py, f))
-    }
-
-    fn own(&self) -> Result<(), Fault> {
-        match std::process::id() == self.process {
-            true => Ok(()),
-            false => Err(Fault::new(
-                Code::Unsupported,
-                "checkpoints of the process that this was forked from: only that one can use them",
-            )),
-        }
     }
 
     fn add(
@@ -379,7 +362,7 @@ impl Checkpoints {
 impl Drop for Checkpoints {
     /// Before what its objects need; in a forked child never, as its thread is not there.
     fn drop(&mut self) {
-        if self.own().is_ok() {
+        if self.slot.take().is_ok() {
             // SAFETY: nothing else drops it, and nothing uses it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.slot) };
         }

@@ -59,7 +59,7 @@ pub(super) fn ls(cli: &Cli, place: &Place, run: Option<&OsStr>) -> CliResult {
         if versions.is_empty() {
             say!("`{}` has no version here that can be read", run.printable());
         }
-        for (id, row) in &versions {
+        for ((id, _), row) in &versions {
             if !cli.json && !any {
                 head()?;
             }
@@ -125,9 +125,10 @@ fn print(cli: &Cli, run: &Run<'_>, id: VersionId, row: &Row) -> CliResult<()> {
     )
 }
 
-/// What a run has here, oldest first. What could not be read is said.
-fn versions(run: &Run<'_>) -> BTreeMap<VersionId, Row> {
-    let mut versions: BTreeMap<VersionId, Row> = BTreeMap::new();
+/// What a run has here, oldest first, by version and start: two that knew nothing of each other have the same numbers. What could not be
+/// read is said.
+fn versions(run: &Run<'_>) -> BTreeMap<(VersionId, u128), Row> {
+    let mut versions: BTreeMap<(VersionId, u128), Row> = BTreeMap::new();
     for held in run.arenas() {
         let held = match held {
             Ok(held) => held,
@@ -140,15 +141,17 @@ fn versions(run: &Run<'_>) -> BTreeMap<VersionId, Row> {
         let header = held.arena.header();
         let fails = held.seen.promises().power_fail;
         for version in held.arena.versions() {
-            let row = versions.entry(version.id).or_insert_with(|| Row {
-                level: version.level,
-                ranks: header.ranks,
-                here: BTreeSet::new(),
-                bytes: 0,
-                staged_bytes: 0,
-                gone: BTreeSet::new(),
-                power_fail: fails,
-            });
+            let row = versions
+                .entry((version.id, version.start))
+                .or_insert_with(|| Row {
+                    level: version.level,
+                    ranks: header.ranks,
+                    here: BTreeSet::new(),
+                    bytes: 0,
+                    staged_bytes: 0,
+                    gone: BTreeSet::new(),
+                    power_fail: fails,
+                });
             // Whoever has copied an arena has it twice.
             if !row.here.insert(header.rank) {
                 continue;

@@ -133,7 +133,7 @@ fn grant<T: Vault, M: Vault>(
     head: &[u8],
 ) -> Result<Granted<M::Medium>, Fault> {
     let (ranks, patience) = (&shared.ranks, shared.options.patience);
-    let name = ranks.grant(by, shared.generation, bytes, patience)?;
+    let name = ranks.grant(by, shared.world.start.generation, bytes, patience)?;
     let mut granted = Granted {
         by,
         bytes,
@@ -147,7 +147,7 @@ fn grant<T: Vault, M: Vault>(
         drop(window);
         granted.near = Some(near);
     } else {
-        ranks.put(by, shared.generation, 0, head, patience)?;
+        ranks.put(by, shared.world.start.generation, 0, head, patience)?;
     }
     Ok(granted)
 }

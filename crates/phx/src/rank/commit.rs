@@ -1,6 +1,6 @@
 //! A commit: room, copies, publication.
 
-use super::{Committed, Desk, Item, Pending, Shared, Staging, found, whole};
+use super::{Committed, Desk, Item, Pending, RECENT, Shared, Staging, found, grow, publish, whole};
 use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
 use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
@@ -22,11 +22,22 @@ const MEAN: u64 = 8;
 impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn commit(&self, items: &[Item<'_>]) -> Result<Committed, Fault> {
         let began = Instant::now();
+        let mut desk = self.take();
         let id = VersionId {
-            generation: self.generation,
-            number: self.number.fetch_add(1, Ordering::AcqRel) + 1,
+            generation: self.world.start.generation,
+            number: self.number.load(Ordering::Acquire) + 1,
         };
-        let mut desk = self.desk();
+        // Only ranks that fail do not wait for others before they are that far ahead.
+        if id.number >= self.ranks.told().committed + RECENT {
+            let text = format!(
+                "this would be commit {} of this rank, and another has made {}: a commit is the next version whether it fails or not, so \
+                 all ranks make as many, and none tries again alone",
+                id.number,
+                self.ranks.told().committed
+            );
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        self.number.store(id.number, Ordering::Release);
         let committed = desk.commit(self, id, items, began);
         desk.reached.committed = id.number;
         desk.reached.missed &= recent(id.number);
@@ -67,12 +78,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         self.destage(shared)?;
         let sizes: Vec<u64> = items.iter().map(|item| item.bytes.len() as u64).collect();
         self.reserve(shared, &sizes)?;
-        let base = shared
-            .world
-            .restorable(shared.ranks.rank())
-            .last()
-            .map(|v| v.id);
-        self.begin(base)?;
+        self.begin(shared)?;
         self.give_up_old(shared)?;
         let waited = began.elapsed();
         let (offsets, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
@@ -107,7 +113,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             Level::Committed
         };
         let (arena, medium) = self.open()?;
-        arena.publish(&mut whole(medium)?, Some((id, level, manifest)), |_| true)?;
+        publish(arena, medium, Some((id, level, manifest)), |_| true)?;
         if !durable {
             self.pending = Some(Pending { id, places });
         }
@@ -128,10 +134,11 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         stats.waited += waited;
         stats.last_commit = began.elapsed();
         stats.commit += began.elapsed();
-        stats.degraded += u64::from(lonely.is_some());
+        let hurt = self.hurt.take();
+        stats.degraded += u64::from(lonely.is_some() || hurt.is_some());
         Ok(Committed {
             id,
-            degraded: lonely.map(|fault| fault.text),
+            degraded: lonely.map(|fault| fault.text).or(hurt),
         })
     }
 
@@ -167,7 +174,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 let header = Header {
                     identity: shared.options.identity,
                     run: shared.options.run.clone(),
-                    generation: shared.generation,
+                    start: shared.world.start,
                     rank: shared.ranks.rank(),
                     ranks: shared.ranks.ranks(),
                 };
@@ -214,10 +221,15 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     }
 
     /// What earlier starts have left and not all ranks have is given up, before anything of this start is published.
-    pub(super) fn begin(&mut self, base: Option<VersionId>) -> Result<(), Fault> {
+    fn begin<T: Vault, M: Vault>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault> {
         if self.begun {
             return Ok(());
         }
+        let newest = || {
+            let restorable = shared.world.restorable(shared.ranks.rank());
+            restorable.last().map(|(version, _)| version.id)
+        };
+        let base = self.base.or_else(newest);
         let (arena, medium) = self.open()?;
         if arena.versions().iter().any(|v| Some(v.id) > base) {
             arena.publish(&mut whole(medium)?, None, |v| Some(v.id) <= base)?;
@@ -255,7 +267,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
     {
-        let (keep, generation) = (self.keep, shared.generation);
+        let (keep, generation) = (self.keep, shared.world.start.generation);
         let (arena, medium) = self.open()?;
         while arena.versions().len() > keep {
             let told = shared.ranks.told();
@@ -290,11 +302,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let (arena, medium) = self.open()?;
         match arena.slot(slot) {
             Err(ArenaError::Full { .. }) => {
-                // Objects of other sizes have left gaps.
-                let size = medium.size().checked_add(slot + LARGE);
-                let size = size.and_then(|s| s.checked_next_multiple_of(LARGE));
-                medium.grow(size.ok_or_else(too_large)?)?;
-                arena.grown(medium.size());
+                grow(arena, medium, slot)?;
                 Ok(arena.slot(slot)?)
             }
             at => Ok(at?),
@@ -370,10 +378,12 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 sums: Vec::new(),
             });
         }
+        let until = Instant::now() + shared.options.patience;
         let send = far.map(|far| {
             move |at: u64, chunk: &[u8], sum: u64| -> Result<(), Fault> {
-                let (ranks, patience) = (&shared.ranks, shared.options.patience);
-                match ranks.put(far, shared.generation, at, chunk, patience)? == sum {
+                let left = until.saturating_duration_since(Instant::now());
+                let generation = shared.world.start.generation;
+                match shared.ranks.put(far, generation, at, chunk, left)? == sum {
                     true => Ok(()),
                     false => Err(Fault::new(
                         Code::Corrupt,
@@ -393,10 +403,10 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     }
 }
 
-/// The bits of a version and of the 31 before it. The others are those of versions to come, which faster ranks may have already: no
+/// The bits of a version and of those before it that are known. The others are those of versions to come, which faster ranks may have already: no
 /// rank is ahead of another by more versions than are kept and one.
 fn recent(number: u64) -> u64 {
-    (0..32).fold(0, |bits, n| bits | 1 << (number.wrapping_sub(n) % 64))
+    (0..RECENT).fold(0, |bits, n| bits | 1 << (number.wrapping_sub(n) % 64))
 }
 
 /// Where the chunks that were copied lie, and their checksums, by object and number.

@@ -1,6 +1,6 @@
 //! What is staged goes to the arena, while the program computes.
 
-use super::{Desk, Shared, Stats, whole};
+use super::{Desk, Shared, Stats, publish, whole};
 use crate::arena::Level;
 use crate::fault::{Code, Fault};
 use crate::layout;
@@ -12,7 +12,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     /// De-stages what is staged, if anything is. Once it has returned, all that this rank has committed lies in its arena.
     ///
     /// # Errors
-    /// When the arena cannot be written, or what was staged is damaged and no buddy has it: it stays as it is.
+    /// When the arena cannot be written: what is staged stays as it is. Of what is damaged, and at no buddy, the version is given up.
     pub(super) fn destage<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
     where
         T: Vault<Medium = A>,
@@ -32,28 +32,39 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             .clone();
         let own = whole(staging)?;
         let buddy = &mut self.buddy;
+        let mut damaged = 0;
         let mut window = whole(medium)?;
-        copy(
-            &mut manifest,
-            &pending.places,
-            &mut window,
-            |at, chunk, sum| {
-                let there =
-                    own.read(at, chunk)? == sum || buddy.read(shared, at, chunk)? == Some(sum);
-                Ok(there)
-            },
-        )?;
-        window.persist()?;
-        arena.publish(
-            &mut window,
-            Some((pending.id, Level::Durable, manifest)),
-            |_| true,
-        )?;
-        self.reached.durable = pending.id.number;
+        let places = &pending.places;
+        let copied = copy(&mut manifest, places, &mut window, |at, chunk, sum| {
+            if own.read(at, chunk)? == sum {
+                return Ok(true);
+            }
+            damaged += 1;
+            Ok(buddy.read(shared, at, chunk)? == Some(sum))
+        });
+        let id = pending.id;
+        match copied {
+            Ok(()) => {
+                window.persist()?;
+                drop(window);
+                let new = (id, Level::Durable, manifest);
+                publish(arena, medium, Some(new), |_| true)?;
+            }
+            // This rank has no such version: all others learn it, and keep the one before.
+            Err(fault) if fault.code == Code::Corrupt => {
+                drop(window);
+                publish(arena, medium, None, |v| v.id != id)?;
+                self.reached.missed |= 1 << (id.number % 64);
+                self.hurt = Some(format!("version {id} is lost: {}", fault.text));
+            }
+            Err(fault) => return Err(fault),
+        }
+        self.reached.durable = id.number;
         self.pending = None;
         shared.ranks.tell(self.reached);
         let took = began.elapsed();
         let stats: &mut Stats = &mut shared.stats();
+        stats.damaged += damaged;
         stats.destage += took;
         stats.last_destage = took;
         Ok(())
@@ -102,8 +113,8 @@ pub(super) fn copy(
 fn damaged(object: &Object) -> Fault {
     let key = String::from_utf8_lossy(&object.key);
     let text = format!(
-        "what was staged of object {key:?} was changed in memory, and no buddy has it: end the program and start it again from the \
-         version before; look at this node's memory"
+        "what was staged of object {key:?} was changed in memory, and no buddy has it; the version before stays. Look at this node's \
+         memory"
     );
     Fault::new(Code::Corrupt, text)
 }

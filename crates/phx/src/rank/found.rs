@@ -1,11 +1,11 @@
 //! What earlier starts of the program have left: which versions there are, on which nodes, and which of them are whole. What was only
 //! staged is completed first, so that all that follows reads arenas alone.
 
-use super::{Options, Restorable, destage, whole};
-use crate::arena::{Arena, Level, Version, VersionId};
+use super::words::{Call, agree};
+use super::{Options, Restorable, destage, grow, publish, whole};
+use crate::arena::{Arena, Level, Start, Version, VersionId};
 use crate::block::{self, Kind};
-use crate::fault::Fault;
-use crate::room;
+use crate::fault::{Code, Fault};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,6 +16,8 @@ use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault, Window};
 pub(super) const HEAD: usize = 4 << 10;
 /// What arenas are called.
 const ARENA: &str = ".arena";
+/// What staging files are called.
+const STAGING: &str = ".staging";
 
 /// The name of an arena.
 pub(super) fn arena(generation: u64, rank: u32) -> String {
@@ -24,7 +26,12 @@ pub(super) fn arena(generation: u64, rank: u32) -> String {
 
 /// The name of a rank's staging file.
 pub(super) fn staging(rank: u32) -> String {
-    format!("{rank}.staging")
+    format!("{rank}{STAGING}")
+}
+
+/// The rank whose staging file has that name.
+pub(super) fn staging_of(name: &str) -> Option<u32> {
+    name.strip_suffix(STAGING)?.parse().ok()
 }
 
 /// The name of what a buddy keeps of a rank's staging file.
@@ -40,18 +47,28 @@ pub(super) struct Found {
     pub(super) name: String,
     pub(super) size: u64,
     identity: u128,
+    /// The start that made it.
+    made: Start,
     /// The newest start that has gone on with it.
-    generation: u64,
+    started: Start,
     pub(super) rank: u32,
     pub(super) ranks: u32,
     versions: Vec<Row>,
 }
 
+/// A version, and the start that it is of. What is of other starts is no part of it, whatever its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Of {
+    pub(super) id: VersionId,
+    start: u128,
+    /// That wrote it.
+    pub(super) ranks: u32,
+}
+
 /// A version in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Row {
-    generation: u64,
-    number: u64,
+    version: Of,
     bytes: u64,
     /// Nothing of it is staged.
     whole: bool,
@@ -73,9 +90,11 @@ struct Node {
 }
 
 /// All that was found.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct World {
     pub(super) arenas: Vec<Found>,
+    /// This start of the program: later than all that anything was found of.
+    pub(super) start: Start,
 }
 
 /// Looks at all nodes. All ranks call it.
@@ -94,7 +113,16 @@ pub(super) fn find<T: Vault, M: Vault>(
         true => look(options, tier, memory, me)?,
         false => Node::default(),
     };
-    let nodes: Vec<Node> = agree(ranks, &node, options.patience)?;
+    let word = (options.identity, node);
+    let words = agree(ranks, Call::Begin, &word, options.patience)?;
+    let identity = words[0].0;
+    let nodes: Vec<Node> = words.into_iter().map(|(_, node)| node).collect();
+    let mut seen: BTreeMap<u128, &Found> = BTreeMap::new();
+    for found in nodes.iter().flat_map(|n| &n.arenas) {
+        if let Some(other) = seen.insert(found.identity, found) {
+            return Err(twice(ranks, found, other));
+        }
+    }
     let mut mine = Vec::new();
     let there = nodes.iter().flat_map(|n| &n.arenas);
     for found in there.filter(|f| near(f.host)) {
@@ -113,33 +141,25 @@ pub(super) fn find<T: Vault, M: Vault>(
             )?);
         }
     }
-    let all: Vec<Vec<Found>> = agree(ranks, &mine, options.patience)?;
-    Ok(World {
-        arenas: all.into_iter().flatten().collect(),
-    })
+    let all: Vec<Vec<Found>> = agree(ranks, Call::Complete, &mine, options.patience)?;
+    let arenas: Vec<Found> = all.into_iter().flatten().collect();
+    let newest = arenas.iter().map(|f| f.started.generation).max();
+    let start = Start {
+        generation: newest.unwrap_or(0).saturating_add(1),
+        identity,
+    };
+    Ok(World { arenas, start })
 }
 
-/// Everybody's word, by rank; the empty one of who has a host says so by it.
-fn agree<W: Serialize + for<'de> Deserialize<'de>>(
-    ranks: &dyn Ranks,
-    mine: &W,
-    patience: Duration,
-) -> Result<Vec<W>, Fault> {
-    use crate::fault::Code::Internal;
-    let bad = |e: postcard::Error| {
-        Fault::new(
-            Internal,
-            format!(
-                "ranks do not understand each other: {e}; do all run the same version of tarn?"
-            ),
-        )
-    };
-    let word = postcard::to_stdvec(mine).map_err(bad)?;
-    let words = ranks.exchange(&word, patience)?;
-    words
-        .iter()
-        .map(|w| postcard::from_bytes(w).map_err(bad))
-        .collect()
+/// An arena that is there twice: which is the newer one nobody knows, and to remove one might remove both.
+fn twice(ranks: &dyn Ranks, one: &Found, other: &Found) -> Fault {
+    let (at, and) = (ranks.node(one.host), ranks.node(other.host));
+    let text = format!(
+        "{} on {at} is the same arena as {} on {and}: the folder of the tier must be each node's own, and no arena may be copied. \
+         Give each node a folder of its own, or remove the copy",
+        one.name, other.name
+    );
+    Fault::new(Code::Invalid, text)
 }
 
 /// What this node has. What is another program's is left alone.
@@ -192,29 +212,20 @@ fn complete<T: Vault, M: Vault>(
     if found.versions.iter().all(|v| v.whole) {
         return Ok(found.clone());
     }
-    let mut sources: Vec<Box<dyn Stored + '_>> = Vec::new();
+    let mut sources: Vec<Shelf<'_, M>> = Vec::new();
     for (host, node) in (0..).zip(nodes) {
-        for m in node
-            .memories
-            .iter()
-            .filter(|m| m.identity == found.identity)
-        {
+        let own = node.memories.iter();
+        for m in own.filter(|m| m.identity == found.identity) {
             if ranks.node(host) == ranks.node(ranks.rank()) {
-                sources.extend(
-                    memory
-                        .see(&m.name)
-                        .ok()
-                        .map(|s| Box::new(s) as Box<dyn Stored>),
-                );
+                sources.extend(memory.see(&m.name).ok().map(Shelf::Near));
             } else {
-                let far = Far {
+                sources.push(Shelf::Far(Far {
                     ranks,
                     from: host,
                     name: &m.name,
                     size: m.size,
                     patience,
-                };
-                sources.push(Box::new(far));
+                }));
             }
         }
     }
@@ -229,34 +240,26 @@ fn complete<T: Vault, M: Vault>(
     for version in staged {
         let mut manifest = version.manifest;
         let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
-        let staged: u64 = sizes.iter().sum();
         let places = match arena.places(&sizes) {
-            Ok(places) => places,
-            Err(crate::ArenaError::Full { .. }) => {
-                let size = medium.size() + staged + room::LARGE * (1 + sizes.len() as u64);
-                medium.grow(size.next_multiple_of(room::LARGE))?;
-                arena.grown(medium.size());
+            Err(crate::ArenaError::Full { wanted, .. }) => {
+                grow(&mut arena, &mut medium, wanted)?;
                 arena.places(&sizes)?
             }
-            Err(e) => return Err(e.into()),
+            places => places?,
         };
         let mut window = whole(&mut medium)?;
         let copied = destage::copy(&mut manifest, &places, &mut window, |at, chunk, sum| {
-            Ok(sources
-                .iter()
-                .any(|s| s.read(at, chunk).is_ok_and(|read| read == sum)))
+            proven(&sources, at, chunk, sum)
         });
         match copied {
             Ok(()) => {
                 window.persist()?;
-                arena.publish(
-                    &mut window,
-                    Some((version.id, Level::Durable, manifest)),
-                    |_| true,
-                )?;
+                drop(window);
+                let new = (version.id, Level::Durable, manifest);
+                publish(&mut arena, &mut medium, Some(new), |_| true)?;
             }
             // It is not whole, and stays so: the one before is.
-            Err(fault) if fault.code == crate::Code::Corrupt => {}
+            Err(fault) if fault.code == Code::Corrupt => {}
             Err(fault) => return Err(fault),
         }
     }
@@ -268,12 +271,36 @@ fn complete<T: Vault, M: Vault>(
     ))
 }
 
+/// Fills a chunk from the first source that has it as it was; false if none has.
+///
+/// # Errors
+/// When none has, and one on another node could not be asked: it may have it, and what is given up now would be lost.
+fn proven<M: Vault>(
+    sources: &[Shelf<'_, M>],
+    at: u64,
+    chunk: &mut [u8],
+    sum: u64,
+) -> Result<bool, Fault> {
+    let mut unknown = None;
+    for source in sources {
+        match source.read(at, chunk) {
+            Ok(read) if read == sum => return Ok(true),
+            Err(e) if matches!(source, Shelf::Far(_)) => unknown = Some(e),
+            _ => {}
+        }
+    }
+    unknown.map_or(Ok(false), |e| Err(e.into()))
+}
+
 impl Found {
     fn new(host: u32, name: String, size: u64, arena: &Arena) -> Self {
         let header = arena.header();
         let row = |v: &Version| Row {
-            generation: v.id.generation,
-            number: v.id.number,
+            version: Of {
+                id: v.id,
+                start: v.start,
+                ranks: header.ranks,
+            },
             bytes: v.manifest.objects.iter().map(|o| o.size()).sum(),
             whole: v.manifest.is_durable(),
         };
@@ -282,86 +309,77 @@ impl Found {
             name,
             size,
             identity: header.identity,
-            generation: arena.started(),
+            made: header.start,
+            started: arena.started(),
             rank: header.rank,
             ranks: header.ranks,
             versions: arena.versions().iter().map(row).collect(),
         }
     }
 
-    /// Whether all of a version is in it.
-    pub(super) fn has(&self, id: VersionId) -> bool {
-        self.versions.iter().any(|v| v.whole && v.id() == id)
+    /// Whether it would have a version of that start, had its rank committed one: it is as old, and that start or a later one went on
+    /// with it.
+    fn knows(&self, start: Start) -> bool {
+        let before = |one: Start, other: Start| one == other || one.generation < other.generation;
+        before(self.made, start) && before(start, self.started)
     }
-}
 
-impl Row {
-    fn id(&self) -> VersionId {
-        VersionId {
-            generation: self.generation,
-            number: self.number,
-        }
+    /// Whether all of a version is in it.
+    pub(super) fn has(&self, version: Of) -> bool {
+        self.versions
+            .iter()
+            .any(|v| v.whole && v.version == version)
     }
 }
 
 impl World {
-    /// The greatest generation that anything is of; 0 if there is nothing.
-    pub(super) fn newest_generation(&self) -> u64 {
-        let of = |f: &Found| {
-            f.versions
-                .iter()
-                .map(|v| v.generation)
-                .chain([f.generation])
-                .max()
-        };
-        self.arenas.iter().filter_map(of).max().unwrap_or(0)
-    }
-
-    /// The versions that all ranks of their time have whole somewhere.
-    pub(super) fn restorable(&self, rank: u32) -> Vec<Restorable> {
-        let mut versions: BTreeMap<VersionId, (u32, BTreeSet<u32>, u64)> = BTreeMap::new();
+    /// The versions that all ranks of their time have whole somewhere, oldest first.
+    pub(super) fn restorable(&self, rank: u32) -> Vec<(Of, Restorable)> {
+        let mut versions: BTreeMap<Of, (BTreeSet<u32>, u64)> = BTreeMap::new();
         for found in &self.arenas {
             for row in found.versions.iter().filter(|v| v.whole) {
-                let version = versions.entry(row.id()).or_default();
-                version.0 = found.ranks;
-                version.1.insert(found.rank);
+                let (of, bytes) = versions.entry(row.version).or_default();
+                of.insert(found.rank);
                 if found.rank == rank {
-                    version.2 = row.bytes;
+                    *bytes = row.bytes;
                 }
             }
         }
         let whole = versions
             .into_iter()
-            .filter(|(_, (ranks, of, _))| of.len() == *ranks as usize);
-        whole
-            .map(|(id, (ranks, _, bytes))| Restorable {
-                id,
-                ranks,
+            .filter(|(version, (of, _))| of.len() == version.ranks as usize);
+        let restorable = |(version, (_, bytes)): (Of, _)| {
+            let restorable = Restorable {
+                id: version.id,
+                ranks: version.ranks,
                 level: Level::Durable,
                 bytes,
-            })
-            .collect()
+            };
+            (version, restorable)
+        };
+        whole.map(restorable).collect()
     }
 
     /// What there was and cannot be restored, if nothing can: a version that all ranks may have had, and those who lack all or some of
     /// it now. None if there never was one.
     pub(super) fn lost(&self) -> Option<(VersionId, Vec<u32>)> {
-        let rows = self
-            .arenas
-            .iter()
-            .flat_map(|f| f.versions.iter().map(move |v| (v.id(), f.ranks)));
-        let all: BTreeMap<VersionId, u32> = rows.collect();
-        all.into_iter().rev().find_map(|(id, ranks)| {
+        let rows = self.arenas.iter().flat_map(|f| &f.versions);
+        let all: BTreeSet<Of> = rows.map(|row| row.version).collect();
+        all.into_iter().rev().find_map(|version| {
             let of = |rank: u32| {
                 self.arenas
                     .iter()
-                    .filter(move |f| f.rank == rank && f.ranks == ranks)
+                    .filter(move |f| f.rank == rank && f.ranks == version.ranks)
             };
-            let had = |f: &Found| f.versions.iter().any(|v| v.id() == id);
-            let may_have_had = |rank: u32| of(rank).next().is_none() || of(rank).any(had);
-            let lacks = |rank: &u32| !of(*rank).any(|f| f.has(id));
-            let all_had = (0..ranks).all(may_have_had);
-            all_had.then(|| (id, (0..ranks).filter(lacks).collect()))
+            let start = Start {
+                generation: version.id.generation,
+                identity: version.start,
+            };
+            let had = |f: &Found| f.versions.iter().any(|v| v.version == version);
+            let may_have_had = |rank: u32| of(rank).any(had) || !of(rank).any(|f| f.knows(start));
+            let lacks = |rank: &u32| !of(*rank).any(|f| f.has(version));
+            let all_had = (0..version.ranks).all(may_have_had);
+            all_had.then(|| (version.id, (0..version.ranks).filter(lacks).collect()))
         })
     }
 
@@ -372,8 +390,30 @@ impl World {
             .iter()
             .filter(|f| f.rank == rank && f.ranks == ranks.ranks());
         let near = own.filter(|f| ranks.node(f.host) == ranks.node(rank));
-        near.max_by_key(|f| (f.generation, f.identity))
+        near.max_by_key(|f| (f.started, f.identity))
             .map(|f| f.name.as_str())
+    }
+}
+
+/// What lies on this node or on another.
+pub(super) enum Shelf<'a, V: Vault> {
+    Near(V::Seen),
+    Far(Far<'a>),
+}
+
+impl<V: Vault> Stored for Shelf<'_, V> {
+    fn size(&self) -> u64 {
+        match self {
+            Self::Near(seen) => seen.size(),
+            Self::Far(far) => far.size(),
+        }
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        match self {
+            Self::Near(seen) => seen.read(at, into),
+            Self::Far(far) => far.read(at, into),
+        }
     }
 }
 

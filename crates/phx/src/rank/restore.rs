@@ -1,13 +1,15 @@
 //! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
 
-use super::found::{Far, Found};
+use super::found::{self, Far, Found, Of, Shelf};
+use super::words::{Call, agree};
 use super::{Desk, Empty, Shared};
 use crate::arena::{self, Arena, VersionId};
 use crate::fault::{Code, Fault};
 use crate::manifest::{Manifest, Object, Shape};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tarn_ports::{Medium, Stored, Vault};
+use tarn_ports::{Medium, Vault};
 
 impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn restart(
@@ -16,7 +18,30 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         objects: &mut [Empty<'_>],
     ) -> Result<Option<VersionId>, Fault> {
         let began = Instant::now();
-        let mut versions = self.world.restorable(self.ranks.rank());
+        if self.number.load(Ordering::Acquire) > 0 {
+            let text = "a restart comes before the first commit: what it would need may be given up by now";
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        let restorable = self.world.restorable(self.ranks.rank());
+        let mut versions: Vec<Of> = restorable.into_iter().map(|(version, _)| version).collect();
+        // Rows are dealt out by how many bytes of them each rank has now.
+        let rows = objects
+            .iter()
+            .filter(|o| matches!(o.shape, Shape::Irregular(_)));
+        let rows: Vec<u64> = rows.map(|o| o.bytes.len() as u64).collect();
+        let (ranks, patience) = (&*self.ranks, self.options.patience);
+        let words = agree(ranks, Call::Restart, &(which, rows), patience)?;
+        if let Some((rank, (other, _))) = (0u32..).zip(&words).find(|(_, (w, _))| *w != which) {
+            let name = |id: Option<VersionId>| {
+                id.map_or_else(|| "the newest version".into(), |id| format!("version {id}"))
+            };
+            let text = format!(
+                "rank {rank} restarts from {}, and this one from {}: all ranks ask for the same",
+                name(*other),
+                name(which)
+            );
+            return Err(Fault::new(Code::Invalid, text));
+        }
         if let Some(id) = which {
             versions.retain(|v| v.id == id);
             if versions.is_empty() {
@@ -26,40 +51,35 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 return Err(Fault::new(Code::NotFound, text));
             }
         }
-        // Rows are dealt out by how many bytes of them each rank has now.
-        let rows = objects
-            .iter()
-            .filter(|o| matches!(o.shape, Shape::Irregular(_)));
-        let word: Vec<u8> = rows
-            .flat_map(|o| (o.bytes.len() as u64).to_le_bytes())
-            .collect();
-        let rows = self.ranks.exchange(&word, self.options.patience)?;
+        let rows: Vec<Vec<u64>> = words.into_iter().map(|(_, rows)| rows).collect();
         let mut damaged = None;
         for version in versions.iter().rev() {
-            let filled = self.fill(version.id, version.ranks, &rows, objects);
+            let filled = self.fill(*version, &rows, objects);
             let word = match &filled {
-                Ok(_) => Vec::new(),
-                Err(fault) => [&[fault.code as u8], fault.text.as_bytes()].concat(),
+                Ok(()) => None,
+                Err(fault) => Some((fault.code as u8, fault.text.clone())),
             };
-            let words = self.ranks.exchange(&word, self.options.patience)?;
-            let others = (0u32..).zip(&words).find(|(_, word)| !word.is_empty());
-            let fault = match (filled, others) {
+            let words = agree(ranks, Call::Restarted, &word, patience)?;
+            let mut failed = (0u32..)
+                .zip(&words)
+                .filter_map(|(n, w)| Some((n, w.as_ref()?)));
+            // Any rank's other trouble is not mended by an older version.
+            let hopeless = words
+                .iter()
+                .flatten()
+                .any(|(code, _)| *code != Code::Corrupt as u8);
+            let fault = match (filled, failed.next()) {
                 (Ok(()), None) => {
-                    let mut desk = self.desk();
-                    if desk.arena.is_some() {
-                        desk.begin(Some(version.id))?;
-                    }
+                    self.desk().base = Some(version.id);
                     let mut stats = self.stats();
                     stats.restored += objects.iter().map(|o| o.bytes.len() as u64).sum::<u64>();
                     stats.restore += began.elapsed();
                     return Ok(Some(version.id));
                 }
                 (Err(fault), _) => fault,
-                (Ok(()), Some((rank, word))) => told(rank, word),
+                (Ok(()), Some((rank, (code, text)))) => told(rank, *code, text),
             };
-            // Any rank's other trouble is not mended by an older version.
-            let others = words.iter().filter_map(|w| w.first());
-            if others.into_iter().any(|code| *code != Code::Corrupt as u8) {
+            if hopeless {
                 return Err(fault);
             }
             self.stats().damaged += 1;
@@ -73,22 +93,17 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
 
     /// Fills all objects from one version.
-    fn fill(
-        &self,
-        id: VersionId,
-        ranks: u32,
-        rows: &[Box<[u8]>],
-        objects: &mut [Empty<'_>],
-    ) -> Result<(), Fault> {
+    fn fill(&self, version: Of, rows: &[Vec<u64>], objects: &mut [Empty<'_>]) -> Result<(), Fault> {
+        let ranks = version.ranks;
         if ranks == self.ranks.ranks() {
-            let old = self.old(id, self.ranks.rank())?;
+            let old = self.old(version, self.ranks.rank())?;
             return objects.iter_mut().try_for_each(|object| {
                 let stored = old.first_whole(object.key, Some(object.bytes.len()))?;
                 old.read(stored, object.bytes)
             });
         }
         let olds: Vec<Old<'_, T>> = (0..ranks)
-            .map(|rank| self.old(id, rank))
+            .map(|rank| self.old(version, rank))
             .collect::<Result<_, _>>()?;
         let mut irregular = 0;
         for object in objects {
@@ -101,12 +116,8 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 }
                 Shape::Block(new) => block(&olds, object.key, new, object.bytes)?,
                 Shape::Irregular(row) => {
-                    let of = |word: &[u8]| {
-                        Some(u64::from_le_bytes(
-                            *word.get(irregular * 8..)?.first_chunk()?,
-                        ))
-                    };
-                    let sizes: Option<Vec<u64>> = rows.iter().map(|w| of(w)).collect();
+                    let of = |rows: &Vec<u64>| rows.get(irregular).copied();
+                    let sizes: Option<Vec<u64>> = rows.iter().map(of).collect();
                     let sizes =
                         sizes.ok_or_else(|| undivided(object.key, ranks, self.ranks.ranks()))?;
                     irregular += 1;
@@ -125,35 +136,36 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
 
     /// A rank's part of a version, wherever it is; on this node, if it is there.
-    fn old(&self, id: VersionId, rank: u32) -> Result<Old<'_, T>, Fault> {
+    fn old(&self, version: Of, rank: u32) -> Result<Old<'_, T>, Fault> {
         let here = self.ranks.node(self.ranks.rank());
         let mut places: Vec<&Found> = self
             .world
             .arenas
             .iter()
-            .filter(|f| f.rank == rank && f.has(id))
+            .filter(|f| f.rank == rank && f.has(version))
             .collect();
         places.sort_by_key(|f| self.ranks.node(f.host) != here);
         let mut why = None;
         for found in places {
-            match self.open_old(found, id) {
+            match self.open_old(found, version.id) {
                 Ok(old) => return Ok(old),
                 Err(fault) => why = Some(fault),
             }
         }
-        Err(why.unwrap_or_else(|| damaged(&format!("rank {rank}'s part of version {id}"))))
+        Err(why
+            .unwrap_or_else(|| damaged(&format!("rank {rank}'s part of version {}", version.id))))
     }
 
     fn open_old<'a>(&'a self, found: &'a Found, id: VersionId) -> Result<Old<'a, T>, Fault> {
         let near = self.ranks.node(found.host) == self.ranks.node(self.ranks.rank());
         let stored = match near {
             // That it is gone is damage: `NotFound` is for a start from nothing.
-            true => Place::Near(
+            true => Shelf::Near(
                 self.tier
                     .see(&found.name)
                     .map_err(|e| damaged(&e.to_string()))?,
             ),
-            false => Place::Far(Far {
+            false => Shelf::Far(Far {
                 ranks: &*self.ranks,
                 from: found.host,
                 name: &found.name,
@@ -175,31 +187,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
 }
 
-/// An arena here or on another node.
-enum Place<'a, T: Vault> {
-    Near(T::Seen),
-    Far(Far<'a>),
-}
-
-impl<T: Vault> Stored for Place<'_, T> {
-    fn size(&self) -> u64 {
-        match self {
-            Self::Near(seen) => seen.size(),
-            Self::Far(far) => far.size(),
-        }
-    }
-
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, tarn_ports::MediumError> {
-        match self {
-            Self::Near(seen) => seen.read(at, into),
-            Self::Far(far) => far.read(at, into),
-        }
-    }
-}
-
 /// One old rank's part of a version.
 struct Old<'a, T: Vault> {
-    stored: Place<'a, T>,
+    stored: Shelf<'a, T>,
     manifest: Manifest,
     rank: u32,
 }
@@ -399,18 +389,12 @@ fn rows_of<T: Vault>(
     Ok(())
 }
 
-fn told(rank: u32, word: &[u8]) -> Fault {
-    let (code, text) = word
-        .split_first()
-        .map_or((0, &[][..]), |(code, text)| (*code, text));
+fn told(rank: u32, code: u8, text: &str) -> Fault {
     let code = Code::ALL
         .into_iter()
         .find(|c| *c as u8 == code)
         .unwrap_or(Code::Internal);
-    Fault::new(
-        code,
-        format!("rank {rank}: {}", String::from_utf8_lossy(text)),
-    )
+    Fault::new(code, format!("rank {rank}: {text}"))
 }
 
 fn incomplete(id: VersionId, who: &[u32]) -> Fault {
@@ -474,6 +458,13 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             for found in shared.world.arenas.iter().filter(|f| near(f.host)) {
                 if !used.contains(&found.name.as_str()) {
                     shared.tier.remove(&found.name)?;
+                }
+            }
+            // What ranks that are gone, or elsewhere now, had staged here was completed.
+            for name in shared.memory.list()? {
+                let gone = |rank: u32| rank >= ranks.ranks() || !near(rank);
+                if found::staging_of(&name).is_some_and(gone) {
+                    shared.memory.remove(&name)?;
                 }
             }
         }

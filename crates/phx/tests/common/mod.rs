@@ -1,7 +1,7 @@
 //! Versions whose content follows from their number.
 
 use std::collections::BTreeMap;
-use tarn_phx::arena::{self, Arena, Header, Level, VersionId};
+use tarn_phx::arena::{self, Arena, Header, Level, Start, VersionId};
 use tarn_phx::manifest::{CHUNK, Manifest, Object, Piece, Place, Shape};
 use tarn_ports::{Stored, Window};
 
@@ -9,7 +9,10 @@ pub(crate) fn header() -> Header {
     Header {
         identity: 0x1234_5678_9abc_def0,
         run: b"a run".as_slice().into(),
-        generation: 1,
+        start: Start {
+            generation: 1,
+            identity: 5,
+        },
         rank: 3,
         ranks: 4,
     }

@@ -1,0 +1,175 @@
+//! A program on nodes that are folders, and what its ranks commit.
+
+use crate::hall::Hall;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tarn_media::{Device, Folder, Profile};
+use tarn_phx::manifest::CHUNK;
+use tarn_phx::{Empty, Fault, Item, Options, Rank, Shape, Staging, VersionId};
+
+pub(crate) type Here = Rank<Folder, Folder>;
+
+/// What a tier takes from all, bytes a second: much less than memory, also of a program that is not optimized.
+pub(crate) const SLOW: u64 = 100_000_000;
+pub(crate) const MOST: Duration = Duration::from_secs(30);
+
+/// A cluster in a folder: nodes with a tier and a memory each.
+pub(crate) struct Cluster {
+    pub(crate) folder: tempfile::TempDir,
+    /// The node of each rank.
+    pub(crate) nodes: Vec<&'static str>,
+    pub(crate) staging: Staging,
+    pub(crate) buddy: bool,
+    pub(crate) helpers: usize,
+    pub(crate) same_node: bool,
+    /// Bytes a second that tiers take.
+    pub(crate) tier: u64,
+}
+
+impl Cluster {
+    pub(crate) fn new(nodes: &[&'static str]) -> Self {
+        Self {
+            folder: tempfile::tempdir_in("/dev/shm").unwrap(),
+            nodes: nodes.to_vec(),
+            staging: Staging::Half,
+            buddy: false,
+            helpers: 1,
+            same_node: false,
+            tier: SLOW,
+        }
+    }
+
+    pub(crate) fn tier_of(&self, node: &str) -> PathBuf {
+        self.folder.path().join(node).join("tier")
+    }
+
+    pub(crate) fn memory_of(&self, node: &str) -> PathBuf {
+        self.folder.path().join(node).join("memory")
+    }
+
+    pub(crate) fn begin(&self, hall: &Arc<Hall>, rank: u32) -> Result<Here, Fault> {
+        let node = self.nodes[rank as usize];
+        let profile = Profile {
+            device: self.tier,
+            ..Profile::none()
+        };
+        let device = |profile| Arc::new(Device::new(profile));
+        let tier = Folder::new(&self.tier_of(node), device(profile)).unwrap();
+        let memory = Folder::new(&self.memory_of(node), device(Profile::none())).unwrap();
+        let seed = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap()
+            .as_nanos();
+        let options = Options {
+            run: b"run".as_slice().into(),
+            identity: seed << 16 | u128::from(rank),
+            staging: self.staging,
+            buddy: self.buddy,
+            same_node: self.same_node,
+            patience: MOST,
+            helpers: self.helpers,
+            audit: false,
+            enter: Arc::new(|| ()),
+        };
+        Rank::begin(options, tier, memory, hall.seat(rank))
+    }
+
+    /// A start of the program: all ranks do the same, each in a thread of its own.
+    pub(crate) fn start<R: Send>(&self, each: impl Fn(u32, Here, &Hall) -> R + Sync) -> Vec<R> {
+        let hall = Hall::new(&self.nodes);
+        std::thread::scope(|scope| {
+            let each = &each;
+            let threads: Vec<_> = (0..self.nodes.len() as u32)
+                .map(|rank| {
+                    let hall = Arc::clone(&hall);
+                    scope.spawn(move || each(rank, self.begin(&hall, rank).unwrap(), &hall))
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+}
+
+pub(crate) const KEYS: [&[u8]; 4] = [b"empty", b"large", b"odd", b"small"];
+pub(crate) const SIZES: [usize; 4] = [0, 9 * CHUNK as usize + 77, 3 * CHUNK as usize, 100];
+
+/// What an object of a rank holds in a step.
+pub(crate) fn filled(object: usize, rank: u32, step: u64) -> Vec<u8> {
+    let seed = (object as u64) << 48 | u64::from(rank) << 40 | step << 32;
+    let byte = |i: usize| {
+        let mixed = (seed | i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 56) as u8
+    };
+    (0..SIZES[object]).map(byte).collect()
+}
+
+pub(crate) fn state(rank: u32, step: u64) -> Vec<Vec<u8>> {
+    (0..KEYS.len())
+        .map(|object| filled(object, rank, step))
+        .collect()
+}
+
+pub(crate) fn items(state: &[Vec<u8>]) -> Vec<Item<'_>> {
+    let item = |(key, bytes): (&&'static [u8], _)| Item {
+        key,
+        unit: 1,
+        shape: Shape::Own,
+        bytes,
+    };
+    KEYS.iter()
+        .zip(state.iter().map(Vec::as_slice))
+        .map(item)
+        .collect()
+}
+
+pub(crate) fn commit(rank: &mut Here, of: u32, step: u64) -> VersionId {
+    rank.commit(&items(&state(of, step))).unwrap().id
+}
+
+/// A version, and what it gave to each object.
+pub(crate) type Restored = (VersionId, Vec<Vec<u8>>);
+
+pub(crate) fn restart(rank: &mut Here) -> Result<Option<Restored>, Fault> {
+    let mut state: Vec<Vec<u8>> = SIZES.iter().map(|size| vec![0xaa; *size]).collect();
+    let mut objects: Vec<Empty<'_>> = KEYS
+        .iter()
+        .zip(&mut state)
+        .map(|(key, bytes)| Empty {
+            key,
+            shape: Shape::Own,
+            bytes,
+        })
+        .collect();
+    let id = rank.restart(None, &mut objects)?;
+    Ok(id.map(|id| (id, state)))
+}
+
+/// All ranks restart, and have the state of this step.
+pub(crate) fn restarts(cluster: &Cluster, id: VersionId, step: u64) {
+    cluster.start(|of, mut rank, _| {
+        let (found, state_now) = restart(&mut rank).unwrap().expect("a version");
+        assert_eq!(found, id, "rank {of}");
+        assert!(state_now == state(of, step), "rank {of} has another state");
+    });
+}
+
+pub(crate) fn id(generation: u64, number: u64) -> VersionId {
+    VersionId { generation, number }
+}
+
+/// Some byte of a file is changed.
+pub(crate) fn damage(file: &Path, range: Range<u64>) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(file)
+        .unwrap();
+    for at in range {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+    }
+}
