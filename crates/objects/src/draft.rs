@@ -112,8 +112,7 @@ impl Draft {
         window.persist()?;
         let folder = &self.part.folder;
         let _lock = folder.lock()?;
-        let numbers = folder.numbers()?;
-        let last = numbers.keys().next_back().copied();
+        let last = folder.used()?.pop();
         let number = last.unwrap_or(0).checked_add(1).ok_or_else(|| {
             let text = format!("all numbers of object {:?} are used up", self.key);
             Fault::new(Code::NoSpace, text)
@@ -130,9 +129,7 @@ impl Draft {
         window.persist()?;
         self.mapped.freeze()?;
         self.done = true;
-        let used = numbers.iter().filter(|(_, size)| **size == 0);
-        let used: Vec<u64> = used.map(|(n, _)| *n).collect();
-        folder.publish(&self.part.name, number, &used)?;
+        folder.publish(&self.part.name, number, last)?;
         Ok((&trailer).into())
     }
 

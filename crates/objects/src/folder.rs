@@ -118,21 +118,34 @@ impl Folder {
         }
     }
 
-    /// All numbers that were used and how long their files are: an empty one is a number that was used up.
-    pub(crate) fn numbers(&self) -> Result<BTreeMap<u64, u64>, Fault> {
+    /// All numbers that were used, the highest last.
+    pub(crate) fn used(&self) -> Result<Vec<u64>, Fault> {
         let names = names(&self.fd, &self.path)?;
-        let numbers = names.iter().filter_map(|name| number(name));
+        let mut used: Vec<u64> = names.iter().filter_map(|name| number(name)).collect();
+        used.sort_unstable();
+        Ok(used)
+    }
+
+    /// The same, and how long their files are: an empty one is of no version.
+    pub(crate) fn numbers(&self) -> Result<BTreeMap<u64, u64>, Fault> {
         let mut found = BTreeMap::new();
-        for number in numbers {
-            match statat(&self.fd, file(number), AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
-                    found.insert(number, stat.st_size as u64);
-                }
-                Ok(_) | Err(Errno::NOENT) => {}
+        for number in self.used()? {
+            match self.size(number) {
+                Ok(size) => drop(found.insert(number, size)),
+                Err(Errno::NOENT) => {}
                 Err(e) => return Err(error("examine", &self.path.join(file(number)))(e)),
             }
         }
         Ok(found)
+    }
+
+    /// Bytes of a version's file; of what is no file, none.
+    fn size(&self, number: u64) -> Result<u64, Errno> {
+        let stat = statat(&self.fd, file(number), AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(stat.st_size as u64),
+            _ => Ok(0),
+        }
     }
 
     /// Opens one of its files for reading.
@@ -194,26 +207,29 @@ impl Folder {
         Ok(())
     }
 
-    /// Gives a file of this folder the name of a new version, which has the highest number, and that of the newest. The folder's lock is
-    /// held.
-    pub(crate) fn publish(&self, part: &str, number: u64, used: &[u64]) -> Result<(), Fault> {
+    /// Gives a file of this folder the name of a new version, whose number is behind the `last`, and that of the newest. The folder's lock
+    /// is held.
+    pub(crate) fn publish(&self, part: &str, number: u64, last: Option<u64>) -> Result<(), Fault> {
         let (name, path) = (file(number), self.path.join(file(number)));
         linkat(&self.fd, part, &self.fd, &name, AtFlags::empty()).map_err(error("name", &path))?;
         if let Err(e) = renameat(&self.fd, part, &self.fd, NEWEST) {
-            remove(&self.fd, name.as_bytes());
+            let _ = unlinkat(&self.fd, &name, AtFlags::empty());
             return Err(error("name", &path)(e));
         }
-        // A later number is there now: those that were used up need not be remembered.
-        used.iter()
-            .for_each(|n| remove(&self.fd, file(*n).as_bytes()));
+        // A later number is there now: one that was used up need not be remembered.
+        if let Some(last) = last.filter(|last| self.size(*last) == Ok(0)) {
+            let _ = unlinkat(&self.fd, file(last), AtFlags::empty());
+        }
         fsync(&self.fd).map_err(error("sync", &self.path))
     }
 
     /// Has the name of the newest version lead to the one that is. The folder's lock is held.
     pub(crate) fn point(&self, identity: u128, newest: Option<u64>) -> Result<(), Errno> {
         let Some(newest) = newest else {
-            remove(&self.fd, NEWEST.as_bytes());
-            return Ok(());
+            return match unlinkat(&self.fd, NEWEST, AtFlags::empty()) {
+                Err(Errno::NOENT) => Ok(()),
+                other => other,
+            };
         };
         let part = part(identity);
         linkat(&self.fd, file(newest), &self.fd, &part, AtFlags::empty())?;
@@ -251,7 +267,7 @@ fn part(identity: u128) -> String {
     format!("{PART}{identity:032x}")
 }
 
-/// Removes a file, or a folder of files. What cannot be removed is of no version, and is tried again by the next writer.
+/// Removes what was not published: a file, or a folder of files. What cannot be removed is tried again by the next writer.
 fn remove(folder: &OwnedFd, name: &[u8]) {
     if unlinkat(folder, name, AtFlags::empty()) == Err(Errno::ISDIR) {
         if let Ok(inner) = openat(folder, name, READ | OFlags::DIRECTORY, Mode::empty()) {

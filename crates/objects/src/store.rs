@@ -3,7 +3,7 @@
 use crate::draft::{Draft, random};
 use crate::folder::{Folder, MAX_NAMES, error, names};
 use crate::object::{Info, Object, trailer};
-use rustix::fs::{AtFlags, FileType, statat};
+use rustix::fs::{AtFlags, FileType, fstat, statat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use tarn_phx::object::{check_key, file, number};
@@ -74,28 +74,21 @@ impl Store {
     /// When it is not there, or not whole.
     pub fn map(&self, key: &str, number: Option<u64>) -> Result<Object, Fault> {
         let folder = self.folder(key, number)?;
-        for _ in 0..TRIES {
-            let found = match number {
-                Some(number) => Some(number),
-                None => folder
-                    .numbers()?
-                    .into_iter()
-                    .rev()
-                    .find(|(_, size)| *size > 0)
-                    .map(|(n, _)| n),
-            };
-            let Some(found) = found else { break };
-            let path = folder.path.join(file(found));
-            match folder.read(&file(found)) {
-                // Deleted.
-                Err(Errno::NOENT) => {}
-                Ok(fd) if rustix::fs::fstat(&fd).is_ok_and(|s| s.st_size == 0) => {}
-                Ok(fd) => return Object::open(&fd, path, key, Some(found)),
-                Err(e) => return Err(error("open", &path)(e)),
+        'again: for _ in 0..TRIES {
+            let there = number.map_or_else(|| folder.used(), |number| Ok(vec![number]))?;
+            for found in there.into_iter().rev() {
+                let path = folder.path.join(file(found));
+                match folder.read(&file(found)) {
+                    // A number that was used up.
+                    Ok(fd) if fstat(&fd).is_ok_and(|s| s.st_size == 0) => {}
+                    Ok(fd) => return Object::open(&fd, path, key, Some(found)),
+                    // Deleted a moment ago: there may be a newer one.
+                    Err(Errno::NOENT) if number.is_none() => continue 'again,
+                    Err(Errno::NOENT) => {}
+                    Err(e) => return Err(error("open", &path)(e)),
+                }
             }
-            if number.is_some() {
-                break;
-            }
+            break;
         }
         Err(self.none(key, number))
     }
