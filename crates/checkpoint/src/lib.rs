@@ -32,10 +32,13 @@
 
 mod memory;
 mod session;
+pub mod shelf;
 mod slot;
 
 pub use memory::{Element, Memory};
-pub use session::{Options, Precopy, Properties, Session};
+pub use session::{MAX_REPLICAS, MAX_SET, Options, Precopy, Properties, Session};
 pub use slot::Slot;
-pub use tarn_phx::{Code, Committed, Fault, Level, Restorable, Shape, Staging, Stats, VersionId};
+pub use tarn_phx::{
+    Code, Committed, Fault, Level, Replicate, Restorable, Shape, Staging, Stats, VersionId,
+};
 pub use tarn_ports::PowerFail;

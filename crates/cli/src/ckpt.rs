@@ -1,6 +1,7 @@
 //! `tarn ckpt`: which checkpoints this node has, whether they are whole, and what the models say of a machine. It reads: nothing is
-//! locked, nothing is written, whoever is writing checkpoints meanwhile.
+//! locked, nothing is written, whoever is writing checkpoints meanwhile; only `drain` writes, and only to the external store.
 
+mod drain;
 mod list;
 mod model;
 mod numbers;
@@ -26,6 +27,9 @@ pub(crate) enum CkptCommand {
         run: Option<OsString>,
         #[command(flatten)]
         place: Place,
+        /// The folder on the external store that the program was told
+        #[arg(long, value_name = "DIR", env = "TARN_PHX_EXTERNAL")]
+        external: Option<PathBuf>,
     },
     /// The objects of a version: keys, sizes, shapes, and where their pieces are
     Show {
@@ -47,6 +51,8 @@ pub(crate) enum CkptCommand {
         #[command(flatten)]
         place: Place,
     },
+    /// Bring a version of a program that has ended to an external store, which outlives this node
+    Drain(drain::DrainArgs),
     /// How likely a checkpoint is lost, how often to make one, what it costs in energy, and what to choose
     Model(Box<model::ModelArgs>),
 }
@@ -69,7 +75,12 @@ pub(crate) struct Place {
 
 pub(crate) fn ckpt(cli: &Cli, command: &CkptCommand) -> CliResult {
     match command {
-        CkptCommand::Ls { run, place } => list::ls(cli, place, run.as_deref()),
+        CkptCommand::Ls {
+            run,
+            place,
+            external,
+        } => list::ls(cli, place, run.as_deref(), external.as_deref()),
+        CkptCommand::Drain(args) => drain::drain(cli, args),
         CkptCommand::Show {
             run,
             version,

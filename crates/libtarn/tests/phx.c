@@ -3,7 +3,8 @@
  *
  * phx DIR STEPS [LAST]: rank 0 of 1 of a run in DIR (DIR/tier, DIR/memory), from its newest version to step STEPS; ends without
  * phx_finalize after step LAST. Prints what it restored. phx DIR misuse: every wrong call gives its code. phx DIR endless HOW: rank $RANK
- * of $RANKS, until it is killed; HOW says how it stages.
+ * of $RANKS, until it is killed; HOW says how it stages. phx DIR outside STEPS: rank $RANK of $RANKS, of which every second version goes to
+ * DIR/store; ends once the last one is there.
  */
 #include "phx.h"
 
@@ -141,6 +142,47 @@ static int endless(const char *dir, int how)
     return 1;
 }
 
+static int outside(const char *dir, int steps)
+{
+    char tier[512], memory[512], store[512];
+    struct phx_options o = options(dir, tier, memory);
+    struct phx_properties p = {.size = sizeof p, .shape = PHX_IRREGULAR, .row = sizeof(double)};
+    struct phx_version version = {0, 0};
+    struct phx_stats stats = {.size = sizeof stats};
+    int step = 0, first = 0;
+    snprintf(store, sizeof store, "%s/store", dir);
+    o.rank = (uint32_t)atoi(getenv("RANK"));
+    o.ranks = (uint32_t)atoi(getenv("RANKS"));
+    o.external = store;
+    o.flush_every = 2;
+    o.flush_rate = 1 << 30;
+    size_t rows = SMALL / o.ranks, begin = rows * o.rank;
+    double *field = calloc(rows, sizeof *field);
+    CHECK(phx_init(&o), PHX_OK);
+    CHECK(phx_register_obj("field", field, rows * sizeof *field, sizeof *field, &p), PHX_OK);
+    p.shape = PHX_REPLICATED_OBJ;
+    CHECK(phx_register_obj("step", &step, sizeof step, sizeof step, &p), PHX_OK);
+    int restarted = phx_restart(NULL, &version);
+    if (restarted != PHX_OK)
+        CHECK(restarted, PHX_ENOTFOUND);
+    for (size_t i = 0; restarted == PHX_OK && i < rows; i++)
+        CHECK(field[i] == value(begin + i, step), 1);
+    first = step;
+    while (!failed && step < steps) {
+        step++;
+        for (size_t i = 0; i < rows; i++)
+            field[i] = value(begin + i, step);
+        CHECK(phx_checkpoint_commit(&version), PHX_OK);
+    }
+    CHECK(phx_wait(&version, PHX_FLUSHED, 0), PHX_OK);
+    CHECK(phx_stats(&stats), PHX_OK);
+    CHECK(first == steps || (stats.flushed > 0 && stats.last_flush_ns > 0 && stats.flush_failed == 0), 1);
+    CHECK(phx_finalize(), PHX_OK);
+    free(field);
+    printf("from step %d to %d\n", first, step);
+    return failed;
+}
+
 /* DIR/tier and DIR/memory have 16 MiB each. */
 static int full(const char *dir)
 {
@@ -222,9 +264,19 @@ static int misuse(const char *dir)
     CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.helper_count = 3;
     CHECK(phx_init(&bad), PHX_EINVALID);
-    bad = o, bad.replicas = 2;
-    CHECK(phx_init(&bad), PHX_EUNSUPPORTED);
+    bad = o, bad.replicas = 4;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.copies = 4;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.parity = 1;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.copies = 1, bad.parity = 4;
+    CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.key = "hex:12";
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.flush_every = 3;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.external = "/nowhere";
     CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.tier = "/proc/nowhere";
     CHECK(phx_init(&bad) != PHX_OK, 1);
@@ -335,6 +387,8 @@ int main(int argc, char **argv)
         return full(argv[1]);
     if (argc == 4 && strcmp(argv[2], "endless") == 0)
         return endless(argv[1], atoi(argv[3]));
+    if (argc == 4 && strcmp(argv[2], "outside") == 0)
+        return outside(argv[1], atoi(argv[3]));
     if (argc < 3)
         return 2;
     return simulate(argv[1], atoi(argv[2]), argc > 3 ? atoi(argv[3]) : -1);

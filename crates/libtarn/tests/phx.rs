@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use tarn_media::ExternalFolder;
+use tarn_phx::{arena, flush};
 
 /// Compiles a C program against the library.
 fn compile(file: &str, to: &Path, extra: &[&str]) {
@@ -25,6 +27,37 @@ fn a_program_goes_on_where_it_ended() {
     assert_eq!(run(&["9", "5"]), "restored 1.3 step 3\n");
     assert_eq!(run(&["6"]), "restored 2.2 step 5\ndone at step 6\n");
     assert_eq!(run(&["6"]), "restored 3.1 step 6\ndone at step 6\n");
+}
+
+/// All nodes are lost, with their tiers and memory; then as many ranks go on, and then another number.
+#[test]
+fn a_program_goes_on_from_the_external_store() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("phx");
+    compile("tests/phx.c", &program, &[]);
+    std::fs::create_dir(folder.path().join("store")).unwrap();
+    for (ranks, first, last) in [(2, 0, 4), (2, 4, 6), (3, 6, 8), (3, 8, 8)] {
+        let started: Vec<_> = (0..ranks)
+            .map(|rank: u32| {
+                let mut command = Command::new(&program);
+                command
+                    .arg(folder.path())
+                    .args(["outside", &last.to_string()]);
+                command
+                    .env("RANK", rank.to_string())
+                    .env("RANKS", ranks.to_string());
+                command.stdout(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        for rank in started {
+            let ended = rank.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&ended.stdout);
+            assert_eq!(text, format!("from step {first} to {last}\n"));
+        }
+        for lost in ["tier", "memory"] {
+            std::fs::remove_dir_all(folder.path().join(lost)).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -50,9 +83,12 @@ fn misuse_is_told_by_codes() {
 }
 
 /// Ranks are killed at random instants, one or all: the next start has what all had committed, or something newer, and it is whole.
+/// `TARN_KILLS` asks for more of them, `make soak` does.
 #[test]
 fn ranks_are_killed_at_any_instant() {
     const KILLS: u64 = 100;
+    let asked = std::env::var("TARN_KILLS").ok();
+    let kills = asked.map_or(KILLS, |n| n.parse().expect("TARN_KILLS is a number"));
     const RANKS: u32 = 2;
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = folder.path().join("phx");
@@ -68,12 +104,17 @@ fn ranks_are_killed_at_any_instant() {
     };
     // How, and what all ranks have committed so far.
     let (mut how, mut least, mut run) = (0, 0, 0);
-    for kill in 0..KILLS {
+    let mut flushed = 0;
+    for kill in 0..kills {
         if kill % 10 == 0 {
             // Another way of staging, from nothing.
             (how, least, run) = (next(64), 0, run + 1);
+            // Every second flushes what it commits, which takes a helper.
+            how &= if run % 2 == 1 { !8 } else { !0 };
         }
         let dir = folder.path().join(format!("run{run}"));
+        let store = dir.join("store");
+        std::fs::create_dir_all(&store).unwrap();
         let mut ranks: Vec<_> = (0..RANKS)
             .map(|rank| {
                 let mut command = Command::new(&program);
@@ -81,6 +122,12 @@ fn ranks_are_killed_at_any_instant() {
                 command
                     .env("RANK", rank.to_string())
                     .env("RANKS", RANKS.to_string());
+                if run % 2 == 1 {
+                    command
+                        .env("TARN_PHX_EXTERNAL", &store)
+                        .env("TARN_PHX_FLUSH_EVERY", "1")
+                        .env("TARN_PHX_FLUSH_RATE", "1GB/s");
+                }
                 command.stdout(Stdio::piped()).spawn().unwrap()
             })
             .collect();
@@ -95,7 +142,9 @@ fn ranks_are_killed_at_any_instant() {
                 said.push(lines.next().expect("restored").unwrap());
             }
         }
-        std::thread::sleep(Duration::from_micros(next(40_000)));
+        // A flush takes longer than some commits.
+        let most = if run % 2 == 1 { 100_000 } else { 40_000 };
+        std::thread::sleep(Duration::from_micros(next(most)));
         let first = next(RANKS.into()) as usize;
         ranks[first].kill().unwrap();
         std::thread::sleep(Duration::from_micros(next(3000)));
@@ -125,9 +174,31 @@ fn ranks_are_killed_at_any_instant() {
             };
             assert!(said.iter().all(fine), "{}", context());
         }
+        flushed += usize::from(whole_outside(&store));
         let last = |said: &Vec<String>| said.iter().filter_map(|l| number(l, "committed ")).max();
         least = least.max(said.iter().map(|s| last(s).unwrap_or(0)).min().unwrap_or(0));
     }
+    assert!(flushed > 0, "seed {seed}: nothing was flushed");
+}
+
+/// Whether `latest` names a version; all parts of that are there, and whole.
+fn whole_outside(store: &Path) -> bool {
+    let store = ExternalFolder::there(store, Path::new("c"));
+    let Some(latest) = flush::latest(&store).unwrap() else {
+        return false;
+    };
+    let all = flush::list(&store).unwrap();
+    let found = all.iter().find(|v| v.version == latest).unwrap();
+    assert!(found.is_complete(), "{found:?}");
+    for rank in &found.parts {
+        let (part, version, _) = flush::open(&store, latest, *rank).unwrap();
+        for object in &version.manifest.objects {
+            let mut bytes = vec![0; object.size() as usize];
+            let bad = arena::read(&part, object, &mut bytes).unwrap();
+            assert!(bad.is_empty(), "rank {rank} of {latest:?}");
+        }
+    }
+    true
 }
 
 /// A tier, and memory, that are full: in a namespace of mounts, where a user may have one.

@@ -49,7 +49,7 @@ impl Folder {
 }
 
 /// Makes a folder that nobody else can enter; one that is there must be the user's.
-fn private(path: &Path) -> Result<(), MediumError> {
+pub(crate) fn private(path: &Path) -> Result<(), MediumError> {
     let new = path.ancestors().take_while(|a| !a.exists()).count();
     let made = fs::DirBuilder::new()
         .recursive(true)
@@ -165,7 +165,7 @@ fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>, MediumError> {
         .map_err(error("read", folder))
 }
 
-fn remove(file: &Path) -> Result<(), MediumError> {
+pub(crate) fn remove(file: &Path) -> Result<(), MediumError> {
     match fs::remove_file(file) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(error("remove", file)(e)),
         _ => Ok(()),
@@ -173,13 +173,16 @@ fn remove(file: &Path) -> Result<(), MediumError> {
 }
 
 /// A name is durable once its folder is synced.
-fn sync_folder(file: &Path) -> Result<(), MediumError> {
+pub(crate) fn sync_folder(file: &Path) -> Result<(), MediumError> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let synced = fs::File::open(folder).and_then(|f| f.sync_all());
     synced.map_err(error("sync", folder))
 }
 
-fn error<'p>(doing: &'static str, path: &'p Path) -> impl Fn(io::Error) -> MediumError + 'p {
+pub(crate) fn error<'p>(
+    doing: &'static str,
+    path: &'p Path,
+) -> impl Fn(io::Error) -> MediumError + 'p {
     move |source| MediumError::Io {
         doing,
         what: path.display().to_string(),

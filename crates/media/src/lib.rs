@@ -6,7 +6,10 @@
 
 #![allow(unsafe_code)]
 
+mod external;
 mod flush;
+#[cfg(target_arch = "x86_64")]
+mod fold;
 mod folder;
 pub mod kernel;
 mod map;
@@ -14,6 +17,7 @@ mod profiles;
 mod promises;
 pub mod slow;
 
+pub use external::ExternalFolder;
 pub use flush::Flush;
 pub use folder::Folder;
 pub use map::{Mapped, Part, Seen};

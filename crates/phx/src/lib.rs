@@ -3,11 +3,13 @@
 //! threads and time only in [`rank`] and `lanes`, which drive the rest.
 //!
 //! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`layout`] (who copies what),
-//! [`rank`] (all together), [`split`] (what that takes), [`model`] (what it is worth), [`block`] and [`room`]; beside all that, [`object`] (a file of the node's object store).
+//! [`rank`] (all together), [`flush`] (what is on the external store), [`split`] (what that takes), [`model`] (what it is worth),
+//! [`block`] and [`room`]; beside all that, [`object`] (a file of the node's object store).
 
 pub mod arena;
 pub mod block;
 pub mod fault;
+pub mod flush;
 mod lanes;
 pub mod layout;
 pub mod manifest;
@@ -20,4 +22,6 @@ pub mod split;
 pub use arena::{Arena, ArenaError, Header, Level, Start, VersionId};
 pub use fault::{Code, Fault};
 pub use manifest::{Manifest, Object, Piece, Place, Shape};
-pub use rank::{Committed, Empty, Item, Options, Rank, Restorable, Staging, Stats};
+pub use rank::{
+    Committed, Empty, ExternalStore, Item, Options, Rank, Replicate, Restorable, Staging, Stats,
+};

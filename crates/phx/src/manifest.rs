@@ -39,6 +39,16 @@ pub enum Place {
     Staged(u64),
 }
 
+impl Place {
+    /// So many bytes behind it.
+    pub fn plus(self, bytes: u64) -> Self {
+        match self {
+            Self::Arena(at) => Self::Arena(at + bytes),
+            Self::Staged(at) => Self::Staged(at + bytes),
+        }
+    }
+}
+
 /// Some of an object's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {

@@ -1,5 +1,6 @@
 //! L1: the traits through which the cores meet the world. Traits and the values they pass, nothing else.
 
+pub mod external;
 pub mod journal;
 pub mod medium;
 pub mod mover;
@@ -12,10 +13,11 @@ pub mod track;
 pub mod vault;
 pub mod world;
 
+pub use external::{Draft, External};
 pub use journal::{Journal, JournalError, Record};
 pub use medium::{Medium, MediumError, PowerFail, Promises, Stored, Window};
 pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};
-pub use nodes::{ChangedSince, Mates, Nodes, Peers};
+pub use nodes::{ChangedSince, Checkpoints, Mates, Nodes, Peers};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
 pub use progress::Progress;
 pub use ranks::{Host, Ranks, RanksError, Reached};

@@ -92,6 +92,16 @@ pub trait Stored {
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError>;
 }
 
+impl<S: Stored + ?Sized> Stored for Box<S> {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        (**self).read(at, into)
+    }
+}
+
 /// A part of a medium that can be written. Offsets count from its beginning.
 pub trait Window: Stored + Send {
     /// Copies bytes in and returns their checksum (CRC-64/NVME). They are persistent after [`Window::persist`], not before.

@@ -17,8 +17,8 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_checkpoint::{
-    Code, Fault, Level, Memory, Options, PowerFail, Precopy, Properties, Session, Shape, Slot,
-    Staging, VersionId,
+    Code, Fault, Level, Memory, Options, PowerFail, Precopy, Properties, Replicate, Session, Shape,
+    Slot, Staging, VersionId,
 };
 
 /// Memory that was made for an object: bytes, to be written.
@@ -124,7 +124,10 @@ enum Held {
 struct Given {
     rank: u32,
     ranks: u32,
-    replicas: u32,
+    replicas: Option<u32>,
+    copies: usize,
+    parity: usize,
+    replicate_every: u64,
     run: Option<String>,
     tier: Option<PathBuf>,
     memory: Option<PathBuf>,
@@ -136,6 +139,9 @@ struct Given {
     timeout: Option<f64>,
     helper: bool,
     processors: Vec<usize>,
+    external: Option<PathBuf>,
+    flush_every: Option<u64>,
+    flush_rate: Option<u64>,
 }
 
 /// What is said of an object: `transient`, `precopy`, `versions`, and the shape's kind (as in phx.h), dimensions and bytes of a row.
@@ -283,8 +289,14 @@ impl Checkpoints {
             ("memory_rate", stats.memory_rate),
             ("degraded", stats.degraded),
             ("damaged_chunks", stats.damaged),
+            ("replicated", stats.replicated),
+            ("bare", stats.bare),
             ("restored_bytes", stats.restored),
             ("restore_ns", nanos(stats.restore)),
+            ("flushed", stats.flushed),
+            ("flushes_skipped", stats.flushes_skipped),
+            ("flush_failed", stats.flush_failed),
+            ("last_flush_ns", nanos(stats.last_flush)),
         ]))
     }
 
@@ -376,6 +388,16 @@ impl Given {
             rank: self.rank,
             ranks: self.ranks,
             replicas: self.replicas,
+            replicate: match (self.copies, self.parity) {
+                (0, 0) => Replicate::None,
+                (copies, 0) => Replicate::Copies(copies),
+                (0, parity) => Replicate::Parity(parity),
+                _ => {
+                    let text = "copies or parity: one of the two";
+                    return Err(Fault::new(Code::Invalid, text));
+                }
+            },
+            replicate_every: self.replicate_every.max(1),
             run: self.run,
             tier: self.tier,
             memory: self.memory,
@@ -391,6 +413,9 @@ impl Given {
             patience: self.timeout.map_or(Ok(default.patience), seconds)?,
             helper: self.helper,
             processors: self.processors,
+            external: self.external,
+            flush_every: self.flush_every,
+            flush_rate: self.flush_rate,
             ..default
         })
     }

@@ -1,15 +1,15 @@
 //! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
 
-use super::found::{self, Far, Found, Of, Shelf};
+use super::found::{self, Found, Of, Shelf};
 use super::words::{Call, agree};
-use super::{Desk, Empty, Shared};
+use super::{Desk, Empty, RECENT, Replicate, Shared, outside};
 use crate::arena::{self, Arena, VersionId};
 use crate::fault::{Code, Fault};
 use crate::manifest::{Manifest, Object, Shape};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tarn_ports::{Medium, Vault};
+use tarn_ports::{External, Medium, Vault};
 
 impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn restart(
@@ -147,42 +147,42 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         places.sort_by_key(|f| self.ranks.node(f.host) != here);
         let mut why = None;
         for found in places {
-            match self.open_old(found, version.id) {
+            match self.open_old(found, version) {
                 Ok(old) => return Ok(old),
                 Err(fault) => why = Some(fault),
             }
+        }
+        if let Some(store) = self.external(version) {
+            let (stored, manifest) = outside::open(store, version, rank)?;
+            return Ok(Old {
+                stored: Shelf::Outside(stored),
+                manifest,
+                version,
+                rank,
+                external: None,
+            });
         }
         Err(why
             .unwrap_or_else(|| damaged(&format!("rank {rank}'s part of version {}", version.id))))
     }
 
-    fn open_old<'a>(&'a self, found: &'a Found, id: VersionId) -> Result<Old<'a, T>, Fault> {
-        let near = self.ranks.node(found.host) == self.ranks.node(self.ranks.rank());
-        let stored = match near {
-            // That it is gone is damage: `NotFound` is for a start from nothing.
-            true => Shelf::Near(
-                self.tier
-                    .see(&found.name)
-                    .map_err(|e| damaged(&e.to_string()))?,
-            ),
-            false => Shelf::Far(Far {
-                ranks: &*self.ranks,
-                from: found.host,
-                name: &found.name,
-                size: found.size,
-                patience: self.options.patience,
-            }),
-        };
+    fn open_old<'a>(&'a self, found: &'a Found, version: Of) -> Result<Old<'a, T>, Fault> {
+        // That it is gone is damage: `NotFound` is for a start from nothing.
+        let stored = found
+            .shelf(&*self.tier, &*self.ranks, self.options.patience)
+            .map_err(|e| damaged(&e.to_string()))?;
         let arena = Arena::open(&stored)?;
-        let version = arena.versions().iter().find(|v| v.id == id);
-        let manifest = version
-            .ok_or_else(|| damaged(&format!("version {id} in {}", found.name)))?
+        let kept = arena.versions().iter().find(|v| v.id == version.id);
+        let manifest = kept
+            .ok_or_else(|| damaged(&format!("version {} in {}", version.id, found.name)))?
             .manifest
             .clone();
         Ok(Old {
             stored,
             manifest,
+            version,
             rank: found.rank,
+            external: self.external(version),
         })
     }
 }
@@ -191,7 +191,10 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 struct Old<'a, T: Vault> {
     stored: Shelf<'a, T>,
     manifest: Manifest,
+    version: Of,
     rank: u32,
+    /// What stands in for what is damaged.
+    external: Option<&'a dyn External>,
 }
 
 impl<T: Vault> Old<'_, T> {
@@ -220,7 +223,15 @@ impl<T: Vault> Old<'_, T> {
     }
 
     fn read(&self, object: &Object, into: &mut [u8]) -> Result<(), Fault> {
-        match arena::read(&self.stored, object, into)?.first() {
+        let bad = arena::read(&self.stored, object, into);
+        if bad.as_ref().is_ok_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let other = |store| outside::read(store, self.version, self.rank, &object.key, into);
+        if self.external.is_some_and(other) {
+            return Ok(());
+        }
+        match bad?.first() {
             None => Ok(()),
             Some(piece) => {
                 let key = String::from_utf8_lossy(&object.key);
@@ -434,7 +445,7 @@ fn undivided(key: &[u8], ranks: u32, now: u32) -> Fault {
 }
 
 impl<A: Medium, S: Medium> Desk<A, S> {
-    /// Once all ranks have a version of this start on their tiers, what earlier ones have left on this node is not needed any more,
+    /// Once all ranks have a version of this start on their tiers, and on others if that is asked for, what earlier ones have left on this node is not needed any more,
     /// but what this start goes on with. The first rank of each node removes it.
     pub(super) fn reclaim<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
     where
@@ -444,10 +455,18 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let ranks = &*shared.ranks;
         let me = ranks.rank();
         let near = |rank: u32| ranks.node(rank) == ranks.node(me);
-        // Of more than the last 32 it is not known who has them.
+        // Of more than the last ones it is not known who has them.
         let told = ranks.told();
-        let mut last = (1..=told.durable).rev().take(32);
-        if self.reclaimed || last.all(|number| told.lacks(number)) {
+        let every = shared.options.replicate_every.max(1);
+        let whole = |number: u64| !told.lacks(number);
+        let safe = match shared.options.replicate {
+            Replicate::None => (1..=told.durable).rev().take(RECENT as usize).any(whole),
+            _ => {
+                let number = told.replicated;
+                number > 0 && whole(number) && told.bare & 1 << (number / every % 64) == 0
+            }
+        };
+        if self.reclaimed || !safe {
             return Ok(());
         }
         if !(0..me).any(near) {

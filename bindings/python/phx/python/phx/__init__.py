@@ -162,8 +162,14 @@ class Stats:
     memory_rate: int
     degraded: int
     damaged_chunks: int
+    replicated: int
+    bare: int
     restored_bytes: int
     restore_ns: int
+    flushed: int
+    flushes_skipped: int
+    flush_failed: int
+    last_flush_ns: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,11 +217,13 @@ class Irregular:
 
 class Checkpoints:
     """The checkpoints of one rank of a program. All ranks make them; what is not said is as the environment says (TARN_PHX_RUN, _TIER,
-    _MEMORY, _MEET, _KEY, _PROFILE), or as it is best.
+    _MEMORY, _MEET, _KEY, _PROFILE, _EXTERNAL, _FLUSH_EVERY, _FLUSH_RATE), or as it is best.
 
     `staging`: bytes that may be staged (`phx.ALL`: all); `timeout`: the longest wait for other ranks, in seconds (60); `meet`: HOST:PORT of
     rank 0, where ranks are on several nodes, and `key` then a file of 64 hexadecimal digits; `helper=False`: no thread in the
-    background; `processors`: those it may use; `same_node`: a buddy on the same node will do (for tests).
+    background; `processors`: those it may use; `same_node`: a buddy on the same node will do (for tests). `replicas`: copies of what is
+    staged (one, where ranks are on several nodes). `copies` of all of a version on other nodes, or sets of `parity` ranks of which any
+    one can be made again, for every `replicate_every`th version. `external`: a folder on a store that outlives the nodes, to which every `flush_every`-th version goes, `flush_rate` bytes a second.
 
     A `with` block that ends closes them, and what is staged is then on the persistent tier. If it is left by an exception, they end as if
     the process was killed: no other rank is waited for, and the next start has what was committed.
@@ -228,7 +236,10 @@ class Checkpoints:
         run=None,
         rank=0,
         ranks=1,
-        replicas=0,
+        replicas=None,
+        copies=0,
+        parity=0,
+        replicate_every=1,
         staging=None,
         memory=None,
         meet=None,
@@ -238,6 +249,9 @@ class Checkpoints:
         helper=True,
         processors=(),
         same_node=False,
+        external=None,
+        flush_every=None,
+        flush_rate=None,
     ):
         self._session = _phx.Session(
             {
@@ -246,6 +260,9 @@ class Checkpoints:
                 "rank": rank,
                 "ranks": ranks,
                 "replicas": replicas,
+                "copies": copies,
+                "parity": parity,
+                "replicate_every": replicate_every,
                 "staging": staging,
                 "memory": memory,
                 "meet": meet,
@@ -255,6 +272,9 @@ class Checkpoints:
                 "helper": helper,
                 "processors": list(processors),
                 "same_node": same_node,
+                "external": external,
+                "flush_every": flush_every,
+                "flush_rate": flush_rate,
             }
         )
 

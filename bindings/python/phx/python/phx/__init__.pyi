@@ -78,8 +78,14 @@ class Stats:
     memory_rate: int
     degraded: int
     damaged_chunks: int
+    replicated: int
+    bare: int
     restored_bytes: int
     restore_ns: int
+    flushed: int
+    flushes_skipped: int
+    flush_failed: int
+    last_flush_ns: int
 
 class Shape(Protocol):
     def said(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int, int, int]], int]: ...
@@ -107,7 +113,10 @@ class Checkpoints:
         run: str | None = None,
         rank: int = 0,
         ranks: int = 1,
-        replicas: int = 0,
+        replicas: int | None = None,
+        copies: int = 0,
+        parity: int = 0,
+        replicate_every: int = 1,
         staging: int | None = None,
         memory: str | PathLike[str] | None = None,
         meet: str | None = None,
@@ -117,6 +126,9 @@ class Checkpoints:
         helper: bool = True,
         processors: Iterable[int] = (),
         same_node: bool = False,
+        external: str | PathLike[str] | None = None,
+        flush_every: int | None = None,
+        flush_rate: int | None = None,
     ) -> None: ...
     def __enter__(self) -> Checkpoints: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...

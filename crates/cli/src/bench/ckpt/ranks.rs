@@ -196,12 +196,15 @@ fn begin(does: &Does) -> anyhow::Result<(Arc<Meeting>, Rank<Folder, Folder>)> {
             How::Half => Staging::Half,
             How::All => Staging::All,
         },
-        buddy: does.buddy,
+        buddies: usize::from(does.buddy),
+        replicate: tarn_phx::Replicate::None,
+        replicate_every: 1,
         same_node: true,
         patience: PATIENCE,
         helpers: does.helpers as usize,
         audit: false,
         enter: Arc::new(|| ()),
+        external: None,
     };
     let tier = Folder::new(&does.dir.join("tier"), Arc::new(device))?;
     let memory = Folder::new(&does.dir.join("memory"), memory)?;

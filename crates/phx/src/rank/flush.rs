@@ -1,0 +1,403 @@
+//! Every k-th version goes to the external store, by a thread of its own: a slow store holds up no commit. Its slot in the arena is not
+//! used again until then. A version whose turn comes while the one before is still being flushed is skipped.
+//!
+//! Ranks skip on their own, and only what none has skipped is complete. So a rank that had to skip, or whose last part the others have
+//! not completed, doubles its stride from one version to the next: multiples of the widest stride are the turn of all ranks, whatever
+//! each has skipped before, and the widest one stops growing once every rank keeps up with it.
+
+use super::{ExternalStore, Options, Stats, lock};
+use crate::arena::{Arena, ArenaError, VersionId};
+use crate::fault::{Code, Fault};
+use crate::flush::{self, Exact};
+use crate::manifest::Place;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tarn_ports::{Ranks, Stored, Vault};
+
+/// How often it is looked whether a version is on the tiers of all ranks.
+const LOOK: Duration = Duration::from_millis(5);
+/// The store is looked at for other ranks' parts first after this, and ever more seldom, down to the second.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const LAST_LOOK: Duration = Duration::from_secs(2);
+/// The most that is waited for a store that does not answer when the program ends.
+const END: Duration = Duration::from_secs(5);
+/// A rank's parts of versions that other ranks have not completed: older ones are removed.
+const MAX_WAITING: usize = 8;
+/// A stride is at most so many times `every`: what a number can hold matters, not more.
+const MAX_STRIDE: u64 = 1 << 20;
+/// How often an arena is looked at whose superblocks are both written while they are read.
+const OPENS: usize = 8;
+
+/// What flushes a rank's versions.
+pub(super) struct Flusher<T> {
+    external: ExternalStore,
+    tier: Arc<T>,
+    /// Who ends lets go of its rank, whatever the store is doing.
+    ranks: Weak<dyn Ranks>,
+    rank: u32,
+    /// The identity of this start.
+    start: u128,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// One that works, and its thread.
+pub(super) type Begun<T> = (Arc<Flusher<T>>, JoinHandle<()>);
+
+struct State {
+    /// The version that is to be flushed or is being flushed, and the arena that keeps it.
+    pinned: Option<(VersionId, String)>,
+    /// The one after it, as somebody waits for it.
+    wanted: Option<(VersionId, String)>,
+    /// The newest that was committed.
+    newest: u64,
+    /// Multiples of this have their turn: `every`, a power of two times.
+    stride: u64,
+    /// Versions of which this rank's part is on the store, and `latest` does not name one as new.
+    waiting: VecDeque<VersionId>,
+    /// The newest that could not be flushed.
+    failed: Option<(VersionId, Fault)>,
+    flushed: u64,
+    skipped: u64,
+    failures: u64,
+    last: Duration,
+    ended: bool,
+}
+
+impl<T: Vault + 'static> Flusher<T> {
+    /// Begins, if anything is to be flushed.
+    pub(super) fn begin(
+        options: &Options,
+        start: u128,
+        tier: &Arc<T>,
+        ranks: &Arc<dyn Ranks>,
+    ) -> Result<Option<Begun<T>>, Fault> {
+        let Some(external) = options.external.clone().filter(|e| e.every > 0) else {
+            return Ok(None);
+        };
+        if options.helpers == 0 {
+            let text = "versions are flushed by a thread in the background: allow a helper, or flush nothing";
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        let flusher = Arc::new(Self {
+            state: Mutex::new(State {
+                pinned: None,
+                wanted: None,
+                newest: 0,
+                stride: external.every,
+                waiting: VecDeque::new(),
+                failed: None,
+                flushed: 0,
+                skipped: 0,
+                failures: 0,
+                last: Duration::ZERO,
+                ended: false,
+            }),
+            external,
+            tier: Arc::clone(tier),
+            ranks: Arc::downgrade(ranks),
+            rank: ranks.rank(),
+            start,
+            changed: Condvar::new(),
+        });
+        let own = Arc::clone(&flusher);
+        let enter = Arc::clone(&options.enter);
+        let thread = std::thread::Builder::new().name("phx-flush".into());
+        let thread = thread.spawn(move || {
+            enter();
+            own.run();
+        });
+        let thread = thread.map_err(|e| {
+            let text = format!("no thread can be made to flush versions: {e}");
+            Fault::new(Code::NoMem, text)
+        })?;
+        Ok(Some((flusher, thread)))
+    }
+
+    /// Versions go to the store as their turn comes, until the end.
+    fn run(&self) {
+        let mut pause = FIRST_LOOK;
+        let mut state = self.state();
+        while !state.ended {
+            if let Some((id, arena)) = state.pinned.clone() {
+                match self.all_have(id) {
+                    None => state = self.sleep(state, Some(LOOK)),
+                    Some(have) => {
+                        drop(state);
+                        if have {
+                            self.flush(id, &arena);
+                        }
+                        state = self.state();
+                        state.pinned = state.wanted.take();
+                        self.changed.notify_all();
+                        pause = FIRST_LOOK;
+                    }
+                }
+            } else if self.rank != 0 || state.waiting.is_empty() {
+                state = self.sleep(state, None);
+            } else {
+                state = self.sleep(state, Some(pause));
+                pause = (pause * 2).min(LAST_LOOK);
+                if state.pinned.is_none() && !state.ended {
+                    drop(state);
+                    let latest = self.look();
+                    state = self.state();
+                    state.named(latest);
+                    self.changed.notify_all();
+                }
+            }
+        }
+    }
+
+    /// Whether all ranks have a version on their tiers; none: not yet.
+    fn all_have(&self, id: VersionId) -> Option<bool> {
+        let told = self.ranks.upgrade()?.told();
+        match told.lacks(id.number) {
+            true if told.committed >= id.number => Some(false),
+            _ => (told.durable >= id.number).then_some(true),
+        }
+    }
+
+    /// Flushes a version, and looks whether the one before has become complete.
+    fn flush(&self, id: VersionId, arena: &str) {
+        let begun = Instant::now();
+        let flushed = self.write(id, arena, begun);
+        let took = begun.elapsed();
+        let latest = self.look();
+        let mut state = self.state();
+        if state.ended {
+            return;
+        }
+        state.named(latest);
+        // The others do not keep up with this rank.
+        let ahead = !state.waiting.is_empty();
+        match flushed {
+            Ok(()) => {
+                state.flushed += 1;
+                state.last = took;
+                if latest < Some(id) {
+                    state.waiting.retain(|other| *other != id);
+                    state.waiting.push_back(id);
+                }
+            }
+            Err(fault) => {
+                state.failures += 1;
+                state.failed = Some((id, fault));
+            }
+        }
+        if ahead {
+            state.widen(self.external.every);
+        } else if state.stride > self.external.every && state.newest - id.number < state.stride / 2
+        {
+            state.stride /= 2;
+        }
+        if state.waiting.len() > MAX_WAITING
+            && let Some(old) = state.waiting.pop_front()
+        {
+            drop(state);
+            // That it stays costs room alone.
+            let old = Exact {
+                id: old,
+                start: self.start,
+            };
+            let _ = self.external.store.remove(&old.part(self.rank));
+        }
+    }
+
+    /// Writes this rank's part of a version to the store.
+    fn write(&self, id: VersionId, arena: &str, begun: Instant) -> Result<(), Fault> {
+        let seen = self.tier.see(arena)?;
+        let mut found = Arena::open(&seen);
+        for _ in 1..OPENS {
+            if !matches!(found, Err(ArenaError::Damaged)) {
+                break;
+            }
+            found = Arena::open(&seen);
+        }
+        let found = found?;
+        let version = found.versions().iter().find(|v| v.id == id);
+        let version = version.ok_or_else(|| {
+            Fault::new(
+                Code::Corrupt,
+                format!("version {id} is not in the arena any more"),
+            )
+        })?;
+        let mut read = |place, into: &mut [u8], sum| match place {
+            Place::Arena(at) => Ok(seen.read(at, into)? == sum),
+            Place::Staged(_) => Ok(false),
+        };
+        let mut moved = 0;
+        let mut meter = |bytes| {
+            moved += bytes;
+            let until = begun + flush::lasts(moved, self.external.rate);
+            let mut state = self.state();
+            while !state.ended {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(());
+                }
+                state = self.sleep(state, Some(left));
+            }
+            Err(Fault::new(Code::Lost, "the program ends"))
+        };
+        let (store, header) = (&*self.external.store, found.header());
+        flush::write(store, header, version, &mut read, &mut meter).map(drop)
+    }
+
+    /// The version of this start that `latest` names; rank 0 has it name the newest. What cannot be looked at now is looked at later.
+    fn look(&self) -> Option<VersionId> {
+        let store = &*self.external.store;
+        let published = match self.rank {
+            0 => flush::publish(store),
+            _ => flush::latest(store),
+        };
+        self.own(published.ok().flatten())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn sleep<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        most: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        match most {
+            Some(most) => self
+                .changed
+                .wait_timeout(state, most)
+                .map_or_else(|e| e.into_inner().0, |w| w.0),
+            None => self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+impl State {
+    /// `latest` names this version.
+    fn named(&mut self, latest: Option<VersionId>) {
+        self.waiting.retain(|id| Some(*id) > latest);
+    }
+
+    /// Versions that are flushed, or of which this rank's part is there and the others' are not.
+    fn all(&self) -> impl Iterator<Item = VersionId> {
+        let under_way = self.pinned.iter().chain(&self.wanted).map(|(id, _)| *id);
+        under_way.chain(self.waiting.iter().copied())
+    }
+
+    /// Versions have their turn half as often.
+    fn widen(&mut self, every: u64) {
+        self.stride = (self.stride * 2).min(every.saturating_mul(MAX_STRIDE));
+    }
+}
+
+impl<T> Flusher<T> {
+    /// A version was committed: from now on its arena keeps it, if its turn has come.
+    pub(super) fn committed(&self, id: VersionId, arena: &str) {
+        let mut state = lock(&self.state);
+        state.newest = id.number;
+        if !id.number.is_multiple_of(self.external.every) {
+            return;
+        }
+        let turn = id.number.is_multiple_of(state.stride);
+        if turn && state.pinned.is_none() {
+            state.pinned = Some((id, arena.to_owned()));
+            self.changed.notify_all();
+            return;
+        }
+        state.skipped += 1;
+        if turn {
+            state.widen(self.external.every);
+        }
+    }
+
+    /// A version, if it is of this start.
+    fn own(&self, named: Option<Exact>) -> Option<VersionId> {
+        named.filter(|v| v.start == self.start).map(|v| v.id)
+    }
+
+    /// The version that is not to be given up.
+    pub(super) fn pinned(&self) -> Option<VersionId> {
+        lock(&self.state).pinned.as_ref().map(|(id, _)| *id)
+    }
+
+    /// What it has done.
+    pub(super) fn count(&self, stats: &mut Stats) {
+        let state = lock(&self.state);
+        stats.flushed = state.flushed;
+        stats.flushes_skipped = state.skipped;
+        stats.flush_failed = state.failures;
+        stats.last_flush = state.last;
+    }
+
+    /// Waits until `latest` names a version or a newer one. If the version is kept, in this arena, and was not flushed, it is now.
+    pub(super) fn wait(
+        &self,
+        id: VersionId,
+        mut kept: Option<String>,
+        within: Duration,
+    ) -> Result<(), Fault> {
+        let latest = || flush::latest(&*self.external.store);
+        if self.own(latest()?) >= Some(id) {
+            return Ok(());
+        }
+        let until = Instant::now() + within;
+        let mut pause = FIRST_LOOK;
+        loop {
+            // Before the store is looked at: what comes in between is there then.
+            let (coming, failed) = {
+                let mut state = lock(&self.state);
+                if let Some(arena) = kept.take().filter(|_| state.all().all(|other| other != id)) {
+                    match state.pinned {
+                        None => state.pinned = Some((id, arena)),
+                        Some(_) => state.wanted = Some((id, arena)),
+                    }
+                    self.changed.notify_all();
+                }
+                let failed = state.failed.clone().filter(|(of, _)| *of >= id);
+                (state.all().max() >= Some(id), failed)
+            };
+            if self.own(latest()?) >= Some(id) {
+                return Ok(());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            match (coming, failed) {
+                (true, _) if left.is_zero() => {
+                    let text = format!(
+                        "version {id} is not flushed by all ranks yet: all of them wait for it, and as long as the store takes"
+                    );
+                    return Err(Fault::new(Code::TimedOut, text));
+                }
+                (true, _) => {}
+                (false, Some((of, fault))) => {
+                    let text = format!("version {of} could not be flushed: {}", fault.text);
+                    return Err(Fault::new(fault.code, text));
+                }
+                (false, None) => {
+                    let text = format!(
+                        "version {id} was not flushed, and is not kept any more: wait for a newer one"
+                    );
+                    return Err(Fault::new(Code::NotFound, text));
+                }
+            }
+            let state = lock(&self.state);
+            drop(self.changed.wait_timeout(state, pause.min(left)));
+            pause = (pause * 2).min(LAST_LOOK);
+        }
+    }
+
+    /// It is to end, whatever it is at: what is not whole is no part.
+    pub(super) fn end(&self, thread: JoinHandle<()>) {
+        lock(&self.state).ended = true;
+        self.changed.notify_all();
+        let until = Instant::now() + END;
+        while !thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

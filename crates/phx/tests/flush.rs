@@ -1,0 +1,576 @@
+//! Versions on an external store that is slow, full, gone, or gives back something else: what `latest` names is whole, always.
+
+#[expect(dead_code, reason = "nobody is deaf here")]
+#[path = "common/hall.rs"]
+mod hall;
+
+use hall::Hall;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use tarn_media::{Device, ExternalFolder, Folder, Profile};
+use tarn_phx::manifest::CHUNK;
+use tarn_phx::{
+    Code, Empty, ExternalStore, Fault, Item, Level, Options, Rank, Replicate, Shape, Staging,
+    VersionId, flush,
+};
+use tarn_ports::{Draft, External, MediumError, Stored};
+
+type Here = Rank<Folder, Folder>;
+
+const MOST: Duration = Duration::from_secs(30);
+
+/// A store, and what befalls it.
+struct Played {
+    inner: ExternalFolder,
+    does: Arc<Does>,
+}
+
+#[derive(Default)]
+struct Does {
+    /// Bytes that can be written; none: any number.
+    room: Option<AtomicU64>,
+    /// A byte of what is written at once is stored as another.
+    damages: AtomicBool,
+    /// Each write takes so many milliseconds longer.
+    slow: AtomicU64,
+    /// Nothing is there any more.
+    gone: AtomicBool,
+}
+
+impl Does {
+    fn fails(&self) -> Result<(), MediumError> {
+        match self.gone.load(SeqCst) {
+            true => Err(error(std::io::ErrorKind::HostUnreachable)),
+            false => Ok(()),
+        }
+    }
+}
+
+fn error(kind: std::io::ErrorKind) -> MediumError {
+    MediumError::Io {
+        doing: "use",
+        what: "the played store".into(),
+        source: kind.into(),
+    }
+}
+
+impl External for Played {
+    fn create(&self, name: &str) -> Result<Box<dyn Draft>, MediumError> {
+        self.does.fails()?;
+        let inner = self.inner.create(name)?;
+        let does = Arc::clone(&self.does);
+        Ok(Box::new(PlayedDraft { inner, does }))
+    }
+
+    fn see(&self, name: &str) -> Result<Box<dyn Stored + Send + Sync>, MediumError> {
+        self.does.fails()?;
+        self.inner.see(name)
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<String>, MediumError> {
+        self.does.fails()?;
+        self.inner.list(folder)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), MediumError> {
+        self.does.fails()?;
+        self.inner.remove(name)
+    }
+
+    fn lock(&self) -> Result<Box<dyn Send>, MediumError> {
+        self.does.fails()?;
+        self.inner.lock()
+    }
+}
+
+struct PlayedDraft {
+    inner: Box<dyn Draft>,
+    does: Arc<Does>,
+}
+
+impl Stored for PlayedDraft {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        self.does.fails()?;
+        self.inner.read(at, into)
+    }
+}
+
+impl Draft for PlayedDraft {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), MediumError> {
+        self.does.fails()?;
+        std::thread::sleep(Duration::from_millis(self.does.slow.load(SeqCst)));
+        if let Some(room) = &self.does.room
+            && room
+                .fetch_update(SeqCst, SeqCst, |r| r.checked_sub(bytes.len() as u64))
+                .is_err()
+        {
+            return Err(error(std::io::ErrorKind::StorageFull));
+        }
+        let mut stored = bytes.to_vec();
+        if self.does.damages.load(SeqCst)
+            && let Some(last) = stored.last_mut()
+        {
+            *last ^= 1;
+        }
+        self.inner.append(&stored)
+    }
+
+    fn sync(&mut self) -> Result<(), MediumError> {
+        self.does.fails()?;
+        self.inner.sync()
+    }
+
+    fn publish(self: Box<Self>) -> Result<(), MediumError> {
+        self.does.fails()?;
+        self.inner.publish()
+    }
+}
+
+/// Nodes with a tier and a memory each, and a store.
+struct Cluster {
+    folder: tempfile::TempDir,
+    nodes: Vec<&'static str>,
+    every: u64,
+    rate: u64,
+    staging: Staging,
+    /// What befalls the store, by rank.
+    does: Vec<Arc<Does>>,
+}
+
+impl Cluster {
+    fn new(nodes: &[&'static str], every: u64) -> Self {
+        Self {
+            folder: tempfile::tempdir_in("/dev/shm").unwrap(),
+            nodes: nodes.to_vec(),
+            every,
+            rate: 0,
+            staging: Staging::None,
+            does: nodes.iter().map(|_| Arc::default()).collect(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn store(&self) -> ExternalFolder {
+        std::fs::create_dir_all(self.path("store")).unwrap();
+        ExternalFolder::new(&self.path("store"), Path::new("run")).unwrap()
+    }
+
+    fn latest(&self) -> Option<VersionId> {
+        flush::latest(&self.store()).unwrap().map(|v| v.id)
+    }
+
+    /// The folder of a version on the store.
+    fn parts(&self, version: &str) -> PathBuf {
+        let all = self.path("store/phx/run").read_dir().unwrap();
+        let mut all = all.map(|e| e.unwrap().path());
+        let of = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == version);
+        all.find(of).unwrap()
+    }
+
+    fn begin(&self, hall: &Arc<Hall>, rank: u32) -> Result<Here, Fault> {
+        let node = self.nodes[rank as usize];
+        let device = Arc::new(Device::new(Profile::none()));
+        let tier = Folder::new(&self.path(node).join("tier"), Arc::clone(&device)).unwrap();
+        let memory = Folder::new(&self.path(node).join("memory"), device).unwrap();
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+        let store = Played {
+            inner: self.store(),
+            does: Arc::clone(&self.does[rank as usize]),
+        };
+        let options = Options {
+            run: b"run".as_slice().into(),
+            identity: now << 16 | u128::from(rank),
+            staging: self.staging,
+            buddies: 0,
+            replicate: Replicate::None,
+            replicate_every: 1,
+            same_node: false,
+            patience: MOST,
+            helpers: 1,
+            audit: false,
+            enter: Arc::new(|| ()),
+            external: Some(ExternalStore {
+                store: Arc::new(store),
+                every: self.every,
+                rate: self.rate,
+            }),
+        };
+        Rank::begin(options, tier, memory, hall.seat(rank))
+    }
+
+    /// A start of the program: all ranks do the same, each in a thread of its own.
+    fn start<R: Send>(&self, each: impl Fn(u32, Here) -> R + Sync) -> Vec<R> {
+        let hall = Hall::new(&self.nodes);
+        std::thread::scope(|scope| {
+            let each = &each;
+            let threads: Vec<_> = (0..self.nodes.len() as u32)
+                .map(|rank| {
+                    let hall = Arc::clone(&hall);
+                    scope.spawn(move || each(rank, self.begin(&hall, rank).unwrap()))
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+
+    /// All nodes are lost.
+    fn lose_nodes(&self) {
+        for node in self.nodes.iter().collect::<BTreeSet<_>>() {
+            std::fs::remove_dir_all(self.path(node)).unwrap();
+        }
+    }
+}
+
+const ROWS: u64 = 3 * CHUNK / 8 + 7;
+
+/// The rows of a rank in a step: as many on each, of eight bytes.
+fn rows(rank: u32, ranks: u32, step: u64) -> Vec<u8> {
+    let (first, end) = (
+        ROWS * u64::from(rank) / u64::from(ranks),
+        ROWS * (u64::from(rank) + 1) / u64::from(ranks),
+    );
+    (first..end)
+        .flat_map(|row| {
+            (row << 16 | step)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .to_le_bytes()
+        })
+        .collect()
+}
+
+fn commit(rank: &mut Here, of: u32, ranks: u32, step: u64) -> VersionId {
+    let bytes = rows(of, ranks, step);
+    let item = |key, bytes, shape| Item {
+        key,
+        unit: 1,
+        shape,
+        bytes,
+    };
+    let items = [
+        item(b"rows", &*bytes, Shape::Irregular(8)),
+        item(b"same", b"same", Shape::Replicated),
+        item(b"zero", b"", Shape::Replicated),
+    ];
+    rank.commit(&items).unwrap().id
+}
+
+/// What is restored, and whether it is that step.
+fn restart(rank: &mut Here, of: u32, ranks: u32, step: u64) -> Option<VersionId> {
+    let mut bytes = vec![0; rows(of, ranks, 0).len()];
+    let mut same = [0; 4];
+    let empty = |key, bytes, shape| Empty { key, shape, bytes };
+    let mut objects = [
+        empty(b"rows", &mut *bytes, Shape::Irregular(8)),
+        empty(b"same", &mut same, Shape::Replicated),
+        empty(b"zero", &mut [], Shape::Replicated),
+    ];
+    let restored = rank.restart(None, &mut objects).unwrap();
+    if restored.is_some() {
+        assert!(bytes == rows(of, ranks, step), "rank {of}: another step");
+        assert_eq!(&same, b"same");
+    }
+    restored
+}
+
+fn id(generation: u64, number: u64) -> VersionId {
+    VersionId { generation, number }
+}
+
+/// A byte of a file is changed.
+fn damage(file: &Path, at: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(file)
+        .unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+#[test]
+fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
+    let mut cluster = Cluster::new(&["one", "one", "two"], 2);
+    cluster.staging = Staging::All;
+    cluster.start(|of, mut rank| {
+        for step in 1..=5 {
+            let version = commit(&mut rank, of, 3, step);
+            if step % 2 == 0 {
+                rank.wait(version, Level::Flushed, MOST).unwrap();
+            }
+        }
+        let stats = rank.stats();
+        assert_eq!(
+            (stats.flushed, stats.flushes_skipped, stats.flush_failed),
+            (2, 0, 0)
+        );
+        // The fourth has all that the third would have had.
+        rank.wait(id(1, 3), Level::Flushed, MOST).unwrap();
+        assert_eq!(rank.stats().flushed, 2);
+        // Who waits for one has it flushed, whether it is its turn or not.
+        rank.wait(id(1, 5), Level::Flushed, MOST).unwrap();
+        assert_eq!(rank.stats().flushed, 3);
+        commit(&mut rank, of, 3, 6);
+        rank.wait(id(1, 6), Level::Flushed, MOST).unwrap();
+        rank.wait(id(1, 6), Level::Flushed, MOST).unwrap();
+        assert_eq!(rank.stats().flushed, 4);
+        commit(&mut rank, of, 3, 7);
+        let never = rank.wait(id(1, 8), Level::Flushed, MOST).unwrap_err();
+        assert_eq!(never.code, Code::NotFound, "{never}");
+        rank.end().unwrap();
+    });
+    assert_eq!(cluster.latest(), Some(id(1, 6)));
+    // The nodes have something newer.
+    cluster.start(|of, mut rank| {
+        assert_eq!(restart(&mut rank, of, 3, 7), Some(id(1, 7)));
+        let levels: Vec<_> = rank
+            .restorable()
+            .iter()
+            .map(|v| (v.id.number, v.level))
+            .collect();
+        assert_eq!(
+            levels,
+            [
+                (5, Level::Flushed),
+                (6, Level::Flushed),
+                (7, Level::Durable)
+            ]
+        );
+    });
+    cluster.lose_nodes();
+    let (mut step, mut from) = (6, id(1, 6));
+    for (nodes, generation) in [(vec!["one", "two", "two"], 2), (vec!["one", "two"], 3)] {
+        cluster.nodes = nodes;
+        let ranks = cluster.nodes.len() as u32;
+        cluster.start(|of, mut rank| {
+            let bytes = rows(of, 3, 0).len() as u64 + 4;
+            assert_eq!(rank.restorable().last().unwrap().bytes, bytes);
+            assert_eq!(restart(&mut rank, of, ranks, step), Some(from));
+            // Greater than what the store has ever had of any start.
+            assert_eq!(rank.generation(), generation);
+            for step in step + 1..=step + 2 {
+                commit(&mut rank, of, ranks, step);
+            }
+            rank.wait(id(generation, 2), Level::Flushed, MOST).unwrap();
+            rank.end().unwrap();
+        });
+        (step, from) = (step + 2, id(generation, 2));
+        cluster.lose_nodes();
+    }
+    // The last two stay.
+    let there: Vec<_> = flush::list(&cluster.store()).unwrap();
+    let there: Vec<_> = there
+        .iter()
+        .map(|v| (v.version.id, v.ranks, v.is_complete()))
+        .collect();
+    assert_eq!(there, [(id(2, 2), 3, true), (id(3, 2), 2, true)]);
+}
+
+#[test]
+fn what_is_damaged_on_a_node_is_read_from_the_store_and_the_other_way() {
+    let cluster = Cluster::new(&["one", "two"], 1);
+    cluster.start(|of, mut rank| {
+        for step in 1..=2 {
+            let version = commit(&mut rank, of, 2, step);
+            rank.wait(version, Level::Flushed, MOST).unwrap();
+        }
+        rank.end().unwrap();
+    });
+    let find = |file: &Path, rank| {
+        let bytes = std::fs::read(file).unwrap();
+        let wanted = rows(rank, 2, 2);
+        bytes.windows(64).position(|w| w == &wanted[..64]).unwrap() as u64
+    };
+    let tier = cluster.path("two/tier/1/1.arena");
+    damage(&tier, find(&tier, 1));
+    let part = cluster.parts("1.2").join("0.arena");
+    damage(&part, find(&part, 0));
+    let restarts = |version, step| {
+        cluster.start(|of, mut rank| {
+            assert_eq!(restart(&mut rank, of, 2, step), Some(version));
+        });
+    };
+    restarts(id(1, 2), 2);
+    // Of the newest nothing whole is left: the one before stands in.
+    let part = cluster.parts("1.2").join("1.arena");
+    std::fs::File::options()
+        .write(true)
+        .open(&part)
+        .unwrap()
+        .set_len(70_000)
+        .unwrap();
+    restarts(id(1, 1), 1);
+    cluster.lose_nodes();
+    restarts(id(1, 1), 1);
+}
+
+#[test]
+fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing() {
+    let full = Does {
+        room: Some(AtomicU64::new(300_000)),
+        ..Does::default()
+    };
+    let damages = Does {
+        damages: AtomicBool::new(true),
+        ..Does::default()
+    };
+    let gone = Does {
+        gone: AtomicBool::new(true),
+        ..Does::default()
+    };
+    for (does, code, says) in [
+        (full, Code::NoSpace, "no storage space"),
+        (damages, Code::Corrupt, "right after it was written"),
+        (gone, Code::Io, "host unreachable"),
+    ] {
+        let mut cluster = Cluster::new(&["one", "one"], 1);
+        let gone = does.gone.swap(false, SeqCst);
+        cluster.does[1] = Arc::new(does);
+        let does = &cluster.does[1];
+        cluster.start(|of, mut rank| {
+            does.gone.store(gone, SeqCst);
+            let version = commit(&mut rank, of, 2, 1);
+            while rank.stats().flush_failed + rank.stats().flushed == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if of == 1 {
+                let told = rank.wait(version, Level::Flushed, MOST).unwrap_err();
+                assert_eq!(told.code, code, "{told}");
+                assert!(told.text.contains(says) || gone, "{told}");
+            } else {
+                let told = rank.wait(version, Level::Flushed, Duration::from_millis(50));
+                assert_eq!(told.unwrap_err().code, Code::TimedOut);
+            }
+            rank.end().unwrap();
+        });
+        assert_eq!(cluster.latest(), None, "{code:?}");
+        let names = cluster.parts("1.1").read_dir().unwrap();
+        let names: Vec<_> = names.map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["0.arena"], "{code:?}");
+        // Once it is well, it goes on.
+        cluster.does[1] = Arc::default();
+        cluster.start(|of, mut rank| {
+            assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
+            let version = commit(&mut rank, of, 2, 2);
+            rank.wait(version, Level::Flushed, MOST).unwrap();
+        });
+        let there: Vec<_> = flush::list(&cluster.store()).unwrap();
+        assert_eq!(
+            there.iter().map(|v| v.version.id).collect::<Vec<_>>(),
+            [id(2, 1)]
+        );
+    }
+}
+
+/// Each rank skips other versions as its store is slow; yet again and again one becomes complete, and no commit waits for any.
+#[test]
+fn ranks_of_any_speed_complete_versions_that_none_has_skipped() {
+    let cluster = Cluster::new(&["one", "one", "one"], 1);
+    cluster.does[1].slow.store(7, SeqCst);
+    cluster.does[2].slow.store(23, SeqCst);
+    let done = AtomicBool::new(false);
+    let completed = cluster.start(|of, mut rank| {
+        let mut named = BTreeSet::new();
+        let mut step = 0;
+        // Rank 0 says how many steps there are, all do as many.
+        while step < 4000 && !(done.load(SeqCst) && of == 0) {
+            step += 1;
+            commit(&mut rank, of, 3, step);
+            if of == 0 {
+                named.extend(cluster.latest());
+                done.store(named.len() >= 4, SeqCst);
+            }
+            if done.load(SeqCst) {
+                break;
+            }
+        }
+        if of > 0 {
+            assert!(rank.stats().flushes_skipped > 0);
+        }
+        named.len()
+    });
+    assert!(completed[0] >= 4, "{completed:?}");
+    // What no rank has completed is bounded.
+    let there = flush::list(&cluster.store()).unwrap();
+    assert!(there.len() <= 2 + 3 * 9, "{there:?}");
+}
+
+#[test]
+fn a_flush_takes_as_long_as_its_rate_says_and_ends_with_the_program() {
+    let mut cluster = Cluster::new(&["one"], 1);
+    // Written and read back: two times as many bytes.
+    let bytes = 2 * rows(0, 1, 0).len() as u64;
+    cluster.rate = bytes * 10;
+    cluster.start(|of, mut rank| {
+        let version = commit(&mut rank, of, 1, 1);
+        rank.wait(version, Level::Flushed, MOST).unwrap();
+        assert!(rank.stats().last_flush >= Duration::from_millis(100));
+        rank.end().unwrap();
+    });
+    cluster.rate = 1;
+    cluster.start(|of, mut rank| {
+        let version = commit(&mut rank, of, 1, 2);
+        commit(&mut rank, of, 1, 3);
+        let late = rank
+            .wait(version, Level::Flushed, Duration::from_millis(10))
+            .unwrap_err();
+        assert_eq!(late.code, Code::TimedOut);
+        // Its slot is not used again.
+        for step in 4..9 {
+            commit(&mut rank, of, 1, step);
+        }
+        rank.end().unwrap();
+    });
+    assert_eq!(cluster.latest(), Some(id(1, 1)));
+    assert_eq!(cluster.parts("2.1").read_dir().unwrap().count(), 0);
+}
+
+/// All parts came, and nobody was left to say so.
+#[test]
+fn the_next_start_publishes_what_became_complete_as_the_last_one_ended() {
+    let cluster = Cluster::new(&["one", "one"], 1);
+    cluster.start(|of, mut rank| {
+        let version = commit(&mut rank, of, 2, 1);
+        rank.wait(version, Level::Flushed, MOST).unwrap();
+    });
+    std::fs::remove_file(cluster.path("store/phx/run/latest")).unwrap();
+    cluster.lose_nodes();
+    cluster.start(|of, mut rank| {
+        assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
+        rank.wait(id(1, 1), Level::Flushed, MOST).unwrap();
+    });
+    // Whatever it says, what is there decides.
+    std::fs::write(cluster.path("store/phx/run/latest"), b"nonsense").unwrap();
+    cluster.start(|of, mut rank| {
+        assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
+    });
+    assert_eq!(cluster.latest(), Some(id(1, 1)));
+}
+
+#[test]
+fn ranks_that_are_told_different_things_are_refused() {
+    let cluster = Cluster::new(&["one", "one"], 1);
+    let hall = Hall::new(&cluster.nodes);
+    let other = Cluster::new(&["one", "one"], 3);
+    let refused = std::thread::scope(|scope| {
+        let one = scope.spawn(|| cluster.begin(&hall, 0).map(drop));
+        let two = scope.spawn(|| other.begin(&hall, 1).map(drop));
+        [one.join().unwrap(), two.join().unwrap()]
+    });
+    for refused in refused {
+        let fault = refused.unwrap_err();
+        assert_eq!(fault.code, Code::Invalid, "{fault}");
+        assert!(fault.text.contains("tell all ranks the same"), "{fault}");
+    }
+}
