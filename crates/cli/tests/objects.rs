@@ -5,7 +5,7 @@ mod common;
 use common::Site;
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 fn json(text: &str) -> Vec<Value> {
     let lines = text.lines();
@@ -135,6 +135,7 @@ fn a_dataset_of_objects_goes_to_the_next_step_without_a_copy() {
         r#"
 name = "objects"
 [data.fields]
+dest = "fields"
 [data.seen]
 dest = "seen"
 [[step]]
@@ -180,5 +181,13 @@ out = ["seen"]
     assert_eq!(
         words(&site.read("inodes")),
         words(&site.read("seen/inodes"))
+    );
+    // What is delivered is a store too.
+    let delivered = site.tarn(&["data", "get", "part/b", "--object", "--store", "fields"]);
+    delivered.exits(0).says("fields/part/b/1.obj");
+    let inode = |name: &str| site.path(name).metadata().unwrap().ino();
+    assert_eq!(
+        inode("fields/part/b/1.obj"),
+        inode("fields/part/b/newest.obj")
     );
 }

@@ -47,6 +47,13 @@ fn an_object_is_brought_from_another_node_and_is_the_same_there() {
     assert_eq!(fetch(None).unwrap_err().code, Code::Exists);
     assert_eq!(here.get("fields/rho", None).unwrap(), b"x");
 
+    // What was deleted there cannot be brought; what is here is here.
+    there.delete("fields/rho", None).unwrap();
+    assert_eq!(fetch(Some(4)).unwrap().number, 4);
+    assert_eq!(fetch(None).unwrap_err().code, Code::NotFound);
+    here.delete("fields/rho", None).unwrap();
+    assert_eq!(fetch(Some(4)).unwrap_err().code, Code::NotFound);
+
     // What is damaged there does not arrive.
     there.put("k", &data(4), "").unwrap();
     let path = b.path("fast/store/k/1.obj");

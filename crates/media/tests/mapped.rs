@@ -34,6 +34,31 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
+fn what_is_filled_in_place_is_there_and_later_writes_are_not() {
+    for folder in folders() {
+        let path = folder.path().join("file");
+        let data = bytes(100_000, 3);
+        let mut mapped = Mapped::create(&path, 1 << 20).unwrap();
+        mapped.bytes()[5..100_005].copy_from_slice(&data);
+        {
+            let mut windows = mapped.windows(from_ref(&(0..1 << 20))).unwrap();
+            windows[0].filled(5..100_005).unwrap();
+            windows[0].persist().unwrap();
+            assert!(windows[0].filled(1..2 << 20).is_err());
+        }
+        mapped.freeze().unwrap();
+        assert_eq!(mapped.bytes()[5..100_005], data);
+        mapped.bytes().fill(0);
+        drop(mapped);
+        assert_eq!(fs::read(&path).unwrap()[5..100_005], data);
+        let seen = Seen::of(fs::File::open(&path).unwrap(), &path).unwrap();
+        let mut again = vec![0; data.len()];
+        assert_eq!(seen.read(5, &mut again).unwrap(), crc(&data));
+        assert_eq!(again, data);
+    }
+}
+
+#[test]
 fn what_was_written_is_there_again() {
     for folder in folders() {
         let path = folder.path().join("arena");

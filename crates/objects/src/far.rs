@@ -4,7 +4,7 @@ use crate::draft::random;
 use crate::folder::{Folder, error};
 use crate::object::{Info, Object};
 use crate::store::Store;
-use rustix::fs::{fsync, renameat};
+use rustix::fs::{fstat, fsync, renameat};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use tarn_client::{Client, Until};
@@ -67,6 +67,10 @@ impl Store {
             path: keep.path.join(&part.name),
         };
         let fd = arrived.read(ARRIVED).map_err(error("open", &path))?;
+        if fstat(&fd).map_err(error("examine", &path))?.st_size == 0 {
+            let text = format!("this version of object {key:?} was deleted on {node}");
+            return Err(Fault::new(Code::NotFound, text));
+        }
         let object = Object::open(&fd, path.clone(), key, number)?;
         object.verify()?;
         fsync(&fd).map_err(error("sync", &path))?;
