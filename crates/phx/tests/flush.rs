@@ -141,6 +141,8 @@ struct Cluster {
     staging: Staging,
     /// What befalls the store, by rank.
     does: Vec<Arc<Does>>,
+    /// Whose store it is, if not its own.
+    of: Option<PathBuf>,
 }
 
 impl Cluster {
@@ -152,6 +154,7 @@ impl Cluster {
             rate: 0,
             staging: Staging::None,
             does: nodes.iter().map(|_| Arc::default()).collect(),
+            of: None,
         }
     }
 
@@ -160,8 +163,9 @@ impl Cluster {
     }
 
     fn store(&self) -> ExternalFolder {
-        std::fs::create_dir_all(self.path("store")).unwrap();
-        ExternalFolder::new(&self.path("store"), Path::new("run")).unwrap()
+        let store = self.of.clone().unwrap_or_else(|| self.path("store"));
+        std::fs::create_dir_all(&store).unwrap();
+        ExternalFolder::new(&store, Path::new("run")).unwrap()
     }
 
     fn latest(&self) -> Option<VersionId> {
@@ -570,4 +574,43 @@ fn ranks_that_are_told_different_things_are_refused() {
         assert_eq!(fault.code, Code::Invalid, "{fault}");
         assert!(fault.text.contains("tell all ranks the same"), "{fault}");
     }
+}
+
+/// Both are the first start of their name, as far as they know.
+#[test]
+fn programs_of_one_name_on_different_nodes_do_not_mix_their_parts() {
+    let one = Cluster::new(&["one"], 1);
+    let mut two = Cluster::new(&["one"], 1);
+    two.of = Some(one.path("store"));
+    one.start(|of, mut rank| {
+        two.start(|of, mut other| {
+            commit(&mut other, of, 1, 2);
+            while other.stats().flushed == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        commit(&mut rank, of, 1, 1);
+        while rank.stats().flushed == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let there = flush::list(&one.store()).unwrap();
+    assert!(
+        there
+            .iter()
+            .all(|v| v.version.id == id(1, 1) && v.is_complete())
+    );
+    assert_eq!(there.len(), 2);
+    assert_ne!(there[0].version.start, there[1].version.start);
+    one.lose_nodes();
+    one.start(|_, mut rank| {
+        let mut bytes = vec![0; rows(0, 1, 0).len()];
+        let mut objects = [Empty {
+            key: b"rows",
+            shape: Shape::Irregular(8),
+            bytes: &mut bytes,
+        }];
+        rank.restart(None, &mut objects).unwrap();
+        assert!(bytes == rows(0, 1, 1) || bytes == rows(0, 1, 2));
+    });
 }
