@@ -13,7 +13,8 @@ module phx
     phx_eexists = 5, phx_enospace = 6, phx_enomem = 7, phx_ecorrupt = 8, phx_eio = 9, phx_etimedout = 10, phx_elost = 11, &
     phx_eunsupported = 12, phx_eshape = 13, phx_einit = 14, phx_einternal = 15
   integer(c_int), parameter, public :: phx_committed = 0, phx_durable = 1, phx_replicated = 2, phx_flushed = 3
-  integer(c_int32_t), parameter, public :: phx_same_node = 1, phx_no_staging = 2, phx_no_helper = 4, phx_audit = 8
+  integer(c_int32_t), parameter, public :: phx_same_node = 1, phx_no_staging = 2, phx_no_helper = 4, phx_audit = 8, &
+    phx_no_replicas = 16
   integer(c_int32_t), parameter, public :: phx_own = 0, phx_replicated_obj = 1, phx_block = 2, phx_irregular = 3
   ! "as it is by default", where a number is asked for
   integer(c_int64_t), parameter, public :: phx_default = -1
@@ -25,6 +26,8 @@ module phx
     integer(c_int64_t) :: staging = 0, timeout_ns = 0
     integer(c_int32_t), allocatable :: helpers(:)
     integer(c_int32_t) :: flags = 0
+    integer :: copies = 0, parity = 0
+    integer(c_int64_t) :: replicate_every = 0
     character(:), allocatable :: external
     integer(c_int64_t) :: flush_every = 0, flush_rate = 0
   end type
@@ -58,7 +61,7 @@ module phx
     integer(c_int64_t) :: commits = 0, commit_ns = 0, waited_ns = 0, bytes = 0, staged_bytes = 0, ahead_bytes = 0, &
       copied_twice_bytes = 0, destage_ns = 0, last_commit_ns = 0, last_staged_bytes = 0, last_destage_ns = 0, &
       persistent_rate = 0, memory_rate = 0, degraded = 0, damaged_chunks = 0, restored_bytes = 0, restore_ns = 0, &
-      flushed = 0, flushes_skipped = 0, flush_failed = 0, last_flush_ns = 0
+      replicated = 0, bare = 0, flushed = 0, flushes_skipped = 0, flush_failed = 0, last_flush_ns = 0
   end type
 
   type, bind(c) :: options_of_c
@@ -67,7 +70,8 @@ module phx
       profile = c_null_ptr
     integer(c_int64_t) :: staging = 0, timeout_ns = 0
     type(c_ptr) :: helpers = c_null_ptr
-    integer(c_int32_t) :: helper_count = 0, flags = 0
+    integer(c_int32_t) :: helper_count = 0, flags = 0, copies = 0, parity = 0
+    integer(c_int64_t) :: replicate_every = 0
     type(c_ptr) :: external = c_null_ptr
     integer(c_int64_t) :: flush_every = 0, flush_rate = 0
   end type
@@ -184,6 +188,9 @@ contains
     given%staging = options%staging
     given%timeout_ns = options%timeout_ns
     given%flags = options%flags
+    given%copies = int(options%copies, c_int32_t)
+    given%parity = int(options%parity, c_int32_t)
+    given%replicate_every = options%replicate_every
     given%external = text(options%external, external)
     given%flush_every = options%flush_every
     given%flush_rate = options%flush_rate

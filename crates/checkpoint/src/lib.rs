@@ -35,7 +35,9 @@ mod session;
 mod slot;
 
 pub use memory::{Element, Memory};
-pub use session::{Options, Precopy, Properties, Session};
+pub use session::{MAX_REPLICAS, MAX_SET, Options, Precopy, Properties, Session};
 pub use slot::Slot;
-pub use tarn_phx::{Code, Committed, Fault, Level, Restorable, Shape, Staging, Stats, VersionId};
+pub use tarn_phx::{
+    Code, Committed, Fault, Level, Replicate, Restorable, Shape, Staging, Stats, VersionId,
+};
 pub use tarn_ports::PowerFail;

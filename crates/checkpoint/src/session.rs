@@ -10,16 +10,20 @@ use tarn_base::units::parse_rate;
 use tarn_media::{Device, ExternalFolder, Folder, Profile};
 use tarn_phx::manifest::{MAX_DIMENSIONS, MAX_KEY, MAX_OBJECTS};
 use tarn_phx::{
-    Code, Committed, Empty, ExternalStore, Fault, Item, Level, Rank, Restorable, Shape, Staging,
-    Stats, VersionId,
+    Code, Committed, Empty, ExternalStore, Fault, Item, Level, Rank, Replicate, Restorable, Shape,
+    Staging, Stats, VersionId,
 };
-use tarn_ports::PowerFail;
+use tarn_ports::{PowerFail, Ranks};
 use tarn_ranks::Meeting;
 use tarn_sys::signals::Blocked;
 use tarn_track::Tracker;
 
 /// Longest wait for other ranks, unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Most copies of what is staged, beside the staging file.
+pub const MAX_REPLICAS: u32 = 3;
+/// Most ranks of a set with parity.
+pub const MAX_SET: usize = 16;
 /// Smaller objects are not worth watching.
 const WATCHED: usize = 4 << 20;
 /// What is kept in memory for all ranks of this user, below the folder of memory.
@@ -32,8 +36,8 @@ pub struct Options {
     pub rank: u32,
     /// How many there are.
     pub ranks: u32,
-    /// Copies of what is staged on other nodes: none or one.
-    pub replicas: u32,
+    /// Copies of what is staged, each on another node: at most [`MAX_REPLICAS`]; else one if the ranks are on several nodes.
+    pub replicas: Option<u32>,
     /// The program's name on this node; else `$TARN_PHX_RUN`, or "phx".
     pub run: Option<String>,
     /// A folder on the persistent tier; else `$TARN_PHX_TIER`.
@@ -50,6 +54,10 @@ pub struct Options {
     pub staging: Option<Staging>,
     /// A buddy on the same node will do (for tests).
     pub same_node: bool,
+    /// How versions are kept on other nodes too, once they are durable.
+    pub replicate: Replicate,
+    /// Every so-many-eth of them.
+    pub replicate_every: u64,
     /// The longest wait for other ranks.
     pub patience: Duration,
     /// Whether a thread copies in the background.
@@ -72,7 +80,7 @@ impl Default for Options {
         Self {
             rank: 0,
             ranks: 1,
-            replicas: 0,
+            replicas: None,
             run: None,
             tier: None,
             memory: None,
@@ -81,6 +89,8 @@ impl Default for Options {
             profile: None,
             staging: None,
             same_node: false,
+            replicate: Replicate::None,
+            replicate_every: 1,
             patience: PATIENCE,
             helper: true,
             processors: Vec::new(),
@@ -179,12 +189,23 @@ impl Session {
                 options.rank, options.ranks
             )));
         }
-        if options.replicas > 1 {
-            let text = format!(
-                "{} replicas: this library keeps none or one, on a buddy",
-                options.replicas
-            );
-            return Err(Fault::new(Code::Unsupported, text));
+        if let Some(replicas) = options.replicas.filter(|r| *r > MAX_REPLICAS) {
+            let text =
+                format!("{replicas} replicas of what is staged: 0 to {MAX_REPLICAS} are possible");
+            return Err(invalid(text));
+        }
+        match options.replicate {
+            Replicate::Copies(copies) if !(1..=MAX_REPLICAS as usize).contains(&copies) => {
+                let text = format!(
+                    "{copies} copies of all of a version: 1 to {MAX_REPLICAS} are possible"
+                );
+                return Err(invalid(text));
+            }
+            Replicate::Parity(ranks) if !(2..=MAX_SET).contains(&ranks) => {
+                let text = format!("sets of {ranks} ranks: 2 to {MAX_SET} are possible");
+                return Err(invalid(text));
+            }
+            _ => {}
         }
         let processors = options.processors;
         if let Some(high) = processors.iter().find(|p| **p >= CpuSet::MAX_CPU) {
@@ -220,6 +241,8 @@ impl Session {
             key,
             timeout: options.patience,
         })?;
+        let several = (0..options.ranks).any(|rank| ranks.node(rank) != ranks.node(0));
+        let replicas = options.replicas.unwrap_or(u32::from(several));
         let slow = profile != Profile::none();
         let device = match slow {
             true => Device::shared(profile, &memory.join("meet/nvram"))?,
@@ -236,8 +259,10 @@ impl Session {
             run: name.as_bytes().into(),
             identity: random()?,
             staging,
-            buddy: options.replicas > 0,
+            buddies: replicas as usize,
             same_node: options.same_node,
+            replicate: options.replicate,
+            replicate_every: options.replicate_every,
             patience: options.patience,
             helpers: usize::from(options.helper),
             audit: options.audit,

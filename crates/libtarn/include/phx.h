@@ -56,7 +56,7 @@ struct phx_options {
     uint32_t size;            /* sizeof(struct phx_options) */
     uint32_t rank;            /* which rank this is */
     uint32_t ranks;           /* how many there are: at least 1 */
-    uint32_t replicas;        /* copies of what is staged on other nodes: 0 or 1 */
+    uint32_t replicas;        /* copies of what is staged, each on another node: 1 to 3; 0: 1 if ranks are on several nodes */
     const char *run;          /* the program's name on this node; NULL: $TARN_PHX_RUN, or "phx" */
     const char *tier;         /* a folder on the persistent tier; NULL: $TARN_PHX_TIER */
     const char *memory;       /* a folder in memory; NULL: $TARN_PHX_MEMORY, or /dev/shm */
@@ -68,6 +68,9 @@ struct phx_options {
     const int32_t *helpers;   /* processors that the helper thread may use; NULL: those of the program */
     uint32_t helper_count;    /* of them */
     uint32_t flags;           /* PHX_SAME_NODE and so on */
+    uint32_t copies;          /* copies of all of a version, each on another node, in the background: 1 to 3; 0: none */
+    uint32_t parity;          /* instead: ranks of a set (2 to 16, each on another node), of which any one is made again from the others; 0: none */
+    uint64_t replicate_every; /* both of every so-many-eth version; 0: of each */
     const char *external;     /* a folder on a store that outlives the nodes; NULL: $TARN_PHX_EXTERNAL, or there is none */
     uint64_t flush_every;     /* every how many-eth version is flushed to it; 0: $TARN_PHX_FLUSH_EVERY, or none is */
     uint64_t flush_rate;      /* bytes a second that are written to it and read back; 0: $TARN_PHX_FLUSH_RATE, or as many as it takes */
@@ -75,6 +78,7 @@ struct phx_options {
 #define PHX_SAME_NODE 1u    /* a buddy on the same node will do (for tests) */
 #define PHX_NO_STAGING 2u   /* copy all to the persistent tier at once */
 #define PHX_NO_HELPER 4u    /* no helper thread: the caller copies, and de-stages in its next call */
+#define PHX_NO_REPLICAS 16u /* what is staged is on this node alone */
 #define PHX_AUDIT 8u        /* what was copied ahead is compared at the commit: finds writes that nobody sees */
 
 /* How an object is a part of something that all ranks have together. */
@@ -102,7 +106,7 @@ struct phx_properties {
     uint8_t precopy;      /* 0: where it pays; 1: never; 2: always */
     uint8_t dma;          /* 1: devices write into it: it is never copied ahead */
     uint8_t reserved;
-    uint32_t versions;    /* how many are kept; 0: one. The program keeps the most that an object asks for, at most 14 */
+    uint32_t versions;    /* how many are kept; 0: one. The program keeps the most that an object asks for, at most 13 */
     int32_t shape;        /* enum phx_shape_kind */
     uint32_t dimensions;  /* of a block */
     uint64_t row;         /* bytes of a row of an irregular object */
@@ -144,6 +148,8 @@ struct phx_stats {
     uint64_t damaged_chunks;    /* found at restart */
     uint64_t restored_bytes;
     uint64_t restore_ns;
+    uint64_t replicated;        /* versions of which this rank keeps what it is to keep for others */
+    uint64_t bare;              /* those of which it could not */
     uint64_t flushed;           /* versions of which this rank's part went to the external store */
     uint64_t flushes_skipped;   /* versions that did not, as one was being flushed when their turn came */
     uint64_t flush_failed;      /* versions that could not be flushed */

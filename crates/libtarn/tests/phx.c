@@ -264,8 +264,14 @@ static int misuse(const char *dir)
     CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.helper_count = 3;
     CHECK(phx_init(&bad), PHX_EINVALID);
-    bad = o, bad.replicas = 2;
-    CHECK(phx_init(&bad), PHX_EUNSUPPORTED);
+    bad = o, bad.replicas = 4;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.copies = 4;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.parity = 1;
+    CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.copies = 1, bad.parity = 4;
+    CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.key = "hex:12";
     CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.flush_every = 3;

@@ -32,13 +32,13 @@ pub(crate) struct Staged<S> {
     /// Where it begins there.
     pub(crate) at: u64,
     pub(crate) own: S,
-    /// A buddy's memory, if this process can write there.
-    pub(crate) buddy: Option<S>,
+    /// The memory of buddies, where this process can write there.
+    pub(crate) buddies: Vec<S>,
     /// That is where it was copied to.
     pub(crate) done: bool,
 }
 
-/// A buddy who is told what to keep: where, what, and its checksum.
+/// Buddies that are told what to keep: where, what, and its checksum.
 pub(crate) type Send<'a> = dyn Fn(u64, &[u8], u64) -> Result<(), Fault> + Sync + 'a;
 
 /// What copying took.
@@ -212,9 +212,9 @@ impl<T: Window, S: Window> Work<'_, T, S> {
         let mut at = 0;
         for chunk in self.bytes.chunks(CHUNK as usize) {
             let sum = match &mut self.staged {
-                // The second copy is made while the chunk is in the caches.
-                Some(Staged { own, buddy, .. }) => {
-                    if let Some(buddy) = buddy {
+                // The other copies are made while the chunk is in the caches.
+                Some(Staged { own, buddies, .. }) => {
+                    for buddy in buddies {
                         buddy.write(at, chunk)?;
                     }
                     own.write(at, chunk)?
@@ -225,9 +225,9 @@ impl<T: Window, S: Window> Work<'_, T, S> {
             at += chunk.len() as u64;
         }
         match &mut self.staged {
-            Some(Staged { own, buddy, .. }) => {
+            Some(Staged { own, buddies, .. }) => {
                 own.persist()?;
-                buddy.as_mut().map_or(Ok(()), Window::persist)
+                buddies.iter_mut().try_for_each(Window::persist)
             }
             None => self.tier.persist(),
         }

@@ -21,4 +21,6 @@ pub mod split;
 pub use arena::{Arena, ArenaError, Header, Level, Start, VersionId};
 pub use fault::{Code, Fault};
 pub use manifest::{Manifest, Object, Piece, Place, Shape};
-pub use rank::{Committed, Empty, ExternalStore, Item, Options, Rank, Restorable, Staging, Stats};
+pub use rank::{
+    Committed, Empty, ExternalStore, Item, Options, Rank, Replicate, Restorable, Staging, Stats,
+};

@@ -11,6 +11,8 @@ mod destage;
 mod flush;
 mod found;
 mod outside;
+mod parity;
+mod replicate;
 mod restore;
 mod words;
 
@@ -19,7 +21,7 @@ use crate::fault::{Code, Fault};
 use crate::manifest::{MAX_KEY, Manifest, Shape};
 use crate::room::LARGE;
 use ahead::Ahead;
-use buddy::{Buddy, Kept};
+use buddy::{Buddies, Kept};
 use flush::Flusher;
 use found::World;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,8 +31,8 @@ use std::time::{Duration, Instant};
 use tarn_ports::{External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
 use words::{Call, agree};
 
-/// Versions that may be kept: one more is written, and one may be read from outside.
-pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 2;
+/// Versions that may be kept: one more is written, one fetched by other ranks, and one flushed.
+pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
 
 /// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
 const RECENT: u64 = 32;
@@ -48,6 +50,18 @@ pub enum Staging {
     Bytes(u64),
 }
 
+/// How versions are kept on other nodes too, while the program computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Replicate {
+    /// They are not.
+    #[default]
+    None,
+    /// All that a rank has is copied to so many other nodes.
+    Copies(usize),
+    /// In sets of about so many ranks of different nodes, any one can be made again from the others.
+    Parity(usize),
+}
+
 /// What a rank is told.
 #[derive(Clone)]
 pub struct Options {
@@ -57,10 +71,14 @@ pub struct Options {
     pub identity: u128,
     /// What is staged.
     pub staging: Staging,
-    /// Whether a buddy keeps what is staged.
-    pub buddy: bool,
-    /// A buddy on the same node will do.
+    /// How many buddies keep what is staged.
+    pub buddies: usize,
+    /// One on the same node will do.
     pub same_node: bool,
+    /// How versions are kept on other nodes too.
+    pub replicate: Replicate,
+    /// Every so-many-eth of them.
+    pub replicate_every: u64,
     /// The longest wait for other ranks.
     pub patience: Duration,
     /// Threads beside the caller that copy in a commit; without any, nothing is done in the background either.
@@ -164,6 +182,10 @@ pub struct Stats {
     pub degraded: u64,
     /// Chunks that were damaged, and had no copy or another.
     pub damaged: u64,
+    /// Versions of which this rank keeps what it is to keep for others.
+    pub replicated: u64,
+    /// Those of which it could not.
+    pub bare: u64,
     /// Restored.
     pub restored: u64,
     /// In restarts.
@@ -182,6 +204,8 @@ pub struct Stats {
 pub struct Rank<T: Vault, M: Vault> {
     shared: Arc<Shared<T, M>>,
     helper: Option<JoinHandle<()>>,
+    /// Keeps versions for others.
+    keeper: Option<JoinHandle<()>>,
     flusher: Option<JoinHandle<()>>,
 }
 
@@ -197,6 +221,8 @@ struct Shared<T: Vault, M: Vault> {
     /// Versions that were begun.
     number: AtomicU64,
     desk: Mutex<Desk<T::Medium, M::Medium>>,
+    /// What this rank has done.
+    reached: Mutex<Reached>,
     stats: Mutex<Stats>,
     /// There may be something to do for the helper.
     bell: Mutex<bool>,
@@ -209,14 +235,14 @@ struct Shared<T: Vault, M: Vault> {
 
 /// All that is written to.
 struct Desk<A, S> {
-    /// What this rank has done.
-    reached: Reached,
     /// The version that was restored.
     base: Option<VersionId>,
     /// What earlier starts have left, and not all ranks have, is gone.
     begun: bool,
     /// A version that was damaged before it was de-staged: the next commit says so.
     hurt: Option<String>,
+    /// Up to this number versions are not kept for others any more: they took too long.
+    released: u64,
     /// What earlier starts have left on this node, and nobody needs, is gone.
     reclaimed: bool,
     /// Versions that are kept.
@@ -225,7 +251,7 @@ struct Desk<A, S> {
     /// What the arena is called.
     name: String,
     staging: Option<S>,
-    buddy: Buddy<S>,
+    buddies: Buddies<S>,
     pending: Option<Pending>,
     ahead: Ahead,
 }
@@ -271,6 +297,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             memory,
             world,
             number: AtomicU64::new(0),
+            reached: Mutex::default(),
             stats: Mutex::default(),
             bell: Mutex::default(),
             rung: Condvar::new(),
@@ -278,18 +305,24 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             ended: AtomicBool::new(false),
         });
         let mut rank = Self {
-            shared,
+            shared: Arc::clone(&shared),
             helper: None,
+            keeper: None,
             flusher: flushes,
         };
-        if rank.shared.options.helpers > 0 {
-            let shared = Arc::clone(&rank.shared);
-            let thread = std::thread::Builder::new().name("phx-helper".into());
-            let helper = thread.spawn(move || shared.help());
-            rank.helper = Some(helper.map_err(|e| {
-                let text = format!("no thread can be made for the helper: {e}");
+        let thread = |name: &str, work: fn(&Shared<T, M>)| {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name(name.into());
+            thread.spawn(move || work(&shared)).map_err(|e| {
+                let text = format!("no thread can be made: {e}");
                 Fault::new(Code::NoMem, text)
-            })?);
+            })
+        };
+        if shared.options.helpers > 0 {
+            rank.helper = Some(thread("phx-helper", Shared::help)?);
+        }
+        if shared.options.replicate != Replicate::None {
+            rank.keeper = Some(thread("phx-keeper", Shared::replicate)?);
         }
         Ok(rank)
     }
@@ -365,13 +398,20 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// When it has not within the time, or never will.
     pub fn wait(&self, id: VersionId, level: Level, within: Duration) -> Result<(), Fault> {
         let shared = &self.shared;
-        match level {
-            Level::Committed | Level::Durable => {}
-            Level::Replicated => {
-                let text = "versions are not replicated as a whole";
-                return Err(Fault::new(Code::Unsupported, text));
-            }
-            Level::Flushed => return shared.wait_flushed(id, within),
+        let replicated = level == Level::Replicated;
+        if level == Level::Flushed {
+            return shared.wait_flushed(id, within);
+        }
+        if replicated && shared.options.replicate == Replicate::None {
+            let text = "versions do not come to that level: it was not asked for";
+            return Err(Fault::new(Code::Unsupported, text));
+        }
+        if replicated && !shared.is_replicated(id.number) {
+            let text = format!(
+                "version {id} is not kept on other nodes: every {}th is",
+                shared.options.replicate_every
+            );
+            return Err(Fault::new(Code::NotFound, text));
         }
         let none = |why| {
             Err(Fault::new(
@@ -400,14 +440,25 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             committed: id.number,
             ..Reached::default()
         };
-        if level == Level::Durable {
+        if level >= Level::Durable {
             least.durable = id.number;
             if self.helper.is_none() {
                 shared.take().destage(shared)?;
             }
         }
+        if replicated {
+            least.replicated = id.number;
+        }
         shared.ranks.wait(least, within)?;
-        match shared.ranks.told().lacks(id.number) {
+        let told = shared.ranks.told();
+        let place = id.number / shared.options.replicate_every.max(1) % 64;
+        if replicated && told.bare & 1 << place != 0 {
+            let text = format!(
+                "version {id} is not on other nodes: there are too few, or a rank could not keep it"
+            );
+            return Err(Fault::new(Code::NoSpace, text));
+        }
+        match told.lacks(id.number) {
             true => none(": a rank could not commit it, or it was damaged before it was de-staged"),
             false => Ok(()),
         }
@@ -439,13 +490,14 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// # Errors
     /// When it cannot be de-staged: it stays in memory, and the next start tries again.
     pub fn end(mut self) -> Result<(), Fault> {
+        self.last();
         self.stop();
         let shared = &self.shared;
         let mut desk = shared.desk();
         desk.destage(shared)?;
         desk.staging = None;
         shared.memory.remove(&found::staging(shared.ranks.rank()))?;
-        desk.buddy.forget();
+        desk.buddies.forget();
         // Whoever does not come has its own reason, and loses nothing by this: what is kept for it here stays then.
         let (ranks, patience) = (&*shared.ranks, shared.options.patience);
         if agree(ranks, Call::End, &(), patience).is_ok() {
@@ -457,12 +509,27 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
 }
 
 impl<T: Vault, M: Vault> Rank<T, M> {
+    /// Waits until the last version that others are to keep is there.
+    fn last(&self) {
+        let shared = &self.shared;
+        let every = shared.options.replicate_every.max(1);
+        let number = shared.number.load(Ordering::Acquire) / every * every;
+        if self.keeper.is_some() && number > 0 && shared.take().destage(shared).is_ok() {
+            let least = Reached {
+                replicated: number,
+                ..Reached::default()
+            };
+            // Whoever does not come has its own reason.
+            let _ = shared.ranks.wait(least, shared.options.patience);
+        }
+    }
+
     fn stop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
         self.shared.ring();
-        if let Some(helper) = self.helper.take() {
+        for thread in self.helper.take().into_iter().chain(self.keeper.take()) {
             // What one that panicked has left undone is done by whoever opens the arena next.
-            let _ = helper.join();
+            let _ = thread.join();
         }
         if let (Some(flusher), Some(thread)) = (&self.shared.flusher, self.flusher.take()) {
             flusher.end(thread);
@@ -542,10 +609,10 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     {
         let own = world.own(ranks, ranks.rank());
         let mut desk = Self {
-            reached: Reached::default(),
             base: None,
             begun: false,
             hurt: None,
+            released: 0,
             reclaimed: false,
             keep: 1,
             arena: None,
@@ -554,7 +621,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 Into::into,
             ),
             staging: None,
-            buddy: Buddy::default(),
+            buddies: Buddies::default(),
             pending: None,
             ahead: Ahead::default(),
         };

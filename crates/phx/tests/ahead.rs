@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tarn_media::{Device, Folder, Profile};
 use tarn_phx::manifest::CHUNK;
+use tarn_phx::rank::Replicate;
 use tarn_phx::{Empty, Item, Options, Rank, Shape, Staging};
 use tarn_ports::{TrackError, Watched};
 use tarn_track::Tracker;
@@ -34,8 +35,10 @@ fn begin(folder: &Path, audit: bool) -> Rank<Folder, Folder> {
         run: b"run".as_slice().into(),
         identity: 1,
         staging: Staging::None,
-        buddy: false,
+        buddies: 0,
         same_node: false,
+        replicate: Replicate::None,
+        replicate_every: 1,
         patience: Duration::from_secs(20),
         helpers: 1,
         audit,

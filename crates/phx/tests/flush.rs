@@ -13,7 +13,8 @@ use std::time::Duration;
 use tarn_media::{Device, ExternalFolder, Folder, Profile};
 use tarn_phx::manifest::CHUNK;
 use tarn_phx::{
-    Code, Empty, ExternalStore, Fault, Item, Level, Options, Rank, Shape, Staging, VersionId, flush,
+    Code, Empty, ExternalStore, Fault, Item, Level, Options, Rank, Replicate, Shape, Staging,
+    VersionId, flush,
 };
 use tarn_ports::{Draft, External, MediumError, Stored};
 
@@ -194,8 +195,10 @@ impl Cluster {
             run: b"run".as_slice().into(),
             identity: now << 16 | u128::from(rank),
             staging: self.staging,
-            buddy: false,
+            buddies: 0,
             same_node: false,
+            replicate: Replicate::None,
+            replicate_every: 1,
             patience: MOST,
             helpers: 1,
             audit: false,

@@ -57,8 +57,12 @@ pub struct Reached {
     pub committed: u64,
     /// The number of the newest that lies on its persistent tier.
     pub durable: u64,
+    /// The number of the newest of which other nodes have all that this rank sees to.
+    pub replicated: u64,
     /// Bit n % 64 is set if it could not commit version n, of the last 64.
     pub missed: u64,
+    /// Bit k % 64 is set if it could not see to it that other nodes have the k-th of those that they are to have.
+    pub bare: u64,
 }
 
 impl Reached {
@@ -68,8 +72,15 @@ impl Reached {
         Self {
             committed: self.committed.min(other.committed),
             durable: self.durable.min(other.durable),
+            replicated: self.replicated.min(other.replicated),
             missed: self.missed | other.missed,
+            bare: self.bare | other.bare,
         }
+    }
+
+    /// The counts, each of which only grows: committed, durable, replicated.
+    pub fn counts(self) -> [u64; 3] {
+        [self.committed, self.durable, self.replicated]
     }
 
     /// Whether it lacks that version, one of the last 64.
@@ -127,7 +138,7 @@ pub trait Ranks: Send + Sync {
     /// How far all ranks are ([`Reached::and`]).
     fn told(&self) -> Reached;
 
-    /// Waits until all ranks are so far, in both counts.
+    /// Waits until all ranks are so far, in all counts.
     ///
     /// # Errors
     /// When they are not within the time, or a rank is gone.

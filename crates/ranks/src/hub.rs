@@ -197,21 +197,14 @@ impl Hub {
     }
 
     fn least(&self) -> Least {
-        let by = |count: fn(&Reached) -> u64| {
-            let all = self.seats.iter().enumerate();
-            let all = all.map(|(rank, s)| (count(&s.reached), rank as u32));
-            all.min().unwrap_or_default()
-        };
-        let ((committed, committed_by), (durable, durable_by)) =
-            (by(|r| r.committed), by(|r| r.durable));
+        let all = || (0..).zip(self.seats.iter().map(|s| s.reached));
+        let last = |count: usize| all().min_by_key(|(_, r)| r.counts()[count]);
         Least {
-            reached: Reached {
-                committed,
-                durable,
-                missed: self.seats.iter().fold(0, |all, s| all | s.reached.missed),
-            },
-            committed_by,
-            durable_by,
+            reached: all()
+                .map(|(_, r)| r)
+                .reduce(Reached::and)
+                .unwrap_or_default(),
+            by: [0, 1, 2].map(|count| last(count).map_or(0, |(rank, _)| rank)),
         }
     }
 

@@ -178,7 +178,8 @@ impl Shared {
         let reached = Reached {
             committed: state.reached.committed.max(progress.committed),
             durable: state.reached.durable.max(progress.durable),
-            missed: progress.missed,
+            replicated: state.reached.replicated.max(progress.replicated),
+            ..progress
         };
         if reached != state.reached {
             state.reached = reached;
@@ -278,17 +279,8 @@ impl State {
 
     /// The last of all, if it is not so far yet.
     fn last(&self, wanted: Reached) -> Option<u32> {
-        let Least {
-            reached,
-            committed_by,
-            durable_by,
-        } = self.least;
-        if reached.committed < wanted.committed {
-            Some(committed_by)
-        } else if reached.durable < wanted.durable {
-            Some(durable_by)
-        } else {
-            None
-        }
+        let counts = self.least.reached.counts().into_iter().zip(wanted.counts());
+        let mut last = counts.zip(self.least.by);
+        last.find_map(|((is, wanted), by)| (is < wanted).then_some(by))
     }
 }

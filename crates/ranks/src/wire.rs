@@ -66,7 +66,9 @@ impl<'a> Fields<'a> {
         Some(Reached {
             committed: self.u64()?,
             durable: self.u64()?,
+            replicated: self.u64()?,
             missed: self.u64()?,
+            bare: self.u64()?,
         })
     }
 
@@ -76,21 +78,18 @@ impl<'a> Fields<'a> {
 }
 
 /// As it is sent.
-fn counts(reached: Reached) -> [u8; 24] {
-    let mut out = [0; 24];
-    let counts = [reached.committed, reached.durable, reached.missed];
-    for (to, count) in out.chunks_exact_mut(8).zip(counts) {
-        to.copy_from_slice(&count.to_le_bytes());
-    }
-    out
+fn counts(reached: Reached) -> Vec<u8> {
+    let counts = reached.counts().into_iter();
+    let all = counts.chain([reached.missed, reached.bare]);
+    all.flat_map(u64::to_le_bytes).collect()
 }
 
 /// How far all are, and who is the last in each count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Least {
     pub(crate) reached: Reached,
-    pub(crate) committed_by: u32,
-    pub(crate) durable_by: u32,
+    /// By [`Reached::counts`].
+    pub(crate) by: [u32; 3],
 }
 
 /// What a member says to the hub.
@@ -176,8 +175,7 @@ impl FromHub {
                 18,
                 &[
                     &counts(least.reached),
-                    &least.committed_by.to_le_bytes(),
-                    &least.durable_by.to_le_bytes(),
+                    &least.by.map(u32::to_le_bytes).concat(),
                 ],
             ),
             Self::Gone(rank, in_order, why) => {
@@ -203,15 +201,11 @@ impl FromHub {
             }
             17 => Some(Self::No(f.u64()?, f.text())),
             18 => {
-                let reached = f.reached()?;
-                f.array().and_then(|by| {
-                    let least = Least {
-                        reached,
-                        committed_by: u32::from_le_bytes(by),
-                        durable_by: f.u32()?,
-                    };
-                    f.end(Self::Least(least))
-                })
+                let least = Least {
+                    reached: f.reached()?,
+                    by: [f.u32()?, f.u32()?, f.u32()?],
+                };
+                f.end(Self::Least(least))
             }
             19 => {
                 let (rank, in_order) = (f.u32()?, f.u8()?);
@@ -285,7 +279,9 @@ mod tests {
         let reached = Reached {
             committed: 7,
             durable: 5,
+            replicated: 3,
             missed: 1 << 63,
+            bare: 2,
         };
         for said in [
             ToHub::Word(3, b"word"),
@@ -297,8 +293,7 @@ mod tests {
         }
         let least = Least {
             reached,
-            committed_by: 1,
-            durable_by: 2,
+            by: [1, 2, 3],
         };
         for said in [
             FromHub::Words(3, vec![b"a".as_slice().into(), b"".as_slice().into()]),

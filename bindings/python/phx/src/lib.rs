@@ -15,8 +15,8 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_checkpoint::{
-    Code, Fault, Level, Memory, Options, PowerFail, Precopy, Properties, Session, Shape, Slot,
-    Staging, VersionId,
+    Code, Fault, Level, Memory, Options, PowerFail, Precopy, Properties, Replicate, Session, Shape,
+    Slot, Staging, VersionId,
 };
 
 /// Memory that was made for an object: bytes, to be written.
@@ -106,7 +106,10 @@ enum Held {
 struct Given {
     rank: u32,
     ranks: u32,
-    replicas: u32,
+    replicas: Option<u32>,
+    copies: usize,
+    parity: usize,
+    replicate_every: u64,
     run: Option<String>,
     tier: Option<PathBuf>,
     memory: Option<PathBuf>,
@@ -268,6 +271,8 @@ impl Checkpoints {
             ("memory_rate", stats.memory_rate),
             ("degraded", stats.degraded),
             ("damaged_chunks", stats.damaged),
+            ("replicated", stats.replicated),
+            ("bare", stats.bare),
             ("restored_bytes", stats.restored),
             ("restore_ns", nanos(stats.restore)),
             ("flushed", stats.flushed),
@@ -365,6 +370,16 @@ impl Given {
             rank: self.rank,
             ranks: self.ranks,
             replicas: self.replicas,
+            replicate: match (self.copies, self.parity) {
+                (0, 0) => Replicate::None,
+                (copies, 0) => Replicate::Copies(copies),
+                (0, parity) => Replicate::Parity(parity),
+                _ => {
+                    let text = "copies or parity: one of the two";
+                    return Err(Fault::new(Code::Invalid, text));
+                }
+            },
+            replicate_every: self.replicate_every.max(1),
             run: self.run,
             tier: self.tier,
             memory: self.memory,

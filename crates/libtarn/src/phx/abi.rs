@@ -15,6 +15,7 @@ pub(crate) const SAME_NODE: u32 = 1;
 pub(crate) const NO_STAGING: u32 = 2;
 pub(crate) const NO_HELPER: u32 = 4;
 pub(crate) const AUDIT: u32 = 8;
+pub(crate) const NO_REPLICAS: u32 = 16;
 /// The code of what was done with a warning.
 const DEGRADED: c_int = 1;
 
@@ -37,6 +38,9 @@ pub struct phx_options {
     pub helpers: *const i32,
     pub helper_count: u32,
     pub flags: u32,
+    pub copies: u32,
+    pub parity: u32,
+    pub replicate_every: u64,
     pub external: *const c_char,
     pub flush_every: u64,
     pub flush_rate: u64,
@@ -109,6 +113,8 @@ pub struct phx_stats {
     pub damaged_chunks: u64,
     pub restored_bytes: u64,
     pub restore_ns: u64,
+    pub replicated: u64,
+    pub bare: u64,
     pub flushed: u64,
     pub flushes_skipped: u64,
     pub flush_failed: u64,
@@ -234,6 +240,8 @@ impl phx_stats {
             damaged_chunks: stats.damaged,
             restored_bytes: stats.restored,
             restore_ns: nanos(stats.restore),
+            replicated: stats.replicated,
+            bare: stats.bare,
             flushed: stats.flushed,
             flushes_skipped: stats.flushes_skipped,
             flush_failed: stats.flush_failed,

@@ -1,8 +1,8 @@
 //! The functions of `phx.h`.
 
 use super::abi::{
-    AUDIT, DEFAULT, NO_HELPER, NO_STAGING, SAME_NODE, guard, invalid, level, phx_options,
-    phx_properties, phx_stats, phx_version, phx_version_info, sized,
+    AUDIT, DEFAULT, NO_HELPER, NO_REPLICAS, NO_STAGING, SAME_NODE, guard, invalid, level,
+    phx_options, phx_properties, phx_stats, phx_version, phx_version_info, sized,
 };
 use crate::guard::{tarn_last_error, tell};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -10,7 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::time::Duration;
-use tarn_checkpoint::{Code, Fault, Memory, Options, Properties, Session, Slot, Staging};
+use tarn_checkpoint::{
+    Code, Fault, Memory, Options, Properties, Replicate, Session, Slot, Staging,
+};
 
 /// Processors that may be named.
 const MAX_PROCESSORS: usize = rustix::thread::CpuSet::MAX_CPU;
@@ -71,13 +73,21 @@ unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
     // SAFETY: zeros are valid: numbers and NULLs.
     let given = unsafe { sized(options, "phx_options") }?;
     let given = given.ok_or_else(|| invalid("the options are NULL"))?;
-    let known = SAME_NODE | NO_STAGING | NO_HELPER | AUDIT;
+    let known = SAME_NODE | NO_STAGING | NO_HELPER | AUDIT | NO_REPLICAS;
     if given.flags & !known != 0 {
         return Err(invalid(format!(
             "flags {:#x} are not known",
             given.flags & !known
         )));
     }
+    let replicate = match (given.copies, given.parity) {
+        (0, 0) => Replicate::None,
+        (copies, 0) => Replicate::Copies(copies as usize),
+        (0, parity) => Replicate::Parity(parity as usize),
+        _ => {
+            return Err(invalid("copies or parity: one of the two, the other is 0"));
+        }
+    };
     let count = given.helper_count as usize;
     let processors = match (given.helpers.is_null(), count) {
         (true, 0) => &[],
@@ -99,7 +109,11 @@ unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
         Ok(Options {
             rank: given.rank,
             ranks: given.ranks,
-            replicas: given.replicas,
+            replicas: match given.replicas {
+                _ if given.flags & NO_REPLICAS != 0 => Some(0),
+                0 => None,
+                some => Some(some),
+            },
             run: text(given.run, "run")?,
             tier: path(given.tier),
             memory: path(given.memory),
@@ -113,6 +127,8 @@ unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
                 bytes => Some(Staging::Bytes(bytes)),
             },
             same_node: given.flags & SAME_NODE != 0,
+            replicate,
+            replicate_every: given.replicate_every.max(1),
             patience: match given.timeout_ns {
                 0 => default.patience,
                 nanos => Duration::from_nanos(nanos),

@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tarn_ports::{Host, Medium, MediumError, Ranks, Stored, Vault, Window};
 
-/// The rank that keeps copies of what this one stages.
+/// The ranks that keep copies of what this one stages, each on a node of its own.
 #[derive(Debug)]
-pub(super) struct Buddy<S> {
-    granted: Option<Granted<S>>,
+pub(super) struct Buddies<S> {
+    granted: Vec<Granted<S>>,
     /// Those that failed.
     lost: BTreeSet<u32>,
 }
@@ -24,17 +24,17 @@ struct Granted<S> {
     near: Option<S>,
 }
 
-impl<S> Default for Buddy<S> {
+impl<S> Default for Buddies<S> {
     fn default() -> Self {
         Self {
-            granted: None,
+            granted: Vec::new(),
             lost: BTreeSet::new(),
         }
     }
 }
 
-impl<S: Medium> Buddy<S> {
-    /// Sees to it that a buddy has memory for so many bytes, and the head that says whose they are.
+impl<S: Medium> Buddies<S> {
+    /// Sees to it that as many as were asked for have memory for so many bytes, and the head that says whose they are.
     pub(super) fn ready<T, M>(
         &mut self,
         shared: &Shared<T, M>,
@@ -45,84 +45,95 @@ impl<S: Medium> Buddy<S> {
         T: Vault,
         M: Vault<Medium = S>,
     {
-        if self.granted.as_ref().is_some_and(|g| g.bytes >= bytes) {
-            return Ok(());
-        }
-        self.granted = None;
+        let (ranks, wanted) = (&*shared.ranks, shared.options.buddies);
+        self.granted.retain(|g| g.bytes >= bytes);
         let mut why = None;
-        for by in candidates(&*shared.ranks, shared.options.same_node) {
-            if self.lost.contains(&by) {
+        for by in candidates(ranks, ranks.rank(), shared.options.same_node) {
+            let taken = |g: &Granted<S>| ranks.node(g.by) == ranks.node(by);
+            if self.granted.len() == wanted {
+                break;
+            }
+            if self.lost.contains(&by) || self.granted.iter().any(taken) {
                 continue;
             }
             match grant(shared, by, bytes, head) {
-                Ok(granted) => {
-                    self.granted = Some(granted);
-                    return Ok(());
-                }
+                Ok(granted) => self.granted.push(granted),
                 Err(fault) => {
                     self.lost.insert(by);
                     why = Some(fault);
                 }
             }
         }
+        if self.granted.len() == wanted {
+            return Ok(());
+        }
         Err(why.unwrap_or_else(|| {
-            let text = "no rank of another node is left to keep copies of what is staged: start ranks on more nodes, or ask for no \
-                        replicas (a buddy on the same node can be allowed, for tests)";
+            let text = format!(
+                "{wanted} ranks of other nodes, each of another one, are to keep copies of what is staged, and {} are left: start ranks on \
+                 more nodes, or ask for fewer replicas (one on the same node can be allowed, for tests)",
+                self.granted.len()
+            );
             Fault::new(Code::Unsupported, text)
         }))
     }
 
-    /// Windows on its memory, if it is on this node.
+    /// Windows on the memory of those that are on this node, range by range.
     pub(super) fn windows(
         &mut self,
         ranges: &[Range<u64>],
-    ) -> Result<Option<Vec<S::Window<'_>>>, MediumError> {
-        match self.granted.as_mut().and_then(|g| g.near.as_mut()) {
-            Some(near) => near.windows(ranges).map(Some),
-            None => Ok(None),
+    ) -> Result<Vec<Vec<S::Window<'_>>>, MediumError> {
+        let mut all: Vec<Vec<S::Window<'_>>> = ranges.iter().map(|_| Vec::new()).collect();
+        for near in self.granted.iter_mut().filter_map(|g| g.near.as_mut()) {
+            for (of, window) in all.iter_mut().zip(near.windows(ranges)?) {
+                of.push(window);
+            }
         }
+        Ok(all)
     }
 
-    /// The rank that is told what to keep: one of another node.
-    pub(super) fn far(&self) -> Option<u32> {
-        let granted = self.granted.as_ref().filter(|g| g.near.is_none());
-        granted.map(|g| g.by)
+    /// The ranks that are told what to keep: those of other nodes.
+    pub(super) fn far(&self) -> Vec<u32> {
+        let far = self.granted.iter().filter(|g| g.near.is_none());
+        far.map(|g| g.by).collect()
     }
 
-    /// It failed: another one is looked for.
-    pub(super) fn give_up(&mut self) {
-        if let Some(granted) = self.granted.take() {
-            self.lost.insert(granted.by);
-        }
+    /// One failed: another is looked for.
+    pub(super) fn give_up(&mut self, by: u32) {
+        self.granted.retain(|g| g.by != by);
+        self.lost.insert(by);
     }
 
-    /// Its memory is not used any more.
+    /// Their memory is not used any more.
     pub(super) fn forget(&mut self) {
-        self.granted = None;
+        self.granted.clear();
     }
 
-    /// Reads what it keeps, and returns the checksum; none if there is nothing.
+    /// Whether one of them has a chunk as it was, which is filled then.
     pub(super) fn read<T: Vault, M: Vault>(
         &mut self,
         shared: &Shared<T, M>,
         at: u64,
         into: &mut [u8],
-    ) -> Result<Option<u64>, Fault> {
-        let Some(granted) = &mut self.granted else {
-            return Ok(None);
-        };
+        sum: u64,
+    ) -> Result<bool, Fault> {
         let name = found::kept(shared.ranks.rank());
-        let far = found::Far {
-            ranks: &*shared.ranks,
-            from: granted.by,
-            name: &name,
-            size: granted.bytes,
-            patience: shared.options.patience,
-        };
-        match &mut granted.near {
-            Some(near) => Ok(Some(super::whole(near)?.read(at, into)?)),
-            None => Ok(far.read(at, into).ok()),
+        for granted in &mut self.granted {
+            let far = found::Far {
+                ranks: &*shared.ranks,
+                from: granted.by,
+                name: name.as_str().into(),
+                size: granted.bytes,
+                patience: shared.options.patience,
+            };
+            let read = match &mut granted.near {
+                Some(near) => Some(super::whole(near)?.read(at, into)?),
+                None => far.read(at, into).ok(),
+            };
+            if read == Some(sum) {
+                return Ok(true);
+            }
         }
+        Ok(false)
     }
 }
 
@@ -154,8 +165,7 @@ fn grant<T: Vault, M: Vault>(
 
 /// Who may be a rank's buddy, the best first: the one of the next node that is as many-eth there as this one is here, so that all have
 /// as much to keep; then others of other nodes; then of this node, if that will do.
-pub(super) fn candidates(ranks: &dyn Ranks, same_node: bool) -> Vec<u32> {
-    let me = ranks.rank();
+pub(super) fn candidates(ranks: &dyn Ranks, me: u32, same_node: bool) -> Vec<u32> {
     let mut nodes: Vec<(&str, Vec<u32>)> = Vec::new();
     for rank in 0..ranks.ranks() {
         let node = ranks.node(rank);
@@ -254,7 +264,7 @@ impl<T: Vault, M: Vault> Host for Kept<T, M> {
     }
 
     fn fetch(&self, medium: &str, at: u64, into: &mut [u8]) -> Result<(), String> {
-        let read = match medium.ends_with(".arena") {
+        let read = match found::on_tier(medium) {
             true => self.tier.see(medium).and_then(|m| m.read(at, into)),
             false => self.memory.see(medium).and_then(|m| m.read(at, into)),
         };

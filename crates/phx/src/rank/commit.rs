@@ -1,6 +1,8 @@
 //! A commit: room, copies, publication.
 
-use super::{Committed, Desk, Item, Pending, RECENT, Shared, Staging, found, grow, publish, whole};
+use super::{
+    Committed, Desk, Item, Pending, RECENT, Replicate, Shared, Staging, found, grow, publish, whole,
+};
 use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
 use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
@@ -10,9 +12,9 @@ use crate::manifest::{CHUNK, MAX_OBJECTS, Manifest, Object, Piece, Place};
 use crate::room::{FIRST, LARGE};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use tarn_ports::{Medium, Reached, Vault};
+use tarn_ports::{Medium, RanksError, Reached, Vault};
 
 /// How often it is looked whether other ranks have come so far.
 const LOOK: Duration = Duration::from_millis(20);
@@ -39,20 +41,21 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         }
         self.number.store(id.number, Ordering::Release);
         let committed = desk.commit(self, id, items, began);
-        desk.reached.committed = id.number;
-        desk.reached.missed &= recent(id.number);
-        let bit = 1 << (id.number % 64);
-        match &committed {
-            Ok(_) => desk.reached.missed &= !bit,
-            Err(_) => desk.reached.missed |= bit,
-        }
-        if committed.is_ok() && desk.pending.is_none() {
-            desk.reached.durable = id.number;
-        }
         if let (Some(flusher), Ok(committed)) = (&self.flusher, &committed) {
             flusher.committed(committed.id, &desk.name);
         }
-        self.ranks.tell(desk.reached);
+        self.tell(|reached| {
+            reached.committed = id.number;
+            reached.missed &= recent(id.number);
+            let bit = 1 << (id.number % 64);
+            match &committed {
+                Ok(_) => reached.missed &= !bit,
+                Err(_) => reached.missed |= bit,
+            }
+            if committed.is_ok() && desk.pending.is_none() {
+                reached.durable = id.number;
+            }
+        });
         committed
     }
 }
@@ -96,16 +99,16 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let (jobs, row) = layout::jobs(&sizes, |object, chunk| ahead(object, chunk).is_some());
         let room = self.room(row);
         let mut lonely = None;
-        if room > 0 && shared.options.buddy {
+        if room > 0 && shared.options.buddies > 0 {
             let (arena, _) = self.open()?;
             let head = head(arena);
-            lonely = self.buddy.ready(shared, FIRST + room, &head).err();
+            lonely = self.buddies.ready(shared, FIRST + room, &head).err();
         }
         // Without the copy that was asked for nothing is staged: it would be lost with this node's memory.
         let room = if lonely.is_some() { 0 } else { room };
         let copied = self.copy(shared, &items, &places, &jobs, row, room)?;
-        if let Some(fault) = copied.lonely {
-            self.buddy.give_up();
+        if let Some((by, fault)) = copied.lonely {
+            self.buddies.give_up(by);
             lonely = Some(fault);
         }
         let manifest = manifest(&items, &places, copied.chunks, ahead);
@@ -124,7 +127,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let spent = copied.spent;
         let copied = spent.tier + spent.memory;
         let mut stats = shared.stats();
-        let copies = 1 + u64::from(shared.options.buddy);
+        let copies = 1 + shared.options.buddies as u64;
         let helpers = shared.options.helpers.max(1) as u64;
         stats.persistent_rate = mean(stats.persistent_rate, spent.tier * helpers, spent.tier_time);
         stats.memory_rate = mean(stats.memory_rate, spent.memory * copies, spent.memory_time);
@@ -137,7 +140,18 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         stats.waited += waited;
         stats.last_commit = began.elapsed();
         stats.commit += began.elapsed();
-        let hurt = self.hurt.take();
+        let bare = || {
+            let (told, every) = (shared.ranks.told(), shared.options.replicate_every.max(1));
+            let number = told.replicated;
+            let bare = number > 0 && told.bare & 1 << (number / every % 64) != 0;
+            bare.then(|| {
+                format!(
+                    "version {}.{number} is not on other nodes: a rank could not keep it",
+                    id.generation
+                )
+            })
+        };
+        let hurt = self.hurt.take().or_else(bare);
         stats.degraded += u64::from(lonely.is_some() || hurt.is_some());
         Ok(Committed {
             id,
@@ -166,9 +180,10 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             return Err(Fault::new(Code::Invalid, text));
         }
         let (_, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
-        // What is being flushed keeps its slot.
-        let kept = self.keep + usize::from(shared.flusher.is_some());
-        let size = arena_size(slot, sizes, kept).ok_or_else(too_large)?;
+        // What others fetch, and what is being flushed, keeps its slot.
+        let more = usize::from(shared.options.replicate != Replicate::None);
+        let more = more + usize::from(shared.flusher.is_some());
+        let size = arena_size(slot, sizes, self.keep + more).ok_or_else(too_large)?;
         match &mut self.arena {
             Some((arena, medium)) if medium.size() < size => {
                 medium.grow(size)?;
@@ -244,21 +259,25 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     }
 
     /// Gives up versions until there is a slot for one more. One is given up when the next of this rank is on the persistent tiers of
-    /// all ranks, or when another rank has no such version.
+    /// all ranks, and others keep it if they are to, or when another rank has no such version.
     fn give_up_old<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
     {
         let until = Instant::now() + shared.options.patience;
-        while let Some(durable) = self.give_up_now(shared)? {
+        while let Some(least) = self.give_up_now(shared)? {
             let left = until.saturating_duration_since(Instant::now());
-            let least = Reached {
-                durable,
-                ..Reached::default()
-            };
             match shared.ranks.wait(least, left.min(LOOK)) {
-                Err(tarn_ports::RanksError::TimedOut { .. }) if left > LOOK => {}
+                Err(RanksError::TimedOut { .. }) if left > LOOK => {}
+                Err(e @ RanksError::TimedOut { .. }) if least.replicated > 0 => {
+                    let id = VersionId {
+                        generation: shared.world.start.generation,
+                        number: least.replicated,
+                    };
+                    self.hurt = Some(format!("version {id} is not on other nodes: {e}"));
+                    self.released = least.replicated;
+                }
                 Err(e) => return Err(e.into()),
                 Ok(()) => {}
             }
@@ -266,29 +285,47 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         Ok(())
     }
 
-    /// The same without waiting: if there is none yet, the number that all ranks must have on their tiers before.
-    fn give_up_now<T, M>(&mut self, shared: &Shared<T, M>) -> Result<Option<u64>, Fault>
+    /// The same without waiting: if there is none yet, how far all ranks must be before.
+    fn give_up_now<T, M>(&mut self, shared: &Shared<T, M>) -> Result<Option<Reached>, Fault>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
     {
-        let (keep, generation) = (self.keep, shared.world.start.generation);
+        let (keep, released, generation) =
+            (self.keep, self.released, shared.world.start.generation);
         let (arena, medium) = self.open()?;
+        // One more is kept while others fetch it.
+        let most = keep + usize::from(shared.options.replicate != Replicate::None);
         loop {
             let pinned = shared.flusher.as_ref().and_then(|f| f.pinned());
             let ids = arena.versions().iter().map(|v| v.id);
             let ids: Vec<VersionId> = ids.filter(|id| Some(*id) != pinned).collect();
-            if ids.len() <= keep {
+            if ids.len() <= most {
                 return Ok(None);
             }
             let told = shared.ranks.told();
             let of_now = |id: VersionId| id.generation == generation;
             let useless = ids.iter().find(|id| of_now(**id) && told.lacks(id.number));
-            let next = ids[1];
-            let given_up = match useless {
-                Some(id) => *id,
-                None if !of_now(next) || next.number <= told.durable => ids[0],
-                None => return Ok(Some(next.number)),
+            // What others have, and what they fetch, all ranks keep: it can be restored only where all parts are left.
+            let fetched = told.replicated.max(released);
+            let base = ids.iter().rfind(|id| !of_now(**id));
+            let wanted = |id: &VersionId| match of_now(*id) {
+                true => shared.is_replicated(id.number) && id.number >= fetched,
+                false => most > keep && fetched == 0 && Some(id) == base,
+            };
+            let free = ids[..ids.len() - 1].iter().position(|id| !wanted(id));
+            let mut least = Reached::default();
+            let given_up = match (useless, free) {
+                (Some(id), _) => *id,
+                (None, None) => {
+                    least.replicated = ids[1].number;
+                    return Ok(Some(least));
+                }
+                (None, Some(n)) if of_now(ids[n + 1]) && ids[n + 1].number > told.durable => {
+                    least.durable = ids[n + 1].number;
+                    return Ok(Some(least));
+                }
+                (None, Some(n)) => ids[n],
             };
             arena.publish(&mut whole(medium)?, None, |v| v.id != given_up)?;
         }
@@ -353,19 +390,16 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 .collect(),
         };
         let first = jobs.len() - staged.len();
-        let far = self
-            .buddy
-            .far()
-            .filter(|_| room > 0 && shared.options.buddy);
+        let far = match room {
+            0 => Vec::new(),
+            _ => self.buddies.far(),
+        };
         let (_, arena) = self.arena.as_mut().ok_or_else(not_open)?;
         let mut own = match &mut self.staging {
             Some(staging) => staging.windows(&staged)?.into_iter(),
             None => Vec::new().into_iter(),
         };
-        let mut buddy = match shared.options.buddy {
-            true => self.buddy.windows(&staged)?.map(Vec::into_iter),
-            false => None,
-        };
+        let mut buddies = self.buddies.windows(&staged)?.into_iter();
         let mut works = Vec::with_capacity(jobs.len());
         for (number, (job, tier)) in jobs.iter().zip(arena.windows(&to_arena)?).enumerate() {
             let range = job.bytes.start as usize..job.bytes.end as usize;
@@ -375,7 +409,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 Some(Staged {
                     at: staged[place].start,
                     own: own.next()?,
-                    buddy: buddy.as_mut().and_then(Iterator::next),
+                    buddies: buddies.next()?,
                     done: false,
                 })
             });
@@ -388,27 +422,33 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             });
         }
         let until = Instant::now() + shared.options.patience;
-        let send = far.map(|far| {
-            move |at: u64, chunk: &[u8], sum: u64| -> Result<(), Fault> {
+        // The one that failed, if one did.
+        let failed = AtomicU32::new(u32::MAX);
+        let generation = shared.world.start.generation;
+        let send = |at: u64, chunk: &[u8], sum: u64| -> Result<(), Fault> {
+            far.iter().try_for_each(|&far| {
                 let left = until.saturating_duration_since(Instant::now());
-                let generation = shared.world.start.generation;
-                match shared.ranks.put(far, generation, at, chunk, left)? == sum {
-                    true => Ok(()),
-                    false => Err(Fault::new(
-                        Code::Corrupt,
-                        format!("what rank {far} keeps is not what it was sent"),
-                    )),
-                }
-            }
-        });
+                let kept = shared.ranks.put(far, generation, at, chunk, left);
+                let why = match kept {
+                    Ok(kept) if kept == sum => return Ok(()),
+                    Ok(_) => {
+                        let text = format!("what rank {far} keeps is not what it was sent");
+                        Fault::new(Code::Corrupt, text)
+                    }
+                    Err(e) => e.into(),
+                };
+                failed.store(far, Ordering::Relaxed);
+                Err(why)
+            })
+        };
+        let send: Option<&Send<'_>> = match far.is_empty() {
+            true => None,
+            false => Some(&send),
+        };
         let enter = &*shared.options.enter;
-        let copied = lanes::copy(
-            works,
-            shared.options.helpers,
-            enter,
-            send.as_ref().map(|s| s as &Send<'_>),
-        )?;
-        Chunks::of(copied, jobs, &to_arena, items.len())
+        let copied = lanes::copy(works, shared.options.helpers, enter, send)?;
+        let failed = failed.load(Ordering::Relaxed);
+        Chunks::of(copied, failed, jobs, &to_arena, items.len())
     }
 }
 
@@ -422,12 +462,14 @@ fn recent(number: u64) -> u64 {
 struct Chunks {
     chunks: Vec<BTreeMap<u64, (Place, u64)>>,
     spent: lanes::Spent,
-    lonely: Option<Fault>,
+    /// The buddy that does not have what was staged, and why.
+    lonely: Option<(u32, Fault)>,
 }
 
 impl Chunks {
     fn of<W: tarn_ports::Window, S: tarn_ports::Window>(
         copied: Copied<'_, W, S>,
+        failed: u32,
         jobs: &[Job],
         to_arena: &[Range<u64>],
         objects: usize,
@@ -452,7 +494,7 @@ impl Chunks {
         Ok(Self {
             chunks,
             spent: copied.spent,
-            lonely: copied.lonely,
+            lonely: copied.lonely.map(|fault| (failed, fault)),
         })
     }
 }
@@ -497,7 +539,7 @@ fn head(arena: &Arena) -> Vec<u8> {
 
 /// Bytes of an arena for so many versions and the next, with their manifests: as many and another, as that of a version is written anew
 /// when it is de-staged.
-fn arena_size(slot: u64, sizes: &[u64], keep: usize) -> Option<u64> {
+pub(super) fn arena_size(slot: u64, sizes: &[u64], keep: usize) -> Option<u64> {
     let chunks: u64 = sizes.iter().map(|s| s.div_ceil(CHUNK)).sum();
     // A key, a shape and a frame take less than 1 KiB, a checksum 8 bytes; the pieces of one version are few.
     let manifest = (chunks * 8 + sizes.len() as u64 * 1024).checked_next_multiple_of(LARGE)?;
@@ -509,11 +551,11 @@ fn arena_size(slot: u64, sizes: &[u64], keep: usize) -> Option<u64> {
         .checked_add(LARGE)
 }
 
-fn not_open() -> Fault {
+pub(super) fn not_open() -> Fault {
     Fault::new(Code::Internal, "the arena is not open")
 }
 
-fn too_large() -> Fault {
+pub(super) fn too_large() -> Fault {
     Fault::new(Code::Invalid, "the objects are larger than any memory")
 }
 

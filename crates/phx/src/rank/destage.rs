@@ -31,16 +31,16 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             .manifest
             .clone();
         let own = whole(staging)?;
-        let buddy = &mut self.buddy;
+        let buddies = &mut self.buddies;
         let mut damaged = 0;
         let mut window = whole(medium)?;
         let places = &pending.places;
         let copied = copy(&mut manifest, places, &mut window, |at, chunk, sum| {
             if own.read(at, chunk)? == sum {
-                return Ok(true);
+                return Ok(Some(sum));
             }
             damaged += 1;
-            Ok(buddy.read(shared, at, chunk)? == Some(sum))
+            Ok(buddies.read(shared, at, chunk, sum)?.then_some(sum))
         });
         let id = pending.id;
         match copied {
@@ -54,14 +54,13 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             Err(fault) if fault.code == Code::Corrupt => {
                 drop(window);
                 publish(arena, medium, None, |v| v.id != id)?;
-                self.reached.missed |= 1 << (id.number % 64);
+                shared.tell(|reached| reached.missed |= 1 << (id.number % 64));
                 self.hurt = Some(format!("version {id} is lost: {}", fault.text));
             }
             Err(fault) => return Err(fault),
         }
-        self.reached.durable = id.number;
         self.pending = None;
-        shared.ranks.tell(self.reached);
+        shared.tell(|reached| reached.durable = id.number);
         let took = began.elapsed();
         let stats: &mut Stats = &mut shared.stats();
         stats.damaged += damaged;
@@ -71,13 +70,13 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     }
 }
 
-/// Copies the staged pieces of a version to where its objects have their places; `chunk` fills one from memory, and says whether it is
-/// what it was. The manifest is that of the copy then.
+/// Copies the staged pieces of a version to where its objects have their places; `chunk` fills one from memory, and gives its checksum
+/// if it is what it was. The manifest is that of the copy then.
 pub(super) fn copy(
     manifest: &mut Manifest,
     places: &[u64],
     window: &mut impl Window,
-    mut chunk: impl FnMut(u64, &mut [u8], u64) -> Result<bool, Fault>,
+    mut chunk: impl FnMut(u64, &mut [u8], u64) -> Result<Option<u64>, Fault>,
 ) -> Result<(), Fault> {
     let mut buffer = vec![0; CHUNK as usize];
     for (object, place) in manifest.objects.iter_mut().zip(places) {
@@ -88,17 +87,15 @@ pub(super) fn copy(
             for (number, &sum) in piece.sums.iter().enumerate() {
                 let buffer = &mut buffer[..left.min(CHUNK) as usize];
                 left -= buffer.len() as u64;
-                let at = match piece.place {
-                    Place::Arena(at) => at + number as u64 * CHUNK,
+                let (at, sum) = match piece.place {
+                    Place::Arena(at) => (at + number as u64 * CHUNK, sum),
                     Place::Staged(at) => {
-                        if !chunk(at + number as u64 * CHUNK, buffer, sum)? {
-                            return Err(damaged(object));
-                        }
+                        let sum = chunk(at + number as u64 * CHUNK, buffer, sum)?;
                         let stored = window.write(place + offset, buffer)?;
-                        if stored != sum {
-                            return Err(damaged(object));
+                        match sum {
+                            Some(sum) if stored == sum => (place + offset, sum),
+                            _ => return Err(damaged(object)),
                         }
-                        place + offset
                     }
                 };
                 chunks.push((Place::Arena(at), sum));

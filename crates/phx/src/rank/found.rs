@@ -2,12 +2,14 @@
 //! staged is completed first, so that all that follows reads arenas alone.
 
 use super::outside::{self, Outside};
+use super::parity::{self, Image, Lost};
 use super::words::{Call, agree};
-use super::{Options, Restorable, destage, grow, publish, whole};
-use crate::arena::{Arena, Level, Start, Version, VersionId};
+use super::{Options, Restorable, destage, grow, publish, replicate, whole};
+use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
 use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tarn_base::crc::crc;
@@ -17,12 +19,40 @@ use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault, Window};
 pub(super) const HEAD: usize = 4 << 10;
 /// What arenas are called.
 const ARENA: &str = ".arena";
+/// What copies of other ranks' parts are called.
+const COPY: &str = ".copy";
+/// What the parity of a set of ranks is called.
+const PARITY: &str = ".parity";
+/// What was made again from the others of a set is called.
+const MADE: &str = ".made";
 /// What staging files are called.
 const STAGING: &str = ".staging";
 
 /// The name of an arena.
 pub(super) fn arena(generation: u64, rank: u32) -> String {
     format!("{generation}/{rank}{ARENA}")
+}
+
+/// The name of a copy of all that a rank has.
+pub(super) fn copy(generation: u64, of: u32) -> String {
+    format!("{generation}/{of}{COPY}")
+}
+
+/// The name of the parity that a rank keeps of its set.
+pub(super) fn parity(generation: u64, by: u32) -> String {
+    format!("{generation}/{by}{PARITY}")
+}
+
+/// The name of what a rank had, made again from the others of its set.
+fn made(generation: u64, of: u32) -> String {
+    format!("{generation}/{of}{MADE}")
+}
+
+/// Whether a name is one of those on the tier; the others are in memory.
+pub(super) fn on_tier(name: &str) -> bool {
+    [ARENA, COPY, PARITY, MADE]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 /// The name of a rank's staging file.
@@ -55,6 +85,8 @@ pub(super) struct Found {
     pub(super) rank: u32,
     pub(super) ranks: u32,
     versions: Vec<Row>,
+    /// If it is a parity: the ranks of the set.
+    set: Vec<u32>,
 }
 
 /// A version, and the start that it is of. What is of other starts is no part of it, whatever its number.
@@ -89,6 +121,9 @@ struct Node {
     arenas: Vec<Found>,
     memories: Vec<Memory>,
 }
+
+/// A rank whose part can be made again, and its set.
+type Mendable = (u32, Vec<u32>);
 
 /// All that was found.
 #[derive(Debug, Clone)]
@@ -154,11 +189,32 @@ pub(super) fn find<T: Vault, M: Vault>(
             .saturating_add(1),
         identity,
     };
-    Ok(World {
+    let mut world = World {
         arenas,
         start,
         outside,
-    })
+    };
+    if let Some((version, lost)) = world.mendable() {
+        let mut made = Vec::new();
+        for (rank, set) in lost.iter().filter(|(rank, _)| rank % ranks.ranks() == me) {
+            match world.mend((version, *rank, set), options, tier, ranks) {
+                Ok(found) => made.push(found),
+                // The version before is taken.
+                Err(fault) if fault.code == Code::Corrupt => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        let made: Vec<Vec<Found>> = agree(ranks, Call::Mend, &made, options.patience)?;
+        world.arenas.extend(made.into_iter().flatten());
+    }
+    Ok(world)
+}
+
+fn gone(id: VersionId) -> Fault {
+    Fault::new(
+        Code::Corrupt,
+        format!("what was left of version {id} is gone"),
+    )
 }
 
 /// An arena that is there twice: which is the newer one nobody knows, and to remove one might remove both.
@@ -180,14 +236,28 @@ fn look<T: Vault, M: Vault>(
     host: u32,
 ) -> Result<Node, Fault> {
     let mut node = Node::default();
-    for name in tier.list()?.into_iter().filter(|n| n.ends_with(ARENA)) {
-        // One that cannot be opened may be what is wanted: who began from nothing beside it would lose it.
-        let of = |fault: Fault| Fault::new(fault.code, format!("{name}: {fault}"));
-        let stored = tier.see(&name).map_err(|e| of(e.into()))?;
-        let arena = Arena::open(&stored).map_err(|e| of(e.into()))?;
-        if arena.header().run == options.run {
-            node.arenas
-                .push(Found::new(host, name, stored.size(), &arena));
+    for name in tier.list()?.into_iter().filter(|n| on_tier(n)) {
+        let see = || -> Result<Option<Found>, Fault> {
+            let stored = tier.see(&name)?;
+            let arena = Arena::open(&stored)?;
+            if arena.header().run != options.run {
+                return Ok(None);
+            }
+            let mut found = Found::new(host, name.clone(), stored.size(), &arena);
+            if let Some(newest) = arena.versions().last().filter(|_| name.ends_with(PARITY)) {
+                let members = parity::members(&stored, &newest.manifest)?;
+                found.set = members.into_iter().map(|(rank, _)| rank).collect();
+            }
+            Ok(Some(found))
+        };
+        match see() {
+            Ok(found) => node.arenas.extend(found),
+            // One that cannot be opened may be what is wanted: who began from nothing beside it would lose it.
+            Err(fault) if name.ends_with(ARENA) => {
+                return Err(Fault::new(fault.code, format!("{name}: {fault}")));
+            }
+            // It was a second one.
+            Err(_) => {}
         }
     }
     for name in memory.list()? {
@@ -232,7 +302,7 @@ fn complete<T: Vault, M: Vault>(
                 sources.push(Shelf::Far(Far {
                     ranks,
                     from: host,
-                    name: &m.name,
+                    name: m.name.as_str().into(),
                     size: m.size,
                     patience,
                 }));
@@ -259,7 +329,7 @@ fn complete<T: Vault, M: Vault>(
         };
         let mut window = whole(&mut medium)?;
         let copied = destage::copy(&mut manifest, &places, &mut window, |at, chunk, sum| {
-            proven(&sources, at, chunk, sum)
+            Ok(proven(&sources, at, chunk, sum)?.then_some(sum))
         });
         match copied {
             Ok(()) => {
@@ -324,21 +394,50 @@ impl Found {
             rank: header.rank,
             ranks: header.ranks,
             versions: arena.versions().iter().map(row).collect(),
+            set: Vec::new(),
         }
     }
 
-    /// Whether it would have a version of that start, had its rank committed one: it is as old, and that start or a later one went on
-    /// with it.
+    /// Whether it would have a version of that start, had its rank committed one: it is the rank's own, as old, and that start or a
+    /// later one went on with it.
     fn knows(&self, start: Start) -> bool {
         let before = |one: Start, other: Start| one == other || one.generation < other.generation;
-        before(self.made, start) && before(start, self.started)
+        self.is_own() && before(self.made, start) && before(start, self.started)
+    }
+
+    /// Whether it is what a rank has written itself.
+    fn is_own(&self) -> bool {
+        self.name.ends_with(ARENA)
+    }
+
+    /// Whether it has what its rank had: it is no parity.
+    fn is_part(&self) -> bool {
+        !self.name.ends_with(PARITY)
     }
 
     /// Whether all of a version is in it.
     pub(super) fn has(&self, version: Of) -> bool {
-        self.versions
-            .iter()
-            .any(|v| v.whole && v.version == version)
+        let mut versions = self.versions.iter();
+        self.is_part() && versions.any(|v| v.whole && v.version == version)
+    }
+
+    /// Where it lies.
+    pub(super) fn shelf<'a, T: Vault>(
+        &'a self,
+        tier: &T,
+        ranks: &'a dyn Ranks,
+        patience: Duration,
+    ) -> Result<Shelf<'a, T>, MediumError> {
+        match ranks.node(self.host) == ranks.node(ranks.rank()) {
+            true => tier.see(&self.name).map(Shelf::Near),
+            false => Ok(Shelf::Far(Far {
+                ranks,
+                from: self.host,
+                name: self.name.as_str().into(),
+                size: self.size,
+                patience,
+            })),
+        }
     }
 }
 
@@ -346,7 +445,7 @@ impl World {
     /// The versions that all ranks of their time have whole somewhere, oldest first.
     pub(super) fn restorable(&self, rank: u32) -> Vec<(Of, Restorable)> {
         let mut versions: BTreeMap<Of, (BTreeSet<u32>, u64)> = BTreeMap::new();
-        for found in &self.arenas {
+        for found in self.arenas.iter().filter(|f| f.is_part()) {
             for row in found.versions.iter().filter(|v| v.whole) {
                 let (of, bytes) = versions.entry(row.version).or_default();
                 of.insert(found.rank);
@@ -373,14 +472,12 @@ impl World {
     /// What there was and cannot be restored, if nothing can: a version that all ranks may have had, and those who lack all or some of
     /// it now. None if there never was one.
     pub(super) fn lost(&self) -> Option<(VersionId, Vec<u32>)> {
-        let rows = self.arenas.iter().flat_map(|f| &f.versions);
+        let parts = || self.arenas.iter().filter(|f| f.is_part());
+        let rows = parts().flat_map(|f| &f.versions);
         let all: BTreeSet<Of> = rows.map(|row| row.version).collect();
         all.into_iter().rev().find_map(|version| {
-            let of = |rank: u32| {
-                self.arenas
-                    .iter()
-                    .filter(move |f| f.rank == rank && f.ranks == version.ranks)
-            };
+            let of =
+                |rank: u32| parts().filter(move |f| f.rank == rank && f.ranks == version.ranks);
             let start = Start {
                 generation: version.id.generation,
                 identity: version.start,
@@ -393,12 +490,134 @@ impl World {
         })
     }
 
+    /// What a rank's arena is called in this start.
+    pub(super) fn arena_of(&self, ranks: &dyn Ranks, rank: u32) -> String {
+        let own = self.own(ranks, rank).map(str::to_owned);
+        own.unwrap_or_else(|| arena(self.start.generation, rank))
+    }
+
+    /// The newest version that is whole nowhere and can be made again from parities: the ranks that it lacks, with their sets. None if a
+    /// newer one is whole.
+    fn mendable(&self) -> Option<(Of, Vec<Mendable>)> {
+        let mut whole: BTreeSet<(Of, u32)> = BTreeSet::new();
+        let mut kept: BTreeMap<(Of, u32), &Found> = BTreeMap::new();
+        let mut sets: BTreeMap<(Of, u32), &Vec<u32>> = BTreeMap::new();
+        for found in &self.arenas {
+            for row in found.versions.iter().filter(|v| v.whole) {
+                if found.is_part() {
+                    whole.insert((row.version, found.rank));
+                    continue;
+                }
+                kept.insert((row.version, found.rank), found);
+                let members = found.set.iter();
+                sets.extend(members.map(|member| ((row.version, *member), &found.set)));
+            }
+        }
+        let versions: BTreeSet<Of> = whole.iter().map(|(version, _)| *version).collect();
+        for version in versions.into_iter().rev() {
+            let lost = (0..version.ranks).filter(|rank| !whole.contains(&(version, *rank)));
+            let mend = |lost: u32| {
+                let set = *sets.get(&(version, lost))?;
+                let mut others = set.iter().filter(|other| **other != lost);
+                let all = others.all(|other| {
+                    let parity = kept.get(&(version, *other));
+                    whole.contains(&(version, *other)) && parity.is_some_and(|p| p.set == *set)
+                });
+                all.then(|| (lost, set.clone()))
+            };
+            let mended: Option<Vec<_>> = lost.map(mend).collect();
+            match mended {
+                Some(none) if none.is_empty() => return None,
+                Some(mended) => return Some((version, mended)),
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// Makes a rank's part of a version again, from the others of its set.
+    fn mend<T: Vault>(
+        &self,
+        (version, rank, set): (Of, u32, &[u32]),
+        options: &Options,
+        tier: &T,
+        ranks: &dyn Ranks,
+    ) -> Result<Found, Fault> {
+        let patience = options.patience;
+        let open = |of: u32, what: &dyn Fn(&Found) -> bool| {
+            let mut found = self.arenas.iter().filter(|f| f.rank == of);
+            let found = found.find(|f| what(f)).ok_or_else(|| gone(version.id))?;
+            let shelf = found.shelf(tier, ranks, patience)?;
+            let arena = Arena::open(&shelf)?;
+            let version = arena.versions().iter().find(|v| v.id == version.id);
+            let manifest = version.map(|v| v.manifest.clone());
+            Ok::<_, Fault>((
+                shelf,
+                manifest.ok_or_else(|| gone(found.versions[0].version.id))?,
+            ))
+        };
+        let mut manifest = None;
+        let mut others = Vec::new();
+        for &other in set {
+            if other == rank {
+                others.push(None);
+                continue;
+            }
+            let (shelf, part) = open(other, &|f| f.has(version))?;
+            let part = Image::new(shelf, part);
+            let is_kept = |f: &Found| f.versions.iter().any(|v| v.version == version);
+            let (shelf, kept) = open(other, &|f| !f.is_part() && is_kept(f))?;
+            if manifest.is_none() {
+                let members = parity::members(&shelf, &kept)?;
+                manifest = members
+                    .into_iter()
+                    .find(|(r, _)| *r == rank)
+                    .map(|(_, m)| m);
+            }
+            others.push(Some((part, parity::kept(shelf, &kept))));
+        }
+        let place = set.iter().position(|r| *r == rank).unwrap_or(0);
+        let mut lost = Lost::new(place, others);
+        let mut manifest = parity::imaged(manifest.ok_or_else(|| gone(version.id))?);
+        let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
+        let header = Header {
+            identity: options.identity ^ u128::from(rank + 1) << 64,
+            run: options.run.clone(),
+            // It is what that start had.
+            start: Start {
+                generation: version.id.generation,
+                identity: version.start,
+            },
+            rank,
+            ranks: version.ranks,
+        };
+        let name = made(self.start.generation, rank);
+        let (mut arena, mut medium) = replicate::made(tier, &name, &sizes, header)?;
+        let filled = replicate::fill(
+            &mut arena,
+            &mut medium,
+            &sizes,
+            &mut manifest,
+            |at, chunk, sum| {
+                lost.read(at, chunk)?;
+                Ok((crc(chunk) == sum).then_some(sum))
+            },
+        );
+        if let Err(fault) = filled {
+            tier.remove(&name)?;
+            return Err(fault);
+        }
+        let new = (version.id, Level::Durable, manifest);
+        publish(&mut arena, &mut medium, Some(new), |_| true)?;
+        Ok(Found::new(ranks.rank(), name, medium.size(), &arena))
+    }
+
     /// The arena that a rank goes on with: its own, if it is on the rank's node.
     pub(super) fn own(&self, ranks: &dyn Ranks, rank: u32) -> Option<&str> {
         let own = self
             .arenas
             .iter()
-            .filter(|f| f.rank == rank && f.ranks == ranks.ranks());
+            .filter(|f| f.is_own() && f.rank == rank && f.ranks == ranks.ranks());
         let near = own.filter(|f| ranks.node(f.host) == ranks.node(rank));
         near.max_by_key(|f| (f.started, f.identity))
             .map(|f| f.name.as_str())
@@ -434,7 +653,7 @@ impl<V: Vault> Stored for Shelf<'_, V> {
 pub(super) struct Far<'a> {
     pub(super) ranks: &'a dyn Ranks,
     pub(super) from: u32,
-    pub(super) name: &'a str,
+    pub(super) name: Cow<'a, str>,
     pub(super) size: u64,
     pub(super) patience: Duration,
 }
@@ -447,10 +666,10 @@ impl Stored for Far<'_> {
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
         let fetched = self
             .ranks
-            .fetch(self.from, self.name, at, into, self.patience);
+            .fetch(self.from, &self.name, at, into, self.patience);
         fetched.map_err(|e| MediumError::Io {
             doing: "fetch",
-            what: self.name.to_owned(),
+            what: self.name.to_string(),
             source: std::io::Error::other(e.to_string()),
         })?;
         Ok(crc(into))

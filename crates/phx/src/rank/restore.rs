@@ -1,8 +1,8 @@
 //! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
 
-use super::found::{self, Far, Found, Of, Shelf};
+use super::found::{self, Found, Of, Shelf};
 use super::words::{Call, agree};
-use super::{Desk, Empty, Shared, outside};
+use super::{Desk, Empty, RECENT, Replicate, Shared, outside};
 use crate::arena::{self, Arena, VersionId};
 use crate::fault::{Code, Fault};
 use crate::manifest::{Manifest, Object, Shape};
@@ -167,22 +167,10 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
 
     fn open_old<'a>(&'a self, found: &'a Found, version: Of) -> Result<Old<'a, T>, Fault> {
-        let near = self.ranks.node(found.host) == self.ranks.node(self.ranks.rank());
-        let stored = match near {
-            // That it is gone is damage: `NotFound` is for a start from nothing.
-            true => Shelf::Near(
-                self.tier
-                    .see(&found.name)
-                    .map_err(|e| damaged(&e.to_string()))?,
-            ),
-            false => Shelf::Far(Far {
-                ranks: &*self.ranks,
-                from: found.host,
-                name: &found.name,
-                size: found.size,
-                patience: self.options.patience,
-            }),
-        };
+        // That it is gone is damage: `NotFound` is for a start from nothing.
+        let stored = found
+            .shelf(&*self.tier, &*self.ranks, self.options.patience)
+            .map_err(|e| damaged(&e.to_string()))?;
         let arena = Arena::open(&stored)?;
         let kept = arena.versions().iter().find(|v| v.id == version.id);
         let manifest = kept
@@ -457,7 +445,7 @@ fn undivided(key: &[u8], ranks: u32, now: u32) -> Fault {
 }
 
 impl<A: Medium, S: Medium> Desk<A, S> {
-    /// Once all ranks have a version of this start on their tiers, what earlier ones have left on this node is not needed any more,
+    /// Once all ranks have a version of this start on their tiers, and on others if that is asked for, what earlier ones have left on this node is not needed any more,
     /// but what this start goes on with. The first rank of each node removes it.
     pub(super) fn reclaim<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
     where
@@ -467,10 +455,18 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let ranks = &*shared.ranks;
         let me = ranks.rank();
         let near = |rank: u32| ranks.node(rank) == ranks.node(me);
-        // Of more than the last 32 it is not known who has them.
+        // Of more than the last ones it is not known who has them.
         let told = ranks.told();
-        let mut last = (1..=told.durable).rev().take(32);
-        if self.reclaimed || last.all(|number| told.lacks(number)) {
+        let every = shared.options.replicate_every.max(1);
+        let whole = |number: u64| !told.lacks(number);
+        let safe = match shared.options.replicate {
+            Replicate::None => (1..=told.durable).rev().take(RECENT as usize).any(whole),
+            _ => {
+                let number = told.replicated;
+                number > 0 && whole(number) && told.bare & 1 << (number / every % 64) == 0
+            }
+        };
+        if self.reclaimed || !safe {
             return Ok(());
         }
         if !(0..me).any(near) {

@@ -12,6 +12,8 @@ pub(super) enum Call {
     Begin,
     /// What it has once it was completed.
     Complete,
+    /// What was made again from parities.
+    Mend,
     /// What the external store has.
     Outside,
     /// A restart: which version, and how many rows.
@@ -58,7 +60,7 @@ fn strange(error: postcard::Error) -> Fault {
 impl std::fmt::Display for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Begin | Self::Complete | Self::Outside => "begins",
+            Self::Begin | Self::Complete | Self::Mend | Self::Outside => "begins",
             Self::Restart | Self::Restarted => "restarts",
             Self::End => "ends",
         })

@@ -160,7 +160,8 @@ impl Ranks for Seat {
     fn wait(&self, least: Reached, within: Duration) -> Result<(), RanksError> {
         self.hall.until(within, "come so far", |state| {
             let all = self.hall.all(state);
-            (all.committed >= least.committed && all.durable >= least.durable).then_some(())
+            let mut counts = all.counts().into_iter().zip(least.counts());
+            counts.all(|(is, least)| is >= least).then_some(())
         })
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tarn_media::{Device, Folder, Profile};
 use tarn_phx::manifest::CHUNK;
+use tarn_phx::rank::Replicate;
 use tarn_phx::{Empty, Fault, Item, Options, Rank, Shape, Staging, VersionId};
 
 pub(crate) type Here = Rank<Folder, Folder>;
@@ -21,9 +22,11 @@ pub(crate) struct Cluster {
     /// The node of each rank.
     pub(crate) nodes: Vec<&'static str>,
     pub(crate) staging: Staging,
-    pub(crate) buddy: bool,
+    pub(crate) buddies: usize,
     pub(crate) helpers: usize,
     pub(crate) same_node: bool,
+    pub(crate) replicate: Replicate,
+    pub(crate) replicate_every: u64,
     /// Bytes a second that tiers take.
     pub(crate) tier: u64,
 }
@@ -34,9 +37,11 @@ impl Cluster {
             folder: tempfile::tempdir_in("/dev/shm").unwrap(),
             nodes: nodes.to_vec(),
             staging: Staging::Half,
-            buddy: false,
+            buddies: 0,
             helpers: 1,
             same_node: false,
+            replicate: Replicate::None,
+            replicate_every: 1,
             tier: SLOW,
         }
     }
@@ -66,8 +71,10 @@ impl Cluster {
             run: b"run".as_slice().into(),
             identity: seed << 16 | u128::from(rank),
             staging: self.staging,
-            buddy: self.buddy,
+            buddies: self.buddies,
             same_node: self.same_node,
+            replicate: self.replicate,
+            replicate_every: self.replicate_every,
             patience: MOST,
             helpers: self.helpers,
             audit: false,
@@ -99,11 +106,15 @@ pub(crate) const SIZES: [usize; 4] = [0, 9 * CHUNK as usize + 77, 3 * CHUNK as u
 /// What an object of a rank holds in a step.
 pub(crate) fn filled(object: usize, rank: u32, step: u64) -> Vec<u8> {
     let seed = (object as u64) << 48 | u64::from(rank) << 40 | step << 32;
-    let byte = |i: usize| {
+    let word = |i: usize| {
         let mixed = (seed | i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 56) as u8
+        (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     };
-    (0..SIZES[object]).map(byte).collect()
+    let mut bytes = vec![0; SIZES[object]];
+    for (i, eight) in bytes.chunks_mut(8).enumerate() {
+        eight.copy_from_slice(&word(i).to_be_bytes()[..eight.len()]);
+    }
+    bytes
 }
 
 pub(crate) fn state(rank: u32, step: u64) -> Vec<Vec<u8>> {

@@ -3,6 +3,7 @@
 mod cluster;
 #[path = "../common/hall.rs"]
 mod hall;
+mod replicas;
 mod starts;
 
 use cluster::*;
@@ -83,7 +84,7 @@ fn the_buddy_has_what_was_staged_on_a_node_that_lost_its_memory() {
         let cluster = Cluster {
             helpers: 0,
             staging: Staging::All,
-            buddy: true,
+            buddies: 1,
             same_node: true,
             ..Cluster::new(&nodes)
         };
@@ -99,6 +100,37 @@ fn the_buddy_has_what_was_staged_on_a_node_that_lost_its_memory() {
         }
         restarts(&cluster, id(1, 1), 1);
     }
+}
+
+/// Two buddies, each on a node of its own: this node and one of theirs lose their memory.
+#[test]
+fn of_several_buddies_one_is_enough() {
+    let cluster = Cluster {
+        helpers: 0,
+        staging: Staging::All,
+        buddies: 2,
+        ..Cluster::new(&["one", "two", "three", "three"])
+    };
+    cluster.start(|of, mut rank, _| {
+        commit(&mut rank, of, 1);
+        assert_eq!(rank.stats().degraded, 0);
+        rank.wait(id(1, 1), Level::Committed, MOST).unwrap();
+    });
+    for node in ["one", "two"] {
+        std::fs::remove_dir_all(cluster.memory_of(node)).unwrap();
+    }
+    restarts(&cluster, id(1, 1), 1);
+    // Three other nodes there are not.
+    let cluster = Cluster {
+        buddies: 3,
+        ..cluster
+    };
+    cluster.start(|of, mut rank, _| {
+        restart(&mut rank).unwrap();
+        let committed = rank.commit(&items(&state(of, 2))).unwrap();
+        let why = committed.degraded.unwrap();
+        assert!(why.contains("start ranks on more nodes"), "{why}");
+    });
 }
 
 /// Without a copy only the version before is left, on all ranks.
@@ -154,7 +186,7 @@ fn a_damaged_version_is_told_and_the_one_before_is_taken() {
 fn a_buddy_that_fails_costs_copies_and_no_data() {
     let cluster = Cluster {
         staging: Staging::All,
-        buddy: true,
+        buddies: 1,
         ..Cluster::new(&["one", "two", "three"])
     };
     cluster.start(|of, mut rank, hall| {
@@ -176,7 +208,7 @@ fn a_buddy_that_fails_costs_copies_and_no_data() {
 #[test]
 fn a_rank_without_a_buddy_on_another_node_is_told() {
     let cluster = Cluster {
-        buddy: true,
+        buddies: 1,
         ..Cluster::new(&["one", "one"])
     };
     cluster.start(|of, mut rank, _| {

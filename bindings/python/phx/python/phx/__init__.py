@@ -160,6 +160,8 @@ class Stats:
     memory_rate: int
     degraded: int
     damaged_chunks: int
+    replicated: int
+    bare: int
     restored_bytes: int
     restore_ns: int
     flushed: int
@@ -217,7 +219,9 @@ class Checkpoints:
 
     `staging`: bytes that may be staged (`phx.ALL`: all); `timeout`: the longest wait for other ranks, in seconds (60); `meet`: HOST:PORT of
     rank 0, where ranks are on several nodes, and `key` then a file of 64 hexadecimal digits; `helper=False`: no thread in the
-    background; `processors`: those it may use; `same_node`: a buddy on the same node will do (for tests);
+    background; `processors`: those it may use; `same_node`: a buddy on the same node will do (for tests). `replicas`: copies of what is
+    staged (one, where ranks are on several nodes). `copies` of all of a version on other nodes, or sets of `parity` ranks of which any
+    one can be made again, for every `replicate_every`th version.
     `external`: a folder on a store that outlives the nodes, to which every `flush_every`-th version goes, `flush_rate` bytes a second.
 
     A `with` block that ends closes them, and what is staged is then on the persistent tier. If it is left by an exception, they end as if
@@ -231,7 +235,10 @@ class Checkpoints:
         run=None,
         rank=0,
         ranks=1,
-        replicas=0,
+        replicas=None,
+        copies=0,
+        parity=0,
+        replicate_every=1,
         staging=None,
         memory=None,
         meet=None,
@@ -252,6 +259,9 @@ class Checkpoints:
                 "rank": rank,
                 "ranks": ranks,
                 "replicas": replicas,
+                "copies": copies,
+                "parity": parity,
+                "replicate_every": replicate_every,
                 "staging": staging,
                 "memory": memory,
                 "meet": meet,

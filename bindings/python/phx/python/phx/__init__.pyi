@@ -76,6 +76,8 @@ class Stats:
     memory_rate: int
     degraded: int
     damaged_chunks: int
+    replicated: int
+    bare: int
     restored_bytes: int
     restore_ns: int
     flushed: int
@@ -109,7 +111,10 @@ class Checkpoints:
         run: str | None = None,
         rank: int = 0,
         ranks: int = 1,
-        replicas: int = 0,
+        replicas: int | None = None,
+        copies: int = 0,
+        parity: int = 0,
+        replicate_every: int = 1,
         staging: int | None = None,
         memory: str | PathLike[str] | None = None,
         meet: str | None = None,

@@ -370,7 +370,7 @@ impl Does {
             warm: WARM,
             profile: None,
             staging: How::Nothing,
-            buddy: false,
+            buddies: 0,
             restart: false,
             helpers: args.helpers,
             cycle: None,
@@ -450,7 +450,7 @@ pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
             args,
             &Does {
                 staging: How::Half,
-                buddy: true,
+                buddies: 1,
                 ..does.clone()
             },
         )?;
@@ -458,7 +458,7 @@ pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
             args,
             &Does {
                 staging: How::All,
-                buddy: true,
+                buddies: 1,
                 ..does.clone()
             },
         )?;

@@ -1,0 +1,387 @@
+//! Versions on other nodes too, while the program computes: copies of all of a rank's part, or the parity of a set of ranks. Who keeps
+//! it fetches it, proves each chunk, and publishes it in an arena of its own; whose it is keeps the version until all have done so.
+
+use super::found::{self, Far, Shelf};
+use super::parity::{Image, Parity};
+use super::{Replicate, Shared, buddy, commit, destage, lock, publish, whole};
+use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
+use crate::fault::{Code, Fault};
+use crate::layout;
+use crate::manifest::{Manifest, Place};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tarn_base::crc::crc;
+use tarn_ports::{Medium, Ranks, RanksError, Reached, Stored, Vault, Window};
+
+/// How long it is waited at once for the next version: it may be the end.
+const LOOK: Duration = Duration::from_millis(100);
+/// Versions in what is kept for others: the next is written beside the last.
+const KEPT: usize = 1;
+
+/// Arenas of what is kept for others, by name.
+type Kept<A> = BTreeMap<String, (Arena, A)>;
+
+/// What a rank keeps for others.
+enum Ward {
+    /// All that a rank has.
+    Copy(u32),
+    /// The parity of the others of its set.
+    Parity(Vec<u32>),
+}
+
+impl<T: Vault, M: Vault> Shared<T, M> {
+    /// Every so-many-eth version that all ranks have on their tiers is kept for others, one after the other, until the end.
+    pub(super) fn replicate(&self) {
+        (self.options.enter)();
+        let ranks = &*self.ranks;
+        let wards = wards(ranks, self.options.replicate, self.options.same_node);
+        let every = self.options.replicate_every.max(1);
+        let mut kept = Kept::new();
+        let mut number = 0;
+        while !self.ended.load(Ordering::Acquire) {
+            let durable = Reached {
+                durable: number + every,
+                ..Reached::default()
+            };
+            match ranks.wait(durable, LOOK) {
+                Ok(()) => number += every,
+                Err(RanksError::TimedOut { .. }) => continue,
+                // Nobody goes on without the rank that is gone.
+                Err(_) => return,
+            }
+            let id = VersionId {
+                generation: self.world.start.generation,
+                number,
+            };
+            // What not all ranks have is nobody's.
+            let done = match ranks.told().lacks(number) {
+                true => Ok(()),
+                false => wards
+                    .as_ref()
+                    .map_err(Clone::clone)
+                    .and_then(|wards| wards.iter().try_for_each(|w| self.keep(w, id, &mut kept))),
+            };
+            let mut stats = self.stats();
+            stats.replicated += u64::from(done.is_ok());
+            stats.bare += u64::from(done.is_err());
+            drop(stats);
+            self.tell(|reached| {
+                let bit = 1 << (number / every % 64);
+                reached.replicated = number;
+                reached.bare &= !bit;
+                if done.is_err() {
+                    reached.bare |= bit;
+                }
+            });
+        }
+    }
+
+    /// Whether a version of this start is to be kept by others.
+    pub(super) fn is_replicated(&self, number: u64) -> bool {
+        let every = self.options.replicate_every.max(1);
+        self.options.replicate != Replicate::None && number.is_multiple_of(every)
+    }
+
+    /// Fetches what is kept of a version, and publishes it.
+    fn keep(&self, ward: &Ward, id: VersionId, kept: &mut Kept<T::Medium>) -> Result<(), Fault> {
+        match ward {
+            Ward::Copy(of) => {
+                let (source, manifest) = self.part(*of, id)?;
+                let name = found::copy(self.world.start.generation, *of);
+                self.store(name, *of, id, manifest, kept, |at, chunk, sum| {
+                    let read = source.read(at, chunk)?;
+                    Ok((read == sum).then_some(sum))
+                })
+            }
+            Ward::Parity(set) => {
+                let me = self.ranks.rank();
+                let parts: Vec<_> = set
+                    .iter()
+                    .map(|of| self.part(*of, id))
+                    .collect::<Result<_, _>>()?;
+                let images = parts
+                    .into_iter()
+                    .map(|(source, of)| Image::new(source, of))
+                    .collect();
+                let mut parity = Parity::new(set, me, images)?;
+                let name = found::parity(self.world.start.generation, me);
+                self.store(name, me, id, parity.manifest(), kept, |at, chunk, _| {
+                    parity.read(at, chunk)?;
+                    Ok(Some(crc(chunk)))
+                })
+            }
+        }
+    }
+
+    /// Where a rank's part of a version of this start lies, and what it has.
+    fn part(&self, of: u32, id: VersionId) -> Result<(Shelf<'_, T>, Manifest), Fault> {
+        let ranks = &*self.ranks;
+        let name = self.world.arena_of(ranks, of);
+        let source = match ranks.node(of) == ranks.node(ranks.rank()) {
+            true => Shelf::Near(self.tier.see(&name)?),
+            // How large it is now only its rank knows: what is outside is refused when it is read.
+            false => Shelf::Far(Far {
+                ranks,
+                from: of,
+                name: name.into(),
+                size: i64::MAX as u64,
+                patience: self.options.patience,
+            }),
+        };
+        let arena = Arena::open(&source)?;
+        let version = arena.versions().iter().find(|v| v.id == id);
+        let version = version.filter(|v| v.manifest.is_durable());
+        let manifest = version
+            .map(|v| v.manifest.clone())
+            .ok_or_else(|| Fault::new(Code::NotFound, format!("rank {of} has no version {id}")))?;
+        Ok((source, manifest))
+    }
+
+    /// Keeps a version in an arena of its own: `chunk` fills what the manifest says, and gives its checksum if it is what it was.
+    fn store(
+        &self,
+        name: String,
+        of: u32,
+        id: VersionId,
+        mut manifest: Manifest,
+        kept: &mut Kept<T::Medium>,
+        chunk: impl FnMut(u64, &mut [u8], u64) -> Result<Option<u64>, Fault>,
+    ) -> Result<(), Fault> {
+        let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
+        let header = Header {
+            identity: self.options.identity ^ u128::from(of + 1) << 96,
+            run: self.options.run.clone(),
+            start: self.world.start,
+            rank: of,
+            ranks: self.ranks.ranks(),
+        };
+        let (arena, medium) = match kept.remove(&name) {
+            Some(open) => kept.entry(name).or_insert(open),
+            None => {
+                let made = made(&*self.tier, &name, &sizes, header)?;
+                kept.entry(name).or_insert(made)
+            }
+        };
+        fill(arena, medium, &sizes, &mut manifest, chunk)?;
+        publish(arena, medium, Some((id, Level::Durable, manifest)), |_| {
+            true
+        })?;
+        // The one before is not needed any more.
+        publish(arena, medium, None, |v| v.id == id)
+    }
+
+    /// How far this rank is, changed and told to all.
+    pub(super) fn tell(&self, change: impl FnOnce(&mut Reached)) {
+        let mut reached = lock(&self.reached);
+        change(&mut reached);
+        self.ranks.tell(*reached);
+    }
+}
+
+/// An empty arena for objects of these sizes.
+pub(super) fn made<T: Vault>(
+    tier: &T,
+    name: &str,
+    sizes: &[u64],
+    header: Header,
+) -> Result<(Arena, T::Medium), Fault> {
+    let size = layout::slot(sizes.iter().copied())
+        .and_then(|(_, slot)| commit::arena_size(slot, sizes, KEPT));
+    let size = size.ok_or_else(commit::too_large)?;
+    let mut made = None;
+    let medium = tier.create(name, size, &mut |medium| {
+        made = Some(Arena::format(&mut whole(medium)?, header.clone()));
+        Ok(())
+    })?;
+    Ok((made.ok_or_else(commit::not_open)??, medium))
+}
+
+/// Fills places in an arena with what a manifest says, which leads to them then.
+pub(super) fn fill<A: Medium>(
+    arena: &mut Arena,
+    medium: &mut A,
+    sizes: &[u64],
+    manifest: &mut Manifest,
+    chunk: impl FnMut(u64, &mut [u8], u64) -> Result<Option<u64>, Fault>,
+) -> Result<(), Fault> {
+    let places = match arena.places(sizes) {
+        Err(ArenaError::Full { wanted, .. }) => {
+            super::grow(arena, medium, wanted)?;
+            arena.places(sizes)?
+        }
+        places => places?,
+    };
+    // As what was staged: where it lies elsewhere, and is copied from.
+    for piece in manifest.objects.iter_mut().flat_map(|o| &mut o.pieces) {
+        if let Place::Arena(at) = piece.place {
+            piece.place = Place::Staged(at);
+        }
+    }
+    let mut window = whole(medium)?;
+    destage::copy(manifest, &places, &mut window, chunk)?;
+    Ok(window.persist()?)
+}
+
+/// What this rank keeps for others.
+fn wards(ranks: &dyn Ranks, how: Replicate, same_node: bool) -> Result<Vec<Ward>, Fault> {
+    let me = ranks.rank();
+    match how {
+        Replicate::None => Ok(Vec::new()),
+        Replicate::Copies(copies) => {
+            let mut wards = Vec::new();
+            for of in (0..ranks.ranks()).filter(|of| *of != me) {
+                if keepers(ranks, of, copies, same_node).contains(&me) {
+                    wards.push(Ward::Copy(of));
+                }
+            }
+            // Who has too few says so itself.
+            match keepers(ranks, me, copies, same_node).len() == copies {
+                true => Ok(wards),
+                false => Err(few(copies)),
+            }
+        }
+        Replicate::Parity(size) => {
+            let sets = sets(ranks, size, same_node);
+            let own = sets.into_iter().find(|set| set.contains(&me));
+            let own = own.filter(|set| set.len() > 1).ok_or_else(|| few(1))?;
+            Ok(vec![Ward::Parity(own)])
+        }
+    }
+}
+
+fn few(wanted: usize) -> Fault {
+    let text = format!(
+        "versions are to be on {wanted} other nodes, and there are not as many: start ranks on more nodes"
+    );
+    Fault::new(Code::Unsupported, text)
+}
+
+/// Who keeps copies of all that a rank has: ranks of as many other nodes.
+fn keepers(ranks: &dyn Ranks, of: u32, copies: usize, same_node: bool) -> Vec<u32> {
+    let mut keepers: Vec<u32> = Vec::new();
+    for by in buddy::candidates(ranks, of, same_node) {
+        let other = |k: &u32| ranks.node(*k) != ranks.node(by);
+        if keepers.len() < copies && keepers.iter().all(other) {
+            keepers.push(by);
+        }
+    }
+    keepers
+}
+
+/// Sets of ranks, each on a node of its own (or anywhere, if that will do): the first of all nodes, the second, and so on, divided into
+/// sets of about this size. One alone is in the set before.
+fn sets(ranks: &dyn Ranks, size: usize, same_node: bool) -> Vec<Vec<u32>> {
+    let mut columns: Vec<Vec<u32>> = Vec::new();
+    let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+    for rank in 0..ranks.ranks() {
+        let count = count.entry(ranks.node(rank)).or_default();
+        let column = if same_node { 0 } else { *count };
+        *count += 1;
+        if columns.len() <= column {
+            columns.push(Vec::new());
+        }
+        columns[column].push(rank);
+    }
+    let mut sets = Vec::new();
+    for column in columns {
+        let number = (column.len() / size.max(2)).max(1);
+        // As many, or one more.
+        for set in 0..number {
+            let range = column.len() * set / number..column.len() * (set + 1) / number;
+            sets.push(column[range].to_vec());
+        }
+    }
+    sets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tarn_ports::Host;
+
+    struct Nodes(Vec<&'static str>);
+
+    impl Ranks for Nodes {
+        fn rank(&self) -> u32 {
+            0
+        }
+        fn ranks(&self) -> u32 {
+            self.0.len() as u32
+        }
+        fn node(&self, rank: u32) -> &str {
+            self.0[rank as usize]
+        }
+        fn serve(&self, _: Arc<dyn Host>) {}
+        fn exchange(&self, _: &[u8], _: Duration) -> Result<Vec<Box<[u8]>>, RanksError> {
+            Err(none())
+        }
+        fn tell(&self, _: Reached) {}
+        fn told(&self) -> Reached {
+            Reached::default()
+        }
+        fn wait(&self, _: Reached, _: Duration) -> Result<(), RanksError> {
+            Err(none())
+        }
+        fn grant(&self, _: u32, _: u64, _: u64, _: Duration) -> Result<String, RanksError> {
+            Err(none())
+        }
+        fn put(&self, _: u32, _: u64, _: u64, _: &[u8], _: Duration) -> Result<u64, RanksError> {
+            Err(none())
+        }
+        fn fetch(
+            &self,
+            _: u32,
+            _: &str,
+            _: u64,
+            _: &mut [u8],
+            _: Duration,
+        ) -> Result<(), RanksError> {
+            Err(none())
+        }
+    }
+
+    fn none() -> RanksError {
+        RanksError::Invalid("they only have nodes".into())
+    }
+
+    #[test]
+    fn no_set_has_two_ranks_of_a_node_and_all_are_in_one() {
+        let nodes = Nodes(vec!["a", "a", "b", "b", "c", "c", "d", "e", "f", "g", "h"]);
+        for size in 2..9 {
+            let sets = sets(&nodes, size, false);
+            let mut all: Vec<u32> = sets.concat();
+            all.sort_unstable();
+            assert_eq!(all, (0..11).collect::<Vec<_>>());
+            for set in &sets {
+                let mut of: Vec<&str> = set.iter().map(|r| nodes.node(*r)).collect();
+                of.dedup();
+                assert_eq!(of.len(), set.len(), "{sets:?}");
+                assert!(set.len() > 1, "{sets:?}");
+            }
+        }
+        assert_eq!(sets(&nodes, 4, true).len(), 2);
+        // A node with more ranks than others: who is alone has nobody.
+        assert_eq!(
+            sets(&Nodes(vec!["a", "a", "b"]), 2, false),
+            [vec![0, 2], vec![1]]
+        );
+    }
+
+    #[test]
+    fn copies_are_on_other_nodes_and_all_keep_as_many() {
+        let nodes = Nodes(vec!["a", "a", "b", "b", "c", "c"]);
+        let mut kept = [0; 6];
+        for of in 0..6 {
+            let keepers = keepers(&nodes, of, 2, false);
+            let mut on: Vec<&str> = keepers.iter().map(|k| nodes.node(*k)).collect();
+            on.push(nodes.node(of));
+            on.sort_unstable();
+            assert_eq!(on, ["a", "b", "c"]);
+            keepers.iter().for_each(|k| kept[*k as usize] += 1);
+        }
+        assert_eq!(kept, [2; 6]);
+        assert_eq!(keepers(&nodes, 0, 3, false).len(), 2);
+    }
+}

@@ -1,0 +1,147 @@
+//! Versions on other nodes too: a node that is gone with all that it had.
+
+use crate::cluster::*;
+use tarn_phx::rank::Replicate;
+use tarn_phx::{Code, Level, Staging};
+
+fn lose(cluster: &Cluster, node: &str) {
+    std::fs::remove_dir_all(cluster.folder.path().join(node)).unwrap();
+}
+
+/// Five versions, of which every second is on other nodes; then nodes are replaced.
+fn replaced(replicate: Replicate, nodes: &[&'static str], lost: &[&'static str]) -> Cluster {
+    let mut cluster = Cluster {
+        staging: Staging::Half,
+        replicate,
+        replicate_every: 2,
+        tier: u64::MAX,
+        ..Cluster::new(nodes)
+    };
+    cluster.start(|of, mut rank, _| {
+        for step in 1..=5 {
+            commit(&mut rank, of, step);
+        }
+        rank.wait(id(1, 4), Level::Replicated, MOST).unwrap();
+        let odd = rank.wait(id(1, 5), Level::Replicated, MOST).unwrap_err();
+        assert_eq!(odd.code, Code::NotFound);
+        assert!(odd.text.contains("every 2th is"), "{odd}");
+        let stats = rank.stats();
+        assert_eq!((stats.replicated, stats.bare, stats.degraded), (2, 0, 0));
+    });
+    for node in lost {
+        lose(&cluster, node);
+    }
+    let new = |node: &&'static str| if lost.contains(node) { "new" } else { node };
+    cluster.nodes = nodes.iter().map(new).collect();
+    cluster
+}
+
+/// The program goes on from version 4, is replicated anew, and loses another node.
+fn goes_on(mut cluster: Cluster, next: &'static str) {
+    cluster.start(|of, mut rank, _| {
+        let (found, now) = restart(&mut rank).unwrap().expect("a version");
+        assert_eq!(found, id(1, 4), "rank {of}");
+        assert!(now == state(of, 4), "rank {of} has another state");
+        commit(&mut rank, of, 11);
+        // What was restored is kept until others have a new one.
+        rank.wait(id(2, 1), Level::Durable, MOST).unwrap();
+    });
+    restarts(&cluster, id(2, 1), 11);
+    cluster.start(|of, mut rank, _| {
+        restart(&mut rank).unwrap();
+        for step in 21..=22 {
+            commit(&mut rank, of, step);
+        }
+        rank.end().unwrap();
+    });
+    lose(&cluster, next);
+    for node in &mut cluster.nodes {
+        if *node == next {
+            *node = "newer";
+        }
+    }
+    restarts(&cluster, id(4, 2), 22);
+    // Only what the last two starts had is left.
+    let left = std::fs::read_dir(cluster.tier_of(cluster.nodes[0])).unwrap();
+    let left: Vec<_> = left
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(
+        left.iter()
+            .all(|folder| folder != "1" || cluster.nodes[0] != "new"),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn a_node_that_is_gone_is_replaced_from_copies() {
+    let nodes = ["one", "one", "two", "three"];
+    let cluster = replaced(Replicate::Copies(1), &nodes, &["one"]);
+    goes_on(cluster, "three");
+    // Two nodes at once take two copies.
+    let cluster = replaced(
+        Replicate::Copies(2),
+        &["one", "two", "three"],
+        &["one", "two"],
+    );
+    restarts(&cluster, id(1, 4), 4);
+}
+
+#[test]
+fn a_node_that_is_gone_is_made_again_from_its_set() {
+    let nodes = ["one", "two", "three", "one", "two"];
+    let cluster = replaced(Replicate::Parity(3), &nodes, &["two"]);
+    goes_on(cluster, "three");
+    // Sets of two and three.
+    let nodes = ["one", "two", "three", "four", "five"];
+    let cluster = replaced(Replicate::Parity(2), &nodes, &["five"]);
+    restarts(&cluster, id(1, 4), 4);
+}
+
+/// What is lost, and what the nodes that are left still have, is told.
+#[test]
+fn two_nodes_of_one_set_are_too_many() {
+    let nodes = ["one", "two", "three"];
+    let cluster = replaced(Replicate::Parity(3), &nodes, &["one", "two"]);
+    cluster.start(|_, mut rank, _| {
+        let refused = restart(&mut rank).unwrap_err();
+        assert_eq!(refused.code, Code::Corrupt);
+        assert!(refused.text.contains("the part of rank 0, 1"), "{refused}");
+    });
+}
+
+/// A damaged parity is no reason to fail where it is not needed, and none to restore anything else where it is.
+#[test]
+fn a_damaged_parity_gives_nothing_wrong() {
+    let nodes = ["one", "two", "three"];
+    let cluster = replaced(Replicate::Parity(3), &nodes, &[]);
+    let file = cluster.tier_of("three").join("1/2.parity");
+    let length = file.metadata().unwrap().len();
+    damage(&file, length / 4..length / 4 + 1);
+    for at in (65536..length).step_by(4096) {
+        damage(&file, at..at + 1);
+    }
+    restarts(&cluster, id(1, 5), 5);
+    lose(&cluster, "one");
+    cluster.start(|_, mut rank, _| {
+        assert_eq!(restart(&mut rank).unwrap_err().code, Code::Corrupt);
+    });
+}
+
+#[test]
+fn a_rank_that_nobody_can_keep_is_told() {
+    let cluster = Cluster {
+        replicate: Replicate::Copies(1),
+        ..Cluster::new(&["one", "one"])
+    };
+    cluster.start(|of, mut rank, _| {
+        commit(&mut rank, of, 1);
+        let bare = rank.wait(id(1, 1), Level::Replicated, MOST).unwrap_err();
+        assert_eq!(bare.code, Code::NoSpace, "{bare}");
+        let next = rank.commit(&items(&state(of, 2))).unwrap();
+        let why = next.degraded.unwrap();
+        assert!(why.contains("version 1.1 is not on other nodes"), "{why}");
+        rank.end().unwrap();
+    });
+    restarts(&cluster, id(1, 2), 2);
+}
