@@ -83,9 +83,12 @@ fn misuse_is_told_by_codes() {
 }
 
 /// Ranks are killed at random instants, one or all: the next start has what all had committed, or something newer, and it is whole.
+/// `TARN_KILLS` asks for more of them, `make soak` does.
 #[test]
 fn ranks_are_killed_at_any_instant() {
     const KILLS: u64 = 100;
+    let asked = std::env::var("TARN_KILLS").ok();
+    let kills = asked.map_or(KILLS, |n| n.parse().expect("TARN_KILLS is a number"));
     const RANKS: u32 = 2;
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = folder.path().join("phx");
@@ -102,7 +105,7 @@ fn ranks_are_killed_at_any_instant() {
     // How, and what all ranks have committed so far.
     let (mut how, mut least, mut run) = (0, 0, 0);
     let mut flushed = 0;
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         if kill % 10 == 0 {
             // Another way of staging, from nothing.
             (how, least, run) = (next(64), 0, run + 1);

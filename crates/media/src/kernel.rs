@@ -1,19 +1,24 @@
-//! Copies that checksum on the way: each block is read once from memory, checksummed, and stored while it is in the first cache.
-//! Stores go past the caches, as what is written is not read again soon.
+//! Copies that checksum on the way: each byte is read once from memory, and checksummed and stored in one pass, or block by block while
+//! it is in the first cache. Stores go past the caches, as what is written is not read again soon.
 
 use crate::flush::{LINE, fence};
+#[cfg(target_arch = "x86_64")]
+use crate::fold;
 use tarn_base::crc::{Crc, crc};
 
 /// Bytes that stay in the first cache between checksum and store.
-pub(crate) const BLOCK: usize = 16 << 10;
+const BLOCK: usize = 16 << 10;
 /// From so many bytes on stores go past the caches; fewer are cheaper through them.
 pub const STREAM: usize = 4 << 10;
 
-/// How bytes are stored past the caches here.
+/// How bytes are stored past the caches here, and checksummed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stores {
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// In the pass that checksums. Where there is AVX-512 the checksum's own library is as fast.
+    #[cfg(target_arch = "x86_64")]
+    Fold,
     #[cfg(target_arch = "x86_64")]
     Avx,
     #[cfg(target_arch = "x86_64")]
@@ -29,6 +34,8 @@ impl Stores {
         {
             if is_x86_feature_detected!("avx512f") {
                 Self::Avx512
+            } else if fold::can() {
+                Self::Fold
             } else if is_x86_feature_detected!("avx") {
                 Self::Avx
             } else {
@@ -38,6 +45,35 @@ impl Stores {
         }
         #[cfg(not(target_arch = "x86_64"))]
         Self::Plain
+    }
+
+    /// Copies whole lines to an address that is a multiple of a line, and takes them into the checksum.
+    fn copy(self, to: &mut [u8], from: &[u8], sum: &mut Crc) {
+        // SAFETY: both are as long, and do not overlap, as one of them is exclusive; `to` begins at a line.
+        let done = unsafe { self.steps(to, from.as_ptr(), sum) };
+        for (to, from) in to[done..].chunks_mut(BLOCK).zip(from[done..].chunks(BLOCK)) {
+            sum.update(from);
+            self.lines(to, from);
+        }
+    }
+
+    /// Copies as much as can be copied in the pass that checksums, and takes it into the checksum; as many bytes.
+    ///
+    /// # Safety
+    /// There are as many bytes at `from`, not those of `to`, and `to` begins at a line.
+    unsafe fn steps(self, to: &mut [u8], from: *const u8, sum: &mut Crc) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if self == Self::Fold && to.len() >= fold::STEP {
+            let len = to.len() / fold::STEP * fold::STEP;
+            // SAFETY: as the caller says; these are whole steps, and the processor can, as `here` has found.
+            let folded = unsafe { fold::copy(to.as_mut_ptr(), from, len, sum.finish()) };
+            *sum = Crc::new();
+            sum.update(&folded);
+            return len;
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (to, from, sum);
+        0
     }
 
     /// Copies whole lines to an address that is a multiple of a line.
@@ -51,7 +87,7 @@ impl Stores {
         unsafe {
             match self {
                 Self::Avx512 => avx512(to, from, len),
-                Self::Avx => avx(to, from, len),
+                Self::Fold | Self::Avx => avx(to, from, len),
                 Self::Sse2 => sse2(to, from, len),
             }
         }
@@ -111,7 +147,10 @@ pub fn copy(to: &mut [u8], from: &[u8], mut flush: impl FnMut(&[u8])) -> u64 {
         fence();
         return crc(from);
     }
-    let stores = Stores::here();
+    copy_by(Stores::here(), to, from, flush)
+}
+
+fn copy_by(stores: Stores, to: &mut [u8], from: &[u8], mut flush: impl FnMut(&[u8])) -> u64 {
     let mut sum = Crc::new();
     let head = to.as_ptr().align_offset(LINE).min(to.len());
     let (first, rest) = to.split_at_mut(head);
@@ -121,10 +160,7 @@ pub fn copy(to: &mut [u8], from: &[u8], mut flush: impl FnMut(&[u8])) -> u64 {
     let lines = rest.len() / LINE * LINE;
     let (lines, last) = rest.split_at_mut(lines);
     let (whole, tail) = from[head..].split_at(lines.len());
-    for (to, from) in lines.chunks_mut(BLOCK).zip(whole.chunks(BLOCK)) {
-        sum.update(from);
-        stores.lines(to, from);
-    }
+    stores.copy(lines, whole, &mut sum);
     last.copy_from_slice(tail);
     flush(last);
     sum.update(tail);
@@ -132,9 +168,38 @@ pub fn copy(to: &mut [u8], from: &[u8], mut flush: impl FnMut(&[u8])) -> u64 {
     sum.finish()
 }
 
+/// Copies what others may be writing to, and returns the checksum of what was copied, whatever lies there by now.
+///
+/// # Safety
+/// There are as many bytes at `from`, and they are not those of `to`.
+pub(crate) unsafe fn take(to: &mut [u8], from: *const u8) -> u64 {
+    let mut sum = Crc::new();
+    let through = |part: &mut [u8], at: usize, sum: &mut Crc| {
+        for (n, to) in part.chunks_mut(BLOCK).enumerate() {
+            // SAFETY: bytes that are there; no reference to them is made.
+            unsafe {
+                let from = from.add(at + n * BLOCK);
+                from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len());
+            }
+            sum.update(to);
+        }
+    };
+    let head = match to.len() {
+        ..STREAM => to.len(),
+        len => to.as_ptr().align_offset(LINE).min(len),
+    };
+    through(&mut to[..head], 0, &mut sum);
+    // SAFETY: what is left of the bytes that are there, and `to` from a line on, if any. It reads each byte once.
+    let done = head + unsafe { Stores::here().steps(&mut to[head..], from.add(head), &mut sum) };
+    through(&mut to[done..], done, &mut sum);
+    fence();
+    sum.finish()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn bytes(len: usize) -> Vec<u8> {
         let mixed = |i: usize| (i.wrapping_mul(2_654_435_761) >> 11) as u8;
@@ -188,21 +253,57 @@ mod tests {
     }
 
     /// Every kind of store that this processor has.
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn all_stores_copy_alike() {
-        let from = bytes(8 * LINE);
+    fn all() -> Vec<Stores> {
+        #[cfg(target_arch = "x86_64")]
         let all = [
             (Stores::Avx512, is_x86_feature_detected!("avx512f")),
+            (Stores::Fold, fold::can()),
             (Stores::Avx, is_x86_feature_detected!("avx")),
             (Stores::Sse2, true),
         ];
-        for (stores, _) in all.into_iter().filter(|(_, there)| *there) {
-            let mut room = vec![0; 9 * LINE];
-            let at = room.as_ptr().align_offset(LINE);
-            stores.lines(&mut room[at..at + 8 * LINE], &from);
-            crate::flush::fence();
-            assert_eq!(&room[at..at + 8 * LINE], &from[..], "{stores:?}");
+        #[cfg(not(target_arch = "x86_64"))]
+        let all = [(Stores::Plain, true)];
+        all.into_iter()
+            .filter(|(_, there)| *there)
+            .map(|(stores, _)| stores)
+            .collect()
+    }
+
+    proptest! {
+        /// Whatever the bytes, their number, and where they lie and go to.
+        #[test]
+        fn all_stores_copy_and_checksum_alike(
+            length in 0..3 * BLOCK,
+            from_at in 0..2 * LINE,
+            to_at in 0..2 * LINE,
+            seed: u64,
+        ) {
+            let mut next = seed;
+            let mut byte = || {
+                next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (next >> 56) as u8
+            };
+            let from: Vec<u8> = (0..from_at + length).map(|_| byte()).collect();
+            let from = &from[from_at..];
+            for stores in all() {
+                let mut room = vec![0xaa; to_at + length + 2 * LINE];
+                let mut flushed = 0;
+                let to = &mut room[to_at..to_at + length];
+                let sum = copy_by(stores, to, from, |part| flushed += part.len());
+                prop_assert!(&*to == from, "{stores:?}");
+                prop_assert_eq!(sum, crc(from), "{:?}", stores);
+                // No whole line has gone through the caches.
+                prop_assert!(flushed < 2 * LINE, "{:?}", stores);
+                let around = room[..to_at].iter().chain(&room[to_at + length..]);
+                prop_assert!(around.into_iter().all(|b| *b == 0xaa), "{stores:?}");
+            }
+            let mut room = vec![0xaa; to_at + length + 2 * LINE];
+            let to = &mut room[to_at..to_at + length];
+            // SAFETY: `from` is as long, and nobody writes to it.
+            prop_assert_eq!(unsafe { take(to, from.as_ptr()) }, crc(from));
+            prop_assert!(&*to == from);
+            let around = room[..to_at].iter().chain(&room[to_at + length..]);
+            prop_assert!(around.into_iter().all(|b| *b == 0xaa));
         }
     }
 }

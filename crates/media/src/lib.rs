@@ -8,6 +8,8 @@
 
 mod external;
 mod flush;
+#[cfg(target_arch = "x86_64")]
+mod fold;
 mod folder;
 pub mod kernel;
 mod map;

@@ -15,7 +15,6 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use tarn_base::crc::Crc;
 use tarn_ports::{Medium, MediumError, PowerFail, Promises, Stored, Window};
 use tarn_sys::memory::{is_memory, memory};
 
@@ -413,20 +412,9 @@ impl Stored for Seen {
                 size,
             });
         }
-        let mut sum = Crc::new();
-        let mut from = at as usize;
-        for to in into.chunks_mut(kernel::BLOCK) {
-            // SAFETY: within the mapped pages, as was checked. Another process may be writing there: then these bytes are of no
-            // version, which their checksum tells, and no reference to what is mapped is made.
-            unsafe {
-                let start = self.pages.start.as_ptr().add(from);
-                std::ptr::copy_nonoverlapping(start, to.as_mut_ptr(), to.len());
-            }
-            // As it was copied, not as it lies there: it might change in between.
-            sum.update(to);
-            from += to.len();
-        }
-        Ok(sum.finish())
+        // SAFETY: within the mapped pages, as was checked, and `into` is none of them. Another process may be writing there: then these
+        // bytes are of no version, which their checksum tells.
+        Ok(unsafe { kernel::take(into, self.pages.start.as_ptr().add(at as usize)) })
     }
 }
 

@@ -9,13 +9,21 @@ use tarn_base::crc::crc;
 use tarn_media::{Device, Folder, Mapped, Profile, Seen, Slow};
 use tarn_ports::{Medium, MediumError, PowerFail, Stored, Vault, Window};
 
-/// A folder in memory and one on another file system, where there are.
+/// A folder in memory, one on another file system, and one of DAX files, where there are.
 fn folders() -> Vec<tempfile::TempDir> {
     let shm = Path::new("/dev/shm");
-    let memory = shm.is_dir().then(|| tempfile::tempdir_in(shm).unwrap());
-    memory
-        .into_iter()
-        .chain([tempfile::tempdir().unwrap()])
+    let memory = shm.is_dir().then(|| shm.to_owned());
+    let dax = std::env::var_os("TARN_DAX_DIR").map(PathBuf::from);
+    if dax.is_none() {
+        eprintln!(
+            "SKIPPED: DAX files (MAP_SYNC): set TARN_DAX_DIR to a folder of a file system mounted with -o dax=always; \
+             for one in ordinary memory boot with memmap=1G!4G, which makes /dev/pmem0, and mkfs.ext4 it"
+        );
+    }
+    let there = memory.into_iter().chain(dax).map(tempfile::tempdir_in);
+    there
+        .chain([tempfile::tempdir()])
+        .map(Result::unwrap)
         .collect()
 }
 
@@ -70,6 +78,50 @@ fn what_was_written_is_there_again() {
         let file = fs::read(&path).unwrap();
         assert_eq!(&file[4106..4106 + data.len()], &data[..]);
         assert!(file[..4096].iter().all(|b| *b == 0));
+    }
+}
+
+#[test]
+fn a_dax_device_holds_what_was_written() {
+    let Some(path) = std::env::var_os("TARN_DAX").map(PathBuf::from) else {
+        return eprintln!(
+            "SKIPPED: a DAX device: set TARN_DAX to one (/dev/dax0.0) whose bytes may be lost; for one in ordinary memory boot with \
+             memmap=1G!4G, then ndctl create-namespace --force --reconfig=namespace0.0 --mode=devdax"
+        );
+    };
+    let data = bytes(3_000_001, 9);
+    let mut device = Mapped::open(&path).unwrap();
+    device.populate().unwrap();
+    let promises = device.promises();
+    assert!(
+        promises.persist_unit == 64 && promises.power_fail != PowerFail::Synced,
+        "{promises:?}"
+    );
+    let said = Mapped::open(&path).unwrap_err().to_string();
+    assert!(said.contains("cannot lock"), "{said}");
+    let size = device.size();
+    assert!(device.grow(size + 1).is_err());
+    // At both ends.
+    let places = [10, size - data.len() as u64];
+    let all = 0..size;
+    {
+        let window = &mut device.windows(from_ref(&all)).unwrap()[0];
+        for at in places {
+            assert_eq!(window.write(at, &data).unwrap(), crc(&data));
+        }
+        window.persist().unwrap();
+        assert!(window.write(size - 1, &[0; 2]).is_err());
+    }
+    drop(device);
+    let seen = Seen::open(&path).unwrap();
+    let mut again = Mapped::open(&path).unwrap();
+    let window = &again.windows(from_ref(&all)).unwrap()[0];
+    for at in places {
+        for stored in [&seen as &dyn Stored, window] {
+            let mut read = vec![0; data.len()];
+            assert_eq!(stored.read(at, &mut read).unwrap(), crc(&data));
+            assert!(read == data);
+        }
     }
 }
 

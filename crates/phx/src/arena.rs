@@ -545,13 +545,16 @@ impl Superblock {
         if count > MAX_VERSIONS {
             return None;
         }
-        let mut rows = Vec::with_capacity(count);
+        let mut rows: Vec<Row> = Vec::with_capacity(count);
         for _ in 0..count {
             let id = VersionId {
                 generation: fields.u64()?,
                 number: fields.u64()?,
             };
             let start = u128::from_le_bytes(fields.take()?);
+            if rows.last().is_some_and(|last| last.id >= id) {
+                return None;
+            }
             let level = match fields.u8()? {
                 0 => Level::Committed,
                 1 => Level::Durable,
@@ -572,7 +575,8 @@ impl Superblock {
                 sum,
             });
         }
-        fields.0.is_empty().then_some(Self {
+        // The next one must be higher.
+        (fields.0.is_empty() && epoch < u64::MAX).then_some(Self {
             epoch,
             started,
             rows,

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use tarn_ports::{External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
 use words::{Call, agree};
 
-/// Versions that may be kept: one more is written, one fetched by other ranks, and one flushed.
+/// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
 
 /// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
@@ -305,25 +305,24 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             ended: AtomicBool::new(false),
         });
         let mut rank = Self {
-            shared: Arc::clone(&shared),
+            shared,
             helper: None,
             keeper: None,
             flusher: flushes,
         };
         let thread = |name: &str, work: fn(&Shared<T, M>)| {
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(&rank.shared);
             let thread = std::thread::Builder::new().name(name.into());
             thread.spawn(move || work(&shared)).map_err(|e| {
                 let text = format!("no thread can be made: {e}");
                 Fault::new(Code::NoMem, text)
             })
         };
-        if shared.options.helpers > 0 {
-            rank.helper = Some(thread("phx-helper", Shared::help)?);
-        }
-        if shared.options.replicate != Replicate::None {
-            rank.keeper = Some(thread("phx-keeper", Shared::replicate)?);
-        }
+        let options = &rank.shared.options;
+        let helper = (options.helpers > 0).then(|| thread("phx-helper", Shared::help));
+        let keeps = options.replicate != Replicate::None;
+        let keeper = keeps.then(|| thread("phx-keeper", Shared::replicate));
+        (rank.helper, rank.keeper) = (helper.transpose()?, keeper.transpose()?);
         Ok(rank)
     }
 
@@ -398,12 +397,12 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// When it has not within the time, or never will.
     pub fn wait(&self, id: VersionId, level: Level, within: Duration) -> Result<(), Fault> {
         let shared = &self.shared;
-        let replicated = level == Level::Replicated;
         if level == Level::Flushed {
             return shared.wait_flushed(id, within);
         }
+        let replicated = level == Level::Replicated;
         if replicated && shared.options.replicate == Replicate::None {
-            let text = "versions do not come to that level: it was not asked for";
+            let text = "versions are not kept on other nodes: it was not asked for";
             return Err(Fault::new(Code::Unsupported, text));
         }
         if replicated && !shared.is_replicated(id.number) {

@@ -1,11 +1,12 @@
-//! Programs that are compiled against the library.
+//! Programs that are compiled against the library; the tests of tarnd use this too.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A file of this crate, or (from `../..` on) of the repository.
+/// A file of the library's crate, or (from `../..` on) of the repository.
 pub(crate) fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    crates.join("libtarn").join(name)
 }
 
 /// Where cargo has put the library: beside this test, or one folder up.

@@ -41,9 +41,6 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         }
         self.number.store(id.number, Ordering::Release);
         let committed = desk.commit(self, id, items, began);
-        if let (Some(flusher), Ok(committed)) = (&self.flusher, &committed) {
-            flusher.committed(committed.id, &desk.name);
-        }
         self.tell(|reached| {
             reached.committed = id.number;
             reached.missed &= recent(id.number);
@@ -54,6 +51,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             }
             if committed.is_ok() && desk.pending.is_none() {
                 reached.durable = id.number;
+            }
+            if let (Some(flusher), Ok(committed)) = (&self.flusher, &committed) {
+                flusher.committed(committed.id, &desk.name);
             }
         });
         committed
@@ -180,10 +180,10 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             return Err(Fault::new(Code::Invalid, text));
         }
         let (_, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
-        // What others fetch, and what is being flushed, keeps its slot.
-        let more = usize::from(shared.options.replicate != Replicate::None);
-        let more = more + usize::from(shared.flusher.is_some());
-        let size = arena_size(slot, sizes, self.keep + more).ok_or_else(too_large)?;
+        // What is being flushed keeps its slot, and what others fetch.
+        let replicates = shared.options.replicate != Replicate::None;
+        let kept = self.keep + usize::from(shared.flusher.is_some()) + usize::from(replicates);
+        let size = arena_size(slot, sizes, kept).ok_or_else(too_large)?;
         match &mut self.arena {
             Some((arena, medium)) if medium.size() < size => {
                 medium.grow(size)?;

@@ -196,7 +196,9 @@ fn begin(does: &Does) -> anyhow::Result<(Arc<Meeting>, Rank<Folder, Folder>)> {
             How::Half => Staging::Half,
             How::All => Staging::All,
         },
-        buddy: does.buddy,
+        buddies: usize::from(does.buddy),
+        replicate: tarn_phx::Replicate::None,
+        replicate_every: 1,
         same_node: true,
         patience: PATIENCE,
         helpers: does.helpers as usize,
@@ -370,7 +372,7 @@ impl Does {
             warm: WARM,
             profile: None,
             staging: How::Nothing,
-            buddies: 0,
+            buddy: false,
             restart: false,
             helpers: args.helpers,
             cycle: None,
@@ -450,7 +452,7 @@ pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
             args,
             &Does {
                 staging: How::Half,
-                buddies: 1,
+                buddy: true,
                 ..does.clone()
             },
         )?;
@@ -458,7 +460,7 @@ pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
             args,
             &Does {
                 staging: How::All,
-                buddies: 1,
+                buddy: true,
                 ..does.clone()
             },
         )?;
