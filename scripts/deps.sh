@@ -8,11 +8,11 @@ demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # libfabric-dev makes libtarnfabric.so, clang-format checks its source, libhwloc15 knows processor sockets (strace sees who asks),
 # chromium opens the report, two check the scripts, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and
 # the last are for the test cluster.
-# openfoam (some 500 MB) is what the test of examples/openfoam runs.
+# openfoam (some 500 MB) is what the test of examples/openfoam runs, lammps that of examples/lammps.
 # Where services start by themselves, Debian starts munged too; the cluster has its own.
 slurm=(iproute2 munge procps slurm-wlm slurm-wlm-basic-plugins)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-test=("${demo[@]}" chromium clang-format libfabric-dev libhwloc15 openfoam pyflakes3 shellcheck strace "${links[@]}" "${slurm[@]}")
+test=("${demo[@]}" chromium clang-format lammps libfabric-dev libhwloc15 openfoam pyflakes3 shellcheck strace "${links[@]}" "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
 # The example by itself, and the slow external store of its benchmark.
 openfoam=("${test[@]}" glusterfs-server)

@@ -14,6 +14,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/fabric/",
     "crates/track/",
     "crates/checkpoint/",
+    "crates/objects/",
     "crates/libtarn/",
     "bindings/python/",
 ];

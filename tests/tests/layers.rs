@@ -38,6 +38,11 @@ fn wrong_arrows_are_refused() {
             "the library that needs what is over it",
         ),
         (
+            "tarn-objects",
+            "tarn-checkpoint",
+            "sideways between libraries",
+        ),
+        (
             "tarn-client",
             "tarn-checkpoint",
             "an adapter that needs the library",

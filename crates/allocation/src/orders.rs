@@ -2,6 +2,7 @@
 
 use crate::parts::named;
 use crate::world::{Allocation, By, Moving, Ready, Running, nodes_of, on};
+use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tarn_base::action::{Action, Do, Run};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
@@ -51,6 +52,17 @@ impl Allocation {
             Do::Reuse { instance, prior } => {
                 self.reuse(*instance, *prior);
                 self.all(action)
+            }
+            Do::Forget { at, .. } => {
+                let nodes: BTreeSet<NodeId> = at.iter().map(|s| s.node).collect();
+                for node in nodes
+                    .into_iter()
+                    .filter(|n| self.is_up(*n))
+                    .collect::<Vec<_>>()
+                {
+                    self.hand(By::Node(node), action)?;
+                }
+                Ok(())
             }
             Do::Finish { .. } => self.all(action),
             Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } => Ok(()),
@@ -195,6 +207,7 @@ pub(crate) fn failed((instance, attempt): Attempt, failure: Failure) -> Event {
         ended: Ended::Failed {
             failure,
             log_tail: String::new(),
+            newest: None,
         },
         usage: Usage::default(),
     }

@@ -50,6 +50,7 @@ fn exit(index: u32) -> Event {
         ended: Ended::Failed {
             failure: Failure { kind, message },
             log_tail: "mpirun: a rank is gone".into(),
+            newest: None,
         },
         usage: Usage::default(),
     }

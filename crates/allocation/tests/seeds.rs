@@ -386,6 +386,7 @@ fn fail(p: &mut Pending, kind: FailureKind) {
             ended: Ended::Failed {
                 failure,
                 log_tail: String::new(),
+                newest: None,
             },
             usage: Usage::default(),
         },

@@ -74,6 +74,13 @@ pub enum Do {
         /// From where: a node or the drained area.
         at: Place,
     },
+    /// Remove the checkpoints of an instance from these places. The world says nothing of it.
+    Forget {
+        /// The instance.
+        instance: InstanceId,
+        /// Wherever it ran.
+        at: Vec<Spot>,
+    },
     /// Nothing but a reason worth knowing: something waits. The world does nothing.
     Note {
         /// What it is about.

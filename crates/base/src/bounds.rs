@@ -22,6 +22,9 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub const MAX_PATH_BYTES: usize = 4096;
 /// Retries of a step.
 pub const MAX_RETRIES: u32 = 1000;
+/// Attempts of a step that failed after a newer checkpoint and therefore used up no retry: one that dies every hour goes on
+/// for six weeks, one that commits and dies at once is noticed.
+pub const MAX_RESTARTS: u32 = 1000;
 /// Instances placed on a node whose inputs are being staged while its cores are still busy, beyond those
 /// that run: two hide the staging of the next behind the run of the current one without tying up the tier.
 pub const STAGE_AHEAD: usize = 2;

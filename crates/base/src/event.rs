@@ -1,5 +1,6 @@
 //! What happened: the inputs of the engine, and half of every record of the event log.
 
+use crate::checkpoint::CheckpointId;
 use crate::cluster::Cluster;
 use crate::hash::Hash;
 use crate::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
@@ -215,6 +216,9 @@ pub enum Ended {
         failure: Failure,
         /// Last lines of its log.
         log_tail: String,
+        /// Of a step that goes on from its checkpoints: the newest that its nodes can restore.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        newest: Option<CheckpointId>,
     },
 }
 

@@ -213,7 +213,9 @@ impl History {
                     undeclared: undeclared.clone(),
                 }
             }
-            Ended::Failed { failure, log_tail } => {
+            Ended::Failed {
+                failure, log_tail, ..
+            } => {
                 instance.state = InstanceState::Failed;
                 AttemptEnd::Failed {
                     failure: failure.clone(),
@@ -321,7 +323,7 @@ impl History {
             self.retained = self.retained.saturating_add(bytes);
         }
         match &action.what {
-            Do::List { .. } | Do::Abandon { .. } | Do::Stop { .. } => {}
+            Do::List { .. } | Do::Abandon { .. } | Do::Stop { .. } | Do::Forget { .. } => {}
             Do::Transfer(order) => {
                 let bytes =
                     |p: &crate::part::PartMove| self.parts.get(&p.part).map_or(0, |i| i.bytes);
@@ -455,6 +457,7 @@ impl History {
             Do::Stop { instance, attempt } => {
                 (DeedKind::Stop(*attempt), vec![Subject::Instance(*instance)])
             }
+            Do::Forget { instance, .. } => (DeedKind::Forget, vec![Subject::Instance(*instance)]),
             Do::Reuse { instance, .. } => (DeedKind::Reuse, vec![Subject::Instance(*instance)]),
             Do::Evict { part, at, .. } => (
                 DeedKind::Evict(*part, at.clone()),

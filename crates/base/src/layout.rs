@@ -86,6 +86,10 @@ impl TierDir {
     pub fn incoming(&self) -> PathBuf {
         self.0.join("incoming")
     }
+    /// The checkpoints of steps that go on from them, a folder for each run and instance.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.0.join("checkpoints")
+    }
     /// The working folders of running steps: scratch, views, outputs not yet committed.
     pub fn work(&self) -> PathBuf {
         self.0.join("work")

@@ -6,6 +6,7 @@
 
 pub mod action;
 pub mod bounds;
+pub mod checkpoint;
 pub mod cluster;
 pub mod codes;
 pub mod crc;

@@ -1,6 +1,7 @@
 //! Why the engine did something. Every answer of `tarn why` is one of these, as logged.
 
 use crate::action::Subject;
+use crate::checkpoint::CheckpointId;
 use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
 use crate::units::{Bytes, Elapsed, Nanos};
 use crate::workflow::Workflow;
@@ -57,6 +58,24 @@ pub enum Reason {
         /// Attempts allowed in all.
         of: u32,
     },
+    /// Another attempt of a step that goes on from its checkpoints.
+    Restart {
+        /// The newest that its nodes could restore when the attempt before had failed, as far as that is known.
+        from: Option<CheckpointId>,
+        /// Which restart it is, from 1.
+        restart: u32,
+        /// Attempts that failed without a newer checkpoint.
+        failures: u32,
+        /// So many of these are allowed.
+        retries: u32,
+    },
+    /// Placement: there it has its checkpoints.
+    CheckpointsThere {
+        /// The node, the first of several.
+        node: NodeId,
+    },
+    /// It has committed: nothing goes on from its checkpoints.
+    Committed,
     /// The data is read from the external store: no node has it, or the link is faster.
     ReadExternal {
         /// The instance that needs it.
@@ -298,6 +317,24 @@ impl Reason {
             }
             Self::Ready => "inputs are there and cores are free".into(),
             Self::Retry { attempt, of } => format!("attempt {attempt} of {of}"),
+            Self::Restart {
+                from,
+                restart,
+                failures,
+                retries,
+            } => {
+                let from = match from {
+                    Some(id) => format!("from version {id}"),
+                    None => "where its checkpoints are".into(),
+                };
+                let vain = match failures {
+                    0 => String::new(),
+                    n => format!("; {n} of {retries} retries used up"),
+                };
+                format!("restarted {from} ({} restart{vain})", ordinal(*restart))
+            }
+            Self::CheckpointsThere { node: n } => format!("{} has its checkpoints", node(n)),
+            Self::Committed => "it has committed".into(),
             Self::ReadExternal { instance } => {
                 format!(
                     "{} needs it and the external store is its best source",
@@ -441,6 +478,18 @@ impl Reason {
             Self::AllDone => "every step is committed and every dest is written".into(),
         }
     }
+}
+
+/// 1st, 2nd, 3rd, 4th, 11th.
+fn ordinal(n: u32) -> String {
+    let suffix = match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{n}{suffix}")
 }
 
 /// A name from a table, or the id itself when it is not in there.

@@ -109,6 +109,9 @@ pub struct Step {
     pub time: Option<Nanos>,
     /// How often a failed step is run again.
     pub retries: u32,
+    /// It goes on from its checkpoints when an attempt has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// The tier its outputs are written to (by name).
     pub tier: Option<String>,
     /// Steps that must have ended before, beside those its data comes from.
@@ -120,6 +123,25 @@ pub struct Step {
     /// Hash of everything in the step that decides its result beside its inputs: command, the bytes of
     /// scripts it names, prelude, environment, nodes, tasks, distributions.
     pub code: Hash,
+}
+
+/// How a step goes on from its checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// Whose checkpoints they are.
+    pub from: Checkpoints,
+    /// Bytes that they take on each of its nodes.
+    pub room: u64,
+}
+
+/// Whose checkpoints a step goes on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Checkpoints {
+    /// Those of libtarn: whether an attempt has come further is seen.
+    Phx,
+    /// The program's own files, of which nothing is known.
+    Files,
 }
 
 /// The elements of a `foreach` step.

@@ -32,6 +32,7 @@
 
 mod memory;
 mod session;
+pub mod shelf;
 mod slot;
 
 pub use memory::{Element, Memory};

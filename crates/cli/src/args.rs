@@ -306,37 +306,70 @@ pub(crate) enum DataCommand {
         /// The dataset
         dataset: String,
     },
-    /// Copy a tree into a tier, as a named dataset of its own
+    /// Copy a tree into a tier, as a named dataset of its own; with --object, a file into the node's object store
     Put {
-        /// The folder
+        /// The folder, or an object's file
         path: PathBuf,
-        /// The dataset's name
+        /// The dataset's name, or the object's key
         name: String,
+        #[command(flatten)]
+        object: ObjectArgs,
+        /// What readers of an object are told of it
+        #[arg(long, value_name = "TEXT", requires = "object", default_value = "")]
+        about: String,
         #[command(flatten)]
         machine: MachineArgs,
         /// How long it is kept: a time such as 7d, or `forever`
         #[arg(long, default_value = "forever", value_name = "TIME")]
         keep: String,
     },
-    /// Copy a dataset out of the nodes
+    /// Copy a dataset out of the nodes; with --object, an object out of the node's store, or from another node into it
     Get {
-        /// The dataset
+        /// The dataset, or the object's key
         dataset: String,
-        /// A folder that does not exist yet
-        dest: PathBuf,
+        /// A folder (of an object: a file) that does not exist yet [default of an object: none; its verified file is named]
+        #[arg(required_unless_present = "object")]
+        dest: Option<PathBuf>,
         /// As this run has made it [default: the newest that has made any of it]
-        #[arg(long)]
+        #[arg(long, conflicts_with = "object")]
         run: Option<String>,
+        #[command(flatten)]
+        object: ObjectArgs,
+        /// The version of an object [default: the newest]
+        #[arg(long, value_name = "N", requires = "object", value_parser = number)]
+        number: Option<u64>,
+        /// The node's tarnd ($TARN_SOCKET) first brings the object from the same store of this node
+        #[arg(long, value_name = "NODE", requires = "object")]
+        from: Option<String>,
     },
-    /// Remove a dataset from the nodes, or what dead runs have left there
+    /// The newest versions of all objects in the node's store (docs/objects.md)
+    Objects {
+        /// The folder of the object store [default: $TARN_OBJECTS]
+        #[arg(long, value_name = "DIR")]
+        store: Option<PathBuf>,
+    },
+    /// All versions of an object
+    Versions {
+        /// The object's key
+        key: String,
+        /// The folder of the object store [default: $TARN_OBJECTS]
+        #[arg(long, value_name = "DIR")]
+        store: Option<PathBuf>,
+    },
+    /// Remove a dataset from the nodes, or what dead runs have left there; with --object, an object from the node's store
     Rm {
-        /// The dataset
+        /// The dataset, or the object's key
         #[arg(required_unless_present = "orphans")]
         dataset: Option<String>,
+        #[command(flatten)]
+        object: ObjectArgs,
+        /// The version of an object [default: all of them]
+        #[arg(long, value_name = "N", requires = "object", value_parser = number)]
+        number: Option<u64>,
         /// Of all workflows of this state folder that no run is active of: what lies in their folders on the tiers that any of
         /// their runs used, but for what is to be kept and what the newest run can be resumed with. On this machine, and
         /// inside an allocation on its nodes
-        #[arg(long, conflicts_with = "dataset")]
+        #[arg(long, conflicts_with_all = ["dataset", "object"])]
         orphans: bool,
     },
     /// Keep a dataset until somebody removes it
@@ -359,6 +392,17 @@ pub(crate) enum DataCommand {
         #[arg(long)]
         run: Option<String>,
     },
+}
+
+/// Whether an object is meant, and where it is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ObjectArgs {
+    /// It is an object of the node's store, not a dataset (docs/objects.md)
+    #[arg(long)]
+    pub(crate) object: bool,
+    /// The folder of the object store [default: $TARN_OBJECTS]
+    #[arg(long, value_name = "DIR", requires = "object")]
+    pub(crate) store: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -393,6 +437,11 @@ pub(crate) struct ExecArgs {
     /// The command
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     pub(crate) command: Vec<String>,
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|n| *n > 0);
+    number.ok_or_else(|| "versions are numbered from 1 on".into())
 }
 
 fn rate(text: &str) -> Result<u64, String> {

@@ -1,6 +1,7 @@
 //! `tarn data`: datasets on the nodes, between runs. While a run of the workflow is live, its data is its own.
 
 mod held;
+mod objects;
 
 use crate::args::{Cli, DataCommand, RunArgs, VerifyArg};
 use crate::error::{CliError, CliResult, ExitWith};
@@ -28,14 +29,44 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
         DataCommand::Put {
             path,
             name,
+            object,
+            about,
             machine,
             keep,
-        } => put(cli, path, name, machine.clone(), keep),
-        DataCommand::Get { dataset, dest, run } => {
-            Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), Verify::Copy)?;
-            Ok(Exit::Success)
-        }
-        DataCommand::Rm { dataset, .. } => match dataset {
+        } => match object.object {
+            true => objects::put(cli, object.store.as_deref(), path, name, about),
+            false => put(cli, path, name, machine.clone(), keep),
+        },
+        DataCommand::Get {
+            dataset,
+            dest,
+            run,
+            object,
+            number,
+            from,
+        } => match dest {
+            Some(dest) if !object.object => {
+                Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), Verify::Copy)?;
+                Ok(Exit::Success)
+            }
+            dest => {
+                let which = objects::Which {
+                    key: dataset,
+                    number: *number,
+                    from: from.as_deref(),
+                };
+                objects::get(cli, object.store.as_deref(), &which, dest.as_deref())
+            }
+        },
+        DataCommand::Objects { store } => objects::list(cli, store.as_deref()),
+        DataCommand::Versions { key, store } => objects::versions(cli, store.as_deref(), key),
+        DataCommand::Rm {
+            dataset,
+            object,
+            number,
+            ..
+        } => match dataset {
+            Some(key) if object.object => objects::remove(object.store.as_deref(), key, *number),
             Some(dataset) => Held::find(cli, dataset)?.remove(),
             None => crate::run::orphans::remove(cli),
         },

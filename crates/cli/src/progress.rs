@@ -110,7 +110,9 @@ impl Watcher {
                         undeclared.names.join(", ")
                     ),
                     Ended::Committed { .. } => format!("{name} done in {}", Elapsed(usage.wall)),
-                    Ended::Failed { failure, log_tail } => {
+                    Ended::Failed {
+                        failure, log_tail, ..
+                    } => {
                         let quoted: String =
                             log_tail.lines().map(|l| format!("\n    | {l}")).collect();
                         // The message names the step too, for those who see nothing else.
@@ -161,11 +163,9 @@ impl Watcher {
                 about: Subject::Run,
             } => Some(reason()),
             Do::Note { .. } if matches!(why, Reason::Failed { .. }) => Some(reason()),
-            Do::Run(run) if matches!(why, Reason::Retry { .. }) => Some(format!(
-                "{}: {}",
-                self.history.instance_name(run.instance),
-                reason()
-            )),
+            Do::Run(run) if matches!(why, Reason::Retry { .. } | Reason::Restart { .. }) => Some(
+                format!("{}: {}", self.history.instance_name(run.instance), reason()),
+            ),
             Do::Reuse { instance, .. } => Some(format!(
                 "{} unchanged",
                 self.history.instance_name(*instance)

@@ -495,6 +495,7 @@ fn open_world(
         mover: opening.mover,
         prior: start.prior.clone(),
         helper_exe: own_program()?,
+        checkpoints: Arc::new(tarn_checkpoint::shelf::checkpoints),
         changed_since: opening.files.guard(&start.workflow),
         epoch: opening.now,
         namespaces: cluster::namespaces(opening.isolation),

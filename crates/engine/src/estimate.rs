@@ -104,7 +104,9 @@ impl State {
             (_, None) => inputs.max(UNKNOWN_BYTES),
         };
         let soft = soft.saturating_mul(state.reserve_factor).max(state.outgrew);
-        (soft.max(hard), hard)
+        let checkpoints = step.restart.map_or(0, |r| r.room);
+        let all = |bytes: u64| bytes.saturating_add(checkpoints);
+        (all(soft.max(hard)), all(hard))
     }
 
     /// How long it would take to bring the missing parts to a node, each from its best source and behind what is

@@ -16,6 +16,7 @@ mod decide;
 mod drive;
 mod estimate;
 mod identity;
+mod kept;
 mod ledger;
 mod links;
 mod lost;

@@ -2,6 +2,7 @@
 
 use crate::data::{Part, Replica, ReplicaState, makes, reads};
 use crate::identity::identity;
+use crate::kept::Kept;
 use crate::rank;
 use crate::state::State;
 use crate::steps::{Instance, Progress};
@@ -63,6 +64,7 @@ impl State {
                 progress: Progress::Pending,
                 since: self.now,
                 ran_on: Vec::new(),
+                kept: Kept::default(),
                 attempts: 0,
                 failures: 0,
                 losses: 0,
@@ -503,6 +505,10 @@ impl State {
         let placed: Vec<_> = self.steps.placed.iter().copied().collect();
         for id in placed {
             self.taken_back(id);
+            // Nobody has looked how far it came.
+            if let Some(i) = self.steps.instance_mut(id) {
+                i.kept.newest = None;
+            }
         }
         let were_there = self.forget_replicas();
         for (name, place) in found {
@@ -524,6 +530,7 @@ impl State {
         for id in failed {
             if let Some(i) = self.steps.instance_mut(id) {
                 (i.progress, i.failures, i.losses) = (Progress::Pending, 0, 0);
+                i.kept.restarts = 0;
             }
             self.steps.enqueue(id);
         }

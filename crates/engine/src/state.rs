@@ -243,6 +243,7 @@ impl State {
                 }
             }
             Do::Reuse { instance, prior } => self.reused(*instance, *prior),
+            Do::Forget { instance, .. } => self.forgotten(*instance),
             Do::Evict { part, key, at } if self.stray_leaves(*part, key, at) => {}
             Do::Evict { part, at, .. } => {
                 self.data.to_release.remove(&(*part, at.clone()));
@@ -618,6 +619,7 @@ impl State {
 
     fn run_begun(&mut self, run: &Run) {
         let id = run.instance;
+        self.keeps(run);
         let demand = Demand::of(self.start.workflow.step(id.step));
         self.ledger.take(&run.nodes, demand);
         let pinned: Vec<_> = run
@@ -677,9 +679,12 @@ impl State {
                     self.ranks_age();
                 }
             }
-            Ended::Failed { failure, .. } => {
+            Ended::Failed {
+                failure, newest, ..
+            } => {
                 let written = usage.written / placed.spots.len().max(1) as u64;
-                self.attempt_failed(id, failure, &placed, written);
+                let newer = self.came_further(id, *newest);
+                self.attempt_failed(id, failure, &placed, written, newer);
             }
         }
     }
@@ -694,7 +699,14 @@ impl State {
     }
 
     /// `written`: the bytes that it was seen to write on a node.
-    fn attempt_failed(&mut self, id: InstanceId, failure: &Failure, placed: &Placed, written: u64) {
+    fn attempt_failed(
+        &mut self,
+        id: InstanceId,
+        failure: &Failure,
+        placed: &Placed,
+        written: u64,
+        newer: bool,
+    ) {
         let step = self.start.workflow.step(id.step);
         let (name, retries) = (step.name.clone(), step.retries);
         let outgrown = match failure.kind {
@@ -716,7 +728,7 @@ impl State {
             return;
         };
         i.losses += u32::from(lost);
-        let counts = counts(failure.kind) && !learns || lost && i.losses > FREE_LOSSES;
+        let counts = counts(failure.kind) && !learns && !newer || lost && i.losses > FREE_LOSSES;
         i.failures += u32::from(counts);
         i.outgrown = i.outgrown.max(outgrown);
         if counts && (hopeless || i.failures > retries) {

@@ -1,5 +1,6 @@
 //! Steps and their instances: how far each has come.
 
+use crate::kept::Kept;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::hash::Hash;
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
@@ -59,6 +60,8 @@ pub(crate) struct Instance {
     pub(crate) failures: u32,
     /// Attempts that were lost with a node.
     pub(crate) losses: u32,
+    /// Of a step that goes on from its checkpoints.
+    pub(crate) kept: Kept,
     /// The slowest tier on which an attempt ran out of room: the next one takes a slower one, if there is one.
     pub(crate) outgrown: Option<TierId>,
     /// The identity, once all its inputs have been read.
@@ -127,6 +130,8 @@ pub(crate) struct Steps {
     pub(crate) placed: BTreeSet<InstanceId>,
     /// Instances that have to run although they have committed once: what they make is lost.
     pub(crate) remade: BTreeSet<InstanceId>,
+    /// Instances that have checkpoints somewhere.
+    pub(crate) kept: BTreeSet<InstanceId>,
     /// Instances whose process runs.
     pub(crate) running: BTreeSet<InstanceId>,
     /// Upward ranks in nanoseconds, by step.
@@ -174,6 +179,7 @@ impl Steps {
             on_node: vec![BTreeSet::new(); nodes],
             placed: BTreeSet::new(),
             remade: BTreeSet::new(),
+            kept: BTreeSet::new(),
             running: BTreeSet::new(),
             ranks: vec![0; w.steps.len()],
             stale: usize::MAX,

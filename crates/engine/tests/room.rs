@@ -352,6 +352,7 @@ fn places_of_attempts(tiers: &[u64], retries: u32, written: u64) -> Vec<(u32, u6
                     message: "full".into(),
                 },
                 log_tail: String::new(),
+                newest: None,
             },
             usage: Usage {
                 written,

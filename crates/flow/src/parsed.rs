@@ -286,6 +286,7 @@ fn finished(raw: RawStep, resolved: Resolved) -> Step {
         env: raw.env,
         time: raw.time,
         retries: raw.retries,
+        restart: raw.restart,
         tier: raw.tier.map(|t| t.value),
         after: resolved.after.into_iter().map(|(id, _)| id).collect(),
         foreach: resolved.foreach,

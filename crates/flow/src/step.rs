@@ -9,12 +9,31 @@ use miette::SourceSpan;
 use std::collections::{BTreeMap, HashMap};
 use tarn_base::bounds;
 use tarn_base::units::Nanos;
+use tarn_base::workflow::{Checkpoints, Restart};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 const KEYS: &[&str] = &[
-    "name", "run", "prelude", "env", "nodes", "tasks", "cores", "memory", "gpus", "time",
-    "retries", "tier", "after", "foreach", "max", "in", "out", "inout",
+    "name",
+    "run",
+    "prelude",
+    "env",
+    "nodes",
+    "tasks",
+    "cores",
+    "memory",
+    "gpus",
+    "time",
+    "retries",
+    "restart",
+    "checkpoints",
+    "tier",
+    "after",
+    "foreach",
+    "max",
+    "in",
+    "out",
+    "inout",
 ];
 /// Ranks of a step: each may be a part of a dataset.
 const MAX_TASKS: u32 = bounds::MAX_PARTS as u32;
@@ -43,6 +62,7 @@ pub(crate) struct RawStep {
     pub(crate) gpus: Option<Located<u32>>,
     pub(crate) time: Option<Nanos>,
     pub(crate) retries: u32,
+    pub(crate) restart: Option<Restart>,
     pub(crate) tier: Option<Located<String>>,
     pub(crate) after: Vec<Located<String>>,
     pub(crate) foreach: Option<Located<RawForeach>>,
@@ -146,6 +166,7 @@ fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) ->
         retries: section
             .count(out, "retries", 0, bounds::MAX_RETRIES)
             .map_or(0, |r| r.value),
+        restart: restart(out, &section),
         tier: section.name(out, "tier", &TIER_NAME),
         after: section.list(out, "after", "[\"step\"]").unwrap_or_default(),
         foreach: foreach::read(out, &section),
@@ -157,6 +178,43 @@ fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) ->
     out.uses_broken |= section.get("max").is_some() && step.max.is_none();
     out.uses_broken |= section.get("foreach").is_some() && step.foreach.is_none();
     step
+}
+
+fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
+    let word = section.string(out, "restart", "\"phx\"");
+    let room = section.size(out, "checkpoints");
+    let Some(word) = word else {
+        if let (Some(room), None) = (&room, section.get("restart")) {
+            out.add(
+                Finding::error(
+                    Code::MissingKey,
+                    format!("{} has `checkpoints` and no `restart`", section.what),
+                )
+                .at(room.span, "room for what is never restarted from")
+                .help("add `restart = \"phx\"` or `restart = \"files\"`, or remove it"),
+            );
+        }
+        return None;
+    };
+    let from = match word.value.as_str() {
+        "phx" => Checkpoints::Phx,
+        "files" => Checkpoints::Files,
+        other => {
+            out.add(
+                Finding::error(
+                    Code::BadValue,
+                    format!("{} is no way to restart {}", quoted(other), section.what),
+                )
+                .at(word.span, "not known")
+                .help("write \"phx\" for a program that uses libtarn, \"files\" for one with restart files of its own"),
+            );
+            return None;
+        }
+    };
+    Some(Restart {
+        from,
+        room: value_of(&room).unwrap_or(0),
+    })
 }
 
 fn refuse_item(out: &mut Findings, key: &str, what: &str, text: &Located<String>) {

@@ -1,5 +1,6 @@
-//! L4: the C interface: to the tarnd of this node (`include/tarn.h`), glue over `tarn-client`; and to checkpoints (`include/phx.h`),
-//! glue over `tarn-phx` and what it needs. C values to Rust values and back. No panic crosses it, nothing is started, no signal is touched.
+//! L4: the C interface: to the tarnd of this node (`include/tarn.h`), glue over `tarn-client`; to checkpoints (`include/phx.h`),
+//! glue over `tarn-checkpoint`; and to the node's object store (`include/tarn_objects.h`), glue over `tarn-objects`. C values to Rust
+//! values and back. No panic crosses it, nothing is started, no signal is touched.
 
 #![allow(unsafe_code)]
 // What the functions and structures mean stands in the header, once.

@@ -1,9 +1,11 @@
-//! `phx.h`: checkpoints.
+//! `phx.h`: checkpoints, and `tarn_objects.h`: the node's object store.
 
 mod abi;
 mod calls;
+mod objects;
 
 pub use abi::{
     phx_dimension, phx_options, phx_properties, phx_stats, phx_version, phx_version_info,
 };
 pub use calls::*;
+pub use objects::*;

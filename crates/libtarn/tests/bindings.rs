@@ -231,7 +231,11 @@ fn what_is_installed_is_found_by_pkg_config() {
     assert_eq!(run.unwrap().stdout, b"done at step 2\n");
     let module = config(&["--variable=fortran"]);
     assert!(Path::new(&module[0]).is_file(), "{module:?}");
-    for file in ["include/phx_mpi.h", "share/man/man3/phx_init.3"] {
+    for file in [
+        "include/phx_mpi.h",
+        "include/tarn_objects.h",
+        "share/man/man3/phx_init.3",
+    ] {
         assert!(prefix.join(file).is_file(), "{file}");
     }
 }
@@ -244,7 +248,8 @@ fn plain(text: &str) -> String {
 /// The functions that a header declares, and how.
 fn prototypes(header: &str) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(source("include").join(header)).unwrap();
-    let begins = |line: &str| line.contains(" phx_") || line.contains(" *phx_");
+    let own = [" phx_", " *phx_", " tarn_object_"];
+    let begins = |line: &str| own.iter().any(|name| line.contains(name));
     let of_function = |start: &str| {
         let end = start.find([';', '{'])?;
         let whole = plain(start[..end].trim_start_matches("static inline "));
@@ -277,6 +282,7 @@ fn every_function_has_a_man_page_with_its_prototype() {
             .into_iter()
             .filter(|(name, _)| name == "phx_init_mpi"),
     );
+    all.extend(prototypes("tarn_objects.h"));
     let folder = source("../../docs/man");
     for (name, prototype) in &all {
         let page = std::fs::read_to_string(folder.join(format!("{name}.3"))).expect(name);

@@ -1,5 +1,6 @@
 //! What a step finds in its environment.
 
+use crate::kept::Seen;
 use crate::prepare::work_folder;
 use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,8 @@ pub(crate) struct Paths<'a> {
     pub(crate) data: &'a BTreeMap<String, PathBuf>,
     pub(crate) scratch: &'a Path,
     pub(crate) hostfile: &'a Path,
+    /// Only of a step that goes on from them.
+    pub(crate) checkpoints: Option<&'a Seen>,
     /// Only for steps of several nodes.
     pub(crate) exec: Option<&'a Path>,
 }
@@ -74,6 +77,14 @@ pub(crate) fn environment(
     set("HOSTFILE", paths.hostfile.as_os_str());
     set("SCRATCH", paths.scratch.as_os_str());
     set("WORKFLOW_DIR", shared.workflow.folder.as_os_str());
+    if let Some(kept) = paths.checkpoints {
+        set("CHECKPOINTS", kept.folder.as_os_str());
+        if let Some(memory) = &kept.memory {
+            set("PHX_TIER", kept.folder.as_os_str());
+            set("PHX_MEMORY", memory.as_os_str());
+            set("PHX_RUN", kept.name.as_ref());
+        }
+    }
     if let Some(item) = &run.item {
         set("ITEM", item.as_ref());
     }

@@ -1,5 +1,6 @@
 //! A node of a step that this world owns: what is done for the step on it.
 
+use crate::kept::Kept;
 use crate::launch::{Helper, Helps};
 use crate::ledger::Reservation;
 use crate::member::{Done, Lack, Member, Piece, Task, node_name};
@@ -19,12 +20,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tarn_base::action::{Held, Run};
+use tarn_base::checkpoint::Checkpoint;
 use tarn_base::event::{Failure, FailureKind, Undeclared};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::manifest::Manifest;
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Bytes;
-use tarn_base::workflow::{Role, Step};
+use tarn_base::workflow::{Checkpoints, Role, Step};
 use tarn_ports::{Control, MoverError};
 use tarn_sys::memory::in_memory;
 
@@ -116,8 +118,31 @@ impl<'a> Here<'a> {
             ..
         } = self.of;
         let stopped = || handle.stop.asked();
+        if let Some(kept) = self.kept()? {
+            // They have the room that is claimed now.
+            shared.ledgers.left(self.spot, &kept.key);
+        }
         self.reserved = Some(shared.reserve(self.spot, run.reserve, &stopped)?);
         Ok(())
+    }
+
+    /// Where its checkpoints are, if it goes on from them.
+    fn kept(&self) -> Result<Option<Kept>, Failure> {
+        let Attempted {
+            shared, step, run, ..
+        } = self.of;
+        let restart = step
+            .restart
+            .map(|_| Kept::new(shared, run.instance, self.spot));
+        restart.transpose()
+    }
+
+    fn checkpoints(&self) -> Result<Vec<Checkpoint>, Failure> {
+        let phx = self.of.step.restart.filter(|r| r.from == Checkpoints::Phx);
+        let kept = self.kept()?.filter(|_| phx.is_some());
+        Ok(kept.map_or_else(Vec::new, |k| {
+            (self.of.shared.checkpoints)(&k.tier, &k.memory)
+        }))
     }
 
     fn prepare(&mut self, hosts: &str) -> Result<(), Failure> {
@@ -144,6 +169,7 @@ impl<'a> Here<'a> {
             run,
             at: self.at,
             name: self.name.clone(),
+            spot: self.spot,
             work,
             cpus: cpus.unwrap_or_default(),
             evicted: &mut self.evicted,
@@ -203,8 +229,9 @@ impl<'a> Here<'a> {
         let tier = tier?.tiers.get(self.spot.tier.at())?;
         in_memory(&ready.work).then(|| {
             let outs = ready.outs.values().cloned();
+            let kept = self.kept().ok().flatten().map(|k| k.tier);
             shared.writers.add(Writer {
-                folders: outs.chain([ready.scratch.clone()]).collect(),
+                folders: outs.chain(kept).chain([ready.scratch.clone()]).collect(),
                 reserve: run.reserve,
                 node: self.name.clone(),
                 tier: tier.name.clone(),
@@ -348,6 +375,9 @@ impl<'a> Here<'a> {
         self.claim = None;
         self.reserved = None;
         self.writing = None;
+        if let Ok(Some(kept)) = self.kept() {
+            kept.account(self.of.shared, self.spot);
+        }
         let Ok(folder) = self.work() else { return };
         let mut left = self.of.shared.mover.remove(&folder);
         // Where the kernel has ended the step for memory, its processes may still be dying, and memory be short.
@@ -384,6 +414,7 @@ impl Member for Here<'_> {
             }
             Task::Compare => return self.compare().map(Done::Changed),
             Task::Room => return Ok(Done::Lacks(self.lacks())),
+            Task::Checkpoints => return Ok(Done::Checkpoints(self.checkpoints()?)),
             Task::Undeclared => return Ok(Done::Undeclared(self.undeclared())),
             Task::Digest(data) => return self.digest(*data),
             Task::Fits => self.fits()?,

@@ -1,5 +1,6 @@
 //! After an interruption: what is still there, and the removal of everything else.
 
+use crate::kept;
 use crate::machine;
 use crate::shared::Shared;
 use crate::sources::resolve;
@@ -208,6 +209,11 @@ pub(crate) fn clean(shared: &Shared, stays: Stays<'_>) -> Cleaned {
         let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
         cleaner.tier(&dir, Some(spot));
     }
+    for run in entries(&kept::memory(&shared.workspace)) {
+        if run.file_name().is_none_or(|n| n != &*shared.run) {
+            cleaner.remove(&run);
+        }
+    }
     for (root, spot) in roots(shared) {
         cleaner.foreign(&root, spot);
     }
@@ -254,6 +260,14 @@ impl Cleaner<'_> {
         for path in entries(&dir.incoming()) {
             if spot.is_none() || !self.stays.asked.resumable.contains(&key_of(&path)) {
                 self.remove(&path);
+            }
+        }
+        for run in entries(&dir.checkpoints()) {
+            let own = run.file_name().is_some_and(|n| n == &*self.shared.run);
+            match spot.filter(|_| own) {
+                // Its steps go on from them.
+                Some(spot) => kept::account_all(self.shared, spot, &run),
+                None => self.remove(&run),
             }
         }
         for path in entries(&dir.parts()) {

@@ -15,6 +15,7 @@ mod far;
 mod guests;
 mod here;
 mod inventory;
+mod kept;
 mod launch;
 mod ledger;
 pub mod location;

@@ -7,6 +7,7 @@ use crate::store::failure;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 use std::sync::Arc;
+use tarn_base::checkpoint::Checkpoint;
 use tarn_base::event::{Event, Failure, FailureKind, Undeclared};
 use tarn_base::id::{DataId, NodeId, Spot};
 use tarn_base::manifest::Manifest;
@@ -30,6 +31,8 @@ pub(crate) enum Task {
     Compare,
     /// Look whether the tier is full, or memory is.
     Room,
+    /// Look which checkpoints are there.
+    Checkpoints,
     /// Count what was left undeclared.
     Undeclared,
     /// Hash an output.
@@ -61,6 +64,8 @@ pub(crate) enum Done {
     Changed(Option<(usize, String)>),
     /// Of [`Task::Room`].
     Lacks(Option<Lack>),
+    /// Of [`Task::Checkpoints`].
+    Checkpoints(Vec<Checkpoint>),
     /// Of [`Task::Undeclared`].
     Undeclared(Undeclared),
     /// Of [`Task::Digest`].

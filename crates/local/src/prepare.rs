@@ -1,6 +1,7 @@
 //! Before the command: what every node of a step sees, made ready in the step's work folders.
 
 use crate::env::{self, Paths};
+use crate::kept::{self, CHECKPOINTS, Kept};
 use crate::launch::Launch;
 use crate::protocol::{Bind, Isolation, Spec};
 use crate::shared::Shared;
@@ -13,7 +14,7 @@ use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::manifest::Manifest;
 use tarn_base::part::PartRef;
-use tarn_base::workflow::{Distribution, Role, Step};
+use tarn_base::workflow::{Checkpoints, Distribution, Role, Step};
 use tarn_ports::{Control, MoverError};
 
 /// The name of the scratch folder beside the datasets; no dataset can have it.
@@ -98,6 +99,7 @@ pub(crate) struct NodeSetup<'a> {
     pub(crate) run: &'a Run,
     pub(crate) at: usize,
     pub(crate) name: String,
+    pub(crate) spot: Spot,
     pub(crate) work: PathBuf,
     /// Processors that the step runs on there; none: it is not bound.
     pub(crate) cpus: Vec<u32>,
@@ -145,7 +147,20 @@ impl NodeSetup<'_> {
             }
             data.insert(need.name.to_owned(), show(folder, need.name, writable));
         }
+        let checkpoints = match self.step.restart {
+            Some(restart) => {
+                let kept = Kept::new(self.shared, self.run.instance, self.spot)?;
+                kept.make()?;
+                Some(kept::Seen {
+                    folder: show(kept.tier, CHECKPOINTS, true),
+                    memory: (restart.from == Checkpoints::Phx).then_some(kept.memory),
+                    name: kept.name,
+                })
+            }
+            None => None,
+        };
         let paths = Paths {
+            checkpoints: checkpoints.as_ref(),
             data: &data,
             scratch: &seen_scratch,
             hostfile,

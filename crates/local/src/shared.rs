@@ -20,7 +20,7 @@ use tarn_base::manifest::Manifest;
 use tarn_base::nodes::Own;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Workflow};
-use tarn_ports::{ChangedSince, Mates, Mover, Peers, Progress};
+use tarn_ports::{ChangedSince, Checkpoints, Mates, Mover, Peers, Progress};
 
 /// Something for the loop.
 #[derive(Debug)]
@@ -47,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) state: StateDir,
     pub(crate) mover: Arc<dyn Mover>,
     pub(crate) helper: PathBuf,
+    pub(crate) checkpoints: Checkpoints,
     pub(crate) changed_since: ChangedSince,
     pub(crate) isolation: Isolation,
     /// Why steps of several nodes cannot run here, if they cannot.

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tarn_base::action::Run;
 use tarn_base::bounds::LOG_TAIL_BYTES;
+use tarn_base::checkpoint::{CheckpointId, newest};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
 use tarn_base::nodes::Phase;
 use tarn_base::part::StoreKey;
@@ -55,7 +56,15 @@ pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> (Event, Leavin
     let mut usage = Usage::default();
     let mut leaving = Leaving::default();
     let log = log_path(shared, run);
-    let result = attempt(shared, run, handle, &mut usage, &log, &mut leaving);
+    let mut newest = None;
+    let result = attempt(
+        shared,
+        run,
+        handle,
+        &mut usage,
+        &log,
+        (&mut leaving, &mut newest),
+    );
     shared.progress.step_over(run.instance, run.attempt);
     let ended = result.unwrap_or_else(|mut failure| {
         let step = shared.workflow.steps.get(run.instance.step.at());
@@ -64,6 +73,7 @@ pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> (Event, Leavin
         Ended::Failed {
             failure,
             log_tail: tail(&log, LOG_TAIL_BYTES),
+            newest,
         }
     });
     let event = Event::Ended {
@@ -103,7 +113,7 @@ fn attempt(
     handle: &Handle,
     usage: &mut Usage,
     log: &Path,
-    leaving: &mut Leaving,
+    (leaving, newest): (&mut Leaving, &mut Option<CheckpointId>),
 ) -> Result<Ended, Failure> {
     let step = shared
         .workflow
@@ -139,6 +149,9 @@ fn attempt(
     let cleaning = Instant::now();
     // What fails because a node is lost is not to blame for it; and what that node has done counts no more.
     let result = team.lost().map_or(result, Err);
+    if result.is_err() && step.restart.is_some() {
+        *newest = newest_of(&mut team);
+    }
     team.over(result.is_ok());
     if result.is_err() {
         for key in begun {
@@ -148,6 +161,18 @@ fn attempt(
     }
     usage.commit = usage.commit.saturating_add(nanos(cleaning));
     result
+}
+
+/// The newest checkpoint that the nodes of a step can restore; none if they cannot be asked.
+fn newest_of(team: &mut Team<'_>) -> Option<CheckpointId> {
+    let all = team.ask(
+        |_| Task::Checkpoints,
+        |done| match done {
+            Done::Checkpoints(all) => Some(all),
+            _ => None,
+        },
+    );
+    newest(all.ok()?.into_iter().flatten())
 }
 
 /// The nodes of a step: own ones, and those of other worlds.

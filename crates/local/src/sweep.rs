@@ -1,6 +1,7 @@
 //! What dead runs have left of a workspace on tiers, found without knowing anything of those runs but where the tiers were.
 
 use crate::inventory::{HELPER_NOTE, end_leftovers, entries, is_protected, protected_places};
+use crate::kept;
 use crate::ledger::vacate;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,18 +13,20 @@ struct Sweep<'a> {
     /// As they are called where no link leads to them: two roots may be one folder.
     protected: BTreeSet<PathBuf>,
     mover: &'a dyn Mover,
+    /// Where checkpoints are staged.
+    memory: PathBuf,
     swept: Swept,
 }
 
 /// Removes from the tiers at these roots what is there of a workspace, but for the `protected` folders: replicas, half-copied
-/// ones, what steps have left. Makes no folder and needs no room. Only for who holds the workspace's run lock.
+/// ones, what steps have left, and the checkpoints of whole runs. Makes no folder and needs no room. Only for who holds the workspace's run lock.
 pub fn sweep(
     workspace: &str,
     roots: &BTreeSet<PathBuf>,
     protected: &BTreeSet<PathBuf>,
     mover: &dyn Mover,
 ) -> Swept {
-    let mut sweep = Sweep::new(protected, mover);
+    let mut sweep = Sweep::new(protected, kept::memory(workspace), mover);
     for root in roots {
         let mut freed = 0;
         for node in entries(&root.join(workspace)) {
@@ -44,7 +47,7 @@ pub fn sweep(
 /// Removes what was drained to this area of the external store, but for the `protected` folders. Only for who holds the
 /// workspace's run lock.
 pub fn sweep_drained(area: &Path, protected: &BTreeSet<PathBuf>, mover: &dyn Mover) -> Swept {
-    let mut sweep = Sweep::new(protected, mover);
+    let mut sweep = Sweep::new(protected, PathBuf::new(), mover);
     sweep.parts(area);
     // It goes when nothing is left in it.
     let _ = std::fs::remove_dir(area);
@@ -52,7 +55,7 @@ pub fn sweep_drained(area: &Path, protected: &BTreeSet<PathBuf>, mover: &dyn Mov
 }
 
 impl<'a> Sweep<'a> {
-    fn new(protected: &BTreeSet<PathBuf>, mover: &'a dyn Mover) -> Self {
+    fn new(protected: &BTreeSet<PathBuf>, memory: PathBuf, mover: &'a dyn Mover) -> Self {
         let there = protected.iter().filter(|p| p.exists());
         let swept = Swept {
             left: there.cloned().collect(),
@@ -61,6 +64,7 @@ impl<'a> Sweep<'a> {
         Self {
             protected: protected_places(protected),
             mover,
+            memory,
             swept,
         }
     }
@@ -71,10 +75,21 @@ impl<'a> Sweep<'a> {
             end_leftovers(&work.join(HELPER_NOTE));
             self.remove(&work);
         }
+        let mut freed = 0;
+        for run in entries(&dir.checkpoints()) {
+            if is_protected(&self.protected, &run) {
+                continue;
+            }
+            let stored = self.mover.stored(&run).unwrap_or(0);
+            freed += if self.remove(&run) { stored } else { 0 };
+            if let Some(name) = run.file_name() {
+                self.remove(&self.memory.join(name));
+            }
+        }
         for half in entries(&dir.incoming()) {
             self.remove(&half);
         }
-        self.parts(&dir.parts())
+        freed + self.parts(&dir.parts())
     }
 
     fn parts(&mut self, folder: &Path) -> u64 {
@@ -117,6 +132,8 @@ mod tests {
             "w/n1/parts/kept",
             "w/n1/parts/old",
             "w/n2/parts/old",
+            "w/n1/checkpoints/w-1/s-0",
+            "w/n1/checkpoints/w-2/s-0",
             "other/n1/parts/p",
         ] {
             fs::create_dir_all(tier.join(folder)).unwrap();
@@ -127,7 +144,8 @@ mod tests {
         }
         std::os::unix::fs::symlink(&tier, &link).unwrap();
         let kept = tier.join("w/n1/parts/kept");
-        let protected = [kept.clone(), tier.join("w/n1/parts/gone")].into();
+        let run = tier.join("w/n1/checkpoints/w-2");
+        let protected = [kept.clone(), run.clone(), tier.join("w/n1/parts/gone")].into();
         let missing = here.path().join("missing");
         let swept = sweep(
             "w",
@@ -135,14 +153,21 @@ mod tests {
             &protected,
             &Trees::new(),
         );
-        assert_eq!(swept.left, std::slice::from_ref(&kept));
+        assert_eq!(swept.left, [run.clone(), kept.clone()]);
         assert_eq!(
             swept.removed.iter().collect::<BTreeSet<_>>(),
             [&link.join("w/n1/parts/old"), &link.join("w/n2/parts/old")].into()
         );
         assert!(swept.trouble.is_empty(), "{swept:?}");
         assert!(kept.join("f").exists() && tier.join("other/n1/parts/p/f").exists());
-        for gone in ["w/n2", "w/at", "w/n1/work", "w/n1/incoming"] {
+        assert!(run.join("s-0/f").exists());
+        for gone in [
+            "w/n2",
+            "w/at",
+            "w/n1/checkpoints/w-1",
+            "w/n1/work",
+            "w/n1/incoming",
+        ] {
             assert!(!tier.join(gone).exists(), "{gone}");
         }
         assert!(!missing.exists(), "nothing is made");

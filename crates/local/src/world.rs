@@ -4,6 +4,7 @@ mod nodes;
 
 pub use nodes::leave_tiers;
 
+use crate::kept::{self, CHECKPOINTS};
 use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, vacate};
 use crate::mail::Mail;
@@ -39,7 +40,7 @@ use tarn_base::nodes::{Attempt, Own, Waits};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Keep, Workflow};
-use tarn_ports::{ChangedSince, Mates, Mover, Peers, Progress, World, WorldError};
+use tarn_ports::{ChangedSince, Checkpoints, Mates, Mover, Peers, Progress, World, WorldError};
 use tarn_sys::memory::in_memory;
 
 /// What a local world is made of.
@@ -61,6 +62,8 @@ pub struct Config {
     pub mover: Arc<dyn Mover>,
     /// The tarn binary, started again as the helper of each step.
     pub helper_exe: PathBuf,
+    /// Asked after an attempt that has failed, of a step that goes on from its checkpoints.
+    pub checkpoints: Checkpoints,
     /// Asked before each attempt: a step whose script has changed since the run began is not what the log says.
     pub changed_since: ChangedSince,
     /// The time at which this world begins: 0, or for a resumed run the last time in its log.
@@ -110,6 +113,8 @@ pub struct Local {
     boot_noted: bool,
     /// Since when there is nothing to do but to wait for room that other runs hold.
     idle: Option<Instant>,
+    /// The run is over, and no step will go on.
+    done: bool,
     /// Looks after memory; goes last.
     _watchman: Option<Watchman>,
 }
@@ -147,6 +152,7 @@ impl Local {
             state: config.state,
             mover: config.mover,
             helper: config.helper_exe,
+            checkpoints: config.checkpoints,
             changed_since: config.changed_since,
             isolation: found.clone().unwrap_or(Isolation::Group),
             multi_node: found.map(drop),
@@ -199,6 +205,7 @@ impl Local {
             looked: None,
             boot_noted: false,
             idle: None,
+            done: false,
             _watchman: watchman,
         })
     }
@@ -442,6 +449,7 @@ fn broken(run: &Run) -> Event {
                     .into(),
             },
             log_tail: String::new(),
+            newest: None,
         },
         usage: Usage::default(),
     }
@@ -454,7 +462,7 @@ fn make_mount_points(shared: &Shared) -> Result<(), Failure> {
     };
     let names = shared.workflow.data.iter().map(|d| d.name.as_str());
     names
-        .chain([SCRATCH])
+        .chain([SCRATCH, CHECKPOINTS])
         .try_for_each(|name| make_folder(&stage.join(name)))
 }
 
@@ -527,12 +535,20 @@ impl World for Local {
                 }
                 return Ok(());
             }
+            Do::Forget { instance, at } => {
+                if let Some(pool) = &self.pool {
+                    let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
+                    pool.add(Job::Forget(*instance, own.copied().collect()));
+                }
+                return Ok(());
+            }
             Do::Reuse { instance, prior } => {
                 self.reuse(*instance, *prior);
                 return Ok(());
             }
             Do::Finish { outcome } => {
                 sources::flush(&self.shared);
+                self.done = *outcome == Outcome::Done;
                 if *outcome == Outcome::Done && self.shared.is_home() {
                     dests::drop_half_rescues(&self.shared);
                 }
@@ -601,6 +617,9 @@ impl Drop for Local {
             let _ = thread.join();
         }
         sources::flush(&self.shared);
+        if self.done {
+            kept::remove_all(&self.shared);
+        }
         let roots: BTreeSet<&PathBuf> = self.shared.own_tiers().map(|(_, _, t)| &t.root).collect();
         for root in roots {
             if let Err(e) = vacate(root, &self.shared.workspace, 0) {

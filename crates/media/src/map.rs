@@ -1,9 +1,9 @@
 //! A file or device in this process's memory.
 
-use crate::flush::Flush;
+use crate::flush::{Flush, fence};
 use crate::kernel;
 use crate::promises::Kind;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fstatfs, ftruncate, open,
 };
@@ -62,17 +62,23 @@ impl Mapped {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("make", path))?;
-        let sized = reserve(&file, 0, size).map_err(failed("take the room of", path));
-        let mapped = sized.and_then(|()| Self::of(file, path));
-        let made = mapped.and_then(|mut mapped| {
-            mapped.populate()?;
-            Ok(mapped)
-        });
+        let made = Self::make(file, path, size);
         if made.is_err() {
             // What has no memory is of no use to anybody.
             let _ = std::fs::remove_file(path);
         }
         made
+    }
+
+    /// Gives a file that was made a moment ago so many bytes and maps it, all of its memory taken.
+    ///
+    /// # Errors
+    /// When there is no room.
+    pub fn make(file: OwnedFd, path: &Path, size: u64) -> Result<Self, MediumError> {
+        reserve(&file, 0, size).map_err(failed("take the room of", path))?;
+        let mut mapped = Self::of(file, path)?;
+        mapped.populate()?;
+        Ok(mapped)
     }
 
     /// Maps a file or a DAX device that is there.
@@ -96,6 +102,32 @@ impl Mapped {
         Self::map(file, path)
     }
 
+    /// All of its bytes. What is written so is persistent after [`Part::filled`], not before.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the range of `pages`, which this has for itself.
+        unsafe { std::slice::from_raw_parts_mut(self.pages.start.as_ptr(), self.pages.len) }
+    }
+
+    /// Its writer is done: the memory stays where it is and holds what it held, but what is written to it from now on does not get
+    /// to the file.
+    ///
+    /// # Errors
+    /// When the system has no room for that: it is as it was.
+    pub fn freeze(&mut self) -> Result<(), MediumError> {
+        // SAFETY: the range of `pages`, which nothing borrows as this is exclusive: it is mapped again, with the same content.
+        let mapped = unsafe {
+            mmap(
+                self.pages.start.as_ptr().cast(),
+                self.pages.len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::FIXED,
+                &self.file,
+                0,
+            )
+        };
+        mapped.map(drop).map_err(failed("map", &self.path))
+    }
+
     /// Where it begins.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.pages.start
@@ -107,7 +139,7 @@ impl Mapped {
     }
 
     fn map(file: OwnedFd, path: &Path) -> Result<Self, MediumError> {
-        let (pages, promises) = pages(&file, path, ProtFlags::READ | ProtFlags::WRITE)?;
+        let (pages, promises) = pages(file.as_fd(), path, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self {
             pages,
             promises,
@@ -166,8 +198,8 @@ fn reserve(file: &OwnedFd, old: u64, new: u64) -> Result<(), io::Error> {
 }
 
 /// What a file is, and how many bytes of it are mapped.
-fn examine(file: &OwnedFd, path: &Path) -> Result<(Kind, usize), MediumError> {
-    let kind = Kind::of(file.as_fd(), Path::new(SYS)).map_err(failed("examine", path))?;
+fn examine(file: BorrowedFd<'_>, path: &Path) -> Result<(Kind, usize), MediumError> {
+    let kind = Kind::of(file, Path::new(SYS)).map_err(failed("examine", path))?;
     let size = match kind {
         Kind::Device { size, .. } => size,
         _ => fstat(file).map_err(failed("examine", path))?.st_size as u64,
@@ -179,7 +211,7 @@ fn examine(file: &OwnedFd, path: &Path) -> Result<(Kind, usize), MediumError> {
 
 /// Maps a file, and finds what it promises.
 fn pages(
-    file: &OwnedFd,
+    file: BorrowedFd<'_>,
     path: &Path,
     protection: ProtFlags,
 ) -> Result<(Pages, Promises), MediumError> {
@@ -306,9 +338,31 @@ pub struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The bytes themselves. What is written so is made persistent by nobody.
+    /// The bytes themselves. What is written so is persistent after [`Part::filled`], not before.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.bytes
+    }
+
+    /// Says that these bytes were written without [`Window::write`]: the next [`Window::persist`] is for them too.
+    ///
+    /// # Errors
+    /// [`MediumError::Outside`].
+    pub fn filled(&mut self, bytes: Range<u64>) -> Result<(), MediumError> {
+        let length = bytes.end.saturating_sub(bytes.start) as usize;
+        let range = self.range(bytes.start, length)?;
+        self.note(range.clone()).lines(&self.bytes[range]);
+        fence();
+        Ok(())
+    }
+
+    /// Notes what is not persistent yet, and gives how its lines get to the medium.
+    fn note(&mut self, range: Range<usize>) -> Flush {
+        let written = self.written.get_or_insert(range.clone());
+        *written = written.start.min(range.start)..written.end.max(range.end);
+        match self.power_fail {
+            PowerFail::Flushed => self.flush,
+            _ => Flush::None,
+        }
     }
 
     fn range(&self, at: u64, len: usize) -> Result<Range<usize>, MediumError> {
@@ -338,12 +392,7 @@ impl Stored for Part<'_> {
 impl Window for Part<'_> {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
         let range = self.range(at, bytes.len())?;
-        let written = self.written.get_or_insert(range.clone());
-        *written = written.start.min(range.start)..written.end.max(range.end);
-        let flush = match self.power_fail {
-            PowerFail::Flushed => self.flush,
-            _ => Flush::None,
-        };
+        let flush = self.note(range.clone());
         let to = &mut self.bytes[range];
         Ok(kernel::copy(to, bytes, |part| flush.lines(part)))
     }
@@ -386,9 +435,28 @@ impl Seen {
     /// When it cannot be opened for reading, or is empty.
     pub fn open(path: &Path) -> Result<Self, MediumError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = open(path, flags, Mode::empty()).map_err(failed("open", path))?;
-        let (pages, promises) = pages(&file, path, ProtFlags::READ)?;
+        Self::of(
+            open(path, flags, Mode::empty()).map_err(failed("open", path))?,
+            path,
+        )
+    }
+
+    /// Maps an open file; `path` is for messages.
+    ///
+    /// # Errors
+    /// When it is empty, or cannot be mapped.
+    pub fn of(file: impl AsFd, path: &Path) -> Result<Self, MediumError> {
+        let (pages, promises) = pages(file.as_fd(), path, ProtFlags::READ)?;
         Ok(Self { pages, promises })
+    }
+
+    /// The bytes where they lie.
+    ///
+    /// # Safety
+    /// Nobody writes to the file, or makes it shorter, for as long as this lives.
+    pub unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapped pages, which the caller says do not change.
+        unsafe { std::slice::from_raw_parts(self.pages.start.as_ptr(), self.pages.len) }
     }
 
     /// What it promises to whoever writes it.

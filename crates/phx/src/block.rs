@@ -27,6 +27,8 @@ pub enum Kind {
     Staging,
     /// What names the newest version on the external store.
     Latest,
+    /// The last of an object's file.
+    Object,
 }
 
 impl Kind {
@@ -38,6 +40,7 @@ impl Kind {
             Self::Manifest => b"PHXMANI\x01",
             Self::Staging => b"PHXSTAG\x01",
             Self::Latest => b"PHXLAST\x01",
+            Self::Object => b"PHXOBJT\x01",
         }
     }
 }

@@ -83,9 +83,11 @@ impl From<MediumError> for Fault {
             _ => None,
         };
         let code = match kind {
-            Some(std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
-                Code::NoSpace
-            }
+            Some(
+                std::io::ErrorKind::StorageFull
+                | std::io::ErrorKind::QuotaExceeded
+                | std::io::ErrorKind::FileTooLarge,
+            ) => Code::NoSpace,
             Some(std::io::ErrorKind::OutOfMemory) => Code::NoMem,
             Some(std::io::ErrorKind::WouldBlock) => Code::Busy,
             Some(std::io::ErrorKind::NotFound) => Code::NotFound,

@@ -4,7 +4,7 @@
 //!
 //! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`layout`] (who copies what),
 //! [`rank`] (all together), [`flush`] (what is on the external store), [`split`] (what that takes), [`model`] (what it is worth),
-//! [`block`] and [`room`].
+//! [`block`] and [`room`]; beside all that, [`object`] (a file of the node's object store).
 
 pub mod arena;
 pub mod block;
@@ -14,6 +14,7 @@ mod lanes;
 pub mod layout;
 pub mod manifest;
 pub mod model;
+pub mod object;
 pub mod rank;
 pub mod room;
 pub mod split;

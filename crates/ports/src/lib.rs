@@ -17,7 +17,7 @@ pub use external::{Draft, External};
 pub use journal::{Journal, JournalError, Record};
 pub use medium::{Medium, MediumError, PowerFail, Promises, Stored, Window};
 pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};
-pub use nodes::{ChangedSince, Mates, Nodes, Peers};
+pub use nodes::{ChangedSince, Checkpoints, Mates, Nodes, Peers};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
 pub use progress::Progress;
 pub use ranks::{Host, Ranks, RanksError, Reached};

@@ -5,8 +5,9 @@ use crate::peer::{Arrivals, PeerTree};
 use crate::progress::Progress;
 use crate::world::{World, WorldError};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tarn_base::checkpoint::Checkpoint;
 use tarn_base::event::{Failure, PriorInstance};
 use tarn_base::id::{NodeId, Spot, StepId, TransferId};
 use tarn_base::nodes::{Attempt, Cleaned, Staying};
@@ -15,6 +16,9 @@ use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 /// Of a step, a file that its command names and that has changed since the run began, if there is one. Looks at files, so
 /// it may take long where a file system hangs.
 pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
+
+/// What two folders, on a persistent tier and in memory, have of programs' checkpoints. It only looks.
+pub type Checkpoints = Arc<dyn Fn(&Path, &Path) -> Vec<Checkpoint> + Send + Sync>;
 
 /// A world of nodes that keep data between runs.
 pub trait Nodes: World {

@@ -13,11 +13,12 @@ use count::counts;
 use meter::Meters;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_base::action::Outcome;
-use tarn_base::history::{AttemptEnd, TransferEnd};
-use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::action::{Outcome, Subject};
+use tarn_base::history::{AttemptEnd, DeedKind, TransferEnd};
+use tarn_base::id::{InstanceId, NodeId, Spot, TierId};
 use tarn_base::nodes::{Live, Phase};
 use tarn_base::part::{PartMove, Place};
+use tarn_base::reason::Reason;
 use tarn_base::units::{Nanos, Time};
 use tarn_ports::Record;
 
@@ -95,6 +96,9 @@ pub struct Running {
     pub phase: Option<String>,
     /// Since it was started.
     pub elapsed_ns: Nanos,
+    /// Of a step that goes on from its checkpoints: from which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<String>,
 }
 
 /// A transfer that has been ordered and has not ended.
@@ -259,8 +263,16 @@ fn running(trace: &Trace, names: &Names<'_>, now: Time, live: Option<&Live>) -> 
             .get(&(id, a.attempt))
             .map(|p| phase_name(*p).to_owned()),
         elapsed_ns: now.saturating_sub(a.started),
+        restarted: restarted(trace, names, id, a.attempt),
     });
     open.collect()
+}
+
+fn restarted(trace: &Trace, names: &Names<'_>, id: InstanceId, attempt: u32) -> Option<String> {
+    let deeds = trace.history.deeds.get(&Subject::Instance(id))?;
+    let mut newest = deeds.kept.iter().rev();
+    let begun = newest.find(|d| d.what == DeedKind::Run(attempt))?;
+    matches!(begun.why, Reason::Restart { .. }).then(|| names.reason(&begun.why))
 }
 
 fn phase_name(phase: Phase) -> &'static str {

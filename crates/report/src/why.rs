@@ -116,6 +116,7 @@ fn is_notable(action: &Action) -> bool {
     let why = matches!(
         action.why,
         Reason::Retry { .. }
+            | Reason::Restart { .. }
             | Reason::EvictForRoom { .. }
             | Reason::DemoteForRoom { .. }
             | Reason::DrainForRoom { .. }

@@ -83,6 +83,7 @@ fn log(back: bool) -> Vec<Record> {
     let failed = Ended::Failed {
         failure,
         log_tail: String::new(),
+        newest: None,
     };
     log.add(21 * MS, ended(1, failed), vec![]);
     if back {

@@ -108,6 +108,7 @@ fn small() -> Vec<Record> {
     let ended = Ended::Failed {
         failure,
         log_tail: "no header\ngiving up\n".into(),
+        newest: None,
     };
     log.add(
         900 * MS,

@@ -170,6 +170,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                     Ended::Failed {
                         failure,
                         log_tail: String::new(),
+                        newest: None,
                     }
                 } else {
                     Ended::Committed {

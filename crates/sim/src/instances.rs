@@ -331,6 +331,7 @@ fn failed(kind: FailureKind, message: impl Into<String>) -> Ended {
     Ended::Failed {
         failure: failure(kind, message),
         log_tail: String::new(),
+        newest: None,
     }
 }
 

@@ -212,7 +212,11 @@ impl World for Simulation {
             Do::Stop { instance, attempt } => self.stop(*instance, *attempt),
             Do::Reuse { instance, prior } => self.reuse(*instance, *prior)?,
             Do::Evict { part, key, at } => self.evict(*part, key, at)?,
-            Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } | Do::Finish { .. } => {}
+            Do::Assign { .. }
+            | Do::Unassign { .. }
+            | Do::Forget { .. }
+            | Do::Note { .. }
+            | Do::Finish { .. } => {}
         }
         Ok(())
     }

@@ -102,6 +102,7 @@ fn step(name: &str, nodes: u32, uses: Vec<Use>) -> Step {
         gpus: 0,
         time: None,
         retries: 0,
+        restart: None,
         tier: None,
         after: vec![],
         foreach: None,

@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code)]
 
+mod objects;
+
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use std::collections::BTreeMap;
@@ -62,16 +64,22 @@ impl Buffer {
         }
     }
 
-    /// Why it cannot be an object.
+    /// Why it cannot be an object of checkpoints.
     fn wrong(&self) -> Option<&'static str> {
+        let fixed = "cannot be written: a restart could not fill it";
+        (self.0.readonly != 0)
+            .then_some(fixed)
+            .or_else(|| self.unreadable())
+    }
+
+    /// Why it cannot be copied as bytes.
+    fn unreadable(&self) -> Option<&'static str> {
         let view = &*self.0;
         // SAFETY: a view that was filled has a format that ends with NUL, or none, which is bytes.
         let format = (!view.format.is_null()).then(|| unsafe { CStr::from_ptr(view.format) });
         // SAFETY: a view that was filled.
         let contiguous = unsafe { ffi::PyBuffer_IsContiguous(&raw const *view, b'C' as c_char) };
-        if view.readonly != 0 {
-            Some("cannot be written: a restart could not fill it")
-        } else if contiguous == 0 {
+        if contiguous == 0 {
             Some(
                 "is not contiguous in C's order: register an array of its own, such as numpy.ascontiguousarray gives",
             )
@@ -80,6 +88,16 @@ impl Buffer {
         } else {
             None
         }
+    }
+
+    /// What it holds.
+    ///
+    /// # Safety
+    /// It is contiguous, and nobody writes to it meanwhile.
+    unsafe fn bytes(&self) -> &[u8] {
+        let start = NonNull::new(self.0.buf.cast()).unwrap_or(NonNull::dangling());
+        // SAFETY: so many bytes, which stay where they are until the buffer is released.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.0.len.cast_unsigned()) }
     }
 }
 
@@ -434,5 +452,8 @@ fn error(py: Python<'_>, fault: Fault) -> PyErr {
 #[pyo3(name = "_phx")]
 fn phx(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Checkpoints>()?;
-    module.add_class::<Region>()
+    module.add_class::<Region>()?;
+    module.add_class::<objects::Store>()?;
+    module.add_class::<objects::Object>()?;
+    module.add_class::<objects::Draft>()
 }

@@ -11,8 +11,10 @@ fn root() -> PathBuf {
 fn installed(folder: &Path) {
     let package = folder.join("phx");
     std::fs::create_dir(&package).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/phx/__init__.py");
-    std::fs::copy(source, package.join("__init__.py")).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/phx");
+    for file in ["__init__.py", "objects.py"] {
+        std::fs::copy(source.join(file), package.join(file)).unwrap();
+    }
     let own = std::env::current_exe().unwrap();
     let near = own.ancestors().skip(1).take(2);
     let mut built = near.map(|folder| folder.join("libtarn_phx.so"));
@@ -38,13 +40,24 @@ fn python(folder: &Path, arguments: &[&Path]) -> (bool, String) {
     (status.success(), text)
 }
 
-#[test]
-fn the_tests_in_python_pass() {
+fn pass(tests: &str) {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     installed(folder.path());
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/test_phx.py");
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(tests);
     let (ok, text) = python(folder.path(), &[&tests]);
     assert!(ok && text.contains("\nOK"), "{text}");
+}
+
+#[test]
+fn the_tests_in_python_pass() {
+    pass("test_phx.py");
+}
+
+#[test]
+fn the_tests_of_objects_in_python_pass() {
+    pass("test_objects.py");
 }
 
 /// What README.md prints as Python runs as it is printed, and goes on where it was.
@@ -63,6 +76,28 @@ fn the_readme_goes_on_where_it_was() {
     let (ok, again) = python(folder.path(), &[&program]);
     assert!(ok && again.starts_with("from 1.100, step 100\n"), "{again}");
     assert_eq!(text.lines().last(), again.lines().last());
+}
+
+/// And so does what docs/objects.md prints.
+#[test]
+fn the_page_of_objects_shows_a_program_that_works() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    installed(folder.path());
+    let page = std::fs::read_to_string(root().join("docs/objects.md")).unwrap();
+    let (_, block) = page.split_once("```python\n").unwrap();
+    let program = folder.path().join("program.py");
+    std::fs::write(&program, block.split_once("```").unwrap().0).unwrap();
+    let store = folder.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let told = Command::new("/usr/bin/python3")
+        .args(["-B", "-W", "error::ResourceWarning"])
+        .arg(&program)
+        .env("PYTHONPATH", folder.path())
+        .env("TARN_OBJECTS", &store)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&told.stdout);
+    assert_eq!(text, "1 (300, 400) 60000.0 9\n", "{told:?}");
 }
 
 /// The stubs name what there is.
@@ -84,6 +119,7 @@ fn the_stubs_are_of_this_package() {
         found.dedup();
         found
     };
+    assert_eq!(names("objects.py"), names("objects.pyi"));
     let own = names("__init__.py");
     let stubs = names("__init__.pyi");
     let only_in_one = |a: &[String], b: &[String]| -> Vec<String> {

@@ -216,6 +216,8 @@ pub enum DeedKind {
     Run(u32),
     /// An attempt was told to stop.
     Stop(u32),
+    /// Its checkpoints were removed.
+    Forget,
     /// An earlier run's outputs were taken.
     Reuse,
     /// A replica was told to go.

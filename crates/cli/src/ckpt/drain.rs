@@ -1,7 +1,7 @@
 //! `tarn ckpt drain`: a version of a program that has ended goes to an external store, from what this node has of it. Arenas and what is
 //! staged stay as they are. Nodes may do it one after the other: the store itself says which parts are there.
 
-use super::shelf::{Held, Run, Shelf};
+use super::shelf::{Held, Named, Run, Shelf};
 use super::{Place, named, no_version, numbers, printable, version};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult};
@@ -9,7 +9,7 @@ use crate::print::{self, out, say};
 use clap::Args;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_base::codes::Exit;
 use tarn_base::units::{Bytes, parse_rate};
@@ -69,7 +69,7 @@ pub(super) fn drain(cli: &Cli, args: &DrainArgs) -> CliResult {
         );
         return Err(CliError::new(Exit::Busy, text));
     }
-    let there = ExternalFolder::there(&args.to, run.name());
+    let there = ExternalFolder::there(&args.to, Path::new(run.name));
     let before = flush::list(&there).map_err(failed)?;
     let latest = flush::latest(&there).map_err(failed)?;
     let mut here = here(&arenas);
@@ -88,7 +88,7 @@ pub(super) fn drain(cli: &Cli, args: &DrainArgs) -> CliResult {
         );
         return Ok(Exit::Success);
     };
-    let store = ExternalFolder::new(&args.to, run.name());
+    let store = ExternalFolder::new(&args.to, Path::new(run.name));
     let store = store.map_err(|e| failed(e.into()))?;
     let done = before.iter().find(|v| v.version == exact);
     let mut parts = done.map_or_else(BTreeSet::new, |v| v.parts.clone());
@@ -144,15 +144,18 @@ fn here(arenas: &[Held]) -> BTreeMap<Exact, Here<'_>> {
                 ranks: header.ranks,
                 parts: BTreeMap::new(),
             });
-            here.parts.insert(header.rank, (held, version));
+            // What a rank has written itself comes before copies of it.
+            here.parts.entry(header.rank).or_insert((held, version));
         }
     }
     // What some of the ranks here lack is no version that all have.
     let mut ranks: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-    for header in arenas.iter().map(|held| held.arena.header()) {
+    let own = arenas.iter().filter(|held| held.is_own());
+    for header in own.map(|held| held.arena.header()) {
         ranks.entry(header.ranks).or_default().insert(header.rank);
     }
-    all.retain(|_, here| here.parts.len() == ranks[&here.ranks].len());
+    let own = |of: u32| ranks.get(&of).into_iter().flatten();
+    all.retain(|_, here| own(here.ranks).all(|rank| here.parts.contains_key(rank)));
     all
 }
 

@@ -1,35 +1,17 @@
 //! `tarn ckpt ls`.
 
-use super::shelf::{Run, Shelf};
+use super::shelf::{Found, Named, Run, Shelf};
 use super::{Place, named, numbers, power_fail, word};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult};
 use crate::print::{self, out, say};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::Path;
 use tarn_base::codes::Exit;
 use tarn_base::units::Bytes;
-use tarn_media::ExternalFolder;
-use tarn_phx::arena::Version;
-use tarn_phx::{Level, Place as Lies, VersionId, flush};
+use tarn_phx::{Level, VersionId};
 use tarn_ports::PowerFail;
-
-/// What this node has of a version.
-pub(super) struct Row {
-    pub(super) level: Level,
-    /// Of the program that wrote it.
-    pub(super) ranks: u32,
-    /// Those that have it here.
-    pub(super) here: BTreeSet<u32>,
-    bytes: u64,
-    staged_bytes: u64,
-    /// Of those here, the ranks whose staged part is not in memory.
-    gone: BTreeSet<u32>,
-    /// What the weakest medium keeps without power.
-    power_fail: PowerFail,
-}
 
 /// A line of `--json`.
 #[derive(Serialize)]
@@ -65,9 +47,11 @@ pub(super) fn ls(
     let mut volatile = false;
     let mut any = false;
     for run in runs {
-        let mut versions = versions(&run);
+        let mut versions =
+            run.versions(&mut |why| say!("warning: {}", super::printable(why.as_bytes())));
         if let Some(external) = external {
-            flushed(&ExternalFolder::there(external, run.name()), &mut versions)?;
+            run.add_flushed(external, &mut versions)
+                .map_err(|why| CliError::new(Exit::NotFound, why))?;
         }
         if versions.is_empty() {
             say!("`{}` has no version here that can be read", run.printable());
@@ -104,8 +88,8 @@ fn head() -> CliResult<()> {
     )
 }
 
-fn print(cli: &Cli, run: &Run<'_>, id: VersionId, row: &Row) -> CliResult<()> {
-    let why_not = row.why_not();
+fn print(cli: &Cli, run: &Run<'_>, id: VersionId, row: &Found) -> CliResult<()> {
+    let why_not = why_not(row);
     if cli.json {
         return print::json(&Line {
             schema: 1,
@@ -138,107 +122,14 @@ fn print(cli: &Cli, run: &Run<'_>, id: VersionId, row: &Row) -> CliResult<()> {
     )
 }
 
-/// What a run has here, oldest first, by version and start: two that knew nothing of each other have the same numbers. What could not be
-/// read is said.
-fn versions(run: &Run<'_>) -> BTreeMap<(VersionId, u128), Row> {
-    let mut versions: BTreeMap<(VersionId, u128), Row> = BTreeMap::new();
-    for held in run.arenas() {
-        let held = match held {
-            Ok(held) => held,
-            Err(why) => {
-                say!("warning: {}", super::printable(why.as_bytes()));
-                continue;
-            }
-        };
-        let staged = run.staged(&held);
-        let header = held.arena.header();
-        let fails = held.seen.promises().power_fail;
-        for version in held.arena.versions() {
-            let row = versions
-                .entry((version.id, version.start))
-                .or_insert_with(|| Row {
-                    level: version.level,
-                    ranks: header.ranks,
-                    here: BTreeSet::new(),
-                    bytes: 0,
-                    staged_bytes: 0,
-                    gone: BTreeSet::new(),
-                    power_fail: fails,
-                });
-            // Whoever has copied an arena has it twice.
-            if !row.here.insert(header.rank) {
-                continue;
-            }
-            row.level = row.level.min(version.level);
-            row.ranks = row.ranks.max(header.ranks);
-            if fails == PowerFail::Lost {
-                row.power_fail = fails;
-            }
-            row.bytes += version
-                .manifest
-                .objects
-                .iter()
-                .map(|o| o.size())
-                .sum::<u64>();
-            for range in waiting(version) {
-                row.staged_bytes += range.end - range.start;
-                if !staged.iter().any(|s| s.has(&range)) {
-                    row.gone.insert(header.rank);
-                }
-            }
-        }
+/// Why not all ranks can be restored from what is here, or outside.
+fn why_not(found: &Found) -> Option<String> {
+    if found.level == Level::Flushed {
+        return None;
     }
-    versions
-}
-
-/// Adds what is on the external store, all of it.
-fn flushed(
-    store: &ExternalFolder,
-    versions: &mut BTreeMap<(VersionId, u128), Row>,
-) -> CliResult<()> {
-    let all = flush::list(store).map_err(|f| CliError::new(Exit::NotFound, f.text))?;
-    for found in all.iter().filter(|v| v.is_complete()) {
-        let version = found.version;
-        let row = versions.entry((version.id, version.start));
-        let row = row.or_insert_with(|| {
-            let parts = found.parts.iter();
-            let parts = parts.filter_map(|rank| flush::open(store, version, *rank).ok());
-            let objects = parts.flat_map(|(_, version, _)| version.manifest.objects);
-            Row {
-                level: Level::Flushed,
-                ranks: found.ranks,
-                here: BTreeSet::new(),
-                bytes: objects.map(|o| o.size()).sum(),
-                staged_bytes: 0,
-                gone: BTreeSet::new(),
-                power_fail: PowerFail::Synced,
-            }
-        });
-        row.level = Level::Flushed;
+    if let Some(missing) = numbers::missing(&found.here, found.ranks) {
+        return Some(format!("{missing} not here"));
     }
-    Ok(())
-}
-
-/// Where a version's staged pieces lie.
-fn waiting(version: &Version) -> impl Iterator<Item = std::ops::Range<u64>> {
-    let pieces = version.manifest.objects.iter().flat_map(|o| &o.pieces);
-    pieces.filter_map(|p| match p.place {
-        // A manifest that could be read has no piece that ends beyond all numbers.
-        Lies::Staged(at) => Some(at..at.saturating_add(p.length)),
-        Lies::Arena(_) => None,
-    })
-}
-
-impl Row {
-    /// Why not all ranks can be restored from what is here, or outside.
-    fn why_not(&self) -> Option<String> {
-        if self.level == Level::Flushed {
-            return None;
-        }
-        if let Some(missing) = numbers::missing(&self.here, self.ranks) {
-            return Some(format!("{missing} not here"));
-        }
-        let gone = || format!("what is staged of {} is gone", numbers::list(&self.gone));
-        (!self.gone.is_empty()).then(gone)
-    }
+    let gone = || format!("what is staged of {} is gone", numbers::list(&found.gone));
+    (!found.gone.is_empty()).then(gone)
 }

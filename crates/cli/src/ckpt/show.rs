@@ -1,6 +1,6 @@
 //! `tarn ckpt show`.
 
-use super::shelf::{Held, Shelf, Staged};
+use super::shelf::{Held, Named, Shelf, Staged};
 use super::{Place, named, no_version, printable};
 use crate::args::Cli;
 use crate::error::CliResult;

@@ -1,6 +1,6 @@
 //! `tarn ckpt verify`: every byte of every copy that is here is read and compared with its checksum.
 
-use super::shelf::{Held, Run, Shelf, Staged};
+use super::shelf::{Held, Named, Run, Shelf, Staged};
 use super::{Place, named, no_version, numbers, printable};
 use crate::args::Cli;
 use crate::error::CliResult;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use tarn_base::action::Outcome;
 use tarn_base::codes::Exit;
 use tarn_base::event::Start;
-use tarn_base::layout::{StateDir, drained_area};
+use tarn_base::layout::{StateDir, TierDir, drained_area};
 use tarn_base::nodes::Swept;
 use tarn_journal::{Catalogue, RunRow, StoredAt, runs};
 use tarn_movers::Trees;
@@ -46,6 +46,19 @@ impl Roots {
             }
         }
         Ok(roots)
+    }
+
+    /// Where steps of a run may have left checkpoints.
+    fn checkpoints(&self, begun: &Start) -> BTreeSet<PathBuf> {
+        let roots = self.here.iter().chain(self.nodes.values().flatten());
+        let nodes = begun.cluster.nodes.iter();
+        let folders = roots.flat_map(|root| {
+            nodes.clone().map(|node| {
+                let dir = TierDir::new(root, &begun.workspace, &node.name);
+                dir.checkpoints().join(&begun.run)
+            })
+        });
+        folders.collect()
     }
 }
 
@@ -83,7 +96,12 @@ fn of_workflow(
     let known = catalogue.runs().exit(Exit::State)?;
     let done = |r: &RunRow| r.name == begun.run && r.outcome == Some(Outcome::Done);
     let resumable = !known.iter().any(done);
-    let protected = left.wanted(resumable.then_some(&begun.run));
+    let mut protected = left.wanted(resumable.then_some(&begun.run));
+    let checkpoints = match resumable {
+        true => roots.checkpoints(begun),
+        false => BTreeSet::new(),
+    };
+    protected.extend(checkpoints.iter().cloned());
     let mut all = tarn_local::sweep(&begun.workspace, &roots.here, &protected, &Trees::new());
     if let Some(external) = &begun.workflow.external {
         let area = drained_area(external, &begun.workspace);
@@ -125,6 +143,12 @@ fn of_workflow(
     }
     if kept > 0 {
         say!("{name}: {kept} replicas stay that are to be kept; `tarn data ls` shows them");
+    }
+    for folder in all.left.iter().filter(|f| checkpoints.contains(*f)) {
+        say!(
+            "{name}: checkpoints stay in {} for `tarn resume`; the next `tarn run` removes them",
+            folder.display()
+        );
     }
     let unseen = roots.nodes.keys().filter(|n| !looked.contains(n.as_str()));
     let unseen: Vec<&str> = unseen.map(String::as_str).collect();

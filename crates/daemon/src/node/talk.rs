@@ -154,6 +154,7 @@ impl Host {
             state: StateDir(opening.state),
             mover: Arc::new(Trees::new()),
             helper_exe: self.helper.clone(),
+            checkpoints: Arc::new(tarn_checkpoint::shelf::checkpoints),
             // tarn asks that itself, before it has a step run.
             changed_since: Arc::new(|_| None),
             epoch: opening.epoch,

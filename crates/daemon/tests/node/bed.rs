@@ -100,6 +100,7 @@ fn step(at: u32, run: String) -> Step {
         gpus: 0,
         time: None,
         retries: 0,
+        restart: None,
         tier: None,
         after: Vec::new(),
         foreach: None,

@@ -163,7 +163,9 @@ fn a_step_runs_on_two_nodes() {
     first.begin_on(PAIR, 1, &[0, 1]);
     let outputs = match relayed(&first, &second, |_| ()) {
         Ended::Committed { outputs, .. } => outputs,
-        Ended::Failed { failure, log_tail } => panic!("{failure:?}\n{log_tail}"),
+        Ended::Failed {
+            failure, log_tail, ..
+        } => panic!("{failure:?}\n{log_tail}"),
     };
     let made = bed.tier("n1").part(&outputs[0].parts[0].0.key);
     let text = std::fs::read_to_string(made.join("f")).unwrap();

@@ -90,7 +90,7 @@ impl Decide<'_> {
             u.entry.is_none() && u.distribution != Distribution::Scatter
         };
         let inputs = s.uses.iter().filter(|u| u.role != Role::Out).filter(whole);
-        let mut want = 0u64;
+        let mut want = s.restart.map_or(0, |r| r.room);
         for u in inputs {
             let known = u.reads.map(|v| self.state.data.version(u.data, v));
             let bytes = match known {

@@ -62,7 +62,7 @@ impl Decide<'_> {
         (enough && nodes.iter().enumerate().all(suits)).then_some(nodes)
     }
 
-    /// Nodes for an instance of those that are free, position by position: those with its data first, then the one with the
+    /// Nodes for an instance of those that are free, position by position: those with its checkpoints first, then those with its data, then the one with the
     /// fewest free cores, so that whole nodes stay free.
     fn pick(&self, id: InstanceId, mut free: Vec<NodeId>) -> Option<Vec<NodeId>> {
         let (count, demand) = (self.count(id), self.demand(id.step));
@@ -81,7 +81,9 @@ impl Decide<'_> {
                         (data_in, missing)
                     }
                 };
-                (data_in, missing, self.turn.free.free_cores(*n), *n)
+                let checkpoints = self.checkpoints_rank(id, position, *n);
+                let cores = self.turn.free.free_cores(*n);
+                (checkpoints, data_in, missing, cores, *n)
             };
             let best = free.iter().copied().filter(could).min_by_key(rank)?;
             free.retain(|n| *n != best);
@@ -91,7 +93,7 @@ impl Decide<'_> {
     }
 
     /// When the data of an instance would be on these nodes.
-    fn data_in(&self, id: InstanceId, nodes: &[NodeId]) -> Nanos {
+    pub(super) fn data_in(&self, id: InstanceId, nodes: &[NodeId]) -> Nanos {
         let positions = nodes.iter().enumerate();
         let times = positions.map(|(position, n)| self.data_at(id, position, *n).0);
         times.max().unwrap_or(0)
@@ -173,7 +175,10 @@ impl Desk for Decide<'_> {
                     .unwrap_or_else(|| self.state.run_time(turn.1.step));
                 waiting(*turn, step.nodes, step.cores, limit)
             })
-            .find(|w| fit.takes(w) && self.obtainable(instance_of(w)))
+            .find(|w| {
+                let id = instance_of(w);
+                fit.takes(w) && self.obtainable(id) && !self.keeps_its_nodes(id)
+            })
     }
 
     fn free(&self) -> Fit {

@@ -9,6 +9,7 @@ mod free;
 mod lost;
 mod place;
 mod release;
+mod restart;
 mod room;
 mod sources;
 mod stage;
@@ -44,6 +45,7 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         d.begin();
         d.leave_lost_nodes();
         d.leave_broken_chains();
+        d.forget();
         let interrupted = matches!(d.state.stop, Some(Stop::Interrupted(_)));
         // What leaves first makes room for what comes.
         if !interrupted {

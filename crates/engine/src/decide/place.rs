@@ -77,6 +77,7 @@ impl Decide<'_> {
             last_resort,
             ..Turn::default()
         };
+        self.restart();
         let rule = policy::rule::<Self>(&self.state.start.options.policy);
         rule.decide(self);
         for part in self.turn.lost.take() {

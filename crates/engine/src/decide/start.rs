@@ -99,6 +99,12 @@ impl Decide<'_> {
             reserve: instance.placed().map_or(0, |p| p.reserve),
         };
         let why = match instance.failures {
+            _ if !instance.kept.spots.is_empty() => Reason::Restart {
+                from: instance.kept.newest,
+                restart: instance.attempts,
+                failures: instance.failures,
+                retries: step.retries,
+            },
             0 => Reason::Ready,
             _ => Reason::Retry {
                 attempt: instance.failures.saturating_add(1),

@@ -326,6 +326,7 @@ impl Hand {
             Ended::Failed {
                 failure: failure(kind),
                 log_tail: String::new(),
+                newest: None,
             },
         )
     }

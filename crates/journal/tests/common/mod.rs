@@ -103,6 +103,7 @@ fn step(name: &str, uses: Vec<Use>) -> Step {
         gpus: 0,
         time: Some(60 * SECOND),
         retries: 1,
+        restart: None,
         tier: None,
         after: vec![],
         foreach: None,
@@ -293,6 +294,7 @@ pub(crate) fn story(name: &str, wall: u64) -> Vec<Record> {
             message: "exit status 3".into(),
         },
         log_tail: "line 1\nline 2\n".into(),
+        newest: None,
     };
     let (n0, n1) = (Place::Node(spot(0)), Place::Node(spot(1)));
     let (mid, out) = (format!("{name}.s0.0"), format!("{name}.s1.0"));

@@ -30,7 +30,7 @@ fn with<R>(call: impl FnOnce(&mut Session) -> Result<R, Fault>) -> Result<R, Fau
 ///
 /// # Safety
 /// `text` is NULL or ends with NUL.
-unsafe fn text(text: *const c_char, what: &str) -> Result<Option<String>, Fault> {
+pub(super) unsafe fn text(text: *const c_char, what: &str) -> Result<Option<String>, Fault> {
     if text.is_null() {
         return Ok(None);
     }
@@ -46,7 +46,7 @@ unsafe fn text(text: *const c_char, what: &str) -> Result<Option<String>, Fault>
 ///
 /// # Safety
 /// `text` is NULL or ends with NUL.
-unsafe fn path(text: *const c_char) -> Option<PathBuf> {
+pub(super) unsafe fn path(text: *const c_char) -> Option<PathBuf> {
     if text.is_null() {
         return None;
     }
@@ -158,7 +158,7 @@ unsafe fn properties(given: *const phx_properties) -> Result<Properties, Fault> 
 ///
 /// # Safety
 /// `to` is NULL or can be written.
-unsafe fn give<T>(to: *mut T, value: T) {
+pub(super) unsafe fn give<T>(to: *mut T, value: T) {
     if !to.is_null() {
         // SAFETY: as the caller says.
         unsafe { to.write(value) };

@@ -92,6 +92,7 @@ pub(crate) fn step(run: &str, uses: Vec<Use>) -> Step {
         gpus: 0,
         time: None,
         retries: 0,
+        restart: None,
         tier: None,
         after: Vec::new(),
         foreach: None,
@@ -201,6 +202,7 @@ impl Bench {
             state: self.state(),
             mover: Arc::clone(&self.mover),
             helper_exe: std::env::current_exe().expect("this program"),
+            checkpoints: Arc::new(|_, _| Vec::new()),
             changed_since: Arc::new(|_| None),
             epoch: 0,
             namespaces: self.namespaces,
@@ -415,13 +417,17 @@ pub(crate) fn held(data: u32, version: u32, infos: &[PartInfo], node: u32) -> Ve
 pub(crate) fn committed(result: (Ended, Usage)) -> Vec<Output> {
     match result.0 {
         Ended::Committed { outputs, .. } => outputs,
-        Ended::Failed { failure, log_tail } => panic!("{failure:?}\n{log_tail}"),
+        Ended::Failed {
+            failure, log_tail, ..
+        } => panic!("{failure:?}\n{log_tail}"),
     }
 }
 
 pub(crate) fn failed(result: (Ended, Usage)) -> (FailureKind, String, String) {
     match result.0 {
-        Ended::Failed { failure, log_tail } => (failure.kind, failure.message, log_tail),
+        Ended::Failed {
+            failure, log_tail, ..
+        } => (failure.kind, failure.message, log_tail),
         Ended::Committed { .. } => panic!("it was committed"),
     }
 }

@@ -141,6 +141,11 @@ impl Status {
         };
         let head = ["running", "node", "attempt", "phase", "for"];
         table(text, lines, &head, self.running.iter().map(row));
+        let again = self.running.iter().filter_map(|r| {
+            let how = r.restarted.as_ref()?;
+            Some(vec![r.name.clone(), how.clone()])
+        });
+        table(text, lines, &["again", "how"], again);
         let row = |t: &Moving| {
             let known = |n: Option<String>| n.unwrap_or_default();
             vec![

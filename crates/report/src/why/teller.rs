@@ -76,7 +76,9 @@ impl<'a> Teller<'a> {
             Event::Ended {
                 instance,
                 attempt,
-                ended: Ended::Failed { failure, log_tail },
+                ended: Ended::Failed {
+                    failure, log_tail, ..
+                },
                 ..
             } => {
                 touched.instances.push(*instance);
@@ -163,7 +165,10 @@ impl<'a> Teller<'a> {
                 t.instances.push(run.instance);
                 t.spots.extend(&run.nodes);
             }
-            Do::Unassign { instance } | Do::Stop { instance, .. } | Do::Reuse { instance, .. } => {
+            Do::Unassign { instance }
+            | Do::Stop { instance, .. }
+            | Do::Forget { instance, .. }
+            | Do::Reuse { instance, .. } => {
                 t.instances.push(*instance);
             }
             Do::Evict { part, at, .. } => {
@@ -213,6 +218,9 @@ impl<'a> Teller<'a> {
             }
             Do::Stop { instance, attempt } => {
                 format!("stop {}, attempt {attempt}", names.instance(*instance))
+            }
+            Do::Forget { instance, .. } => {
+                format!("remove the checkpoints of {}", names.instance(*instance))
             }
             Do::Reuse { instance, .. } => format!("reuse {}", names.instance(*instance)),
             Do::Evict { part, at, .. } => format!(

@@ -259,6 +259,7 @@ impl Mosaic {
         let ended = Ended::Failed {
             failure,
             log_tail: log_tail.into(),
+            newest: None,
         };
         self.log.add(
             begin + 190 * MS,

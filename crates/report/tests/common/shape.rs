@@ -127,6 +127,7 @@ pub(crate) fn step(
         gpus: 0,
         time: None,
         retries: 2,
+        restart: None,
         tier: None,
         after: vec![],
         foreach,

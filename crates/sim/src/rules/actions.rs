@@ -45,6 +45,12 @@ impl Account {
                 let kept = run.is_some_and(|r| r.attempt == *attempt);
                 rule("what is stopped runs", kept, || instance.to_string())
             }
+            Do::Forget { instance, .. } => {
+                let waits = self.placed.contains_key(instance);
+                rule("whose checkpoints go has no place", !waits, || {
+                    instance.to_string()
+                })
+            }
             Do::Reuse { instance, prior } => self.reuse(*instance, *prior),
             Do::Evict { part, key, at } => self.evict(*part, key, at),
             Do::Note { about } => self.note(*about, &action.why),

@@ -20,10 +20,12 @@ import dataclasses
 import enum
 import warnings
 
-from . import _phx
+from . import _phx, objects
 
 ALL = 2**64 - 1
 """As `staging`: all of a checkpoint may be staged."""
+
+Objects = objects.Objects
 
 
 class Code(enum.IntEnum):

@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .objects import Objects as Objects
+
 ALL: Final[int]
 
 class Code(enum.IntEnum):

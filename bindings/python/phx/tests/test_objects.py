@@ -1,0 +1,133 @@
+"""Tests of objects of the node's store."""
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import numpy
+
+import phx
+
+
+class Store(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.store = phx.Objects(self.folder)
+
+    def test_what_one_program_has_put_another_maps(self):
+        field = numpy.arange(120000.0).reshape(300, 400)
+        self.assertEqual(self.store.put("fields/rho", field), 1)
+        self.assertEqual(self.store.put("fields/rho", field.astype("f4")), 2)
+        program = (
+            "import phx; s = phx.Objects(); a = s.array('fields/rho', 1, verify=True); "
+            "print(a.shape, a.dtype, a.sum(), a.flags.writeable, s.array('fields/rho').dtype)"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-B", "-c", program], capture_output=True, text=True, env={**os.environ, "TARN_OBJECTS": self.folder}
+        )
+        self.assertEqual(ran.stdout, f"(300, 400) float64 {field.sum()} False float32\n", ran.stderr)
+        self.assertEqual(self.store.get("fields/rho", 1), field.tobytes())
+        self.assertEqual([(i.key, i.number, i.bytes, i.damaged) for i in self.store.list()], [("fields/rho", 2, 480000, False)])
+        self.assertEqual([i.about for i in self.store.versions("fields/rho")], ["<f8 300,400", "<f4 300,400"])
+
+    def test_a_draft_is_filled_in_place_and_never_changes_afterwards(self):
+        with self.store.create("field", (1000, 10), "i4") as draft:
+            draft.array[:] = 7
+            self.assertEqual(self.store.list(), [])
+        mapped = self.store.array("field", draft.number)
+        draft.array[:] = 8
+        self.assertEqual((draft.number, mapped.sum(), draft.array.sum()), (1, 70000, 80000))
+        with self.assertRaises(phx.InvalidError):
+            draft.publish()
+        array = draft.array
+        del draft
+        gc.collect()
+        self.assertEqual(array.sum(), 80000)
+        with self.assertRaises(KeyError), self.store.create("field", 100) as draft:
+            draft.memory[0] = 1
+            raise KeyError
+        self.assertEqual(sorted(os.listdir(f"{self.folder}/field")), ["1.obj", "newest.obj"])
+
+    def test_views_outlive_the_object(self):
+        self.store.put("a", b"some bytes")
+        view = self.store.map("a")
+        self.store.delete("a")
+        gc.collect()
+        self.assertEqual((bytes(view), view.readonly), (b"some bytes", True))
+        with self.assertRaises(TypeError):
+            view[0] = 1
+        with self.assertRaises(phx.NotFoundError):
+            self.store.map("a")
+        self.assertEqual(self.store.put("a", bytearray(3)), 2)
+        self.assertEqual(self.store.array("a").tolist(), [0, 0, 0])
+
+    def test_empty_and_odd_arrays(self):
+        for array in [numpy.zeros((0, 3)), numpy.array(5.0), numpy.zeros(3, "U4"), numpy.arange(6).reshape(2, 3)]:
+            self.store.put("x", array)
+            again = self.store.array("x")
+            self.assertEqual((again.dtype, again.shape, again.tolist()), (array.dtype, array.shape, array.tolist()))
+        self.store.put("y", b"abc", "a text")
+        with self.assertRaises(ValueError):
+            self.store.array("y")
+        self.assertEqual(bytes(self.store.map("y")), b"abc")
+
+    def test_misuse_is_told(self):
+        for call, kind in [
+            (lambda: phx.Objects("/no/such/store"), phx.NotFoundError),
+            (lambda: phx.Objects(), phx.InvalidError),
+            (lambda: self.store.put("../a", b""), phx.InvalidError),
+            (lambda: self.store.put("a", b"", "x" * 256), phx.InvalidError),
+            (lambda: self.store.put("a", numpy.zeros((4, 4))[:, 1]), phx.InvalidError),
+            (lambda: self.store.put("a", numpy.array([object()])), phx.InvalidError),
+            (lambda: self.store.put("a", 5), TypeError),
+            (lambda: self.store.create("a", 2**50), phx.InvalidError),
+            (lambda: self.store.create("a", 2**45), phx.NoMemoryError),
+            (lambda: self.store.create("a", (2, 2), "O"), ValueError),
+            (lambda: self.store.get("a"), phx.NotFoundError),
+            (lambda: self.store.delete("a", 7), phx.NotFoundError),
+            (lambda: self.store.fetch("a", "n2"), phx.NotFoundError),
+        ]:
+            with self.assertRaises(kind):
+                call()
+        self.store.put("a", b"0" * 10000)
+        path = f"{self.folder}/a/1.obj"
+        os.chmod(path, 0o644)
+        with open(path, "r+b") as file:
+            file.write(b"1")
+        self.assertEqual(self.store.map("a")[0], ord("1"))
+        for call in [lambda: self.store.get("a"), lambda: self.store.map("a", verify=True)]:
+            with self.assertRaises(phx.CorruptError):
+                call()
+
+    def test_threads_and_children_put_at_once(self):
+        def put():
+            for _ in range(20):
+                self.store.put("k", os.urandom(5000))
+
+        draft = self.store.create("k", 10)
+        child = os.fork()
+        if child == 0:
+            put()
+            del draft
+            os._exit(0)
+        threads = [threading.Thread(target=put) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        # The child has not given up what is its parent's.
+        self.assertEqual(draft.publish(), 81)
+        self.assertEqual([i.number for i in self.store.versions("k")], list(range(1, 82)))
+
+
+if __name__ == "__main__":
+    os.environ.pop("TARN_OBJECTS", None)
+    os.environ.pop("TARN_SOCKET", None)
+    unittest.main()

@@ -1,0 +1,173 @@
+//! `tarn data ... --object`, `objects` and `versions`: the node's object store (docs/objects.md).
+
+use crate::args::Cli;
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::{self, out, say};
+use anyhow::Context;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use tarn_base::codes::Exit;
+use tarn_base::units::Bytes;
+use tarn_objects::{Code, Fault, Info, Store};
+
+/// The version that is asked for, and the node that it is brought from first.
+pub(super) struct Which<'a> {
+    pub(super) key: &'a str,
+    pub(super) number: Option<u64>,
+    pub(super) from: Option<&'a str>,
+}
+
+fn open(store: Option<&Path>) -> CliResult<Store> {
+    Store::open(store).map_err(failed)
+}
+
+/// A fault of the library, with its exit code.
+fn failed(fault: Fault) -> CliError {
+    let exit = match fault.code {
+        Code::Invalid => Exit::Usage,
+        Code::NotFound => Exit::NotFound,
+        Code::NoSpace | Code::NoMem => Exit::NoRoom,
+        Code::Busy => Exit::Busy,
+        Code::Corrupt | Code::Exists | Code::Lost | Code::TimedOut => Exit::WorkflowFailed,
+        Code::Internal => Exit::Internal,
+        Code::Io | Code::Unsupported | Code::Shape | Code::Init => Exit::State,
+    };
+    CliError::new(exit, fault)
+}
+
+/// One version, as `--json` has it.
+fn json(info: &Info, path: Option<&Path>) -> CliResult<()> {
+    let line = serde_json::json!({
+        "schema": 1, "key": info.key, "number": info.number, "bytes": info.bytes, "about": info.about,
+        "damaged": info.damaged, "path": path,
+    });
+    print::json(&line)
+}
+
+/// Copies a file into a new version: read straight into the store.
+pub(super) fn put(
+    cli: &Cli,
+    store: Option<&Path>,
+    path: &Path,
+    key: &str,
+    about: &str,
+) -> CliResult {
+    let context = || format!("cannot read {}", path.display());
+    let mut file = File::open(path)
+        .with_context(context)
+        .exit(Exit::NotFound)?;
+    let meta = file.metadata().with_context(context).exit(Exit::NotFound)?;
+    if !meta.is_file() {
+        return Err(CliError::new(
+            Exit::Usage,
+            format!("{} is no file: an object is made of one", path.display()),
+        ));
+    }
+    let store = open(store)?;
+    let mut draft = store.create(key, meta.len()).map_err(failed)?;
+    let read = file.read_exact(draft.bytes());
+    read.with_context(context).exit(Exit::NotFound)?;
+    if file
+        .read(&mut [0])
+        .with_context(context)
+        .exit(Exit::NotFound)?
+        > 0
+    {
+        return Err(CliError::new(
+            Exit::WorkflowFailed,
+            format!(
+                "{} became longer while it was read: nothing was put",
+                path.display()
+            ),
+        ));
+    }
+    let info = draft.publish(about).map_err(failed)?;
+    match cli.json {
+        true => json(&info, None)?,
+        false => out!("{key} {}", info.number)?,
+    }
+    Ok(Exit::Success)
+}
+
+/// Verifies a version, which may come from another node first, and copies it out or says where its file is.
+pub(super) fn get(
+    cli: &Cli,
+    store: Option<&Path>,
+    which: &Which<'_>,
+    dest: Option<&Path>,
+) -> CliResult {
+    let store = open(store)?;
+    let Which { key, number, from } = *which;
+    let number = match from {
+        Some(node) => Some(store.fetch(key, number, node).map_err(failed)?.number),
+        None => number,
+    };
+    let object = store.map(key, number).map_err(failed)?;
+    object.verify().map_err(failed)?;
+    if let Some(dest) = dest {
+        write(dest, object.bytes())
+            .with_context(|| format!("cannot write {}", dest.display()))
+            .exit(Exit::WorkflowFailed)?;
+    }
+    let info = object.info();
+    let path = dest.unwrap_or(object.path());
+    match cli.json {
+        true => json(&info, Some(path))?,
+        false if dest.is_some() => say!("{} copied to {}", Bytes(info.bytes), path.display()),
+        false => out!("{}", path.display())?,
+    }
+    Ok(Exit::Success)
+}
+
+/// Writes a file that is not there yet, whole or not at all.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = File::create_new(path)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if written.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    written
+}
+
+pub(super) fn list(cli: &Cli, store: Option<&Path>) -> CliResult {
+    let store = open(store)?;
+    show(cli, &store.list().map_err(failed)?)
+}
+
+pub(super) fn versions(cli: &Cli, store: Option<&Path>, key: &str) -> CliResult {
+    let store = open(store)?;
+    show(cli, &store.versions(key).map_err(failed)?)
+}
+
+fn show(cli: &Cli, all: &[Info]) -> CliResult {
+    if cli.json {
+        for info in all {
+            json(info, None)?;
+        }
+        return Ok(Exit::Success);
+    }
+    if all.is_empty() {
+        say!("the store has no objects");
+        return Ok(Exit::Success);
+    }
+    out!("{:<32} {:>7} {:>12}  about", "object", "version", "size")?;
+    for info in all {
+        let size = match info.damaged {
+            true => "damaged".to_owned(),
+            false => Bytes(info.bytes).to_string(),
+        };
+        out!(
+            "{:<32} {:>7} {size:>12}  {}",
+            info.key,
+            info.number,
+            info.about
+        )?;
+    }
+    Ok(Exit::Success)
+}
+
+pub(super) fn remove(store: Option<&Path>, key: &str, number: Option<u64>) -> CliResult {
+    open(store)?.delete(key, number).map_err(failed)?;
+    Ok(Exit::Success)
+}

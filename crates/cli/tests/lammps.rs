@@ -1,0 +1,95 @@
+//! examples/lammps: LAMMPS is killed, and goes on from its own restart files with what it would have computed.
+
+mod common;
+
+use common::{Ran, Site, until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Steps after a restart in which all printed digits agree. LAMMPS sums in another order then, and so small a difference grows e-fold in
+/// some thirty steps: in so many it is still a thousandth of the last digit.
+const SAME: u64 = 300;
+/// Relative difference that is allowed later.
+const FAR_CLOSE: f64 = 1e-4;
+
+/// The example in a folder of its own, if LAMMPS is here.
+fn site() -> Option<Site> {
+    if Command::new("lmp").arg("-help").output().is_err() {
+        eprintln!("SKIPPED: no LAMMPS here: scripts/deps.sh test installs it");
+        return None;
+    }
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/lammps");
+    let text = |name: &str| fs::read_to_string(example.join(name)).expect("a file of the example");
+    let site = Site::new(&text("workflow.toml"));
+    site.write("in.melt", &text("in.melt"));
+    fs::copy(example.join("melt.sh"), site.path("melt.sh")).expect("a file of the example");
+    Some(site)
+}
+
+/// The LAMMPS that a site runs.
+fn running(site: &Site) -> Option<Pid> {
+    let folder = format!("TARN_WORKFLOW_DIR={}\0", site.dir.path().display());
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<i32>().ok());
+    let mut own = numbers.filter(|pid| {
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let environment = read("environ");
+        let mut windows = environment.windows(folder.len());
+        read("comm") == b"lmp\n" && windows.any(|w| w == folder.as_bytes())
+    });
+    Pid::from_raw(own.next()?)
+}
+
+/// Thermodynamic output by time step, as printed: step, temperature, three energies, pressure. Of what was printed twice the later.
+fn thermo(log: &str) -> BTreeMap<u64, Vec<String>> {
+    let lines = log.lines().filter_map(|line| {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let step = words.first()?.parse().ok()?;
+        (words.len() == 6).then_some((step, words))
+    });
+    lines.collect()
+}
+
+/// Whether numbers differ by no more than what round-off has become in so many steps.
+fn close(one: &[String], other: &[String]) -> bool {
+    let number = |text: &String| text.parse::<f64>().expect("a number");
+    let mut pairs = one.iter().map(number).zip(other.iter().map(number));
+    pairs.all(|(a, b)| (a - b).abs() <= FAR_CLOSE * a.abs())
+}
+
+#[test]
+fn lammps_goes_on_from_its_restart_files_as_if_it_had_not_been_killed() {
+    let (Some(plain), Some(site)) = (site(), site()) else {
+        return;
+    };
+    plain.run().exits(0);
+    let child = site.begin(&[]);
+    let mut folders = Vec::new();
+    until("two restart files are there", || {
+        folders.clear();
+        common::files(&site.path("tier"), &mut folders);
+        folders.iter().any(|f| f.ends_with("restart_b"))
+    });
+    let lammps = running(&site).expect("LAMMPS runs");
+    kill_process(lammps, Signal::KILL).expect("it was there");
+    let ran = Ran::end(child).exits(0);
+    ran.says("melt: restarted where its checkpoints are (1st restart; 1 of 5 retries used up)");
+    let log = site.read("result/log.lammps");
+    let again = log.split_once("Reading restart file").expect("it did").1;
+    let from = *thermo(again).keys().next().expect("a line");
+    assert!((100..1000).contains(&from), "{log}");
+    let (expected, found) = (thermo(&plain.read("result/log.lammps")), thermo(&log));
+    let steps: Vec<u64> = (0..=1000).step_by(50).collect();
+    assert!(found.keys().eq(&steps), "{found:?}");
+    for (step, words) in &expected {
+        let agree = match *step <= from + SAME {
+            true => *words == found[step],
+            false => close(words, &found[step]),
+        };
+        assert!(agree, "{words:?} {:?}", found[step]);
+    }
+    site.leaves_nothing_on_its_tier();
+}

@@ -1,0 +1,184 @@
+//! `tarn data` with objects of the node's store, by the real binary; and workflows whose edges are objects.
+
+mod common;
+
+use common::Site;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+fn json(text: &str) -> Vec<Value> {
+    let lines = text.lines();
+    lines
+        .map(|l| serde_json::from_str(l).expect("JSON"))
+        .collect()
+}
+
+#[test]
+fn objects_are_put_listed_verified_and_removed() {
+    let site = Site::new("");
+    fs::create_dir(site.path("store")).unwrap();
+    site.write("mesh.dat", "points");
+    let tarn = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = site.command(&words);
+        common::Ran::of(
+            command
+                .env("TARN_OBJECTS", site.path("store"))
+                .output()
+                .unwrap(),
+        )
+    };
+    let put = tarn("data put mesh.dat mesh/a --object --about coarse").exits(0);
+    assert_eq!(put.out, "mesh/a 1\n");
+    site.write("mesh.dat", "more points");
+    let put = json(
+        &tarn("data put mesh.dat mesh/a --object --json")
+            .exits(0)
+            .out,
+    );
+    assert_eq!(
+        (&put[0]["number"], &put[0]["bytes"]),
+        (&2.into(), &11.into())
+    );
+    tarn("data put mesh.dat b --object").exits(0);
+
+    let listed = json(&tarn("data objects --json").exits(0).out);
+    let seen: Vec<_> = listed.iter().map(|o| (&o["key"], &o["number"])).collect();
+    assert_eq!(
+        seen,
+        [(&"b".into(), &1.into()), (&"mesh/a".into(), &2.into())]
+    );
+    let versions = tarn("data versions mesh/a").exits(0).out;
+    assert!(
+        versions.contains("coarse") && versions.lines().count() == 3,
+        "{versions}"
+    );
+
+    let path = site.path("store/mesh/a/2.obj");
+    let found = tarn("data get mesh/a --object").exits(0).out;
+    assert_eq!(found.trim_end(), path.display().to_string());
+    tarn("data get mesh/a out --object --number 1").exits(0);
+    assert_eq!(site.read("out"), "points");
+    tarn("data get mesh/a out --object")
+        .exits(1)
+        .says("cannot write out");
+    let mut bytes = fs::read(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    bytes[3] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    tarn("data get mesh/a new --object")
+        .exits(1)
+        .says("damaged");
+    assert!(!site.path("new").exists());
+
+    tarn("data rm mesh/a --object --number 2").exits(0);
+    tarn("data get mesh/a --object --number 2")
+        .exits(7)
+        .says("no version 2");
+    tarn("data rm mesh/a --object").exits(0);
+    tarn("data versions mesh/a").exits(7);
+    tarn("data put mesh.dat a/../b --object").exits(2);
+    tarn("data put . a --object").exits(2).says("is no file");
+    tarn("data put no a --object").exits(7);
+    tarn("data get b --object --number 0").exits(2);
+    tarn("data get b --object --from n2")
+        .exits(7)
+        .says("TARN_SOCKET");
+    tarn("data put mesh.dat b --store store")
+        .exits(2)
+        .says("--object");
+    site.tarn(&["data", "objects"])
+        .exits(2)
+        .says("TARN_OBJECTS");
+}
+
+/// What docs/objects.md prints for a shell runs as it is printed.
+#[test]
+fn the_page_shows_commands_that_work() {
+    let site = Site::new("");
+    fs::create_dir(site.path("store")).unwrap();
+    site.write("mesh.dat", "0 1 2 3 4 5 6 7 8 9");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/objects.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, block) = page.split_once("```sh\n").unwrap();
+    let (commands, _) = block.split_once("```").unwrap();
+    let own = site.command(&[]).get_program().to_owned();
+    let folder = std::path::Path::new(&own)
+        .parent()
+        .unwrap()
+        .display()
+        .to_string();
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-ec", &format!("PATH={folder}:$PATH\n{commands}")]);
+    let ran = common::Ran::of(shell.current_dir(site.dir.path()).output().unwrap()).exits(0);
+    assert!(ran.out.starts_with("mesh/coarse 1\n"), "{}", ran.out);
+    assert!(
+        ran.out.ends_with("store/mesh/coarse/1.obj\n"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(site.read("copy.dat"), site.read("mesh.dat"));
+    assert!(
+        site.path("store/mesh/coarse/1.obj")
+            .metadata()
+            .unwrap()
+            .len()
+            == 0
+    );
+}
+
+/// Each instance puts an object of its own into the dataset; the next step has all of them, and maps the very files that were written.
+#[test]
+fn a_dataset_of_objects_goes_to_the_next_step_without_a_copy() {
+    let site = Site::new(
+        r#"
+name = "objects"
+[data.fields]
+[data.seen]
+dest = "seen"
+[[step]]
+name = "make"
+foreach = ["a", "b", "c"]
+run = '''
+seq 100000 > $TARN_SCRATCH/n && echo $TARN_ITEM >> $TARN_SCRATCH/n
+tarn data put $TARN_SCRATCH/n part/$TARN_ITEM --object --store $TARN_fields
+stat -c "%i %n" $(tarn data get part/$TARN_ITEM --object --store $TARN_fields) >> $TARN_WORKFLOW_DIR/inodes
+'''
+out = ["fields"]
+[[step]]
+name = "use"
+run = '''
+tarn data objects --store $TARN_fields --json > $TARN_seen/list
+for item in a b c; do
+    path=$(tarn data get part/$item --object --store $TARN_fields)
+    stat -c %i $path >> $TARN_seen/inodes
+    tarn data get part/$item $TARN_seen/$item --object --store $TARN_fields
+done
+'''
+in = ["fields"]
+out = ["seen"]
+"#,
+    );
+    site.run().exits(0);
+    let listed = json(&site.read("seen/list"));
+    assert_eq!(listed.len(), 3, "{listed:?}");
+    for item in ["a", "b", "c"] {
+        assert!(
+            site.read(&format!("seen/{item}"))
+                .ends_with(&format!("100000\n{item}\n"))
+        );
+    }
+    let words = |text: &str| {
+        let mut all: Vec<String> = text
+            .lines()
+            .map(|l| l.split(' ').next().unwrap().to_owned())
+            .collect();
+        all.sort();
+        all
+    };
+    assert_eq!(
+        words(&site.read("inodes")),
+        words(&site.read("seen/inodes"))
+    );
+}

@@ -1,0 +1,52 @@
+//! The checkpoints of steps that go on from them: where they are, and whether an attempt that failed has come further.
+
+use crate::state::State;
+use std::collections::BTreeSet;
+use tarn_base::action::Run;
+use tarn_base::bounds::MAX_RESTARTS;
+use tarn_base::checkpoint::CheckpointId;
+use tarn_base::id::{InstanceId, Spot};
+
+/// The checkpoints of an instance.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Wherever it ran since it has committed last.
+    pub(crate) spots: BTreeSet<Spot>,
+    /// The newest that could be restored when its last attempt had failed.
+    pub(crate) newest: Option<CheckpointId>,
+    /// Attempts that failed after a newer one: they are no failures.
+    pub(crate) restarts: u32,
+}
+
+impl State {
+    /// An attempt begins. Its checkpoints stay where it runs, however it ends.
+    pub(crate) fn keeps(&mut self, run: &Run) {
+        let id = run.instance;
+        if self.start.workflow.step(id.step).restart.is_none() {
+            return;
+        }
+        self.steps.kept.insert(id);
+        if let Some(i) = self.steps.instance_mut(id) {
+            i.kept.spots.extend(&run.nodes);
+        }
+    }
+
+    /// Whether an attempt that has failed has left a newer checkpoint than there was before.
+    pub(crate) fn came_further(&mut self, id: InstanceId, newest: Option<CheckpointId>) -> bool {
+        let Some(i) = self.steps.instance_mut(id) else {
+            return false;
+        };
+        let newer = newest > i.kept.newest && i.kept.restarts < MAX_RESTARTS;
+        i.kept.restarts += u32::from(newer);
+        i.kept.newest = newest;
+        newer
+    }
+
+    /// Its checkpoints are removed.
+    pub(crate) fn forgotten(&mut self, id: InstanceId) {
+        self.steps.kept.remove(&id);
+        if let Some(i) = self.steps.instance_mut(id) {
+            i.kept = Kept::default();
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Steps that go on from their checkpoints: which attempts count, where they run again, when their checkpoints go.
+
+mod common;
+
+use common::*;
+use tarn_base::action::{Action, Do, Outcome, Run};
+use tarn_base::bounds::MAX_RESTARTS;
+use tarn_base::checkpoint::CheckpointId;
+use tarn_base::event::{Ended, Event, Failure, FailureKind, Start};
+use tarn_base::id::NodeId;
+use tarn_base::reason::Reason;
+
+fn begin(steps: &str, nodes: u32) -> Start {
+    let text = format!("name = \"w\"\n{steps}");
+    start(
+        workflow(&text),
+        cluster(nodes, 1, &[100 * MB]),
+        policy("data"),
+    )
+}
+
+/// An attempt is killed, and its nodes could restore this version.
+fn killed(hand: &mut Hand, run: &Run, newest: Option<(u64, u64)>) -> Vec<Action> {
+    died(hand, run, FailureKind::Signal, newest)
+}
+
+fn died(hand: &mut Hand, run: &Run, kind: FailureKind, newest: Option<(u64, u64)>) -> Vec<Action> {
+    let message = "it is said to".into();
+    let ended = Ended::Failed {
+        failure: Failure { kind, message },
+        log_tail: String::new(),
+        newest: newest.map(|(generation, number)| CheckpointId { generation, number }),
+    };
+    hand.ended(run, ended)
+}
+
+fn why_run(actions: &[Action]) -> Option<Reason> {
+    let run = actions.iter().find(|a| matches!(a.what, Do::Run(_)));
+    run.map(|a| a.why.clone())
+}
+
+const STEP: &str = "[[step]]\nname = \"a\"\nrun = \"x\"\nrestart = \"phx\"\n";
+
+#[test]
+fn an_attempt_that_came_further_uses_up_no_retry_and_one_that_did_not_does() {
+    let s = begin(&format!("{STEP}retries = 1\n"), 1);
+    let (mut hand, begun) = Hand::begin(&s);
+    let mut actions = begun;
+    // The version after each attempt, and how many retries are used up then.
+    let attempts = [
+        (Some((1, 3)), 0),
+        (Some((2, 1)), 0),
+        (Some((2, 1)), 1),
+        (Some((4, 9)), 1),
+    ];
+    for (restart, (newest, failures)) in (1..).zip(attempts) {
+        let run = runs_in(&actions).remove(0);
+        actions = killed(&mut hand, &run, newest);
+        let from = newest.map(|(generation, number)| CheckpointId { generation, number });
+        let expected = Reason::Restart {
+            from,
+            restart,
+            failures,
+            retries: 1,
+        };
+        assert_eq!(why_run(&actions), Some(expected));
+    }
+    let run = runs_in(&actions).remove(0);
+    killed(&mut hand, &run, Some((4, 9)));
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
+}
+
+#[test]
+fn a_step_that_comes_further_for_ever_is_ended_all_the_same() {
+    let (mut hand, begun) = Hand::begin(&begin(STEP, 1));
+    let mut actions = begun;
+    let mut attempts = 0;
+    while let Some(run) = runs_in(&actions).pop() {
+        attempts += 1;
+        actions = killed(&mut hand, &run, Some((attempts, 1)));
+    }
+    assert_eq!(attempts, u64::from(MAX_RESTARTS) + 1);
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
+}
+
+#[test]
+fn a_step_runs_again_where_its_checkpoints_are_before_others_take_that_room() {
+    let text = format!(
+        "[data.big]\nsize = \"90 MB\"\n{STEP}checkpoints = \"60 MB\"\n\
+         [[step]]\nname = \"b\"\nrun = \"x\"\nout = \"big\"\n[[step]]\nname = \"c\"\nrun = \"x\"\nout = \"more\"\n\
+         [data.more]\nsize = \"90 MB\"\n"
+    );
+    let s = begin(&text, 2);
+    let (mut hand, begun) = Hand::begin(&s);
+    let mut runs = runs_in(&begun);
+    runs.sort_by_key(|r| r.instance);
+    let [a, b] = &runs[..] else {
+        panic!("{runs:?}");
+    };
+    assert!(a.reserve >= 60 * MB);
+    let again = runs_in(&killed(&mut hand, a, Some((1, 1))));
+    assert_eq!(again[0].nodes, a.nodes, "`c` waits for room there too");
+    let after = hand.commits(b, Some((0, 90 * MB)), 1);
+    assert_eq!(runs_in(&after)[0].nodes, b.nodes);
+}
+
+#[test]
+fn what_is_left_of_its_nodes_runs_the_same_ranks_again() {
+    let text = format!("{STEP}nodes = 3\n");
+    let (mut hand, begun) = Hand::begin(&begin(&text, 5));
+    let first = runs_in(&begun).remove(0);
+    let node = |run: &Run, at: usize| run.nodes[at].node;
+    let lost = node(&first, 1);
+    hand.says(Event::NodeLost {
+        node: lost,
+        why: "its tarnd is gone".into(),
+    });
+    let second = runs_in(&died(&mut hand, &first, FailureKind::NodeLost, None)).remove(0);
+    assert_eq!(node(&second, 0), node(&first, 0));
+    assert_eq!(node(&second, 2), node(&first, 2));
+    assert_ne!(node(&second, 1), lost);
+    // They go from all nodes that had some, once it has committed.
+    let after = hand.commits(&second, None, 0);
+    let forgotten = after.iter().find_map(|a| match &a.what {
+        Do::Forget { at, .. } => Some(at.iter().map(|s| s.node).collect::<Vec<NodeId>>()),
+        _ => None,
+    });
+    let mut all: Vec<NodeId> = first
+        .nodes
+        .iter()
+        .chain(&second.nodes)
+        .map(|s| s.node)
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(forgotten, Some(all));
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
+}
+
+#[test]
+fn a_run_that_goes_on_places_the_step_where_its_checkpoints_are() {
+    let other = "[[step]]\nname = \"b\"\nrun = \"x\"\n";
+    let (mut hand, begun) = Hand::begin(&begin(&format!("{other}{STEP}"), 2));
+    let runs = runs_in(&begun);
+    let step = |runs: &[Run]| runs.iter().find(|r| r.instance == instance(1, 0)).cloned();
+    let first = step(&runs).expect("it runs");
+    assert_eq!(first.nodes, [fast(1)]);
+    let again = hand.says(Event::Resumed { found: Vec::new() });
+    assert_eq!(step(&runs_in(&again)).expect("it runs").nodes, first.nodes);
+    let stays = Reason::CheckpointsThere { node: NodeId(1) };
+    assert!(again.iter().any(|a| a.why == stays));
+}
+
+#[test]
+fn a_step_with_checkpoints_that_no_tier_holds_is_refused() {
+    let played = play(
+        &begin(&format!("{STEP}checkpoints = \"101 MB\"\n"), 1),
+        estimates(0),
+    );
+    assert_eq!(played.outcome, Outcome::Refused);
+}

@@ -1,0 +1,70 @@
+/*
+ * tarn_objects.h: the object store of a node. A store is a folder; each version of an object is one file in it, which never changes,
+ * and which all programs of the node that may read it map where it lies. docs/objects.md explains it; each call has a man page.
+ *
+ * Link with -ltarn. Every call gives PHX_OK or an error of enum phx_code (phx.h); phx_last_error() then says why and what to do, in
+ * words. Calls may come from any number of threads at once, and from forked children.
+ *
+ * `store` is the store's folder; NULL is the one that $TARN_OBJECTS names. `key` is the object's name: 1 to 255 bytes of UTF-8, parts
+ * between slashes, of which none begins with '.' or ends with ".obj". `number` is which version: 1 is the first, 0 means the newest.
+ * `about` is a text of at most 255 bytes that readers are given; NULL is none.
+ */
+#ifndef TARN_OBJECTS_H
+#define TARN_OBJECTS_H
+
+#include "phx.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is known of a version. */
+struct tarn_object_info {
+    uint64_t number;
+    uint64_t bytes;
+    uint32_t damaged; /* 1: the file is not whole; bytes and about are not known */
+    uint32_t reserved;
+    char key[256];
+    char about[256];
+};
+
+/* Copies memory into a new version, durably. `number` may be NULL. */
+int tarn_object_put(const char *store, const char *key, const void *data, size_t bytes, const char *about, uint64_t *number);
+
+/* Copies a version out, and verifies what it copies. `bytes` is the room in `data`, and then the object's size: PHX_EINVALID where it
+ * does not fit. */
+int tarn_object_get(const char *store, const char *key, uint64_t number, void *data, size_t *bytes);
+
+/* Maps a version where it lies, to be read; with `verify`, all of it is read and compared. `info` may be NULL. */
+int tarn_object_map(const char *store, const char *key, uint64_t number, int verify, const void **data, struct tarn_object_info *info);
+
+/* Gives up what tarn_object_map gave. A mapped version that is deleted stays until then. */
+int tarn_object_unmap(const void *data);
+
+/* Memory of the store for a new version of so many bytes, all zero, to be filled in place. */
+int tarn_object_create(const char *store, const char *key, size_t bytes, void **memory);
+
+/* Makes what tarn_object_create gave a version, durably and without a copy. The memory is gone, whatever comes of it. `number` may be
+ * NULL. */
+int tarn_object_publish(void *memory, const char *about, uint64_t *number);
+
+/* Gives up what tarn_object_create gave: nothing is left of it. */
+int tarn_object_abandon(void *memory);
+
+/* The newest version of every object, by key. `count` is how many fit into `objects`, and then how many there are. */
+int tarn_object_list(const char *store, struct tarn_object_info *objects, size_t *count);
+
+/* All versions of an object, newest last; the rest as for tarn_object_list. */
+int tarn_object_versions(const char *store, const char *key, struct tarn_object_info *versions, size_t *count);
+
+/* Deletes a version; number 0: all of them. Who has it mapped keeps it, and its number is not used again. */
+int tarn_object_delete(const char *store, const char *key, uint64_t number);
+
+/* Has the node's tarnd ($TARN_SOCKET) bring a version from the same store of another node: the same path in the dataspace of the same
+ * name. It keeps its number. `fetched` may be NULL. */
+int tarn_object_fetch(const char *store, const char *key, uint64_t number, const char *node, uint64_t *fetched);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,86 @@
+//! C programs with objects.
+
+mod common;
+
+use common::{compiler, said, source};
+use std::process::Command;
+
+#[test]
+fn one_program_maps_what_another_has_filled() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("objects");
+    let store = folder.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    said(&mut compiler(
+        "cc",
+        &["-std=c11"],
+        &["tests/objects.c"],
+        &program,
+    ));
+    let run = |arguments: &[&str]| said(Command::new(&program).arg(&store).args(arguments));
+    assert_eq!(run(&["put", "mesh/a", "10"]), "mesh/a 1\n");
+    assert_eq!(run(&["put", "mesh/a", "1000000"]), "mesh/a 2\n");
+    let sum: u64 = (0..1_000_000u64).map(|i| (i * 7) & 255).sum();
+    assert_eq!(
+        run(&["sum", "mesh/a"]),
+        format!("mesh/a 2 1000000 sevens {sum}\n")
+    );
+}
+
+#[test]
+fn misuse_of_objects_is_told_by_codes() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    for (name, extra) in [
+        ("plain", &[][..]),
+        (
+            "asan",
+            &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+        ),
+    ] {
+        let program = folder.path().join(name);
+        let flags = [&["-std=c11", "-Wpedantic"], extra].concat();
+        said(&mut compiler("cc", &flags, &["tests/objects.c"], &program));
+        let store = folder.path().join(format!("{name}.d"));
+        std::fs::create_dir(&store).unwrap();
+        let mut command = Command::new(&program);
+        command.arg(&store).arg("misuse");
+        let text = said(command.env_remove("TARN_OBJECTS").env_remove("TARN_SOCKET"));
+        assert!(text.contains("all misuse is told"), "{name}: {text}");
+    }
+}
+
+/// What docs/objects.md prints as C runs as it is printed.
+#[test]
+fn the_page_shows_a_program_that_works() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let page = std::fs::read_to_string(source("../../docs/objects.md")).unwrap();
+    let (_, block) = page.split_once("```c\n").unwrap();
+    let file = folder.path().join("page.c");
+    std::fs::write(&file, block.split_once("```").unwrap().0).unwrap();
+    let program = folder.path().join("page");
+    let file = file.to_str().unwrap();
+    said(&mut compiler("cc", &["-std=c11"], &[file], &program));
+    let store = folder.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let run = || said(Command::new(&program).env("TARN_OBJECTS", &store));
+    assert_eq!(run(), "version 1: 1000 doubles, the last is 999\n");
+    assert_eq!(run(), "version 2: 1000 doubles, the last is 999\n");
+}
+
+/// It is C++ as well.
+#[test]
+fn the_header_of_objects_is_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.cc");
+    std::fs::write(
+        &file,
+        "#include \"tarn_objects.h\"\nint main() { return tarn_object_abandon(nullptr) == PHX_OK; }\n",
+    )
+    .unwrap();
+    said(
+        Command::new("c++")
+            .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
+            .arg(source("include"))
+            .arg(&file),
+    );
+}

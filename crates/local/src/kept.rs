@@ -1,0 +1,114 @@
+//! The checkpoints of steps that go on from them: folders that outlive an attempt, on the tier of its node and in memory.
+
+use crate::machine::own_folder;
+use crate::shared::Shared;
+use crate::store::{failure, io_failure, make_folder, warn};
+use std::path::{Path, PathBuf};
+use tarn_base::event::{Failure, FailureKind};
+use tarn_base::id::{InstanceId, Spot};
+use tarn_base::layout::TierDir;
+use tarn_base::part::StoreKey;
+use tarn_ports::MoverError;
+
+/// The name of the folder of checkpoints beside the datasets; no dataset can have it.
+pub(crate) const CHECKPOINTS: &str = ".checkpoints";
+
+/// Where an instance keeps its checkpoints on a node.
+pub(crate) struct Kept {
+    /// Of this run and instance, and of no other.
+    pub(crate) name: String,
+    pub(crate) tier: PathBuf,
+    /// What is staged by libtarn. Made by the program.
+    pub(crate) memory: PathBuf,
+    /// Under which the room is accounted that they take while no attempt has claimed it.
+    pub(crate) key: StoreKey,
+}
+
+/// The same as a step sees it.
+pub(crate) struct Seen {
+    pub(crate) folder: PathBuf,
+    /// Only for libtarn.
+    pub(crate) memory: Option<PathBuf>,
+    pub(crate) name: String,
+}
+
+/// In memory, what is staged of all runs of a workspace.
+pub(crate) fn memory(workspace: &str) -> PathBuf {
+    own_memory().join(workspace)
+}
+
+/// A folder that nobody else can write to.
+fn own_memory() -> PathBuf {
+    let user = rustix::process::geteuid().as_raw();
+    PathBuf::from(format!("/dev/shm/tarn-phx-{user}"))
+}
+
+fn key(instance: &str) -> StoreKey {
+    StoreKey(format!("checkpoints/{instance}"))
+}
+
+impl Kept {
+    pub(crate) fn new(shared: &Shared, id: InstanceId, spot: Spot) -> Result<Self, Failure> {
+        let step = shared.workflow.steps.get(id.step.at());
+        let step =
+            step.ok_or_else(|| failure(FailureKind::Launch, "the workflow has no such step"))?;
+        let instance = format!("{}-{}", step.name, id.index);
+        let tier = shared.tier_dir(spot)?.checkpoints().join(&shared.run);
+        Ok(Self {
+            name: format!("{}.{instance}", shared.run),
+            tier: tier.join(&instance),
+            memory: memory(&shared.workspace).join(&shared.run).join(&instance),
+            key: key(&instance),
+        })
+    }
+
+    pub(crate) fn make(&self) -> Result<(), Failure> {
+        let memory = own_memory();
+        own_folder(&memory).map_err(|e| io_failure("use the folder", &memory, &e))?;
+        make_folder(&self.tier)
+    }
+
+    /// Counts what lies on the tier.
+    pub(crate) fn account(&self, shared: &Shared, spot: Spot) {
+        let stored = shared.mover.stored(&self.tier).unwrap_or(0);
+        shared.ledgers.found(spot, &self.key, stored);
+    }
+}
+
+/// Counts what a run has on a tier.
+pub(crate) fn account_all(shared: &Shared, spot: Spot, run: &Path) {
+    for instance in crate::inventory::entries(run) {
+        let name = instance.file_name().unwrap_or_default().to_string_lossy();
+        let stored = shared.mover.stored(&instance).unwrap_or(0);
+        shared.ledgers.found(spot, &key(&name), stored);
+    }
+}
+
+/// The checkpoints of an instance go from these places.
+pub(crate) fn forget(shared: &Shared, id: InstanceId, spots: &[Spot]) {
+    for spot in spots {
+        let Ok(kept) = Kept::new(shared, id, *spot) else {
+            continue;
+        };
+        if remove(shared, &kept.tier) && remove(shared, &kept.memory) {
+            shared.ledgers.left(*spot, &kept.key);
+        }
+    }
+}
+
+/// The checkpoints of all steps go from the own nodes.
+pub(crate) fn remove_all(shared: &Shared) {
+    for (_, node, tier) in shared.own_tiers() {
+        let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
+        remove(shared, &dir.checkpoints());
+    }
+    remove(shared, &memory(&shared.workspace));
+}
+
+fn remove(shared: &Shared, folder: &Path) -> bool {
+    let removed = shared.mover.remove(folder);
+    if let Err(MoverError { failure: f, .. }) = &removed {
+        warn(&format!("{}; the next clean-up tries again", f.message));
+    }
+    removed.is_ok()
+}

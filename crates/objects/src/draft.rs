@@ -1,0 +1,150 @@
+//! Objects that nobody sees yet.
+
+use crate::folder::{Folder, Part, error};
+use crate::object::Info;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::path::Path;
+use std::slice::from_ref;
+use tarn_base::crc::crc;
+use tarn_media::Mapped;
+use tarn_phx::object::{Layout, MAX_BYTES, Trailer, check_about, chunks};
+use tarn_phx::{Code, Fault};
+use tarn_ports::{Medium, Window};
+
+/// An object to be: memory of the store that is filled in place, and then published. Dropped before that, it leaves nothing; a process
+/// that is killed leaves what the next writer of the key removes.
+#[derive(Debug)]
+pub struct Draft {
+    part: Part,
+    mapped: Mapped,
+    identity: u128,
+    key: Box<str>,
+    length: u64,
+    layout: Layout,
+    done: bool,
+}
+
+impl Draft {
+    pub(crate) fn new(folder: Folder, key: &str, length: u64) -> Result<Self, Fault> {
+        let Some(layout) = Layout::of(length) else {
+            let text = format!("an object has at most {MAX_BYTES} bytes, not {length}");
+            return Err(Fault::new(Code::Invalid, text));
+        };
+        let identity = random()?;
+        let (part, file) = folder.begin(identity)?;
+        let path = part.folder.path.join(&part.name);
+        let mapped = Mapped::make(file, &path, layout.total)?;
+        Ok(Self {
+            part,
+            mapped,
+            identity,
+            key: key.into(),
+            length,
+            layout,
+            done: false,
+        })
+    }
+
+    /// Its memory, all zero at first. It stays where it is for as long as this lives; what is written to it after
+    /// [`Draft::publish`] is nobody else's.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.mapped.bytes()[..self.length as usize]
+    }
+
+    /// Makes it a version that all see, durably: it has the next number of its key, and never changes. `about` is what readers are told
+    /// of it. A draft is published once; one that could not be has left nothing.
+    ///
+    /// # Errors
+    /// When `about` is too long, it was published or abandoned before, or the store cannot be written.
+    pub fn publish(&mut self, about: &str) -> Result<Info, Fault> {
+        let length = self.length;
+        self.seal(about, |window| {
+            let bytes = &window.bytes()[..length as usize];
+            let part = |c: std::ops::Range<u64>| crc(&bytes[c.start as usize..c.end as usize]);
+            let sums = chunks(length).map(part).collect();
+            window.filled(0..length)?;
+            Ok(sums)
+        })
+    }
+
+    /// The same for what the program has elsewhere: it is read once, copied and checksummed on the way.
+    pub(crate) fn put(&mut self, bytes: &[u8], about: &str) -> Result<Info, Fault> {
+        self.seal(about, |window| {
+            let part = |c: std::ops::Range<u64>| {
+                window.write(c.start, &bytes[c.start as usize..c.end as usize])
+            };
+            Ok(chunks(bytes.len() as u64)
+                .map(part)
+                .collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn seal(
+        &mut self,
+        about: &str,
+        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u64>, Fault>,
+    ) -> Result<Info, Fault> {
+        check_about(about)?;
+        if self.done {
+            let text = format!(
+                "this draft of {:?} was published or abandoned before: create another",
+                self.key
+            );
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        let sealed = self.seal_once(about, fill);
+        if sealed.is_err() {
+            // What may be there in part is not tried again.
+            self.abandon();
+        }
+        sealed
+    }
+
+    fn seal_once(
+        &mut self,
+        about: &str,
+        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u64>, Fault>,
+    ) -> Result<Info, Fault> {
+        let mut windows = self.mapped.windows(from_ref(&(0..self.layout.total)))?;
+        let window = &mut windows[0];
+        let sums: Vec<u8> = fill(window)?.iter().flat_map(|s| s.to_le_bytes()).collect();
+        window.write(self.layout.sums, &sums)?;
+        window.persist()?;
+        let folder = &self.part.folder;
+        let _lock = folder.lock()?;
+        let last = folder.used()?.pop();
+        let number = last.unwrap_or(0).checked_add(1).ok_or_else(|| {
+            let text = format!("all numbers of object {:?} are used up", self.key);
+            Fault::new(Code::NoSpace, text)
+        })?;
+        let trailer = Trailer {
+            identity: self.identity,
+            key: self.key.clone(),
+            number,
+            length: self.length,
+            sum: crc(&sums),
+            about: about.into(),
+        };
+        window.write(self.layout.trailer, &trailer.encode())?;
+        window.persist()?;
+        self.mapped.freeze()?;
+        self.done = true;
+        folder.publish(&self.part.name, number, last)?;
+        Ok((&trailer).into())
+    }
+
+    /// Gives it up at once, unless it was published. Its memory stays for as long as this lives.
+    pub fn abandon(&mut self) {
+        self.done = true;
+        self.part.remove();
+    }
+}
+
+/// A number that no other object has.
+pub(crate) fn random() -> Result<u128, Fault> {
+    let mut bytes = [0; 16];
+    let got = getrandom(&mut bytes, GetRandomFlags::empty());
+    // So few are given whole, or not at all.
+    got.map_err(error("read", Path::new("random numbers")))?;
+    Ok(u128::from_le_bytes(bytes))
+}

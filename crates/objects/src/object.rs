@@ -1,0 +1,176 @@
+//! Objects as readers have them.
+
+use crate::folder::error;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use tarn_base::crc::crc;
+use tarn_media::Seen;
+use tarn_phx::object::{Layout, TRAILER, Trailer, chunks};
+use tarn_phx::{Code, Fault};
+use tarn_ports::Stored;
+
+/// What is known of a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Info {
+    /// The object's name.
+    pub key: Box<str>,
+    /// Which version, from 1 on.
+    pub number: u64,
+    /// Bytes of data; 0 where it is damaged.
+    pub bytes: u64,
+    /// What the program has said about it.
+    pub about: Box<str>,
+    /// Its file does not end as one of this version must: the data cannot be had.
+    pub damaged: bool,
+}
+
+impl From<&Trailer> for Info {
+    fn from(trailer: &Trailer) -> Self {
+        Self {
+            key: trailer.key.clone(),
+            number: trailer.number,
+            bytes: trailer.length,
+            about: trailer.about.clone(),
+            damaged: false,
+        }
+    }
+}
+
+/// A version, mapped where it lies; it stays for as long as this lives, also when it is deleted.
+#[derive(Debug)]
+pub struct Object {
+    seen: Seen,
+    trailer: Trailer,
+    path: PathBuf,
+}
+
+/// What ends an object's file; none if it is not whole.
+pub(crate) fn trailer(file: &OwnedFd, path: &Path) -> Result<Option<Trailer>, Fault> {
+    let stat = fstat(file).map_err(error("examine", path))?;
+    let size = stat.st_size as u64;
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let Some(at) = size.checked_sub(TRAILER).filter(|_| regular) else {
+        return Ok(None);
+    };
+    let mut last = [0; TRAILER as usize];
+    let mut filled = 0;
+    while filled < last.len() {
+        match rustix::io::pread(file, &mut last[filled..], at + filled as u64) {
+            Ok(0) => return Ok(None),
+            Ok(more) => filled += more,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(error("read", path)(e)),
+        }
+    }
+    Ok(Trailer::decode(&last, size))
+}
+
+impl Object {
+    /// Maps an object's file. Of its key, and of this number if one is given.
+    pub(crate) fn open(
+        file: &OwnedFd,
+        path: PathBuf,
+        key: &str,
+        number: Option<u64>,
+    ) -> Result<Self, Fault> {
+        let own = |t: &Trailer| *t.key == *key && number.is_none_or(|n| n == t.number);
+        let Some(trailer) = trailer(file, &path)?.filter(own) else {
+            let text = format!(
+                "{} is no whole version of object {key:?}: delete it, and put or fetch the object again",
+                path.display()
+            );
+            return Err(Fault::new(Code::Corrupt, text));
+        };
+        let seen = Seen::of(file, &path)?;
+        Ok(Self {
+            seen,
+            trailer,
+            path,
+        })
+    }
+
+    /// What is known of it.
+    pub fn info(&self) -> Info {
+        (&self.trailer).into()
+    }
+
+    /// Its file, for those who map it by other means: data begin at byte 0.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn identity(&self) -> u128 {
+        self.trailer.identity
+    }
+
+    /// The whole file.
+    fn file(&self) -> &[u8] {
+        // SAFETY: a file that was published: nobody may write to it, and its only writer's memory is not the file's any more.
+        unsafe { self.seen.bytes() }
+    }
+
+    /// The data.
+    pub fn bytes(&self) -> &[u8] {
+        &self.file()[..self.trailer.length as usize]
+    }
+
+    /// The checksums of all chunks, if they are what was written.
+    fn sums(&self) -> Result<impl Iterator<Item = u64> + '_, Fault> {
+        let layout = Layout::of(self.trailer.length).ok_or_else(|| self.damaged(0))?;
+        let count = chunks(self.trailer.length).count();
+        let table = &self.file()[layout.sums as usize..][..8 * count];
+        if crc(table) != self.trailer.sum {
+            return Err(self.damaged(layout.sums));
+        }
+        let (sums, _) = table.as_chunks();
+        Ok(sums.iter().map(|s| u64::from_le_bytes(*s)))
+    }
+
+    fn damaged(&self, at: u64) -> Fault {
+        let text = format!(
+            "version {} of object {:?} is damaged, from byte {at} of {} on: delete it, and put or fetch the object again",
+            self.trailer.number,
+            self.trailer.key,
+            self.path.display()
+        );
+        Fault::new(Code::Corrupt, text)
+    }
+
+    /// Reads all of it, and compares it with its checksums.
+    ///
+    /// # Errors
+    /// [`Code::Corrupt`], with the first place that is damaged.
+    pub fn verify(&self) -> Result<(), Fault> {
+        for (chunk, sum) in chunks(self.trailer.length).zip(self.sums()?) {
+            if crc(&self.bytes()[chunk.start as usize..chunk.end as usize]) != sum {
+                return Err(self.damaged(chunk.start));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies all of it; what was copied is what was put.
+    ///
+    /// # Errors
+    /// [`Code::Corrupt`], and [`Code::Invalid`] where the room is not as large.
+    pub fn copy_to(&self, into: &mut [u8]) -> Result<(), Fault> {
+        let length = self.trailer.length;
+        if into.len() as u64 != length {
+            let text = format!(
+                "object {:?} has {length} bytes, and there is room for {}",
+                self.trailer.key,
+                into.len()
+            );
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        for (chunk, sum) in chunks(length).zip(self.sums()?) {
+            let to = &mut into[chunk.start as usize..chunk.end as usize];
+            if self.seen.read(chunk.start, to)? != sum {
+                return Err(self.damaged(chunk.start));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! The store.
+
+use crate::draft::{Draft, random};
+use crate::folder::{Folder, MAX_NAMES, error, names};
+use crate::object::{Info, Object, trailer};
+use rustix::fs::{AtFlags, FileType, fstat, statat};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use tarn_phx::object::{check_key, file, number};
+use tarn_phx::{Code, Fault};
+use tarn_sys::beneath::{Root, join};
+
+/// The variable that names the store of programs that are told no other.
+pub const STORE: &str = "TARN_OBJECTS";
+/// How often the newest version is looked for that somebody deletes meanwhile.
+const TRIES: usize = 16;
+
+/// A folder with objects. It holds nothing but the folder: any number of programs, threads and forked children use one at the same time.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) root: Root,
+}
+
+impl Store {
+    /// Opens the store in a folder that is there, or in the one that `$TARN_OBJECTS` names.
+    ///
+    /// # Errors
+    /// When neither is given, or the folder cannot be opened.
+    pub fn open(folder: Option<&Path>) -> Result<Self, Fault> {
+        let named = || std::env::var_os(STORE).filter(|v| !v.is_empty());
+        let Some(path) = folder
+            .map(Path::to_owned)
+            .or_else(|| named().map(PathBuf::from))
+        else {
+            let text = format!("no store is named: give its folder, or set {STORE} to it");
+            return Err(Fault::new(Code::Invalid, text));
+        };
+        let root = Root::open(&path).map_err(|e| match e {
+            Errno::NOENT => {
+                let text = format!("there is no folder {}: make it", path.display());
+                Fault::new(Code::NotFound, text)
+            }
+            e => error("open the store", &path)(e),
+        })?;
+        Ok(Self { root })
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.root.path
+    }
+
+    /// Copies bytes into a new version of an object, durably.
+    ///
+    /// # Errors
+    /// When the key is none, `about` is too long, or there is no room.
+    pub fn put(&self, key: &str, bytes: &[u8], about: &str) -> Result<Info, Fault> {
+        tarn_phx::object::check_about(about)?;
+        self.create(key, bytes.len() as u64)?.put(bytes, about)
+    }
+
+    /// Memory for a new version of so many bytes, to be filled in place and then published: nothing is copied.
+    ///
+    /// # Errors
+    /// When the key is none, or there is no room.
+    pub fn create(&self, key: &str, bytes: u64) -> Result<Draft, Fault> {
+        check_key(key)?;
+        Draft::new(Folder::make(&self.root, key)?, key, bytes)
+    }
+
+    /// Maps a version, or the newest: nothing is copied, and only its trailer is checked.
+    ///
+    /// # Errors
+    /// When it is not there, or not whole.
+    pub fn map(&self, key: &str, number: Option<u64>) -> Result<Object, Fault> {
+        let folder = self.folder(key, number)?;
+        'again: for _ in 0..TRIES {
+            let there = number.map_or_else(|| folder.used(), |number| Ok(vec![number]))?;
+            for found in there.into_iter().rev() {
+                let path = folder.path.join(file(found));
+                match folder.read(&file(found)) {
+                    // A number that was used up.
+                    Ok(fd) if fstat(&fd).is_ok_and(|s| s.st_size == 0) => {}
+                    Ok(fd) => return Object::open(&fd, path, key, Some(found)),
+                    // Deleted a moment ago: there may be a newer one.
+                    Err(Errno::NOENT) if number.is_none() => continue 'again,
+                    Err(Errno::NOENT) => {}
+                    Err(e) => return Err(error("open", &path)(e)),
+                }
+            }
+            break;
+        }
+        Err(self.none(key, number))
+    }
+
+    /// Copies a version, or the newest, out of the store; what comes is what was put.
+    ///
+    /// # Errors
+    /// As [`Store::map`]; when it is damaged, or there is not enough memory.
+    pub fn get(&self, key: &str, number: Option<u64>) -> Result<Vec<u8>, Fault> {
+        let object = self.map(key, number)?;
+        let length = object.bytes().len();
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|e| {
+            let text = format!("no memory for object {key:?} of {length} bytes: {e}");
+            Fault::new(Code::NoMem, text)
+        })?;
+        bytes.resize(length, 0);
+        object.copy_to(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The newest version of every object, by key.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or has more names than are looked at.
+    pub fn list(&self) -> Result<Vec<Info>, Fault> {
+        let mut found = Vec::new();
+        let mut looked = 0;
+        let mut folders = vec![Box::<[u8]>::default()];
+        while let Some(key) = folders.pop() {
+            let shown = String::from_utf8_lossy(&key);
+            let path = self.root.path.join(&*shown);
+            let fd = match self.root.folder(&key) {
+                Ok(fd) => fd,
+                // Removed meanwhile, by hand.
+                Err(Errno::NOENT) => continue,
+                Err(e) => return Err(error("open", &path)(e)),
+            };
+            let names = names(&fd, &path)?;
+            looked += names.len();
+            if looked > MAX_NAMES {
+                let text = format!(
+                    "the store {} has more than {MAX_NAMES} names: delete versions, or use several stores",
+                    self.root.path.display()
+                );
+                return Err(Fault::new(Code::Unsupported, text));
+            }
+            for name in names
+                .iter()
+                .filter(|n| number(n).is_none() && !n.starts_with(b"."))
+            {
+                let stat = statat(&fd, &**name, AtFlags::SYMLINK_NOFOLLOW);
+                if stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory) {
+                    folders.push(join(&key, name));
+                }
+            }
+            let is_key = std::str::from_utf8(&key).is_ok_and(|k| check_key(k).is_ok());
+            if is_key && names.iter().any(|n| number(n).is_some()) {
+                let newest = self.infos(&Folder { fd, path }, &shown)?.pop();
+                found.extend(newest);
+            }
+        }
+        found.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(found)
+    }
+
+    /// All versions of an object, newest last.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn versions(&self, key: &str) -> Result<Vec<Info>, Fault> {
+        let found = self.infos(&self.folder(key, None)?, key)?;
+        match found.is_empty() {
+            true => Err(self.none(key, None)),
+            false => Ok(found),
+        }
+    }
+
+    /// Deletes a version, or all of an object. Whoever has it mapped keeps it; its number is not used again.
+    ///
+    /// # Errors
+    /// When it is not there, or the store cannot be written.
+    pub fn delete(&self, key: &str, number: Option<u64>) -> Result<(), Fault> {
+        let folder = self.folder(key, number)?;
+        let _lock = folder.lock()?;
+        let numbers = folder.numbers()?;
+        let wanted = |(n, size): (&u64, &u64)| {
+            (*size > 0 && number.is_none_or(|wanted| wanted == *n)).then_some(*n)
+        };
+        let gone: Vec<u64> = numbers.iter().filter_map(wanted).collect();
+        match gone.is_empty() {
+            true => Err(self.none(key, number)),
+            false => folder
+                .delete(random()?, &numbers, &gone)
+                .map_err(error("delete a version in", &folder.path)),
+        }
+    }
+
+    /// What is known of the versions in a folder.
+    fn infos(&self, folder: &Folder, key: &str) -> Result<Vec<Info>, Fault> {
+        let mut found = Vec::new();
+        for (number, size) in folder.numbers()? {
+            let path = folder.path.join(file(number));
+            let opened = match folder.read(&file(number)) {
+                _ if size == 0 => continue,
+                // Deleted meanwhile.
+                Err(Errno::NOENT) => continue,
+                opened => opened.map_err(error("open", &path))?,
+            };
+            let own = trailer(&opened, &path)?.filter(|t| *t.key == *key && t.number == number);
+            found.push(own.as_ref().map_or_else(
+                || Info {
+                    key: key.into(),
+                    number,
+                    bytes: 0,
+                    about: "".into(),
+                    damaged: true,
+                },
+                Info::from,
+            ));
+        }
+        Ok(found)
+    }
+
+    fn folder(&self, key: &str, number: Option<u64>) -> Result<Folder, Fault> {
+        check_key(key)?;
+        Folder::open(&self.root, key).map_err(|e| match e {
+            Errno::NOENT => self.none(key, number),
+            e => error("open", &self.root.path.join(key))(e),
+        })
+    }
+
+    fn none(&self, key: &str, number: Option<u64>) -> Fault {
+        let what = number.map_or("no".into(), |n| format!("no version {n} of"));
+        let text = format!(
+            "there is {what} object {key:?} in the store {}: list what there is",
+            self.root.path.display()
+        );
+        Fault::new(Code::NotFound, text)
+    }
+}
