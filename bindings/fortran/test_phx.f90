@@ -1,4 +1,5 @@
-! A program in Fortran with checkpoints in a folder: test_phx DIR STEPS goes on from the newest version to step STEPS.
+! A program in Fortran with checkpoints in a folder: test_phx DIR STEPS goes on from the newest version to step STEPS, and has what it
+! made last on an external store, DIR/store.
 program test_phx
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: int64, real32, real64
@@ -20,6 +21,8 @@ program test_phx
   call get_command_argument(1, argument)
   options%tier = trim(argument) // '/tier'
   options%memory = trim(argument) // '/memory'
+  options%external = trim(argument) // '/store'
+  options%flush_every = 100
   call get_command_argument(2, argument)
   read (argument, *) steps
   options%run = 'fortran'
@@ -63,8 +66,10 @@ program test_phx
     call same(phx_checkpoint_commit(version), phx_ok, 'commit')
   end do
   call same(phx_wait(version, phx_durable), phx_ok, 'wait')
+  call same(phx_wait(version, phx_flushed), phx_ok, 'wait for the external store')
   call same(phx_get_stats(stats), phx_ok, 'stats')
   if (stats%commits /= version%number .or. stats%bytes < stats%commits * nx * ny * nz * 8) call wrong('the stats')
+  if (stats%flushed /= 1 .or. stats%last_flush_ns <= 0) call wrong('the stats of what was flushed')
   call same(phx_destroy_obj('ids'), phx_ok, 'destroy')
   call same(phx_finalize(), phx_ok, 'phx_finalize')
   print '(a, i0)', 'done at step ', step

@@ -185,8 +185,12 @@ fn a_fortran_program_goes_on_where_it_ended() {
     // Values are to be the same bit by bit.
     let flags = ["-std=f2008", "-Wno-compare-reals", "-J", modules];
     said(&mut compiler("gfortran", &flags, &files, &program));
+    std::fs::create_dir(folder.path().join("store")).unwrap();
     let run = |steps| said(Command::new(&program).arg(folder.path()).arg(steps));
     assert_eq!(run("3"), "done at step 3\n");
+    for lost in ["tier", "memory"] {
+        std::fs::remove_dir_all(folder.path().join(lost)).unwrap();
+    }
     assert_eq!(run("7"), "restored 3 step 3\ndone at step 7\n");
 }
 

@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 import warnings
@@ -64,6 +65,20 @@ class Runs(unittest.TestCase):
             for rank in all_ranks:
                 self.assertEqual(rank.communicate(timeout=60)[0], wanted)
                 self.assertEqual(rank.returncode, 0)
+
+    def test_what_is_flushed_outlives_the_tier(self):
+        with tempfile.TemporaryDirectory() as store:
+            for first, tier in [(0, "one"), (3, "two")]:
+                told = {"run": "flushed", "tier": os.path.join(store, tier), "external": store, "flush_every": 2, "flush_rate": 10**9}
+                with phx.Checkpoints(**told) as ck:
+                    step = ck.zeros("step", 1, "i8")
+                    ck.restart()
+                    self.assertEqual(step[0], first)
+                    for _ in range(3):
+                        step += 1
+                        version = ck.commit()
+                    ck.wait(version, phx.Level.FLUSHED)
+                    self.assertGreater(ck.stats().flushed, 0)
 
     def test_a_program_that_fails_keeps_what_it_committed(self):
         with self.assertRaises(ZeroDivisionError):

@@ -18,8 +18,9 @@ use tarn_ports::{Ranks, Stored, Vault};
 
 /// How often it is looked whether a version is on the tiers of all ranks.
 const LOOK: Duration = Duration::from_millis(5);
-/// The store is looked at for other ranks' parts first after this, and ever more seldom, down to the second.
+/// The store is looked at for other ranks' parts after so long first, and then ever more seldom.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// It is looked at as often at least.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// The most that is waited for a store that does not answer when the program ends.
 const END: Duration = Duration::from_secs(5);
