@@ -55,7 +55,11 @@ impl Allocation {
             }
             Do::Forget { at, .. } => {
                 let nodes: BTreeSet<NodeId> = at.iter().map(|s| s.node).collect();
-                for node in nodes.into_iter().filter(|n| self.is_up(*n)).collect::<Vec<_>>() {
+                for node in nodes
+                    .into_iter()
+                    .filter(|n| self.is_up(*n))
+                    .collect::<Vec<_>>()
+                {
                     self.hand(By::Node(node), action)?;
                 }
                 Ok(())
