@@ -324,14 +324,14 @@ impl Reason {
                 retries,
             } => {
                 let from = match from {
-                    Some(id) => format!("from version {id}"),
-                    None => "where its checkpoints are".into(),
+                    Some(id) => format!("restarted from version {id}"),
+                    None => "started again".into(),
                 };
                 let vain = match failures {
                     0 => String::new(),
                     n => format!("; {n} of {retries} retries used up"),
                 };
-                format!("restarted {from} ({} restart{vain})", ordinal(*restart))
+                format!("{from} ({} restart{vain})", ordinal(*restart))
             }
             Self::CheckpointsThere { node: n } => format!("{} has its checkpoints", node(n)),
             Self::Committed => "it has committed".into(),
@@ -495,4 +495,16 @@ fn ordinal(n: u32) -> String {
 /// A name from a table, or the id itself when it is not in there.
 fn name(found: Option<&String>, id: &dyn std::fmt::Display) -> String {
     found.cloned().unwrap_or_else(|| id.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinals_are_english() {
+        let all = [1, 2, 3, 4, 11, 12, 13, 21, 111, 122].map(ordinal);
+        let expected = "1st 2nd 3rd 4th 11th 12th 13th 21st 111th 122nd";
+        assert_eq!(all.join(" "), expected);
+    }
 }

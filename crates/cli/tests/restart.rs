@@ -142,7 +142,7 @@ fn a_run_that_is_killed_and_resumed_goes_on_from_the_newest_version() {
         begun(&site),
         ["from step 0", "from step 20", "from step 40"]
     );
-    ran.says("add: restarted where its checkpoints are (2nd restart)");
+    ran.says("add: started again (2nd restart)");
     site.tarn(&["why", "add"])
         .exits(0)
         .says("has its checkpoints");
@@ -209,6 +209,6 @@ cp $TARN_CHECKPOINTS/attempts $TARN_result
     );
     let ran = site.run().exits(0);
     assert_eq!(site.read("result/attempts"), "1\n2\n3\n");
-    ran.says("count: restarted where its checkpoints are (2nd restart; 2 of 2 retries used up)");
+    ran.says("count: started again (2nd restart; 2 of 2 retries used up)");
     site.leaves_nothing_on_its_tier();
 }

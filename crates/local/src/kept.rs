@@ -8,6 +8,7 @@ use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::{InstanceId, Spot};
 use tarn_base::layout::TierDir;
 use tarn_base::part::StoreKey;
+use tarn_base::workflow::Checkpoints;
 use tarn_ports::MoverError;
 
 /// The name of the folder of checkpoints beside the datasets; no dataset can have it.
@@ -62,9 +63,11 @@ impl Kept {
         })
     }
 
-    pub(crate) fn make(&self) -> Result<(), Failure> {
-        let memory = own_memory();
-        own_folder(&memory).map_err(|e| io_failure("use the folder", &memory, &e))?;
+    pub(crate) fn make(&self, from: Checkpoints) -> Result<(), Failure> {
+        if from == Checkpoints::Phx {
+            let memory = own_memory();
+            own_folder(&memory).map_err(|e| io_failure("use the folder", &memory, &e))?;
+        }
         make_folder(&self.tier)
     }
 

@@ -150,7 +150,7 @@ impl NodeSetup<'_> {
         let checkpoints = match self.step.restart {
             Some(restart) => {
                 let kept = Kept::new(self.shared, self.run.instance, self.spot)?;
-                kept.make()?;
+                kept.make(restart.from)?;
                 Some(kept::Seen {
                     folder: show(kept.tier, CHECKPOINTS, true),
                     memory: (restart.from == Checkpoints::Phx).then_some(kept.memory),

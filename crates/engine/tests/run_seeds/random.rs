@@ -348,6 +348,9 @@ fn step(
         _ = writeln!(text, "time = \"{} s\"", r.within(20, 60));
     }
     _ = writeln!(text, "retries = {}", r.within(0, 4));
+    if number % 4 == 1 {
+        _ = writeln!(text, "restart = \"phx\"");
+    }
     if r.percent(10) {
         let tier = TIERS[r.within(0, node.tiers.len() as u64 - 1) as usize];
         _ = writeln!(text, "tier = \"{tier}\"");
