@@ -6,8 +6,8 @@ cd "$(dirname "$(realpath "$0")")/.." || exit 1
 . scripts/common.sh
 
 passed=0 failed=0 ignored=0 failures=() skipped=()
-log=$(mktemp "${TMPDIR:-/tmp}/tarn-test.XXXXXX") || exit 1
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d "${TMPDIR:-/tmp}/tarn-test.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
 
 # check NAME COMMAND...: one check.
 check() {
@@ -22,13 +22,43 @@ check() {
     fi
 }
 
-# Runs cargo test, adds up its counts, and keeps what tests say that could not be done here: such a test counts as passed.
+# The test programs of the workspace, one on a line: its package's folder, a tab, the program.
+programs() {
+    cargo test --workspace --locked --no-run --message-format=json-render-diagnostics | /usr/bin/python3 -c '
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("executable") and message.get("profile", {}).get("test"):
+        print(os.path.dirname(message["manifest_path"]), message["executable"], sep="\t")'
+}
+
+# lane NAME NICE: runs the test programs that are listed in this file one after the other, as cargo does.
+lane() {
+    local folder program status=0
+    while IFS=$'\t' read -r folder program; do
+        (cd "$folder" && CARGO_MANIFEST_DIR=$folder exec nice -n "$2" "$program" --show-output) < /dev/null > "$work/$1.one" 2>&1 || status=1
+        { echo "     Running $program" && cat "$work/$1.one"; } | tee -a "$work/$1.log"
+    done < "$work/$1"
+    return "$status"
+}
+
+# Runs all tests, adds up their counts, and keeps what tests say that could not be done here: such a test counts as passed. Those of
+# clusters wait most of the time: they have a lane of their own beside the others, which make way for them.
 cargo_tests() {
-    cargo test --workspace --locked --no-fail-fast -- --show-output 2>&1 | tee "$log"
-    local status=$? ok bad left
-    read -r ok bad left < <(awk '/^test result:/ { ok += $4; bad += $6; left += $8 } END { print ok + 0, bad + 0, left + 0 }' "$log")
+    local status=0 ok bad left
+    programs > "$work/programs" || return 1
+    grep "^$PWD/tests"$'\t' "$work/programs" > "$work/clusters"
+    grep -v "^$PWD/tests"$'\t' "$work/programs" > "$work/others"
+    [ -s "$work/clusters" ] && [ -s "$work/others" ] || return 1
+    export -f lane
+    export work
+    # By xargs, as what bash itself starts beside others takes no interrupt.
+    printf '%s\n' "clusters 0" "others 5" | xargs -P 2 -I % bash -c 'lane %' || status=1
+    cargo test --workspace --locked --no-fail-fast --doc 2>&1 | tee "$work/doc.log" || status=1
+    cat "$work"/*.log > "$work/log"
+    read -r ok bad left < <(awk '/^test result:/ { ok += $4; bad += $6; left += $8 } END { print ok + 0, bad + 0, left + 0 }' "$work/log")
     passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + left))
-    mapfile -t skipped < <(grep '^SKIPPED: ' "$log" | sort | uniq -c)
+    mapfile -t skipped < <(grep '^SKIPPED: ' "$work/log" | sort | uniq -c)
     return "$status"
 }
 

@@ -428,7 +428,8 @@ fn links_have_rates_of_their_own() {
     let both = began.elapsed();
     // 3 MB at 2 MB/s.
     assert!(both >= Duration::from_millis(1450), "{both:?}");
-    assert!(others < both / 2, "{others:?} of {both:?}");
+    // 6 MB at that rate would take 3 s.
+    assert!(others < Duration::from_millis(2900), "{others:?}");
     // What is handed over is held back by the node that takes it.
     std::fs::write(c.path("fast/g"), content(2_000_000, 7)).unwrap();
     let began = Instant::now();

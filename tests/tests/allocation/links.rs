@@ -118,8 +118,9 @@ fn disturbed(desk: &Desk<'_>, kept: &str, change: &str) -> (String, Vec<String>)
         .strip_prefix("node")
         .and_then(|n| n.parse().ok());
     let number: usize = number.unwrap_or_else(|| panic!("{node}"));
+    // It is there soon after the step has said so.
     let change = format!(
-        "set -e; cd /scm/alice/trusted-*/node{number}/parts; f=$(find . -name f2); [ -f \"$f\" ]; {change}"
+        "set -e; until f=$(find /scm/alice/trusted-*/node{number}/parts -name f2 2> /dev/null); [ -f \"$f\" ]; do sleep 0.1; done; {change}"
     );
     let words = ["bash", "-c", &change];
     let changed = desk.cluster.node(number).exec("root", &words);
