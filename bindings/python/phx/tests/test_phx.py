@@ -181,7 +181,8 @@ class Checkpoints(unittest.TestCase):
         self.refused(phx.InvalidError, "rank 2 of 2", phx.Checkpoints, rank=2, ranks=2)
         self.refused(phx.InvalidError, "run's name", phx.Checkpoints, run="../x")
         self.refused(phx.InvalidError, "profile", phx.Checkpoints, run="x", profile="floppy")
-        self.refused(phx.Error, "replicas", phx.Checkpoints, replicas=2)
+        self.refused(phx.InvalidError, "4 replicas", phx.Checkpoints, replicas=4)
+        self.refused(phx.InvalidError, "one of the two", phx.Checkpoints, copies=1, parity=4)
         self.refused(phx.TimedOutError, "", phx.Checkpoints, run="x", ranks=2, timeout=0.2)
         self.assertEqual(ck.commit().number, 1)
 
