@@ -212,31 +212,30 @@ impl Run<'_> {
     fn files(&self) -> (Vec<PathBuf>, Vec<String>) {
         let folder = self.tier.join("phx").join(self.name);
         let mut unreadable = Vec::new();
-        let mut numbered = |folder: &Path, suffix: &str| {
-            let all = entries(folder).unwrap_or_else(|e| {
+        let mut inside = |folder: &Path| {
+            entries(folder).unwrap_or_else(|e| {
                 if e.kind() != io::ErrorKind::NotFound {
                     unreadable.push(format!("cannot read {}: {e}", folder.display()));
                 }
                 Vec::new()
-            });
+            })
+        };
+        let numbered = |all: &[DirEntry], suffix: &str| {
             let number = |entry: &DirEntry| -> Option<u64> {
                 let name = entry.file_name();
                 name.to_str()?.strip_suffix(suffix)?.parse().ok()
             };
-            let mut numbered: Vec<(u64, PathBuf)> = all
-                .iter()
-                .filter_map(|e| Some((number(e)?, e.path())))
-                .collect();
+            let numbered = all.iter().filter_map(|e| Some((number(e)?, e.path())));
+            let mut numbered: Vec<(u64, PathBuf)> = numbered.collect();
             numbered.sort();
             numbered
         };
-        let generations = numbered(&folder, "");
+        let generations = numbered(&inside(&folder), "").into_iter();
+        let generations: Vec<Vec<DirEntry>> = generations.map(|(_, f)| inside(&f)).collect();
         let mut files = Vec::new();
         // What a rank has written itself comes before copies of it.
         for end in [".arena", ".copy", ".made"] {
-            let all = generations
-                .iter()
-                .flat_map(|(_, folder)| numbered(folder, end));
+            let all = generations.iter().flat_map(|all| numbered(all, end));
             files.extend(all.map(|(_, path)| path));
         }
         (files, unreadable)

@@ -1,0 +1,107 @@
+//! Checkpoints of a program on the nodes of a real cluster: nodes lose their power with all that is in their memory, and the program
+//! goes on from what other nodes and the external store have.
+
+use std::time::Duration;
+use tarn_tests::desk::{self, Desk};
+use tarn_tests::slurm::{Cluster, wait_until};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A rank on each node, which talk to each other by TCP; the tier is memory, as the staging file is, both lost with the power.
+fn counts(steps: u64, more: &str) -> String {
+    format!(
+        "env TARN_PHX_RUN=counts TARN_PHX_TIER=/scm/alice/tier TARN_PHX_MEMORY=/scm/alice TARN_PHX_MEET=node1:28417 \
+         TARN_PHX_KEY=hex:{} {more} srun -N3 -n3 -l -K --export=ALL counts {steps}",
+        "5a".repeat(32)
+    )
+}
+
+/// What the ranks said of the version that they went on from: all the same. Its name, and the step.
+fn restored(said: &str) -> (String, u64) {
+    let lines = said
+        .lines()
+        .filter_map(|line| line.split_once(": version "));
+    let mut all: Vec<(&str, u64)> = lines
+        .map(|(_, rest)| {
+            let mut words = rest.split(", ");
+            let (id, step) = (words.next().unwrap(), words.next().unwrap());
+            assert_eq!(words.next(), Some("whole"), "{said}");
+            (id, step.trim_start_matches("step ").parse().unwrap())
+        })
+        .collect();
+    assert_eq!(all.len(), 3, "{said}");
+    all.dedup();
+    assert_eq!(all.len(), 1, "{said}");
+    (all[0].0.to_owned(), all[0].1)
+}
+
+fn lose(cluster: &Cluster, nodes: &[usize]) {
+    for node in nodes {
+        cluster
+            .node(*node)
+            .power_cut()
+            .unwrap_or_else(|e| panic!("{e:#}"));
+    }
+}
+
+fn replace(cluster: &Cluster, nodes: &[usize]) {
+    for node in nodes {
+        cluster
+            .node(*node)
+            .start()
+            .unwrap_or_else(|e| panic!("{e:#}"));
+    }
+    let idle = || {
+        let said = cluster.exec("alice", &["sinfo", "-h", "-o", "%t %D"]);
+        said.is_ok_and(|said| said.trim() == "idle 3")
+    };
+    wait_until("all nodes idle", PATIENCE, idle).unwrap_or_else(|e| panic!("{e:#}"));
+}
+
+#[test]
+fn a_program_outlives_its_nodes() {
+    let Some(cluster) = desk::cluster(3, &["examples/counts"], &[], &[]) else {
+        return;
+    };
+    let desk = Desk::new(&cluster, "alice", "");
+    let replicated = || {
+        let text = std::fs::read_to_string(desk.path("replicated")).unwrap_or_default();
+        text.split_once(' ')
+            .and_then(|(_, step)| step.parse::<u64>().ok())
+    };
+    let flushed = "TARN_PHX_EXTERNAL=$HOME/ext TARN_PHX_FLUSH_EVERY=2";
+
+    // A node with all it has.
+    let running = desk.start("-N3 --no-kill", &counts(1_000_000, ""));
+    let far = || replicated().is_some_and(|step| step >= 6);
+    wait_until("six steps", PATIENCE, far).unwrap_or_else(|e| panic!("{e:#}"));
+    lose(&cluster, &[3]);
+    let (status, said) = running.end();
+    assert_ne!(status, Some(0), "{said}");
+    let before = replicated().unwrap();
+    replace(&cluster, &[3]);
+    let said = desk.run("-N3", &counts(before + 20, ""));
+    let (id, step) = restored(&said);
+    assert!(step >= before && id.starts_with("1."), "{before}: {said}");
+
+    // Two at once: with one copy that is too many, and it is said whose part is missing.
+    lose(&cluster, &[2, 3]);
+    replace(&cluster, &[2, 3]);
+    let (status, said) = desk::ended(desk.allocated("-N3", &counts(before + 40, "")));
+    assert_ne!(status, Some(0), "{said}");
+    assert!(
+        said.contains("no version is whole") && said.contains("the part of rank 1"),
+        "{said}"
+    );
+
+    // The newest that was flushed is left when all nodes are gone.
+    lose(&cluster, &[1, 2, 3]);
+    replace(&cluster, &[1, 2, 3]);
+    let said = desk.run("-N3", &counts(9, flushed));
+    assert!(!said.contains("version"), "{said}");
+    lose(&cluster, &[1, 2, 3]);
+    replace(&cluster, &[1, 2, 3]);
+    let said = desk.run("-N3", &counts(12, flushed));
+    let (id, step) = restored(&said);
+    assert!(step >= 2 && id == format!("1.{step}"), "{said}");
+}
