@@ -21,9 +21,9 @@ const SUPERBLOCKS: [usize; 2] = [4 << 10, 8 << 10];
 const BLOCK: usize = 4 << 10;
 /// Before a block's payload, and before the rows of a superblock's.
 const FRAME: usize = 40;
-const ROWS: usize = FRAME + 17;
-/// Of a superblock: generation, number, level, begin, end, checksum.
-const ROW: usize = 41;
+const ROWS: usize = FRAME + 33;
+/// Of a superblock: generation, number, start, level, begin, end, checksum.
+const ROW: usize = 57;
 /// Objects that are larger are not read back.
 const LARGE: u64 = 4 << 20;
 
@@ -144,7 +144,7 @@ fn rows(bytes: &[u8], superblock: usize) -> Vec<(usize, Range<usize>)> {
     let rows = usize::from(bytes[superblock + ROWS - 1]).min(MAX_VERSIONS);
     let row = |n| {
         let row = superblock + ROWS + n * ROW;
-        let (from, to) = (word(bytes, row + 17), word(bytes, row + 25));
+        let (from, to) = (word(bytes, row + 33), word(bytes, row + 41));
         let fits = from >= FIRST && to <= bytes.len() as u64 && to.checked_sub(from)? > 48;
         fits.then_some((row, from as usize..to as usize))
     };
@@ -237,7 +237,7 @@ fn seal(bytes: &mut [u8]) {
     for superblock in SUPERBLOCKS {
         for (row, manifest) in rows(bytes, superblock) {
             let sum = sealed(&mut bytes[manifest]);
-            put(bytes, row + 33, sum);
+            put(bytes, row + 49, sum);
         }
         sealed(&mut bytes[superblock..superblock + BLOCK]);
     }
