@@ -326,7 +326,8 @@ pub fn publish(store: &dyn External) -> Result<Option<Exact>, Fault> {
     let kept = &complete[complete.len().saturating_sub(KEPT)..];
     let old = all.iter().filter(|v| v.version < newest);
     for old in old.filter(|v| !kept.contains(v)) {
-        store.remove(&old.version.folder())?;
+        // What cannot be removed now is removed by a later one.
+        let _ = store.remove(&old.version.folder());
     }
     Ok(Some(newest))
 }

@@ -24,6 +24,7 @@ use ahead::Ahead;
 use buddy::{Buddies, Kept};
 use flush::Flusher;
 use found::World;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -51,7 +52,7 @@ pub enum Staging {
 }
 
 /// How versions are kept on other nodes too, while the program computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Replicate {
     /// They are not.
     #[default]
@@ -223,6 +224,8 @@ struct Shared<T: Vault, M: Vault> {
     desk: Mutex<Desk<T::Medium, M::Medium>>,
     /// What this rank has done.
     reached: Mutex<Reached>,
+    /// Why this rank could not keep the last version for others.
+    why_bare: Mutex<Option<String>>,
     stats: Mutex<Stats>,
     /// There may be something to do for the helper.
     bell: Mutex<bool>,
@@ -298,6 +301,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             world,
             number: AtomicU64::new(0),
             reached: Mutex::default(),
+            why_bare: Mutex::default(),
             stats: Mutex::default(),
             bell: Mutex::default(),
             rung: Condvar::new(),
@@ -423,6 +427,11 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             shared.number.load(Ordering::Acquire),
         );
         if id.generation < generation {
+            if replicated {
+                return none(
+                    " of this start: of earlier ones it is not known which nodes have them",
+                );
+            }
             // What is restorable was completed as this start began.
             return match self.restorable().iter().any(|v| v.id == id) {
                 true => Ok(()),

@@ -49,7 +49,8 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 Ok(_) => reached.missed &= !bit,
                 Err(_) => reached.missed |= bit,
             }
-            if committed.is_ok() && desk.pending.is_none() {
+            // One that failed is lacked, and nobody waits for it.
+            if desk.pending.is_none() {
                 reached.durable = id.number;
             }
             if let (Some(flusher), Ok(committed)) = (&self.flusher, &committed) {
@@ -141,12 +142,13 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         stats.last_commit = began.elapsed();
         stats.commit += began.elapsed();
         let bare = || {
-            let (told, every) = (shared.ranks.told(), shared.options.replicate_every.max(1));
+            let told = shared.ranks.told();
             let number = told.replicated;
-            let bare = number > 0 && told.bare & 1 << (number / every % 64) != 0;
-            bare.then(|| {
+            let why = || super::lock(&shared.why_bare).clone();
+            (shared.good(told) != number).then(|| {
+                let why = why().unwrap_or_else(|| "a rank could not keep it".into());
                 format!(
-                    "version {}.{number} is not on other nodes: a rank could not keep it",
+                    "version {}.{number} is not on other nodes: {why}",
                     id.generation
                 )
             })
@@ -305,13 +307,16 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             }
             let told = shared.ranks.told();
             let of_now = |id: VersionId| id.generation == generation;
-            let useless = ids.iter().find(|id| of_now(**id) && told.lacks(id.number));
+            let newest = shared.number.load(Ordering::Acquire);
+            let lacked = |id: &VersionId| newest - id.number < RECENT && told.lacks(id.number);
+            let useless = ids.iter().find(|id| of_now(**id) && lacked(id));
             // What others have, and what they fetch, all ranks keep: it can be restored only where all parts are left.
-            let fetched = told.replicated.max(released);
+            let (good, fetched) = (shared.good(told), told.replicated.max(released));
             let base = ids.iter().rfind(|id| !of_now(**id));
             let wanted = |id: &VersionId| match of_now(*id) {
-                true => shared.is_replicated(id.number) && id.number >= fetched,
-                false => most > keep && fetched == 0 && Some(id) == base,
+                true if id.number == good => true,
+                true => shared.is_replicated(id.number) && id.number > fetched,
+                false => most > keep && good == 0 && Some(id) == base,
             };
             let free = ids[..ids.len() - 1].iter().position(|id| !wanted(id));
             let mut least = Reached::default();

@@ -124,6 +124,15 @@ impl<T: Vault + 'static> Flusher<T> {
         while !state.ended {
             if let Some((id, arena)) = state.pinned.clone() {
                 match self.all_have(id) {
+                    None if self.rank == 0 && !state.waiting.is_empty() => {
+                        state = self.sleep(state, Some(pause));
+                        pause = (pause * 2).min(LAST_LOOK);
+                        drop(state);
+                        let latest = self.look();
+                        state = self.state();
+                        state.named(latest);
+                        self.changed.notify_all();
+                    }
                     None => state = self.sleep(state, Some(LOOK)),
                     Some(have) => {
                         drop(state);
@@ -251,7 +260,7 @@ impl<T: Vault + 'static> Flusher<T> {
     fn look(&self) -> Option<VersionId> {
         let store = &*self.external.store;
         let published = match self.rank {
-            0 => flush::publish(store),
+            0 => flush::publish(store).or_else(|_| flush::latest(store)),
             _ => flush::latest(store),
         };
         self.own(published.ok().flatten())

@@ -17,6 +17,8 @@ use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault, Window};
 
 /// Bytes of the head of a staging file: the rest is as in an arena.
 pub(super) const HEAD: usize = 4 << 10;
+/// Bytes a second that a part is made again with, at least.
+const MEND_RATE: u64 = 20_000_000;
 /// What arenas are called.
 const ARENA: &str = ".arena";
 /// What copies of other ranks' parts are called.
@@ -150,10 +152,17 @@ pub(super) fn find<T: Vault, M: Vault>(
         true => look(options, tier, memory, me)?,
         false => Node::default(),
     };
-    let word = (options.identity, node);
+    let how = (options.replicate, options.replicate_every);
+    let word = (options.identity, how, node);
     let words = agree(ranks, Call::Begin, &word, options.patience)?;
     let identity = words[0].0;
-    let nodes: Vec<Node> = words.into_iter().map(|(_, node)| node).collect();
+    if let Some(other) = words.iter().position(|(_, theirs, _)| *theirs != how) {
+        let text = format!(
+            "rank {other} keeps versions on other nodes in another way than this one: tell all ranks the same"
+        );
+        return Err(Fault::new(Code::Invalid, text));
+    }
+    let nodes: Vec<Node> = words.into_iter().map(|(_, _, node)| node).collect();
     let mut seen: BTreeMap<u128, &Found> = BTreeMap::new();
     for found in nodes.iter().flat_map(|n| &n.arenas) {
         if let Some(other) = seen.insert(found.identity, found) {
@@ -200,11 +209,17 @@ pub(super) fn find<T: Vault, M: Vault>(
             match world.mend((version, *rank, set), options, tier, ranks) {
                 Ok(found) => made.push(found),
                 // The version before is taken.
-                Err(fault) if fault.code == Code::Corrupt => {}
+                Err(fault) if matches!(fault.code, Code::Corrupt | Code::NoSpace) => {}
                 Err(fault) => return Err(fault),
             }
         }
-        let made: Vec<Vec<Found>> = agree(ranks, Call::Mend, &made, options.patience)?;
+        // Others wait for as long as it may take.
+        let parts = world.arenas.iter().flat_map(|f| &f.versions);
+        let largest = parts.map(|row| row.bytes).max().unwrap_or(0);
+        let sets = lost.iter().map(|(_, set)| set.len() as u64).max();
+        let took = Duration::from_secs(largest.saturating_mul(sets.unwrap_or(0)) / MEND_RATE);
+        let patience = options.patience.saturating_add(took);
+        let made: Vec<Vec<Found>> = agree(ranks, Call::Mend, &made, patience)?;
         world.arenas.extend(made.into_iter().flatten());
     }
     Ok(world)

@@ -3,7 +3,7 @@
 
 use super::found::{self, Far, Shelf};
 use super::parity::{Image, Parity};
-use super::{Replicate, Shared, buddy, commit, destage, lock, publish, whole};
+use super::{RECENT, Replicate, Shared, buddy, commit, destage, lock, publish, whole};
 use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::layout;
@@ -40,11 +40,13 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         let mut kept = Kept::new();
         let mut number = 0;
         while !self.ended.load(Ordering::Acquire) {
-            let durable = Reached {
+            // The next one takes the place of the one before, which must not be missed by then: all keep the last.
+            let least = Reached {
                 durable: number + every,
+                replicated: number,
                 ..Reached::default()
             };
-            match ranks.wait(durable, LOOK) {
+            match ranks.wait(least, LOOK) {
                 Ok(()) => number += every,
                 Err(RanksError::TimedOut { .. }) => continue,
                 // Nobody goes on without the rank that is gone.
@@ -54,13 +56,22 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 generation: self.world.start.generation,
                 number,
             };
-            // What not all ranks have is nobody's.
-            let done = match ranks.told().lacks(number) {
-                true => Ok(()),
-                false => wards
-                    .as_ref()
-                    .map_err(Clone::clone)
-                    .and_then(|wards| wards.iter().try_for_each(|w| self.keep(w, id, &mut kept))),
+            let told = ranks.told();
+            let good = VersionId {
+                number: self.good(told),
+                ..id
+            };
+            let mut keep = |wards: &Vec<Ward>| {
+                let all = wards
+                    .iter()
+                    .map(|ward| self.keep(ward, id, good, &mut kept));
+                // What can be kept is kept, whatever becomes of the others.
+                all.fold(Ok(()), Result::and)
+            };
+            let done = match (&wards, told.lacks(number)) {
+                (Err(few), _) => Err(few.clone()),
+                (_, true) => Err(Fault::new(Code::NotFound, "not all ranks have it")),
+                (Ok(wards), false) => keep(wards),
             };
             let mut stats = self.stats();
             stats.replicated += u64::from(done.is_ok());
@@ -74,6 +85,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                     reached.bare |= bit;
                 }
             });
+            *lock(&self.why_bare) = done.err().map(|fault| fault.text);
         }
     }
 
@@ -83,13 +95,27 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         self.options.replicate != Replicate::None && number.is_multiple_of(every)
     }
 
-    /// Fetches what is kept of a version, and publishes it.
-    fn keep(&self, ward: &Ward, id: VersionId, kept: &mut Kept<T::Medium>) -> Result<(), Fault> {
+    /// The number of the newest version that is on other nodes, each part of it; 0 if there is none.
+    pub(super) fn good(&self, told: Reached) -> u64 {
+        let every = self.options.replicate_every.max(1);
+        let mut all = (1..=told.replicated / every).rev().take(RECENT as usize);
+        let good = all.find(|number| told.bare & 1 << (number % 64) == 0);
+        good.map_or(0, |number| number * every)
+    }
+
+    /// Fetches what is kept of a version, and publishes it beside the newest that all have.
+    fn keep(
+        &self,
+        ward: &Ward,
+        id: VersionId,
+        good: VersionId,
+        kept: &mut Kept<T::Medium>,
+    ) -> Result<(), Fault> {
         match ward {
             Ward::Copy(of) => {
                 let (source, manifest) = self.part(*of, id)?;
                 let name = found::copy(self.world.start.generation, *of);
-                self.store(name, *of, id, manifest, kept, |at, chunk, sum| {
+                self.store((name, *of), id, good, manifest, kept, |at, chunk, sum| {
                     let read = source.read(at, chunk)?;
                     Ok((read == sum).then_some(sum))
                 })
@@ -106,10 +132,17 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                     .collect();
                 let mut parity = Parity::new(set, me, images)?;
                 let name = found::parity(self.world.start.generation, me);
-                self.store(name, me, id, parity.manifest(), kept, |at, chunk, _| {
-                    parity.read(at, chunk)?;
-                    Ok(Some(crc(chunk)))
-                })
+                self.store(
+                    (name, me),
+                    id,
+                    good,
+                    parity.manifest(),
+                    kept,
+                    |at, chunk, _| {
+                        parity.read(at, chunk)?;
+                        Ok(Some(crc(chunk)))
+                    },
+                )
             }
         }
     }
@@ -141,12 +174,12 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     /// Keeps a version in an arena of its own: `chunk` fills what the manifest says, and gives its checksum if it is what it was.
     fn store(
         &self,
-        name: String,
-        of: u32,
+        (name, of): (String, u32),
         id: VersionId,
+        good: VersionId,
         mut manifest: Manifest,
         kept: &mut Kept<T::Medium>,
-        chunk: impl FnMut(u64, &mut [u8], u64) -> Result<Option<u64>, Fault>,
+        mut chunk: impl FnMut(u64, &mut [u8], u64) -> Result<Option<u64>, Fault>,
     ) -> Result<(), Fault> {
         let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
         let header = Header {
@@ -156,19 +189,23 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             rank: of,
             ranks: self.ranks.ranks(),
         };
-        let (arena, medium) = match kept.remove(&name) {
-            Some(open) => kept.entry(name).or_insert(open),
-            None => {
-                let made = made(&*self.tier, &name, &sizes, header)?;
-                kept.entry(name).or_insert(made)
-            }
+        // After an error what it holds is not known: it is made anew.
+        let (mut arena, mut medium) = match kept.remove(&name) {
+            Some(open) => open,
+            None => made(&*self.tier, &name, &sizes, header)?,
         };
-        fill(arena, medium, &sizes, &mut manifest, chunk)?;
-        publish(arena, medium, Some((id, Level::Durable, manifest)), |_| {
-            true
-        })?;
-        // The one before is not needed any more.
-        publish(arena, medium, None, |v| v.id == id)
+        if arena.versions().iter().any(|v| v.id != good) {
+            publish(&mut arena, &mut medium, None, |v| v.id == good)?;
+        }
+        let until_end = |at, buffer: &mut [u8], sum| match self.ended.load(Ordering::Acquire) {
+            true => Err(Fault::new(Code::Lost, "the program ends")),
+            false => chunk(at, buffer, sum),
+        };
+        fill(&mut arena, &mut medium, &sizes, &mut manifest, until_end)?;
+        let new = (id, Level::Durable, manifest);
+        publish(&mut arena, &mut medium, Some(new), |_| true)?;
+        kept.insert(name, (arena, medium));
+        Ok(())
     }
 
     /// How far this rank is, changed and told to all.

@@ -138,35 +138,41 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     /// A rank's part of a version, wherever it is; on this node, if it is there.
     fn old(&self, version: Of, rank: u32) -> Result<Old<'_, T>, Fault> {
         let here = self.ranks.node(self.ranks.rank());
-        let mut places: Vec<&Found> = self
-            .world
-            .arenas
-            .iter()
+        let arenas = self.world.arenas.iter();
+        let mut found: Vec<&Found> = arenas
             .filter(|f| f.rank == rank && f.has(version))
             .collect();
-        places.sort_by_key(|f| self.ranks.node(f.host) != here);
+        found.sort_by_key(|f| self.ranks.node(f.host) != here);
         let mut why = None;
-        for found in places {
+        let mut places = Vec::new();
+        for found in found {
             match self.open_old(found, version) {
-                Ok(old) => return Ok(old),
+                Ok(place) => places.push(place),
                 Err(fault) => why = Some(fault),
             }
         }
-        if let Some(store) = self.external(version) {
+        let external = self.external(version);
+        if let (Some(store), true) = (external, places.is_empty()) {
             let (stored, manifest) = outside::open(store, version, rank)?;
-            return Ok(Old {
-                stored: Shelf::Outside(stored),
-                manifest,
+            places.push((Shelf::Outside(stored), manifest));
+        }
+        let lost = || damaged(&format!("rank {rank}'s part of version {}", version.id));
+        match places.is_empty() {
+            true => Err(why.unwrap_or_else(lost)),
+            false => Ok(Old {
+                places,
                 version,
                 rank,
-                external: None,
-            });
+                external,
+            }),
         }
-        Err(why
-            .unwrap_or_else(|| damaged(&format!("rank {rank}'s part of version {}", version.id))))
     }
 
-    fn open_old<'a>(&'a self, found: &'a Found, version: Of) -> Result<Old<'a, T>, Fault> {
+    fn open_old<'a>(
+        &'a self,
+        found: &'a Found,
+        version: Of,
+    ) -> Result<(Shelf<'a, T>, Manifest), Fault> {
         // That it is gone is damage: `NotFound` is for a start from nothing.
         let stored = found
             .shelf(&*self.tier, &*self.ranks, self.options.patience)
@@ -177,23 +183,17 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             .ok_or_else(|| damaged(&format!("version {} in {}", version.id, found.name)))?
             .manifest
             .clone();
-        Ok(Old {
-            stored,
-            manifest,
-            version,
-            rank: found.rank,
-            external: self.external(version),
-        })
+        Ok((stored, manifest))
     }
 }
 
 /// One old rank's part of a version.
 struct Old<'a, T: Vault> {
-    stored: Shelf<'a, T>,
-    manifest: Manifest,
+    /// Where it is, at least one: what is damaged in one is read from the next.
+    places: Vec<(Shelf<'a, T>, Manifest)>,
     version: Of,
     rank: u32,
-    /// What stands in for what is damaged.
+    /// What stands in for what is damaged in all of them.
     external: Option<&'a dyn External>,
 }
 
@@ -201,7 +201,8 @@ impl<T: Vault> Old<'_, T> {
     /// An object of it, of a size, if that is given.
     fn first_whole(&self, key: &[u8], size: Option<usize>) -> Result<&Object, Fault> {
         let name = String::from_utf8_lossy(key);
-        let object = self.manifest.objects.iter().find(|o| *o.key == *key);
+        let (_, manifest) = &self.places[0];
+        let object = manifest.objects.iter().find(|o| *o.key == *key);
         let object = object.ok_or_else(|| {
             Fault::new(
                 Code::Invalid,
@@ -223,23 +224,29 @@ impl<T: Vault> Old<'_, T> {
     }
 
     fn read(&self, object: &Object, into: &mut [u8]) -> Result<(), Fault> {
-        let bad = arena::read(&self.stored, object, into);
-        if bad.as_ref().is_ok_and(Vec::is_empty) {
-            return Ok(());
+        let mut why = None;
+        for (stored, manifest) in &self.places {
+            let same = |o: &&Object| o.key == object.key && o.size() == object.size();
+            let Some(object) = manifest.objects.iter().find(same) else {
+                continue;
+            };
+            match arena::read(stored, object, into) {
+                Ok(bad) => match bad.first() {
+                    None => return Ok(()),
+                    Some(piece) => {
+                        let key = String::from_utf8_lossy(&object.key);
+                        let what = format!("piece {piece} of object {key:?} of rank {}", self.rank);
+                        why.get_or_insert_with(|| damaged(&what));
+                    }
+                },
+                // Who cannot be asked now may have it: that is no damage.
+                Err(e) => why = Some(e.into()),
+            }
         }
         let other = |store| outside::read(store, self.version, self.rank, &object.key, into);
-        if self.external.is_some_and(other) {
-            return Ok(());
-        }
-        match bad?.first() {
-            None => Ok(()),
-            Some(piece) => {
-                let key = String::from_utf8_lossy(&object.key);
-                Err(damaged(&format!(
-                    "piece {piece} of object {key:?} of rank {}",
-                    self.rank
-                )))
-            }
+        match self.external.is_some_and(other) {
+            true => Ok(()),
+            false => Err(why.unwrap_or_else(|| damaged("an object"))),
         }
     }
 
@@ -457,14 +464,10 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let near = |rank: u32| ranks.node(rank) == ranks.node(me);
         // Of more than the last ones it is not known who has them.
         let told = ranks.told();
-        let every = shared.options.replicate_every.max(1);
         let whole = |number: u64| !told.lacks(number);
         let safe = match shared.options.replicate {
             Replicate::None => (1..=told.durable).rev().take(RECENT as usize).any(whole),
-            _ => {
-                let number = told.replicated;
-                number > 0 && whole(number) && told.bare & 1 << (number / every % 64) == 0
-            }
+            _ => shared.good(told) > 0,
         };
         if self.reclaimed || !safe {
             return Ok(());

@@ -145,3 +145,81 @@ fn a_rank_that_nobody_can_keep_is_told() {
     });
     restarts(&cluster, id(1, 2), 2);
 }
+
+/// One rank cannot be asked any more: of the versions since, some keep their part and others cannot. All keep the last that all had.
+#[test]
+fn a_version_that_some_could_not_keep_takes_the_place_of_none() {
+    let mut cluster = Cluster {
+        staging: Staging::None,
+        replicate: Replicate::Parity(3),
+        replicate_every: 2,
+        tier: u64::MAX,
+        ..Cluster::new(&["one", "two", "three"])
+    };
+    let together = std::sync::Barrier::new(3);
+    cluster.start(|of, mut rank, hall| {
+        for step in 1..=2 {
+            commit(&mut rank, of, step);
+        }
+        rank.wait(id(1, 2), Level::Replicated, MOST).unwrap();
+        hall.deafen(1);
+        together.wait();
+        for step in 3..=9 {
+            rank.commit(&items(&state(of, step))).unwrap();
+        }
+        let bare = rank.wait(id(1, 8), Level::Replicated, MOST).unwrap_err();
+        assert_eq!(bare.code, Code::NoSpace, "{bare}");
+        let next = rank.commit(&items(&state(of, 10))).unwrap();
+        let why = next.degraded.unwrap();
+        assert!(why.contains("is not on other nodes"), "{why}");
+    });
+    lose(&cluster, "one");
+    cluster.nodes = vec!["new", "two", "three"];
+    restarts(&cluster, id(1, 2), 2);
+}
+
+/// What is damaged in a rank's own arena is read from the copy.
+#[test]
+fn a_copy_stands_in_for_what_is_damaged() {
+    let cluster = replaced(Replicate::Copies(1), &["one", "two"], &[]);
+    // Only version 4 is elsewhere.
+    let arena = cluster.tier_of("two").join("1/1.arena");
+    for step in 4..=5 {
+        let bytes = std::fs::read(&arena).unwrap();
+        let large = filled(1, 1, step);
+        let mut at = bytes.windows(64).enumerate();
+        let at = at.find(|(_, w)| w == &&large[..64]).unwrap().0 as u64;
+        damage(&arena, at + 5..at + 6);
+    }
+    restarts(&cluster, id(1, 4), 4);
+}
+
+#[test]
+fn ranks_that_are_told_otherwise_are_refused() {
+    let one = Cluster {
+        replicate: Replicate::Copies(1),
+        ..Cluster::new(&["one", "two"])
+    };
+    let hall = crate::hall::Hall::new(&one.nodes);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let (one, hall) = (&one, &hall);
+            scope.spawn(move || {
+                let replicate_every = 1 + u64::from(rank);
+                let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+                let own = Cluster {
+                    folder,
+                    nodes: one.nodes.clone(),
+                    replicate_every,
+                    ..*one
+                };
+                let refused = own.begin(hall, rank).map(drop).unwrap_err();
+                assert_eq!(refused.code, Code::Invalid);
+                assert!(
+                    refused.text.contains("tell all ranks the same"),
+                    "{refused}"
+                );
+            });
+        }
+    });
+}
