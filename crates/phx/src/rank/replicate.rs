@@ -16,6 +16,8 @@ use tarn_ports::{Medium, Ranks, RanksError, Reached, Stored, Vault, Window};
 
 /// How long it is waited at once for the next version: it may be the end.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often an arena is looked at that is being written.
+const OPENS: usize = 8;
 /// Versions in what is kept for others: the next is written beside the last.
 const KEPT: usize = 1;
 
@@ -162,13 +164,20 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 patience: self.options.patience,
             }),
         };
-        let arena = Arena::open(&source)?;
-        let version = arena.versions().iter().find(|v| v.id == id);
-        let version = version.filter(|v| v.manifest.is_durable());
-        let manifest = version
-            .map(|v| v.manifest.clone())
-            .ok_or_else(|| Fault::new(Code::NotFound, format!("rank {of} has no version {id}")))?;
-        Ok((source, manifest))
+        // Its rank may write a superblock while it is read.
+        for _ in 0..OPENS {
+            let arena = match Arena::open(&source) {
+                Err(ArenaError::Damaged) => continue,
+                arena => arena?,
+            };
+            let mut versions = arena.versions().iter();
+            let version = versions.find(|v| v.id == id && v.manifest.is_durable());
+            if let Some(manifest) = version.map(|v| v.manifest.clone()) {
+                return Ok((source, manifest));
+            }
+        }
+        let text = format!("rank {of} has no version {id}");
+        Err(Fault::new(Code::NotFound, text))
     }
 
     /// Keeps a version in an arena of its own: `chunk` fills what the manifest says, and gives its checksum if it is what it was.
