@@ -118,6 +118,11 @@ module phx
       integer(c_int), value :: level
       integer(c_int64_t), value :: timeout_ns
     end function
+    integer(c_int) function c_due(interval_ns, due) bind(c, name='phx_due')
+      import
+      integer(c_int64_t), value :: interval_ns
+      integer(c_int), intent(out) :: due
+    end function
     integer(c_int) function c_stats(stats) bind(c, name='phx_stats')
       import
       type(phx_stats), intent(inout) :: stats
@@ -165,7 +170,7 @@ module phx
   end interface
 
   public :: phx_init, phx_create_obj, phx_register_obj, phx_destroy_obj, phx_checkpoint_commit, phx_restart, phx_versions, &
-    phx_wait, phx_get_stats, phx_finalize, phx_last_error, phx_code_text, phx_block_of
+    phx_wait, phx_due, phx_get_stats, phx_finalize, phx_last_error, phx_code_text, phx_block_of
 
 contains
 
@@ -259,6 +264,16 @@ contains
     within = 0
     if (present(timeout_ns)) within = timeout_ns
     code = c_wait(version, level, within)
+  end function
+
+  ! Whether so many nanoseconds have gone by since the last commit, or phx_init; the same on all ranks, which all call it.
+  integer(c_int) function phx_due(interval_ns, due) result(code)
+    integer(c_int64_t), intent(in) :: interval_ns
+    logical, intent(out) :: due
+    integer(c_int) :: answer
+    answer = 0
+    code = c_due(interval_ns, answer)
+    due = answer /= 0
   end function
 
   ! What was done: phx_stats of C, whose name is that of the type here.

@@ -17,6 +17,7 @@ program test_phx
   integer, target :: step = 0
   character(500) :: argument
   integer :: steps, code
+  logical :: due
 
   call get_command_argument(1, argument)
   options%tier = trim(argument) // '/tier'
@@ -65,6 +66,8 @@ program test_phx
     ids = step
     call same(phx_checkpoint_commit(version), phx_ok, 'commit')
   end do
+  call same(phx_due(0_c_int64_t, due), phx_ok, 'due')
+  call same(merge(1, 0, due), 1, 'whether it is due')
   call same(phx_wait(version, phx_durable), phx_ok, 'wait')
   call same(phx_wait(version, phx_flushed), phx_ok, 'wait for the external store')
   call same(phx_get_stats(stats), phx_ok, 'stats')

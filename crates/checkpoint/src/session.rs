@@ -519,6 +519,15 @@ impl Session {
         self.rank.restorable()
     }
 
+    /// Whether so long a time has gone by since the last commit, or the begin, by the clock of rank 0: the same on all ranks, so that all
+    /// commit or none. All ranks call it.
+    ///
+    /// # Errors
+    /// As [`Rank::due`].
+    pub fn due(&self, interval: Duration) -> Result<bool, Fault> {
+        self.rank.due(interval)
+    }
+
     /// Waits until a version has a level, for all ranks; not longer than this, or than for other ranks.
     ///
     /// # Errors

@@ -191,6 +191,12 @@ int phx_versions(struct phx_version_info *versions, size_t *count);
 /* Waits until a version has a level, for all ranks. */
 int phx_wait(const struct phx_version *version, int level, uint64_t timeout_ns);
 
+/*
+ * Whether so many nanoseconds have gone by since the last commit, or phx_init: 1 or 0, by the clock of rank 0, so that all ranks
+ * commit or none. All ranks call it, and wait for each other. `tarn ckpt model` advises on the interval.
+ */
+int phx_due(uint64_t interval_ns, int *due);
+
 /* What was done. */
 int phx_stats(struct phx_stats *stats);
 

@@ -345,6 +345,11 @@ static int misuse(const char *dir)
     CHECK(phx_restart(NULL, NULL), PHX_ENOTFOUND);
     CHECK(phx_checkpoint_commit(&version), PHX_OK);
     CHECK(version.number == 1, 1);
+    CHECK(phx_due(0, NULL), PHX_EINVALID);
+    CHECK(phx_due(0, &status), PHX_OK);
+    CHECK(status, 1);
+    CHECK(phx_due(UINT64_MAX, &status), PHX_OK);
+    CHECK(status, 0);
     CHECK(phx_wait(NULL, PHX_DURABLE, 0), PHX_EINVALID);
     CHECK(phx_wait(&version, 17, 0), PHX_EINVALID);
     CHECK(phx_wait(&version, PHX_FLUSHED, 0), PHX_EUNSUPPORTED);

@@ -207,6 +207,8 @@ pub struct Rank<T: Vault, M: Vault> {
     helper: Option<JoinHandle<()>>,
     /// Keeps versions for others.
     keeper: Option<JoinHandle<()>>,
+    /// The end of the last commit, or the begin.
+    since: Instant,
     flusher: Option<JoinHandle<()>>,
 }
 
@@ -312,6 +314,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             shared,
             helper: None,
             keeper: None,
+            since: Instant::now(),
             flusher: flushes,
         };
         let thread = |name: &str, work: fn(&Shared<T, M>)| {
@@ -372,8 +375,20 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// version then, and the ones before are what they were.
     pub fn commit(&mut self, items: &[Item<'_>]) -> Result<Committed, Fault> {
         let committed = self.shared.commit(items);
+        self.since = Instant::now();
         self.shared.ring();
         committed
+    }
+
+    /// Whether so long a time has gone by since the last commit, or the begin, by the clock of rank 0: the same on all ranks. All ranks
+    /// call it.
+    ///
+    /// # Errors
+    /// When ranks do not come, or are in another call.
+    pub fn due(&self, interval: Duration) -> Result<bool, Fault> {
+        let (ranks, patience) = (&*self.shared.ranks, self.shared.options.patience);
+        let mine = self.since.elapsed() >= interval;
+        Ok(agree(ranks, Call::Due, &mine, patience)?[0])
     }
 
     /// Fills objects from a version, or from the newest that all ranks have; where that is damaged, from the one before. All ranks call

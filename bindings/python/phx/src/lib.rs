@@ -238,6 +238,10 @@ impl Checkpoints {
         Ok(all.collect())
     }
 
+    fn due(&self, py: Python<'_>, interval: f64) -> PyResult<bool> {
+        self.with(py, |session| session.due(seconds(interval)?))
+    }
+
     fn wait(
         &self,
         py: Python<'_>,

@@ -176,6 +176,8 @@ class Checkpoints(unittest.TestCase):
         self.refused(MemoryError, "no memory", ck.zeros, "b", 1 << 50, "u1")
         self.refused(OverflowError, "", ck.zeros, "b", -1)
         self.refused(phx.InvalidError, "timeout", ck.wait, (1, 1), timeout=-1.0)
+        self.refused(phx.InvalidError, "timeout", ck.due, -1.0)
+        self.assertEqual([ck.due(0.0), ck.due(1e6)], [True, False])
         self.refused(phx.NotFoundError, "no version", ck.wait, (1, 1))
         self.refused(phx.InvalidError, "no level", ck.wait, (1, 1), 9)
         self.refused(phx.InvalidError, "rank 2 of 2", phx.Checkpoints, rank=2, ranks=2)

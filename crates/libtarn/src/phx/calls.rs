@@ -372,6 +372,19 @@ pub unsafe extern "C" fn phx_wait(
 
 // SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn phx_due(interval_ns: u64, due: *mut c_int) -> c_int {
+    guard(|| {
+        // SAFETY: NULL, or a number as the header says.
+        let to = unsafe { due.as_mut() }.ok_or_else(|| invalid("due is NULL"))?;
+        with(|session| {
+            *to = c_int::from(session.due(Duration::from_nanos(interval_ns))?);
+            Ok(None)
+        })
+    })
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn phx_stats(stats: *mut phx_stats) -> c_int {
     guard(|| {
         // SAFETY: zeros are valid: numbers.

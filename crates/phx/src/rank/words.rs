@@ -20,6 +20,8 @@ pub(super) enum Call {
     Restart,
     /// Whether it has come to something.
     Restarted,
+    /// Whether it is time for a commit.
+    Due,
     /// The end.
     End,
 }
@@ -62,6 +64,7 @@ impl std::fmt::Display for Call {
         f.write_str(match self {
             Self::Begin | Self::Complete | Self::Mend | Self::Outside => "begins",
             Self::Restart | Self::Restarted => "restarts",
+            Self::Due => "asks whether a commit is due",
             Self::End => "ends",
         })
     }

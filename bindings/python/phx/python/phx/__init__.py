@@ -345,6 +345,10 @@ class Checkpoints:
         """Waits until a version has a level, for all ranks; for `timeout` seconds at most, or as long as for other ranks."""
         self._session.wait(version, level, timeout)
 
+    def due(self, interval):
+        """Whether `interval` seconds have gone by since the last commit, or the begin: the same on all ranks, which all call it."""
+        return self._session.due(interval)
+
     def versions(self):
         """What `restart` could take, newest last."""
         return [VersionInfo(Version(g, n), size, ranks, Level(level)) for g, n, size, ranks, level in self._session.versions()]
