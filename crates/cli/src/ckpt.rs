@@ -151,7 +151,7 @@ fn power_fail(of: PowerFail) -> &'static str {
 }
 
 /// A name as it is printed in a line of a table, whatever its bytes are: nothing in it ends the line or moves the cursor.
-fn printable(bytes: &[u8]) -> String {
+pub(crate) fn printable(bytes: &[u8]) -> String {
     let text: Cow<'_, str> = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -80,6 +80,14 @@ fn objects_are_put_listed_verified_and_removed() {
     tarn("data versions mesh/a").exits(7);
     tarn("data put mesh.dat a/../b --object").exits(2);
     tarn("data put . a --object").exits(2).says("is no file");
+    let made = std::process::Command::new("mkfifo")
+        .arg(site.path("fifo"))
+        .status();
+    assert!(made.unwrap().success());
+    tarn("data put fifo a --object").exits(2).says("is no file");
+    tarn("data put mesh.dat c --object --about \u{1b}[31mred\n").exits(0);
+    let listed = tarn("data objects").exits(0).out;
+    assert!(listed.contains("  \\u{1b}[31mred\\n\n"), "{listed:?}");
     tarn("data put no a --object").exits(7);
     tarn("data get b --object --number 0").exits(2);
     tarn("data get b --object --from n2")

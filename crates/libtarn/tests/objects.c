@@ -112,12 +112,17 @@ static int misuse(const char *store)
     CHECK(tarn_object_create(store, "c", 10, &more), PHX_OK);
     CHECK(tarn_object_publish(NULL, NULL, NULL), PHX_ENOTFOUND);
     CHECK(tarn_object_publish(memory, long_text, NULL), PHX_EINVALID);
+    CHECK(tarn_object_publish(memory, "\xff", NULL), PHX_EINVALID);
+    memset(memory, 1, 10);
+    CHECK(tarn_object_abandon(memory), PHX_OK);
     CHECK(tarn_object_publish(memory, NULL, NULL), PHX_ENOTFOUND);
     CHECK(tarn_object_abandon(more), PHX_OK);
     CHECK(tarn_object_abandon(more), PHX_ENOTFOUND);
     CHECK(tarn_object_versions(store, "c", all, &count), PHX_ENOTFOUND);
     CHECK(tarn_object_create(store, "c", 0, &memory), PHX_OK);
+    CHECK(tarn_object_publish(memory, long_text, NULL), PHX_EINVALID);
     CHECK(tarn_object_publish(memory, NULL, NULL), PHX_OK);
+    CHECK(tarn_object_publish(memory, NULL, NULL), PHX_ENOTFOUND);
 
     CHECK(tarn_object_put(store, "c/d", "x", 1, NULL, NULL), PHX_OK);
     CHECK(tarn_object_list(store, all, NULL), PHX_EINVALID);

@@ -9,7 +9,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::mm::{
-    Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mremap, msync, munmap,
+    Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mremap, mremap_fixed,
+    msync, munmap,
 };
 use std::io;
 use std::ops::Range;
@@ -109,23 +110,33 @@ impl Mapped {
     }
 
     /// Its writer is done: the memory stays where it is and holds what it held, but what is written to it from now on does not get
-    /// to the file.
+    /// to the file. Memory is only taken for what is written.
     ///
     /// # Errors
-    /// When the system has no room for that: it is as it was.
+    /// When the system has no room for that: nothing that is written to it gets to the file any more.
     pub fn freeze(&mut self) -> Result<(), MediumError> {
-        // SAFETY: the range of `pages`, which nothing borrows as this is exclusive: it is mapped again, with the same content.
-        let mapped = unsafe {
-            mmap(
-                self.pages.start.as_ptr().cast(),
-                self.pages.len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::FIXED,
-                &self.file,
-                0,
-            )
+        let len = self.pages.len;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // Not charged: else a file larger than the memory could not be mapped so.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // Elsewhere first: kernels before 6.12 that refuse a mapping have unmapped what was in its place already.
+        // SAFETY: a new range that the system chooses: no other is touched.
+        let private = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, &self.file, 0) };
+        let start = NonNull::new(private.map_err(failed("map", &self.path))?.cast());
+        let start = start.ok_or_else(|| failed("map", &self.path)(Errno::NOMEM))?;
+        let private = Pages { start, len };
+        // SAFETY: the ranges of `private` and `pages`, which nothing borrows as this is exclusive: the one takes the place of the other,
+        // with the same content.
+        let moved = unsafe {
+            let (from, to) = (start.as_ptr().cast(), self.pages.start.as_ptr().cast());
+            mremap_fixed(from, len, len, MremapFlags::MAYMOVE, to)
         };
-        mapped.map(drop).map_err(failed("map", &self.path))
+        // Only one of the two is unmapped in the end. Where it was not moved, what was in its place may be unmapped, and be another's now.
+        std::mem::forget(match moved {
+            Ok(_) => private,
+            Err(_) => std::mem::replace(&mut self.pages, private),
+        });
+        moved.map(drop).map_err(failed("map", &self.path))
     }
 
     /// Where it begins.

@@ -58,6 +58,30 @@ fn what_is_filled_in_place_is_there_and_later_writes_are_not() {
     }
 }
 
+/// A private mapping is charged whole by most kernels' rule, unless it says that it is not to be.
+#[test]
+fn a_file_larger_than_the_memory_is_frozen() {
+    let strict = fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap();
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = folder.path().join("sparse");
+    let file = fs::File::create_new(&path).unwrap();
+    file.set_len(1 << 42).unwrap();
+    let mut mapped = Mapped::open(&path).unwrap();
+    mapped.bytes()[0] = 1;
+    let start = mapped.bytes().as_ptr();
+    let frozen = mapped.freeze();
+    assert_eq!(frozen.is_err(), strict.trim() == "2", "{frozen:?}");
+    if frozen.is_ok() {
+        mapped.bytes()[..2].fill(2);
+    }
+    assert_eq!(mapped.bytes().as_ptr(), start);
+    drop(mapped);
+    let seen = Seen::open(&path).unwrap();
+    let mut first = [9; 2];
+    seen.read(0, &mut first).unwrap();
+    assert_eq!(first, [1, 0]);
+}
+
 #[test]
 fn what_was_written_is_there_again() {
     for folder in folders() {

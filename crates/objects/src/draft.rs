@@ -52,13 +52,15 @@ impl Draft {
     }
 
     /// Makes it a version that all see, durably: it has the next number of its key, and never changes. `about` is what readers are told
-    /// of it. A draft is published once; one that could not be has left nothing.
+    /// of it. A draft is published once.
     ///
     /// # Errors
-    /// When `about` is too long, it was published or abandoned before, or the store cannot be written.
+    /// [`Code::Invalid`] when `about` is too long, and [`Code::Busy`] when another has the key's lock: it can be tried again. When it was
+    /// published or abandoned before; and when the store cannot be written: then it is abandoned, and has left nothing, unless only the last
+    /// sync has failed: then it is a version that all see, and may not survive a loss of power.
     pub fn publish(&mut self, about: &str) -> Result<Info, Fault> {
         let length = self.length;
-        self.seal(about, |window| {
+        self.seal(about, true, |window| {
             let bytes = &window.bytes()[..length as usize];
             let part = |c: std::ops::Range<u64>| crc(&bytes[c.start as usize..c.end as usize]);
             let sums = chunks(length).map(part).collect();
@@ -68,8 +70,8 @@ impl Draft {
     }
 
     /// The same for what the program has elsewhere: it is read once, copied and checksummed on the way.
-    pub(crate) fn put(&mut self, bytes: &[u8], about: &str) -> Result<Info, Fault> {
-        self.seal(about, |window| {
+    pub(crate) fn put(mut self, bytes: &[u8], about: &str) -> Result<Info, Fault> {
+        self.seal(about, false, |window| {
             let part = |c: std::ops::Range<u64>| {
                 window.write(c.start, &bytes[c.start as usize..c.end as usize])
             };
@@ -79,9 +81,11 @@ impl Draft {
         })
     }
 
+    /// Fills and publishes it. Memory that was `lent` stays with the program.
     fn seal(
         &mut self,
         about: &str,
+        lent: bool,
         fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u64>, Fault>,
     ) -> Result<Info, Fault> {
         check_about(about)?;
@@ -92,8 +96,9 @@ impl Draft {
             );
             return Err(Fault::new(Code::Invalid, text));
         }
-        let sealed = self.seal_once(about, fill);
-        if sealed.is_err() {
+        let sealed = self.seal_once(about, lent, fill);
+        let again = |why: &Fault| why.code == Code::Busy && !self.done;
+        if sealed.as_ref().is_err_and(|why| !again(why)) {
             // What may be there in part is not tried again.
             self.abandon();
         }
@@ -103,6 +108,7 @@ impl Draft {
     fn seal_once(
         &mut self,
         about: &str,
+        lent: bool,
         fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u64>, Fault>,
     ) -> Result<Info, Fault> {
         let mut windows = self.mapped.windows(from_ref(&(0..self.layout.total)))?;
@@ -127,10 +133,17 @@ impl Draft {
         };
         window.write(self.layout.trailer, &trailer.encode())?;
         window.persist()?;
-        self.mapped.freeze()?;
         self.done = true;
+        if lent {
+            self.mapped.freeze()?;
+        }
         folder.publish(&self.part.name, number, last)?;
         Ok((&trailer).into())
+    }
+
+    /// It was published or abandoned.
+    pub fn is_done(&self) -> bool {
+        self.done
     }
 
     /// Gives it up at once, unless it was published. Its memory stays for as long as this lives.

@@ -41,11 +41,6 @@ impl Store {
         node: &str,
     ) -> Result<Info, Fault> {
         check_key(key)?;
-        if let Some(number) = number
-            && let Ok(here) = self.map(key, Some(number))
-        {
-            return Ok(here.info());
-        }
         let (space, store) = self.place(client)?;
         let (part, folder) = Folder::make(&self.root, key)?.begin_far(random()?)?;
         let own = join(&join(&store, key.as_bytes()), part.name.as_bytes());

@@ -2,10 +2,11 @@
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fsync, linkat, mkdirat, openat,
-    renameat, statat, unlinkat,
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, fsync, linkat,
+    mkdirat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -139,16 +140,40 @@ impl Folder {
         Ok(found)
     }
 
-    /// Bytes of a version's file; of what is no file, none.
-    fn size(&self, number: u64) -> Result<u64, Errno> {
+    /// Bytes of a version's file, or of the link to it, which is never empty; of what is neither, none.
+    pub(crate) fn size(&self, number: u64) -> Result<u64, Errno> {
         let stat = statat(&self.fd, file(number), AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Ok(stat.st_size as u64),
+            FileType::RegularFile | FileType::Symlink => Ok(stat.st_size as u64),
             _ => Ok(0),
         }
     }
 
-    /// Opens one of its files for reading.
+    /// Opens a version for reading. A link is followed, as views have them for files of other file systems, but only to a file that nobody
+    /// but this user and root can make shorter; `LOOP` where it is none.
+    pub(crate) fn version(&self, number: u64) -> Result<OwnedFd, Errno> {
+        let name = file(number);
+        match self.read(&name) {
+            Err(Errno::LOOP) => {}
+            opened => return opened,
+        }
+        let trusted = |stat: Stat| {
+            let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            let owned = [0, geteuid().as_raw()].contains(&stat.st_uid);
+            (regular && owned).then_some(()).ok_or(Errno::LOOP)
+        };
+        // Looked at before it is opened too: to open a device may do something.
+        match statat(&self.fd, &name, AtFlags::empty()) {
+            Err(Errno::NOENT) => return Err(Errno::LOOP),
+            stat => trusted(stat?)?,
+        }
+        let flags = READ.difference(OFlags::NOFOLLOW);
+        let opened = openat(&self.fd, &name, flags, Mode::empty())?;
+        trusted(fstat(&opened)?)?;
+        Ok(opened)
+    }
+
+    /// Opens one of its files for reading; never through a link.
     pub(crate) fn read(&self, name: &str) -> Result<OwnedFd, Errno> {
         openat(&self.fd, name, READ, Mode::empty())
     }
@@ -225,18 +250,37 @@ impl Folder {
 
     /// Has the name of the newest version lead to the one that is. The folder's lock is held.
     pub(crate) fn point(&self, identity: u128, newest: Option<u64>) -> Result<(), Errno> {
-        let Some(newest) = newest else {
-            return match unlinkat(&self.fd, NEWEST, AtFlags::empty()) {
-                Err(Errno::NOENT) => Ok(()),
-                other => other,
-            };
+        let nowhere = || match unlinkat(&self.fd, NEWEST, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
         };
+        let Some(newest) = newest else {
+            return nowhere();
+        };
+        if self.points_to(newest) {
+            return Ok(());
+        }
         let part = part(identity);
-        linkat(&self.fd, file(newest), &self.fd, &part, AtFlags::empty())?;
-        renameat(&self.fd, &part, &self.fd, NEWEST)?;
-        // Of two names of one file the rename leaves both.
-        remove(&self.fd, part.as_bytes());
-        Ok(())
+        match linkat(&self.fd, file(newest), &self.fd, &part, AtFlags::empty()) {
+            // Another user's file (`protected_hardlinks`): better no name than a wrong one.
+            Err(Errno::PERM) => nowhere(),
+            linked => linked.and_then(|()| renameat(&self.fd, &part, &self.fd, NEWEST)),
+        }
+    }
+
+    /// Whether this version is there, and is what the name of the newest leads to.
+    pub(crate) fn points_to(&self, number: u64) -> bool {
+        let inode = |name: &str| {
+            let stat = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+            stat.map(|s| (s.st_dev, s.st_ino))
+        };
+        inode(NEWEST).is_ok_and(|newest| inode(&file(number)) == Ok(newest))
+    }
+
+    /// Removes a version behind which there is another. The folder's lock is held.
+    pub(crate) fn delete_older(&self, number: u64) -> Result<(), Errno> {
+        unlinkat(&self.fd, file(number), AtFlags::empty())?;
+        fsync(&self.fd)
     }
 
     /// Removes versions. The highest number leaves an empty file, so that it is not given again. The folder's lock is held.

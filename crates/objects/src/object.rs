@@ -16,14 +16,27 @@ use tarn_ports::Stored;
 pub struct Info {
     /// The object's name.
     pub key: Box<str>,
-    /// Which version, from 1 on.
+    /// Which version, from 1 on; 0 where the folder of its key may not be read.
     pub number: u64,
     /// Bytes of data; 0 where it is damaged.
     pub bytes: u64,
     /// What the program has said about it.
     pub about: Box<str>,
-    /// Its file does not end as one of this version must: the data cannot be had.
+    /// Its file does not end as one of this version must, or may not be read: the data cannot be had.
     pub damaged: bool,
+}
+
+impl Info {
+    /// Of one whose data cannot be had.
+    pub(crate) fn damaged(key: &str, number: u64) -> Self {
+        Self {
+            key: key.into(),
+            number,
+            bytes: 0,
+            about: "".into(),
+            damaged: true,
+        }
+    }
 }
 
 impl From<&Trailer> for Info {

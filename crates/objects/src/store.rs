@@ -6,7 +6,7 @@ use crate::object::{Info, Object, trailer};
 use rustix::fs::{AtFlags, FileType, fstat, statat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-use tarn_phx::object::{check_key, file, number};
+use tarn_phx::object::{NEWEST, check_key, file, number};
 use tarn_phx::{Code, Fault};
 use tarn_sys::beneath::{Root, join};
 
@@ -78,13 +78,20 @@ impl Store {
             let there = number.map_or_else(|| folder.used(), |number| Ok(vec![number]))?;
             for found in there.into_iter().rev() {
                 let path = folder.path.join(file(found));
-                match folder.read(&file(found)) {
+                match folder.version(found) {
                     // A number that was used up.
                     Ok(fd) if fstat(&fd).is_ok_and(|s| s.st_size == 0) => {}
                     Ok(fd) => return Object::open(&fd, path, key, Some(found)),
                     // Deleted a moment ago: there may be a newer one.
                     Err(Errno::NOENT) if number.is_none() => continue 'again,
                     Err(Errno::NOENT) => {}
+                    Err(Errno::LOOP) => {
+                        let text = format!(
+                            "{} is a link that leads to no regular file of this user or of root: others are not followed",
+                            path.display()
+                        );
+                        return Err(Fault::new(Code::Io, text));
+                    }
                     Err(e) => return Err(error("open", &path)(e)),
                 }
             }
@@ -110,7 +117,7 @@ impl Store {
         Ok(bytes)
     }
 
-    /// The newest version of every object, by key.
+    /// The newest version of every object, by key. What may not be read is listed as damaged.
     ///
     /// # Errors
     /// When the store cannot be read, or has more names than are looked at.
@@ -121,10 +128,15 @@ impl Store {
         while let Some(key) = folders.pop() {
             let shown = String::from_utf8_lossy(&key);
             let path = self.root.path.join(&*shown);
+            let is_key = std::str::from_utf8(&key).is_ok_and(|k| check_key(k).is_ok());
             let fd = match self.root.folder(&key) {
                 Ok(fd) => fd,
                 // Removed meanwhile, by hand.
                 Err(Errno::NOENT) => continue,
+                Err(Errno::ACCESS) if !key.is_empty() => {
+                    found.extend(is_key.then(|| Info::damaged(&shown, 0)));
+                    continue;
+                }
                 Err(e) => return Err(error("open", &path)(e)),
             };
             let names = names(&fd, &path)?;
@@ -145,10 +157,10 @@ impl Store {
                     folders.push(join(&key, name));
                 }
             }
-            let is_key = std::str::from_utf8(&key).is_ok_and(|k| check_key(k).is_ok());
             if is_key && names.iter().any(|n| number(n).is_some()) {
-                let newest = self.infos(&Folder { fd, path }, &shown)?.pop();
-                found.extend(newest);
+                let infos = self.infos(&Folder { fd, path }, &shown);
+                found
+                    .extend(infos.map_or_else(|_| Some(Info::damaged(&shown, 0)), |mut i| i.pop()));
             }
         }
         found.sort_by(|a, b| a.key.cmp(&b.key));
@@ -174,6 +186,15 @@ impl Store {
     pub fn delete(&self, key: &str, number: Option<u64>) -> Result<(), Fault> {
         let folder = self.folder(key, number)?;
         let _lock = folder.lock()?;
+        if let Some(number) = number.filter(|number| is_older(&folder, *number)) {
+            // It need not be remembered: the others are not looked at, however many they are.
+            return match folder.size(number) {
+                Ok(0) | Err(Errno::NOENT) => Err(self.none(key, Some(number))),
+                size => size
+                    .and_then(|_| folder.delete_older(number))
+                    .map_err(error("delete a version in", &folder.path)),
+            };
+        }
         let numbers = folder.numbers()?;
         let wanted = |(n, size): (&u64, &u64)| {
             (*size > 0 && number.is_none_or(|wanted| wanted == *n)).then_some(*n)
@@ -192,23 +213,17 @@ impl Store {
         let mut found = Vec::new();
         for (number, size) in folder.numbers()? {
             let path = folder.path.join(file(number));
-            let opened = match folder.read(&file(number)) {
+            let ended = match folder.version(number) {
                 _ if size == 0 => continue,
                 // Deleted meanwhile.
                 Err(Errno::NOENT) => continue,
-                opened => opened.map_err(error("open", &path))?,
+                // A link to a number that was used up.
+                Ok(fd) if fstat(&fd).is_ok_and(|s| s.st_size == 0) => continue,
+                Ok(fd) => trailer(&fd, &path)?,
+                Err(_) => None,
             };
-            let own = trailer(&opened, &path)?.filter(|t| *t.key == *key && t.number == number);
-            found.push(own.as_ref().map_or_else(
-                || Info {
-                    key: key.into(),
-                    number,
-                    bytes: 0,
-                    about: "".into(),
-                    damaged: true,
-                },
-                Info::from,
-            ));
+            let own = ended.filter(|t| *t.key == *key && t.number == number);
+            found.push(own.map_or_else(|| Info::damaged(key, number), |t| Info::from(&t)));
         }
         Ok(found)
     }
@@ -229,4 +244,11 @@ impl Store {
         );
         Fault::new(Code::NotFound, text)
     }
+}
+
+/// Whether what the name of the newest version leads to is behind this one. Not whenever it is: a writer may have been killed.
+fn is_older(folder: &Folder, number: u64) -> bool {
+    let newest = folder.read(NEWEST).ok();
+    let newest = newest.and_then(|fd| trailer(&fd, &folder.path.join(NEWEST)).ok().flatten());
+    newest.is_some_and(|t| number < t.number && folder.points_to(t.number))
 }

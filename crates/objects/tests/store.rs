@@ -1,5 +1,8 @@
 //! Objects that are put, mapped, listed and deleted, by one program and by several at once.
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::Uid;
+use rustix::thread::set_thread_uid;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -145,6 +148,13 @@ fn a_number_is_never_used_twice_and_maps_stay() {
         store.delete("k", Some(5)).unwrap();
         assert_eq!(put(6), 6);
         assert_eq!(numbers(&store, "k"), [6]);
+        // Older ones leave nothing.
+        assert_eq!(put(7), 7);
+        store.delete("k", Some(6)).unwrap();
+        for number in [5, 6] {
+            refused(store.delete("k", Some(number)), Code::NotFound);
+        }
+        assert_eq!(names(&here), ["7.obj", "newest.obj"]);
     }
 }
 
@@ -284,10 +294,14 @@ fn no_link_leads_out_of_the_store() {
     .unwrap();
     for key in ["k", "l"] {
         assert!(store.map(key, Some(1)).is_err() && store.get(key, None).is_err());
-        assert!(store.delete(key, None).is_err());
     }
+    assert!(store.delete("k", None).is_err());
     assert!(store.put("k", b"mine", "").is_err());
+    // It is of another key. Only the link goes.
+    assert!(store.list().unwrap()[0].damaged);
+    store.delete("l", None).unwrap();
     assert_eq!(store.list().unwrap(), [] as [Info; 0]);
+    elsewhere.map("k", Some(1)).unwrap().verify().unwrap();
     assert_eq!(names(&outside.path().join("k")), ["1.obj", "newest.obj"]);
     let link = outside.path().join("store");
     symlink(folder.path(), &link).unwrap();
@@ -296,6 +310,121 @@ fn no_link_leads_out_of_the_store() {
         Store::open(Some(&outside.path().join("no"))),
         Code::NotFound,
     );
+}
+
+/// A view of a dataset has links where a part of it lies on another file system.
+#[test]
+fn links_to_versions_are_followed_to_files_and_never_written_through() {
+    let (_memory, parts) = stores().remove(1);
+    let (folder, store) = stores().remove(0);
+    let key = folder.path().join("k");
+    fs::create_dir(&key).unwrap();
+    let link = |to: &Path, number| symlink(to, key.join(format!("{number}.obj"))).unwrap();
+    for number in 1..=2 {
+        parts.put("k", &[number; 9], "part").unwrap();
+        link(&parts.path().join(format!("k/{number}.obj")), number);
+    }
+    assert_eq!(store.get("k", None).unwrap(), [2; 9]);
+    assert_eq!(store.versions("k").unwrap(), parts.versions("k").unwrap());
+    assert_eq!(store.list().unwrap(), parts.list().unwrap());
+    // Its number is used up there.
+    parts.delete("k", Some(2)).unwrap();
+    assert_eq!(store.list().unwrap(), parts.list().unwrap());
+    assert_eq!(store.map("k", None).unwrap().info().number, 1);
+    // What leads to no file is not opened, and is said.
+    let fifo = parts.path().join("fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    for (number, to) in [(3, &fifo), (4, &parts.path().join("no"))] {
+        link(to, number);
+        let told = store.map("k", None).unwrap_err().to_string();
+        assert!(told.contains("is a link"), "{told}");
+        assert!(store.list().unwrap()[0].damaged);
+    }
+    assert_eq!(store.put("k", b"mine", "").unwrap().number, 5);
+    store.delete("k", None).unwrap();
+    assert_eq!(names(&key), ["5.obj"]);
+    assert_eq!(parts.get("k", None).unwrap(), [1; 9]);
+}
+
+/// In a thread that is another user's, which takes the right to become one.
+fn as_another<T: Send>(call: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let one = move || {
+            let became = set_thread_uid(Uid::from_raw(65534));
+            became.ok().map(|()| call())
+        };
+        scope.spawn(one).join().unwrap()
+    })
+}
+
+#[test]
+fn another_user_deletes_and_lists_what_it_may() {
+    let (folder, store) = stores().remove(0);
+    let key = folder.path().join("k");
+    for key in ["k", "no", "none/k"] {
+        store.put(key, b"1", "").unwrap();
+    }
+    store.put("k", b"2", "").unwrap();
+    store.put("k", b"3", "").unwrap();
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(folder.path(), 0o755);
+    mode(&key, 0o777);
+    mode(&key.join("2.obj"), 0);
+    mode(&folder.path().join("no/1.obj"), 0);
+    mode(&folder.path().join("none/k"), 0);
+    let seen = as_another(|| {
+        let listed = store.list().unwrap();
+        let versions = store.versions("k").unwrap();
+        // Neither is the newest; its name leads where it did.
+        store.delete("k", Some(1)).unwrap();
+        assert_eq!(names(&key), ["2.obj", "3.obj", "newest.obj"]);
+        // The newest: another user's file may not be linked.
+        store.delete("k", Some(3)).unwrap();
+        (listed, versions)
+    });
+    mode(&folder.path().join("none/k"), 0o700);
+    let Some((listed, versions)) = seen else {
+        println!("SKIPPED: only root can be another user");
+        return;
+    };
+    let short = |all: Vec<Info>| -> Vec<_> {
+        let one = |i: Info| (i.key.into_string(), i.number, i.damaged);
+        all.into_iter().map(one).collect()
+    };
+    let own = |key: &str, number, damaged| (key.to_owned(), number, damaged);
+    assert_eq!(
+        short(listed),
+        [
+            own("k", 3, false),
+            own("no", 1, true),
+            own("none/k", 0, true)
+        ]
+    );
+    assert_eq!(short(versions).iter().filter(|v| v.2).count(), 1);
+    assert_eq!(numbers(&store, "k"), [2]);
+    // As above where the system allows the link.
+    let newest = fs::read(key.join("newest.obj")).ok();
+    assert!(newest.is_none_or(|n| n == fs::read(key.join("2.obj")).unwrap()));
+    assert_eq!(store.put("k", b"4", "").unwrap().number, 4);
+}
+
+/// What waits for the lock of a key, for as long as it does.
+#[test]
+fn what_could_not_be_published_in_time_is_tried_again() {
+    let (folder, store) = stores().remove(0);
+    let mut draft = store.create("k", 3).unwrap();
+    draft.bytes().copy_from_slice(b"all");
+    refused(draft.publish(&"x".repeat(256)), Code::Invalid);
+    let key = fs::File::open(folder.path().join("k")).unwrap();
+    key.lock().unwrap();
+    refused(draft.publish(""), Code::Busy);
+    assert!(!draft.is_done());
+    drop(key);
+    assert_eq!(draft.publish("").unwrap().number, 1);
+    assert_eq!(store.get("k", None).unwrap(), b"all");
+    assert!(draft.is_done());
 }
 
 /// Where the child finds its store, and how many versions it puts.

@@ -52,6 +52,12 @@ class Store(unittest.TestCase):
         with self.assertRaises(KeyError), self.store.create("field", 100) as draft:
             draft.memory[0] = 1
             raise KeyError
+        with self.store.create("field", 100) as draft:
+            draft.abandon()
+        self.assertEqual(draft.number, None)
+        with self.store.create("other", 100) as draft, self.assertRaises(phx.InvalidError):
+            draft.publish("x" * 256)
+        self.assertEqual(draft.number, 1)
         self.assertEqual(sorted(os.listdir(f"{self.folder}/field")), ["1.obj", "newest.obj"])
 
     def test_views_outlive_the_object(self):
@@ -72,9 +78,10 @@ class Store(unittest.TestCase):
             self.store.put("x", array)
             again = self.store.array("x")
             self.assertEqual((again.dtype, again.shape, again.tolist()), (array.dtype, array.shape, array.tolist()))
-        self.store.put("y", b"abc", "a text")
-        with self.assertRaises(ValueError):
-            self.store.array("y")
+        for about in ["a text", "O 1", "O ", "i4,O 0", "u1, 3", "(", "(2 1", "i4:, 1", "u1 -1", "u1 " + "9" * 30, "u1 4"]:
+            self.store.put("y", b"abc", about)
+            with self.assertRaisesRegex(ValueError, "map it", msg=about):
+                self.store.array("y")
         self.assertEqual(bytes(self.store.map("y")), b"abc")
 
     def test_misuse_is_told(self):

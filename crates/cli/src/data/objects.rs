@@ -1,11 +1,14 @@
 //! `tarn data ... --object`, `objects` and `versions`: the node's object store (docs/objects.md).
 
 use crate::args::Cli;
+use crate::ckpt::printable;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use anyhow::Context;
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tarn_base::codes::Exit;
 use tarn_base::units::Bytes;
@@ -54,7 +57,11 @@ pub(super) fn put(
     about: &str,
 ) -> CliResult {
     let context = || format!("cannot read {}", path.display());
-    let mut file = File::open(path)
+    // A FIFO without a writer is not waited for.
+    let mut file = File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
         .with_context(context)
         .exit(Exit::NotFound)?;
     let meta = file.metadata().with_context(context).exit(Exit::NotFound)?;
@@ -161,7 +168,7 @@ fn show(cli: &Cli, all: &[Info]) -> CliResult {
             "{:<32} {:>7} {size:>12}  {}",
             info.key,
             info.number,
-            info.about
+            printable(info.about.as_bytes())
         )?;
     }
     Ok(Exit::Success)

@@ -249,7 +249,13 @@ pub unsafe extern "C" fn tarn_object_publish(
         let draft = lock(&DRAFTS).remove(&(memory as usize));
         let mut draft = draft.ok_or_else(no_draft)?;
         // SAFETY: as the header says.
-        unsafe { give(number, draft.publish(&said(about)?)?.number) };
+        let published = unsafe { said(about) }.and_then(|about| draft.publish(&about));
+        if !draft.is_done() {
+            // It can be tried again.
+            lock(&DRAFTS).insert(memory as usize, draft);
+        }
+        // SAFETY: as the header says.
+        unsafe { give(number, published?.number) };
         Ok(None)
     })
 }

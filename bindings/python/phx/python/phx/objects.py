@@ -36,6 +36,7 @@ class Draft:
         self.memory = memoryview(draft)
         self.array = array
         self.number = None
+        self._abandoned = False
 
     def publish(self, about=None):
         """Makes it a version that all see, durably, and returns its number."""
@@ -45,6 +46,7 @@ class Draft:
     def abandon(self):
         """Gives it up: nothing is left of it."""
         self._draft.abandon()
+        self._abandoned = True
 
     def __enter__(self):
         return self
@@ -52,7 +54,7 @@ class Draft:
     def __exit__(self, kind, *_):
         if kind is not None:
             self.abandon()
-        elif self.number is None:
+        elif self.number is None and not self._abandoned:
             self.publish()
 
 
@@ -96,9 +98,11 @@ class Objects:
         dtype, _, shape = found.about.partition(" ")
         try:
             kind, lengths = numpy.dtype(dtype or "u1"), [int(length) for length in shape.split(",") if length]
+            if kind.hasobject:
+                raise ValueError("objects of Python cannot be mapped")
             lengths = lengths if dtype else [len(memoryview(found))]
             return numpy.ndarray(lengths, kind, buffer=found)
-        except (TypeError, ValueError) as e:
+        except (TypeError, ValueError, SyntaxError, OverflowError) as e:
             raise ValueError(f"object {key!r} is said to be {found.about!r}, which is no array ({e}): map it") from e
 
     def get(self, key, number=None):
