@@ -4,15 +4,16 @@ set -eu
 result=$1
 cd "$TARN_CHECKPOINTS"
 
-# LAMMPS writes over the older of two files, so one of them is whole however it ends. It tells a torn one when it reads it.
+# LAMMPS tells a torn file when it reads it. Each attempt writes restart_a first, so what it goes on from becomes restart_b. None is
+# removed: a whole one cannot be read either when memory runs out, say.
 from=new
 # shellcheck disable=SC2045  # two names without spaces
 for file in $(ls -t restart_? 2> /dev/null); do
-    if lmp -restart2data "$file" state.data -log none -screen none; then
-        from=$file
+    if lmp -restart2data "$file" /dev/null -log none -screen none; then
+        [ "$file" = restart_b ] || mv -f "$file" restart_b
+        from=restart_b
         break
     fi
-    rm "$file"
 done
 
 attempt=$(printf %04d "$TARN_ATTEMPT")

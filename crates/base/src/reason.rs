@@ -76,6 +76,8 @@ pub enum Reason {
     },
     /// It has committed: nothing goes on from its checkpoints.
     Committed,
+    /// It runs on another tier of their node: nothing goes on from its checkpoints here.
+    OtherTier,
     /// The data is read from the external store: no node has it, or the link is faster.
     ReadExternal {
         /// The instance that needs it.
@@ -335,6 +337,7 @@ impl Reason {
             }
             Self::CheckpointsThere { node: n } => format!("{} has its checkpoints", node(n)),
             Self::Committed => "it has committed".into(),
+            Self::OtherTier => "it begins anew on another tier".into(),
             Self::ReadExternal { instance } => {
                 format!(
                     "{} needs it and the external store is its best source",

@@ -6,8 +6,10 @@ use common::{Ran, Site, until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 /// Steps after a restart in which all printed digits agree. LAMMPS sums in another order then, and so small a difference grows e-fold in
 /// some thirty steps: in so many it is still a thousandth of the last digit.
@@ -92,4 +94,72 @@ fn lammps_goes_on_from_its_restart_files_as_if_it_had_not_been_killed() {
         assert!(agree, "{words:?} {:?}", found[step]);
     }
     site.leaves_nothing_on_its_tier();
+}
+
+/// A LAMMPS that reads every file but those that say `torn`, and says what it goes on from.
+const STUB: &str = r#"#!/bin/sh
+case $1 in
+-restart2data) ! grep -q torn "$2" ;;
+-in) echo "$5" > log.stub; : > state.data ;;
+esac
+"#;
+
+#[test]
+fn an_attempt_writes_first_over_the_file_that_it_does_not_go_on_from_and_removes_none() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/lammps/melt.sh");
+    // What is there, older first; what it goes on from, and what is there then.
+    let cases = [
+        (vec![("b", "8"), ("a", "9")], "restart_b", "restart_b=9"),
+        (
+            vec![("a", "8"), ("b", "9")],
+            "restart_b",
+            "restart_a=8 restart_b=9",
+        ),
+        (
+            vec![("b", "8"), ("a", "torn")],
+            "restart_b",
+            "restart_a=torn restart_b=8",
+        ),
+        (vec![("a", "8"), ("b", "torn")], "restart_b", "restart_b=8"),
+        (
+            vec![("a", "torn"), ("b", "torn")],
+            "new",
+            "restart_a=torn restart_b=torn",
+        ),
+        (vec![], "new", ""),
+    ];
+    for (there, from, left) in cases {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        for name in ["bin", "kept", "result"] {
+            fs::create_dir(path(name)).expect("a folder");
+        }
+        fs::write(path("bin/lmp"), STUB).expect("a stub");
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(path("bin/lmp"), executable).expect("its mode");
+        for (age, (name, text)) in (1..).zip(&there) {
+            let file = path(&format!("kept/restart_{name}"));
+            fs::write(&file, text).expect("a restart file");
+            let made = SystemTime::UNIX_EPOCH + Duration::from_hours(age);
+            let file = fs::File::options().write(true).open(&file);
+            file.and_then(|f| f.set_modified(made)).expect("its time");
+        }
+        let found = std::env::var("PATH").expect("PATH");
+        let status = Command::new(&script)
+            .arg(path("result"))
+            .env("PATH", format!("{}:{found}", path("bin").display()))
+            .env("TARN_CHECKPOINTS", path("kept"))
+            .env("TARN_WORKFLOW_DIR", folder.path())
+            .envs([("TARN_ATTEMPT", "2"), ("STEPS", "1000")])
+            .status();
+        assert!(status.expect("a shell").success());
+        let read = |name: &str| fs::read_to_string(path(name)).ok();
+        assert_eq!(
+            read("kept/log.stub").as_deref(),
+            Some(&*format!("{from}\n"))
+        );
+        let files = ["restart_a", "restart_b"].into_iter();
+        let files = files.filter_map(|f| Some(format!("{f}={}", read(&format!("kept/{f}"))?)));
+        assert_eq!(files.collect::<Vec<_>>().join(" "), left, "{there:?}");
+    }
 }

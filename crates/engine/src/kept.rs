@@ -13,6 +13,8 @@ pub(crate) struct Kept {
     /// Wherever it ran since it has committed last.
     pub(crate) spots: BTreeSet<Spot>,
     /// The newest that could be restored when its last attempt had failed.
+    pub(crate) last: Option<CheckpointId>,
+    /// The same of all attempts: what was lost or not seen once is no progress when it is there again.
     pub(crate) newest: Option<CheckpointId>,
     /// Attempts that failed after a newer one: they are no failures.
     pub(crate) restarts: u32,
@@ -38,15 +40,25 @@ impl State {
         };
         let newer = newest > i.kept.newest && i.kept.restarts < MAX_RESTARTS;
         i.kept.restarts += u32::from(newer);
-        i.kept.newest = newest;
+        i.kept.last = newest;
+        i.kept.newest = newest.max(i.kept.newest);
         newer
     }
 
-    /// Its checkpoints are removed.
-    pub(crate) fn forgotten(&mut self, id: InstanceId) {
-        self.steps.kept.remove(&id);
-        if let Some(i) = self.steps.instance_mut(id) {
+    /// Its checkpoints are removed from these places.
+    pub(crate) fn forgotten(&mut self, id: InstanceId, at: &[Spot]) {
+        let Some(i) = self.steps.instance_mut(id) else {
+            return;
+        };
+        i.kept.spots.retain(|s| !at.contains(s));
+        if i.finished() {
             i.kept = Kept::default();
+        } else if i.kept.spots.is_empty() {
+            // It begins anew, and its versions with it.
+            (i.kept.last, i.kept.newest) = (None, None);
+        }
+        if i.kept.spots.is_empty() {
+            self.steps.kept.remove(&id);
         }
     }
 }

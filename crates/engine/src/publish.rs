@@ -507,7 +507,7 @@ impl State {
             self.taken_back(id);
             // Nobody has looked how far it came.
             if let Some(i) = self.steps.instance_mut(id) {
-                i.kept.newest = None;
+                (i.kept.last, i.kept.newest) = (None, None);
             }
         }
         let were_there = self.forget_replicas();

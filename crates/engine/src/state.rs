@@ -243,7 +243,7 @@ impl State {
                 }
             }
             Do::Reuse { instance, prior } => self.reused(*instance, *prior),
-            Do::Forget { instance, .. } => self.forgotten(*instance),
+            Do::Forget { instance, at } => self.forgotten(*instance, at),
             Do::Evict { part, key, at } if self.stray_leaves(*part, key, at) => {}
             Do::Evict { part, at, .. } => {
                 self.data.to_release.remove(&(*part, at.clone()));
@@ -728,7 +728,8 @@ impl State {
             return;
         };
         i.losses += u32::from(lost);
-        let counts = counts(failure.kind) && !learns && !newer || lost && i.losses > FREE_LOSSES;
+        let counts = counts(failure.kind) && !learns && (hopeless || !newer)
+            || lost && i.losses > FREE_LOSSES;
         i.failures += u32::from(counts);
         i.outgrown = i.outgrown.max(outgrown);
         if counts && (hopeless || i.failures > retries) {

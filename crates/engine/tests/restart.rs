@@ -7,7 +7,7 @@ use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::bounds::MAX_RESTARTS;
 use tarn_base::checkpoint::CheckpointId;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Start};
-use tarn_base::id::NodeId;
+use tarn_base::id::{NodeId, Spot};
 use tarn_base::reason::Reason;
 
 fn begin(steps: &str, nodes: u32) -> Start {
@@ -84,6 +84,41 @@ fn a_step_that_comes_further_for_ever_is_ended_all_the_same() {
 }
 
 #[test]
+fn checkpoints_that_were_not_seen_once_are_no_progress_when_they_are_there_again() {
+    let s = begin(&format!("{STEP}retries = 1\n"), 1);
+    let (mut hand, begun) = Hand::begin(&s);
+    let mut actions = begun;
+    for (newest, failures) in [(Some((1, 3)), 0), (None, 1)] {
+        let run = runs_in(&actions).remove(0);
+        actions = killed(&mut hand, &run, newest);
+        let from = newest.map(|(generation, number)| CheckpointId { generation, number });
+        let why = why_run(&actions).expect("it runs again");
+        let Reason::Restart {
+            from: f,
+            failures: n,
+            ..
+        } = why
+        else {
+            panic!("{why:?}");
+        };
+        assert_eq!((f, n), (from, failures));
+    }
+    let run = runs_in(&actions).remove(0);
+    killed(&mut hand, &run, Some((1, 3)));
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
+}
+
+#[test]
+fn what_no_further_attempt_can_mend_ends_a_step_that_came_further_too() {
+    for kind in [FailureKind::Conflict, FailureKind::Escape] {
+        let (mut hand, begun) = Hand::begin(&begin(&format!("{STEP}retries = 5\n"), 1));
+        let run = runs_in(&begun).remove(0);
+        died(&mut hand, &run, kind, Some((1, 1)));
+        assert_eq!(hand.engine.outcome(), Some(Outcome::Failed), "{kind:?}");
+    }
+}
+
+#[test]
 fn a_step_runs_again_where_its_checkpoints_are_before_others_take_that_room() {
     let text = format!(
         "[data.big]\nsize = \"90 MB\"\n{STEP}checkpoints = \"60 MB\"\n\
@@ -135,6 +170,25 @@ fn what_is_left_of_its_nodes_runs_the_same_ranks_again() {
     all.dedup();
     assert_eq!(forgotten, Some(all));
     assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
+}
+
+#[test]
+fn checkpoints_go_from_the_tier_that_a_step_leaves_for_a_slower_one() {
+    let text = format!("name = \"w\"\n{STEP}checkpoints = \"60 MB\"\n");
+    let tiers = cluster(1, 1, &[100 * MB, 1000 * MB]);
+    let s = start(workflow(&text), tiers, policy("data"));
+    let (mut hand, begun) = Hand::begin(&s);
+    let first = runs_in(&begun).remove(0);
+    let after = died(&mut hand, &first, FailureKind::NoSpace, Some((1, 1)));
+    let second = runs_in(&after).remove(0);
+    assert_ne!(second.nodes, first.nodes);
+    let forgets =
+        |a: &Action, spots: &[Spot]| matches!(&a.what, Do::Forget { at, .. } if at == spots);
+    let removed = after.iter().position(|a| forgets(a, &first.nodes));
+    let runs = after.iter().position(|a| matches!(a.what, Do::Run(_)));
+    assert!(removed.expect("they go") < runs.expect("it runs"));
+    let after = hand.commits(&second, None, 0);
+    assert!(after.iter().any(|a| forgets(a, &second.nodes)));
 }
 
 #[test]

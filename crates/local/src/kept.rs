@@ -3,7 +3,9 @@
 use crate::machine::own_folder;
 use crate::shared::Shared;
 use crate::store::{failure, io_failure, make_folder, warn};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::{InstanceId, Spot};
 use tarn_base::layout::TierDir;
@@ -87,14 +89,43 @@ pub(crate) fn account_all(shared: &Shared, spot: Spot, run: &Path) {
     }
 }
 
-/// The checkpoints of an instance go from these places.
-pub(crate) fn forget(shared: &Shared, id: InstanceId, spots: &[Spot]) {
-    for spot in spots {
-        let Ok(kept) = Kept::new(shared, id, *spot) else {
-            continue;
-        };
-        if remove(shared, &kept.tier) && remove(shared, &kept.memory) {
-            shared.ledgers.left(*spot, &kept.key);
+/// Checkpoints that are to be removed, where no attempt looks for them.
+pub(crate) struct Aside {
+    spot: Spot,
+    folders: [PathBuf; 2],
+    key: StoreKey,
+}
+
+/// Takes the checkpoints of an instance out of the way of further attempts there, into folders that the next clean-up removes.
+pub(crate) fn set_aside(shared: &Shared, id: InstanceId, spot: Spot) -> Option<Aside> {
+    // As often as an instance is done again.
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let kept = Kept::new(shared, id, spot).ok()?;
+    let work = shared.tier_dir(spot).ok()?.work();
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{}.{}.{number}", kept.name, std::process::id());
+    let folders = [work.join(&name), memory(&shared.workspace).join(&name)];
+    let away = |from: &Path, to: &Path| match std::fs::rename(from, to) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(io_failure("rename", from, &e)),
+        _ => Ok(()),
+    };
+    let moved = make_folder(&work)
+        .and_then(|()| away(&kept.tier, &folders[0]))
+        .and_then(|()| away(&kept.memory, &folders[1]));
+    if let Err(f) = moved {
+        warn(&format!("{}; the next clean-up tries again", f.message));
+        return None;
+    }
+    let key = key(&name);
+    shared.ledgers.renamed(spot, &kept.key, &key);
+    Some(Aside { spot, folders, key })
+}
+
+/// Removes what was set aside.
+pub(crate) fn forget(shared: &Shared, all: &[Aside]) {
+    for aside in all {
+        if aside.folders.iter().all(|folder| remove(shared, folder)) {
+            shared.ledgers.left(aside.spot, &aside.key);
         }
     }
 }

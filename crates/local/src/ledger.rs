@@ -561,6 +561,15 @@ impl Ledgers {
         self.change(spot, key, None, &mut 0);
     }
 
+    /// What was found under one name has another.
+    pub(crate) fn renamed(&self, spot: Spot, from: &StoreKey, to: &StoreKey) {
+        if let Ok(mut replicas) = self.replicas.lock()
+            && let Some(stored) = replicas.remove(&(spot, from.clone()))
+        {
+            replicas.insert((spot, to.clone()), stored);
+        }
+    }
+
     /// What grows is taken from the reservation, as far as that goes.
     fn change(&self, spot: Spot, key: &StoreKey, stored: Option<u64>, reserved: &mut u64) {
         let (Some(&(at, _)), Ok(mut replicas)) = (self.spots.get(&spot), self.replicas.lock())

@@ -1,15 +1,16 @@
 //! The threads that move, list and remove: a bounded pool that takes the most urgent job first.
 
+use crate::kept::{self, Aside};
 use crate::shared::{Delivery, Shared};
 use crate::store::failure;
-use crate::{kept, sources, transfer};
+use crate::{sources, transfer};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use tarn_base::event::{Event, FailureKind};
-use tarn_base::id::{DataId, InstanceId, Spot, TransferId};
+use tarn_base::id::{DataId, Spot, TransferId};
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_ports::Control;
 
@@ -32,8 +33,8 @@ pub(crate) enum Job {
         key: StoreKey,
         at: Place,
     },
-    /// The checkpoints of an instance go from these places. As nobody waits for it, it is done even when the world ends.
-    Forget(InstanceId, Vec<Spot>),
+    /// Checkpoints that were set aside go. As nobody waits for it, it is done even when the world ends.
+    Forget(Vec<Aside>),
     /// Another world has done a transfer that began at this time: what it has read of sources is remembered. Nobody waits
     /// for it; it is done even when the world ends.
     Learned(Box<Transfer>, i64),
@@ -75,7 +76,7 @@ fn name(job: &Job) -> Option<Name> {
     match job {
         Job::List(data) => Some(Name::List(*data)),
         Job::Transfer(t) => Some(Name::Transfer(t.id)),
-        Job::Evict { .. } | Job::Forget(..) | Job::Learned(..) => None,
+        Job::Evict { .. } | Job::Forget(_) | Job::Learned(..) => None,
     }
 }
 
@@ -92,15 +93,15 @@ fn tier_of(job: &Job) -> Option<Spot> {
 }
 
 fn is_owed(job: &Job) -> bool {
-    !matches!(job, Job::Forget(..) | Job::Learned(..))
+    !matches!(job, Job::Forget(_) | Job::Learned(..))
 }
 
 /// Whether a job gives room on tiers back and never waits for any.
 fn frees_room(job: &Job) -> bool {
     match job {
-        Job::Evict { .. } => true,
+        Job::Evict { .. } | Job::Forget(_) => true,
         Job::Transfer(t) => !matches!(t.to, Place::Node(_)),
-        Job::List(_) | Job::Forget(..) | Job::Learned(..) => false,
+        Job::List(_) | Job::Learned(..) => false,
     }
 }
 
@@ -142,9 +143,9 @@ impl Pool {
         }
         let urgency = match &job {
             Job::Transfer(t) => t.priority,
-            // They are short, and others wait for them.
-            Job::List(_) | Job::Evict { .. } => u64::MAX,
-            Job::Forget(..) | Job::Learned(..) => 0,
+            // They are short, and others wait for them or for their room.
+            Job::List(_) | Job::Evict { .. } | Job::Forget(_) => u64::MAX,
+            Job::Learned(..) => 0,
         };
         queue.arrived += 1;
         let rank = (Reverse(urgency), queue.arrived);
@@ -243,8 +244,8 @@ fn perform(shared: &Shared, job: &Job, control: &Arc<Control>) -> Option<Event> 
         Job::List(data) => sources::list(shared, *data, control),
         Job::Transfer(t) => transfer::run(shared, t, control),
         Job::Evict { part, key, at } => transfer::evict(shared, *part, key, at),
-        Job::Forget(instance, spots) => {
-            kept::forget(shared, *instance, spots);
+        Job::Forget(aside) => {
+            kept::forget(shared, aside);
             return None;
         }
         Job::Learned(t, began) => {
@@ -274,6 +275,6 @@ fn broken(job: &Job) -> Option<Event> {
             part: *part,
             at: at.clone(),
         },
-        Job::Forget(..) | Job::Learned(..) => return None,
+        Job::Forget(_) | Job::Learned(..) => return None,
     })
 }

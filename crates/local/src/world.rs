@@ -536,9 +536,12 @@ impl World for Local {
                 return Ok(());
             }
             Do::Forget { instance, at } => {
+                let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
+                let aside = own.filter_map(|spot| kept::set_aside(&self.shared, *instance, *spot));
+                // What follows may run there again.
+                let aside = aside.collect();
                 if let Some(pool) = &self.pool {
-                    let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
-                    pool.add(Job::Forget(*instance, own.copied().collect()));
+                    pool.add(Job::Forget(aside));
                 }
                 return Ok(());
             }

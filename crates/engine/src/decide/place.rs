@@ -174,6 +174,7 @@ impl Decide<'_> {
             spots.push(spot);
         }
         self.turn.free.take(&spots, self.demand(id.step));
+        self.leave_tiers(id, &spots);
         let end = self.state.now.saturating_add(begin);
         let what = Do::Assign {
             instance: id,

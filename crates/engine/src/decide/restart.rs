@@ -3,7 +3,7 @@
 use super::Decide;
 use crate::steps::Progress;
 use tarn_base::action::Do;
-use tarn_base::id::{InstanceId, NodeId};
+use tarn_base::id::{InstanceId, NodeId, Spot};
 use tarn_base::reason::Reason;
 
 impl Decide<'_> {
@@ -19,6 +19,20 @@ impl Decide<'_> {
         });
         for what in over.collect::<Vec<_>>() {
             self.emit(what, Reason::Committed);
+        }
+    }
+
+    /// Removes the checkpoints of an instance from tiers that it leaves for others of their nodes: it begins anew there, and nobody has
+    /// counted the room that they take.
+    pub(super) fn leave_tiers(&mut self, id: InstanceId, spots: &[Spot]) {
+        let leaves = |old: &&Spot| {
+            let mut new = spots.iter();
+            new.any(|s| s.node == old.node && s.tier != old.tier)
+        };
+        let kept = self.state.steps.instance(id).map(|i| &i.kept.spots);
+        let at: Vec<Spot> = kept.into_iter().flatten().filter(leaves).copied().collect();
+        if !at.is_empty() {
+            self.emit(Do::Forget { instance: id, at }, Reason::OtherTier);
         }
     }
 

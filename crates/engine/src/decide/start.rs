@@ -100,7 +100,7 @@ impl Decide<'_> {
         };
         let why = match instance.failures {
             _ if !instance.kept.spots.is_empty() => Reason::Restart {
-                from: instance.kept.newest,
+                from: instance.kept.last,
                 restart: instance.attempts,
                 failures: instance.failures,
                 retries: step.retries,
