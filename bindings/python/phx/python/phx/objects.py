@@ -104,7 +104,7 @@ class Objects:
                 raise ValueError("objects of Python cannot be mapped")
             lengths = lengths if dtype else [len(memoryview(found))]
             return numpy.ndarray(lengths, kind, buffer=found)
-        except (TypeError, ValueError, SyntaxError, OverflowError) as e:
+        except (TypeError, ValueError, SyntaxError) as e:
             raise ValueError(f"object {key!r} is said to be {found.about!r}, which is no array ({e}): map it") from e
 
     def get(self, key, number=None):
