@@ -20,9 +20,9 @@ extern "C" {
 
 /* What is known of a version. */
 struct tarn_object_info {
-    uint64_t number;
+    uint64_t number; /* 0: the folder of the key may not be read */
     uint64_t bytes;
-    uint32_t damaged; /* 1: the file is not whole; bytes and about are not known */
+    uint32_t damaged; /* 1: the file is not whole, or may not be read; bytes and about are not known */
     uint32_t reserved;
     char key[256];
     char about[256];
@@ -41,11 +41,13 @@ int tarn_object_map(const char *store, const char *key, uint64_t number, int ver
 /* Gives up what tarn_object_map gave. A mapped version that is deleted stays until then. */
 int tarn_object_unmap(const void *data);
 
-/* Memory of the store for a new version of so many bytes, all zero, to be filled in place. */
+/* Memory of the store for a new version of so many bytes, all zero, to be filled in place. A child that is forked between this and
+ * tarn_object_publish shares it, and could still write to the published object: it must not. */
 int tarn_object_create(const char *store, const char *key, size_t bytes, void **memory);
 
-/* Makes what tarn_object_create gave a version, durably and without a copy. The memory is gone, whatever comes of it. `number` may be
- * NULL. */
+/* Makes what tarn_object_create gave a version, durably and without a copy. The memory is gone, unless this fails with PHX_EINVALID
+ * (`about`) or PHX_EBUSY (another program has the key's lock): then it can be tried again. With PHX_EIO, where only the last sync has
+ * failed, all see the version, but it may not survive a loss of power. `number` may be NULL. */
 int tarn_object_publish(void *memory, const char *about, uint64_t *number);
 
 /* Gives up what tarn_object_create gave: nothing is left of it. */

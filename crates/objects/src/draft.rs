@@ -161,3 +161,26 @@ pub(crate) fn random() -> Result<u128, Fault> {
     got.map_err(error("read", Path::new("random numbers")))?;
     Ok(u128::from_le_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Code, Store};
+
+    #[test]
+    fn what_could_not_be_published_in_time_is_tried_again() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let store = Store::open(Some(folder.path())).unwrap();
+        let mut draft = store.create("k", 3).unwrap();
+        draft.bytes().copy_from_slice(b"all");
+        let told = draft.publish(&"x".repeat(256)).unwrap_err();
+        assert_eq!(told.code, Code::Invalid);
+        let key = std::fs::File::open(folder.path().join("k")).unwrap();
+        key.lock().unwrap();
+        assert_eq!(draft.publish("").unwrap_err().code, Code::Busy);
+        assert!(!draft.is_done());
+        drop(key);
+        assert_eq!(draft.publish("").unwrap().number, 1);
+        assert!(draft.is_done());
+        assert_eq!(store.get("k", None).unwrap(), b"all");
+    }
+}

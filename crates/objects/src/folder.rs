@@ -18,7 +18,7 @@ use tarn_sys::beneath::Root;
 /// Names of a store that are looked at in one call.
 pub(crate) const MAX_NAMES: usize = 1 << 20;
 /// How long the lock of a key is waited for: it is held for as long as a few names take to become durable.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 10_000 });
 /// Between two attempts at it.
 const BETWEEN: Duration = Duration::from_millis(1);
 

@@ -410,23 +410,6 @@ fn another_user_deletes_and_lists_what_it_may() {
     assert_eq!(store.put("k", b"4", "").unwrap().number, 4);
 }
 
-/// What waits for the lock of a key, for as long as it does.
-#[test]
-fn what_could_not_be_published_in_time_is_tried_again() {
-    let (folder, store) = stores().remove(0);
-    let mut draft = store.create("k", 3).unwrap();
-    draft.bytes().copy_from_slice(b"all");
-    refused(draft.publish(&"x".repeat(256)), Code::Invalid);
-    let key = fs::File::open(folder.path().join("k")).unwrap();
-    key.lock().unwrap();
-    refused(draft.publish(""), Code::Busy);
-    assert!(!draft.is_done());
-    drop(key);
-    assert_eq!(draft.publish("").unwrap().number, 1);
-    assert_eq!(store.get("k", None).unwrap(), b"all");
-    assert!(draft.is_done());
-}
-
 /// Where the child finds its store, and how many versions it puts.
 const STORE: &str = "TARN_TEST_STORE";
 const PUTS: &str = "TARN_TEST_PUTS";

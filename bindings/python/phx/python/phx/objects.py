@@ -14,7 +14,8 @@ from . import _phx
 
 
 class ObjectInfo(collections.namedtuple("ObjectInfo", ["key", "number", "bytes", "about", "damaged"])):
-    """A version of an object: its bytes, what was said of it, and whether its file is not whole (then both are unknown)."""
+    """A version of an object: its bytes, what was said of it, and whether its file is not whole or may not be read (then both are
+    unknown, and so is its number, 0, where the folder of its key may not be read)."""
 
     __slots__ = ()
 
@@ -29,7 +30,8 @@ def _described(array):
 class Draft:
     """Memory of the store that is not published yet: `memory`, and the same as the numpy array `array`, if it was created as one. A `with`
     block publishes it at its end, or gives it up if it is left by an exception; `number` is then the version's. Arrays stay usable, and
-    what is written to them after that changes no object. Nobody may write to them while it is published."""
+    what is written to them after that changes no object. Nobody may write to them while it is published, nor may a
+    child that is forked before that do so later."""
 
     def __init__(self, draft, array):
         self._draft = draft
@@ -102,7 +104,7 @@ class Objects:
                 raise ValueError("objects of Python cannot be mapped")
             lengths = lengths if dtype else [len(memoryview(found))]
             return numpy.ndarray(lengths, kind, buffer=found)
-        except (TypeError, ValueError, SyntaxError, OverflowError) as e:
+        except (TypeError, ValueError, SyntaxError) as e:
             raise ValueError(f"object {key!r} is said to be {found.about!r}, which is no array ({e}): map it") from e
 
     def get(self, key, number=None):
