@@ -26,6 +26,8 @@ pub struct Checkpoint {
     pub program: String,
     /// The version.
     pub id: CheckpointId,
+    /// The identity of the start that made it: two that knew nothing of each other have the same numbers.
+    pub start: u128,
     /// Ranks of the program that made it.
     pub ranks: u32,
     /// Those of which all is there.
@@ -34,15 +36,16 @@ pub struct Checkpoint {
 
 /// The newest version of which these nodes together have all ranks.
 pub fn newest(of_all: impl IntoIterator<Item = Checkpoint>) -> Option<CheckpointId> {
-    let mut versions: BTreeMap<(CheckpointId, String), (u32, BTreeSet<u32>)> = BTreeMap::new();
+    let mut versions: BTreeMap<_, (u32, BTreeSet<u32>)> = BTreeMap::new();
     for one in of_all {
-        let (ranks, here) = versions.entry((one.id, one.program)).or_default();
+        let of_it = (one.id, one.program, one.start);
+        let (ranks, here) = versions.entry(of_it).or_default();
         *ranks = one.ranks.max(*ranks);
         here.extend(one.here);
     }
     let whole = |(ranks, here): &(u32, BTreeSet<u32>)| here.len() == *ranks as usize;
     let mut newest = versions.into_iter().rev();
-    newest.find(|(_, v)| whole(v)).map(|((id, _), _)| id)
+    newest.find(|(_, v)| whole(v)).map(|((id, ..), _)| id)
 }
 
 #[cfg(test)]
@@ -53,6 +56,7 @@ mod tests {
         Checkpoint {
             program: "heat".into(),
             id: CheckpointId { generation, number },
+            start: 1,
             ranks: 3,
             here: here.iter().copied().collect(),
         }
@@ -68,9 +72,12 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_two_programs_are_not_one_version() {
+    fn ranks_of_two_programs_or_starts_are_not_one_version() {
         let mut other = on_a_node(1, 1, &[2]);
         other.program = "wave".into();
+        assert_eq!(newest([on_a_node(1, 1, &[0, 1]), other]), None);
+        let mut other = on_a_node(1, 1, &[2]);
+        other.start = 2;
         assert_eq!(newest([on_a_node(1, 1, &[0, 1]), other]), None);
     }
 }

@@ -1,4 +1,5 @@
 //! What two folders have of programs' checkpoints, for who only looks: nothing is locked, nothing is written, whoever writes meanwhile.
+//! Nothing is read through a mapping: a file that is made shorter meanwhile would end this process.
 //!
 //! What lies where: `<tier>/phx/<run>/<generation>/<rank>.arena`, and in memory `<memory>/tarn-phx-<uid>/<run>/` with the staged parts
 //! of these (`.staging`) and of buddies' (`.buddy`). Names only lead there: whose a file is says its header.
@@ -13,11 +14,11 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tarn_base::checkpoint::{Checkpoint, CheckpointId};
-use tarn_media::{ExternalFolder, Seen};
+use tarn_media::{ExternalFolder, Reader, Seen};
 use tarn_phx::arena::Version;
 use tarn_phx::block::{self, Kind};
 use tarn_phx::{Arena, ArenaError, Level, Place, VersionId, flush};
-use tarn_ports::{PowerFail, Stored};
+use tarn_ports::{PowerFail, Promises, Stored};
 
 /// Entries of a folder that are looked at.
 const MAX_ENTRIES: usize = 1 << 16;
@@ -108,12 +109,13 @@ pub fn checkpoints(tier: &Path, memory: &Path) -> Vec<Checkpoint> {
         let versions = run.versions(&mut |_| {});
         let versions = versions
             .into_iter()
-            .map(move |((id, _), found)| Checkpoint {
+            .map(move |((id, start), found)| Checkpoint {
                 program: program.clone(),
                 id: CheckpointId {
                     generation: id.generation,
                     number: id.number,
                 },
+                start,
                 ranks: found.ranks,
                 here: found.here.difference(&found.gone).copied().collect(),
             });
@@ -167,7 +169,7 @@ impl Run<'_> {
             };
             let staged = self.staged(&held);
             let header = held.arena.header();
-            let fails = held.seen.promises().power_fail;
+            let fails = held.promises.power_fail;
             for version in held.arena.versions() {
                 let found = versions
                     .entry((version.id, version.start))
@@ -311,7 +313,7 @@ impl Run<'_> {
             if !file.is_file() || file.uid() != held.owner || file.len() < STAGING_HEAD {
                 return None;
             }
-            let seen = Seen::open(&path).ok()?;
+            let seen = Reader::open(&path).ok()?;
             let mut head = vec![0; STAGING_BLOCK];
             seen.read(0, &mut head).ok()?;
             let (identity, _) = block::unseal(Kind::Staging, 0, &head)?;
@@ -340,8 +342,10 @@ pub struct Held {
     /// Its file.
     pub path: PathBuf,
     /// Its bytes.
-    pub seen: Seen,
-    /// What they mean.
+    pub seen: Reader,
+    /// What its medium promises.
+    pub promises: Promises,
+    /// What its bytes mean.
     pub arena: Arena,
     /// The user whose it is.
     pub owner: u32,
@@ -364,7 +368,10 @@ impl Held {
         if !file.is_file() {
             return Err(failed(&"this is no file"));
         }
-        let seen = Seen::open(&path).map_err(|e| failed(&e))?;
+        let mapped = Seen::open(&path).map_err(|e| failed(&e))?;
+        let promises = mapped.promises();
+        drop(mapped);
+        let seen = Reader::open(&path).map_err(|e| failed(&e))?;
         let mut arena = Arena::open(&seen);
         for _ in 1..OPENS {
             if !matches!(arena, Err(ArenaError::Damaged)) {
@@ -376,6 +383,7 @@ impl Held {
         Ok(Self {
             path,
             seen,
+            promises,
             arena,
             owner: file.uid(),
         })
@@ -390,7 +398,7 @@ pub struct Staged {
     /// The file.
     pub path: PathBuf,
     /// Its bytes.
-    pub seen: Seen,
+    pub seen: Reader,
 }
 
 impl Staged {

@@ -164,6 +164,13 @@ fn what_a_killed_program_had_staged_goes_on_on_other_nodes_and_other_numbers_of_
     // It is as it was: another one finds nothing to do, and so does the program's next start.
     let again = program.tarn(&["drain", "heat"]).exits(0);
     again.says("has version 1.3 already");
+    let again = program.tarn(&["drain", "heat", "--json"]).exits(0);
+    let row = again.summary();
+    assert_eq!((&row["number"], &row["bytes"]), (&3.into(), &0.into()));
+    assert_eq!(
+        (&row["ranks_here"], &row["latest"]),
+        (&2.into(), &true.into())
+    );
     assert_eq!(files(&program.site.path("memory")), before);
     assert_eq!(program.latest().unwrap(), Some(id(1, 3)));
     program.tarn(&["ls", "heat"]).exits(0).says("1.3 flushed ");
@@ -171,6 +178,10 @@ fn what_a_killed_program_had_staged_goes_on_on_other_nodes_and_other_numbers_of_
     let listed = program.tarn(&["ls"]).exits(0);
     listed.says("1.3 flushed         0 of 2").says(" yes\n");
     program.start(2, Some(id(1, 3)), 1, drop);
+    // What only the store has is there; what nobody has is not.
+    let there = program.tarn(&["drain", "heat", "1.3"]).exits(0);
+    there.says("has version 1.3 already");
+    program.tarn(&["drain", "heat", "1.2"]).exits(7);
     // What memory had is gone: nothing is brought there that is not whole.
     for staging in ["0.staging", "1.staging"] {
         let all = files(&program.site.path("memory"));

@@ -1,11 +1,11 @@
 //! A folder of an external store: ordinary files, written and read as such, on whatever file system.
 
 use crate::folder::{error, private, remove, sync_folder};
-use rustix::fs::{Advice, FlockOperation, fadvise, flock};
+use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
 use rustix::io::Errno;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_base::crc::crc;
@@ -15,6 +15,8 @@ use tarn_ports::{Draft, External, MediumError, Stored};
 const PART: &str = ".part";
 /// What is locked.
 const LOCK: &str = "lock";
+/// In a mode: only its owner can remove or rename what is in the folder.
+const STICKY: u32 = 0o1000;
 /// Names in a folder that are looked at: more than there may be ranks.
 const MAX_NAMES: usize = 1 << 17;
 
@@ -25,13 +27,24 @@ pub struct ExternalFolder {
 }
 
 impl ExternalFolder {
-    /// What a run has below a store: `<store>/phx/<run>`, made if it is not there.
+    /// What a run has below a store: `<store>/phx/<run>`, made if it is not there. `phx` is made as open as the store is.
     ///
     /// # Errors
     /// When the store is not there (it may not be mounted), or the run's folder cannot be made or belongs to somebody else.
     pub fn new(store: &Path, run: &Path) -> Result<Self, MediumError> {
-        fs::metadata(store).map_err(error("find the external store", store))?;
-        let path = store.join("phx").join(run);
+        let found = fs::metadata(store).map_err(error("find the external store", store))?;
+        let all = store.join("phx");
+        match fs::create_dir(&all) {
+            Ok(()) => {
+                // Whoever may make files in the store may have runs there. A store without modes has none to set.
+                let mode = Permissions::from_mode(found.mode() & 0o777 | STICKY);
+                let _ = fs::set_permissions(&all, mode);
+                sync_folder(&all)?;
+            }
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(error("make", &all)(e)),
+        }
+        let path = all.join(run);
         private(&path)?;
         Ok(Self { path })
     }
@@ -88,15 +101,7 @@ impl External for ExternalFolder {
 
     fn see(&self, name: &str) -> Result<Box<dyn Stored + Send + Sync>, MediumError> {
         let path = self.file(name)?;
-        // To open anything but a file may wait for ever.
-        let meta = fs::symlink_metadata(&path).map_err(error("open", &path))?;
-        if !meta.is_file() {
-            let bad = io::Error::new(ErrorKind::InvalidInput, "it is no file");
-            return Err(error("open", &path)(bad));
-        }
-        let file = File::open(&path).map_err(error("open", &path))?;
-        let size = file.metadata().map_err(error("examine", &path))?.size();
-        Ok(Box::new(Named { file, path, size }))
+        Ok(Box::new(Reader::open(&path)?))
     }
 
     fn list(&self, folder: &str) -> Result<Vec<String>, MediumError> {
@@ -156,14 +161,40 @@ fn read(file: &File, path: &Path, at: u64, into: &mut [u8]) -> Result<u64, Mediu
     Ok(crc(into))
 }
 
-/// A file that is there.
-struct Named {
+/// A file that is there, of which copies are read: if it is made shorter meanwhile, that is an error.
+#[derive(Debug)]
+pub struct Reader {
     file: File,
     path: PathBuf,
     size: u64,
 }
 
-impl Stored for Named {
+impl Reader {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// When it is no file, or cannot be opened for reading.
+    pub fn open(path: &Path) -> Result<Self, MediumError> {
+        // To open anything but a file may wait for ever.
+        let meta = fs::symlink_metadata(path).map_err(error("open", path))?;
+        if !meta.is_file() {
+            let bad = io::Error::new(ErrorKind::InvalidInput, "it is no file");
+            return Err(error("open", path)(bad));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true);
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+        let file = options.open(path).map_err(error("open", path))?;
+        let size = file.metadata().map_err(error("examine", path))?.size();
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            size,
+        })
+    }
+}
+
+impl Stored for Reader {
     fn size(&self) -> u64 {
         self.size
     }
@@ -262,5 +293,34 @@ mod tests {
         assert!(store.create("../x").is_err() && store.see("1/2/3").is_err());
         let away = folder.path().join("away");
         assert!(ExternalFolder::new(&away, Path::new("run")).is_err() && !away.exists());
+    }
+
+    #[test]
+    fn a_store_of_all_users_has_room_for_all_and_each_run_is_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |name: &str| folder.path().join(name).metadata().unwrap().mode() & 0o7777;
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        ExternalFolder::new(folder.path(), Path::new("run")).unwrap();
+        assert_eq!((mode("phx"), mode("phx/run")), (0o1777, 0o700));
+        fs::set_permissions(folder.path().join("phx"), Permissions::from_mode(0o755)).unwrap();
+        ExternalFolder::new(folder.path(), Path::new("other")).unwrap();
+        assert_eq!(mode("phx"), 0o755);
+    }
+
+    #[test]
+    fn a_file_that_is_made_shorter_is_an_error_to_who_reads_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, [1; 8192]).unwrap();
+        let reader = Reader::open(&path).unwrap();
+        let mut last = [0; 100];
+        reader.read(8092, &mut last).unwrap();
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(0)
+            .unwrap();
+        assert!(reader.read(8092, &mut last).is_err());
     }
 }

@@ -17,7 +17,7 @@ mod profiles;
 mod promises;
 pub mod slow;
 
-pub use external::ExternalFolder;
+pub use external::{ExternalFolder, Reader};
 pub use flush::Flush;
 pub use folder::Folder;
 pub use map::{Mapped, Part, Seen};

@@ -7,6 +7,7 @@ use crate::args::Cli;
 use crate::error::{CliError, CliResult};
 use crate::print::{self, out, say};
 use clap::Args;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -74,19 +75,27 @@ pub(super) fn drain(cli: &Cli, args: &DrainArgs) -> CliResult {
     let latest = flush::latest(&there).map_err(failed)?;
     let mut here = here(&arenas);
     let asked = |exact: &Exact| args.version.is_none_or(|id| exact.id == id);
-    let all: Vec<VersionId> = here.keys().map(|v| v.id).collect();
+    let all: BTreeMap<Exact, usize> = here.iter().map(|(v, h)| (*v, h.parts.len())).collect();
     here.retain(|exact, _| asked(exact));
-    if here.is_empty() {
-        return Err(no_version(&run.printable(), args.version, all.into_iter()));
+    let is_there = |id| move |v: &&Flushed| v.is_complete() && v.version.id == id;
+    let there_already = args
+        .version
+        .and_then(|id| before.iter().rev().find(is_there(id)));
+    if here.is_empty() && there_already.is_none() {
+        let all = all.keys().map(|v| v.id);
+        return Err(no_version(&run.printable(), args.version, all));
     }
     here.retain(|exact, _| Some(*exact) > latest);
     let Some((exact, chosen)) = choose(&here, &before) else {
-        say!(
-            "nothing to drain: {} has version {} already, and `latest` never goes back",
-            args.to.display(),
-            latest.map_or(String::new(), |v| named(v.id))
+        let of_latest = || before.iter().find(|v| Some(v.version) == latest);
+        return nothing(
+            cli,
+            args,
+            &run,
+            there_already.or_else(of_latest),
+            latest,
+            &all,
         );
-        return Ok(Exit::Success);
     };
     let store = ExternalFolder::new(&args.to, Path::new(run.name));
     let store = store.map_err(|e| failed(e.into()))?;
@@ -101,17 +110,12 @@ pub(super) fn drain(cli: &Cli, args: &DrainArgs) -> CliResult {
     let latest = publish(&store)?;
     let missing = numbers::missing(&parts, chosen.ranks);
     if cli.json {
-        print::json(&serde_json::json!({
-            "schema": 1,
-            "run": run.text(),
-            "generation": exact.id.generation,
-            "number": exact.id.number,
-            "ranks_here": chosen.parts.len(),
-            "ranks_there": parts.len(),
-            "ranks": chosen.ranks,
-            "bytes": bytes,
-            "latest": latest == Some(exact),
-        }))?;
+        let there = Flushed {
+            version: exact,
+            ranks: chosen.ranks,
+            parts,
+        };
+        print::json(&row(&run, &there, chosen.parts.len(), bytes, latest))?;
         return Ok(Exit::Success);
     }
     out!(
@@ -127,6 +131,43 @@ pub(super) fn drain(cli: &Cli, args: &DrainArgs) -> CliResult {
             Some(missing) => format!("{missing} not there yet: drain it on their nodes too"),
         }
     )?;
+    Ok(Exit::Success)
+}
+
+/// What `--json` says of a version that is on the store now.
+fn row(run: &Run<'_>, there: &Flushed, here: usize, bytes: u64, latest: Option<Exact>) -> Value {
+    serde_json::json!({
+        "schema": 1,
+        "run": run.text(),
+        "generation": there.version.id.generation,
+        "number": there.version.id.number,
+        "ranks_here": here,
+        "ranks_there": there.parts.len(),
+        "ranks": there.ranks,
+        "bytes": bytes,
+        "latest": latest == Some(there.version),
+    })
+}
+
+/// The store has what is asked for, or what is newer.
+fn nothing(
+    cli: &Cli,
+    args: &DrainArgs,
+    run: &Run<'_>,
+    there: Option<&Flushed>,
+    latest: Option<Exact>,
+    here: &BTreeMap<Exact, usize>,
+) -> CliResult {
+    if let (true, Some(there)) = (cli.json, there) {
+        let here = here.get(&there.version).copied().unwrap_or(0);
+        print::json(&row(run, there, here, 0, latest))?;
+        return Ok(Exit::Success);
+    }
+    say!(
+        "nothing to drain: {} has version {} already, and `latest` never goes back",
+        args.to.display(),
+        there.map_or(String::new(), |v| named(v.version.id))
+    );
     Ok(Exit::Success)
 }
 

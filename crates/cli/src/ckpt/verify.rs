@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use tarn_base::codes::Exit;
 use tarn_base::units::Bytes;
-use tarn_media::Seen;
+use tarn_media::Reader;
 use tarn_phx::arena::Version;
 use tarn_phx::manifest::CHUNK;
 use tarn_phx::{Level, Piece, Place as Lies, VersionId};
@@ -219,7 +219,7 @@ impl Found {
         chunk: &mut [u8],
     ) {
         // The first is where the manifest says that it is; none: it is not there.
-        let mut copies: Vec<Option<(&'static str, &Path, &Seen)>> = Vec::new();
+        let mut copies: Vec<Option<(&'static str, &Path, &Reader)>> = Vec::new();
         let at = match piece.place {
             Lies::Arena(at) => {
                 copies.push(Some(("arena", &held.path, &held.seen)));

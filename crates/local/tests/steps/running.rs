@@ -8,7 +8,7 @@ use tarn_base::event::{Ended, Event, FailureKind};
 use tarn_base::id::{InstanceId, StepId};
 use tarn_base::layout::TierDir;
 use tarn_base::units::SECOND;
-use tarn_base::workflow::{Dataset, Distribution, Role};
+use tarn_base::workflow::{Checkpoints, Dataset, Distribution, Restart, Role, Step};
 use tarn_local::Namespaces;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -67,6 +67,10 @@ pub(crate) const TESTS: &[Test] = &[
         only_alone,
     ),
     ("running::the_kernel_would_end_a_step_first", expendable),
+    (
+        "running::checkpoints_that_go_are_out_of_the_way_of_the_next_attempt",
+        checkpoints_that_go,
+    ),
 ];
 
 /// Both ways in which a step can be run here.
@@ -86,6 +90,38 @@ fn nothing_left(bench: &Bench) {
     let work = TierDir::new(&bench.path("tier"), "ws", "n0").work();
     let left = std::fs::read_dir(&work).map_or(0, Iterator::count);
     assert_eq!(left, 0, "{}", work.display());
+}
+
+fn checkpoints_that_go() {
+    let alone = "cd $TARN_CHECKPOINTS && test -z \"$(ls)\" && touch of.$TARN_ATTEMPT";
+    let restart = Some(Restart {
+        from: Checkpoints::Files,
+        room: 0,
+    });
+    let kept = Step {
+        restart,
+        ..step(alone, vec![])
+    };
+    let bench = Bench::new(vec![], vec![kept]);
+    let mut world = bench.world();
+    for attempt in 1..=2 {
+        world.begin(0, attempt, &[0], vec![vec![]]);
+        let (ended, _) = world.ended();
+        assert!(matches!(ended, Ended::Committed { .. }), "{ended:?}");
+        if attempt == 1 {
+            let instance = InstanceId {
+                step: StepId(0),
+                index: 0,
+            };
+            let at = vec![spot(0)];
+            world.perform(Do::Forget { instance, at });
+        }
+    }
+    // What is still to be removed is, now.
+    drop(world);
+    let there = TierDir::new(&bench.path("tier"), "ws", "n0").checkpoints();
+    assert!(there.join("r1/work-0/of.2").exists());
+    nothing_left(&bench);
 }
 
 /// Each would fit: the second to end finds the first one's output there, and is told what to do.
