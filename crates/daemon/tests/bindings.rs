@@ -30,24 +30,6 @@ fn the_c_example_and_the_c_test() {
     assert_eq!(read(&other.path("fast/from-c")), b"from C");
 }
 
-/// The header is C++ as well.
-#[test]
-fn the_header_is_cpp() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("a.cc");
-    std::fs::write(
-        &file,
-        "#include \"tarn.h\"\nint main() { return tarn_code_text(0) == nullptr; }\n",
-    )
-    .unwrap();
-    said(
-        Command::new("c++")
-            .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
-            .arg(source("include"))
-            .arg(&file),
-    );
-}
-
 #[test]
 fn the_python_tests_and_the_python_example() {
     let (daemon, other) = pair(&[]);

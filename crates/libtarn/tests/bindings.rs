@@ -482,3 +482,23 @@ fn the_fortran_module_has_the_numbers_of_the_header() {
     }
     assert!(found > 25, "{found}");
 }
+
+#[test]
+fn the_headers_are_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.cc");
+    for (header, call) in [
+        ("tarn.h", "tarn_code_text(0) == nullptr"),
+        ("phx.h", "phx_code_text(0) == nullptr"),
+        ("tarn_objects.h", "tarn_object_abandon(nullptr) == PHX_OK"),
+    ] {
+        let text = format!("#include \"{header}\"\nint main() {{ return {call}; }}\n");
+        std::fs::write(&file, text).unwrap();
+        said(
+            Command::new("c++")
+                .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
+                .arg(source("include"))
+                .arg(&file),
+        );
+    }
+}

@@ -66,21 +66,3 @@ fn the_page_shows_a_program_that_works() {
     assert_eq!(run(), "version 1: 1000 doubles, the last is 999\n");
     assert_eq!(run(), "version 2: 1000 doubles, the last is 999\n");
 }
-
-/// It is C++ as well.
-#[test]
-fn the_header_of_objects_is_cpp() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("a.cc");
-    std::fs::write(
-        &file,
-        "#include \"tarn_objects.h\"\nint main() { return tarn_object_abandon(nullptr) == PHX_OK; }\n",
-    )
-    .unwrap();
-    said(
-        Command::new("c++")
-            .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
-            .arg(source("include"))
-            .arg(&file),
-    );
-}

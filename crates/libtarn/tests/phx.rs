@@ -250,21 +250,3 @@ fn the_header_has_the_codes_of_the_library() {
         .collect();
     assert_eq!(found, own);
 }
-
-/// It is C++ as well.
-#[test]
-fn the_header_is_cpp() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("a.cc");
-    std::fs::write(
-        &file,
-        "#include \"phx.h\"\nint main() { return phx_code_text(0) == nullptr; }\n",
-    )
-    .unwrap();
-    said(
-        Command::new("c++")
-            .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
-            .arg(source("include"))
-            .arg(&file),
-    );
-}
