@@ -1,13 +1,14 @@
 //! Steps that go on from their checkpoints, with real programs that are really killed.
 
 mod common;
+#[path = "../../libtarn/tests/common/mod.rs"]
+mod linked;
 
 use common::{Ran, Site, send, until};
 use rustix::process::Signal;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A site whose step `add` runs the program with these arguments.
 fn site(step: &str, arguments: &str) -> Site {
@@ -22,37 +23,13 @@ fn site(step: &str, arguments: &str) -> Site {
 
 /// Compiles the program against libtarn, which cargo has built as a dependency of these tests.
 fn compile(to: &Path) {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let own = std::env::current_exe().expect("this program");
-    let library = own.ancestors().find(|a| a.join("libtarn.so").exists());
-    let library = library.expect("libtarn.so is near this program");
-    let output = Command::new("cc")
-        .args([
-            "-std=c11",
-            "-D_POSIX_C_SOURCE=200809L",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-I",
-        ])
-        .arg(here.join("../libtarn/include"))
-        .arg(here.join("tests/restart.c"))
-        .arg("-o")
-        .arg(to)
-        .arg("-L")
-        .arg(library)
-        .arg(format!(
-            "-Wl,--disable-new-dtags,-rpath,{}",
-            library.display()
-        ))
-        .arg("-ltarn")
-        .output()
-        .expect("cc starts");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
+    linked::said(&mut linked::compiler(
+        "cc",
+        &flags,
+        &["../cli/tests/restart.c"],
+        to,
+    ));
 }
 
 /// What the attempts of the newest run have printed.
@@ -67,8 +44,16 @@ fn printed(site: &Site) -> Vec<String> {
     (1..).map_while(attempt).collect()
 }
 
-/// What is staged in memory of this site's runs.
-fn staged(site: &Site) -> PathBuf {
+/// What is staged in memory of a site's runs: those that fail leave it for `tarn resume`, and no test does.
+struct Staged(PathBuf);
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn staged(site: &Site) -> Staged {
     let mut workspaces = fs::read_dir(site.path("tier")).expect("the tier");
     let found = workspaces.find_map(|e| {
         let name = e.expect("an entry").file_name();
@@ -76,7 +61,7 @@ fn staged(site: &Site) -> PathBuf {
     });
     let user = rustix::process::geteuid().as_raw();
     let memory = PathBuf::from(format!("/dev/shm/tarn-phx-{user}"));
-    memory.join(found.expect("a workspace"))
+    Staged(memory.join(found.expect("a workspace")))
 }
 
 /// What the attempts of the newest run said they began with.
@@ -107,13 +92,13 @@ fn attempts_that_come_no_further_use_up_the_retries() {
     assert_eq!(begun(&site), tries);
     ran.says("restarted from version 1.2 (2nd restart; 1 of 1 retries used up)");
     let memory = staged(&site);
-    assert!(memory.is_dir(), "they stay for `tarn resume`");
+    assert!(memory.0.is_dir(), "they stay for `tarn resume`");
     site.tarn(&["resume"]).exits(1);
     assert_eq!(begun(&site)[3..], ["from step 20", "from step 20"]);
     // Another run begins anew, and has the room.
     site.run().exits(1);
     assert_eq!(begun(&site), tries);
-    let runs = fs::read_dir(&memory).expect("the workspace").count();
+    let runs = fs::read_dir(&memory.0).expect("the workspace").count();
     assert_eq!(runs, 1);
     let kept = site.tarn(&["data", "rm", "--orphans"]).exits(0);
     kept.says("checkpoints stay in");
@@ -124,6 +109,7 @@ fn attempts_that_come_no_further_use_up_the_retries() {
 fn a_step_that_dies_before_its_first_version_fails_after_its_retries() {
     let site = site("retries = 2\n", "kill 5 0");
     site.run().exits(1).says("ended with status 137");
+    let _memory = staged(&site);
     assert_eq!(begun(&site), ["from step 0"; 3]);
 }
 
