@@ -44,18 +44,25 @@ pub(crate) fn can() -> bool {
         && is_x86_feature_detected!("pclmulqdq")
 }
 
-/// Copies, and returns 16 bytes that have the same checksum as all that was copied and what was before it, of which the checksum is given.
+/// Copies to some places, and returns 16 bytes that have the same checksum as all that was copied and what was before it, of which the checksum is given.
 ///
 /// # Safety
-/// `len` bytes are at both, a multiple of [`STEP`] and not none, and `to` is a multiple of a lane. The processor can.
+/// `len` bytes are at all of them, a multiple of [`STEP`] and not none, and each of `to` is a multiple of a lane. The processor can.
 #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq")]
-pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize, before: u64) -> [u8; 16] {
+pub(crate) unsafe fn copy<const N: usize>(
+    to: [*mut u8; N],
+    from: *const u8,
+    len: usize,
+    before: u64,
+) -> [u8; 16] {
     let by = |[first, last]: [u64; 2]| _mm_set_epi64x(last as i64, first as i64);
     let step = _mm256_broadcastsi128_si256(by(BY_STEP));
     // SAFETY: `at` is less than `len`, of which a step is a part, and a lane is a part of a step.
     let lane = |at: usize, n: usize| unsafe {
         let bytes = _mm256_loadu_si256(from.add(at + n * LANE).cast());
-        _mm256_stream_si256(to.add(at + n * LANE).cast(), bytes);
+        for to in to {
+            _mm256_stream_si256(to.add(at + n * LANE).cast(), bytes);
+        }
         bytes
     };
     let mut lanes: [__m256i; LANES] = std::array::from_fn(|n| lane(0, n));

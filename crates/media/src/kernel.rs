@@ -47,26 +47,36 @@ impl Stores {
         Self::Plain
     }
 
-    /// Copies whole lines to an address that is a multiple of a line, and takes them into the checksum.
-    fn copy(self, to: &mut [u8], from: &[u8], sum: &mut Crc) {
-        // SAFETY: both are as long, and do not overlap, as one of them is exclusive; `to` begins at a line.
-        let done = unsafe { self.steps(to, from.as_ptr(), sum) };
-        for (to, from) in to[done..].chunks_mut(BLOCK).zip(from[done..].chunks(BLOCK)) {
-            sum.update(from);
-            self.lines(to, from);
+    /// Copies whole lines to addresses that are multiples of a line, and takes them into the checksum.
+    fn copy<const N: usize>(self, mut to: [&mut [u8]; N], from: &[u8], sum: &mut Crc) {
+        // SAFETY: all are as long, and do not overlap, as each of `to` is exclusive; they begin at lines.
+        let mut done = unsafe { self.steps(&mut to, from.as_ptr(), sum) };
+        for block in from[done..].chunks(BLOCK) {
+            sum.update(block);
+            let place = done..done + block.len();
+            done = place.end;
+            for to in &mut to {
+                self.lines(&mut to[place.clone()], block);
+            }
         }
     }
 
     /// Copies as much as can be copied in the pass that checksums, and takes it into the checksum; as many bytes.
     ///
     /// # Safety
-    /// There are as many bytes at `from`, not those of `to`, and `to` begins at a line.
-    unsafe fn steps(self, to: &mut [u8], from: *const u8, sum: &mut Crc) -> usize {
+    /// There are as many bytes at `from` as at each of `to`, not those of one of them, and each of `to` begins at a line.
+    unsafe fn steps<const N: usize>(
+        self,
+        to: &mut [&mut [u8]; N],
+        from: *const u8,
+        sum: &mut Crc,
+    ) -> usize {
         #[cfg(target_arch = "x86_64")]
-        if self == Self::Fold && to.len() >= fold::STEP {
-            let len = to.len() / fold::STEP * fold::STEP;
+        if self == Self::Fold && to[0].len() >= fold::STEP {
+            let len = to[0].len() / fold::STEP * fold::STEP;
+            let to = to.each_mut().map(|to| to.as_mut_ptr());
             // SAFETY: as the caller says; these are whole steps, and the processor can, as `here` has found.
-            let folded = unsafe { fold::copy(to.as_mut_ptr(), from, len, sum.finish()) };
+            let folded = unsafe { fold::copy(to, from, len, sum.finish()) };
             *sum = Crc::new();
             sum.update(&folded);
             return len;
@@ -134,36 +144,54 @@ stream!(avx, "avx", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
 #[cfg(target_arch = "x86_64")]
 stream!(sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128);
 
-/// Copies and returns the checksum. What was stored through the caches, as it is little or fills no line, is given to `flush`. All of
-/// it comes before whatever this thread does next, also for others.
+/// Copies to one place or more and returns the checksum: each byte is read once. What was stored through the caches, as it is little,
+/// fills no line, or the places do not lie alike in lines, is given to `flush`. All of it comes before whatever this thread does next,
+/// also for others.
 ///
 /// # Panics
 /// When the lengths differ.
-pub fn copy(to: &mut [u8], from: &[u8], mut flush: impl FnMut(&[u8])) -> u64 {
-    assert_eq!(to.len(), from.len());
-    if from.len() < STREAM {
-        to.copy_from_slice(from);
-        flush(to);
+pub fn copy<const N: usize>(
+    mut to: [&mut [u8]; N],
+    from: &[u8],
+    mut flush: impl FnMut(&[u8]),
+) -> u64 {
+    const { assert!(N > 0) };
+    assert!(to.iter().all(|to| to.len() == from.len()));
+    let head = to[0].as_ptr().align_offset(LINE);
+    let alike = to.iter().all(|to| to.as_ptr().align_offset(LINE) == head);
+    if from.len() < STREAM || !alike {
+        for to in &mut to {
+            to.copy_from_slice(from);
+            flush(to);
+        }
         fence();
         return crc(from);
     }
     copy_by(Stores::here(), to, from, flush)
 }
 
-fn copy_by(stores: Stores, to: &mut [u8], from: &[u8], mut flush: impl FnMut(&[u8])) -> u64 {
+fn copy_by<const N: usize>(
+    stores: Stores,
+    to: [&mut [u8]; N],
+    from: &[u8],
+    mut flush: impl FnMut(&[u8]),
+) -> u64 {
     let mut sum = Crc::new();
-    let head = to.as_ptr().align_offset(LINE).min(to.len());
-    let (first, rest) = to.split_at_mut(head);
-    first.copy_from_slice(&from[..head]);
-    flush(first);
-    sum.update(&from[..head]);
-    let lines = rest.len() / LINE * LINE;
-    let (lines, last) = rest.split_at_mut(lines);
-    let (whole, tail) = from[head..].split_at(lines.len());
-    stores.copy(lines, whole, &mut sum);
-    last.copy_from_slice(tail);
-    flush(last);
-    sum.update(tail);
+    let head = to[0].as_ptr().align_offset(LINE).min(from.len());
+    let (first, rest) = from.split_at(head);
+    let (lines, last) = rest.split_at(rest.len() / LINE * LINE);
+    sum.update(first);
+    let to = to.map(|to| {
+        let (to_first, to) = to.split_at_mut(head);
+        let (to_lines, to_last) = to.split_at_mut(lines.len());
+        for (to, from) in [(to_first, first), (to_last, last)] {
+            to.copy_from_slice(from);
+            flush(to);
+        }
+        to_lines
+    });
+    stores.copy(to, lines, &mut sum);
+    sum.update(last);
     fence();
     sum.finish()
 }
@@ -190,7 +218,8 @@ pub(crate) unsafe fn take(to: &mut [u8], from: *const u8) -> u64 {
     };
     through(&mut to[..head], 0, &mut sum);
     // SAFETY: what is left of the bytes that are there, and `to` from a line on, if any. It reads each byte once.
-    let done = head + unsafe { Stores::here().steps(&mut to[head..], from.add(head), &mut sum) };
+    let done =
+        head + unsafe { Stores::here().steps(&mut [&mut to[head..]], from.add(head), &mut sum) };
     through(&mut to[done..], done, &mut sum);
     fence();
     sum.finish()
@@ -228,7 +257,7 @@ mod tests {
                 let from = &from[from_at..];
                 let mut room = vec![0xaa; length + to_at + 256];
                 let mut flushed = 0;
-                let sum = copy(&mut room[to_at..to_at + length], from, |part| {
+                let sum = copy([&mut room[to_at..to_at + length]], from, |part| {
                     flushed += part.len()
                 });
                 assert_eq!(
@@ -289,11 +318,16 @@ mod tests {
                 let mut room = vec![0xaa; to_at + length + 2 * LINE];
                 let mut flushed = 0;
                 let to = &mut room[to_at..to_at + length];
-                let sum = copy_by(stores, to, from, |part| flushed += part.len());
+                let mut other = vec![0xaa; to_at + length + 2 * LINE];
+                let lies = |bytes: &[u8]| bytes.as_ptr().align_offset(LINE);
+                let at = (0..LINE).find(|at| lies(&other[*at..]) == lies(to)).unwrap_or(0);
+                let other = &mut other[at..at + length];
+                let sum = copy_by(stores, [to, other], from, |part| flushed += part.len());
+                prop_assert!(&*other == from, "{stores:?}");
                 prop_assert!(&*to == from, "{stores:?}");
                 prop_assert_eq!(sum, crc(from), "{:?}", stores);
                 // No whole line has gone through the caches.
-                prop_assert!(flushed < 2 * LINE, "{:?}", stores);
+                prop_assert!(flushed < 4 * LINE, "{:?}", stores);
                 let around = room[..to_at].iter().chain(&room[to_at + length..]);
                 prop_assert!(around.into_iter().all(|b| *b == 0xaa), "{stores:?}");
             }

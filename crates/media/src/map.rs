@@ -82,14 +82,26 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Maps a file or a DAX device that is there.
+    /// Maps a file or a DAX device that is there. Of what is in memory all pages are mapped now: later, each would cost a fault.
     ///
     /// # Errors
     /// When another process has it for writing (`EWOULDBLOCK`), or it cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, MediumError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = open(path, flags, Mode::empty()).map_err(failed("open", path))?;
-        Self::of(file, path)
+        let mut mapped = Self::of(file, path)?;
+        if mapped.is_there()? {
+            mapped.populate()?;
+        }
+        Ok(mapped)
+    }
+
+    /// Whether all of it is memory already: to map it takes none then, and reads nothing from elsewhere.
+    fn is_there(&self) -> Result<bool, MediumError> {
+        let has = fstat(&self.file).map_err(failed("examine", &self.path))?;
+        let blocks = u64::try_from(has.st_blocks).unwrap_or(0);
+        let elsewhere = self.promises.power_fail == PowerFail::Synced;
+        Ok(!elsewhere && blocks.saturating_mul(512) >= self.pages.len as u64)
     }
 
     /// Maps a small file that processes share, made with so many bytes of zeros if it is not there. Nobody locks it.
@@ -396,7 +408,7 @@ impl Stored for Part<'_> {
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
         let range = self.range(at, into.len())?;
-        Ok(kernel::copy(into, &self.bytes[range], |_| ()))
+        Ok(kernel::copy([into], &self.bytes[range], |_| ()))
     }
 }
 
@@ -405,6 +417,18 @@ impl Window for Part<'_> {
         let range = self.range(at, bytes.len())?;
         let flush = self.note(range.clone());
         let to = &mut self.bytes[range];
+        Ok(kernel::copy([to], bytes, |part| flush.lines(part)))
+    }
+
+    fn write_both(&mut self, other: &mut Self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
+        let range = self.range(at, bytes.len())?;
+        let theirs = other.range(at, bytes.len())?;
+        let (flush, their_flush) = (self.note(range.clone()), other.note(theirs.clone()));
+        let flush = match flush {
+            Flush::None => their_flush,
+            flush => flush,
+        };
+        let to = [&mut self.bytes[range], &mut other.bytes[theirs]];
         Ok(kernel::copy(to, bytes, |part| flush.lines(part)))
     }
 

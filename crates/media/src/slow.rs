@@ -222,6 +222,14 @@ impl<W: Window> Window for SlowWindow<W> {
         Ok(sum)
     }
 
+    fn write_both(&mut self, other: &mut Self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
+        if self.device.profile.is_none() && other.device.profile.is_none() {
+            return self.window.write_both(&mut other.window, at, bytes);
+        }
+        other.write(at, bytes)?;
+        self.write(at, bytes)
+    }
+
     fn persist(&mut self) -> Result<(), MediumError> {
         self.window.persist()
     }

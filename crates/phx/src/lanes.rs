@@ -212,13 +212,17 @@ impl<T: Window, S: Window> Work<'_, T, S> {
         let mut at = 0;
         for chunk in self.bytes.chunks(CHUNK as usize) {
             let sum = match &mut self.staged {
-                // The other copies are made while the chunk is in the caches.
-                Some(Staged { own, buddies, .. }) => {
-                    for buddy in buddies {
-                        buddy.write(at, chunk)?;
+                Some(Staged { own, buddies, .. }) => match &mut buddies[..] {
+                    [] => own.write(at, chunk)?,
+                    [first, others @ ..] => {
+                        let sum = own.write_both(first, at, chunk)?;
+                        // The other copies are made while the chunk is in the caches.
+                        for buddy in others {
+                            buddy.write(at, chunk)?;
+                        }
+                        sum
                     }
-                    own.write(at, chunk)?
-                }
+                },
                 None => self.tier.write(at, chunk)?,
             };
             self.sums.push(sum);

@@ -615,6 +615,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 return;
             }
             let mut desk = self.desk();
+            if rung {
+                desk.ahead.disarm();
+            }
             // What fails is tried again, and told, by the next commit.
             if rung && desk.destage(self).is_ok() {
                 let _ = desk.reclaim(self);

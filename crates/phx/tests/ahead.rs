@@ -194,6 +194,10 @@ impl Watched for Blind {
         Ok(Vec::new())
     }
 
+    fn sample(&mut self) -> Result<bool, TrackError> {
+        Ok(false)
+    }
+
     fn disarm(&mut self) -> Result<(), TrackError> {
         Ok(())
     }

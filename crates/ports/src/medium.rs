@@ -110,6 +110,18 @@ pub trait Window: Stored + Send {
     /// [`MediumError::Outside`]: nothing is written.
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError>;
 
+    /// The same to this window and another, at the same place of both. Some read the bytes only once for that.
+    ///
+    /// # Errors
+    /// As [`Window::write`], of either.
+    fn write_both(&mut self, other: &mut Self, at: u64, bytes: &[u8]) -> Result<u64, MediumError>
+    where
+        Self: Sized,
+    {
+        other.write(at, bytes)?;
+        self.write(at, bytes)
+    }
+
     /// Makes all persistent that was written through this window, as far as the medium can.
     ///
     /// # Errors

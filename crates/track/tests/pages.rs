@@ -37,6 +37,33 @@ fn a_page_that_was_written_is_told_and_no_other() {
 }
 
 #[test]
+fn a_sample_tells_whether_it_goes_on_being_written() {
+    let Some(tracker) = tracker() else { return };
+    for kind in KINDS {
+        let memory = Memory::touched(kind, 600);
+        let mut watch = memory.watch(&tracker);
+        assert!(watch.sample().unwrap(), "nothing is known at first");
+        assert!(!watch.sample().unwrap(), "{kind:?}");
+        (0..300).for_each(|page| memory.write(page, 2));
+        assert!(watch.sample().unwrap(), "{kind:?}");
+        assert!(!watch.sample().unwrap(), "{kind:?}");
+        watch.disarm().unwrap();
+        assert!(watch.sample().unwrap(), "{kind:?}");
+        // All others count as written, as nobody looks at them.
+        let seen: u64 = watch
+            .written(false)
+            .unwrap()
+            .iter()
+            .map(|r| r.end - r.start)
+            .sum();
+        assert!(seen > memory.len as u64 * 9 / 10, "{kind:?}");
+    }
+    let memory = Memory::touched(Kind::Anonymous, 1);
+    let mut nothing = memory.part(&tracker, 1..100);
+    assert!(nothing.sample().unwrap() && nothing.sample().unwrap());
+}
+
+#[test]
 fn a_page_that_is_only_read_is_not_told() {
     let Some(tracker) = tracker() else { return };
     for kind in KINDS {

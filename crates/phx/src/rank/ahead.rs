@@ -15,7 +15,7 @@ use tarn_base::crc::crc;
 use tarn_ports::{Medium, Vault, Watched, Window};
 
 /// Looks at an object in a cycle in which it is learned when it is written.
-const LOOKS: u32 = 8;
+const LOOKS: u32 = 16;
 /// An object that is written after this part of a cycle is not copied ahead: there would be no time.
 const LATE: f64 = 0.9;
 /// After the last write that was seen so much of a cycle passes before an object is copied.
@@ -24,8 +24,6 @@ const MARGIN: f64 = 0.05;
 const WASTE: f64 = 0.25;
 /// Chunks that are copied before the desk is given to who wants it.
 const SLICE: u64 = 4;
-/// Bytes of a page, at least.
-const PAGE: u64 = 4 << 10;
 /// How soon it is looked again whether there is a free slot.
 const SOON: Duration = Duration::from_millis(20);
 /// Cycles at most between two in which an object is looked at again.
@@ -49,6 +47,8 @@ pub(super) struct Ahead {
 /// An object that is watched.
 struct Object {
     memory: Box<dyn Watched>,
+    /// Some of its pages may be protected.
+    armed: bool,
     /// As soon as possible, whatever was learned.
     always: bool,
     /// The part of a cycle after which it is written no more.
@@ -85,6 +85,7 @@ impl Ahead {
     pub(super) fn watch(&mut self, key: &[u8], memory: Box<dyn Watched>, always: bool) {
         let object = Object {
             memory,
+            armed: false,
             always,
             written_until: None,
             look: (0, 1),
@@ -144,10 +145,22 @@ impl Ahead {
         for object in self.watched.values_mut() {
             object.doing = match object.written_until {
                 _ if object.always => Doing::Waiting(0.0),
-                _ if known && object.look.0 <= self.cycle => object.learn(),
+                _ if known && object.look.0 <= self.cycle => Doing::Learning(0, 0.0),
                 Some(until) if until + MARGIN < LATE => Doing::Waiting(until + MARGIN),
                 _ => Doing::Nothing,
             };
+        }
+    }
+
+    /// Takes protection off again, after a commit: that takes longer than to look which pages lost it, and the program waits for that
+    /// alone.
+    pub(super) fn disarm(&mut self) {
+        for object in self.watched.values_mut() {
+            let begun = matches!(object.doing, Doing::Learning(1.., _) | Doing::Copying(_));
+            if !begun && std::mem::take(&mut object.armed) {
+                // What stays watched costs a little, no more.
+                let _ = object.memory.disarm();
+            }
         }
     }
 
@@ -159,19 +172,11 @@ impl Ahead {
 }
 
 impl Object {
-    fn learn(&mut self) -> Doing {
-        match self.memory.arm() {
-            Ok(()) => Doing::Learning(0, 0.0),
-            Err(_) => self.give_up(),
-        }
-    }
-
-    /// Whether anything was written, but for pages that it has with others: those count as written always.
-    fn wrote(&mut self, again: bool) -> bool {
-        let size = self.memory.size();
-        let shared = |r: &Range<u64>| r.end - r.start <= PAGE && (r.start == 0 || r.end == size);
-        let written = self.memory.written(again);
-        written.map_or(true, |w| !w.iter().all(shared))
+    /// Whether anything was written since it was looked last, as far as a sample tells: to protect all would make the program slower
+    /// while it is learned how fast it is.
+    fn wrote(&mut self) -> bool {
+        self.armed = true;
+        self.memory.sample().unwrap_or(true)
     }
 
     /// What cannot be watched is copied at the commit.
@@ -183,10 +188,6 @@ impl Object {
     }
 
     fn rest(&mut self) {
-        if matches!(self.doing, Doing::Learning(..) | Doing::Copying(_)) {
-            // What stays watched costs a little, no more.
-            let _ = self.memory.disarm();
-        }
         self.doing = Doing::Nothing;
         self.sums.clear();
     }
@@ -203,13 +204,11 @@ impl Object {
         match self.doing {
             Doing::Nothing | Doing::Waiting(_) => sums.clear(),
             Doing::Learning(_, seen) => {
-                let late = self.wrote(false);
+                let late = self.wrote();
                 let until = if late { 1.0 } else { seen };
-                // What is as it was is looked at less and less.
-                let same = self
-                    .written_until
-                    .is_some_and(|u| (u - until).abs() <= MARGIN);
-                let pause = if same {
+                // What is written no later than it was is looked at less and less.
+                let as_before = self.written_until.is_some_and(|u| until <= u + MARGIN);
+                let pause = if as_before {
                     (self.look.1 * 2).min(MAX_PAUSE)
                 } else {
                     2
@@ -296,8 +295,8 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 Doing::Learning(looks, seen) => {
                     let due = f64::from(looks + 1) / f64::from(LOOKS);
                     if part >= due {
-                        let wrote = object.wrote(true);
-                        object.doing = Doing::Learning(looks + 1, if wrote { due } else { seen });
+                        let seen = if object.wrote() { part } else { seen };
+                        object.doing = Doing::Learning(looks + 1, seen);
                         again(now);
                     } else {
                         again(at(due));
@@ -306,6 +305,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 Doing::Waiting(due) if part < due => again(at(due)),
                 Doing::Waiting(_) if slot.is_none() => {}
                 Doing::Waiting(_) => {
+                    object.armed = true;
                     object.doing = match object.memory.arm() {
                         Ok(()) => Doing::Copying(0),
                         Err(_) => object.give_up(),
