@@ -31,11 +31,13 @@
 #![allow(unsafe_code)]
 
 mod memory;
+mod reader;
 mod session;
 pub mod shelf;
 mod slot;
 
 pub use memory::{Element, Memory};
+pub use reader::{Kept, Reader, Which};
 pub use session::{MAX_REPLICAS, MAX_SET, Options, Precopy, Properties, Session};
 pub use slot::Slot;
 pub use tarn_phx::{

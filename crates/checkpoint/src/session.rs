@@ -174,15 +174,7 @@ impl Session {
     pub fn begin(options: Options) -> Result<Self, Fault> {
         // Signals are the program's: no thread of this library takes one.
         let _blocked = Blocked::new();
-        let name = &options.run.or_else(|| text("TARN_PHX_RUN"));
-        let name = name.as_deref().unwrap_or("phx");
-        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(plain)
-        {
-            return Err(invalid(format!(
-                "the run's name is {name:?}; it has 1 to 200 letters, digits, '.', '_' and '-', and begins with no '.'"
-            )));
-        }
+        let name = &*name_of(options.run)?;
         if options.rank >= options.ranks {
             return Err(invalid(format!(
                 "rank {} of {} ranks",
@@ -211,10 +203,7 @@ impl Session {
         if let Some(high) = processors.iter().find(|p| **p >= CpuSet::MAX_CPU) {
             return Err(invalid(format!("there is no processor {high}")));
         }
-        let tier = options.tier.or_else(|| path("TARN_PHX_TIER"));
-        let tier = tier.ok_or_else(|| {
-            invalid("no persistent tier: set `tier`, or TARN_PHX_TIER, to a folder on it")
-        })?;
+        let tier = tier_of(options.tier)?;
         let memory = options.memory.or_else(|| path("TARN_PHX_MEMORY"));
         let memory = memory.unwrap_or_else(|| "/dev/shm".into());
         let key_file = options.key.or_else(|| path("TARN_PHX_KEY"));
@@ -554,6 +543,26 @@ impl Session {
     pub fn end(self) -> Result<(), Fault> {
         self.rank.end()
     }
+}
+
+/// The program's name: as it is given, or as the environment says.
+pub(crate) fn name_of(given: Option<String>) -> Result<String, Fault> {
+    let name = given.or_else(|| text("TARN_PHX_RUN"));
+    let name = name.unwrap_or_else(|| "phx".into());
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(invalid(format!(
+            "the run's name is {name:?}; it has 1 to 200 letters, digits, '.', '_' and '-', and begins with no '.'"
+        )));
+    }
+    Ok(name)
+}
+
+/// The folder on the persistent tier: as it is given, or as the environment says.
+pub(crate) fn tier_of(given: Option<PathBuf>) -> Result<PathBuf, Fault> {
+    given.or_else(|| path("TARN_PHX_TIER")).ok_or_else(|| {
+        invalid("no persistent tier: set `tier`, or TARN_PHX_TIER, to a folder on it")
+    })
 }
 
 /// Where versions are flushed to, and which.

@@ -211,7 +211,8 @@ impl Run<'_> {
         failed.chain(files.into_iter().map(Held::open))
     }
 
-    fn files(&self) -> (Vec<PathBuf>, Vec<String>) {
+    /// The files of its arenas, those that ranks have written themselves first; and which folders could not be read.
+    pub(crate) fn files(&self) -> (Vec<PathBuf>, Vec<String>) {
         let folder = self.tier.join("phx").join(self.name);
         let mut unreadable = Vec::new();
         let mut inside = |folder: &Path| {

@@ -82,7 +82,7 @@ impl Kept {
         let mut arena = Arena::format(window, header).unwrap();
         for number in versions {
             let bytes = content(rank, number);
-            let at = arena.places(&[bytes.len() as u64]).unwrap()[0];
+            let at = arena.places(window, &[bytes.len() as u64]).unwrap()[0];
             window.write(at, &bytes).unwrap();
             window.persist().unwrap();
             let mut objects = vec![object(b"a", &bytes, Place::Arena(at))];
@@ -411,7 +411,7 @@ fn what_is_committed_meanwhile_is_no_damage() {
         while !ended.load(Relaxed) && number < 100_000 {
             number += 1;
             let bytes = content(0, number);
-            let at = arena.places(&[bytes.len() as u64]).unwrap()[0];
+            let at = arena.places(window, &[bytes.len() as u64]).unwrap()[0];
             window.write(at, &bytes).unwrap();
             window.persist().unwrap();
             let objects = vec![object(b"a", &bytes, Place::Arena(at))];

@@ -7,8 +7,8 @@
  *
  * Link with -ltarn. Every function that returns int gives PHX_OK, PHX_DEGRADED (it was done, with a warning) or an error
  * of enum phx_code; phx_last_error() then says why and what to do, in words. Nothing here ends the program, touches a
- * signal, or waits for ever. Calls may come from any thread, one at a time: a second one gets PHX_EBUSY. After fork() only
- * the parent may go on using it.
+ * signal, or waits for ever. Calls may come from any thread, one at a time: a second one gets PHX_EBUSY (but those of readers,
+ * at the end). After fork() only the parent may go on using it.
  */
 #ifndef PHX_H
 #define PHX_H
@@ -154,6 +154,7 @@ struct phx_stats {
     uint64_t flushes_skipped;   /* versions that did not, as one was being flushed when their turn came */
     uint64_t flush_failed;      /* versions that could not be flushed */
     uint64_t last_flush_ns;
+    uint64_t pinned;            /* slots that were passed over, as readers (phx_open_version) have them */
 };
 
 /* Begins. All ranks call it. */
@@ -203,6 +204,35 @@ int phx_stats(struct phx_stats *stats);
 /* Ends: what is staged is de-staged, memory of created objects is gone. The versions stay. What is being flushed is not waited for:
  * phx_wait does that. */
 int phx_finalize(void);
+
+/*
+ * For other programs of the node: versions of a run, mapped where they lie, while it goes on or after it has ended. No phx_init is
+ * needed, and these calls may come from any threads at once.
+ */
+
+/* A version that is pinned: it stays as it is until phx_close_version, or the end of the process. */
+struct phx_reader;
+
+/* as `flags` of phx_open_version */
+#define PHX_UNVERIFIED 1u /* objects are not compared with their checksums when they are first mapped */
+
+/* Pins a version of `run` (NULL: $TARN_PHX_RUN, or "phx") on `tier` (NULL: $TARN_PHX_TIER): on all ranks that are on this node. NULL is the
+ * newest that all of them have durable. */
+int phx_open_version(const char *run, const char *tier, const struct phx_version *version, uint32_t flags,
+                     struct phx_reader **reader);
+
+/* Which version it is: in `version`, `bytes` is of all ranks that are here. `count` is how many of these fit into `ranks`, and then how
+ * many there are. Any of the results may be NULL. */
+int phx_reader_version(const struct phx_reader *reader, struct phx_version_info *version, uint32_t *ranks,
+                       size_t *count);
+
+/* Where an object of a rank can be read, nothing copied, until the reader is closed; `bytes` and `unit` may be NULL. To write there ends
+ * the program. */
+int phx_map_obj(const struct phx_reader *reader, uint32_t rank, const char *key, const void **memory, size_t *bytes,
+                size_t *unit);
+
+/* Ends it: what was mapped is gone. */
+int phx_close_version(struct phx_reader *reader);
 
 /* Why this thread's last call did not give PHX_OK, in words. */
 const char *phx_last_error(void);

@@ -3,9 +3,11 @@
 mod abi;
 mod calls;
 mod objects;
+mod readers;
 
 pub use abi::{
     phx_dimension, phx_options, phx_properties, phx_stats, phx_version, phx_version_info,
 };
 pub use calls::*;
 pub use objects::*;
+pub use readers::*;

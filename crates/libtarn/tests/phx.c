@@ -4,7 +4,8 @@
  * phx DIR STEPS [LAST]: rank 0 of 1 of a run in DIR (DIR/tier, DIR/memory), from its newest version to step STEPS; ends without
  * phx_finalize after step LAST. Prints what it restored. phx DIR misuse: every wrong call gives its code. phx DIR endless HOW: rank $RANK
  * of $RANKS, until it is killed; HOW says how it stages. phx DIR outside STEPS: rank $RANK of $RANKS, of which every second version goes to
- * DIR/store; ends once the last one is there.
+ * DIR/store; ends once the last one is there. phx DIR watch: maps versions of the endless one that $RANKS ranks have, and prints how many it
+ * has seen whole, until it is killed.
  */
 #include "phx.h"
 
@@ -13,7 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define COUNT 300000
@@ -183,6 +186,58 @@ static int outside(const char *dir, int steps)
     return failed;
 }
 
+/* Whether all ranks have the same step, and what follows from it. */
+static int is_whole(const struct phx_reader *reader, uint32_t ranks)
+{
+    int first = 0;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const void *memory = NULL;
+        size_t bytes = 0, unit = 0;
+        CHECK(phx_map_obj(reader, rank, "step", &memory, NULL, NULL), PHX_OK);
+        if (failed)
+            return 0;
+        int step = *(const int *)memory;
+        first = rank == 0 ? step : first;
+        CHECK(phx_map_obj(reader, rank, "field", &memory, &bytes, &unit), PHX_OK);
+        CHECK(step == first && bytes == SMALL * sizeof(double) && unit == sizeof(double), 1);
+        const double *field = memory;
+        for (size_t i = 0; !failed && i < SMALL; i++)
+            if (field[i] != value(i, step + (int)rank)) {
+                printf("element %zu of step %d of rank %u is wrong\n", i, step, rank);
+                failed = 1;
+            }
+    }
+    return !failed;
+}
+
+static int watch(const char *dir)
+{
+    char tier[512];
+    uint32_t ranks = (uint32_t)atoi(getenv("RANKS"));
+    snprintf(tier, sizeof tier, "%s/tier", dir);
+    for (unsigned seen = 0; !failed;) {
+        struct phx_reader *reader = NULL;
+        struct phx_version_info info;
+        uint32_t here[8];
+        size_t count = 8;
+        int code = phx_open_version("c", tier, NULL, 0, &reader);
+        if (code == PHX_ENOTFOUND) { /* none yet */
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            continue;
+        }
+        CHECK(code, PHX_OK);
+        CHECK(phx_reader_version(reader, &info, here, &count), PHX_OK);
+        CHECK(count == ranks && info.ranks == ranks && here[ranks - 1] == ranks - 1, 1);
+        for (unsigned look = 0; look < seen % 4 + 1 && is_whole(reader, ranks); look++)
+            nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+        CHECK(phx_close_version(reader), PHX_OK);
+        if (!failed)
+            printf("seen %u\n", ++seen);
+        fflush(stdout);
+    }
+    return 1;
+}
+
 /* DIR/tier and DIR/memory have 16 MiB each. */
 static int full(const char *dir)
 {
@@ -195,6 +250,20 @@ static int full(const char *dir)
     CHECK(phx_create_obj("small", 1 << 20, 1, NULL, &m), PHX_OK);
     CHECK(phx_checkpoint_commit(NULL), PHX_OK);
     CHECK(phx_create_obj("large", 32 << 20, 1, NULL, &m), PHX_ENOSPACE);
+    CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+    /* Readers that have all of it. */
+    struct phx_reader *readers[32];
+    struct phx_version version;
+    int open = 0, code = PHX_OK;
+    for (; open < 32 && code == PHX_OK; open++) {
+        CHECK(phx_open_version("c", tier, NULL, 0, &readers[open]), PHX_OK);
+        if ((code = phx_checkpoint_commit(&version)) == PHX_OK)
+            CHECK(phx_wait(&version, PHX_DURABLE, 0), PHX_OK);
+    }
+    check(code, PHX_ENOSPACE, "a commit while all is pinned");
+    puts(phx_last_error());
+    while (open > 0)
+        CHECK(phx_close_version(readers[--open]), PHX_OK);
     CHECK(phx_checkpoint_commit(NULL), PHX_OK);
     CHECK(phx_finalize(), PHX_OK);
     /* A tier that is large enough, and memory that is not. */
@@ -222,6 +291,61 @@ static void *commits(void *argument)
             CHECK(code, PHX_OK);
     }
     return NULL;
+}
+
+/* Versions of the program "c" below DIR, which has committed. */
+static void misread(const char *tier)
+{
+    struct phx_reader *reader = NULL, *other = NULL;
+    struct phx_version version = {9, 9};
+    struct phx_version_info info;
+    const void *memory = NULL;
+    uint32_t ranks[2] = {7, 7};
+    size_t count = 0, bytes = 0;
+    pid_t child;
+    int status = -1;
+
+    CHECK(phx_open_version("c", tier, NULL, 0, NULL), PHX_EINVALID);
+    CHECK(phx_open_version("c", tier, NULL, 2, &reader), PHX_EINVALID);
+    CHECK(phx_open_version("c", NULL, NULL, 0, &reader), PHX_EINVALID);
+    CHECK(phx_open_version("c/d", tier, NULL, 0, &reader), PHX_EINVALID);
+    CHECK(phx_open_version("d", tier, NULL, 0, &reader), PHX_ENOTFOUND);
+    CHECK(phx_open_version("c", "/nowhere", NULL, 0, &reader), PHX_ENOTFOUND);
+    CHECK(phx_open_version("c", tier, &version, 0, &reader), PHX_ENOTFOUND);
+    CHECK(reader == NULL, 1);
+    CHECK(phx_map_obj(NULL, 0, "a", &memory, NULL, NULL), PHX_ENOTFOUND);
+    CHECK(phx_close_version(NULL), PHX_ENOTFOUND);
+    CHECK(phx_open_version("c", tier, NULL, PHX_UNVERIFIED, &reader), PHX_OK);
+    CHECK(phx_open_version("c", tier, NULL, 0, &other), PHX_OK);
+    CHECK(reader != other, 1);
+    CHECK(phx_reader_version(reader, NULL, NULL, NULL), PHX_OK);
+    CHECK(phx_reader_version(reader, &info, NULL, &count), PHX_OK);
+    CHECK(count == 1 && info.ranks == 1 && info.bytes == (1 << 20) + 296, 1);
+    CHECK(info.level, PHX_DURABLE);
+    CHECK(phx_reader_version(reader, NULL, NULL, &count), PHX_EINVALID);
+    count = 2;
+    CHECK(phx_reader_version(reader, NULL, ranks, &count), PHX_OK);
+    CHECK(count == 1 && ranks[0] == 0 && ranks[1] == 7, 1);
+    CHECK(phx_map_obj(reader, 0, "a", NULL, &bytes, NULL), PHX_EINVALID);
+    CHECK(phx_map_obj(reader, 0, NULL, &memory, &bytes, NULL), PHX_EINVALID);
+    CHECK(phx_map_obj(reader, 1, "a", &memory, &bytes, NULL), PHX_ENOTFOUND);
+    CHECK(phx_map_obj(reader, 0, "b", &memory, &bytes, NULL), PHX_ENOTFOUND);
+    CHECK(phx_map_obj(reader, 0, "empty", &memory, &bytes, NULL), PHX_OK);
+    CHECK(memory == NULL && bytes == 0, 1);
+    CHECK(phx_map_obj(reader, 0, "a", &memory, NULL, NULL), PHX_OK);
+    CHECK(phx_map_obj(other, 0, "a", &memory, &bytes, &count), PHX_OK);
+    CHECK(memory != NULL && bytes == 1 << 20 && count == 8, 1);
+    CHECK(phx_close_version(reader), PHX_OK);
+    CHECK(phx_close_version(reader), PHX_ENOTFOUND);
+    CHECK(phx_map_obj(reader, 0, "a", &memory, NULL, NULL), PHX_ENOTFOUND);
+    /* Who may not read it. */
+    CHECK(chmod(tier, 0), 0);
+    child = fork();
+    if (child == 0)
+        _exit((geteuid() == 0 && setuid(65534) != 0) || phx_open_version("c", tier, NULL, 0, &reader) != PHX_EIO);
+    CHECK(waitpid(child, &status, 0) == child && status == 0, 1);
+    CHECK(chmod(tier, 0700), 0);
+    CHECK(phx_close_version(other), PHX_OK);
 }
 
 static int misuse(const char *dir)
@@ -354,6 +478,7 @@ static int misuse(const char *dir)
     CHECK(phx_wait(&version, 17, 0), PHX_EINVALID);
     CHECK(phx_wait(&version, PHX_FLUSHED, 0), PHX_EUNSUPPORTED);
     CHECK(phx_wait(&version, PHX_DURABLE, 0), PHX_OK);
+    misread(tier);
     version.number = 99;
     CHECK(phx_wait(&version, PHX_COMMITTED, 1), PHX_ENOTFOUND);
     CHECK(phx_versions(NULL, NULL), PHX_EINVALID);
@@ -388,6 +513,8 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[2], "misuse") == 0)
         return misuse(argv[1]);
+    if (argc == 3 && strcmp(argv[2], "watch") == 0)
+        return watch(argv[1]);
     if (argc == 3 && strcmp(argv[2], "full") == 0)
         return full(argv[1]);
     if (argc == 4 && strcmp(argv[2], "endless") == 0)

@@ -181,6 +181,61 @@ fn ranks_are_killed_at_any_instant() {
     assert!(flushed > 0, "seed {seed}: nothing was flushed");
 }
 
+/// Programs that map versions while others commit, both killed at random instants: what is seen is whole, and stays so. In the end the
+/// arenas are no larger than for one version more a reader.
+#[test]
+fn readers_and_ranks_are_killed_at_any_instant() {
+    const ROUNDS: u64 = 10;
+    const RANKS: u32 = 2;
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("phx");
+    compile("tests/phx.c", &program, &[]);
+    let dir = folder.path().join("run");
+    let begin = |arguments: &[&str], rank: u32| {
+        let mut command = Command::new(&program);
+        command.arg(&dir).args(arguments);
+        command
+            .env("RANKS", RANKS.to_string())
+            .env("RANK", rank.to_string());
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let mut seen = 0;
+    for round in 0..ROUNDS {
+        // Copied at once, staged in part or as a whole, one or two versions kept.
+        let how = [16, 1, 48, 0][round as usize % 4].to_string();
+        let ranks = (0..RANKS).map(|rank| begin(&["endless", &how], rank));
+        let mut all: Vec<_> = ranks.map(|rank| (false, rank)).collect();
+        all.extend((0..2).map(|_| (true, begin(&["watch"], 0))));
+        let random = seed.rotate_left(7 * round as u32);
+        std::thread::sleep(Duration::from_millis(150 + random % 150));
+        // Ranks first, or readers.
+        all.rotate_left(2 * (round as usize % 2));
+        for (_, process) in &mut all {
+            process.kill().unwrap();
+            std::thread::sleep(Duration::from_micros(random % 20_000));
+        }
+        for (is_reader, process) in all {
+            let text = process.wait_with_output().unwrap().stdout;
+            let text = String::from_utf8_lossy(&text);
+            let own: &[&str] = match is_reader {
+                true => &["seen "],
+                // Out of time, lost, and what follows from that.
+                false => &["restored ", "committed ", ": 10 ", ": 11 ", ": 14 "],
+            };
+            let fine = |line: &str| own.iter().any(|words| line.contains(words));
+            assert!(text.lines().all(fine), "seed {seed}, round {round}: {text}");
+            seen += if is_reader { text.lines().count() } else { 0 };
+        }
+    }
+    assert!(seen > 10, "{seen}");
+    for rank in 0..RANKS {
+        let arena = dir.join(format!("tier/phx/c/1/{rank}.arena"));
+        let size = std::fs::metadata(arena).unwrap().len();
+        assert!(size < 32 << 20, "{size}");
+    }
+}
+
 /// Whether `latest` names a version; all parts of that are there, and whole.
 fn whole_outside(store: &Path) -> bool {
     let store = ExternalFolder::there(store, Path::new("c"));
@@ -226,10 +281,9 @@ fn what_does_not_fit_is_told_before_it_is_needed() {
             .current_dir(folder.path()),
     );
     assert!(text.contains("what does not fit is told"), "{text}");
-    assert!(
-        text.contains("No space left") && text.contains("stage less"),
-        "{text}"
-    );
+    for words in ["No space left", "stage less", "versions pinned: end them"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
 }
 
 /// The numbers are what the library has.

@@ -1,10 +1,14 @@
 //! A folder of an external store: ordinary files, written and read as such, on whatever file system.
 
 use crate::folder::{error, private, remove, sync_folder};
+use crate::map::Seen;
+use crate::pins;
+use rustix::fd::AsFd;
 use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -191,6 +195,23 @@ impl Reader {
             path: path.to_owned(),
             size,
         })
+    }
+
+    /// Keeps whoever writes to it from writing there for as long as this lives, if they look ([`tarn_ports::Window::pinned`]) before they
+    /// do. What is read afterwards is all that was written before they looked last.
+    ///
+    /// # Errors
+    /// When somebody has locked it for writing, or the file system has no such locks.
+    pub fn pin(&self, range: &Range<u64>) -> Result<(), MediumError> {
+        pins::pin(self.file.as_fd(), range).map_err(error("pin a version in", &self.path))
+    }
+
+    /// Maps it.
+    ///
+    /// # Errors
+    /// When it is empty, or there is no room in this process.
+    pub fn map(&self) -> Result<Seen, MediumError> {
+        Seen::of(&self.file, &self.path)
     }
 }
 

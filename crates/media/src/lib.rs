@@ -13,6 +13,7 @@ mod fold;
 mod folder;
 pub mod kernel;
 mod map;
+mod pins;
 mod profiles;
 mod promises;
 pub mod slow;

@@ -2,6 +2,7 @@
 
 use crate::flush::{Flush, fence};
 use crate::kernel;
+use crate::pins;
 use crate::promises::Kind;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
@@ -293,8 +294,10 @@ impl Medium for Mapped {
             };
             Part {
                 bytes,
+                at: range.start,
                 power_fail: self.promises.power_fail,
                 flush: self.flush,
+                file: self.file.as_fd(),
                 path: &self.path,
                 written: None,
                 failed: false,
@@ -351,8 +354,11 @@ impl Medium for Mapped {
 #[derive(Debug)]
 pub struct Part<'a> {
     bytes: &'a mut [u8],
+    /// Where they begin in the file.
+    at: u64,
     power_fail: PowerFail,
     flush: Flush,
+    file: BorrowedFd<'a>,
     path: &'a Path,
     /// What holds all that was written and is not persistent yet.
     written: Option<Range<usize>>,
@@ -453,6 +459,14 @@ impl Window for Part<'_> {
             self.failed = true;
             failed("sync", self.path)(e)
         })
+    }
+
+    fn pinned(&self) -> Result<Vec<Range<u64>>, MediumError> {
+        let own = self.at..self.at + self.bytes.len() as u64;
+        let pinned =
+            pins::pinned(self.file, own).map_err(failed("ask for the readers of", self.path))?;
+        let here = |r: Range<u64>| r.start - self.at..r.end - self.at;
+        Ok(pinned.into_iter().map(here).collect())
     }
 }
 

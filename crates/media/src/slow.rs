@@ -233,6 +233,10 @@ impl<W: Window> Window for SlowWindow<W> {
     fn persist(&mut self) -> Result<(), MediumError> {
         self.window.persist()
     }
+
+    fn pinned(&self) -> Result<Vec<Range<u64>>, MediumError> {
+        self.window.pinned()
+    }
 }
 
 /// The system's monotonic clock, the same for all processes.

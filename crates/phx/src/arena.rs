@@ -13,6 +13,8 @@ const BLOCK: usize = 4 << 10;
 const SUPERBLOCKS: [u64; 2] = [4 << 10, 8 << 10];
 /// Versions that are kept.
 pub const MAX_VERSIONS: usize = 16;
+/// How often superblocks are read that change meanwhile.
+const LOOKS: usize = 64;
 /// Bytes of the smallest arena: nothing is in it.
 pub const LEAST: u64 = room::FIRST;
 
@@ -85,6 +87,16 @@ pub struct Version {
     sum: u64,
 }
 
+impl Version {
+    /// What holds all of its data that lie in the arena.
+    pub fn extent(&self) -> Range<u64> {
+        let extents = self.manifest.extents().filter(|r| !r.is_empty());
+        let both =
+            |one: Range<u64>, other: Range<u64>| one.start.min(other.start)..one.end.max(other.end);
+        extents.reduce(both).unwrap_or(0..0)
+    }
+}
+
 /// Why an arena cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
@@ -98,15 +110,21 @@ pub enum ArenaError {
         "both superblocks are damaged: what the arena holds cannot be found; use the buddy's copy or what was flushed"
     )]
     Damaged,
+    /// It changes as often as it is read.
+    #[error("the arena is published to faster than it can be read: try again")]
+    Unsettled,
     /// There is no room.
     #[error(
-        "the arena has no {wanted} bytes for it: {free} are free; let it be larger, or keep fewer versions"
+        "the arena has no {wanted} bytes for it: {free} are free{}; let it be larger, or keep fewer versions",
+        pinned_by_readers(*pinned)
     )]
     Full {
         /// Bytes that are wanted.
         wanted: u64,
         /// Bytes that are free, in pieces perhaps.
         free: u64,
+        /// Ranges that readers have pinned.
+        pinned: usize,
     },
     /// More than a format can hold.
     #[error("{what}: {is}, and there may be {most}")]
@@ -176,6 +194,7 @@ impl Arena {
             return Err(ArenaError::Full {
                 wanted: LEAST,
                 free: arena.size,
+                pinned: 0,
             });
         }
         let payload = arena.header.encode();
@@ -186,7 +205,7 @@ impl Arena {
     }
 
     /// Finds what an arena holds: of the superblocks that are whole the one of the higher epoch, and of its versions those whose
-    /// manifests are whole. Writes nothing.
+    /// manifests are whole: its state at one instant of the call, whoever writes to it. Writes nothing.
     ///
     /// # Errors
     /// When it is none, or nothing leads to what it holds.
@@ -201,9 +220,9 @@ impl Arena {
         let header = header.and_then(|(identity, payload)| Header::decode(identity, payload));
         let header = header.ok_or(ArenaError::NoArena)?;
         let mut found: Option<(Superblock, usize)> = None;
+        let blocks = superblocks(stored)?;
         for (newest, at) in SUPERBLOCKS.into_iter().enumerate() {
-            stored.read(at, &mut block)?;
-            let superblock = block::unseal(Kind::Superblock, at, &block);
+            let superblock = block::unseal(Kind::Superblock, at, &blocks[newest]);
             let own = superblock.filter(|(identity, _)| *identity == header.identity);
             if let Some(superblock) = own.and_then(|(_, payload)| Superblock::decode(payload))
                 && found
@@ -290,25 +309,25 @@ impl Arena {
         self.size = self.size.max(size);
     }
 
-    /// Places for data of these lengths, which nothing that is kept lies in. Until they are published they are free: who takes places
-    /// twice gets the same.
+    /// Places for data of these lengths, which nothing that is kept or that readers have pinned lies in. Until they are published they are
+    /// free: who takes places twice gets the same, if no reader has come or gone.
     ///
     /// # Errors
-    /// [`ArenaError::Full`].
-    pub fn places(&self, lengths: &[u64]) -> Result<Vec<u64>, ArenaError> {
-        self.take(lengths, &[])
+    /// [`ArenaError::Full`], and when the medium fails.
+    pub fn places(&self, window: &impl Window, lengths: &[u64]) -> Result<Vec<u64>, ArenaError> {
+        Ok(self.take(window, lengths, &[])?.0)
     }
 
     /// A place for the next version, which nothing else is put into until another one is asked for: not even its own manifest, while some
-    /// of it is still staged.
+    /// of it is still staged. And whether another was passed over that readers have pinned.
     ///
     /// # Errors
-    /// [`ArenaError::Full`].
-    pub fn slot(&mut self, length: u64) -> Result<u64, ArenaError> {
+    /// As for [`Arena::places`].
+    pub fn slot(&mut self, window: &impl Window, length: u64) -> Result<(u64, bool), ArenaError> {
         self.slot = 0..0;
-        let at = self.places(&[length])?[0];
-        self.slot = at..at + length;
-        Ok(at)
+        let (places, passed) = self.take(window, &[length], &[])?;
+        self.slot = places[0]..places[0] + length;
+        Ok((places[0], passed))
     }
 
     /// Publishes: of the versions that are kept those that `keeps` says stay, and `new` is added, or takes the place of the one of
@@ -344,7 +363,7 @@ impl Arena {
             }
             let length = block::size(payload.len(), PAGE as usize);
             let taken: Vec<Range<u64>> = manifest.extents().collect();
-            let at = self.take(&[length as u64], &taken)?[0];
+            let at = self.take(window, &[length as u64], &taken)?.0[0];
             let block = block::seal(Kind::Manifest, self.header.identity, at, &payload, length);
             window.write(at, &block)?;
             window.persist()?;
@@ -365,21 +384,33 @@ impl Arena {
         Ok(())
     }
 
-    /// Extents beside those of what is kept and `more`.
-    fn take(&self, lengths: &[u64], more: &[Range<u64>]) -> Result<Vec<u64>, ArenaError> {
+    /// Extents beside those of what is kept and `more`, and of what readers have pinned; whether there would be others without these.
+    fn take(
+        &self,
+        window: &impl Window,
+        lengths: &[u64],
+        more: &[Range<u64>],
+    ) -> Result<(Vec<u64>, bool), ArenaError> {
         if self.unknown {
             return Err(ArenaError::Unknown);
         }
         let kept = self.versions.iter();
         let kept = kept.flat_map(|v| v.manifest.extents().chain([v.at.clone()]));
-        let mut free = room::free(
-            self.size,
-            kept.chain(more.iter().cloned()).chain([self.slot.clone()]),
-        );
-        room::take(&mut free, lengths).ok_or_else(|| ArenaError::Full {
+        let mut taken: Vec<Range<u64>> = kept.chain(more.iter().cloned()).collect();
+        taken.push(self.slot.clone());
+        let first = room::take(&mut room::free(self.size, taken.iter().cloned()), lengths);
+        // After what was given up is published, and before anything is written there (docs/checkpoints.md).
+        let pinned = window.pinned()?;
+        let count = pinned.len();
+        taken.extend(pinned);
+        let mut free = room::free(self.size, taken);
+        let places = room::take(&mut free, lengths).ok_or_else(|| ArenaError::Full {
             wanted: lengths.iter().sum(),
             free: free.iter().map(|r| r.end - r.start).sum(),
-        })
+            pinned: count,
+        })?;
+        let passed = first.as_ref() != Some(&places);
+        Ok((places, passed))
     }
 
     /// Writes the older superblock: from now on it is the newest.
@@ -437,6 +468,31 @@ fn read_piece(
         at += chunk.len() as u64;
     }
     Ok(whole)
+}
+
+/// Both superblocks, as they were at one instant: the first did not change while the second was read. Who writes makes one whole before
+/// the other is touched, so of these the newer whole one is the newest, or the one that was being written then.
+fn superblocks(stored: &impl Stored) -> Result<[Vec<u8>; 2], ArenaError> {
+    let [mut first, mut second, mut again] = [(); 3].map(|()| vec![0; BLOCK]);
+    stored.read(SUPERBLOCKS[0], &mut first)?;
+    for _ in 0..LOOKS {
+        stored.read(SUPERBLOCKS[1], &mut second)?;
+        stored.read(SUPERBLOCKS[0], &mut again)?;
+        if first == again {
+            return Ok([first, second]);
+        }
+        std::mem::swap(&mut first, &mut again);
+    }
+    Err(ArenaError::Unsettled)
+}
+
+/// What is said of readers where there is no room.
+pub(crate) fn pinned_by_readers(pinned: usize) -> String {
+    match pinned {
+        0 => String::new(),
+        1 => ", and a reader in another program has a version pinned: end it".into(),
+        _ => format!(", and readers in other programs have {pinned} versions pinned: end them"),
+    }
 }
 
 fn check(what: &'static str, is: usize, most: usize) -> Result<(), ArenaError> {
@@ -609,7 +665,7 @@ mod tests {
             ranks: 1,
         };
         let mut arena = Arena::format(window, header).unwrap();
-        let slot = arena.slot(CHUNK).unwrap();
+        let (slot, _) = arena.slot(window, CHUNK).unwrap();
         let piece = Piece {
             length: CHUNK,
             place: Place::Staged(room::FIRST),
@@ -634,6 +690,6 @@ mod tests {
         let at = &arena.versions()[0].at;
         assert!(at.start >= slot + CHUNK || at.end <= slot, "{at:?} {slot}");
         // The next slot may be there again.
-        assert_eq!(arena.slot(CHUNK).unwrap(), slot);
+        assert_eq!(arena.slot(window, CHUNK).unwrap(), (slot, false));
     }
 }

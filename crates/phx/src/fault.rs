@@ -103,6 +103,7 @@ impl From<ArenaError> for Fault {
         let code = match error {
             ArenaError::Medium(medium) => return medium.into(),
             ArenaError::NoArena | ArenaError::Damaged => Code::Corrupt,
+            ArenaError::Unsettled => Code::TimedOut,
             ArenaError::Full { .. } => Code::NoSpace,
             ArenaError::TooMany { .. } => Code::Invalid,
             ArenaError::Malformed { .. } => Code::Internal,

@@ -16,7 +16,7 @@ mod replicate;
 mod restore;
 mod words;
 
-use crate::arena::{Arena, ArenaError, Level, Version, VersionId};
+use crate::arena::{Arena, ArenaError, Level, Version, VersionId, pinned_by_readers};
 use crate::fault::{Code, Fault};
 use crate::manifest::{MAX_KEY, Manifest, Shape};
 use crate::room::LARGE;
@@ -29,7 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tarn_ports::{External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched};
+use tarn_ports::{
+    External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched, Window,
+};
 use words::{Call, agree};
 
 /// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
@@ -199,6 +201,8 @@ pub struct Stats {
     pub flush_failed: u64,
     /// As long as the last one took to be flushed.
     pub last_flush: Duration,
+    /// Slots that were passed over, as readers of other programs have pinned what lies there.
+    pub pinned: u64,
 }
 
 /// One of a program's ranks.
@@ -681,13 +685,35 @@ fn publish<A: Medium>(
     }
 }
 
+/// What [`Arena::places`] gives, in an arena that grows if there is no room.
+fn places<A: Medium>(
+    arena: &mut Arena,
+    medium: &mut A,
+    lengths: &[u64],
+) -> Result<Vec<u64>, Fault> {
+    let places = arena.places(&whole(medium)?, lengths);
+    match places {
+        Err(ArenaError::Full { wanted, .. }) => {
+            grow(arena, medium, wanted)?;
+            Ok(arena.places(&whole(medium)?, lengths)?)
+        }
+        places => Ok(places?),
+    }
+}
+
 /// Makes room for so many bytes more, where gaps that objects of other sizes have left are too small.
 fn grow<A: Medium>(arena: &mut Arena, medium: &mut A, bytes: u64) -> Result<(), Fault> {
     let size = medium.size().checked_add(bytes);
     let size = size.and_then(|s| s.checked_add(LARGE)?.checked_next_multiple_of(LARGE));
     let size =
         size.ok_or_else(|| Fault::new(Code::Invalid, "the objects are larger than any memory"))?;
-    medium.grow(size)?;
+    let grown = medium.grow(size);
+    let pinned = whole(medium)?.pinned()?.len();
+    grown.map_err(|e| {
+        let mut fault = Fault::from(e);
+        fault.text.push_str(&pinned_by_readers(pinned));
+        fault
+    })?;
     arena.grown(medium.size());
     Ok(())
 }

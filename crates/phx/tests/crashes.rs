@@ -225,7 +225,7 @@ fn after_a_failure_nothing_is_done_until_it_is_opened_again() {
     let mut failing = Failing(memory);
     assert!(arena.publish(&mut failing, None, |_| false).is_err());
     let says = |e: arena::ArenaError| assert!(e.to_string().contains("open it again"), "{e}");
-    says(arena.places(&[1]).unwrap_err());
+    says(arena.places(&failing, &[1]).unwrap_err());
     says(arena.publish(&mut failing.0, None, |_| true).unwrap_err());
     // Here it had reached the medium.
     assert!(Arena::resume(&mut failing.0).unwrap().versions().is_empty());
@@ -331,7 +331,10 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     let says = |error: arena::ArenaError, words: &str| {
         assert!(error.to_string().contains(words), "{error}")
     };
-    says(arena.places(&[SIZE as u64]).unwrap_err(), "are free");
+    says(
+        arena.places(&memory, &[SIZE as u64]).unwrap_err(),
+        "are free",
+    );
     let long = Manifest {
         objects: vec![Object {
             key: vec![b'k'; 256].into(),

@@ -307,7 +307,7 @@ fn check(memory: &Memory, known: &[Manifest], reached: &mut Reached) {
     assert_eq!(arena, opened);
     let number = versions.last().map_or(1, |v| v.id.number.saturating_add(1));
     let added = (id(number), Level::Durable, Manifest::default());
-    let Ok(places) = arena.places(&[5000]) else {
+    let Ok(places) = arena.places(&written, &[5000]) else {
         return;
     };
     written.write(places[0], &[0xee; 5000]).unwrap();

@@ -127,4 +127,13 @@ pub trait Window: Stored + Send {
     /// # Errors
     /// When the system cannot sync it: nothing is promised then.
     fn persist(&mut self) -> Result<(), MediumError>;
+
+    /// What of it readers in other programs have pinned at this instant, in any order: it is not to be written. Who pins afterwards sees
+    /// all that was written before. None of what nobody else can see.
+    ///
+    /// # Errors
+    /// When the system does not say: then nothing may be written where nothing was kept before.
+    fn pinned(&self) -> Result<Vec<Range<u64>>, MediumError> {
+        Ok(Vec::new())
+    }
 }

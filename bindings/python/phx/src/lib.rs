@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod objects;
+mod readers;
 
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -301,6 +302,7 @@ impl Checkpoints {
             ("flushes_skipped", stats.flushes_skipped),
             ("flush_failed", stats.flush_failed),
             ("last_flush_ns", nanos(stats.last_flush)),
+            ("pinned", stats.pinned),
         ]))
     }
 
@@ -459,5 +461,7 @@ fn phx(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Region>()?;
     module.add_class::<objects::Store>()?;
     module.add_class::<objects::Object>()?;
-    module.add_class::<objects::Draft>()
+    module.add_class::<objects::Draft>()?;
+    module.add_class::<readers::Reader>()?;
+    module.add_class::<readers::Mapped>()
 }

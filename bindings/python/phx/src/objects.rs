@@ -23,7 +23,7 @@ fn found(all: Vec<Info>) -> Vec<Found> {
 ///
 /// # Safety
 /// `view` is one that is to be filled, and the memory stays where it is for as long as `owner` lives.
-unsafe fn fill(
+pub(crate) unsafe fn fill(
     owner: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
     (start, size): (usize, usize),

@@ -94,6 +94,57 @@ class Runs(unittest.TestCase):
             self.assertEqual([v.version for v in ck.versions()][-1], (1, 2))
 
 
+class Readers(unittest.TestCase):
+    """Versions that are mapped while their program goes on."""
+
+    def test_what_is_seen_stays_while_the_program_goes_on(self):
+        with phx.Checkpoints(run="seen") as ck:
+            a = ck.zeros("a", (40, 50), "i4", shape_of=phx.Block(all=(40, 50), first=(0, 0)))
+            ck.register("b", bytearray(b"text"))
+            with self.assertRaisesRegex(phx.NotFoundError, "no version"):
+                phx.open_version("seen")
+            for n in range(1, 4):
+                a[:] = n
+                version = ck.commit()
+            ck.wait(version)
+            with phx.open_version("seen") as seen:
+                self.assertEqual((seen.version, str(seen.version), seen.of, seen.ranks), ((1, 3), "1.3", 1, [0]))
+                self.assertEqual(seen.level, phx.Level.DURABLE)
+                self.assertEqual(seen.objects(), [("a", 8000, 4, (40, 50)), ("b", 4, 1, None)])
+                mapped, view = seen.array("a", dtype="i4"), seen.map("b")
+                self.assertEqual((mapped.shape, seen.array("a", dtype="i8", shape=(10, 100)).shape), ((40, 50), (10, 100)))
+                self.assertEqual(seen.array("b", dtype="S4").tolist(), [b"text"])
+                for wrong in [object, "i8,i4", "V0", "V3"]:
+                    with self.assertRaises(phx.InvalidError):
+                        seen.array("a", dtype=wrong)
+                with self.assertRaisesRegex(phx.NotFoundError, "these ranks have: 0"):
+                    seen.map("a", 1)
+                with self.assertRaises(LookupError):
+                    seen.map("c")
+            with self.assertRaises(phx.ClosedError):
+                seen.map("a")
+            with self.assertRaises((ValueError, TypeError)):
+                mapped[0, 0] = 9
+            self.assertTrue(view.readonly)
+            for n in range(4, 20):
+                a[:] = n
+                version = ck.commit()
+            ck.wait(version)
+            self.assertTrue((mapped == 3).all())
+            self.assertEqual(bytes(view), b"text")
+            passed = ck.stats().pinned
+            self.assertGreater(passed, 0)
+            del seen, mapped, view
+            gc.collect()
+            for n in range(8):
+                ck.commit()
+            self.assertEqual(ck.stats().pinned, passed)
+            with self.assertRaises(phx.NotFoundError):
+                phx.open_version("seen", version=(1, 3))
+        with phx.open_version("seen", verify=False) as seen:
+            self.assertTrue((seen.array("a", dtype="i4") == 19).all())
+
+
 class Checkpoints(unittest.TestCase):
     def setUp(self):
         self.ck = phx.Checkpoints(run=self.id().split(".")[-1])

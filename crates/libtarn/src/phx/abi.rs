@@ -119,6 +119,7 @@ pub struct phx_stats {
     pub flushes_skipped: u64,
     pub flush_failed: u64,
     pub last_flush_ns: u64,
+    pub pinned: u64,
 }
 
 /// A structure of the caller's, of the size that it was compiled with: what this library has beyond that is as if zero.
@@ -246,6 +247,7 @@ impl phx_stats {
             flushes_skipped: stats.flushes_skipped,
             flush_failed: stats.flush_failed,
             last_flush_ns: nanos(stats.last_flush),
+            pinned: stats.pinned,
         }
     }
 

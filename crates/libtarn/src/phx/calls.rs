@@ -59,7 +59,7 @@ pub(super) unsafe fn path(text: *const c_char) -> Option<PathBuf> {
 ///
 /// # Safety
 /// `text` is NULL or ends with NUL.
-unsafe fn named<'a>(text: *const c_char) -> Result<&'a [u8], Fault> {
+pub(super) unsafe fn named<'a>(text: *const c_char) -> Result<&'a [u8], Fault> {
     match text.is_null() {
         true => Err(invalid("the key is NULL")),
         // SAFETY: not NULL, and the caller says that it ends with NUL.

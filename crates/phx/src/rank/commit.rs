@@ -92,7 +92,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let done = self.ahead.settle(&items, shared.options.audit);
         let at = match done.slot {
             Some(at) => at,
-            None => self.place(slot)?,
+            None => self.place(shared, slot)?,
         };
         let places: Vec<u64> = offsets.iter().map(|o| at + o).collect();
         let ahead =
@@ -343,21 +343,31 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         M: Vault<Medium = S>,
     {
         match self.give_up_now(shared) {
-            Ok(None) => self.open().ok()?.0.slot(slot).ok(),
+            Ok(None) => {
+                let (arena, medium) = self.open().ok()?;
+                let (at, passed) = arena.slot(&whole(medium).ok()?, slot).ok()?;
+                shared.stats().pinned += u64::from(passed);
+                Some(at)
+            }
             _ => None,
         }
     }
 
     /// A place for a slot.
-    fn place(&mut self, slot: u64) -> Result<u64, Fault> {
+    fn place<T, M>(&mut self, shared: &Shared<T, M>, slot: u64) -> Result<u64, Fault>
+    where
+        T: Vault<Medium = A>,
+        M: Vault<Medium = S>,
+    {
         let (arena, medium) = self.open()?;
-        match arena.slot(slot) {
-            Err(ArenaError::Full { .. }) => {
-                grow(arena, medium, slot)?;
-                Ok(arena.slot(slot)?)
-            }
-            at => Ok(at?),
+        let mut placed = arena.slot(&whole(medium)?, slot);
+        if let Err(ArenaError::Full { .. }) = placed {
+            grow(arena, medium, slot)?;
+            placed = arena.slot(&whole(medium)?, slot);
         }
+        let (at, passed) = placed?;
+        shared.stats().pinned += u64::from(passed);
+        Ok(at)
     }
 
     /// Bytes of a row of jobs that may be staged.

@@ -4,7 +4,7 @@
 use super::outside::{self, Outside};
 use super::parity::{self, Image, Lost};
 use super::words::{Call, agree};
-use super::{Options, Restorable, destage, grow, publish, replicate, whole};
+use super::{Options, Restorable, destage, places, publish, replicate, whole};
 use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
 use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
@@ -335,13 +335,7 @@ fn complete<T: Vault, M: Vault>(
     for version in staged {
         let mut manifest = version.manifest;
         let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
-        let places = match arena.places(&sizes) {
-            Err(crate::ArenaError::Full { wanted, .. }) => {
-                grow(&mut arena, &mut medium, wanted)?;
-                arena.places(&sizes)?
-            }
-            places => places?,
-        };
+        let places = places(&mut arena, &mut medium, &sizes)?;
         let mut window = whole(&mut medium)?;
         let copied = destage::copy(&mut manifest, &places, &mut window, |at, chunk, sum| {
             Ok(proven(&sources, at, chunk, sum)?.then_some(sum))

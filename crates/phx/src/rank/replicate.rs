@@ -251,13 +251,7 @@ pub(super) fn fill<A: Medium>(
     manifest: &mut Manifest,
     chunk: impl FnMut(u64, &mut [u8], u64) -> Result<Option<u64>, Fault>,
 ) -> Result<(), Fault> {
-    let places = match arena.places(sizes) {
-        Err(ArenaError::Full { wanted, .. }) => {
-            super::grow(arena, medium, wanted)?;
-            arena.places(sizes)?
-        }
-        places => places?,
-    };
+    let places = super::places(arena, medium, sizes)?;
     // As what was staged: where it lies elsewhere, and is copied from.
     for piece in manifest.objects.iter_mut().flat_map(|o| &mut o.pieces) {
         if let Place::Arena(at) = piece.place {

@@ -52,7 +52,7 @@ pub(crate) fn commit(
 ) {
     let content = content(number, scale);
     let lengths: Vec<u64> = content.values().map(|v| v.len() as u64).collect();
-    let places = arena.places(&lengths).unwrap();
+    let places = arena.places(window, &lengths).unwrap();
     let mut objects = Vec::new();
     for ((key, bytes), at) in content.iter().zip(places) {
         let mut sums = Vec::new();

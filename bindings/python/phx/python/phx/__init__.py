@@ -170,6 +170,7 @@ class Stats:
     flushes_skipped: int
     flush_failed: int
     last_flush_ns: int
+    pinned: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,3 +357,65 @@ class Checkpoints:
     def stats(self):
         """What this rank did since it began."""
         return Stats(**self._session.stats())
+
+
+ObjectInfo = collections.namedtuple("ObjectInfo", ["key", "bytes", "unit", "shape"])
+ObjectInfo.__doc__ = "An object of a rank: its bytes, those of an element, and, of a Block, the shape of the rank's box."
+
+
+class Reader:
+    """A version of another program, which stays as it is, whatever that program does, until this is closed and the last view of it is gone.
+    `version` is which, `level` what it survives, `of` how many ranks wrote it, and `ranks` those that are on this node."""
+
+    def __init__(self, reader):
+        self._reader = reader
+        generation, number, self.of, level, self.ranks = reader.version()
+        self.version, self.level = Version(generation, number), Level(level)
+
+    def _open(self):
+        if self._reader is None:
+            raise ClosedError(Code.INIT, f"version {self.version} was closed: open it again with phx.open_version")
+        return self._reader
+
+    def objects(self, rank=0):
+        """What a rank has, by key."""
+        return [ObjectInfo(key.decode(), size, unit, shape and tuple(shape)) for key, size, unit, shape in self._open().objects(rank)]
+
+    def map(self, key, rank=0):
+        """A read-only view of an object where it lies."""
+        return memoryview(self._open().map(rank, key))
+
+    def array(self, key, rank=0, dtype=float, shape=None):
+        """The same as a read-only numpy array. Checkpoints do not keep what type it has, nor, but of a Block, which shape: without one it
+        has one dimension."""
+        import numpy
+
+        kind, found = numpy.dtype(dtype), self._open().map(rank, key)
+        size = len(memoryview(found))
+        if kind.hasobject or kind.itemsize == 0 or size % kind.itemsize:
+            raise InvalidError(Code.INVALID, f"object {key!r} has {size} bytes, which is no array of {kind}")
+        flat = numpy.ndarray((size // kind.itemsize,), kind, buffer=found)
+        if shape is None:
+            shape = next((o.shape for o in self.objects(rank) if o.key == key), None)
+        return flat if shape is None else flat.reshape(shape)
+
+    def close(self):
+        """Ends it. Views and arrays can still be used, and keep the version where it is for as long as they are there."""
+        self._reader = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def open_version(run=None, *, tier=None, version=None, verify=True):
+    """A Reader of a version of the program `run` (TARN_PHX_RUN, or "phx") on this node, whose persistent tier is `tier` (TARN_PHX_TIER): of
+    the newest that all of its ranks here have durable, or of `version`. The program may be running, and need not. With `verify`, an object
+    is compared with its checksums when it is first mapped.
+
+        with phx.open_version("heat") as seen:
+            print(seen.version, [seen.array("field", rank).max() for rank in seen.ranks])
+    """
+    return Reader(_phx.Reader(run, tier, version, verify))

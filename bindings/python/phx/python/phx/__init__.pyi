@@ -86,6 +86,7 @@ class Stats:
     flushes_skipped: int
     flush_failed: int
     last_flush_ns: int
+    pinned: int
 
 class Shape(Protocol):
     def said(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int, int, int]], int]: ...
@@ -172,3 +173,29 @@ class Checkpoints:
     def due(self, interval: float) -> bool: ...
     def versions(self) -> list[VersionInfo]: ...
     def stats(self) -> Stats: ...
+
+class ObjectInfo(NamedTuple):
+    key: str
+    bytes: int
+    unit: int
+    shape: tuple[int, ...] | None
+
+class Reader:
+    version: Version
+    level: Level
+    of: int
+    ranks: list[int]
+    def objects(self, rank: int = 0) -> list[ObjectInfo]: ...
+    def map(self, key: str, rank: int = 0) -> memoryview: ...
+    def array(self, key: str, rank: int = 0, dtype: npt.DTypeLike = float, shape: int | Iterable[int] | None = None) -> npt.NDArray[Any]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Reader: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+def open_version(
+    run: str | None = None,
+    *,
+    tier: str | PathLike[str] | None = None,
+    version: tuple[int, int] | None = None,
+    verify: bool = True,
+) -> Reader: ...

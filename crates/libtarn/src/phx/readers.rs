@@ -1,0 +1,162 @@
+//! The functions of `phx.h` for programs that read another's versions. A reader is known by its number, which no other ever has, so that no
+//! wrong one does harm.
+
+use super::abi::{guard, invalid, phx_version, phx_version_info};
+use super::calls::{give, named, path, text};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tarn_checkpoint::{Code, Fault, Reader, Which};
+
+/// A flag of `phx_open_version`.
+const UNVERIFIED: u32 = 1;
+
+#[repr(C)]
+#[derive(Debug)]
+#[allow(non_camel_case_types)]
+pub struct phx_reader {
+    _private: [u8; 0],
+}
+
+struct Readers {
+    open: BTreeMap<usize, Arc<Reader>>,
+    last: usize,
+}
+
+static READERS: Mutex<Readers> = Mutex::new(Readers {
+    open: BTreeMap::new(),
+    last: 0,
+});
+
+fn lock() -> MutexGuard<'static, Readers> {
+    READERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn none() -> Fault {
+    let text = "this is nothing that phx_open_version gave, or it was closed before";
+    Fault::new(Code::NotFound, text)
+}
+
+fn find(reader: *const phx_reader) -> Result<Arc<Reader>, Fault> {
+    let found = lock().open.get(&(reader as usize)).cloned();
+    found.ok_or_else(none)
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn phx_open_version(
+    run: *const c_char,
+    tier: *const c_char,
+    version: *const phx_version,
+    flags: u32,
+    reader: *mut *mut phx_reader,
+) -> c_int {
+    guard(|| {
+        if reader.is_null() {
+            return Err(invalid("there is nowhere to put it: `reader` is NULL"));
+        }
+        if flags & !UNVERIFIED != 0 {
+            return Err(invalid(format!("flags {flags:#x} are not known")));
+        }
+        // SAFETY: as the header says.
+        let which = unsafe {
+            Which {
+                run: text(run, "run")?,
+                tier: path(tier),
+                version: version.as_ref().map(|v| (*v).into()),
+                verify: flags & UNVERIFIED == 0,
+            }
+        };
+        let opened = Arc::new(Reader::open(which)?);
+        let mut readers = lock();
+        readers.last += 1;
+        let number = readers.last;
+        readers.open.insert(number, opened);
+        // SAFETY: not NULL.
+        unsafe { reader.write(number as *mut phx_reader) };
+        Ok(None)
+    })
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn phx_reader_version(
+    reader: *const phx_reader,
+    version: *mut phx_version_info,
+    ranks: *mut u32,
+    count: *mut usize,
+) -> c_int {
+    guard(|| {
+        let reader = find(reader)?;
+        let here: Vec<u32> = reader.ranks().collect();
+        let mut bytes = 0;
+        for rank in &here {
+            bytes += reader.objects(*rank)?.map(|o| o.bytes).sum::<u64>();
+        }
+        let info = phx_version_info {
+            version: reader.version().into(),
+            bytes,
+            ranks: reader.of(),
+            level: reader.level() as i32,
+        };
+        // SAFETY: NULL, or a number as the header says.
+        let room = unsafe { count.as_ref() }.copied().unwrap_or(0);
+        if ranks.is_null() && room > 0 {
+            return Err(invalid("`ranks` is NULL, and `count` is not 0"));
+        }
+        // SAFETY: as the header says: there is room for so many.
+        unsafe {
+            for (at, rank) in here.iter().enumerate().take(room) {
+                ranks.add(at).write(*rank);
+            }
+            give(version, info);
+            give(count, here.len());
+        }
+        Ok(None)
+    })
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn phx_map_obj(
+    reader: *const phx_reader,
+    rank: u32,
+    key: *const c_char,
+    memory: *mut *const c_void,
+    bytes: *mut usize,
+    unit: *mut usize,
+) -> c_int {
+    guard(|| {
+        if memory.is_null() {
+            return Err(invalid(
+                "there is nowhere to say where the object is: `memory` is NULL",
+            ));
+        }
+        // SAFETY: as the header says.
+        let key = unsafe { named(key) }?;
+        let reader = find(reader)?;
+        let mapped = reader.map(rank, key)?;
+        let mut objects = reader.objects(rank)?;
+        let element = objects.find(|o| o.key == key).map_or(0, |o| o.unit);
+        let start = match mapped.is_empty() {
+            true => std::ptr::null(),
+            false => mapped.as_ptr().cast(),
+        };
+        // SAFETY: `memory` is not NULL; the others as the header says. What is mapped stays until the reader is closed.
+        unsafe {
+            memory.write(start);
+            give(bytes, mapped.len());
+            give(unit, element as usize);
+        }
+        Ok(None)
+    })
+}
+
+// SAFETY: the name is this library's own; the header says what callers promise.
+#[unsafe(no_mangle)]
+pub extern "C" fn phx_close_version(reader: *mut phx_reader) -> c_int {
+    guard(|| {
+        let closed = lock().open.remove(&(reader as usize));
+        closed.map(|_| None).ok_or_else(none)
+    })
+}
