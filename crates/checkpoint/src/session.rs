@@ -10,8 +10,8 @@ use tarn_base::units::parse_rate;
 use tarn_media::{Device, ExternalFolder, Folder, Profile};
 use tarn_phx::manifest::{MAX_DIMENSIONS, MAX_KEY, MAX_OBJECTS};
 use tarn_phx::{
-    Asked, Code, Committed, Empty, ExternalStore, Fault, Item, Level, Rank, Replicate, Restorable,
-    Shape, Staging, Stats, VersionId,
+    Asked, Code, Committed, Empty, ExternalStore, Fault, Item, Level, MAX_REPLICAS, MAX_SET, Rank,
+    Replicate, Restorable, Shape, Staging, Stats, VersionId,
 };
 use tarn_ports::{PowerFail, Ranks};
 use tarn_ranks::Meeting;
@@ -20,10 +20,6 @@ use tarn_track::Tracker;
 
 /// Longest wait for other ranks, unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Most copies of what is staged, beside the staging file.
-pub const MAX_REPLICAS: u32 = 3;
-/// Most ranks of a set with parity.
-pub const MAX_SET: usize = 16;
 /// Smaller objects are not worth watching.
 const WATCHED: usize = 4 << 20;
 /// What is kept in memory for all ranks of this user, below the folder of memory.

@@ -22,7 +22,7 @@ use crate::fault::{Code, Fault};
 use crate::manifest::{MAX_KEY, Manifest, Shape};
 use crate::room::LARGE;
 use ahead::Ahead;
-pub use asked::Asked;
+pub use asked::{Asked, MAX_REPLICAS, MAX_SET};
 use buddy::{Buddies, Kept, Nodes};
 use flush::Flusher;
 use found::World;

@@ -7,6 +7,11 @@ use crate::fault::{Code, Fault};
 use std::time::Instant;
 use tarn_ports::Vault;
 
+/// Most copies of what is staged, or of all of a version, on other nodes.
+pub const MAX_REPLICAS: u32 = 3;
+/// Most ranks of a set with parity.
+pub const MAX_SET: usize = 16;
+
 /// What is asked of versions, by one object or by all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
