@@ -137,7 +137,7 @@ struct phx_stats {
     int32_t power_fail;         /* what the persistent tier keeps without power: 0 nothing, 1 what was synced, 2 what was flushed, 3 all */
     uint64_t commits;
     uint64_t commit_ns;         /* in phx_checkpoint_commit, all of them */
-    uint64_t waited_ns;         /* of it, for the last version to be de-staged here and by other ranks */
+    uint64_t waited_ns;         /* of it, for the last version to be de-staged here and by other ranks, and for persistence */
     uint64_t bytes;             /* committed */
     uint64_t staged_bytes;      /* of it, to memory first */
     uint64_t ahead_bytes;       /* of it, copied before the commit and not written since */

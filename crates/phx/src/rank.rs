@@ -159,7 +159,7 @@ pub struct Stats {
     pub commits: u64,
     /// In them.
     pub commit: Duration,
-    /// Of it, for the version before to be de-staged, here and on other ranks.
+    /// Of it, for the version before to be de-staged, here and on other ranks, and for what was asked.
     pub waited: Duration,
     /// Committed.
     pub bytes: u64,
