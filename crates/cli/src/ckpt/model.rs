@@ -11,12 +11,23 @@ use tarn_base::units::{Bytes, Elapsed, SECOND, parse_rate, parse_size, parse_tim
 use tarn_phx::Replicate;
 use tarn_phx::model::energy::{self, EXASCALE, OMNI_PATH};
 use tarn_phx::model::loss::{FITTED, PUBLISHED};
-use tarn_phx::model::{Advice, Choice, Energy, Exposure, Interconnect, Job};
+use tarn_phx::model::{Advice, Choice, Energy, Interconnect, Job};
 
 /// What an expected interval is compared with.
 const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
 /// DRAM to NVRAM.
 const RATIOS: [u64; 3] = [2, 4, 8];
+/// What replicas of what is staged mean, and copies of all of a version.
+const STAGED_COLUMNS: [&str; 7] = [
+    "loss",
+    "checkpoint",
+    "staged",
+    "memory",
+    "link",
+    "interval",
+    "waste",
+];
+const KEPT_COLUMNS: [&str; 6] = ["loss", "window", "tier", "link", "link share", "back in"];
 /// Copies whose loss is shown.
 const COPIES: [u32; 4] = [1, 2, 3, 4];
 
@@ -361,35 +372,36 @@ impl ModelArgs {
     fn print_advice(&self, job: &Job, advised: &Advice) -> CliResult<()> {
         out!("")?;
         out!("ADVICE for a loss of at most {}", self.bound)?;
+        row("what is staged", &STAGED_COLUMNS.map(String::from))?;
         for replicas in job.replicas() {
             let choice = job.with(replicas);
-            out!(
-                "  replicas {replicas}: loss {}, checkpoint {}, {} of it staged, {} of memory, link {}, every {}, waste {:.2} %",
+            let cells = [
                 probability(choice.loss),
                 lasts(choice.times.checkpoint),
-                Bytes(choice.split.staged),
-                Bytes(choice.memory as u64),
+                Bytes(choice.split.staged).to_string(),
+                Bytes(choice.memory as u64).to_string(),
                 lasts(choice.link),
                 lasts(choice.interval),
-                100.0 * choice.times.waste(choice.interval)
-            )?;
+                percent(choice.times.waste(choice.interval)),
+            ];
+            row(&format!("replicas = {replicas}"), &cells)?;
         }
+        row("all of a version", &KEPT_COLUMNS.map(String::from))?;
         for how in job.ways() {
             let both = job.both(advised.staged, how);
             let kept = both.kept;
-            out!(
-                "  {:<12} loss {}, window {}, {} of tier, link {}, {:.3} % of the interval with replicas, back {}",
-                format!("{}:", way(how)),
+            let cells = [
                 probability(kept.loss),
                 lasts(kept.window),
-                Bytes(kept.tier as u64),
+                Bytes(kept.tier as u64).to_string(),
                 lasts(kept.link),
-                100.0 * both.link_share,
+                percent(both.link_share),
                 match how {
                     Replicate::None => "never".into(),
-                    _ => format!("in {}", lasts(kept.back)),
-                }
-            )?;
+                    _ => lasts(kept.back),
+                },
+            ];
+            row(&way(how), &cells)?;
         }
         let Advice { staged, kept, .. } = advised;
         out!(
@@ -447,6 +459,16 @@ impl ModelArgs {
             "by_replicas": replicas, "by_way": ways, "assumptions": ADVICE_ASSUMES,
         })
     }
+}
+
+/// A row of a table of advice.
+fn row(of: &str, cells: &[String]) -> CliResult<()> {
+    let cells: String = cells.iter().map(|cell| format!(" {cell:>11}")).collect();
+    out!("  {of:<16}{cells}")
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
 }
 
 /// A way of keeping versions on other nodes, as the library is told it.
