@@ -218,8 +218,10 @@ static int properties(const char *dir)
     snprintf(store, sizeof store, "%s/store", dir);
     o.external = store;
     o.flush_every = 1;
+    /* So slow that the helper cannot have copied all before this thread comes to it. */
+    o.profile = "device=20MB/s";
     CHECK(phx_init(&o), PHX_OK);
-    CHECK(phx_create_obj("plain", 1 << 20, 8, NULL, &m), PHX_OK);
+    CHECK(phx_create_obj("plain", 3 << 20, 8, NULL, &m), PHX_OK);
     CHECK(staged() > 0, 1);
     /* It holds for all of a version, and as long as the object is there. */
     p.persistence = PHX_DURABLE;

@@ -142,8 +142,10 @@ class Checkpoints(unittest.TestCase):
 
     def test_a_version_has_reached_what_an_object_asks_for(self):
         with tempfile.TemporaryDirectory() as store:
-            with phx.Checkpoints(run="persistent", staging=phx.ALL, external=store, flush_every=1) as ck:
-                ck.zeros("a", 1000)
+            # So slow a tier that the helper cannot have copied all before this thread comes to it.
+            told = {"staging": phx.ALL, "profile": "device=20MB/s", "external": store, "flush_every": 1}
+            with phx.Checkpoints(run="persistent", **told) as ck:
+                ck.zeros("a", 3 * MIB // 8)
                 ck.commit()
                 self.assertGreater(ck.stats().last_staged_bytes, 0)
                 ck.register("b", bytearray(8), persistence=phx.Level.DURABLE)

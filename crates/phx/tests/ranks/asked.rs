@@ -156,6 +156,7 @@ fn what_did_not_come_to_what_was_asked_is_degraded() {
 #[test]
 fn what_no_version_of_this_start_can_have_is_refused_and_changes_nothing() {
     let plain = || Cluster {
+        helpers: 0,
         staging: Staging::All,
         ..Cluster::new(&["one", "one"])
     };
