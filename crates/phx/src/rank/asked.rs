@@ -49,11 +49,12 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             let text = format!("{versions} versions cannot be kept; 1 to {MAX_KEPT} can");
             return Err(Fault::new(Code::Invalid, text));
         }
-        let possible = shared
-            .nodes
-            .replicas(shared.ranks.rank(), options.same_node);
-        if asked.replicas > options.buddies.max(possible) {
-            return Err(buddy::few(asked.replicas, possible));
+        if asked.replicas > options.buddies {
+            let me = shared.ranks.rank();
+            let possible = shared.nodes.replicas(me, options.same_node);
+            if asked.replicas > possible {
+                return Err(buddy::few(asked.replicas, possible));
+            }
         }
         // Every how many-eth version comes to that; 0: none.
         let every = match asked.persistence {
