@@ -603,7 +603,7 @@ fn the_published_parameters_can_be_given() {
     assert_eq!(ways[18]["parity"], 16);
     assert_eq!(ways[18]["loss"], advice["kept_loss"]);
     // Three versions of 1.5 GB, and two of a fifteenth of it for the set.
-    assert_eq!(advice["tier_bytes"], 4.7e9);
+    assert_eq!(advice["tier_bytes"], 4_700_000_000u64);
     // Every third, of which a copy takes ten seconds over the link.
     given.extend(["--link", "0.15 GB/s", "--replicate-every", "3"]);
     let every = site.tarn(&given).exits(0).summary();

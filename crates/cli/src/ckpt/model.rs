@@ -393,7 +393,7 @@ impl ModelArgs {
             let cells = [
                 probability(kept.loss),
                 lasts(kept.window),
-                Bytes(kept.tier as u64).to_string(),
+                Bytes(kept.tier.round() as u64).to_string(),
                 lasts(kept.link),
                 percent(both.link_share),
                 match how {
@@ -429,7 +429,7 @@ impl ModelArgs {
                 let of = job.with(replicas);
                 json!({
                     "replicas": replicas, "loss": of.loss, "checkpoint_s": of.times.checkpoint,
-                    "staged_bytes": of.split.staged, "memory_bytes": of.memory, "link_s": of.link,
+                    "staged_bytes": of.split.staged, "memory_bytes": of.memory as u64, "link_s": of.link,
                     "interval_s": of.interval, "waste": of.times.waste(of.interval),
                 })
             })
@@ -442,7 +442,7 @@ impl ModelArgs {
                 let (copies, parity) = numbers(how);
                 json!({
                     "copies": copies, "parity": parity, "loss": kept.loss, "window_s": kept.window,
-                    "tier_bytes": kept.tier, "link_s": kept.link, "link_share": both.link_share,
+                    "tier_bytes": kept.tier.round() as u64, "link_s": kept.link, "link_share": both.link_share,
                     "back_s": kept.back,
                 })
             })
@@ -455,7 +455,7 @@ impl ModelArgs {
             "checkpoint_s": staged.times.checkpoint, "waste": staged.times.waste(staged.interval),
             "copies": copies, "parity": parity, "replicate_every": self.replicate_every,
             "kept_loss": kept.loss, "total_loss": advised.loss(), "window_s": kept.window,
-            "memory_bytes": staged.memory, "tier_bytes": kept.tier, "link_share": advised.link_share,
+            "memory_bytes": staged.memory as u64, "tier_bytes": kept.tier.round() as u64, "link_share": advised.link_share,
             "by_replicas": replicas, "by_way": ways, "assumptions": ADVICE_ASSUMES,
         })
     }
