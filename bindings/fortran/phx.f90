@@ -39,10 +39,11 @@ module phx
   ! What is said of an object. Its size is filled in here; phx_block_of makes those of a block.
   type, bind(c), public :: phx_properties
     integer(c_int32_t) :: size = 0
-    integer(c_int8_t) :: transient = 0, precopy = 0, dma = 0, reserved = 0
+    integer(c_int8_t) :: transient = 0, precopy = 0, dma = 0, persistence = 0
     integer(c_int32_t) :: versions = 0, shape = phx_own, dimensions = 0
     integer(c_int64_t) :: row = 0
     type(phx_dimension) :: dimension(8)
+    integer(c_int32_t) :: replicas = 0
   end type
 
   type, bind(c), public :: phx_version

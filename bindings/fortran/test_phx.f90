@@ -47,6 +47,9 @@ program test_phx
   call same(phx_create_obj('none', none, [-1]), phx_einvalid, 'a negative extent')
   if (associated(none)) call wrong('what was not made is associated')
   call same(phx_create_obj('none', none, [10], phx_block_of([10], [2], [10])), phx_einvalid, 'a box beyond its array')
+  call same(phx_create_obj('none', none, [10], phx_properties(replicas=1)), phx_eunsupported, 'a replica on no other node')
+  call same(phx_create_obj('none', none, [10], phx_properties(persistence=int(phx_replicated, c_int8_t))), phx_einvalid, &
+    'what is on other nodes, and there are none')
   call same(phx_create_obj('none', none, [10], phx_block_of([10, 2], [1], [10])), phx_einvalid, 'a box of other dimensions')
 
   code = phx_restart(restored=restored)
@@ -74,6 +77,10 @@ program test_phx
   if (stats%commits /= version%number .or. stats%bytes < stats%commits * nx * ny * nz * 8) call wrong('the stats')
   if (stats%flushed /= 1 .or. stats%last_flush_ns <= 0) call wrong('the stats of what was flushed')
   call same(phx_destroy_obj('ids'), phx_ok, 'destroy')
+  call same(phx_create_obj('none', none, [10], phx_properties(persistence=int(phx_durable, c_int8_t))), phx_ok, 'what is durable')
+  call same(phx_checkpoint_commit(), phx_ok, 'commit what is durable')
+  call same(phx_get_stats(stats), phx_ok, 'stats')
+  if (stats%last_staged_bytes /= 0) call wrong('what was staged')
   call same(phx_finalize(), phx_ok, 'phx_finalize')
   print '(a, i0)', 'done at step ', step
 

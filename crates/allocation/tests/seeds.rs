@@ -18,6 +18,7 @@ use tarn_base::id::{InstanceId, NodeId, TransferId};
 use tarn_base::nodes::Cleaned;
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, Transfer};
 use tarn_base::policy::Policy;
+use tarn_base::random::Random;
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 use tarn_engine::{Engine, drive};
@@ -33,22 +34,6 @@ const LASTING: u32 = 2;
 const MAX_EVENTS: u32 = 20_000;
 /// Bytes of each part.
 const BYTES: u64 = 100;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
 
 /// Of a step every loss but the first is a failed try, and nodes are lost all the time.
 fn random_workflow(r: &mut Random) -> Workflow {
@@ -555,7 +540,7 @@ impl Journal for Memory {
 
 /// Losses and returns of one run.
 fn play(seed: u64) -> Result<(u32, u32), String> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let workflow = random_workflow(&mut random);
     let mut cluster = cluster_of(NODES);
     let roomy = random.below(2) == 0;
@@ -563,7 +548,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
         node.tiers[0].capacity = if roomy { 100_000 } else { 1_500 };
     }
     let machines = Arc::new(Mutex::new(Machines {
-        delays: random.next(),
+        delays: random.bits(),
         ..Machines::default()
     }));
     let mut script = Script::new(NODES);

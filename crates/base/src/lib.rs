@@ -21,6 +21,7 @@ pub mod nodes;
 pub mod part;
 pub mod pattern;
 pub mod policy;
+pub mod random;
 pub mod reason;
 pub mod site;
 pub mod strangers;

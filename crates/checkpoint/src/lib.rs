@@ -38,9 +38,10 @@ mod slot;
 
 pub use memory::{Element, Memory};
 pub use reader::{Kept, Reader, Which};
-pub use session::{MAX_REPLICAS, MAX_SET, Options, Precopy, Properties, Session};
+pub use session::{Options, Precopy, Properties, Session};
 pub use slot::Slot;
 pub use tarn_phx::{
-    Code, Committed, Fault, Level, Replicate, Restorable, Shape, Staging, Stats, VersionId,
+    Code, Committed, Fault, Level, MAX_REPLICAS, MAX_SET, Replicate, Restorable, Shape, Staging,
+    Stats, VersionId,
 };
 pub use tarn_ports::PowerFail;

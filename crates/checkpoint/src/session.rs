@@ -10,8 +10,8 @@ use tarn_base::units::parse_rate;
 use tarn_media::{Device, ExternalFolder, Folder, Profile};
 use tarn_phx::manifest::{MAX_DIMENSIONS, MAX_KEY, MAX_OBJECTS};
 use tarn_phx::{
-    Code, Committed, Empty, ExternalStore, Fault, Item, Level, Rank, Replicate, Restorable, Shape,
-    Staging, Stats, VersionId,
+    Asked, Code, Committed, Empty, ExternalStore, Fault, Item, Level, MAX_REPLICAS, MAX_SET, Rank,
+    Replicate, Restorable, Shape, Staging, Stats, VersionId,
 };
 use tarn_ports::{PowerFail, Ranks};
 use tarn_ranks::Meeting;
@@ -20,10 +20,6 @@ use tarn_track::Tracker;
 
 /// Longest wait for other ranks, unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Most copies of what is staged, beside the staging file.
-pub const MAX_REPLICAS: u32 = 3;
-/// Most ranks of a set with parity.
-pub const MAX_SET: usize = 16;
 /// Smaller objects are not worth watching.
 const WATCHED: usize = 4 << 20;
 /// What is kept in memory for all ranks of this user, below the folder of memory.
@@ -114,15 +110,21 @@ pub enum Precopy {
     Always,
 }
 
-/// What is said of an object.
+/// What is said of an object. A version is whole or none: of `versions`, `persistence` and `replicas` the most that an object asks for
+/// counts, for all that is committed as long as that object is there.
 #[derive(Debug, Clone)]
 pub struct Properties {
     /// It is not part of checkpoints.
     pub transient: bool,
     /// Whether it is copied ahead.
     pub precopy: Precopy,
-    /// How many versions are kept: the program keeps the most that an object asks for.
+    /// How many versions are kept.
     pub versions: usize,
+    /// What a version has reached when [`Session::commit`] returns. From [`Level::Durable`] on nothing is staged; for more it is waited
+    /// as [`Session::wait`] does.
+    pub persistence: Level,
+    /// Copies of what is staged, each on another node: at most [`MAX_REPLICAS`]; else as many as the options say.
+    pub replicas: Option<u32>,
     /// How it is a part of something that all ranks have together.
     pub shape: Shape,
 }
@@ -134,6 +136,8 @@ impl Default for Properties {
             transient: false,
             precopy: Precopy::WherePays,
             versions: 1,
+            persistence: Level::Committed,
+            replicas: None,
             shape: Shape::Own,
         }
     }
@@ -150,6 +154,8 @@ pub struct Session {
     rank: Rank<Folder, Folder>,
     objects: BTreeMap<Box<[u8]>, Object>,
     patience: Duration,
+    /// Copies of what is staged, where objects do not say how many.
+    replicas: u32,
     /// The process that began it.
     pub(crate) process: u32,
     /// None where the kernel cannot tell what was written.
@@ -181,11 +187,7 @@ impl Session {
                 options.rank, options.ranks
             )));
         }
-        if let Some(replicas) = options.replicas.filter(|r| *r > MAX_REPLICAS) {
-            let text =
-                format!("{replicas} replicas of what is staged: 0 to {MAX_REPLICAS} are possible");
-            return Err(invalid(text));
-        }
+        possible(options.replicas)?;
         match options.replicate {
             Replicate::Copies(copies) if !(1..=MAX_REPLICAS as usize).contains(&copies) => {
                 let text = format!(
@@ -265,6 +267,7 @@ impl Session {
             rank: Rank::begin(rank, folder, Folder::new(&memory, plain)?, ranks)?,
             objects: BTreeMap::new(),
             patience: options.patience,
+            replicas,
             process: std::process::id(),
             tracker: Tracker::probe().ok(),
         })
@@ -346,16 +349,17 @@ impl Session {
             return Err(invalid(text));
         }
         let unit = element(&name, memory.size(), unit, &properties.shape)?;
-        let versions = properties.versions;
+        possible(properties.replicas)?;
         let object = Object {
             memory,
             unit,
             properties,
         };
         self.objects.insert(key.into(), object);
-        let room = self.room(versions, None);
+        let room = self.room(None);
         if room.is_err() {
             self.objects.remove(key);
+            self.ask_less();
             return room;
         }
         self.watch(key);
@@ -393,16 +397,32 @@ impl Session {
     }
 
     /// Takes the room that all objects need, one of them with the size that it shall have.
-    fn room(&mut self, versions: usize, resized: Option<(&[u8], usize)>) -> Result<(), Fault> {
-        let kept = self.kept().map(|(_, o)| o.properties.versions);
-        let versions = kept.max().unwrap_or(1).max(versions);
+    fn room(&mut self, resized: Option<(&[u8], usize)>) -> Result<(), Fault> {
         let size = |(key, object): (&[u8], &Object)| match resized {
             Some((of, len)) if of == key => len as u64,
             _ => object.memory.size() as u64,
         };
         let sizes: Vec<u64> = self.kept().map(size).collect();
-        self.rank.keep(versions)?;
+        self.rank.ask(self.asked())?;
         self.rank.reserve(&sizes)
+    }
+
+    /// What objects ask of versions.
+    fn asked(&self) -> Asked {
+        let asked = |of: &Properties| Asked {
+            versions: of.versions,
+            replicas: of.replicas.unwrap_or(self.replicas) as usize,
+            persistence: of.persistence,
+        };
+        let all = self.kept().map(|(_, object)| asked(&object.properties));
+        let none = || asked(&Properties::default());
+        all.reduce(Asked::and).unwrap_or_else(none)
+    }
+
+    /// What an object that is gone asked for does not count any more.
+    fn ask_less(&mut self) {
+        // What was granted with it is not refused without it.
+        let _ = self.rank.ask(self.asked());
     }
 
     fn kept(&self) -> impl Iterator<Item = (&[u8], &Object)> {
@@ -442,9 +462,8 @@ impl Session {
             return Err(invalid(text));
         }
         element(&name, len, object.unit as usize, &object.properties.shape)?;
-        let versions = object.properties.versions;
         // What cannot be done is known before anything moves.
-        self.room(versions, Some((key, len)))?;
+        self.room(Some((key, len)))?;
         self.rank.unwatch(key);
         let resized = self.object(key)?.memory.resize(len);
         self.watch(key);
@@ -452,19 +471,18 @@ impl Session {
         self.memory(key)
     }
 
-    /// Forgets an object, and its memory if it was made here. Versions that have it keep it.
+    /// Forgets an object, its memory if it was made here, and what it asked of versions. Versions that have it keep it.
     ///
     /// # Errors
     /// When there is none.
     pub fn destroy(&mut self, key: &[u8]) -> Result<(), Fault> {
         self.rank.unwatch(key);
-        self.objects
-            .remove(key)
-            .map(drop)
-            .ok_or_else(|| unknown(key))
+        self.objects.remove(key).ok_or_else(|| unknown(key))?;
+        self.ask_less();
+        Ok(())
     }
 
-    /// Keeps the state of all objects. All ranks call it; none waits for the others but for room.
+    /// Keeps the state of all objects. All ranks call it; none waits for the others but for room, and for what objects ask for.
     ///
     /// # Errors
     /// As [`Rank::commit`].
@@ -608,6 +626,16 @@ fn external_store(
         every,
         rate,
     }))
+}
+
+/// Whether there can be so many replicas, if any number was said.
+fn possible(replicas: Option<u32>) -> Result<(), Fault> {
+    match replicas {
+        Some(many) if many > MAX_REPLICAS => Err(invalid(format!(
+            "{many} replicas of what is staged: 0 to {MAX_REPLICAS} are possible"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The size of an element, if it and the shape fit an object.

@@ -9,23 +9,7 @@ use chromium::{browser, opened};
 use common::Site;
 use serde_json::{Value, json};
 use std::fmt::Write;
-
-/// SplitMix64 (Steele, Lea and Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn within(&mut self, from: u64, to: u64) -> u64 {
-        from + self.next() % (to - from)
-    }
-}
+use tarn_base::random::Random;
 
 /// A workflow in WfFormat 1.5 while it is written.
 #[derive(Default)]
@@ -63,19 +47,19 @@ impl Instance {
 
 /// One task divides, `width` tasks work on a piece each in two rounds, one gathers: the shape of montage and epigenomics.
 fn fan(seed: u64, width: u64) -> String {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut made = Instance::default();
-    let raw = made.file("raw", random.within(500, 2000) * 1_000_000);
+    let raw = made.file("raw", random.within(500..2000) * 1_000_000);
     let mut pieces = Vec::new();
     for n in 0..width {
-        pieces.push(made.file(&format!("piece-{n}"), random.within(50, 200) * 1_000_000));
+        pieces.push(made.file(&format!("piece-{n}"), random.within(50..200) * 1_000_000));
     }
     made.task("divide", 5, &[raw], &pieces);
     let mut results = Vec::new();
     for (n, piece) in pieces.iter().enumerate() {
-        let half = made.file(&format!("half-{n}"), random.within(50, 200) * 1_000_000);
-        let whole = made.file(&format!("whole-{n}"), random.within(5, 50) * 1_000_000);
-        let work = |random: &mut Random| random.within(10, 40);
+        let half = made.file(&format!("half-{n}"), random.within(50..200) * 1_000_000);
+        let whole = made.file(&format!("whole-{n}"), random.within(5..50) * 1_000_000);
+        let work = |random: &mut Random| random.within(10..40);
         made.task(
             &format!("first-{n}"),
             work(&mut random),
@@ -100,15 +84,15 @@ const BASE: f64 = 2e9;
 
 /// Many tasks that read one large file from outside: the shape of blast and 1000genome.
 fn shared_input(seed: u64, width: u64) -> String {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut made = Instance::default();
     let base = made.file("base", BASE as u64);
     let mut results = Vec::new();
     for n in 0..width {
-        let result = made.file(&format!("result-{n}"), random.within(1, 20) * 1_000_000);
+        let result = made.file(&format!("result-{n}"), random.within(1..20) * 1_000_000);
         made.task(
             &format!("search-{n}"),
-            random.within(10, 40),
+            random.within(10..40),
             std::slice::from_ref(&base),
             std::slice::from_ref(&result),
         );
@@ -121,13 +105,13 @@ fn shared_input(seed: u64, width: u64) -> String {
 
 /// Jobs of a batch system in the Standard Workload Format.
 fn trace(seed: u64, jobs: u64) -> String {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut text = "; UnixStartTime: 0\n".to_owned();
     let mut now = 0;
     for n in 1..=jobs {
-        now += random.within(0, 120);
-        let (nodes, run) = (1 << random.within(0, 4), random.within(30, 1500));
-        let asked = run * random.within(1, 4);
+        now += random.within(0..120);
+        let (nodes, run) = (1 << random.within(0..4), random.within(30..1500));
+        let asked = run * random.within(1..4);
         let _ = writeln!(
             text,
             "{n} {now} -1 {run} {nodes} -1 -1 {nodes} {asked} -1 1 1 1 1 1 1 -1 -1"

@@ -563,11 +563,13 @@ fn the_page_shows_what_is_printed() {
     let rows = table.lines().filter(|l| l.contains(":1  "));
     let rows = rows.filter(|l| !l.starts_with("as given"));
     let mut compared = 0;
-    for line in rows.chain(advice.lines()) {
+    let advice = advice.lines().filter(|line| !line.starts_with("  - "));
+    for line in rows.chain(advice) {
         assert!(page.contains(line), "{line}");
         compared += 1;
     }
-    assert_eq!(compared, 12 + 4);
+    // Two tables, of 4 numbers of replicas and 19 ways, and what is above and below them.
+    assert_eq!(compared, 12 + 1 + (1 + 4) + (1 + 19) + 1);
 }
 
 #[test]
@@ -590,13 +592,34 @@ fn the_published_parameters_can_be_given() {
     assert_eq!(value["advice"]["replicas"], 1);
     assert_eq!(value["advice"]["interval_s"], 60.0);
     assert_eq!(value["energy"]["power_w"], 300.0);
+    // Which way costs least, and each with its price.
+    let advice = &value["advice"];
+    assert_eq!(advice["copies"], 0);
+    assert_eq!(advice["parity"], 16);
+    assert_eq!(advice["by_replicas"].as_array().unwrap().len(), 4);
+    let ways = advice["by_way"].as_array().unwrap();
+    assert_eq!(ways.len(), 19);
+    assert_eq!(ways[0]["back_s"], Value::Null);
+    assert_eq!(ways[18]["parity"], 16);
+    assert_eq!(ways[18]["loss"], advice["kept_loss"]);
+    // Three versions of 1.5 GB, and two of a fifteenth of it for the set.
+    assert_eq!(advice["tier_bytes"], 4_700_000_000u64);
+    // Every third, of which a copy takes ten seconds over the link.
+    given.extend(["--link", "0.15 GB/s", "--replicate-every", "3"]);
+    let every = site.tarn(&given).exits(0).summary();
+    assert_eq!(every["advice"]["by_way"][1]["window_s"], 190.0);
     given.extend(["--bound", "0"]);
     assert_eq!(
         site.tarn(&given).exits(0).summary()["advice"]["within_bound"],
         false
     );
+    let alone = site.tarn(&["ckpt", "model", "--json", "--nodes", "1"]);
+    let alone = alone.exits(0).summary();
+    assert_eq!(alone["advice"]["by_way"].as_array().unwrap().len(), 1);
+    assert_eq!(alone["advice"]["by_replicas"].as_array().unwrap().len(), 1);
     for wrong in [
         ["--nodes", "0"],
+        ["--replicate-every", "0"],
         ["--mtbf", "0s"],
         ["--bytes", "0 B"],
         ["--link", "0 B/s"],

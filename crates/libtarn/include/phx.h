@@ -99,18 +99,22 @@ struct phx_dimension {
     uint64_t ghost; /* how many at each end are copies of a neighbour's */
 };
 
-/* What is said of an object; all zero is "keep it in checkpoints". */
+/*
+ * What is said of an object; all zero is "keep it in checkpoints". A version is whole or none: of versions, persistence and replicas the
+ * most that an object asks for counts, for all that is committed as long as that object is there.
+ */
 struct phx_properties {
     uint32_t size;        /* sizeof(struct phx_properties) */
     uint8_t transient;    /* 1: not part of checkpoints */
     uint8_t precopy;      /* 0: where it pays; 1: never; 2: always */
     uint8_t dma;          /* 1: devices write into it: it is never copied ahead */
-    uint8_t reserved;
-    uint32_t versions;    /* how many are kept; 0: one. The program keeps the most that an object asks for, at most 13 */
+    uint8_t persistence;  /* enum phx_level: what a version has reached when its commit returns; from PHX_DURABLE on nothing is staged */
+    uint32_t versions;    /* how many are kept, at most 13; 0: one */
     int32_t shape;        /* enum phx_shape_kind */
     uint32_t dimensions;  /* of a block */
     uint64_t row;         /* bytes of a row of an irregular object */
     struct phx_dimension dimension[PHX_MAX_DIMENSIONS]; /* the slowest first, as in C; a Fortran array's last first */
+    uint32_t replicas;    /* copies of what is staged, each on another node: 1 to 3; 0: as in phx_options */
 };
 
 /* A version: the how many-eth start of the program it is of, and the how many-eth of that start. */
@@ -133,7 +137,7 @@ struct phx_stats {
     int32_t power_fail;         /* what the persistent tier keeps without power: 0 nothing, 1 what was synced, 2 what was flushed, 3 all */
     uint64_t commits;
     uint64_t commit_ns;         /* in phx_checkpoint_commit, all of them */
-    uint64_t waited_ns;         /* of it, for the last version to be de-staged here and by other ranks */
+    uint64_t waited_ns;         /* of it, for the last version to be de-staged here and by other ranks, and for persistence */
     uint64_t bytes;             /* committed */
     uint64_t staged_bytes;      /* of it, to memory first */
     uint64_t ahead_bytes;       /* of it, copied before the commit and not written since */
@@ -176,8 +180,8 @@ int phx_resize_obj(const char *key, size_t bytes, void **memory);
 int phx_destroy_obj(const char *key);
 
 /*
- * Keeps the state of all objects. All ranks call it; none waits for the others but for room. `version` may be NULL. One that
- * fails is counted: all ranks go on to the next, and none tries again alone.
+ * Keeps the state of all objects. All ranks call it; none waits for the others but for room, and for the persistence that objects ask
+ * for. `version` may be NULL. One that fails is counted: all ranks go on to the next, and none tries again alone.
  */
 int phx_checkpoint_commit(struct phx_version *version);
 

@@ -4,23 +4,12 @@
  * objects STORE put KEY BYTES: fills a new version in place; prints its number. objects STORE sum KEY: maps the newest, verified; prints
  * number, size, what is said of it, and the sum of its bytes. objects STORE misuse: every wrong call gives its code.
  */
+#include "check.h"
 #include "tarn_objects.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int failed;
-
-static void check(int is, int wanted, const char *what)
-{
-    if (is != wanted) {
-        printf("%s: %d instead of %d: %s\n", what, is, wanted, phx_last_error());
-        failed = 1;
-    }
-}
-
-#define CHECK(call, wanted) check(call, wanted, #call)
 
 static int put(const char *store, const char *key, size_t bytes)
 {

@@ -4,10 +4,10 @@
  * phx DIR STEPS [LAST]: rank 0 of 1 of a run in DIR (DIR/tier, DIR/memory), from its newest version to step STEPS; ends without
  * phx_finalize after step LAST. Prints what it restored. phx DIR misuse: every wrong call gives its code. phx DIR endless HOW: rank $RANK
  * of $RANKS, until it is killed; HOW says how it stages. phx DIR outside STEPS: rank $RANK of $RANKS, of which every second version goes to
- * DIR/store; ends once the last one is there. phx DIR watch: maps versions of the endless one that $RANKS ranks have, and prints how many it
- * has seen whole, until it is killed.
+ * DIR/store; ends once the last one is there. phx DIR properties: what objects ask of versions. phx DIR watch: maps versions of the endless
+ * one that $RANKS ranks have, and prints how many it has seen whole, until it is killed.
  */
-#include "phx.h"
+#include "check.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -20,18 +20,6 @@
 #include <unistd.h>
 
 #define COUNT 300000
-
-static int failed;
-
-static void check(int is, int wanted, const char *what)
-{
-    if (is != wanted) {
-        printf("%s: %d instead of %d: %s\n", what, is, wanted, phx_last_error());
-        failed = 1;
-    }
-}
-
-#define CHECK(call, wanted) check(call, wanted, #call)
 
 static struct phx_options options(const char *dir, char tier[], char memory[])
 {
@@ -280,6 +268,55 @@ static int full(const char *dir)
     return failed;
 }
 
+/* What the last commit staged. */
+static uint64_t staged(void)
+{
+    struct phx_stats stats = {.size = sizeof stats};
+    CHECK(phx_checkpoint_commit(NULL), PHX_OK);
+    CHECK(phx_stats(&stats), PHX_OK);
+    return stats.last_staged_bytes;
+}
+
+static int properties(const char *dir)
+{
+    char tier[512], memory[512], store[512];
+    struct phx_options o = options(dir, tier, memory);
+    struct phx_properties p = {.size = sizeof p};
+    struct phx_version version = {0, 0};
+    void *m = NULL;
+    snprintf(store, sizeof store, "%s/store", dir);
+    o.external = store;
+    o.flush_every = 1;
+    /* So slow that the helper cannot have copied all before this thread comes to it. */
+    o.profile = "device=20MB/s";
+    CHECK(phx_init(&o), PHX_OK);
+    CHECK(phx_create_obj("plain", 3 << 20, 8, NULL, &m), PHX_OK);
+    CHECK(staged() > 0, 1);
+    /* It holds for all of a version, and as long as the object is there. */
+    p.persistence = PHX_DURABLE;
+    CHECK(phx_create_obj("durable", 8, 8, &p, &m), PHX_OK);
+    CHECK(staged() == 0, 1);
+    p.persistence = PHX_FLUSHED;
+    p.transient = 1;
+    CHECK(phx_create_obj("transient", 8, 8, &p, &m), PHX_OK);
+    p.transient = 0;
+    CHECK(phx_destroy_obj("durable"), PHX_OK);
+    CHECK(staged() > 0, 1);
+    CHECK(phx_create_obj("flushed", 8, 8, &p, &m), PHX_OK);
+    CHECK(phx_checkpoint_commit(&version), PHX_OK);
+    /* It is there already. */
+    CHECK(phx_wait(&version, PHX_FLUSHED, 1), PHX_OK);
+    /* What is refused asks for nothing. */
+    CHECK(phx_destroy_obj("flushed"), PHX_OK);
+    p.versions = 99;
+    CHECK(phx_create_obj("many", 8, 8, &p, &m), PHX_EINVALID);
+    CHECK(staged() > 0, 1);
+    CHECK(phx_finalize(), PHX_OK);
+    if (!failed)
+        puts("versions are what objects ask for");
+    return failed;
+}
+
 static void *commits(void *argument)
 {
     int *busy = argument;
@@ -446,6 +483,17 @@ static int misuse(const char *dir)
     CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
     p = (struct phx_properties){.size = sizeof p, .versions = 99};
     CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p = (struct phx_properties){.size = sizeof p, .persistence = 4};
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p.persistence = PHX_REPLICATED;
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p.persistence = PHX_FLUSHED;
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p = (struct phx_properties){.size = sizeof p, .replicas = 4};
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EINVALID);
+    p.replicas = 1;
+    CHECK(phx_create_obj("a", 8, 8, &p, &m), PHX_EUNSUPPORTED);
+    CHECK(strstr(phx_last_error(), "start ranks on more nodes") != NULL, 1);
     CHECK(phx_create_obj("a", 1 << 20, 8, NULL, &m), PHX_OK);
     memset(m, 1, 1 << 20);
     CHECK(phx_create_obj("a", 8, 8, NULL, &again), PHX_EEXISTS);
@@ -515,6 +563,8 @@ int main(int argc, char **argv)
         return misuse(argv[1]);
     if (argc == 3 && strcmp(argv[2], "watch") == 0)
         return watch(argv[1]);
+    if (argc == 3 && strcmp(argv[2], "properties") == 0)
+        return properties(argv[1]);
     if (argc == 3 && strcmp(argv[2], "full") == 0)
         return full(argv[1]);
     if (argc == 4 && strcmp(argv[2], "endless") == 0)

@@ -61,6 +61,16 @@ fn a_program_goes_on_from_the_external_store() {
 }
 
 #[test]
+fn versions_are_what_any_object_asks_for() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("phx");
+    compile("tests/phx.c", &program, &[]);
+    std::fs::create_dir(folder.path().join("store")).unwrap();
+    let text = said(Command::new(&program).arg(folder.path()).arg("properties"));
+    assert_eq!(text, "versions are what objects ask for\n");
+}
+
+#[test]
 fn misuse_is_told_by_codes() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     for (name, extra) in [

@@ -5,6 +5,7 @@
 //! does what the other has left.
 
 mod ahead;
+mod asked;
 mod buddy;
 mod commit;
 mod destage;
@@ -21,7 +22,8 @@ use crate::fault::{Code, Fault};
 use crate::manifest::{MAX_KEY, Manifest, Shape};
 use crate::room::LARGE;
 use ahead::Ahead;
-use buddy::{Buddies, Kept};
+pub use asked::{Asked, MAX_REPLICAS, MAX_SET};
+use buddy::{Buddies, Kept, Nodes};
 use flush::Flusher;
 use found::World;
 use serde::{Deserialize, Serialize};
@@ -74,7 +76,7 @@ pub struct Options {
     pub identity: u128,
     /// What is staged.
     pub staging: Staging,
-    /// How many buddies keep what is staged.
+    /// How many buddies keep what is staged, until objects ask for others.
     pub buddies: usize,
     /// One on the same node will do.
     pub same_node: bool,
@@ -159,7 +161,7 @@ pub struct Stats {
     pub commits: u64,
     /// In them.
     pub commit: Duration,
-    /// Of it, for the version before to be de-staged, here and on other ranks.
+    /// Of it, for the version before to be de-staged, here and on other ranks, and for what was asked.
     pub waited: Duration,
     /// Committed.
     pub bytes: u64,
@@ -220,6 +222,7 @@ pub struct Rank<T: Vault, M: Vault> {
 struct Shared<T: Vault, M: Vault> {
     options: Options,
     ranks: Arc<dyn Ranks>,
+    nodes: Nodes,
     tier: Arc<T>,
     memory: Arc<M>,
     /// What earlier starts have left.
@@ -254,8 +257,7 @@ struct Desk<A, S> {
     released: u64,
     /// What earlier starts have left on this node, and nobody needs, is gone.
     reclaimed: bool,
-    /// Versions that are kept.
-    keep: usize,
+    asked: Asked,
     arena: Option<(Arena, A)>,
     /// What the arena is called.
     name: String,
@@ -294,13 +296,14 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
         ranks.serve(Arc::new(kept));
         let world = found::find(&options, &*tier, &*memory, &*ranks)?;
-        let desk = Mutex::new(Desk::new(&world, &*tier, &*ranks)?);
+        let desk = Mutex::new(Desk::new(&world, &*tier, &*ranks, options.buddies)?);
         let flusher = Flusher::begin(&options, world.start.identity, &tier, &ranks)?;
         let (flusher, flushes) = flusher.unzip();
         let shared = Arc::new(Shared {
             flusher,
             desk,
             options,
+            nodes: Nodes::of(&*ranks),
             ranks,
             tier,
             memory,
@@ -337,19 +340,6 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         Ok(rank)
     }
 
-    /// Keeps so many versions from now on.
-    ///
-    /// # Errors
-    /// When there can be no more than [`MAX_KEPT`].
-    pub fn keep(&mut self, versions: usize) -> Result<(), Fault> {
-        if versions == 0 || versions > MAX_KEPT {
-            let text = format!("{versions} versions cannot be kept; 1 to {MAX_KEPT} can");
-            return Err(Fault::new(Code::Invalid, text));
-        }
-        self.shared.take().keep = versions;
-        Ok(())
-    }
-
     /// The memory of an object is watched from now on, until it is not or another is, and copied ahead where that pays (`always`:
     /// whatever was learned). Without a helper nothing is.
     pub fn watch(&mut self, key: &[u8], memory: Box<dyn Watched>, always: bool) {
@@ -372,15 +362,18 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     }
 
     /// Keeps the state of objects as a new version: the how many-eth commit it is, which is the same on all ranks. When it returns,
-    /// what was staged is in memory that outlives the process, and at the buddy.
+    /// what was staged is in memory that outlives the process, and at the buddy, and the version has reached what [`Rank::ask`] said.
     ///
     /// # Errors
     /// When there is no room, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
     /// version then, and the ones before are what they were.
     pub fn commit(&mut self, items: &[Item<'_>]) -> Result<Committed, Fault> {
-        let committed = self.shared.commit(items);
-        self.since = Instant::now();
+        let mut committed = self.shared.commit(items);
         self.shared.ring();
+        if let Ok(committed) = &mut committed {
+            self.reach(committed);
+        }
+        self.since = Instant::now();
         committed
     }
 
@@ -633,7 +626,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 
 impl<A: Medium, S: Medium> Desk<A, S> {
     /// Goes on with the arena that was found, if one was.
-    fn new<T>(world: &World, tier: &T, ranks: &dyn Ranks) -> Result<Self, Fault>
+    fn new<T>(world: &World, tier: &T, ranks: &dyn Ranks, buddies: usize) -> Result<Self, Fault>
     where
         T: Vault<Medium = A>,
     {
@@ -644,7 +637,11 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             hurt: None,
             released: 0,
             reclaimed: false,
-            keep: 1,
+            asked: Asked {
+                versions: 1,
+                replicas: buddies,
+                persistence: Level::Committed,
+            },
             arena: None,
             name: own.map_or_else(
                 || found::arena(world.start.generation, ranks.rank()),

@@ -9,6 +9,7 @@ use common::{header, id};
 use std::cell::Cell;
 use std::ops::Range;
 use tarn_base::crc::crc;
+use tarn_base::random;
 use tarn_phx::arena::{self, Arena, Level, MAX_VERSIONS};
 use tarn_phx::manifest::{MAX_BYTES, MAX_KEY, Manifest, Object, Piece, Place, Shape};
 use tarn_phx::room::{FIRST, PAGE};
@@ -75,20 +76,12 @@ impl Window for Memory {
     }
 }
 
-struct Random(u64);
+/// What is changed, and how.
+struct Random(random::Random);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        self.0.below(n as u64) as usize
     }
 
     fn of<T: Copy>(&mut self, all: &[T]) -> T {
@@ -349,7 +342,7 @@ fn whatever_an_arena_says_is_refused_or_can_be_worked_with() {
     assert_eq!(common::whole(&Memory::new(real[4].clone()), 1), [2, 3, 4]);
     let mut reached = Reached::default();
     for seed in 0..arenas {
-        let mut random = Random(seed);
+        let mut random = Random(random::Random::new(seed));
         let mut bytes = real[random.below(real.len())].clone();
         for _ in 0..1 + random.below(4) {
             change(&mut bytes, &real, &mut random);

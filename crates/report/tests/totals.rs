@@ -43,7 +43,7 @@ fn any_spot(r: &mut Random) -> Spot {
 
 /// Facts in a random order, ids of unknown nodes and parts included; what ends, has begun.
 fn random_log(seed: u64, length: usize) -> Vec<Record> {
-    let mut r = Random(seed);
+    let mut r = Random::new(seed);
     let mut log = Log::default();
     let started = common::shape::start(
         common::shape::workflow("project"),

@@ -1,6 +1,7 @@
 //! Failures drawn from a seed: whether a given transfer or attempt fails never depends on what came before.
 
 use tarn_base::id::{InstanceId, NodeId, TransferId};
+use tarn_base::random::{self, unit};
 use tarn_base::units::Time;
 
 /// Which transfers and attempts fail. The default: none.
@@ -55,7 +56,7 @@ impl FaultPlan {
     fn draw(&self, now: Time, values: [u64; 3], probability: f64) -> Option<f64> {
         let mixed = mix(self.seed, &values);
         let over = self.until.is_some_and(|until| now > until);
-        (!over && share(mixed) < probability).then(|| share(splitmix64(mixed)))
+        (!over && unit(mixed) < probability).then(|| unit(random::mix(mixed)))
     }
 }
 
@@ -66,20 +67,7 @@ fn number(id: InstanceId) -> u64 {
 /// Random bits that depend on all of these and on nothing else.
 pub(crate) fn mix(seed: u64, values: &[u64]) -> u64 {
     let mixed = values.iter();
-    mixed.fold(seed, |s, v| splitmix64(s ^ splitmix64(*v)))
-}
-
-/// A number in 0..1 from the upper 53 bits.
-pub(crate) fn share(bits: u64) -> f64 {
-    (bits >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// One step of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-fn splitmix64(state: u64) -> u64 {
-    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    mixed.fold(seed, |s, v| random::mix(s ^ random::mix(*v)))
 }
 
 #[cfg(test)]

@@ -145,8 +145,18 @@ struct Given {
     flush_rate: Option<u64>,
 }
 
-/// What is said of an object: `transient`, `precopy`, `versions`, and the shape's kind (as in phx.h), dimensions and bytes of a row.
-type Said = (bool, Option<bool>, usize, u8, Vec<[u64; 4]>, u64);
+/// What is said of an object.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Said {
+    transient: bool,
+    precopy: Option<bool>,
+    versions: usize,
+    persistence: u8,
+    replicas: Option<u32>,
+    /// The kind of the shape (as in phx.h), dimensions, bytes of a row.
+    shape: (u8, Vec<[u64; 4]>, u64),
+}
 
 /// A version that can be had: generation, number, bytes, ranks and level.
 type Found = (u64, u64, u64, u32, u8);
@@ -247,20 +257,12 @@ impl Checkpoints {
         &self,
         py: Python<'_>,
         which: (u64, u64),
-        level: u8,
+        reached: u8,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         self.with(py, |session| {
-            let level = match level {
-                0 => Level::Committed,
-                1 => Level::Durable,
-                2 => Level::Replicated,
-                3 => Level::Flushed,
-                other => {
-                    return Err(Fault::new(Code::Invalid, format!("{other} is no level")));
-                }
-            };
-            session.wait(version(which), level, timeout.map(seconds).transpose()?)
+            let within = timeout.map(seconds).transpose()?;
+            session.wait(version(which), level(reached)?, within)
         })
     }
 
@@ -342,22 +344,24 @@ impl Checkpoints {
         key: String,
         (start, size): (NonNull<u8>, usize),
         unit: usize,
-        (transient, precopy, versions, kind, dimensions, row): Said,
+        said: Said,
         held: Held,
     ) -> PyResult<()> {
         let properties = Properties {
-            transient,
-            precopy: match precopy {
+            transient: said.transient,
+            precopy: match said.precopy {
                 None => Precopy::WherePays,
                 Some(true) => Precopy::Always,
                 Some(false) => Precopy::Never,
             },
-            versions,
-            shape: match kind {
-                0 => Shape::Own,
-                1 => Shape::Replicated,
-                2 => Shape::Block(dimensions),
-                _ => Shape::Irregular(row),
+            versions: said.versions,
+            persistence: level(said.persistence).map_err(|f| error(py, f))?,
+            replicas: said.replicas,
+            shape: match said.shape {
+                (0, ..) => Shape::Own,
+                (1, ..) => Shape::Replicated,
+                (2, dimensions, _) => Shape::Block(dimensions),
+                (_, _, row) => Shape::Irregular(row),
             },
         };
         // SAFETY: it can be written and stays: it is held until the session has forgotten it. That the program does not write to it
@@ -438,6 +442,16 @@ fn has_objects(format: &str) -> bool {
 fn seconds(time: f64) -> Result<Duration, Fault> {
     Duration::try_from_secs_f64(time)
         .map_err(|e| Fault::new(Code::Invalid, format!("a timeout of {time} s: {e}")))
+}
+
+fn level(number: u8) -> Result<Level, Fault> {
+    Ok(match number {
+        0 => Level::Committed,
+        1 => Level::Durable,
+        2 => Level::Replicated,
+        3 => Level::Flushed,
+        other => return Err(Fault::new(Code::Invalid, format!("{other} is no level"))),
+    })
 }
 
 fn version((generation, number): (u64, u64)) -> VersionId {

@@ -191,6 +191,24 @@ class Checkpoints(unittest.TestCase):
                     self.assertEqual(ck.restart((1, 4)), (1, 4))
                     self.assertTrue((a == 4).all())
 
+    def test_a_version_has_reached_what_an_object_asks_for(self):
+        with tempfile.TemporaryDirectory() as store:
+            # So slow a tier that the helper cannot have copied all before this thread comes to it.
+            told = {"staging": phx.ALL, "profile": "device=20MB/s", "external": store, "flush_every": 1}
+            with phx.Checkpoints(run="persistent", **told) as ck:
+                ck.zeros("a", 3 * MIB // 8)
+                ck.commit()
+                self.assertGreater(ck.stats().last_staged_bytes, 0)
+                ck.register("b", bytearray(8), persistence=phx.Level.DURABLE)
+                ck.commit()
+                self.assertEqual(ck.stats().last_staged_bytes, 0)
+                ck.destroy("b")
+                ck.create("c", 8, persistence=phx.Level.FLUSHED, replicas=0)
+                ck.wait(ck.commit(), phx.Level.FLUSHED, timeout=0.0)
+                ck.destroy("c")
+                ck.commit()
+                self.assertGreater(ck.stats().last_staged_bytes, 0)
+
     def test_wrong_memory_is_refused(self):
         ck, of = self.ck, self.ck.register
         writable = numpy.zeros((4, 4))
@@ -224,6 +242,11 @@ class Checkpoints(unittest.TestCase):
         self.refused(ValueError, "each dimension", ck.zeros, "b", 10, shape_of=phx.Block((20, 1), (10, 0)))
         self.refused(phx.InvalidError, "rows of 7", ck.zeros, "b", 10, shape_of=phx.Irregular(7))
         self.refused(phx.InvalidError, "99 versions", ck.zeros, "b", 10, versions=99)
+        self.refused(phx.InvalidError, "9 is no level", ck.zeros, "b", 10, persistence=9)
+        self.refused(phx.InvalidError, "copies or parity", ck.create, "b", 10, persistence=phx.Level.REPLICATED)
+        self.refused(phx.InvalidError, "4 replicas", ck.register, "b", bytearray(8), replicas=4)
+        self.refused(phx.Error, "start ranks on more nodes", ck.zeros, "b", 10, replicas=1)
+        self.refused(TypeError, "lasting", ck.zeros, "b", 10, lasting=True)
         self.refused(MemoryError, "no memory", ck.zeros, "b", 1 << 50, "u1")
         self.refused(OverflowError, "", ck.zeros, "b", -1)
         self.refused(phx.InvalidError, "timeout", ck.wait, (1, 1), timeout=-1.0)

@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use tarn_base::random::mix;
 
 /// Bytes of one read or write, and the period of the content apart from its stamps.
 const BLOCK: usize = 1 << 20;
@@ -256,14 +257,6 @@ impl Content {
             .find(|(at, (got, want))| got[8..] != want[8..] || got[..8] != self.stamp(file, *at))
             .map(|(at, _)| at)
     }
-}
-
-/// The finaliser of splitmix64: every bit of the input reaches every bit of the output.
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// One block, aligned to a page.

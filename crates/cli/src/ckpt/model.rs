@@ -8,23 +8,39 @@ use clap::Args;
 use serde_json::{Value, json};
 use tarn_base::codes::Exit;
 use tarn_base::units::{Bytes, Elapsed, SECOND, parse_rate, parse_size, parse_time};
-use tarn_phx::model::advice::MAX_REPLICAS;
+use tarn_phx::Replicate;
 use tarn_phx::model::energy::{self, EXASCALE, OMNI_PATH};
 use tarn_phx::model::loss::{FITTED, PUBLISHED};
-use tarn_phx::model::{Choice, Energy, Exposure, Interconnect, Job};
+use tarn_phx::model::{Advice, Choice, Energy, Interconnect, Job};
 
 /// What an expected interval is compared with.
 const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
 /// DRAM to NVRAM.
 const RATIOS: [u64; 3] = [2, 4, 8];
+/// What replicas of what is staged mean, and copies of all of a version.
+const STAGED_COLUMNS: [&str; 7] = [
+    "loss",
+    "checkpoint",
+    "staged",
+    "memory",
+    "link",
+    "interval",
+    "waste",
+];
+const KEPT_COLUMNS: [&str; 6] = ["loss", "window", "tier", "link", "link share", "back in"];
 /// Copies whose loss is shown.
-const COPIES: [u32; 3] = [1, 2, 3];
+const COPIES: [u32; 4] = [1, 2, 3, 4];
 
-const LOSS_ASSUMES: [&str; 4] = [
+const LOSS_ASSUMES: [&str; 5] = [
     "nodes fail independently of each other, at any time equally likely; what is staged is lost when all nodes that have a copy fail within the exposure of one checkpoint",
     "the paper (Fernando 2016) publishes 0.98960270 for one copy and 0.00000003 for two, with 2880 checkpoints in 48 h, and does not state its other parameters",
     "125,000 nodes, 25 years (of 365 days) between failures of a node and 10 s of exposure give these values, as other triples do: the first is determined by nodes x exposure / MTBF alone, and the second, of one digit, leaves 104,000 to 144,000 nodes",
-    "by level: `committed` is lost with the memory of the node, and with a replica of its buddy too, before it is durable; `durable` with the node for good, `replicated` with its buddy too, before the next version is there; `flushed` only with the external store",
+    "by level: `committed` is lost with the memory of the node, and with replicas of its buddies too, before it is durable; `durable` with the node for good, `replicated` with the nodes of its copies too, or with two nodes of a set, before the next version is there; `flushed` only with the external store",
+    "nodes are divided into groups of a part and its copies, as published. In the library copies go round all nodes, so each node is in as many groups as there are copies: a loss is up to so many times as likely. Sets with parity are as they are here",
+];
+const ADVICE_ASSUMES: [&str; 2] = [
+    "cheapest is what takes the fewest bytes of a node, in memory (what is staged, and replicas of what others stage) and on its tier (the versions that the library has room for, and what it keeps of others); of as many bytes, what takes least of its link",
+    "a loss is that of what was staged, or of the newest version that is on other nodes (or, if none is, on the tiers): nodes are gone for good within its window, which is the time to the next such version and that to fetch it",
 ];
 const INTERVAL_ASSUMES: [&str; 2] = [
     "failures of the whole come with the mean time of one node's divided by the nodes; each costs the restart and what was computed since the last checkpoint",
@@ -62,7 +78,7 @@ pub(crate) struct ModelArgs {
     /// What a node's memory takes
     #[arg(long, value_name = "RATE", default_value = "20 GB/s", value_parser = some_rate)]
     memory_rate: u64,
-    /// What a node's link to its buddy takes
+    /// What a node's link to other nodes takes, each way
     #[arg(long, value_name = "RATE", default_value = "12.5 GB/s", value_parser = some_rate)]
     link: u64,
     /// How long a checkpoint lies in memory only [default: what it takes to de-stage it]
@@ -77,7 +93,10 @@ pub(crate) struct ModelArgs {
     /// From a failure until the run computes again [default: what it takes to read the checkpoint from the tier]
     #[arg(long, value_name = "TIME", value_parser = time)]
     restart: Option<f64>,
-    /// How likely a loss may be, for the advice on replicas
+    /// Every how many-eth version other nodes keep, if any
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    replicate_every: u32,
+    /// How likely a loss may be, for the advice
     #[arg(long, value_name = "P", default_value_t = 0.001, value_parser = share)]
     bound: f64,
     /// Which share of a node's failures takes its persistent tier too
@@ -106,15 +125,15 @@ pub(super) fn model(cli: &Cli, args: &ModelArgs) -> CliResult {
     if cli.json {
         print::json(&json!({
             "schema": 1,
-            "loss": args.loss_json(&advised),
-            "interval": interval_json(&advised, args.length),
+            "loss": args.loss_json(&advised.staged),
+            "interval": interval_json(&advised.staged, args.length),
             "energy": args.energy_json(),
-            "advice": args.advice_json(&advised),
+            "advice": args.advice_json(&job, &advised),
         }))?;
         return Ok(Exit::Success);
     }
-    args.print_loss(&advised)?;
-    print_interval(&advised, args.length)?;
+    args.print_loss(&advised.staged)?;
+    print_interval(&advised.staged, args.length)?;
     args.print_energy()?;
     args.print_advice(&job, &advised)?;
     Ok(Exit::Success)
@@ -122,7 +141,7 @@ pub(super) fn model(cli: &Cli, args: &ModelArgs) -> CliResult {
 
 /// A level, how it is lost, and how likely a run of so many checkpoints loses its newest version of it.
 struct LevelLoss {
-    level: &'static str,
+    level: String,
     copies: u32,
     exposure: f64,
     loss: f64,
@@ -139,6 +158,7 @@ impl ModelArgs {
         Job {
             nodes: f64::from(self.nodes),
             mtbf: self.mtbf,
+            for_good: self.for_good,
             length: self.length,
             bytes: self.bytes,
             budget: self.staging.unwrap_or(self.bytes / 2),
@@ -149,28 +169,41 @@ impl ModelArgs {
             exposure: self.exposure,
             interval: self.interval,
             checkpoints: self.checkpoints.map(|n| n as f64),
+            every: f64::from(self.replicate_every),
         }
     }
 
     fn levels(&self, advised: &Choice) -> Vec<LevelLoss> {
-        let staged = |replicas| self.job().with(replicas).exposure;
-        let whole = Exposure {
-            mtbf: self.mtbf / self.for_good,
-            exposure: advised.interval,
-            ..advised.exposure
-        };
-        let row = |level, of: Exposure, copies| LevelLoss {
-            level,
-            copies,
-            exposure: of.exposure,
-            loss: of.loss(copies),
-        };
-        vec![
-            row("committed, no replica", staged(0), 1),
-            row("committed, one replica", staged(1), 2),
-            row("durable", whole, 1),
-            row("replicated", whole, 2),
-        ]
+        let job = self.job();
+        let replicas = [
+            "no replica",
+            "one replica",
+            "two replicas",
+            "three replicas",
+        ];
+        let committed = (0..).zip(replicas).map(|(n, of)| {
+            let staged = job.with(n);
+            LevelLoss {
+                level: format!("committed, {of}"),
+                copies: 1 + n,
+                exposure: staged.exposure.exposure,
+                loss: staged.loss,
+            }
+        });
+        let whole = [
+            ("durable", Replicate::None),
+            ("replicated", Replicate::Copies(1)),
+        ];
+        let whole = (1..).zip(whole).map(|(copies, (level, how))| {
+            let kept = job.keep(advised, how);
+            LevelLoss {
+                level: level.into(),
+                copies,
+                exposure: kept.window,
+                loss: kept.loss,
+            }
+        });
+        committed.chain(whole).collect()
     }
 
     fn power(&self) -> f64 {
@@ -229,7 +262,7 @@ impl ModelArgs {
         )?;
         for row in self.levels(advised) {
             out!(
-                "  {:<22} copies {}, exposed {:>8}: {}",
+                "  {:<25} copies {}, exposed {:>8}: {}",
                 row.level,
                 row.copies,
                 lasts(row.exposure),
@@ -336,43 +369,123 @@ impl ModelArgs {
         })
     }
 
-    fn print_advice(&self, job: &Job, advised: &Choice) -> CliResult<()> {
+    fn print_advice(&self, job: &Job, advised: &Advice) -> CliResult<()> {
         out!("")?;
         out!("ADVICE for a loss of at most {}", self.bound)?;
-        for replicas in 0..=MAX_REPLICAS {
+        row("what is staged", &STAGED_COLUMNS.map(String::from))?;
+        for replicas in job.replicas() {
             let choice = job.with(replicas);
-            out!(
-                "  replicas {replicas}: loss {}, checkpoint {}, {} of it staged, every {}, waste {:.2} %",
+            let cells = [
                 probability(choice.loss),
                 lasts(choice.times.checkpoint),
-                Bytes(choice.split.staged),
+                Bytes(choice.split.staged).to_string(),
+                Bytes(choice.memory as u64).to_string(),
+                lasts(choice.link),
                 lasts(choice.interval),
-                100.0 * choice.times.waste(choice.interval)
-            )?;
+                percent(choice.times.waste(choice.interval)),
+            ];
+            row(&format!("replicas = {replicas}"), &cells)?;
         }
+        row("all of a version", &KEPT_COLUMNS.map(String::from))?;
+        for how in job.ways() {
+            let both = job.both(advised.staged, how);
+            let kept = both.kept;
+            let cells = [
+                probability(kept.loss),
+                lasts(kept.window),
+                Bytes(kept.tier.round() as u64).to_string(),
+                lasts(kept.link),
+                percent(both.link_share),
+                match how {
+                    Replicate::None => "never".into(),
+                    _ => lasts(kept.back),
+                },
+            ];
+            row(&way(how), &cells)?;
+        }
+        let Advice { staged, kept, .. } = advised;
         out!(
-            "take replicas = {}, stage {} while {} go to the tier, make a checkpoint every {}",
-            advised.replicas,
-            Bytes(advised.split.staged),
-            Bytes(advised.split.persistent),
-            lasts(advised.interval)
+            "take replicas = {}, {}, stage {} while {} go to the tier, make a checkpoint every {}",
+            staged.replicas,
+            way(kept.how),
+            Bytes(staged.split.staged),
+            Bytes(staged.split.persistent),
+            lasts(staged.interval)
         )?;
-        if advised.loss > self.bound {
+        if advised.loss() > self.bound {
             out!(
-                "its loss is more likely than {}: stage less, so that it is exposed for a shorter time, or wait until versions are durable (phx_wait)",
+                "its loss is more likely than {}: stage less, so that it is exposed for a shorter time, or wait until versions are durable, or flushed to an external store (an object's `persistence`)",
                 self.bound
             )?;
         }
-        Ok(())
+        assumed(&ADVICE_ASSUMES)
     }
 
-    fn advice_json(&self, advised: &Choice) -> Value {
+    fn advice_json(&self, job: &Job, advised: &Advice) -> Value {
+        let Advice { staged, kept, .. } = advised;
+        let replicas: Vec<Value> = job
+            .replicas()
+            .map(|replicas| {
+                let of = job.with(replicas);
+                json!({
+                    "replicas": replicas, "loss": of.loss, "checkpoint_s": of.times.checkpoint,
+                    "staged_bytes": of.split.staged, "memory_bytes": of.memory as u64, "link_s": of.link,
+                    "interval_s": of.interval, "waste": of.times.waste(of.interval),
+                })
+            })
+            .collect();
+        let ways: Vec<Value> = job
+            .ways()
+            .map(|how| {
+                let both = job.both(*staged, how);
+                let kept = both.kept;
+                let (copies, parity) = numbers(how);
+                json!({
+                    "copies": copies, "parity": parity, "loss": kept.loss, "window_s": kept.window,
+                    "tier_bytes": kept.tier.round() as u64, "link_s": kept.link, "link_share": both.link_share,
+                    "back_s": kept.back,
+                })
+            })
+            .collect();
+        let (copies, parity) = numbers(kept.how);
         json!({
-            "bound": self.bound, "within_bound": advised.loss <= self.bound, "replicas": advised.replicas,
-            "loss": advised.loss, "staged_bytes": advised.split.staged,
-            "persistent_bytes": advised.split.persistent, "interval_s": advised.interval,
-            "checkpoint_s": advised.times.checkpoint, "waste": advised.times.waste(advised.interval),
+            "bound": self.bound, "within_bound": advised.loss() <= self.bound, "replicas": staged.replicas,
+            "loss": staged.loss, "staged_bytes": staged.split.staged,
+            "persistent_bytes": staged.split.persistent, "interval_s": staged.interval,
+            "checkpoint_s": staged.times.checkpoint, "waste": staged.times.waste(staged.interval),
+            "copies": copies, "parity": parity, "replicate_every": self.replicate_every,
+            "kept_loss": kept.loss, "total_loss": advised.loss(), "window_s": kept.window,
+            "memory_bytes": staged.memory as u64, "tier_bytes": kept.tier.round() as u64, "link_share": advised.link_share,
+            "by_replicas": replicas, "by_way": ways, "assumptions": ADVICE_ASSUMES,
         })
+    }
+}
+
+/// A row of a table of advice.
+fn row(of: &str, cells: &[String]) -> CliResult<()> {
+    let cells: String = cells.iter().map(|cell| format!(" {cell:>11}")).collect();
+    out!("  {of:<16}{cells}")
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
+/// A way of keeping versions on other nodes, as the library is told it.
+fn way(how: Replicate) -> String {
+    match how {
+        Replicate::None => "copies = 0".into(),
+        Replicate::Copies(copies) => format!("copies = {copies}"),
+        Replicate::Parity(size) => format!("parity = {size}"),
+    }
+}
+
+/// The same as numbers: copies, parity.
+fn numbers(how: Replicate) -> (usize, usize) {
+    match how {
+        Replicate::None => (0, 0),
+        Replicate::Copies(copies) => (copies, 0),
+        Replicate::Parity(size) => (0, size),
     }
 }
 

@@ -50,7 +50,7 @@ struct Case {
 }
 
 fn case(seed: u64) -> Case {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let machine = random.machine();
     let work = Arc::new(random.workload(&machine));
     let faults = random.faults();

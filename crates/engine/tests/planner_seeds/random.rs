@@ -1,6 +1,7 @@
 //! Random machines, workloads and faults, each wholly decided by a seed.
 
 use std::sync::Arc;
+use tarn_base::random;
 use tarn_base::site::{
     Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, ModeChange, NodeKind,
     Power, Rates, Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
@@ -12,21 +13,20 @@ const GB: u64 = 1_000_000_000;
 /// Arrivals are spread over so long.
 const ARRIVALS: Time = 1500 * SECOND;
 
-/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct Random(random::Random);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(random::Random::new(seed))
+    }
+
     fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// From `low` to `high`, both included.
     fn within(&mut self, low: u64, high: u64) -> u64 {
-        low + self.bits() % (high - low + 1)
+        self.0.within(low..high + 1)
     }
 
     fn small(&mut self, low: u32, high: u32) -> u32 {

@@ -419,7 +419,7 @@ fn check(seed: u64, policy: &str, keep_log: bool) -> Result<Outcome, String> {
     if first.records != run(&case, policy).records {
         return Err(fails("two runs of it differ".into(), &first.records));
     }
-    let mut r = Random(seed);
+    let mut r = Random::new(seed);
     let all = first.records.len();
     let cuts: Vec<usize> = match seed % ENUMERATED {
         _ if all < 2 => Vec::new(),

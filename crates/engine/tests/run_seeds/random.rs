@@ -7,6 +7,7 @@ use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::event::Event;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId};
 use tarn_base::part::{PartClass, PartInfo, StoreKey};
+use tarn_base::random;
 use tarn_base::units::{Nanos, SECOND, Time};
 use tarn_base::workflow::{Partition, Workflow};
 use tarn_sim::{Estimates, FaultPlan, Keeps, Outage, SimEntry, Simulation};
@@ -15,21 +16,20 @@ pub(crate) const MB: u64 = 1_000_000;
 /// Names of the tiers, fast to slow.
 const TIERS: [&str; 3] = ["fast", "slow", "slower"];
 
-/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct Random(random::Random);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(random::Random::new(seed))
+    }
+
     pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// From `low` to `high`, both included.
     pub(crate) fn within(&mut self, low: u64, high: u64) -> u64 {
-        low + self.bits() % (high - low + 1)
+        self.0.within(low..high + 1)
     }
 
     fn small(&mut self, low: u32, high: u32) -> u32 {
@@ -88,7 +88,7 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn of(seed: u64) -> Self {
-        let mut r = Random(seed);
+        let mut r = Random::new(seed);
         let tight = r.percent(35);
         let cluster = cluster(&mut r, tight);
         let (text, made) = workflow(&mut r, &cluster);
@@ -159,7 +159,7 @@ impl Case {
 }
 
 fn run_time(seed: u64, id: InstanceId) -> Nanos {
-    let mut r = Random(seed ^ u64::from(id.step.0) << 32 ^ u64::from(id.index));
+    let mut r = Random::new(seed ^ u64::from(id.step.0) << 32 ^ u64::from(id.index));
     let most = r.pick(&[SECOND / 10, 2 * SECOND, 15 * SECOND]);
     r.within(SECOND / 1000, most)
 }

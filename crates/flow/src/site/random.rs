@@ -1,28 +1,19 @@
-//! Numbers from a seed, the same on every machine.
+//! Distributions of numbers that a seed decides.
 
-/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+use tarn_base::random::{self, mix};
+
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(random::Random);
 
 impl Random {
     /// A sequence of its own for each pair of numbers.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
-        let mut mixed = Self(seed);
-        let start = mixed.next() ^ stream;
-        Self(start)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        Self(random::Random::new(mix(seed) ^ stream))
     }
 
     /// From 0 to below 1.
     pub(crate) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        self.0.unit()
     }
 
     /// Exponential with mean 1.

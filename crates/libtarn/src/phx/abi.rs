@@ -64,12 +64,13 @@ pub struct phx_properties {
     pub transient: u8,
     pub precopy: u8,
     pub dma: u8,
-    pub reserved: u8,
+    pub persistence: u8,
     pub versions: u32,
     pub shape: i32,
     pub dimensions: u32,
     pub row: u64,
     pub dimension: [phx_dimension; MAX_DIMENSIONS],
+    pub replicas: u32,
 }
 
 #[repr(C)]
@@ -179,6 +180,8 @@ impl phx_properties {
                 _ => Precopy::WherePays,
             },
             versions: self.versions.max(1) as usize,
+            persistence: level(self.persistence.into())?,
+            replicas: (self.replicas > 0).then_some(self.replicas),
             shape,
         })
     }

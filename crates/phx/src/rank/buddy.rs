@@ -34,10 +34,11 @@ impl<S> Default for Buddies<S> {
 }
 
 impl<S: Medium> Buddies<S> {
-    /// Sees to it that as many as were asked for have memory for so many bytes, and the head that says whose they are.
+    /// Sees to it that as many as are wanted have memory for so many bytes, and the head that says whose they are.
     pub(super) fn ready<T, M>(
         &mut self,
         shared: &Shared<T, M>,
+        wanted: usize,
         bytes: u64,
         head: &[u8],
     ) -> Result<(), Fault>
@@ -45,10 +46,12 @@ impl<S: Medium> Buddies<S> {
         T: Vault,
         M: Vault<Medium = S>,
     {
-        let (ranks, wanted) = (&*shared.ranks, shared.options.buddies);
+        let ranks = &*shared.ranks;
         self.granted.retain(|g| g.bytes >= bytes);
+        self.granted.truncate(wanted);
         let mut why = None;
-        for by in candidates(ranks, ranks.rank(), shared.options.same_node) {
+        let by_node = shared.nodes.from(ranks.rank(), shared.options.same_node);
+        for by in by_node.flatten() {
             let taken = |g: &Granted<S>| ranks.node(g.by) == ranks.node(by);
             if self.granted.len() == wanted {
                 break;
@@ -67,14 +70,7 @@ impl<S: Medium> Buddies<S> {
         if self.granted.len() == wanted {
             return Ok(());
         }
-        Err(why.unwrap_or_else(|| {
-            let text = format!(
-                "{wanted} ranks of other nodes, each of another one, are to keep copies of what is staged, and {} are left: start ranks on \
-                 more nodes, or ask for fewer replicas (one on the same node can be allowed, for tests)",
-                self.granted.len()
-            );
-            Fault::new(Code::Unsupported, text)
-        }))
+        Err(why.unwrap_or_else(|| few(wanted, self.granted.len())))
     }
 
     /// Windows on the memory of those that are on this node, range by range.
@@ -163,35 +159,60 @@ fn grant<T: Vault, M: Vault>(
     Ok(granted)
 }
 
-/// Who may be a rank's buddy, the best first: the one of the next node that is as many-eth there as this one is here, so that all have
-/// as much to keep; then others of other nodes; then of this node, if that will do.
-pub(super) fn candidates(ranks: &dyn Ranks, me: u32, same_node: bool) -> Vec<u32> {
-    let mut nodes: Vec<(&str, Vec<u32>)> = Vec::new();
-    for rank in 0..ranks.ranks() {
-        let node = ranks.node(rank);
-        match nodes.iter_mut().find(|(name, _)| *name == node) {
-            Some((_, of)) => of.push(rank),
-            None => nodes.push((node, vec![rank])),
+pub(super) fn few(wanted: usize, left: usize) -> Fault {
+    let text = format!(
+        "{wanted} ranks of other nodes, each of another one, are to keep copies of what is staged, and {left} are left: start ranks on more \
+         nodes, or ask for fewer replicas (one on the same node can be allowed, for tests)"
+    );
+    Fault::new(Code::Unsupported, text)
+}
+
+/// Which ranks are on which node.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    /// Ranks, by node; a node comes with its first rank.
+    nodes: Vec<Vec<u32>>,
+    /// By rank: its node, and the how many-eth it is there.
+    places: Vec<(usize, usize)>,
+}
+
+impl Nodes {
+    pub(super) fn of(ranks: &dyn Ranks) -> Self {
+        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+        let (mut nodes, mut places) = (Vec::new(), Vec::new());
+        for rank in 0..ranks.ranks() {
+            let node = *numbers.entry(ranks.node(rank)).or_insert(nodes.len());
+            if node == nodes.len() {
+                nodes.push(Vec::new());
+            }
+            places.push((node, nodes[node].len()));
+            nodes[node].push(rank);
         }
+        Self { nodes, places }
     }
-    let here = nodes
-        .iter()
-        .position(|(_, of)| of.contains(&me))
-        .unwrap_or(0);
-    let mut place = nodes[here].1.iter().position(|r| *r == me).unwrap_or(0);
-    nodes.rotate_left(here);
-    let (own, others) = nodes.split_at(1);
-    let mut all = Vec::new();
-    for (_, of) in others {
-        let first = place % of.len();
-        all.extend(of[first..].iter().chain(&of[..first]));
+
+    /// Who may keep something for a rank, node by node, the best first: of the next node the one that is as many-eth there as this one is
+    /// here, so that all have as much to keep; then the others; at last of this node, if that will do.
+    pub(super) fn from(
+        &self,
+        me: u32,
+        same_node: bool,
+    ) -> impl Iterator<Item = impl Iterator<Item = u32>> {
+        let (here, place) = self.places[me as usize];
+        let others = self.nodes[here + 1..].iter().chain(&self.nodes[..here]);
+        let others = others.map(move |of| (&of[place % of.len()..], &of[..place % of.len()]));
+        let own = &self.nodes[here];
+        let own = same_node.then(|| (&own[place + 1..], &own[..place]));
+        others
+            .chain(own)
+            .map(|(first, then)| first.iter().chain(then).copied())
     }
-    if same_node {
-        let of = &own[0].1;
-        place += 1;
-        all.extend(of[place..].iter().chain(&of[..place - 1]));
+
+    /// How many copies of what a rank stages can be, each on a node of its own.
+    pub(super) fn replicas(&self, me: u32, same_node: bool) -> usize {
+        let by_node = self.from(me, same_node);
+        by_node.filter_map(|mut of| of.next()).count()
     }
-    all
 }
 
 /// Memory that was kept for others is given back; one rank of each node does it.

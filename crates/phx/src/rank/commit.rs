@@ -100,10 +100,14 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let (jobs, row) = layout::jobs(&sizes, |object, chunk| ahead(object, chunk).is_some());
         let room = self.room(row);
         let mut lonely = None;
-        if room > 0 && shared.options.buddies > 0 {
+        if room > 0 {
             let (arena, _) = self.open()?;
             let head = head(arena);
-            lonely = self.buddies.ready(shared, FIRST + room, &head).err();
+            let wanted = self.asked.replicas;
+            lonely = self
+                .buddies
+                .ready(shared, wanted, FIRST + room, &head)
+                .err();
         }
         // Without the copy that was asked for nothing is staged: it would be lost with this node's memory.
         let room = if lonely.is_some() { 0 } else { room };
@@ -128,7 +132,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let spent = copied.spent;
         let copied = spent.tier + spent.memory;
         let mut stats = shared.stats();
-        let copies = 1 + shared.options.buddies as u64;
+        let copies = 1 + self.asked.replicas as u64;
         let helpers = shared.options.helpers.max(1) as u64;
         stats.persistent_rate = mean(stats.persistent_rate, spent.tier * helpers, spent.tier_time);
         stats.memory_rate = mean(stats.memory_rate, spent.memory * copies, spent.memory_time);
@@ -184,7 +188,8 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let (_, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
         // What is being flushed keeps its slot, and what others fetch.
         let replicates = shared.options.replicate != Replicate::None;
-        let kept = self.keep + usize::from(shared.flusher.is_some()) + usize::from(replicates);
+        let kept =
+            self.asked.versions + usize::from(shared.flusher.is_some()) + usize::from(replicates);
         let size = arena_size(slot, sizes, kept).ok_or_else(too_large)?;
         match &mut self.arena {
             Some((arena, medium)) if medium.size() < size => {
@@ -211,6 +216,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         }
         let total: u64 = sizes.iter().sum();
         let room = match shared.options.staging {
+            _ if self.asked.persistence >= Level::Durable => 0,
             Staging::None => 0,
             Staging::Half => total.div_ceil(2),
             // Jobs are multiples of a line.
@@ -293,8 +299,8 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
     {
-        let (keep, released, generation) =
-            (self.keep, self.released, shared.world.start.generation);
+        let (keep, released) = (self.asked.versions, self.released);
+        let generation = shared.world.start.generation;
         let (arena, medium) = self.open()?;
         // One more is kept while others fetch it.
         let most = keep + usize::from(shared.options.replicate != Replicate::None);
@@ -372,7 +378,8 @@ impl<A: Medium, S: Medium> Desk<A, S> {
 
     /// Bytes of a row of jobs that may be staged.
     fn room(&self, row: u64) -> u64 {
-        let staging = self.staging.as_ref();
+        let may = self.asked.persistence < Level::Durable;
+        let staging = self.staging.as_ref().filter(|_| may);
         staging.map_or(0, |s| (s.size() - FIRST).min(row) / 64 * 64)
     }
 

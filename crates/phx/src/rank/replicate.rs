@@ -1,9 +1,10 @@
 //! Versions on other nodes too, while the program computes: copies of all of a rank's part, or the parity of a set of ranks. Who keeps
 //! it fetches it, proves each chunk, and publishes it in an arena of its own; whose it is keeps the version until all have done so.
 
+use super::buddy::Nodes;
 use super::found::{self, Far, Shelf};
 use super::parity::{Image, Parity};
-use super::{RECENT, Replicate, Shared, buddy, commit, destage, lock, publish, whole};
+use super::{RECENT, Replicate, Shared, commit, destage, lock, publish, whole};
 use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::layout;
@@ -37,7 +38,12 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn replicate(&self) {
         (self.options.enter)();
         let ranks = &*self.ranks;
-        let wards = wards(ranks, self.options.replicate, self.options.same_node);
+        let wards = wards(
+            ranks,
+            &self.nodes,
+            self.options.replicate,
+            self.options.same_node,
+        );
         let every = self.options.replicate_every.max(1);
         let mut kept = Kept::new();
         let mut number = 0;
@@ -264,22 +270,24 @@ pub(super) fn fill<A: Medium>(
 }
 
 /// What this rank keeps for others.
-fn wards(ranks: &dyn Ranks, how: Replicate, same_node: bool) -> Result<Vec<Ward>, Fault> {
+fn wards(
+    ranks: &dyn Ranks,
+    nodes: &Nodes,
+    how: Replicate,
+    same_node: bool,
+) -> Result<Vec<Ward>, Fault> {
     let me = ranks.rank();
     match how {
         Replicate::None => Ok(Vec::new()),
         Replicate::Copies(copies) => {
-            let mut wards = Vec::new();
-            for of in (0..ranks.ranks()).filter(|of| *of != me) {
-                if keepers(ranks, of, copies, same_node).contains(&me) {
-                    wards.push(Ward::Copy(of));
-                }
-            }
+            let keepers = |of| keepers(nodes, of, copies, same_node);
             // Who has too few says so itself.
-            match keepers(ranks, me, copies, same_node).len() == copies {
-                true => Ok(wards),
-                false => Err(few(copies)),
+            if keepers(me).count() < copies {
+                return Err(few(copies));
             }
+            let all = 0..ranks.ranks();
+            let wards = all.filter(|of| keepers(*of).any(|by| by == me));
+            Ok(wards.map(Ward::Copy).collect())
         }
         Replicate::Parity(size) => {
             let sets = sets(ranks, size, same_node);
@@ -298,15 +306,9 @@ fn few(wanted: usize) -> Fault {
 }
 
 /// Who keeps copies of all that a rank has: ranks of as many other nodes.
-fn keepers(ranks: &dyn Ranks, of: u32, copies: usize, same_node: bool) -> Vec<u32> {
-    let mut keepers: Vec<u32> = Vec::new();
-    for by in buddy::candidates(ranks, of, same_node) {
-        let other = |k: &u32| ranks.node(*k) != ranks.node(by);
-        if keepers.len() < copies && keepers.iter().all(other) {
-            keepers.push(by);
-        }
-    }
-    keepers
+fn keepers(nodes: &Nodes, of: u32, copies: usize, same_node: bool) -> impl Iterator<Item = u32> {
+    let by_node = nodes.from(of, same_node);
+    by_node.filter_map(|mut of| of.next()).take(copies)
 }
 
 /// Sets of ranks, each on a node of its own (or anywhere, if that will do): the first of all nodes, the second, and so on, divided into
@@ -341,9 +343,15 @@ mod tests {
     use std::sync::Arc;
     use tarn_ports::Host;
 
-    struct Nodes(Vec<&'static str>);
+    struct Played(Vec<String>);
 
-    impl Ranks for Nodes {
+    impl Played {
+        fn on(nodes: &[&str]) -> Self {
+            Self(nodes.iter().map(|node| (*node).into()).collect())
+        }
+    }
+
+    impl Ranks for Played {
         fn rank(&self) -> u32 {
             0
         }
@@ -351,7 +359,7 @@ mod tests {
             self.0.len() as u32
         }
         fn node(&self, rank: u32) -> &str {
-            self.0[rank as usize]
+            &self.0[rank as usize]
         }
         fn serve(&self, _: Arc<dyn Host>) {}
         fn exchange(&self, _: &[u8], _: Duration) -> Result<Vec<Box<[u8]>>, RanksError> {
@@ -388,7 +396,7 @@ mod tests {
 
     #[test]
     fn no_set_has_two_ranks_of_a_node_and_all_are_in_one() {
-        let nodes = Nodes(vec!["a", "a", "b", "b", "c", "c", "d", "e", "f", "g", "h"]);
+        let nodes = Played::on(&["a", "a", "b", "b", "c", "c", "d", "e", "f", "g", "h"]);
         for size in 2..9 {
             let sets = sets(&nodes, size, false);
             let mut all: Vec<u32> = sets.concat();
@@ -404,24 +412,44 @@ mod tests {
         assert_eq!(sets(&nodes, 4, true).len(), 2);
         // A node with more ranks than others: who is alone has nobody.
         assert_eq!(
-            sets(&Nodes(vec!["a", "a", "b"]), 2, false),
+            sets(&Played::on(&["a", "a", "b"]), 2, false),
             [vec![0, 2], vec![1]]
         );
     }
 
     #[test]
     fn copies_are_on_other_nodes_and_all_keep_as_many() {
-        let nodes = Nodes(vec!["a", "a", "b", "b", "c", "c"]);
+        let ranks = Played::on(&["a", "a", "b", "b", "c", "c"]);
+        let nodes = Nodes::of(&ranks);
         let mut kept = [0; 6];
         for of in 0..6 {
-            let keepers = keepers(&nodes, of, 2, false);
-            let mut on: Vec<&str> = keepers.iter().map(|k| nodes.node(*k)).collect();
-            on.push(nodes.node(of));
+            let keepers: Vec<u32> = keepers(&nodes, of, 2, false).collect();
+            let mut on: Vec<&str> = keepers.iter().map(|k| ranks.node(*k)).collect();
+            on.push(ranks.node(of));
             on.sort_unstable();
             assert_eq!(on, ["a", "b", "c"]);
             keepers.iter().for_each(|k| kept[*k as usize] += 1);
         }
         assert_eq!(kept, [2; 6]);
-        assert_eq!(keepers(&nodes, 0, 3, false).len(), 2);
+        assert_eq!(keepers(&nodes, 0, 3, false).count(), 2);
+        // The own node comes last, and never the rank itself.
+        assert_eq!(keepers(&nodes, 1, 3, true).collect::<Vec<_>>(), [3, 5, 0]);
+        assert_eq!((nodes.replicas(1, false), nodes.replicas(1, true)), (2, 3));
+        let alone = Nodes::of(&Played::on(&["a"]));
+        assert_eq!((alone.replicas(0, false), alone.replicas(0, true)), (0, 0));
+    }
+
+    /// As many as there may be: who has to look at all of them for each of them does not come to an end here.
+    #[test]
+    fn each_of_16384_ranks_keeps_as_many_copies_as_others_keep_of_its_own() {
+        for on_each in [1, 16] {
+            let ranks = Played((0..16_384).map(|r| (r / on_each).to_string()).collect());
+            let nodes = Nodes::of(&ranks);
+            assert_eq!(nodes.replicas(0, false), 16_384 / on_each - 1);
+            for copies in 1..=3 {
+                let wards = wards(&ranks, &nodes, Replicate::Copies(copies), false).unwrap();
+                assert_eq!(wards.len(), copies);
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A program on nodes that are folders, and what its ranks commit.
 
+use crate::flush::Store;
 use crate::hall::Hall;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -8,13 +9,19 @@ use std::time::Duration;
 use tarn_media::{Device, Folder, Profile};
 use tarn_phx::manifest::CHUNK;
 use tarn_phx::rank::Replicate;
-use tarn_phx::{Empty, Fault, Item, Options, Rank, Shape, Staging, VersionId};
+use tarn_phx::{Asked, Empty, Fault, Item, Level, Options, Rank, Shape, Staging, VersionId};
 
 pub(crate) type Here = Rank<Folder, Folder>;
 
 /// What a tier takes from all, bytes a second: much less than memory, also of a program that is not optimized.
 pub(crate) const SLOW: u64 = 100_000_000;
 pub(crate) const MOST: Duration = Duration::from_secs(30);
+/// Two of them.
+pub(crate) const VERSIONS: Asked = Asked {
+    versions: 2,
+    replicas: 0,
+    persistence: Level::Committed,
+};
 
 /// A cluster in a folder: nodes with a tier and a memory each.
 pub(crate) struct Cluster {
@@ -29,6 +36,7 @@ pub(crate) struct Cluster {
     pub(crate) replicate_every: u64,
     /// Bytes a second that tiers take.
     pub(crate) tier: u64,
+    pub(crate) store: Store,
 }
 
 impl Cluster {
@@ -43,6 +51,7 @@ impl Cluster {
             replicate: Replicate::None,
             replicate_every: 1,
             tier: SLOW,
+            store: Store::default(),
         }
     }
 
@@ -79,7 +88,7 @@ impl Cluster {
             helpers: self.helpers,
             audit: false,
             enter: Arc::new(|| ()),
-            external: None,
+            external: self.store.of(self.folder.path(), rank),
         };
         Rank::begin(options, tier, memory, hall.seat(rank))
     }

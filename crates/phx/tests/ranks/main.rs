@@ -1,6 +1,8 @@
 //! Ranks of a program: what they commit they get back, whatever has happened to some of them.
 
+mod asked;
 mod cluster;
+mod flush;
 #[path = "../common/hall.rs"]
 mod hall;
 mod replicas;
@@ -162,7 +164,7 @@ fn a_damaged_version_is_told_and_the_one_before_is_taken() {
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, _| {
-        rank.keep(2).unwrap();
+        rank.ask(VERSIONS).unwrap();
         for step in 1..=2 {
             commit(&mut rank, of, step);
         }

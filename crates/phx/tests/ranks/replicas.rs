@@ -211,6 +211,7 @@ fn ranks_that_are_told_otherwise_are_refused() {
                     folder,
                     nodes: one.nodes.clone(),
                     replicate_every,
+                    store: crate::flush::Store::default(),
                     ..*one
                 };
                 let refused = own.begin(hall, rank).map(drop).unwrap_err();

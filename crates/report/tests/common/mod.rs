@@ -11,6 +11,7 @@ use tarn_base::event::Event;
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::{PartClass, PartInfo, PartRef, StoreKey};
+use tarn_base::random;
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
 use tarn_ports::Record;
@@ -18,19 +19,14 @@ use tarn_ports::Record;
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// splitmix64: the same numbers on every machine.
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct Random(random::Random);
 
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(random::Random::new(seed))
     }
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
+        self.0.below(n.max(1))
     }
     /// `n` give or take half of it.
     pub(crate) fn about(&mut self, n: u64) -> u64 {

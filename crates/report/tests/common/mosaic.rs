@@ -394,7 +394,7 @@ pub(crate) fn mosaic_named(
 ) -> Vec<Record> {
     let mut m = Mosaic {
         log: Log::default(),
-        random: Random(seed),
+        random: Random::new(seed),
         nodes: (0..nodes)
             .map(|_| Node {
                 cores: vec![0; cores as usize],

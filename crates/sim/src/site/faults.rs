@@ -1,7 +1,8 @@
 //! What goes wrong at a site, drawn from a seed. Whether a given move or attempt fails depends on its number only.
 
-use crate::faults::{mix, share};
+use crate::faults::mix;
 use tarn_base::id::NodeId;
+use tarn_base::random::unit;
 use tarn_base::site::{JobId, MoveId};
 use tarn_base::units::{Nanos, Time};
 
@@ -55,21 +56,21 @@ impl SiteFaults {
     }
 
     fn fails(&self, now: Time, bits: u64, probability: f64) -> bool {
-        now < self.until && share(bits) < probability
+        now < self.until && unit(bits) < probability
     }
 
     /// The share (0 to 1) of its bytes after which a move fails; `None` when it succeeds.
     pub(super) fn of_move(&self, now: Time, id: MoveId) -> Option<f64> {
         let bits = self.bits(Draw::Move, id.0, 0);
         let fails = self.fails(now, bits, self.move_failure);
-        fails.then(|| share(mix(bits, &[1])))
+        fails.then(|| unit(mix(bits, &[1])))
     }
 
     /// The share (0 to 1) of its time after which an attempt fails; `None` when it succeeds.
     pub(super) fn of_job(&self, now: Time, job: JobId, attempt: u32) -> Option<f64> {
         let bits = self.bits(Draw::Job, u64::from(job.0), u64::from(attempt));
         let fails = self.fails(now, bits, self.job_failure);
-        fails.then(|| share(mix(bits, &[1])))
+        fails.then(|| unit(mix(bits, &[1])))
     }
 
     /// Whether the so-and-so-manieth change of mode fails.
@@ -103,12 +104,12 @@ impl SiteFaults {
 
     /// Evenly between 0 and twice the mean from now; `None` from `until` on.
     fn after(&self, now: Time, mean: Nanos, bits: u64) -> Option<Time> {
-        let gap = (share(bits) * 2.0 * mean as f64) as Nanos;
+        let gap = (unit(bits) * 2.0 * mean as f64) as Nanos;
         let at = now.saturating_add(gap.max(1));
         (mean > 0 && at < self.until).then_some(at)
     }
 }
 
 fn below(bits: u64, count: u32) -> u32 {
-    (share(bits) * f64::from(count)) as u32
+    (unit(bits) * f64::from(count)) as u32
 }

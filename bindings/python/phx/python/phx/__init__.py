@@ -216,6 +216,17 @@ class Irregular:
         return 3, [], self.row
 
 
+def _said(shape, *, transient=False, precopy=None, versions=1, persistence=Level.COMMITTED, replicas=None):
+    return {
+        "transient": transient,
+        "precopy": precopy,
+        "versions": versions,
+        "persistence": persistence,
+        "replicas": replicas,
+        "shape": shape,
+    }
+
+
 class Checkpoints:
     """The checkpoints of one rank of a program. All ranks make them; what is not said is as the environment says (TARN_PHX_RUN, _TIER,
     _MEMORY, _MEET, _KEY, _PROFILE, _EXTERNAL, _FLUSH_EVERY, _FLUSH_RATE), or as it is best.
@@ -290,11 +301,15 @@ class Checkpoints:
         """Ends: what is staged is de-staged. All ranks call it. Arrays stay usable."""
         self._session.close(True)
 
-    def zeros(self, key, shape, dtype=float, *, shape_of=OWN, transient=False, precopy=None, versions=1):
+    def zeros(self, key, shape, dtype=float, *, shape_of=OWN, **properties):
         """A numpy array of zeros that is an object; its memory lives as long as the array or a view of it. `shape_of` says how it is
-        a part of what all ranks have together: OWN, REPLICATED, a Block or Irregular rows; a `transient` object is not in checkpoints;
-        `precopy`: copied ahead of commits where it pays, always (True), or never (False: devices or other processes write to it); the program
-        keeps the most `versions` that an object asks for."""
+        a part of what all ranks have together: OWN, REPLICATED, a Block or Irregular rows. Properties:
+
+        `transient=True`: it is not in checkpoints. `precopy`: it is copied ahead of commits where that pays (None), always (True), or never
+        (False: devices or other processes write to it). `versions`: how many are kept (1). `persistence`: the Level that a version has
+        reached when `commit` returns (Level.COMMITTED); from DURABLE on nothing is staged, and if it cannot reach more in time, `commit`
+        warns. `replicas`: copies of what is staged, each on another node, at most 3 (None: as Checkpoints was told). A version is whole or
+        none: of the last three the most that an object asks for counts, as long as that object is there."""
         import numpy
 
         dtype = numpy.dtype(dtype)
@@ -304,16 +319,16 @@ class Checkpoints:
         count = 1
         for length in shape:
             count *= length
-        said = (transient, precopy, versions, *shape_of.said(shape))
+        said = _said(shape_of.said(shape), **properties)
         region = self._session.create(key, count * dtype.itemsize, dtype.itemsize, said)
         return numpy.ndarray(shape, dtype, buffer=region)
 
-    def create(self, key, size, unit=1, *, shape_of=OWN, transient=False, precopy=None, versions=1):
+    def create(self, key, size, unit=1, *, shape_of=OWN, **properties):
         """The same without numpy: a view of `size` zero bytes, of elements of `unit` bytes."""
-        said = (transient, precopy, versions, *shape_of.said((size // max(unit, 1),)))
+        said = _said(shape_of.said((size // max(unit, 1),)), **properties)
         return memoryview(self._session.create(key, size, unit, said))
 
-    def register(self, key, array, *, shape_of=OWN, transient=False, precopy=None, versions=1):
+    def register(self, key, array, *, shape_of=OWN, **properties):
         """Makes an object of memory that the program has: a numpy array, a bytearray, anything with a buffer that can be written and is
         contiguous in C's order (of a PyTorch tensor on the CPU, `tensor.numpy()`). The buffer is held until the object is destroyed."""
         try:
@@ -321,7 +336,7 @@ class Checkpoints:
         except (TypeError, ValueError) as e:
             text = f"the memory for object {key!r} gives no buffer ({e}): register a view of it as numbers"
             raise InvalidError(Code.INVALID, text) from e
-        said = (transient, precopy, versions, *shape_of.said(view.shape))
+        said = _said(shape_of.said(view.shape), **properties)
         self._session.register(key, view, said)
 
     def destroy(self, key):
@@ -335,8 +350,8 @@ class Checkpoints:
         return None if restored is None else Version(*restored)
 
     def commit(self):
-        """Keeps the state of all objects as a new version. All ranks call it; none waits for the others but for room. Warns with
-        DegradedWarning when it has fewer copies than were asked for."""
+        """Keeps the state of all objects as a new version. All ranks call it; none waits for the others but for room, and for the
+        persistence that objects ask for. Warns with DegradedWarning when it has fewer copies than were asked for."""
         generation, number, degraded = self._session.commit()
         if degraded is not None:
             warnings.warn(degraded, DegradedWarning, stacklevel=2)

@@ -144,6 +144,8 @@ class Checkpoints:
         transient: bool = False,
         precopy: bool | None = None,
         versions: int = 1,
+        persistence: int = Level.COMMITTED,
+        replicas: int | None = None,
     ) -> np.ndarray[Any, Any]: ...
     def create(
         self,
@@ -155,6 +157,8 @@ class Checkpoints:
         transient: bool = False,
         precopy: bool | None = None,
         versions: int = 1,
+        persistence: int = Level.COMMITTED,
+        replicas: int | None = None,
     ) -> memoryview: ...
     def register(
         self,
@@ -165,6 +169,8 @@ class Checkpoints:
         transient: bool = False,
         precopy: bool | None = None,
         versions: int = 1,
+        persistence: int = Level.COMMITTED,
+        replicas: int | None = None,
     ) -> None: ...
     def destroy(self, key: str) -> None: ...
     def restart(self, version: tuple[int, int] | None = None) -> Version | None: ...

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use tarn_base::random::Random;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -32,28 +33,15 @@ const FIELDS: [(&str, u64); 7] = [
 /// Results of function objects in each time, some KiB each.
 const RESULTS: u32 = 10;
 
-/// A generator of small state: SplitMix64 (Steele, Lea, Flood 2014).
-struct Seeded(u64);
-
-impl Seeded {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Within 30 % of `size`.
-    fn about(&mut self, size: u64) -> u64 {
-        size * (70 + self.next() % 61) / 100 + self.next() % 97
-    }
+/// Within 30 % of `size`.
+fn about(random: &mut Random, size: u64) -> u64 {
+    size * (70 + random.below(61)) / 100 + random.below(97)
 }
 
-fn write(path: &Path, size: u64, seeded: &mut Seeded) -> std::io::Result<()> {
+fn write(path: &Path, size: u64, seeded: &mut Random) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     // A period that is no multiple of a page, and differs from file to file.
-    let block: Vec<u8> = (0..131_101).map(|_| seeded.next() as u8).collect();
+    let block: Vec<u8> = (0..131_101).map(|_| seeded.bits() as u8).collect();
     let mut left = size;
     while left > 0 {
         let n = left.min(block.len() as u64);
@@ -65,14 +53,14 @@ fn write(path: &Path, size: u64, seeded: &mut Seeded) -> std::io::Result<()> {
 
 /// 4 files of 1 GiB, or so many percent of that.
 pub(super) fn large(root: &Path, percent: u32) -> std::io::Result<()> {
-    let mut seeded = Seeded(1);
+    let mut seeded = Random::new(1);
     let size = 1024 * MIB / 100 * u64::from(percent);
     (0..4).try_for_each(|n| write(&root.join(format!("file{n}")), size, &mut seeded))
 }
 
 /// The shape of a decomposed OpenFOAM case.
 pub(super) fn openfoam(root: &Path, percent: u32) -> std::io::Result<()> {
-    let mut seeded = Seeded(2);
+    let mut seeded = Random::new(2);
     let scaled = |kib: u64| (kib * KIB * u64::from(percent) / 100).max(1);
     std::fs::create_dir(root.join("system"))?;
     for name in ["controlDict", "fvSchemes", "fvSolution", "decomposeParDict"] {
@@ -83,7 +71,7 @@ pub(super) fn openfoam(root: &Path, percent: u32) -> std::io::Result<()> {
         let mesh = rank.join("constant/polyMesh");
         std::fs::create_dir_all(&mesh)?;
         for (name, kib) in MESH {
-            let size = seeded.about(scaled(kib));
+            let size = about(&mut seeded, scaled(kib));
             write(&mesh.join(name), size, &mut seeded)?;
         }
         for time in 1..=TIMES {
@@ -91,11 +79,11 @@ pub(super) fn openfoam(root: &Path, percent: u32) -> std::io::Result<()> {
             std::fs::create_dir_all(time.join("uniform"))?;
             write(&time.join("uniform/time"), 900, &mut seeded)?;
             for (name, kib) in FIELDS {
-                let size = seeded.about(scaled(kib));
+                let size = about(&mut seeded, scaled(kib));
                 write(&time.join(name), size, &mut seeded)?;
             }
             for result in 0..RESULTS {
-                let size = KIB + seeded.next() % (20 * KIB);
+                let size = KIB + seeded.below(20 * KIB);
                 write(&time.join(format!("probe{result}.dat")), size, &mut seeded)?;
             }
         }

@@ -1,6 +1,7 @@
 //! A machine, and a workload for it, from a seed. docs/sim.md states the rules.
 
 use std::sync::Arc;
+use tarn_base::random::Random;
 use tarn_base::site::{
     Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, NodeKind, Power, Rates,
     Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
@@ -92,7 +93,7 @@ pub(super) fn workload(machine: &Machine, shape: &Shape) -> Workload {
         false => ((machine.nodes() / LARGEST_PART).max(1).ilog2(), 1.0),
     };
     let mut made = Made {
-        random: Random(shape.seed),
+        random: Random::new(shape.seed),
         largest,
         shared: shape.shared,
         workload: Workload::default(),
@@ -102,13 +103,13 @@ pub(super) fn workload(machine: &Machine, shape: &Shape) -> Workload {
     let each_job = sizes * mean_run / (LOAD * f64::from(machine.nodes()) * in_one);
     let mut now = 0.0;
     while (made.workload.jobs.len() as u64) < shape.jobs {
-        let count = match made.random.share() < FLOWS {
+        let count = match made.random.unit() < FLOWS {
             true => made.flow(seconds(now)),
             false => made.ordinary(seconds(now)),
         };
         if made.workload.jobs.len() as u64 >= shape.at_once {
             // Exponential: arrivals know nothing of each other.
-            now -= each_job * count as f64 * (1.0 - made.random.share()).ln();
+            now -= each_job * count as f64 * (1.0 - made.random.unit()).ln();
         }
     }
     made.workload
@@ -118,26 +119,8 @@ fn seconds(time: f64) -> Nanos {
     (time * SECOND as f64) as Nanos
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to below 1.
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn log_uniform(&mut self, least: f64, most: f64) -> f64 {
-        least * (most / least).powf(self.share())
-    }
+fn log_uniform(random: &mut Random, least: f64, most: f64) -> f64 {
+    least * (most / least).powf(random.unit())
 }
 
 struct Made {
@@ -152,7 +135,7 @@ impl Made {
     fn ordinary(&mut self, now: Time) -> usize {
         let size = self.size();
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        if self.random.share() < WITH_DATA {
+        if self.random.unit() < WITH_DATA {
             reads.push(self.item(size, true, false));
             writes.push(self.item(size, false, true));
         }
@@ -185,12 +168,12 @@ impl Made {
     /// Nodes, or cores of one.
     fn size(&mut self) -> u32 {
         let sizes = f64::from(self.largest + 1);
-        1 << (self.random.share() * sizes) as u32
+        1 << (self.random.unit() * sizes) as u32
     }
 
     fn item(&mut self, size: u32, outside: bool, keep: bool) -> ItemId {
         let nodes = if self.shared { 1 } else { size };
-        let seconds = self.random.log_uniform(LEAST_IO, MOST_IO);
+        let seconds = log_uniform(&mut self.random, LEAST_IO, MOST_IO);
         let bytes = (seconds * f64::from(nodes) * NODE_RATE as f64) as u64;
         let id = ItemId(self.workload.items.len() as u32);
         self.workload.items.push(WorkItem {
@@ -213,8 +196,8 @@ impl Made {
         reads: &[ItemId],
         writes: Vec<ItemId>,
     ) {
-        let run = self.random.log_uniform(SHORTEST, LONGEST);
-        let asked = 1.0 + self.random.share() * (MOST_ASKED - 1.0);
+        let run = log_uniform(&mut self.random, SHORTEST, LONGEST);
+        let asked = 1.0 + self.random.unit() * (MOST_ASKED - 1.0);
         // The time to read and write is part of what a user asks for.
         let moving = if reads.is_empty() { 0.0 } else { 2.0 * MOST_IO };
         let reads = reads.iter().map(|item| Input {

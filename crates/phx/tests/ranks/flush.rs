@@ -1,26 +1,16 @@
 //! Versions on an external store that is slow, full, gone, or gives back something else: what `latest` names is whole, always.
 
-#[expect(dead_code, reason = "nobody is deaf here")]
-#[path = "common/hall.rs"]
-mod hall;
-
-use hall::Hall;
+use crate::cluster::{Cluster, Here, MOST, damage, id};
+use crate::hall::Hall;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use tarn_media::{Device, ExternalFolder, Folder, Profile};
+use tarn_media::ExternalFolder;
 use tarn_phx::manifest::CHUNK;
-use tarn_phx::{
-    Code, Empty, ExternalStore, Fault, Item, Level, Options, Rank, Replicate, Shape, Staging,
-    VersionId, flush,
-};
+use tarn_phx::{Code, Empty, ExternalStore, Item, Level, Shape, Staging, VersionId, flush};
 use tarn_ports::{Draft, External, MediumError, Stored};
-
-type Here = Rank<Folder, Folder>;
-
-const MOST: Duration = Duration::from_secs(30);
 
 /// A store, and what befalls it.
 struct Played {
@@ -29,7 +19,7 @@ struct Played {
 }
 
 #[derive(Default)]
-struct Does {
+pub(crate) struct Does {
     /// Bytes that can be written; none: any number.
     room: Option<AtomicU64>,
     /// A byte of what is written at once is stored as another.
@@ -41,6 +31,14 @@ struct Does {
 }
 
 impl Does {
+    pub(crate) fn lose(&self) {
+        self.gone.store(true, SeqCst);
+    }
+
+    pub(crate) fn find(&self) {
+        self.gone.store(false, SeqCst);
+    }
+
     fn fails(&self) -> Result<(), MediumError> {
         match self.gone.load(SeqCst) {
             true => Err(error(std::io::ErrorKind::HostUnreachable)),
@@ -133,29 +131,50 @@ impl Draft for PlayedDraft {
     }
 }
 
-/// Nodes with a tier and a memory each, and a store.
-struct Cluster {
-    folder: tempfile::TempDir,
-    nodes: Vec<&'static str>,
-    every: u64,
-    rate: u64,
-    staging: Staging,
-    /// What befalls the store, by rank.
-    does: Vec<Arc<Does>>,
-    /// Whose store it is, if not its own.
-    of: Option<PathBuf>,
+/// Where the versions of a cluster go, if any do.
+#[derive(Default)]
+pub(crate) struct Store {
+    pub(crate) every: u64,
+    pub(crate) rate: u64,
+    /// What befalls it, by rank.
+    pub(crate) does: Vec<Arc<Does>>,
+    /// Where it is, if not in the cluster's folder.
+    pub(crate) at: Option<PathBuf>,
+}
+
+impl Store {
+    fn folder(&self, cluster: &Path) -> ExternalFolder {
+        let store = self.at.clone().unwrap_or_else(|| cluster.join("store"));
+        std::fs::create_dir_all(&store).unwrap();
+        ExternalFolder::new(&store, Path::new("run")).unwrap()
+    }
+
+    /// As a rank sees it.
+    pub(crate) fn of(&self, cluster: &Path, rank: u32) -> Option<ExternalStore> {
+        let store = Played {
+            inner: self.folder(cluster),
+            does: Arc::clone(self.does.get(rank as usize)?),
+        };
+        Some(ExternalStore {
+            store: Arc::new(store),
+            every: self.every,
+            rate: self.rate,
+        })
+    }
 }
 
 impl Cluster {
-    fn new(nodes: &[&'static str], every: u64) -> Self {
+    /// Nodes that are as fast as they can be, and a store.
+    pub(crate) fn flushing(nodes: &[&'static str], every: u64) -> Self {
         Self {
-            folder: tempfile::tempdir_in("/dev/shm").unwrap(),
-            nodes: nodes.to_vec(),
-            every,
-            rate: 0,
             staging: Staging::None,
-            does: nodes.iter().map(|_| Arc::default()).collect(),
-            of: None,
+            tier: u64::MAX,
+            store: Store {
+                every,
+                does: nodes.iter().map(|_| Arc::default()).collect(),
+                ..Store::default()
+            },
+            ..Self::new(nodes)
         }
     }
 
@@ -164,12 +183,10 @@ impl Cluster {
     }
 
     fn store(&self) -> ExternalFolder {
-        let store = self.of.clone().unwrap_or_else(|| self.path("store"));
-        std::fs::create_dir_all(&store).unwrap();
-        ExternalFolder::new(&store, Path::new("run")).unwrap()
+        self.store.folder(self.folder.path())
     }
 
-    fn latest(&self) -> Option<VersionId> {
+    pub(crate) fn latest(&self) -> Option<VersionId> {
         flush::latest(&self.store()).unwrap().map(|v| v.id)
     }
 
@@ -179,52 +196,6 @@ impl Cluster {
         let mut all = all.map(|e| e.unwrap().path());
         let of = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == version);
         all.find(of).unwrap()
-    }
-
-    fn begin(&self, hall: &Arc<Hall>, rank: u32) -> Result<Here, Fault> {
-        let node = self.nodes[rank as usize];
-        let device = Arc::new(Device::new(Profile::none()));
-        let tier = Folder::new(&self.path(node).join("tier"), Arc::clone(&device)).unwrap();
-        let memory = Folder::new(&self.path(node).join("memory"), device).unwrap();
-        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
-        let store = Played {
-            inner: self.store(),
-            does: Arc::clone(&self.does[rank as usize]),
-        };
-        let options = Options {
-            run: b"run".as_slice().into(),
-            identity: now << 16 | u128::from(rank),
-            staging: self.staging,
-            buddies: 0,
-            same_node: false,
-            replicate: Replicate::None,
-            replicate_every: 1,
-            patience: MOST,
-            helpers: 1,
-            audit: false,
-            enter: Arc::new(|| ()),
-            external: Some(ExternalStore {
-                store: Arc::new(store),
-                every: self.every,
-                rate: self.rate,
-            }),
-        };
-        Rank::begin(options, tier, memory, hall.seat(rank))
-    }
-
-    /// A start of the program: all ranks do the same, each in a thread of its own.
-    fn start<R: Send>(&self, each: impl Fn(u32, Here) -> R + Sync) -> Vec<R> {
-        let hall = Hall::new(&self.nodes);
-        std::thread::scope(|scope| {
-            let each = &each;
-            let threads: Vec<_> = (0..self.nodes.len() as u32)
-                .map(|rank| {
-                    let hall = Arc::clone(&hall);
-                    scope.spawn(move || each(rank, self.begin(&hall, rank).unwrap()))
-                })
-                .collect();
-            threads.into_iter().map(|t| t.join().unwrap()).collect()
-        })
     }
 
     /// All nodes are lost.
@@ -286,28 +257,11 @@ fn restart(rank: &mut Here, of: u32, ranks: u32, step: u64) -> Option<VersionId>
     restored
 }
 
-fn id(generation: u64, number: u64) -> VersionId {
-    VersionId { generation, number }
-}
-
-/// A byte of a file is changed.
-fn damage(file: &Path, at: u64) {
-    use std::os::unix::fs::FileExt;
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(file)
-        .unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
-}
-
 #[test]
 fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
-    let mut cluster = Cluster::new(&["one", "one", "two"], 2);
+    let mut cluster = Cluster::flushing(&["one", "one", "two"], 2);
     cluster.staging = Staging::All;
-    cluster.start(|of, mut rank| {
+    cluster.start(|of, mut rank, _| {
         for step in 1..=5 {
             let version = commit(&mut rank, of, 3, step);
             if step % 2 == 0 {
@@ -336,7 +290,7 @@ fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
     });
     assert_eq!(cluster.latest(), Some(id(1, 6)));
     // The nodes have something newer.
-    cluster.start(|of, mut rank| {
+    cluster.start(|of, mut rank, _| {
         assert_eq!(restart(&mut rank, of, 3, 7), Some(id(1, 7)));
         let levels: Vec<_> = rank
             .restorable()
@@ -357,7 +311,7 @@ fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
     for (nodes, generation) in [(vec!["one", "two", "two"], 2), (vec!["one", "two"], 3)] {
         cluster.nodes = nodes;
         let ranks = cluster.nodes.len() as u32;
-        cluster.start(|of, mut rank| {
+        cluster.start(|of, mut rank, _| {
             let bytes = rows(of, 3, 0).len() as u64 + 4;
             assert_eq!(rank.restorable().last().unwrap().bytes, bytes);
             assert_eq!(restart(&mut rank, of, ranks, step), Some(from));
@@ -383,8 +337,8 @@ fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
 
 #[test]
 fn what_is_damaged_on_a_node_is_read_from_the_store_and_the_other_way() {
-    let cluster = Cluster::new(&["one", "two"], 1);
-    cluster.start(|of, mut rank| {
+    let cluster = Cluster::flushing(&["one", "two"], 1);
+    cluster.start(|of, mut rank, _| {
         for step in 1..=2 {
             let version = commit(&mut rank, of, 2, step);
             rank.wait(version, Level::Flushed, MOST).unwrap();
@@ -397,11 +351,13 @@ fn what_is_damaged_on_a_node_is_read_from_the_store_and_the_other_way() {
         bytes.windows(64).position(|w| w == &wanted[..64]).unwrap() as u64
     };
     let tier = cluster.path("two/tier/1/1.arena");
-    damage(&tier, find(&tier, 1));
+    let at = find(&tier, 1);
+    damage(&tier, at..at + 1);
     let part = cluster.parts("1.2").join("0.arena");
-    damage(&part, find(&part, 0));
+    let at = find(&part, 0);
+    damage(&part, at..at + 1);
     let restarts = |version, step| {
-        cluster.start(|of, mut rank| {
+        cluster.start(|of, mut rank, _| {
             assert_eq!(restart(&mut rank, of, 2, step), Some(version));
         });
     };
@@ -438,11 +394,11 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
         (damages, Code::Corrupt, "right after it was written"),
         (gone, Code::Io, "host unreachable"),
     ] {
-        let mut cluster = Cluster::new(&["one", "one"], 1);
+        let mut cluster = Cluster::flushing(&["one", "one"], 1);
         let gone = does.gone.swap(false, SeqCst);
-        cluster.does[1] = Arc::new(does);
-        let does = &cluster.does[1];
-        cluster.start(|of, mut rank| {
+        cluster.store.does[1] = Arc::new(does);
+        let does = &cluster.store.does[1];
+        cluster.start(|of, mut rank, _| {
             does.gone.store(gone, SeqCst);
             let version = commit(&mut rank, of, 2, 1);
             while rank.stats().flush_failed + rank.stats().flushed == 0 {
@@ -463,8 +419,8 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
         let names: Vec<_> = names.map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["0.arena"], "{code:?}");
         // Once it is well, it goes on.
-        cluster.does[1] = Arc::default();
-        cluster.start(|of, mut rank| {
+        cluster.store.does[1] = Arc::default();
+        cluster.start(|of, mut rank, _| {
             assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
             let version = commit(&mut rank, of, 2, 2);
             rank.wait(version, Level::Flushed, MOST).unwrap();
@@ -480,11 +436,11 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
 /// Each rank skips other versions as its store is slow; yet again and again one becomes complete, and no commit waits for any.
 #[test]
 fn ranks_of_any_speed_complete_versions_that_none_has_skipped() {
-    let cluster = Cluster::new(&["one", "one", "one"], 1);
-    cluster.does[1].slow.store(61, SeqCst);
-    cluster.does[2].slow.store(83, SeqCst);
+    let cluster = Cluster::flushing(&["one", "one", "one"], 1);
+    cluster.store.does[1].slow.store(61, SeqCst);
+    cluster.store.does[2].slow.store(83, SeqCst);
     let last = AtomicU64::new(4000);
-    let completed = cluster.start(|of, mut rank| {
+    let completed = cluster.start(|of, mut rank, _| {
         let mut named = BTreeSet::new();
         let mut step = 0;
         while step < last.load(SeqCst) {
@@ -513,18 +469,18 @@ fn ranks_of_any_speed_complete_versions_that_none_has_skipped() {
 
 #[test]
 fn a_flush_takes_as_long_as_its_rate_says_and_ends_with_the_program() {
-    let mut cluster = Cluster::new(&["one"], 1);
+    let mut cluster = Cluster::flushing(&["one"], 1);
     // Written and read back: two times as many bytes.
     let bytes = 2 * rows(0, 1, 0).len() as u64;
-    cluster.rate = bytes * 10;
-    cluster.start(|of, mut rank| {
+    cluster.store.rate = bytes * 10;
+    cluster.start(|of, mut rank, _| {
         let version = commit(&mut rank, of, 1, 1);
         rank.wait(version, Level::Flushed, MOST).unwrap();
         assert!(rank.stats().last_flush >= Duration::from_millis(100));
         rank.end().unwrap();
     });
-    cluster.rate = 1;
-    cluster.start(|of, mut rank| {
+    cluster.store.rate = 1;
+    cluster.start(|of, mut rank, _| {
         let version = commit(&mut rank, of, 1, 2);
         commit(&mut rank, of, 1, 3);
         let late = rank
@@ -544,20 +500,20 @@ fn a_flush_takes_as_long_as_its_rate_says_and_ends_with_the_program() {
 /// All parts came, and nobody was left to say so.
 #[test]
 fn the_next_start_publishes_what_became_complete_as_the_last_one_ended() {
-    let cluster = Cluster::new(&["one", "one"], 1);
-    cluster.start(|of, mut rank| {
+    let cluster = Cluster::flushing(&["one", "one"], 1);
+    cluster.start(|of, mut rank, _| {
         let version = commit(&mut rank, of, 2, 1);
         rank.wait(version, Level::Flushed, MOST).unwrap();
     });
     std::fs::remove_file(cluster.path("store/phx/run/latest")).unwrap();
     cluster.lose_nodes();
-    cluster.start(|of, mut rank| {
+    cluster.start(|of, mut rank, _| {
         assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
         rank.wait(id(1, 1), Level::Flushed, MOST).unwrap();
     });
     // Whatever it says, what is there decides.
     std::fs::write(cluster.path("store/phx/run/latest"), b"nonsense").unwrap();
-    cluster.start(|of, mut rank| {
+    cluster.start(|of, mut rank, _| {
         assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
     });
     assert_eq!(cluster.latest(), Some(id(1, 1)));
@@ -565,9 +521,9 @@ fn the_next_start_publishes_what_became_complete_as_the_last_one_ended() {
 
 #[test]
 fn ranks_that_are_told_different_things_are_refused() {
-    let cluster = Cluster::new(&["one", "one"], 1);
+    let cluster = Cluster::flushing(&["one", "one"], 1);
     let hall = Hall::new(&cluster.nodes);
-    let other = Cluster::new(&["one", "one"], 3);
+    let other = Cluster::flushing(&["one", "one"], 3);
     let refused = std::thread::scope(|scope| {
         let one = scope.spawn(|| cluster.begin(&hall, 0).map(drop));
         let two = scope.spawn(|| other.begin(&hall, 1).map(drop));
@@ -583,11 +539,11 @@ fn ranks_that_are_told_different_things_are_refused() {
 /// Both are the first start of their name, as far as they know.
 #[test]
 fn programs_of_one_name_on_different_nodes_do_not_mix_their_parts() {
-    let one = Cluster::new(&["one"], 1);
-    let mut two = Cluster::new(&["one"], 1);
-    two.of = Some(one.path("store"));
-    one.start(|of, mut rank| {
-        two.start(|of, mut other| {
+    let one = Cluster::flushing(&["one"], 1);
+    let mut two = Cluster::flushing(&["one"], 1);
+    two.store.at = Some(one.path("store"));
+    one.start(|of, mut rank, _| {
+        two.start(|of, mut other, _| {
             commit(&mut other, of, 1, 2);
             while other.stats().flushed == 0 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -607,7 +563,7 @@ fn programs_of_one_name_on_different_nodes_do_not_mix_their_parts() {
     assert_eq!(there.len(), 2);
     assert_ne!(there[0].version.start, there[1].version.start);
     one.lose_nodes();
-    one.start(|_, mut rank| {
+    one.start(|_, mut rank, _| {
         let mut bytes = vec![0; rows(0, 1, 0).len()];
         let mut objects = [Empty {
             key: b"rows",

@@ -1,0 +1,21 @@
+/* check.h: calls that are to give a code. One that gives another is printed, with why, and the program goes on to its next. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include "phx.h"
+
+#include <stdio.h>
+
+static int failed;
+
+static void check(int is, int wanted, const char *what)
+{
+    if (is != wanted) {
+        printf("%s: %d instead of %d: %s\n", what, is, wanted, phx_last_error());
+        failed = 1;
+    }
+}
+
+#define CHECK(call, wanted) check(call, wanted, #call)
+
+#endif
