@@ -225,7 +225,9 @@ fn on<T>(processor: usize, what: impl FnOnce() -> T) -> anyhow::Result<T> {
 /// The value of a line `key=value`.
 fn value<T: std::str::FromStr>(text: &str, key: &str) -> anyhow::Result<T> {
     let mut values = text.lines().filter_map(|line| line.split_once('='));
-    let found = values.find(|(name, _)| *name == key).map(|(_, v)| v.parse());
+    let found = values
+        .find(|(name, _)| *name == key)
+        .map(|(_, v)| v.parse());
     let parsed = found.and_then(Result::ok);
     parsed.with_context(|| format!("no {key} is among {text:?}"))
 }

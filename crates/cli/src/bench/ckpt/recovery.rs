@@ -120,7 +120,13 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn measure(&self, loss: Loss) -> anyhow::Result<Vec<Figure>> {
         let does = self.does(loss);
-        let of = |rank| ranks::Does { rank, ..does.clone() }.node();
+        let of = |rank| {
+            ranks::Does {
+                rank,
+                ..does.clone()
+            }
+            .node()
+        };
         let lost = match loss {
             Loss::Node => of(LOST),
             Loss::Memory => of(LOST).join("memory"),
