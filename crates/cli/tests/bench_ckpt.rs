@@ -1,6 +1,8 @@
 //! `tarn bench ckpt` by the real binary, on little.
 
 mod common;
+#[path = "../../libtarn/tests/common/proxies.rs"]
+mod proxies;
 
 use common::Site;
 
@@ -20,6 +22,67 @@ fn copies_are_measured_beside_memcpy_and_nothing_is_left() {
     assert_eq!(results.len(), 5);
     for result in results {
         assert_eq!(result["against"]["name"], "memcpy", "{result}");
+        assert!(result["ratio"].as_f64() > Some(0.0), "{result}");
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+/// Over a link that is not limited, and one that is: how long the rank of a node that lost something takes, in parts.
+#[test]
+fn what_a_node_has_lost_comes_over_a_link_that_is_measured_beside_it() {
+    let site = Site::new("");
+    let dir = site.path("medium");
+    std::fs::create_dir(&dir).unwrap();
+    let dir = dir.to_string_lossy().into_owned();
+    let mut args = vec!["bench", "ckpt", "--json", "--mib", "4", "--rounds", "1"];
+    args.extend(["--dir", &dir, "--case", "recovery", "--rate", "1gbit"]);
+    let ran = site.tarn(&args).exits(0);
+    let value = ran.summary();
+    let results = value["results"].as_array().expect("results");
+    let lacking = ran.err.matches("is skipped: there is none").count();
+    if lacking > 0 {
+        eprintln!(
+            "SKIPPED: a link needs a network namespace, ip and tc: {}",
+            ran.err
+        );
+    }
+    // From two losses, in three parts.
+    assert_eq!(results.len(), (2 - lacking) * 6);
+    for result in results {
+        let name = result["name"].as_str().expect("a name");
+        assert!(
+            name.starts_with("recovery, ") && name.contains("veth"),
+            "{name}"
+        );
+        assert!(result["ratio"].as_f64() > Some(0.0), "{result}");
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+#[test]
+fn proxies_run_with_checkpoints_and_without() {
+    let site = Site::new("");
+    let dir = site.path("medium");
+    std::fs::create_dir(&dir).unwrap();
+    let proxies_at = site.path("proxies");
+    std::fs::create_dir(&proxies_at).unwrap();
+    let dir = dir.to_string_lossy().into_owned();
+    let at = proxies_at.to_string_lossy().into_owned();
+    let mut args = vec!["bench", "ckpt", "--json", "--mib", "2", "--rounds", "1"];
+    args.extend(["--dir", &dir, "--proxies", &at]);
+    args.extend(["--case", "slowdown-cm1", "--case", "whole"]);
+    site.tarn(&args).exits(5).says("make the proxies");
+    if !proxies::make(&["cm1", "gtc"], &proxies_at) {
+        return;
+    }
+    let parameters = "../../examples/checkpoints/proxies.conf";
+    std::fs::copy(parameters, proxies_at.join("proxies.conf")).unwrap();
+    let value = site.tarn(&args).exits(0).summary();
+    let results = value["results"].as_array().expect("results");
+    assert_eq!(results.len(), 6);
+    for (result, way) in results.iter().zip(["nvr", "phx", "phx-ec"].iter().cycle()) {
+        let name = result["name"].as_str().expect("a name");
+        assert!(name.contains(&format!(" {way} (")), "{name}");
         assert!(result["ratio"].as_f64() > Some(0.0), "{result}");
     }
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);

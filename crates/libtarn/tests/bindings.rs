@@ -1,23 +1,15 @@
 //! What programs link beside the C header: MPI, Fortran, pkg-config, man pages, and the proxies of examples/checkpoints.
 
 mod common;
+#[path = "common/proxies.rs"]
+mod proxies;
 
 use common::{compiler, library, said, source};
+use proxies::here;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
-
-/// Whether a compiler is here; says so if not.
-fn here(compiler: &str) -> bool {
-    let mut version = Command::new(compiler);
-    version.arg("--version").stdout(Stdio::null());
-    let found = version.stderr(Stdio::null()).status().is_ok();
-    if !found {
-        eprintln!("SKIPPED: no {compiler}");
-    }
-    found
-}
 
 /// A folder in memory, and a program in it.
 fn place() -> (TempDir, PathBuf) {
@@ -309,26 +301,8 @@ struct Proxies(TempDir);
 
 impl Proxies {
     fn new(name: &str) -> Option<Self> {
-        let compilers = ["make", "cc", "c++", "gfortran"];
-        if !compilers.iter().all(|compiler| here(compiler)) {
-            return None;
-        }
         let to = tempfile::tempdir_in("/dev/shm").unwrap();
-        let library = library();
-        let library = library.display();
-        let libs = format!("-L{library} -Wl,--disable-new-dtags,-rpath,{library} -ltarn");
-        let module = source("../../bindings/fortran/phx.f90");
-        said(
-            Command::new("make")
-                .arg("-C")
-                .arg(source("../../examples/checkpoints"))
-                .arg(format!("TO={}", to.path().display()))
-                .arg(format!("TARN_CFLAGS=-I{}", source("include").display()))
-                .arg(format!("TARN_LIBS={libs}"))
-                .arg(format!("TARN_FORTRAN={}", module.display()))
-                .arg(to.path().join(name)),
-        );
-        Some(Self(to))
+        proxies::make(&[name], to.path()).then_some(Self(to))
     }
 
     fn command(&self, name: &str, cycles: u32, environment: &[(&str, &str)]) -> Command {

@@ -2,8 +2,10 @@
 
 use crate::map::{Mapped, Seen};
 use crate::slow::{Device, Slow};
+use rustix::fs::{Mode, OFlags};
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +38,7 @@ impl Folder {
     }
 
     /// The file of a name such as `3/7.arena`.
-    fn file(&self, name: &str) -> Result<PathBuf, MediumError> {
+    fn path(&self, name: &str) -> Result<PathBuf, MediumError> {
         let plain = |c: Component<'_>| matches!(c, Component::Normal(_));
         let path = Path::new(name);
         let depth = path.components().count();
@@ -79,7 +81,7 @@ impl Vault for Folder {
         fill: &mut dyn FnMut(&mut Self::Medium) -> Result<(), MediumError>,
     ) -> Result<Self::Medium, MediumError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let file = self.file(name)?;
+        let file = self.path(name)?;
         if let Some(folder) = file.parent() {
             private(folder)?;
         }
@@ -109,12 +111,19 @@ impl Vault for Folder {
     }
 
     fn open(&self, name: &str) -> Result<Self::Medium, MediumError> {
-        let mapped = Mapped::open(&self.file(name)?)?;
+        let mapped = Mapped::open(&self.path(name)?)?;
         Ok(Slow::new(mapped, Arc::clone(&self.device)))
     }
 
     fn see(&self, name: &str) -> Result<Seen, MediumError> {
-        Seen::open(&self.file(name)?)
+        Seen::open(&self.path(name)?)
+    }
+
+    fn file(&self, name: &str) -> Result<OwnedFd, MediumError> {
+        let path = self.path(name)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&path, flags, Mode::empty());
+        file.map_err(|e| error("open", &path)(e.into()))
     }
 
     fn list(&self) -> Result<Vec<String>, MediumError> {
@@ -125,7 +134,7 @@ impl Vault for Folder {
     }
 
     fn remove(&self, name: &str) -> Result<(), MediumError> {
-        let file = self.file(name)?;
+        let file = self.path(name)?;
         remove(&file)?;
         if let Some(folder) = file.parent().filter(|f| *f != self.path) {
             // The last of them takes its folder with it.

@@ -1,7 +1,7 @@
 //! An arena: what one rank has kept. One block, the newest superblock, leads to all of it; to publish is to write the other one.
 
 use crate::block::{self, Fields, Kind, put_short};
-use crate::manifest::{CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Manifest, Object, Piece, Place};
+use crate::manifest::{CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Manifest, Object, Place};
 use crate::room::{self, PAGE};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -448,26 +448,12 @@ pub fn read(
             bad.push(number);
             continue;
         };
-        if !read_piece(stored, piece, at, bytes)? {
+        let sums = stored.read_chunks(at, bytes, CHUNK as usize)?;
+        if sums != piece.sums {
             bad.push(number);
         }
     }
     Ok(bad)
-}
-
-/// Whether what was copied is what was written.
-fn read_piece(
-    stored: &impl Stored,
-    piece: &Piece,
-    mut at: u64,
-    bytes: &mut [u8],
-) -> Result<bool, MediumError> {
-    let mut whole = true;
-    for (chunk, sum) in bytes.chunks_mut(CHUNK as usize).zip(&piece.sums) {
-        whole &= stored.read(at, chunk)? == *sum;
-        at += chunk.len() as u64;
-    }
-    Ok(whole)
 }
 
 /// Both superblocks, as they were at one instant: the first did not change while the second was read. Who writes makes one whole before
@@ -643,7 +629,7 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::Shape;
+    use crate::manifest::{Piece, Shape};
     use tarn_media::Mapped;
     use tarn_ports::Medium;
 

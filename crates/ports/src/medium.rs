@@ -90,6 +90,15 @@ pub trait Stored {
     /// # Errors
     /// [`MediumError::Outside`].
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError>;
+
+    /// Copies bytes out and returns the checksums of their chunks, which have so many bytes each, but for the last.
+    ///
+    /// # Errors
+    /// As [`Stored::read`].
+    fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
+        let parts = (at..).step_by(chunk).zip(into.chunks_mut(chunk));
+        parts.map(|(at, part)| self.read(at, part)).collect()
+    }
 }
 
 impl<S: Stored + ?Sized> Stored for Box<S> {
@@ -99,6 +108,10 @@ impl<S: Stored + ?Sized> Stored for Box<S> {
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
         (**self).read(at, into)
+    }
+
+    fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
+        (**self).read_chunks(at, into, chunk)
     }
 }
 

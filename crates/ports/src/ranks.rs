@@ -1,5 +1,6 @@
 //! The ranks of one program, as one of them sees them: how they meet, agree, and keep copies for each other.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,11 +106,11 @@ pub trait Host: Send + Sync {
     /// A text that says why not: nothing was granted for this generation, or less.
     fn put(&self, of: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, String>;
 
-    /// Reads bytes of a medium that this rank's node has.
+    /// Opens the file that a medium of this rank's node is: its bytes are sent from there.
     ///
     /// # Errors
     /// A text that says why not.
-    fn fetch(&self, medium: &str, at: u64, into: &mut [u8]) -> Result<(), String>;
+    fn file(&self, medium: &str) -> Result<OwnedFd, String>;
 }
 
 /// All ranks of a program, in the hands of one. No call waits for ever.
@@ -170,7 +171,8 @@ pub trait Ranks: Send + Sync {
         within: Duration,
     ) -> Result<u64, RanksError>;
 
-    /// Reads bytes of a medium of a rank's node: [`Host::fetch`], piece by piece.
+    /// Reads bytes of a medium of a rank's node: [`Host::file`], piece by piece. While more is on its way `arrived` is given all that is
+    /// there so far, from the first byte on; in the end that is all of it.
     ///
     /// # Errors
     /// When it refuses or is gone.
@@ -181,5 +183,6 @@ pub trait Ranks: Send + Sync {
         at: u64,
         into: &mut [u8],
         within: Duration,
+        arrived: &mut dyn FnMut(&[u8]),
     ) -> Result<(), RanksError>;
 }

@@ -1,6 +1,7 @@
 //! Where media are kept under names: a folder of a tier.
 
 use crate::medium::{Medium, MediumError, Stored};
+use std::os::fd::OwnedFd;
 
 /// Keeps media under names such as `3/7.arena`. Those of one process at a time are written; anybody may read.
 pub trait Vault: Send + Sync {
@@ -32,6 +33,12 @@ pub trait Vault: Send + Sync {
     /// # Errors
     /// When it is not there.
     fn see(&self, name: &str) -> Result<Self::Seen, MediumError>;
+
+    /// Opens the file that a medium is, for who sends its bytes to others.
+    ///
+    /// # Errors
+    /// When it is not there.
+    fn file(&self, name: &str) -> Result<OwnedFd, MediumError>;
 
     /// The names of all media, in their order.
     ///

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use tarn_base::crc::joined;
 use tarn_ports::RanksError;
 
+/// Bytes that are looked at while they are in the second-level cache.
+const PART: usize = 256 << 10;
 /// Connections to a rank that are kept while nobody uses them.
 const MAX_KEPT: usize = 4;
 
@@ -112,7 +114,13 @@ impl Call<'_> {
         })
     }
 
-    pub(crate) fn fetch(self, medium: &str, at: u64, into: &mut [u8]) -> Result<(), RanksError> {
+    pub(crate) fn fetch(
+        self,
+        medium: &str,
+        at: u64,
+        into: &mut [u8],
+        arrived: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RanksError> {
         within_range(at, into.len())?;
         if medium.len() > MAX_TEXT {
             let what = format!("a medium's name has at most {MAX_TEXT} bytes");
@@ -132,10 +140,20 @@ impl Call<'_> {
             };
             // While one is on its way the next is being read.
             ask(socket)?;
-            for piece in into.chunks_mut(PIECE) {
+            let mut there = 0;
+            while there < size {
                 ask(socket)?;
-                if let Err(why) = receive_into(socket, piece, until)? {
-                    return Ok(Err(why));
+                let end = (there + PIECE).min(size);
+                match answer(socket, until)? {
+                    Ok(len) if there + len == end => {}
+                    Ok(_) => return Err(malformed()),
+                    Err(why) => return Ok(Err(why)),
+                }
+                while there < end {
+                    let part = there..(there + PART).min(end);
+                    socket.receive_all(&mut into[part.clone()], until)?;
+                    there = part.end;
+                    arrived(&into[..there]);
                 }
             }
             Ok(Ok(()))
@@ -260,13 +278,4 @@ fn receive(socket: &Socket, most: usize, until: Instant) -> Answered<Vec<u8>> {
         }
         Err(why) => Err(why),
     })
-}
-
-/// An answer of just so many bytes.
-fn receive_into(socket: &Socket, into: &mut [u8], until: Instant) -> Answered<()> {
-    match answer(socket, until)? {
-        Ok(len) if len == into.len() => socket.receive_all(into, until).map(Ok),
-        Ok(_) => Err(malformed()),
-        Err(why) => Ok(Err(why)),
-    }
 }

@@ -345,8 +345,9 @@ impl Ranks for Meeting {
         at: u64,
         into: &mut [u8],
         within: Duration,
+        arrived: &mut dyn FnMut(&[u8]),
     ) -> Result<(), RanksError> {
-        self.call(from, within)?.fetch(medium, at, into)
+        self.call(from, within)?.fetch(medium, at, into, arrived)
     }
 }
 

@@ -5,14 +5,16 @@ use crate::greet::{self, Answer, Greeting, Role};
 use crate::line::malformed;
 use crate::socket::{Socket, wait};
 use crate::state::{Incoming, Shared};
-use crate::wire::{MAX_REQUEST, PIECE, Request, short};
+use crate::wire::{MAX_REQUEST, Request, short};
 use rustix::event::PollFlags;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::fstat;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::strangers::sent_away;
+use tarn_sys::signals::Blocked;
 
 /// Time for whoever connects to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -62,6 +64,8 @@ pub(crate) fn start(shared: &Arc<Shared>, socket: Socket, from: IpAddr) -> io::R
     };
     let named = std::thread::Builder::new().name(THREAD.into());
     named.spawn(move || {
+        // A caller that is gone must not cost the program its life.
+        Blocked::new().stay();
         // Whoever it is sees its connection close: there is nobody else to tell.
         let _ = begin(&theirs, socket);
     })?;
@@ -118,10 +122,10 @@ fn begin(place: &Gone, socket: Arc<Socket>) -> io::Result<()> {
 
 /// Answers one request after the other. The time between them ends with the meeting of either, or the caller's node.
 fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
-    let (mut request, mut found) = (Vec::new(), Vec::new());
+    let mut request = Vec::new();
     loop {
         if wait(socket.as_fd(), PollFlags::IN, Some(Instant::now() + IDLE)).is_err() {
-            (request, found) = (Vec::new(), Vec::new());
+            request = Vec::new();
             wait(socket.as_fd(), PollFlags::IN, None)?;
         }
         let mut len = [0; 4];
@@ -139,28 +143,44 @@ fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
         let done = host.and_then(|host| match asked {
             Request::Grant(generation, bytes) => {
                 let name = host.grant(of, generation, bytes)?;
-                found.clear();
-                found.extend_from_slice(short(&name));
-                Ok(found.len())
+                Ok(Found::Words(short(&name).to_vec()))
             }
             Request::Put(generation, at, bytes) => {
                 let checksum = host.put(of, generation, at, bytes)?;
-                found.clear();
-                found.extend_from_slice(&checksum.to_le_bytes());
-                Ok(found.len())
+                Ok(Found::Words(checksum.to_le_bytes().to_vec()))
             }
             Request::Fetch(at, len, medium) => {
-                found.resize(found.len().max(len).min(PIECE), 0);
-                host.fetch(medium, at, &mut found[..len])?;
-                Ok(len)
+                let file = host.file(medium)?;
+                let size = fstat(&file).map_err(|e| e.to_string())?.st_size as u64;
+                let end = at.checked_add(len as u64).filter(|end| *end <= size);
+                end.ok_or("it ends before that")?;
+                Ok(Found::File(file, at, len))
             }
         });
-        let (status, answer) = match &done {
-            Ok(len) => (0, &found[..*len]),
-            Err(why) => (1, short(why)),
-        };
-        let mut head = ((1 + answer.len()) as u32).to_le_bytes().to_vec();
-        head.push(status);
-        socket.send_all(&head, answer, Instant::now() + STALL)?;
+        let until = Instant::now() + STALL;
+        match done {
+            Ok(Found::Words(words)) => socket.send_all(&head(0, words.len()), &words, until),
+            Ok(Found::File(file, at, len)) => {
+                socket.send_all(&head(0, len), b"", until)?;
+                socket.send_file(&file, at, len, until)
+            }
+            Err(why) => {
+                let why = short(&why);
+                socket.send_all(&head(1, why.len()), why, until)
+            }
+        }?;
     }
+}
+
+/// What was asked for.
+enum Found {
+    Words(Vec<u8>),
+    /// Bytes of a file, from there on, so many.
+    File(OwnedFd, u64, usize),
+}
+
+/// What an answer begins with.
+fn head(status: u8, len: usize) -> [u8; 5] {
+    let [a, b, c, d] = ((1 + len) as u32).to_le_bytes();
+    [a, b, c, d, status]
 }

@@ -2,6 +2,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::sendfile;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix,
@@ -143,6 +144,25 @@ impl Socket {
             match self.send(&[rest, body]) {
                 Ok(n) => sent += n,
                 Err(e) => self.retry(e, PollFlags::OUT, until)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends bytes of a file, which are not copied on the way. The thread must take no SIGPIPE.
+    pub(crate) fn send_file(
+        &self,
+        file: &OwnedFd,
+        mut at: u64,
+        mut left: usize,
+        until: Instant,
+    ) -> io::Result<()> {
+        while left > 0 {
+            match sendfile(&self.0, file, Some(&mut at), left) {
+                // It has become shorter.
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => left -= n,
+                Err(e) => self.retry(e.into(), PollFlags::OUT, until)?,
             }
         }
         Ok(())

@@ -3,6 +3,8 @@
 mod common;
 
 use common::{LONG, SHORT, all, far_program, far_program_at, folder, free_port, lost, program};
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,15 +35,19 @@ impl Host for Memory {
         Ok(crc(bytes))
     }
 
-    fn fetch(&self, medium: &str, at: u64, into: &mut [u8]) -> Result<(), String> {
-        if medium != "0/0.staging" {
-            return Err(format!("there is no {medium}"));
+    fn file(&self, medium: &str) -> Result<OwnedFd, String> {
+        match medium {
+            "0/0.staging" => Ok(file(&self.0.lock().unwrap().2)),
+            _ => Err(format!("there is no {medium}")),
         }
-        let memory = self.0.lock().unwrap();
-        let place = memory.2.get(at as usize..at as usize + into.len());
-        into.copy_from_slice(place.ok_or("it ends before that")?);
-        Ok(())
     }
+}
+
+/// A file of these bytes.
+fn file(bytes: &[u8]) -> OwnedFd {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file.into()
 }
 
 /// What is not the same anywhere.
@@ -66,14 +72,25 @@ fn keep_and_read_back(ranks: &[Arc<Meeting>]) {
         crc(b"ten bytes.")
     );
     let mut back = vec![0; bytes.len()];
-    asks.fetch(last, "0/0.staging", 10, &mut back, LONG)
-        .unwrap();
+    let fetch = |at, into: &mut [u8]| {
+        let (mut there, size) = (0, into.len());
+        let mut arrived = |so_far: &[u8]| {
+            // What is there is what was kept, and more each time.
+            let more = there..so_far.len();
+            assert!(!more.is_empty() && (at < 10 || so_far[more.clone()] == bytes[more.clone()]));
+            there = more.end;
+        };
+        asks.fetch(last, "0/0.staging", at, into, LONG, &mut arrived)
+            .unwrap();
+        assert_eq!(there, size);
+    };
+    fetch(10, &mut back);
     assert!(back == bytes);
     let mut few = [0; 12];
-    asks.fetch(last, "0/0.staging", 0, &mut few, LONG).unwrap();
+    fetch(0, &mut few);
     assert_eq!(few[..10], *b"ten bytes.");
     assert_eq!(few[10..], bytes[..2]);
-    asks.fetch(last, "0/0.staging", 0, &mut [], LONG).unwrap();
+    fetch(0, &mut []);
 }
 
 #[test]
@@ -108,7 +125,7 @@ fn what_a_rank_refuses_is_said_in_its_words_and_the_next_call_is_done() {
     };
     let grant = |bytes| ranks[0].grant(1, 1, bytes, LONG).map(drop);
     let put = |generation, at, bytes: &[u8]| ranks[0].put(1, generation, at, bytes, LONG).map(drop);
-    let fetch = |medium, at| ranks[0].fetch(1, medium, at, &mut [0; 8], LONG);
+    let fetch = |medium, at| ranks[0].fetch(1, medium, at, &mut [0; 8], LONG, &mut |_| ());
     refused(grant(1), "it does not serve others yet");
     ranks[1].serve(Arc::new(Memory::default()));
     refused(grant(u64::MAX), "that's more than there is");
@@ -167,8 +184,8 @@ impl Host for Slow {
         panic!("a host that has an error")
     }
 
-    fn fetch(&self, _: &str, _: u64, _: &mut [u8]) -> Result<(), String> {
-        Ok(())
+    fn file(&self, _: &str) -> Result<OwnedFd, String> {
+        Ok(file(&[0; 100]))
     }
 }
 
@@ -180,9 +197,36 @@ fn a_rank_that_does_not_answer_is_given_up_and_another_answer_is_not_taken_for_t
     ranks[1].serve(slow.clone());
     let text = ranks[0].grant(1, 1, 1, SHORT).unwrap_err().to_string();
     assert!(text.starts_with("rank 1 did not answer within"), "{text}");
-    ranks[0].fetch(1, "medium", 0, &mut [0; 100], LONG).unwrap();
+    let fetched = ranks[0].fetch(1, "medium", 0, &mut [0; 100], LONG, &mut |_| ());
+    fetched.unwrap();
     slow.0.store(true, Ordering::Relaxed);
     assert_eq!(ranks[0].grant(1, 1, 1, LONG).unwrap(), "");
+}
+
+/// Who serves sends from files, and the kernel's way to say that nobody receives ends a program.
+#[test]
+fn threads_that_serve_take_no_signals() {
+    let folder = folder();
+    let ranks = program(folder.path(), 2);
+    ranks[1].serve(Arc::new(Memory::default()));
+    ranks[0].grant(1, 1, 1, LONG).unwrap();
+    const SIGPIPE: u64 = 1 << 12;
+    // A thread of another test may have just begun, or be gone.
+    common::until("all have blocked them", || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let status = |task: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(task.unwrap().path().join("status")).ok()
+        };
+        let serving: Vec<String> = tasks
+            .filter_map(status)
+            .filter(|text| text.starts_with("Name:\ttarn-rank-call\n"))
+            .collect();
+        let blocks = |text: &String| {
+            let blocked = text.lines().find_map(|l| l.strip_prefix("SigBlk:\t"));
+            u64::from_str_radix(blocked.unwrap(), 16).unwrap() & SIGPIPE != 0
+        };
+        !serving.is_empty() && serving.iter().all(blocks)
+    });
 }
 
 #[test]
@@ -192,7 +236,8 @@ fn a_host_that_panics_costs_one_call() {
     ranks[1].serve(Arc::new(Slow::default()));
     let e = ranks[0].put(1, 1, 0, b"bytes", LONG).unwrap_err();
     assert_eq!(lost(&e), "rank 1");
-    ranks[0].fetch(1, "medium", 0, &mut [0; 100], LONG).unwrap();
+    let fetched = ranks[0].fetch(1, "medium", 0, &mut [0; 100], LONG, &mut |_| ());
+    fetched.unwrap();
 }
 
 #[test]
@@ -223,8 +268,8 @@ impl Host for Owner {
         Ok(0)
     }
 
-    fn fetch(&self, _: &str, _: u64, _: &mut [u8]) -> Result<(), String> {
-        Ok(())
+    fn file(&self, _: &str) -> Result<OwnedFd, String> {
+        Ok(file(&[0; 100]))
     }
 }
 

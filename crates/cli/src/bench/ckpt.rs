@@ -1,10 +1,15 @@
 //! `tarn bench ckpt`: what checkpoints cost, beside memcpy of the same bytes: one call a thread, as long as there are threads.
 
 mod copy;
+mod proxies;
 mod ranks;
+mod recovery;
 
 use super::Figure;
+use super::cluster::peer::Rate;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 /// Measured rounds, at most.
 const MAX_ROUNDS: i64 = 100;
@@ -30,6 +35,12 @@ pub(crate) struct Args {
     /// Helper threads of each rank
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=MAX_THREADS))]
     helpers: u32,
+    /// Proxies of simulations, as examples/checkpoints/README.md says how to make them: their folder
+    #[arg(long, value_name = "DIR", default_value = "examples/checkpoints")]
+    proxies: PathBuf,
+    /// Recovery: the link that is limited lets this through (tc tbf; needs rights)
+    #[arg(long, value_name = "RATE", default_value = "10gbit")]
+    rate: Rate,
     /// One rank of a measurement: what it does, as JSON
     #[arg(long, hide = true)]
     rank: Option<String>,
@@ -49,22 +60,64 @@ enum Case {
     Split,
     /// Checkpoints of which some is written early in a cycle, and copied ahead
     Precopy,
+    /// CM1's proxy: what its computing loses to what goes on beside it
+    SlowdownCm1,
+    /// GTC's proxy: cycles with their checkpoints, beside computing and the copies that nobody can avoid
+    Whole,
+    /// A rank whose node was replaced, or has lost its memory, goes on from what another node has
+    Recovery,
+}
+
+/// What a process of a measurement is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum Role {
+    /// It commits, and restarts.
+    Commits(ranks::Does),
+    /// It is one of those of which one is lost.
+    Recovers(recovery::Does),
+}
+
+impl Role {
+    /// A process of this program; where it is not to be in this namespace of networks, in that of another process.
+    fn command(&self, network: Option<u32>) -> anyhow::Result<Command> {
+        let program = std::env::current_exe()?;
+        let mut command = match network {
+            Some(of) => {
+                let mut enter = Command::new("nsenter");
+                enter.arg(format!("--net=/proc/{of}/ns/net")).arg(program);
+                enter
+            }
+            None => Command::new(program),
+        };
+        command
+            .args(["bench", "ckpt", "--rank", &serde_json::to_string(self)?])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        Ok(command)
+    }
 }
 
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When there is no room.
+/// When there is no room, or a program that it takes is not there.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
     use clap::ValueEnum;
-    if let Some(does) = &args.rank {
-        ranks::rank(does)?;
+    if let Some(role) = &args.rank {
+        match serde_json::from_str(role)? {
+            Role::Commits(does) => ranks::rank(&does)?,
+            Role::Recovers(does) => recovery::rank(&does)?,
+        }
         return Ok(Vec::new());
     }
     let cases = match &args.cases[..] {
         [] => Case::value_variants(),
         some => some,
     };
+    // Before anything is measured that takes long.
+    if cases.contains(&Case::SlowdownCm1) || cases.contains(&Case::Whole) {
+        proxies::are_there(&args.proxies)?;
+    }
     let mut figures = Vec::new();
     for case in cases {
         figures.append(&mut match case {
@@ -72,6 +125,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
             Case::Commit => ranks::commit(args)?,
             Case::Split => ranks::split(args)?,
             Case::Precopy => ranks::precopy(args)?,
+            Case::SlowdownCm1 => proxies::slowdown(args)?,
+            Case::Whole => proxies::whole(args)?,
+            Case::Recovery => recovery::recovery(args)?,
         });
     }
     Ok(figures)

@@ -1,6 +1,6 @@
 //! `tarn bench cluster`: what many nodes need, case by case.
 
-mod bare;
+pub(super) mod bare;
 mod interference;
 pub(crate) mod peer;
 mod transfer;

@@ -4,6 +4,7 @@ use super::{Shared, found, lock};
 use crate::fault::{Code, Fault};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use tarn_ports::{Host, Medium, MediumError, Ranks, Stored, Vault, Window};
 
@@ -284,11 +285,11 @@ impl<T: Vault, M: Vault> Host for Kept<T, M> {
         Ok(sum)
     }
 
-    fn fetch(&self, medium: &str, at: u64, into: &mut [u8]) -> Result<(), String> {
-        let read = match found::on_tier(medium) {
-            true => self.tier.see(medium).and_then(|m| m.read(at, into)),
-            false => self.memory.see(medium).and_then(|m| m.read(at, into)),
+    fn file(&self, medium: &str) -> Result<OwnedFd, String> {
+        let file = match found::on_tier(medium) {
+            true => self.tier.file(medium),
+            false => self.memory.file(medium),
         };
-        read.map(drop).map_err(|e| e.to_string())
+        file.map_err(|e| e.to_string())
     }
 }

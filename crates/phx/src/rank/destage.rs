@@ -35,12 +35,13 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let mut damaged = 0;
         let mut window = whole(medium)?;
         let places = &pending.places;
-        let copied = copy(&mut manifest, places, &mut window, |at, chunk, sum| {
-            if own.read(at, chunk)? == sum {
-                return Ok(Some(sum));
+        // One by one they stay in the cache.
+        let copied = copy(&mut manifest, places, &mut window, 1, |at, chunk, sums| {
+            if own.read(at, chunk)? == sums[0] {
+                return Ok(true);
             }
             damaged += 1;
-            Ok(buddies.read(shared, at, chunk, sum)?.then_some(sum))
+            buddies.read(shared, at, chunk, sums[0])
         });
         let id = pending.id;
         match copied {
@@ -70,35 +71,46 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     }
 }
 
-/// Copies the staged pieces of a version to where its objects have their places; `chunk` fills one from memory, and gives its checksum
-/// if it is what it was. The manifest is that of the copy then.
+/// Chunks that are copied at once where they may come from another node.
+pub(super) const RUN: usize = 16;
+
+/// Copies the staged pieces of a version to where its objects have their places. `fill` fills at most `run` chunks from memory, and tells
+/// whether they are what their checksums say; it may change those. The manifest is that of the copy then.
 pub(super) fn copy(
     manifest: &mut Manifest,
     places: &[u64],
     window: &mut impl Window,
-    mut chunk: impl FnMut(u64, &mut [u8], u64) -> Result<Option<u64>, Fault>,
+    run: usize,
+    mut fill: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault>,
 ) -> Result<(), Fault> {
-    let mut buffer = vec![0; CHUNK as usize];
+    let step = run as u64 * CHUNK;
+    let mut buffer = vec![0; step as usize];
     for (object, place) in manifest.objects.iter_mut().zip(places) {
         let mut chunks = Vec::new();
         let mut offset = 0;
         for piece in &object.pieces {
             let mut left = piece.length;
-            for (number, &sum) in piece.sums.iter().enumerate() {
-                let buffer = &mut buffer[..left.min(CHUNK) as usize];
+            for (before, sums) in (0..).step_by(step as usize).zip(piece.sums.chunks(run)) {
+                let buffer = &mut buffer[..left.min(step) as usize];
                 left -= buffer.len() as u64;
-                let (at, sum) = match piece.place {
-                    Place::Arena(at) => (at + number as u64 * CHUNK, sum),
+                let mut sums = sums.to_vec();
+                let at = match piece.place {
+                    Place::Arena(at) => at + before,
                     Place::Staged(at) => {
-                        let sum = chunk(at + number as u64 * CHUNK, buffer, sum)?;
-                        let stored = window.write(place + offset, buffer)?;
-                        match sum {
-                            Some(sum) if stored == sum => (place + offset, sum),
-                            _ => return Err(damaged(object)),
+                        let mut same = fill(at + before, buffer, &mut sums)?;
+                        let copies = (place + offset..).step_by(CHUNK as usize);
+                        let bytes = buffer.chunks(CHUNK as usize);
+                        for ((to, chunk), sum) in copies.zip(bytes).zip(&sums) {
+                            same &= window.write(to, chunk)? == *sum;
                         }
+                        if !same {
+                            return Err(damaged(object));
+                        }
+                        place + offset
                     }
                 };
-                chunks.push((Place::Arena(at), sum));
+                let places = (at..).step_by(CHUNK as usize).map(Place::Arena);
+                chunks.extend(places.zip(sums));
                 offset += buffer.len() as u64;
             }
         }

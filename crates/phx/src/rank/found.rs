@@ -1,13 +1,15 @@
 //! What earlier starts of the program have left: which versions there are, on which nodes, and which of them are whole. What was only
 //! staged is completed first, so that all that follows reads arenas alone.
 
+use super::destage::{self, RUN};
 use super::outside::{self, Outside};
 use super::parity::{self, Image, Lost};
 use super::words::{Call, agree};
-use super::{Options, Restorable, destage, places, publish, replicate, whole};
+use super::{Options, Restorable, places, publish, replicate, whole};
 use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
 use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
+use crate::manifest::CHUNK;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +21,8 @@ use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault, Window};
 pub(super) const HEAD: usize = 4 << 10;
 /// Bytes a second that a part is made again with, at least.
 const MEND_RATE: u64 = 20_000_000;
+/// Chunks that are asked of another node at once, and are there within the longest wait.
+const AT_ONCE: usize = 256;
 /// What arenas are called.
 const ARENA: &str = ".arena";
 /// What copies of other ranks' parts are called.
@@ -337,9 +341,13 @@ fn complete<T: Vault, M: Vault>(
         let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
         let places = places(&mut arena, &mut medium, &sizes)?;
         let mut window = whole(&mut medium)?;
-        let copied = destage::copy(&mut manifest, &places, &mut window, |at, chunk, sum| {
-            Ok(proven(&sources, at, chunk, sum)?.then_some(sum))
-        });
+        let copied = destage::copy(
+            &mut manifest,
+            &places,
+            &mut window,
+            RUN,
+            |at, bytes, sums| proven(&sources, at, bytes, sums),
+        );
         match copied {
             Ok(()) => {
                 window.persist()?;
@@ -360,11 +368,36 @@ fn complete<T: Vault, M: Vault>(
     ))
 }
 
+/// Fills chunks from the first source that has all as they were, or else each from the first that has it; false if none has one.
+///
+/// # Errors
+/// As [`proven_chunk`].
+fn proven<M: Vault>(
+    sources: &[Shelf<'_, M>],
+    at: u64,
+    bytes: &mut [u8],
+    sums: &[u64],
+) -> Result<bool, Fault> {
+    let size = CHUNK as usize;
+    for source in sources {
+        if source
+            .read_chunks(at, bytes, size)
+            .is_ok_and(|read| read == sums)
+        {
+            return Ok(true);
+        }
+    }
+    let mut chunks = (at..).step_by(size).zip(bytes.chunks_mut(size)).zip(sums);
+    chunks.try_fold(true, |all, ((at, chunk), sum)| {
+        Ok(all && proven_chunk(sources, at, chunk, *sum)?)
+    })
+}
+
 /// Fills a chunk from the first source that has it as it was; false if none has.
 ///
 /// # Errors
 /// When none has, and one on another node could not be asked: it may have it, and what is given up now would be lost.
-fn proven<M: Vault>(
+fn proven_chunk<M: Vault>(
     sources: &[Shelf<'_, M>],
     at: u64,
     chunk: &mut [u8],
@@ -607,9 +640,13 @@ impl World {
             &mut medium,
             &sizes,
             &mut manifest,
-            |at, chunk, sum| {
-                lost.read(at, chunk)?;
-                Ok((crc(chunk) == sum).then_some(sum))
+            |at, bytes, sums| {
+                let chunks = (at..).step_by(CHUNK as usize);
+                let mut chunks = chunks.zip(bytes.chunks_mut(CHUNK as usize)).zip(sums);
+                chunks.try_fold(true, |all, ((at, chunk), sum)| {
+                    lost.read(at, chunk)?;
+                    Ok(all && crc(chunk) == *sum)
+                })
             },
         );
         if let Err(fault) = filled {
@@ -656,6 +693,14 @@ impl<V: Vault> Stored for Shelf<'_, V> {
             Self::Outside(stored) => stored.read(at, into),
         }
     }
+
+    fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
+        match self {
+            Self::Near(seen) => seen.read_chunks(at, into, chunk),
+            Self::Far(far) => far.read_chunks(at, into, chunk),
+            Self::Outside(stored) => stored.read_chunks(at, into, chunk),
+        }
+    }
 }
 
 /// A medium of another node.
@@ -673,14 +718,46 @@ impl Stored for Far<'_> {
     }
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        self.fetch(at, into, &mut |_| ())?;
+        Ok(crc(into))
+    }
+
+    /// What has arrived is proven while more is on its way.
+    fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
+        let mut all = Vec::with_capacity(into.len().div_ceil(chunk));
+        let step = chunk * AT_ONCE;
+        for (at, part) in (at..).step_by(step).zip(into.chunks_mut(step)) {
+            let size = part.len();
+            let mut sums = Vec::new();
+            self.fetch(at, part, &mut |there: &[u8]| {
+                let whole = match there.len() == size {
+                    true => there,
+                    false => &there[..there.len() / chunk * chunk],
+                };
+                let proven = sums.len();
+                sums.extend(whole.chunks(chunk).skip(proven).map(crc));
+            })?;
+            all.append(&mut sums);
+        }
+        Ok(all)
+    }
+}
+
+impl Far<'_> {
+    fn fetch(
+        &self,
+        at: u64,
+        into: &mut [u8],
+        arrived: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), MediumError> {
+        let (name, patience) = (&self.name, self.patience);
         let fetched = self
             .ranks
-            .fetch(self.from, &self.name, at, into, self.patience);
+            .fetch(self.from, name, at, into, patience, arrived);
         fetched.map_err(|e| MediumError::Io {
             doing: "fetch",
-            what: self.name.to_string(),
+            what: name.to_string(),
             source: std::io::Error::other(e.to_string()),
-        })?;
-        Ok(crc(into))
+        })
     }
 }

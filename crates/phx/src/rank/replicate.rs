@@ -2,13 +2,14 @@
 //! it fetches it, proves each chunk, and publishes it in an arena of its own; whose it is keeps the version until all have done so.
 
 use super::buddy::Nodes;
+use super::destage::{self, RUN};
 use super::found::{self, Far, Shelf};
 use super::parity::{Image, Parity};
-use super::{RECENT, Replicate, Shared, commit, destage, lock, publish, whole};
+use super::{RECENT, Replicate, Shared, commit, lock, publish, whole};
 use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::layout;
-use crate::manifest::{Manifest, Place};
+use crate::manifest::{CHUNK, Manifest, Place};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -123,9 +124,8 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             Ward::Copy(of) => {
                 let (source, manifest) = self.part(*of, id)?;
                 let name = found::copy(self.world.start.generation, *of);
-                self.store((name, *of), id, good, manifest, kept, |at, chunk, sum| {
-                    let read = source.read(at, chunk)?;
-                    Ok((read == sum).then_some(sum))
+                self.store((name, *of), id, good, manifest, kept, |at, bytes, sums| {
+                    Ok(source.read_chunks(at, bytes, CHUNK as usize)? == *sums)
                 })
             }
             Ward::Parity(set) => {
@@ -146,9 +146,14 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                     good,
                     parity.manifest(),
                     kept,
-                    |at, chunk, _| {
-                        parity.read(at, chunk)?;
-                        Ok(Some(crc(chunk)))
+                    |at, bytes, sums| {
+                        let chunks = (at..).step_by(CHUNK as usize);
+                        let chunks = chunks.zip(bytes.chunks_mut(CHUNK as usize));
+                        for ((at, chunk), sum) in chunks.zip(sums) {
+                            parity.read(at, chunk)?;
+                            *sum = crc(chunk);
+                        }
+                        Ok(true)
                     },
                 )
             }
@@ -186,7 +191,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         Err(Fault::new(Code::NotFound, text))
     }
 
-    /// Keeps a version in an arena of its own: `chunk` fills what the manifest says, and gives its checksum if it is what it was.
+    /// Keeps a version in an arena of its own, filled as by [`destage::copy`].
     fn store(
         &self,
         (name, of): (String, u32),
@@ -194,7 +199,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         good: VersionId,
         mut manifest: Manifest,
         kept: &mut Kept<T::Medium>,
-        mut chunk: impl FnMut(u64, &mut [u8], u64) -> Result<Option<u64>, Fault>,
+        mut chunks: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault>,
     ) -> Result<(), Fault> {
         let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
         let header = Header {
@@ -212,10 +217,11 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         if arena.versions().iter().any(|v| v.id != good) {
             publish(&mut arena, &mut medium, None, |v| v.id == good)?;
         }
-        let until_end = |at, buffer: &mut [u8], sum| match self.ended.load(Ordering::Acquire) {
-            true => Err(Fault::new(Code::Lost, "the program ends")),
-            false => chunk(at, buffer, sum),
-        };
+        let until_end =
+            |at, bytes: &mut [u8], sums: &mut [u64]| match self.ended.load(Ordering::Acquire) {
+                true => Err(Fault::new(Code::Lost, "the program ends")),
+                false => chunks(at, bytes, sums),
+            };
         fill(&mut arena, &mut medium, &sizes, &mut manifest, until_end)?;
         let new = (id, Level::Durable, manifest);
         publish(&mut arena, &mut medium, Some(new), |_| true)?;
@@ -255,7 +261,7 @@ pub(super) fn fill<A: Medium>(
     medium: &mut A,
     sizes: &[u64],
     manifest: &mut Manifest,
-    chunk: impl FnMut(u64, &mut [u8], u64) -> Result<Option<u64>, Fault>,
+    chunks: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault>,
 ) -> Result<(), Fault> {
     let places = super::places(arena, medium, sizes)?;
     // As what was staged: where it lies elsewhere, and is copied from.
@@ -265,7 +271,7 @@ pub(super) fn fill<A: Medium>(
         }
     }
     let mut window = whole(medium)?;
-    destage::copy(manifest, &places, &mut window, chunk)?;
+    destage::copy(manifest, &places, &mut window, RUN, chunks)?;
     Ok(window.persist()?)
 }
 
@@ -385,6 +391,7 @@ mod tests {
             _: u64,
             _: &mut [u8],
             _: Duration,
+            _: &mut dyn FnMut(&[u8]),
         ) -> Result<(), RanksError> {
             Err(none())
         }

@@ -1,32 +1,31 @@
 //! Programs with checkpoints: processes of this program, each a rank, that commit and restart beside memcpy of the same bytes.
 
-use super::{Args, MIB};
+use super::{Args, MIB, Role};
 use crate::bench::scratch::Scratch;
 use crate::bench::{Figure, median};
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::units::{Bytes, SECOND};
 use tarn_media::{Device, Folder, Mapped, Profile};
 use tarn_phx::split::Rates;
-use tarn_phx::{Empty, Item, Level, Options, Rank, Shape, Staging, VersionId};
+use tarn_phx::{Empty, Item, Level, Options, Rank, Replicate, Shape, Staging, VersionId};
 use tarn_ports::{Medium, Ranks};
 use tarn_ranks::Meeting;
 use tarn_track::Tracker;
 
 /// The longest wait of a rank for the others.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 /// Rounds that are not measured: until rates are known, and all memory was touched.
-const WARM: u32 = 3;
+pub(super) const WARM: u32 = 3;
 /// Objects of a rank.
 const OBJECTS: usize = 47;
 /// Bytes that a rank of GTC writes in a checkpoint, and what a checkpoint that copies all at once takes of its time of computing
 /// (Fernando 2016, section III).
-const GTC: (u64, f64) = (235_000_000, 0.37);
+pub(super) const GTC: (u64, f64) = (235_000_000, 0.37);
 /// The same of CM1; it writes all until the checkpoint.
 const CM1: f64 = 0.07;
 /// The part of GTC's bytes that is written early in a cycle. The paper does not say. Its figures are a checkpoint twice as fast when half
@@ -35,29 +34,35 @@ const EARLY: f64 = 5.0 / 6.0;
 /// What is written early is written until this part of a cycle; the rest until its end.
 const EARLY_UNTIL: f64 = 0.25;
 /// Cycles before precopies are measured: it must have been learned what is written when.
-const LEARN: u32 = 6;
+pub(super) const LEARN: u32 = 6;
+/// A key that guards nothing.
+const KEY: [u8; 32] = [0x2a; 32];
 
 /// What a rank does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Does {
-    dir: PathBuf,
-    rank: u32,
-    ranks: u32,
-    bytes: u64,
-    rounds: u32,
+pub(super) struct Does {
+    pub(super) dir: PathBuf,
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+    pub(super) bytes: u64,
+    pub(super) rounds: u32,
     /// Rounds before those.
-    warm: u32,
-    profile: Option<String>,
-    staging: How,
-    buddy: bool,
-    restart: bool,
-    helpers: u32,
-    cycle: Option<Cycle>,
+    pub(super) warm: u32,
+    pub(super) profile: Option<String>,
+    pub(super) staging: How,
+    pub(super) buddy: bool,
+    pub(super) restart: bool,
+    pub(super) helpers: u32,
+    pub(super) cycle: Option<Cycle>,
+    /// HOST:PORT of rank 0, if each is on a node of its own.
+    pub(super) meet: Option<String>,
+    /// Other nodes that have all of a version.
+    pub(super) copies: usize,
 }
 
 /// What is staged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum How {
+pub(super) enum How {
     Nothing,
     Half,
     All,
@@ -65,7 +70,7 @@ enum How {
 
 /// What a rank computes between two commits.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Cycle {
+pub(super) struct Cycle {
     nanos: u64,
     /// The part of its bytes that is written early.
     early: f64,
@@ -89,8 +94,7 @@ struct Took {
 ///
 /// # Errors
 /// When anything fails.
-pub(super) fn rank(does: &str) -> anyhow::Result<()> {
-    let does: Does = serde_json::from_str(does)?;
+pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
     let mut memory: Vec<u8> = vec![0; usize::try_from(does.bytes)?];
     fill(&mut memory, does.rank, 0);
     let ahead = does.cycle.is_some_and(|c| c.ahead);
@@ -104,7 +108,8 @@ pub(super) fn rank(does: &str) -> anyhow::Result<()> {
     let mut took = Took::default();
     let mut last = None;
     {
-        let (meeting, mut program) = begin(&does)?;
+        let meeting = does.meeting()?;
+        let mut program = does.begin(&meeting)?;
         for (n, watch) in watches.into_iter().enumerate() {
             program.watch(&key(n), Box::new(watch), false);
         }
@@ -148,11 +153,11 @@ pub(super) fn rank(does: &str) -> anyhow::Result<()> {
         let wanted = memory.to_vec();
         for round in 0..does.rounds {
             memory.fill(0xff);
-            took.restart.push(restart(&does, memory, last)?);
+            took.restart.push(restart(does, memory, last)?);
             ensure!(memory == wanted, "what came back is not what was committed");
             // Fresh pages: never touched.
             let mut cold = vec![0; memory.len()];
-            took.restart_cold.push(restart(&does, &mut cold, last)?);
+            took.restart_cold.push(restart(does, &mut cold, last)?);
             ensure!(
                 round > 0 || cold == wanted,
                 "what came back is not what was committed"
@@ -170,51 +175,84 @@ fn push(to: &mut Vec<f64>, measured: bool, began: Instant) {
     }
 }
 
-fn begin(does: &Does) -> anyhow::Result<(Arc<Meeting>, Rank<Folder, Folder>)> {
-    let meeting = Meeting::join(tarn_ranks::Options {
-        folder: does.dir.join("meet"),
-        rank: does.rank,
-        ranks: does.ranks,
-        meet: None,
-        node: None,
-        key: None,
-        timeout: PATIENCE,
-    })?;
-    let device = match &does.profile {
-        Some(profile) => {
-            let profile = Profile::named(profile).map_err(anyhow::Error::msg)?;
-            Device::shared(profile, &does.dir.join("meet/nvram"))?
+impl Does {
+    /// The folder of a rank's node.
+    pub(super) fn node(&self) -> PathBuf {
+        match &self.meet {
+            Some(_) => self.dir.join(format!("node{}", self.rank)),
+            None => self.dir.clone(),
         }
-        None => Device::new(Profile::none()),
-    };
-    let memory = Arc::new(Device::new(Profile::none()));
-    let options = Options {
-        run: b"bench".as_slice().into(),
-        identity: u128::from(does.rank) + 1,
-        staging: match does.staging {
-            How::Nothing => Staging::None,
-            How::Half => Staging::Half,
-            How::All => Staging::All,
-        },
-        buddies: usize::from(does.buddy),
-        replicate: tarn_phx::Replicate::None,
-        replicate_every: 1,
-        same_node: true,
-        patience: PATIENCE,
-        helpers: does.helpers as usize,
-        audit: false,
-        enter: Arc::new(|| ()),
-        external: None,
-    };
-    let tier = Folder::new(&does.dir.join("tier"), Arc::new(device))?;
-    let memory = Folder::new(&does.dir.join("memory"), memory)?;
-    let ranks: Arc<dyn Ranks> = Arc::clone(&meeting) as Arc<dyn Ranks>;
-    Ok((meeting, Rank::begin(options, tier, memory, ranks)?))
+    }
+
+    /// Meets the others.
+    pub(super) fn meeting(&self) -> anyhow::Result<Arc<Meeting>> {
+        let nodes = self.meet.as_ref();
+        Ok(Meeting::join(tarn_ranks::Options {
+            folder: self.node().join("meet"),
+            rank: self.rank,
+            ranks: self.ranks,
+            meet: self.meet.clone(),
+            node: nodes.map(|_| format!("node{}", self.rank)),
+            key: nodes.map(|_| KEY),
+            timeout: PATIENCE,
+        })?)
+    }
+
+    pub(super) fn begin(&self, meeting: &Arc<Meeting>) -> anyhow::Result<Rank<Folder, Folder>> {
+        let node = self.node();
+        let device = match &self.profile {
+            Some(profile) => {
+                let profile = Profile::named(profile).map_err(anyhow::Error::msg)?;
+                Device::shared(profile, &node.join("meet/nvram"))?
+            }
+            None => Device::new(Profile::none()),
+        };
+        let memory = Arc::new(Device::new(Profile::none()));
+        let options = Options {
+            run: b"bench".as_slice().into(),
+            identity: u128::from(self.rank) + 1,
+            staging: match self.staging {
+                How::Nothing => Staging::None,
+                How::Half => Staging::Half,
+                How::All => Staging::All,
+            },
+            buddies: usize::from(self.buddy),
+            replicate: match self.copies {
+                0 => Replicate::None,
+                copies => Replicate::Copies(copies),
+            },
+            replicate_every: 1,
+            same_node: self.meet.is_none(),
+            patience: PATIENCE,
+            helpers: self.helpers as usize,
+            audit: false,
+            enter: Arc::new(|| ()),
+            external: None,
+        };
+        let tier = Folder::new(&node.join("tier"), Arc::new(device))?;
+        let memory = Folder::new(&node.join("memory"), memory)?;
+        let ranks: Arc<dyn Ranks> = Arc::clone(meeting) as Arc<dyn Ranks>;
+        Ok(Rank::begin(options, tier, memory, ranks)?)
+    }
 }
 
 /// Seconds of a restart, without what comes before it.
 fn restart(does: &Does, memory: &mut [u8], last: Option<VersionId>) -> anyhow::Result<f64> {
-    let (meeting, mut program) = begin(does)?;
+    let meeting = does.meeting()?;
+    let mut program = does.begin(&meeting)?;
+    meeting.exchange(b"", PATIENCE)?;
+    let began = Instant::now();
+    let restored = restored(&mut program, memory)?;
+    let took = began.elapsed().as_secs_f64();
+    ensure!(restored == last, "{restored:?} instead of {last:?}");
+    Ok(took)
+}
+
+/// Fills memory from the newest version: which that is.
+pub(super) fn restored(
+    program: &mut Rank<Folder, Folder>,
+    memory: &mut [u8],
+) -> anyhow::Result<Option<VersionId>> {
     let size = memory.len().div_ceil(OBJECTS);
     let keys: Vec<Vec<u8>> = (0..OBJECTS).map(key).collect();
     let parts = memory.chunks_mut(size).zip(&keys);
@@ -225,15 +263,9 @@ fn restart(does: &Does, memory: &mut [u8], last: Option<VersionId>) -> anyhow::R
             bytes,
         })
         .collect();
-    meeting.exchange(b"", PATIENCE)?;
-    let began = Instant::now();
     let restored = program.restart(None, &mut objects)?;
-    let took = began.elapsed().as_secs_f64();
-    ensure!(
-        restored.is_some() && restored == last,
-        "{restored:?} instead of {last:?}"
-    );
-    Ok(took)
+    ensure!(restored.is_some(), "there is no version");
+    Ok(restored)
 }
 
 /// The objects of so many bytes.
@@ -253,7 +285,7 @@ fn parts(memory: &[u8]) -> Vec<&[u8]> {
 }
 
 /// Keys that are as long as the program.
-fn items(memory: &[u8]) -> Vec<Item<'_>> {
+pub(super) fn items(memory: &[u8]) -> Vec<Item<'_>> {
     static KEYS: std::sync::OnceLock<Vec<Vec<u8>>> = std::sync::OnceLock::new();
     let keys = KEYS.get_or_init(|| (0..OBJECTS).map(key).collect());
     let item = |(bytes, key)| Item {
@@ -269,7 +301,7 @@ fn items(memory: &[u8]) -> Vec<Item<'_>> {
         .collect()
 }
 
-fn fill(memory: &mut [u8], rank: u32, round: u32) {
+pub(super) fn fill(memory: &mut [u8], rank: u32, round: u32) {
     for (n, word) in memory.chunks_mut(8).enumerate() {
         let value = (n as u64 ^ u64::from(rank) << 40 ^ u64::from(round) << 48)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -315,7 +347,6 @@ fn touch(memory: &mut [u8], value: u32) {
 /// Runs all ranks; what they found, each value that of the slowest.
 fn run(args: &Args, does: &Does) -> anyhow::Result<Took> {
     let scratch = Scratch::new(&args.dir)?;
-    let program = std::env::current_exe()?;
     let children: Vec<_> = (0..does.ranks)
         .map(|rank| {
             let dir = scratch.path().to_owned();
@@ -324,12 +355,7 @@ fn run(args: &Args, does: &Does) -> anyhow::Result<Took> {
                 rank,
                 ..does.clone()
             };
-            let text = serde_json::to_string(&does)?;
-            let child = Command::new(&program)
-                .args(["bench", "ckpt", "--rank", &text])
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .spawn();
+            let child = Role::Commits(does).command(None)?.spawn();
             child.context("cannot start a rank")
         })
         .collect::<anyhow::Result<_>>()?;
@@ -362,7 +388,7 @@ fn run(args: &Args, does: &Does) -> anyhow::Result<Took> {
 }
 
 impl Does {
-    fn new(args: &Args) -> Self {
+    pub(super) fn new(args: &Args) -> Self {
         Self {
             dir: PathBuf::new(),
             rank: 0,
@@ -376,6 +402,8 @@ impl Does {
             restart: false,
             helpers: args.helpers,
             cycle: None,
+            meet: None,
+            copies: 0,
         }
     }
 
@@ -427,12 +455,12 @@ pub(super) fn commit(args: &Args) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// An NVRAM that takes a part of what memory takes.
-fn played(memcpy: f64, part: u32) -> String {
+pub(super) fn played(memcpy: f64, part: u32) -> String {
     format!("device={}B/s", (memcpy * 1e9 / f64::from(part)) as u64)
 }
 
 /// What two processes copy together by memcpy, GB/s.
-fn memory_rate(args: &Args, does: &Does) -> anyhow::Result<f64> {
+pub(super) fn memory_rate(args: &Args, does: &Does) -> anyhow::Result<f64> {
     let took = run(args, does)?;
     Ok(rate(does.all(), &took.memcpy))
 }

@@ -33,7 +33,7 @@ fn send(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 /// Receives so many bytes over so many streams; each fills a file of its own where there is a folder for that.
-pub(super) fn receive(
+pub(in crate::bench) fn receive(
     from: SocketAddr,
     bytes: u64,
     streams: usize,

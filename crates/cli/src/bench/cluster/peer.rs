@@ -50,15 +50,15 @@ pub(super) fn cpu_seconds() -> f64 {
 }
 
 /// The peer's process, and the way to it.
-pub(super) struct Peer {
+pub(in crate::bench) struct Peer {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     client: Arc<Client>,
     /// Where its bare sender listens.
-    pub(super) bare: SocketAddr,
+    pub(in crate::bench) bare: SocketAddr,
     /// What lies between, for people.
-    pub(super) link: String,
+    pub(in crate::bench) link: String,
 }
 
 impl Peer {
@@ -75,6 +75,16 @@ impl Peer {
             }
             other => other,
         }
+    }
+
+    /// Starts one behind a link of its own, or none.
+    pub(in crate::bench) fn linked(folder: &Path, rate: Option<Rate>) -> anyhow::Result<Self> {
+        Self::with(folder, rate, None, true)
+    }
+
+    /// The process that is there.
+    pub(in crate::bench) fn process(&self) -> u32 {
+        self.child.id()
     }
 
     fn with(
