@@ -87,7 +87,7 @@ pub(super) struct Found {
     pub(super) rank: u32,
     pub(super) ranks: u32,
     versions: Vec<Row>,
-    /// If it is a parity: the ranks of the set.
+    /// If it is a parity: the ranks of the set, if that can be read.
     set: Vec<u32>,
 }
 
@@ -134,6 +134,8 @@ pub(super) struct World {
     /// This start of the program: later than all that anything was found of.
     pub(super) start: Start,
     pub(super) outside: Outside,
+    /// What was kept for others on this node, and is damaged so that nobody can open it: the first rank of the node knows it.
+    pub(super) damaged: Vec<String>,
 }
 
 /// Looks at all nodes. All ranks call it.
@@ -148,9 +150,9 @@ pub(super) fn find<T: Vault, M: Vault>(
     let near = |rank: u32| rank < ranks.ranks() && ranks.node(rank) == here;
     // One rank of each node looks.
     let first = (0..me).find(|rank| near(*rank)).unwrap_or(me);
-    let node = match first == me {
+    let (node, damaged) = match first == me {
         true => look(options, tier, memory, me)?,
-        false => Node::default(),
+        false => Default::default(),
     };
     let how = (options.replicate, options.replicate_every);
     let word = (options.identity, how, node);
@@ -202,6 +204,7 @@ pub(super) fn find<T: Vault, M: Vault>(
         arenas,
         start,
         outside,
+        damaged,
     };
     if let Some((version, lost)) = world.mendable() {
         let mut made = Vec::new();
@@ -243,14 +246,15 @@ fn twice(ranks: &dyn Ranks, one: &Found, other: &Found) -> Fault {
     Fault::new(Code::Invalid, text)
 }
 
-/// What this node has. What is another program's is left alone.
+/// What this node has, and the names of what cannot be opened. What is another program's is left alone.
 fn look<T: Vault, M: Vault>(
     options: &Options,
     tier: &T,
     memory: &M,
     host: u32,
-) -> Result<Node, Fault> {
+) -> Result<(Node, Vec<String>), Fault> {
     let mut node = Node::default();
+    let mut damaged = Vec::new();
     for name in tier.list()?.into_iter().filter(|n| on_tier(n)) {
         let see = || -> Result<Option<Found>, Fault> {
             let stored = tier.see(&name)?;
@@ -260,7 +264,8 @@ fn look<T: Vault, M: Vault>(
             }
             let mut found = Found::new(host, name.clone(), stored.size(), &arena);
             if let Some(newest) = arena.versions().last().filter(|_| name.ends_with(PARITY)) {
-                let members = parity::members(&stored, &newest.manifest)?;
+                // Another of its set has the same list.
+                let members = parity::members(&stored, &newest.manifest).unwrap_or_default();
                 found.set = members.into_iter().map(|(rank, _)| rank).collect();
             }
             Ok(Some(found))
@@ -272,6 +277,7 @@ fn look<T: Vault, M: Vault>(
                 return Err(Fault::new(fault.code, format!("{name}: {fault}")));
             }
             // It was a second one.
+            Err(fault) if fault.code == Code::Corrupt => damaged.push(name),
             Err(_) => {}
         }
     }
@@ -292,7 +298,7 @@ fn look<T: Vault, M: Vault>(
             });
         }
     }
-    Ok(node)
+    Ok((node, damaged))
 }
 
 /// De-stages what an arena's owner could not: from its staging file, or from a buddy's.
@@ -484,6 +490,13 @@ impl World {
         self.outside.add(whole.map(restorable))
     }
 
+    /// The starts that nodes have a version of this name of.
+    pub(super) fn starts(&self, id: VersionId) -> BTreeSet<u128> {
+        let rows = self.arenas.iter().flat_map(|f| &f.versions);
+        let of = rows.map(|row| row.version).filter(|v| v.id == id);
+        of.map(|v| v.start).collect()
+    }
+
     /// What there was and cannot be restored, if nothing can: a version that all ranks may have had, and those who lack all or some of
     /// it now. None if there never was one.
     pub(super) fn lost(&self) -> Option<(VersionId, Vec<u32>)> {
@@ -535,8 +548,9 @@ impl World {
                 let set = *sets.get(&(version, lost))?;
                 let mut others = set.iter().filter(|other| **other != lost);
                 let all = others.all(|other| {
-                    let parity = kept.get(&(version, *other));
-                    whole.contains(&(version, *other)) && parity.is_some_and(|p| p.set == *set)
+                    let parity = kept.get(&(version, *other)).copied();
+                    let of_it = |p: &Found| p.set.is_empty() || p.set == *set;
+                    whole.contains(&(version, *other)) && parity.is_some_and(of_it)
                 });
                 all.then(|| (lost, set.clone()))
             };
@@ -583,11 +597,10 @@ impl World {
             let is_kept = |f: &Found| f.versions.iter().any(|v| v.version == version);
             let (shelf, kept) = open(other, &|f| !f.is_part() && is_kept(f))?;
             if manifest.is_none() {
-                let members = parity::members(&shelf, &kept)?;
-                manifest = members
-                    .into_iter()
-                    .find(|(r, _)| *r == rank)
-                    .map(|(_, m)| m);
+                // Where that is damaged, the next one has the same.
+                let members = parity::members(&shelf, &kept).unwrap_or_default();
+                let lost = members.into_iter().find(|(r, _)| *r == rank);
+                manifest = lost.map(|(_, m)| m);
             }
             others.push(Some((part, parity::kept(shelf, &kept))));
         }
