@@ -10,6 +10,7 @@ mod commit;
 mod destage;
 mod flush;
 mod found;
+pub mod left;
 mod outside;
 mod parity;
 mod replicate;
@@ -290,7 +291,8 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
         ranks.serve(Arc::new(kept));
         let world = found::find(&options, &*tier, &*memory, &*ranks)?;
-        let desk = Mutex::new(Desk::new(&world, &*tier, &*ranks)?);
+        let desk = Desk::new(&world, &*tier, &*ranks, options.patience)?;
+        let desk = Mutex::new(desk);
         let flusher = Flusher::begin(&options, world.start.identity, &tier, &ranks)?;
         let (flusher, flushes) = flusher.unzip();
         let shared = Arc::new(Shared {
@@ -626,7 +628,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 
 impl<A: Medium, S: Medium> Desk<A, S> {
     /// Goes on with the arena that was found, if one was.
-    fn new<T>(world: &World, tier: &T, ranks: &dyn Ranks) -> Result<Self, Fault>
+    fn new<T>(world: &World, tier: &T, ranks: &dyn Ranks, patience: Duration) -> Result<Self, Fault>
     where
         T: Vault<Medium = A>,
     {
@@ -649,7 +651,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             ahead: Ahead::default(),
         };
         if own.is_some() {
-            let mut medium = tier.open(&desk.name)?;
+            let mut medium = left::open(tier, &desk.name, patience)?;
             let mut window = whole(&mut medium)?;
             let mut arena = Arena::resume(&mut window)?;
             // Before anything is computed: no later start, whichever nodes it has, takes this one's number again.

@@ -4,23 +4,22 @@
 use super::outside::{self, Outside};
 use super::parity::{self, Image, Lost};
 use super::words::{Call, agree};
-use super::{Options, Restorable, destage, grow, publish, replicate, whole};
+use super::{Options, Restorable, left, publish, replicate};
 use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
-use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tarn_base::crc::crc;
-use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault, Window};
+use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault};
 
 /// Bytes of the head of a staging file: the rest is as in an arena.
 pub(super) const HEAD: usize = 4 << 10;
 /// Bytes a second that a part is made again with, at least.
 const MEND_RATE: u64 = 20_000_000;
 /// What arenas are called.
-const ARENA: &str = ".arena";
+pub(super) const ARENA: &str = ".arena";
 /// What copies of other ranks' parts are called.
 const COPY: &str = ".copy";
 /// What the parity of a set of ranks is called.
@@ -257,8 +256,7 @@ fn look<T: Vault, M: Vault>(
     let mut damaged = Vec::new();
     for name in tier.list()?.into_iter().filter(|n| on_tier(n)) {
         let see = || -> Result<Option<Found>, Fault> {
-            let stored = tier.see(&name)?;
-            let arena = Arena::open(&stored)?;
+            let (stored, arena) = left::look(tier, &name)?;
             if arena.header().run != options.run {
                 return Ok(None);
             }
@@ -285,11 +283,7 @@ fn look<T: Vault, M: Vault>(
         let Ok(stored) = memory.see(&name) else {
             continue;
         };
-        let mut head = vec![0; HEAD];
-        if stored.read(0, &mut head).is_err() {
-            continue;
-        }
-        if let Some((identity, _)) = block::unseal(Kind::Staging, 0, &head) {
+        if let Some(identity) = left::staged_of(&stored) {
             let size = stored.size();
             node.memories.push(Memory {
                 name,
@@ -330,67 +324,14 @@ fn complete<T: Vault, M: Vault>(
             }
         }
     }
-    let mut medium = tier.open(&found.name)?;
-    let mut arena = Arena::resume(&mut whole(&mut medium)?)?;
-    let staged: Vec<Version> = arena
-        .versions()
-        .iter()
-        .filter(|v| !v.manifest.is_durable())
-        .cloned()
-        .collect();
-    for version in staged {
-        let mut manifest = version.manifest;
-        let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
-        let places = match arena.places(&sizes) {
-            Err(crate::ArenaError::Full { wanted, .. }) => {
-                grow(&mut arena, &mut medium, wanted)?;
-                arena.places(&sizes)?
-            }
-            places => places?,
-        };
-        let mut window = whole(&mut medium)?;
-        let copied = destage::copy(&mut manifest, &places, &mut window, |at, chunk, sum| {
-            Ok(proven(&sources, at, chunk, sum)?.then_some(sum))
-        });
-        match copied {
-            Ok(()) => {
-                window.persist()?;
-                drop(window);
-                let new = (version.id, Level::Durable, manifest);
-                publish(&mut arena, &mut medium, Some(new), |_| true)?;
-            }
-            // It is not whole, and stays so: the one before is.
-            Err(fault) if fault.code == Code::Corrupt => {}
-            Err(fault) => return Err(fault),
-        }
-    }
+    let mut medium = left::open(tier, &found.name, patience)?;
+    let (arena, _) = left::complete(&mut medium, &sources)?;
     Ok(Found::new(
         ranks.rank(),
         found.name.clone(),
         medium.size(),
         &arena,
     ))
-}
-
-/// Fills a chunk from the first source that has it as it was; false if none has.
-///
-/// # Errors
-/// When none has, and one on another node could not be asked: it may have it, and what is given up now would be lost.
-fn proven<M: Vault>(
-    sources: &[Shelf<'_, M>],
-    at: u64,
-    chunk: &mut [u8],
-    sum: u64,
-) -> Result<bool, Fault> {
-    let mut unknown = None;
-    for source in sources {
-        match source.read(at, chunk) {
-            Ok(read) if read == sum => return Ok(true),
-            Err(e) if matches!(source, Shelf::Far(_)) => unknown = Some(e),
-            _ => {}
-        }
-    }
-    unknown.map_or(Ok(false), |e| Err(e.into()))
 }
 
 impl Found {
