@@ -30,6 +30,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod destage;
 mod memory;
 mod reader;
 mod session;

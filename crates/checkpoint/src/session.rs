@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Smaller objects are not worth watching.
 const WATCHED: usize = 4 << 20;
 /// What is kept in memory for all ranks of this user, below the folder of memory.
-const MEMORY: &str = "tarn-phx-";
+pub(crate) const MEMORY: &str = "tarn-phx-";
 
 /// How a program wants it. What is not said is as the environment says, or as it is best.
 #[derive(Debug, Clone)]

@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tarn_base::checkpoint::{Checkpoint, CheckpointId};
 use tarn_media::{ExternalFolder, Reader, Seen};
 use tarn_phx::arena::Version;
@@ -24,6 +25,9 @@ use tarn_ports::{PowerFail, Promises, Stored};
 const MAX_ENTRIES: usize = 1 << 16;
 /// How often an arena is looked at whose superblocks are both written while they are read.
 const OPENS: usize = 8;
+/// How often a rank's lock is looked at again that is held, and after how long.
+const TRIES: usize = 4;
+const AGAIN: Duration = Duration::from_millis(5);
 /// Bytes of a process id that are read.
 const MAX_ID: u64 = 32;
 /// Bytes of a staging file's first block.
@@ -255,8 +259,16 @@ impl Run<'_> {
         locks.find_map(|path| {
             let file = fs::symlink_metadata(&path).ok()?.is_file();
             let mut lock = File::open(&path).ok().filter(|_| file)?;
-            // Whoever begins meanwhile tries again.
-            match flock(&lock, FlockOperation::NonBlockingLockShared) {
+            // Whoever begins meanwhile tries again; who de-stages has it for a moment.
+            let mut locked = flock(&lock, FlockOperation::NonBlockingLockShared);
+            for _ in 0..TRIES {
+                if locked.is_ok() {
+                    break;
+                }
+                std::thread::sleep(AGAIN);
+                locked = flock(&lock, FlockOperation::NonBlockingLockShared);
+            }
+            match locked {
                 Err(Errno::WOULDBLOCK) => {
                     let mut id = String::new();
                     lock.by_ref().take(MAX_ID).read_to_string(&mut id).ok();

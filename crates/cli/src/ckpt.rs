@@ -1,6 +1,8 @@
 //! `tarn ckpt`: which checkpoints this node has, whether they are whole, and what the models say of a machine. It reads: nothing is
-//! locked, nothing is written, whoever is writing checkpoints meanwhile; only `drain` writes, and only to the external store.
+//! locked, nothing is written, whoever is writing checkpoints meanwhile; only `drain` writes, and only to the external store, and
+//! `destage`, to the tier.
 
+mod destage;
 mod drain;
 mod list;
 mod model;
@@ -53,6 +55,8 @@ pub(crate) enum CkptCommand {
     },
     /// Bring a version of a program that has ended to an external store, which outlives this node
     Drain(drain::DrainArgs),
+    /// Bring what programs that died have left in memory to their arenas on the tier
+    Destage(destage::DestageArgs),
     /// How likely a checkpoint is lost, how often to make one, what it costs in energy, and what to choose
     Model(Box<model::ModelArgs>),
 }
@@ -81,6 +85,7 @@ pub(crate) fn ckpt(cli: &Cli, command: &CkptCommand) -> CliResult {
             external,
         } => list::ls(cli, place, run.as_deref(), external.as_deref()),
         CkptCommand::Drain(args) => drain::drain(cli, args),
+        CkptCommand::Destage(args) => destage::destage(cli, args),
         CkptCommand::Show {
             run,
             version,

@@ -100,9 +100,15 @@ fn attempts_that_come_no_further_use_up_the_retries() {
     assert_eq!(begun(&site), tries);
     let runs = fs::read_dir(&memory.0).expect("the workspace").count();
     assert_eq!(runs, 1);
+    // Of a run of which the tier has nothing any more.
+    let over = memory.0.join("sums-0");
+    fs::create_dir_all(over.join("add-0")).expect("what an older run has staged");
     let kept = site.tarn(&["data", "rm", "--orphans"]).exits(0);
-    kept.says("checkpoints stay in");
+    let kept = kept.says("checkpoints stay in");
+    kept.says(&memory.0.display().to_string());
     assert!(!site.left_on_tier().is_empty());
+    assert!(!over.exists(), "no run goes on with it");
+    assert_eq!(fs::read_dir(&memory.0).expect("the workspace").count(), 1);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! is done on one of its nodes: [`node`].
 
 mod connection;
+mod destage;
 mod guest;
 mod journal;
 mod node;

@@ -43,6 +43,10 @@ pub(crate) struct Options {
     /// The file that names the other nodes' tarnds and has the key that all know, mode 0600: docs/tasks.md
     #[arg(long, value_name = "FILE")]
     pub(crate) peers: Option<PathBuf>,
+    /// A persistent tier of programs with checkpoints, and their folder in memory [default: /dev/shm]: what those that died have left
+    /// there is brought to the tier. Again for more
+    #[arg(long, value_name = "TIER[:MEMORY]", value_parser = checkpoints, conflicts_with_all = ["node", "step"])]
+    pub(crate) checkpoints: Vec<(PathBuf, PathBuf)>,
     /// A user's share, where it is not 1. Again for more
     #[arg(long = "weight", value_name = "UID=N", value_parser = weight)]
     pub(crate) weights: Vec<(Uid, u32)>,
@@ -118,6 +122,22 @@ fn space(text: &str) -> Result<(String, SpaceSpec), String> {
     Ok((name.to_owned(), spec))
 }
 
+/// `TIER[:MEMORY]`; a tier that is there may have colons in its name.
+fn checkpoints(text: &str) -> Result<(PathBuf, PathBuf), String> {
+    let (tier, memory) = match text.rsplit_once(':') {
+        Some(both) if !Path::new(text).is_dir() => both,
+        _ => (text, "/dev/shm"),
+    };
+    let folder = |path: &str| {
+        let path = std::fs::canonicalize(path).map_err(|e| format!("{path}: {e}"))?;
+        match path.is_dir() {
+            true => Ok(path),
+            false => Err(format!("{} is not a folder", path.display())),
+        }
+    };
+    Ok((folder(tier)?, folder(memory)?))
+}
+
 fn rate(text: &str) -> Result<u64, String> {
     match parse_rate(text) {
         Ok(0) => Err("a rate of nothing; leave it out for no limit".into()),
@@ -168,6 +188,14 @@ mod tests {
         ] {
             assert!(space(&bad).is_err(), "{bad}");
         }
+        let plain = folder.path().display().to_string();
+        let (tier, memory) = (folder.path().to_owned(), PathBuf::from("/dev/shm"));
+        assert_eq!(checkpoints(&plain).unwrap(), (tier.clone(), memory.clone()));
+        let colons = checkpoints(&path.to_string()).unwrap();
+        assert_eq!(colons, (tier.join("a:b"), memory));
+        let both = checkpoints(&format!("{path}:{plain}")).unwrap();
+        assert_eq!(both, (tier.join("a:b"), tier));
+        assert!(checkpoints("/nowhere").is_err() && checkpoints(&format!("{plain}:/no")).is_err());
         assert!(weight("5=0").is_err() && weight("x=1").is_err() && weight("5=2") == Ok((5, 2)));
         assert!(rate("0 B/s").is_err() && rate("1 MB/s") == Ok(1_000_000));
     }

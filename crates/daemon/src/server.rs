@@ -172,6 +172,9 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     server.kept = None;
     server.watch(&reader, SIGNALS).map_err(state)?;
     server.signals = Some(reader);
+    crate::destage::start(&options.checkpoints)
+        .context("cannot start a thread")
+        .map_err(state)?;
     let guest = Guest::start(&options.command, options.socket(), writer);
     server.guest = guest.map_err(|e| Fault::new(Exit::NotFound, e))?;
     tracing::info!(

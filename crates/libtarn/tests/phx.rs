@@ -3,10 +3,15 @@
 mod common;
 
 use common::{compiler, said, source};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
 use std::time::Duration;
+use tarn_checkpoint::destage::{Destager, What};
 use tarn_media::ExternalFolder;
 use tarn_phx::{arena, flush};
 
@@ -92,7 +97,42 @@ fn misuse_is_told_by_codes() {
     }
 }
 
-/// Ranks are killed at random instants, one or all: the next start has what all had committed, or something newer, and it is whole.
+/// Brings what programs in a folder left to the tier, again and again, as a tarnd does.
+struct LooksAfter {
+    ended: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+impl LooksAfter {
+    fn begin(folder: &Path) -> Self {
+        let mut destager = Destager::new(&folder.join("tier"), &folder.join("memory"));
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            let mut brought = 0;
+            while !end.load(SeqCst) {
+                // Until the program has begun there is nothing.
+                let _ = destager.run(OsStr::new("c"), &mut |left| match left.what {
+                    What::Brought(versions) => brought += versions.len(),
+                    What::Failed(why) => panic!("{}: {why}", left.path.display()),
+                    What::Lacking(_) | What::Running(_) | What::Busy => {}
+                });
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            brought
+        });
+        Self { ended, thread }
+    }
+
+    /// Versions that were brought.
+    fn end(self) -> usize {
+        self.ended.store(true, SeqCst);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Ranks are killed at random instants, one or all: the next start has what all had committed, or something newer, and it is whole. Half
+/// of the time another one brings to the tier what is left in between, and is overtaken by starts.
 /// `TARN_KILLS` asks for more of them, `make soak` does.
 #[test]
 fn ranks_are_killed_at_any_instant() {
@@ -114,13 +154,21 @@ fn ranks_are_killed_at_any_instant() {
     };
     // How, and what all ranks have committed so far.
     let (mut how, mut least, mut run) = (0, 0, 0);
-    let mut flushed = 0;
+    let (mut flushed, mut brought) = (0, 0);
+    let mut looks_after: Option<LooksAfter> = None;
     for kill in 0..kills {
         if kill % 10 == 0 {
             // Another way of staging, from nothing.
             (how, least, run) = (next(64), 0, run + 1);
             // Every second flushes what it commits, which takes a helper.
             how &= if run % 2 == 1 { !8 } else { !0 };
+            brought += looks_after.take().map_or(0, LooksAfter::end);
+            if run % 4 > 1 {
+                // What is left is in memory.
+                how &= !(2 | 16);
+                let folder = folder.path().join(format!("run{run}"));
+                looks_after = Some(LooksAfter::begin(&folder));
+            }
         }
         let dir = folder.path().join(format!("run{run}"));
         let store = dir.join("store");
@@ -189,6 +237,12 @@ fn ranks_are_killed_at_any_instant() {
         least = least.max(said.iter().map(|s| last(s).unwrap_or(0)).min().unwrap_or(0));
     }
     assert!(flushed > 0, "seed {seed}: nothing was flushed");
+    brought += looks_after.map_or(0, LooksAfter::end);
+    println!("{brought} versions were brought to the tier in between");
+    assert!(
+        brought > 0 || kills < KILLS,
+        "seed {seed}: nothing was brought"
+    );
 }
 
 /// Programs that map versions while others commit, both killed at random instants: what is seen is whole, and stays so. In the end the

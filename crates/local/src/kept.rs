@@ -40,6 +40,11 @@ pub(crate) fn memory(workspace: &str) -> PathBuf {
     own_memory().join(workspace)
 }
 
+/// In memory, what is staged of a run.
+pub fn staged(workspace: &str, run: &str) -> PathBuf {
+    memory(workspace).join(run)
+}
+
 /// A folder that nobody else can write to.
 fn own_memory() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();

@@ -46,6 +46,7 @@ mod writers;
 
 pub use dests::{check_destination, destination_intact, probe_destination};
 
+pub use kept::staged;
 pub use launch::GRACE;
 pub use ledger::{held_by_others, vacate};
 pub use namespaces::{Namespaces, probe_multi_node};

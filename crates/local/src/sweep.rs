@@ -19,7 +19,8 @@ struct Sweep<'a> {
 }
 
 /// Removes from the tiers at these roots what is there of a workspace, but for the `protected` folders: replicas, half-copied
-/// ones, what steps have left, and the checkpoints of whole runs. Makes no folder and needs no room. Only for who holds the workspace's run lock.
+/// ones, what steps have left, and the checkpoints of whole runs, from memory too. Makes no folder and needs no room. Only for who holds the
+/// workspace's run lock.
 pub fn sweep(
     workspace: &str,
     roots: &BTreeSet<PathBuf>,
@@ -41,6 +42,7 @@ pub fn sweep(
             sweep.swept.trouble.push(problem);
         }
     }
+    sweep.staged();
     sweep.swept
 }
 
@@ -82,14 +84,25 @@ impl<'a> Sweep<'a> {
             }
             let stored = self.mover.stored(&run).unwrap_or(0);
             freed += if self.remove(&run) { stored } else { 0 };
-            if let Some(name) = run.file_name() {
-                self.remove(&self.memory.join(name));
-            }
         }
         for half in entries(&dir.incoming()) {
             self.remove(&half);
         }
         freed + self.parts(&dir.parts())
+    }
+
+    /// What is staged in memory goes, of runs whose tiers are not looked at too: without their memory it is of no use.
+    fn staged(&mut self) {
+        let all = entries(&self.memory);
+        let protected = |run: &PathBuf| is_protected(&self.protected, run);
+        let (stay, go): (Vec<_>, Vec<_>) = all.into_iter().partition(protected);
+        for run in &go {
+            self.remove(run);
+        }
+        if stay.is_empty() && !go.is_empty() {
+            // It goes when nothing is left in it.
+            let _ = std::fs::remove_dir(&self.memory);
+        }
     }
 
     fn parts(&mut self, folder: &Path) -> u64 {
@@ -123,6 +136,29 @@ mod tests {
     use super::*;
     use std::fs;
     use tarn_movers::Trees;
+
+    #[test]
+    fn what_is_staged_of_runs_that_are_over_goes() {
+        let memory = tempfile::tempdir().unwrap();
+        let (over, stays) = (memory.path().join("w-1"), memory.path().join("w-2"));
+        for run in [&over, &stays] {
+            fs::create_dir_all(run.join("s-0/tarn-phx-0")).unwrap();
+        }
+        let mover = Trees::new();
+        let staged = |protected: &BTreeSet<PathBuf>| {
+            let mut sweep = Sweep::new(protected, memory.path().to_path_buf(), &mover);
+            sweep.staged();
+            sweep.swept
+        };
+        let swept = staged(&[stays.clone()].into());
+        assert!(
+            swept.trouble.is_empty() && swept.left == [stays.clone()],
+            "{swept:?}"
+        );
+        assert!(stays.join("s-0").exists() && !over.exists());
+        staged(&BTreeSet::new());
+        assert!(!memory.path().exists());
+    }
 
     #[test]
     fn what_is_protected_stays_by_whatever_path_and_all_else_goes() {

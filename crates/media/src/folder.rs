@@ -37,6 +37,18 @@ impl Folder {
         })
     }
 
+    /// The same for a folder that is there: nothing is made.
+    ///
+    /// # Errors
+    /// When it is not there, or belongs to somebody else.
+    pub fn there(path: &Path, device: Arc<Device>) -> Result<Self, MediumError> {
+        own(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            device,
+        })
+    }
+
     /// The file of a name such as `3/7.arena`.
     fn path(&self, name: &str) -> Result<PathBuf, MediumError> {
         let plain = |c: Component<'_>| matches!(c, Component::Normal(_));
@@ -58,6 +70,12 @@ pub(crate) fn private(path: &Path) -> Result<(), MediumError> {
         .mode(0o700)
         .create(path);
     made.map_err(error("make", path))?;
+    own(path)?;
+    path.ancestors().take(new).try_for_each(sync_folder)
+}
+
+/// Sees to it that a folder is the user's, and that nobody else writes to it.
+fn own(path: &Path) -> Result<(), MediumError> {
     let meta = fs::symlink_metadata(path).map_err(error("examine", path))?;
     let own = meta.uid() == rustix::process::geteuid().as_raw();
     if !meta.is_dir() || !own || meta.mode() & 0o022 != 0 {
@@ -67,7 +85,7 @@ pub(crate) fn private(path: &Path) -> Result<(), MediumError> {
         );
         return Err(error("use", path)(other));
     }
-    path.ancestors().take(new).try_for_each(sync_folder)
+    Ok(())
 }
 
 impl Vault for Folder {

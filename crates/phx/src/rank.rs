@@ -11,6 +11,7 @@ mod commit;
 mod destage;
 mod flush;
 mod found;
+pub mod left;
 mod outside;
 mod parity;
 mod replicate;
@@ -296,7 +297,8 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
         ranks.serve(Arc::new(kept));
         let world = found::find(&options, &*tier, &*memory, &*ranks)?;
-        let desk = Mutex::new(Desk::new(&world, &*tier, &*ranks, options.buddies)?);
+        let desk = Desk::new(&world, &*tier, &*ranks, &options)?;
+        let desk = Mutex::new(desk);
         let flusher = Flusher::begin(&options, world.start.identity, &tier, &ranks)?;
         let (flusher, flushes) = flusher.unzip();
         let shared = Arc::new(Shared {
@@ -626,7 +628,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 
 impl<A: Medium, S: Medium> Desk<A, S> {
     /// Goes on with the arena that was found, if one was.
-    fn new<T>(world: &World, tier: &T, ranks: &dyn Ranks, buddies: usize) -> Result<Self, Fault>
+    fn new<T>(world: &World, tier: &T, ranks: &dyn Ranks, options: &Options) -> Result<Self, Fault>
     where
         T: Vault<Medium = A>,
     {
@@ -639,7 +641,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             reclaimed: false,
             asked: Asked {
                 versions: 1,
-                replicas: buddies,
+                replicas: options.buddies,
                 persistence: Level::Committed,
             },
             arena: None,
@@ -653,7 +655,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             ahead: Ahead::default(),
         };
         if own.is_some() {
-            let mut medium = tier.open(&desk.name)?;
+            let mut medium = left::open(tier, &desk.name, options.patience)?;
             let mut window = whole(&mut medium)?;
             let mut arena = Arena::resume(&mut window)?;
             // Before anything is computed: no later start, whichever nodes it has, takes this one's number again.

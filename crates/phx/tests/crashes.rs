@@ -5,10 +5,13 @@ mod common;
 
 use common::{header, id};
 use proptest::prelude::*;
+use std::os::fd::OwnedFd;
 use tarn_base::crc::crc;
 use tarn_phx::arena::{self, Arena, Level};
-use tarn_phx::manifest::{Manifest, Object, Shape};
-use tarn_ports::{MediumError, Stored, Window};
+use tarn_phx::block::{self, Kind};
+use tarn_phx::manifest::{CHUNK, Manifest, Object, Piece, Place, Shape};
+use tarn_phx::rank::left;
+use tarn_ports::{Medium, MediumError, PowerFail, Promises, Stored, Vault, Window};
 
 /// What the medium writes whole.
 const ATOM: usize = 8;
@@ -70,6 +73,88 @@ impl Window for Memory {
     fn persist(&mut self) -> Result<(), MediumError> {
         self.done.push(Done::Persist);
         Ok(())
+    }
+}
+
+impl Stored for &mut Memory {
+    fn size(&self) -> u64 {
+        Stored::size(&**self)
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        (**self).read(at, into)
+    }
+}
+
+impl Window for &mut Memory {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
+        (**self).write(at, bytes)
+    }
+
+    fn persist(&mut self) -> Result<(), MediumError> {
+        (**self).persist()
+    }
+}
+
+impl Medium for Memory {
+    type Window<'a> = &'a mut Memory;
+
+    fn promises(&self) -> Promises {
+        Promises {
+            atomic: ATOM as u64,
+            write_unit: 1,
+            persist_unit: 1,
+            power_fail: PowerFail::Synced,
+        }
+    }
+
+    fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn windows(&mut self, _: &[std::ops::Range<u64>]) -> Result<Vec<&mut Memory>, MediumError> {
+        Ok(vec![self])
+    }
+
+    fn grow(&mut self, size: u64) -> Result<(), MediumError> {
+        Err(MediumError::Taken(0..size))
+    }
+}
+
+/// What a node's memory has: one staging file, or none.
+struct Staged(Option<Memory>);
+
+impl Vault for Staged {
+    type Medium = Memory;
+    type Seen = Memory;
+
+    fn create(
+        &self,
+        _: &str,
+        size: u64,
+        _: &mut dyn FnMut(&mut Memory) -> Result<(), MediumError>,
+    ) -> Result<Memory, MediumError> {
+        Err(MediumError::Taken(0..size))
+    }
+
+    fn open(&self, _: &str) -> Result<Memory, MediumError> {
+        Err(MediumError::Taken(0..0))
+    }
+
+    fn see(&self, _: &str) -> Result<Memory, MediumError> {
+        self.0.clone().ok_or(MediumError::Taken(0..0))
+    }
+
+    fn file(&self, _: &str) -> Result<OwnedFd, MediumError> {
+        Err(MediumError::Taken(0..0))
+    }
+
+    fn list(&self) -> Result<Vec<String>, MediumError> {
+        Ok(self.0.iter().map(|_| "3.staging".to_owned()).collect())
+    }
+
+    fn remove(&self, _: &str) -> Result<(), MediumError> {
+        Err(MediumError::Taken(0..0))
     }
 }
 
@@ -166,6 +251,78 @@ fn a_crash_leaves_the_version_before_or_the_new_one_and_never_a_mix() {
     }
 }
 
+/// Who brings to the arena what a dead process had staged is cut off itself, anywhere: what was whole stays so, what waits is neither
+/// lost nor taken for whole, and the next one ends it. Who reads meanwhile sees the same.
+#[test]
+fn a_crash_of_who_de_stages_after_a_death_loses_nothing_and_the_next_one_ends_it() {
+    let mut memory = Memory::new(vec![0; SIZE / 2]);
+    let mut arena = Arena::format(&mut memory, header()).unwrap();
+    commit(&mut arena, &mut memory, 1, 2);
+    // Half of each object of the second version lies in the arena, the other in memory.
+    let head = block::seal(Kind::Staging, header().identity, 0, &[], 4096);
+    let mut staging = Memory::new(head);
+    staging.bytes.resize(64 << 10, 0);
+    let content = common::content(2, 1);
+    let lengths: Vec<u64> = content.values().map(|v| v.len() as u64).collect();
+    let places = arena.places(&memory, &lengths).unwrap();
+    let mut objects = Vec::new();
+    for (n, ((key, bytes), at)) in content.iter().zip(places).enumerate() {
+        let place = match n % 2 {
+            0 => {
+                memory.write(at, bytes).unwrap();
+                Place::Arena(at)
+            }
+            _ => {
+                let at = staging.bytes.len() as u64;
+                staging.bytes.extend(bytes);
+                Place::Staged(at)
+            }
+        };
+        objects.push(Object {
+            key: key.clone().into(),
+            unit: 1,
+            shape: Shape::Own,
+            pieces: vec![Piece {
+                length: bytes.len() as u64,
+                place,
+                sums: bytes.chunks(CHUNK as usize).map(crc).collect(),
+            }],
+        });
+    }
+    memory.persist().unwrap();
+    let new = Some((id(2), Level::Committed, Manifest { objects }));
+    arena.publish(&mut memory, new, |_| true).unwrap();
+    let (lost, staged) = (Staged(None), Staged(Some(staging)));
+    let before = memory.clone();
+    let told = left::destage(&mut memory.clone(), &lost).unwrap();
+    assert_eq!((told.brought, told.lacking), (Vec::new(), vec![id(2)]));
+    memory.done.clear();
+    let told = left::destage(&mut memory, &staged).unwrap();
+    let brought: Vec<_> = told.brought.iter().map(|(id, _)| *id).collect();
+    assert_eq!((brought, told.lacking), (vec![id(2)], Vec::new()));
+    assert_eq!(whole(&memory), [1, 2]);
+    let mut ended = [0, 0];
+    images(&before.bytes, &memory.done, |image, _| {
+        let ids: Vec<_> = Arena::open(image)
+            .unwrap()
+            .versions()
+            .iter()
+            .map(|v| v.id)
+            .collect();
+        assert_eq!(ids, [id(1), id(2)]);
+        let found = whole(image);
+        assert!(found == [1] || found == [1, 2], "{found:?}");
+        ended[usize::from(found.len() == 2)] += 1;
+        let mut again = Memory::new(image.bytes.clone());
+        left::destage(&mut again, &staged).unwrap();
+        assert_eq!(whole(&again), [1, 2]);
+        let mut without = Memory::new(image.bytes.clone());
+        left::destage(&mut without, &lost).unwrap();
+        assert_eq!(whole(&without), found);
+    });
+    assert!(ended.iter().all(|n| *n > 10), "{ended:?}");
+}
+
 /// A process is killed before its superblock is persistent, another goes on from what it sees, and then the power goes: what the
 /// second has built on is there.
 #[test]
@@ -205,7 +362,7 @@ fn after_a_failure_nothing_is_done_until_it_is_opened_again() {
     struct Failing(Memory);
     impl Stored for Failing {
         fn size(&self) -> u64 {
-            self.0.size()
+            Stored::size(&self.0)
         }
         fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
             self.0.read(at, into)

@@ -70,6 +70,20 @@ impl Folder {
 
     /// Takes a rank for this process, as soon as a dying process has let go of it.
     pub(crate) fn take(self, rank: u32, until: Instant) -> Result<Place, RanksError> {
+        let until = until.min(Instant::now() + PATIENCE);
+        let mut lock = self.lock(rank, until)?;
+        // For people; the lock holds without it.
+        let _ = lock.set_len(0);
+        let _ = lock.write_all(std::process::id().to_string().as_bytes());
+        Ok(Place {
+            folder: self,
+            lock,
+            rank,
+        })
+    }
+
+    /// Locks a rank, as soon as nobody else has it.
+    fn lock(&self, rank: u32, until: Instant) -> Result<File, RanksError> {
         let name = format!("{rank}.lock");
         let failed = |doing: &str, e: io::Error| {
             let path = self.path.join(&name);
@@ -77,11 +91,10 @@ impl Folder {
         };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock = rustix::fs::openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR);
-        let mut lock = File::from(lock.map_err(|e| failed("open", e.into()))?);
-        let until = until.min(Instant::now() + PATIENCE);
+        let lock = File::from(lock.map_err(|e| failed("open", e.into()))?);
         loop {
             match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
+                Ok(()) => return Ok(lock),
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(AGAIN),
                 Err(Errno::WOULDBLOCK) => {
@@ -96,14 +109,28 @@ impl Folder {
                 Err(e) => return Err(failed("lock", e.into())),
             }
         }
-        // For people; the lock holds without it.
-        let _ = lock.set_len(0);
-        let _ = lock.write_all(std::process::id().to_string().as_bytes());
-        Ok(Place {
-            folder: self,
-            lock,
-            rank,
-        })
+    }
+}
+
+/// A rank that no process is, or becomes, until this is dropped. To be held for a moment: who begins meanwhile waits.
+#[derive(Debug)]
+pub struct Vacant(File);
+
+impl Vacant {
+    /// Looks whether a rank of the program that meets in this folder is nobody's.
+    ///
+    /// # Errors
+    /// [`RanksError::Taken`] by whom, or why the folder cannot be used.
+    pub fn take(folder: &Path, rank: u32) -> Result<Self, RanksError> {
+        let folder = Folder::open(folder)?;
+        folder.lock(rank, Instant::now()).map(Self)
+    }
+}
+
+impl Drop for Vacant {
+    fn drop(&mut self) {
+        // A child that is being forked has the same lock.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 

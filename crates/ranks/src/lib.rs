@@ -13,4 +13,5 @@ mod state;
 mod turns;
 mod wire;
 
+pub use folder::Vacant;
 pub use meeting::{Meeting, Options};

@@ -58,7 +58,8 @@ impl Roots {
                 dir.checkpoints().join(&begun.run)
             })
         });
-        folders.collect()
+        let staged = tarn_local::staged(&begun.workspace, &begun.run);
+        folders.chain([staged]).collect()
     }
 }
 

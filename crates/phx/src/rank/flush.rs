@@ -345,24 +345,29 @@ impl<T> Flusher<T> {
         stats.last_flush = state.last;
     }
 
-    /// Waits until `latest` names a version or a newer one. If the version is kept, in this arena, and was not flushed, it is now.
+    /// Waits until `latest` names a version or a newer one. If the version is kept, in this arena, and was not flushed, it is now. A store
+    /// that cannot be read now may be later.
     pub(super) fn wait(
         &self,
         id: VersionId,
         mut kept: Option<String>,
         within: Duration,
     ) -> Result<(), Fault> {
-        let latest = || flush::latest(&*self.external.store);
-        if self.own(latest()?) >= Some(id) {
-            return Ok(());
-        }
         let until = Instant::now() + within;
         let mut pause = FIRST_LOOK;
+        let mut flushed = self.names(id);
+        if flushed == Ok(true) {
+            return Ok(());
+        }
         loop {
             // Before the store is looked at: what comes in between is there then.
             let (coming, failed) = {
                 let mut state = lock(&self.state);
-                if let Some(arena) = kept.take().filter(|_| state.all().all(|other| other != id)) {
+                // What may be there already is not flushed twice.
+                if flushed == Ok(false)
+                    && let Some(arena) = kept.take()
+                    && state.all().all(|other| other != id)
+                {
                     match state.pinned {
                         None => state.pinned = Some((id, arena)),
                         Some(_) => state.wanted = Some((id, arena)),
@@ -372,23 +377,31 @@ impl<T> Flusher<T> {
                 let failed = state.failed.clone().filter(|(of, _)| *of >= id);
                 (state.all().max() >= Some(id), failed)
             };
-            if self.own(latest()?) >= Some(id) {
-                return Ok(());
-            }
+            flushed = self.names(id);
             let left = until.saturating_duration_since(Instant::now());
-            match (coming, failed) {
-                (true, _) if left.is_zero() => {
+            match (&flushed, coming, failed) {
+                (Ok(true), ..) => return Ok(()),
+                // It is flushed now.
+                (Ok(false), ..) if kept.is_some() => {}
+                (_, false, Some((of, fault))) if flushed.is_ok() || of == id => {
+                    let text = format!("version {of} could not be flushed: {}", fault.text);
+                    return Err(Fault::new(fault.code, text));
+                }
+                (Err(fault), ..) if left.is_zero() => {
+                    let text = format!(
+                        "it is not known whether version {id} is flushed, as the external store cannot be read: {}",
+                        fault.text
+                    );
+                    return Err(Fault::new(Code::TimedOut, text));
+                }
+                (Ok(false), true, _) if left.is_zero() => {
                     let text = format!(
                         "version {id} is not flushed by all ranks yet: all of them wait for it, and as long as the store takes"
                     );
                     return Err(Fault::new(Code::TimedOut, text));
                 }
-                (true, _) => {}
-                (false, Some((of, fault))) => {
-                    let text = format!("version {of} could not be flushed: {}", fault.text);
-                    return Err(Fault::new(fault.code, text));
-                }
-                (false, None) => {
+                (Err(_), ..) | (Ok(false), true, _) => {}
+                (Ok(false), false, _) => {
                     let text = format!(
                         "version {id} was not flushed, and is not kept any more: wait for a newer one"
                     );
@@ -399,6 +412,12 @@ impl<T> Flusher<T> {
             drop(self.changed.wait_timeout(state, pause.min(left)));
             pause = (pause * 2).min(LAST_LOOK);
         }
+    }
+
+    /// Whether `latest` names a version, or a newer one of this start.
+    fn names(&self, id: VersionId) -> Result<bool, Fault> {
+        let latest = flush::latest(&*self.external.store)?;
+        Ok(self.own(latest) >= Some(id))
     }
 
     /// It is to end, whatever it is at: what is not whole is no part.

@@ -1,13 +1,11 @@
 //! What earlier starts of the program have left: which versions there are, on which nodes, and which of them are whole. What was only
 //! staged is completed first, so that all that follows reads arenas alone.
 
-use super::destage::{self, RUN};
 use super::outside::{self, Outside};
 use super::parity::{self, Image, Lost};
 use super::words::{Call, agree};
-use super::{Options, Restorable, places, publish, replicate, whole};
+use super::{Options, Restorable, left, publish, replicate};
 use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
-use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
 use crate::manifest::CHUNK;
 use serde::{Deserialize, Serialize};
@@ -15,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tarn_base::crc::crc;
-use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault, Window};
+use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault};
 
 /// Bytes of the head of a staging file: the rest is as in an arena.
 pub(super) const HEAD: usize = 4 << 10;
@@ -24,7 +22,7 @@ const MEND_RATE: u64 = 20_000_000;
 /// Chunks that are asked of another node at once, and are there within the longest wait.
 const AT_ONCE: usize = 256;
 /// What arenas are called.
-const ARENA: &str = ".arena";
+pub(super) const ARENA: &str = ".arena";
 /// What copies of other ranks' parts are called.
 const COPY: &str = ".copy";
 /// What the parity of a set of ranks is called.
@@ -91,7 +89,7 @@ pub(super) struct Found {
     pub(super) rank: u32,
     pub(super) ranks: u32,
     versions: Vec<Row>,
-    /// If it is a parity: the ranks of the set.
+    /// If it is a parity: the ranks of the set, if that can be read.
     set: Vec<u32>,
 }
 
@@ -138,6 +136,8 @@ pub(super) struct World {
     /// This start of the program: later than all that anything was found of.
     pub(super) start: Start,
     pub(super) outside: Outside,
+    /// What was kept for others on this node, and is damaged so that nobody can open it: the first rank of the node knows it.
+    pub(super) damaged: Vec<String>,
 }
 
 /// Looks at all nodes. All ranks call it.
@@ -152,9 +152,9 @@ pub(super) fn find<T: Vault, M: Vault>(
     let near = |rank: u32| rank < ranks.ranks() && ranks.node(rank) == here;
     // One rank of each node looks.
     let first = (0..me).find(|rank| near(*rank)).unwrap_or(me);
-    let node = match first == me {
+    let (node, damaged) = match first == me {
         true => look(options, tier, memory, me)?,
-        false => Node::default(),
+        false => Default::default(),
     };
     let how = (options.replicate, options.replicate_every);
     let word = (options.identity, how, node);
@@ -206,6 +206,7 @@ pub(super) fn find<T: Vault, M: Vault>(
         arenas,
         start,
         outside,
+        damaged,
     };
     if let Some((version, lost)) = world.mendable() {
         let mut made = Vec::new();
@@ -247,24 +248,25 @@ fn twice(ranks: &dyn Ranks, one: &Found, other: &Found) -> Fault {
     Fault::new(Code::Invalid, text)
 }
 
-/// What this node has. What is another program's is left alone.
+/// What this node has, and the names of what cannot be opened. What is another program's is left alone.
 fn look<T: Vault, M: Vault>(
     options: &Options,
     tier: &T,
     memory: &M,
     host: u32,
-) -> Result<Node, Fault> {
+) -> Result<(Node, Vec<String>), Fault> {
     let mut node = Node::default();
+    let mut damaged = Vec::new();
     for name in tier.list()?.into_iter().filter(|n| on_tier(n)) {
         let see = || -> Result<Option<Found>, Fault> {
-            let stored = tier.see(&name)?;
-            let arena = Arena::open(&stored)?;
+            let (stored, arena) = left::look(tier, &name)?;
             if arena.header().run != options.run {
                 return Ok(None);
             }
             let mut found = Found::new(host, name.clone(), stored.size(), &arena);
             if let Some(newest) = arena.versions().last().filter(|_| name.ends_with(PARITY)) {
-                let members = parity::members(&stored, &newest.manifest)?;
+                // Another of its set has the same list.
+                let members = parity::members(&stored, &newest.manifest).unwrap_or_default();
                 found.set = members.into_iter().map(|(rank, _)| rank).collect();
             }
             Ok(Some(found))
@@ -276,6 +278,7 @@ fn look<T: Vault, M: Vault>(
                 return Err(Fault::new(fault.code, format!("{name}: {fault}")));
             }
             // It was a second one.
+            Err(fault) if fault.code == Code::Corrupt => damaged.push(name),
             Err(_) => {}
         }
     }
@@ -283,11 +286,7 @@ fn look<T: Vault, M: Vault>(
         let Ok(stored) = memory.see(&name) else {
             continue;
         };
-        let mut head = vec![0; HEAD];
-        if stored.read(0, &mut head).is_err() {
-            continue;
-        }
-        if let Some((identity, _)) = block::unseal(Kind::Staging, 0, &head) {
+        if let Some(identity) = left::staged_of(&stored) {
             let size = stored.size();
             node.memories.push(Memory {
                 name,
@@ -296,7 +295,7 @@ fn look<T: Vault, M: Vault>(
             });
         }
     }
-    Ok(node)
+    Ok((node, damaged))
 }
 
 /// De-stages what an arena's owner could not: from its staging file, or from a buddy's.
@@ -328,90 +327,14 @@ fn complete<T: Vault, M: Vault>(
             }
         }
     }
-    let mut medium = tier.open(&found.name)?;
-    let mut arena = Arena::resume(&mut whole(&mut medium)?)?;
-    let staged: Vec<Version> = arena
-        .versions()
-        .iter()
-        .filter(|v| !v.manifest.is_durable())
-        .cloned()
-        .collect();
-    for version in staged {
-        let mut manifest = version.manifest;
-        let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
-        let places = places(&mut arena, &mut medium, &sizes)?;
-        let mut window = whole(&mut medium)?;
-        let copied = destage::copy(
-            &mut manifest,
-            &places,
-            &mut window,
-            RUN,
-            |at, bytes, sums| proven(&sources, at, bytes, sums),
-        );
-        match copied {
-            Ok(()) => {
-                window.persist()?;
-                drop(window);
-                let new = (version.id, Level::Durable, manifest);
-                publish(&mut arena, &mut medium, Some(new), |_| true)?;
-            }
-            // It is not whole, and stays so: the one before is.
-            Err(fault) if fault.code == Code::Corrupt => {}
-            Err(fault) => return Err(fault),
-        }
-    }
+    let mut medium = left::open(tier, &found.name, patience)?;
+    let (arena, _) = left::complete(&mut medium, &sources)?;
     Ok(Found::new(
         ranks.rank(),
         found.name.clone(),
         medium.size(),
         &arena,
     ))
-}
-
-/// Fills chunks from the first source that has all as they were, or else each from the first that has it; false if none has one.
-///
-/// # Errors
-/// As [`proven_chunk`].
-fn proven<M: Vault>(
-    sources: &[Shelf<'_, M>],
-    at: u64,
-    bytes: &mut [u8],
-    sums: &[u64],
-) -> Result<bool, Fault> {
-    let size = CHUNK as usize;
-    for source in sources {
-        if source
-            .read_chunks(at, bytes, size)
-            .is_ok_and(|read| read == sums)
-        {
-            return Ok(true);
-        }
-    }
-    let mut chunks = (at..).step_by(size).zip(bytes.chunks_mut(size)).zip(sums);
-    chunks.try_fold(true, |all, ((at, chunk), sum)| {
-        Ok(all && proven_chunk(sources, at, chunk, *sum)?)
-    })
-}
-
-/// Fills a chunk from the first source that has it as it was; false if none has.
-///
-/// # Errors
-/// When none has, and one on another node could not be asked: it may have it, and what is given up now would be lost.
-fn proven_chunk<M: Vault>(
-    sources: &[Shelf<'_, M>],
-    at: u64,
-    chunk: &mut [u8],
-    sum: u64,
-) -> Result<bool, Fault> {
-    let mut unknown = None;
-    for source in sources {
-        match source.read(at, chunk) {
-            Ok(read) if read == sum => return Ok(true),
-            Err(e) if matches!(source, Shelf::Far(_)) => unknown = Some(e),
-            _ => {}
-        }
-    }
-    unknown.map_or(Ok(false), |e| Err(e.into()))
 }
 
 impl Found {
@@ -511,6 +434,13 @@ impl World {
         self.outside.add(whole.map(restorable))
     }
 
+    /// The starts that nodes have a version of this name of.
+    pub(super) fn starts(&self, id: VersionId) -> BTreeSet<u128> {
+        let rows = self.arenas.iter().flat_map(|f| &f.versions);
+        let of = rows.map(|row| row.version).filter(|v| v.id == id);
+        of.map(|v| v.start).collect()
+    }
+
     /// What there was and cannot be restored, if nothing can: a version that all ranks may have had, and those who lack all or some of
     /// it now. None if there never was one.
     pub(super) fn lost(&self) -> Option<(VersionId, Vec<u32>)> {
@@ -562,8 +492,9 @@ impl World {
                 let set = *sets.get(&(version, lost))?;
                 let mut others = set.iter().filter(|other| **other != lost);
                 let all = others.all(|other| {
-                    let parity = kept.get(&(version, *other));
-                    whole.contains(&(version, *other)) && parity.is_some_and(|p| p.set == *set)
+                    let parity = kept.get(&(version, *other)).copied();
+                    let of_it = |p: &Found| p.set.is_empty() || p.set == *set;
+                    whole.contains(&(version, *other)) && parity.is_some_and(of_it)
                 });
                 all.then(|| (lost, set.clone()))
             };
@@ -610,11 +541,10 @@ impl World {
             let is_kept = |f: &Found| f.versions.iter().any(|v| v.version == version);
             let (shelf, kept) = open(other, &|f| !f.is_part() && is_kept(f))?;
             if manifest.is_none() {
-                let members = parity::members(&shelf, &kept)?;
-                manifest = members
-                    .into_iter()
-                    .find(|(r, _)| *r == rank)
-                    .map(|(_, m)| m);
+                // Where that is damaged, the next one has the same.
+                let members = parity::members(&shelf, &kept).unwrap_or_default();
+                let lost = members.into_iter().find(|(r, _)| *r == rank);
+                manifest = lost.map(|(_, m)| m);
             }
             others.push(Some((part, parity::kept(shelf, &kept))));
         }

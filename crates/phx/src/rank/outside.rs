@@ -118,16 +118,13 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn wait_flushed(&self, id: VersionId, within: Duration) -> Result<(), Fault> {
         let before = id.generation < self.world.start.generation;
         match (&self.options.external, &self.flusher) {
-            (Some(external), _) if before => {
-                let latest = flush::latest(&*external.store)?;
-                match latest.is_some_and(|v| v.id >= id) {
-                    true => Ok(()),
-                    false => Err(Fault::new(
-                        Code::NotFound,
-                        format!("version {id} of an earlier start was not flushed"),
-                    )),
-                }
-            }
+            (Some(external), _) if before => match self.was_flushed(&*external.store, id)? {
+                true => Ok(()),
+                false => Err(Fault::new(
+                    Code::NotFound,
+                    format!("version {id} of an earlier start was not flushed"),
+                )),
+            },
             (_, Some(flusher)) => {
                 let kept = self.take().keeps(id);
                 flusher.wait(id, kept, within)
@@ -137,6 +134,18 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 Err(Fault::new(Code::Unsupported, text))
             }
         }
+    }
+
+    /// Whether the store has a version of an earlier start, or a newer one of the same start, or one of this one, which goes on from it.
+    /// Of other starts, as far as nodes know whose it is, the same number says nothing.
+    fn was_flushed(&self, store: &dyn External, id: VersionId) -> Result<bool, Fault> {
+        let starts = self.world.starts(id);
+        let latest = flush::latest(store)?.map(|v| (v.id, v.start));
+        let there = self.world.outside.versions.iter();
+        let mut there = there.map(|(v, _)| (v.id, v.start)).chain(latest);
+        let own = self.world.start.identity;
+        let same = |start| starts.is_empty() || starts.contains(&start);
+        Ok(there.any(|(v, start)| start == own || v >= id && same(start)))
     }
 }
 

@@ -482,6 +482,13 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                     shared.tier.remove(&found.name)?;
                 }
             }
+            // What cannot be opened nobody looks for again; it is this run's by its folder. This start may have made it anew.
+            let now = format!("{}/", shared.world.start.generation);
+            for name in shared.world.damaged.iter() {
+                if !name.starts_with(&now) {
+                    shared.tier.remove(name)?;
+                }
+            }
             // What ranks that are gone, or elsewhere now, had staged here was completed.
             for name in shared.memory.list()? {
                 let gone = |rank: u32| rank >= ranks.ranks() || !near(rank);

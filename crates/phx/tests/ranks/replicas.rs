@@ -1,8 +1,9 @@
 //! Versions on other nodes too: a node that is gone with all that it had.
 
 use crate::cluster::*;
+use tarn_media::Seen;
 use tarn_phx::rank::Replicate;
-use tarn_phx::{Code, Level, Staging};
+use tarn_phx::{Arena, Code, Level, Place, Staging};
 
 fn lose(cluster: &Cluster, node: &str) {
     std::fs::remove_dir_all(cluster.folder.path().join(node)).unwrap();
@@ -126,6 +127,48 @@ fn a_damaged_parity_gives_nothing_wrong() {
     cluster.start(|_, mut rank, _| {
         assert_eq!(restart(&mut rank).unwrap_err().code, Code::Corrupt);
     });
+}
+
+/// The list of who is in the set, and what each had, is damaged where it would be read first: another of the set has it too.
+#[test]
+fn a_set_of_which_one_list_is_damaged_is_made_again_by_another() {
+    let nodes = ["one", "two", "three"];
+    let cluster = replaced(Replicate::Parity(3), &nodes, &[]);
+    let file = cluster.tier_of("two").join("1/1.parity");
+    let arena = Arena::open(&Seen::open(&file).unwrap()).unwrap();
+    for version in arena.versions() {
+        let mut objects = version.manifest.objects.iter();
+        let members = objects.find(|o| *o.key == *b"members").unwrap();
+        let Place::Arena(at) = members.pieces[0].place else {
+            panic!("it is whole");
+        };
+        damage(&file, at + 3..at + 4);
+    }
+    lose(&cluster, "one");
+    restarts(&cluster, id(1, 4), 4);
+}
+
+/// What was kept for others and cannot be opened goes with all else of earlier starts, and not before.
+#[test]
+fn what_is_kept_and_cannot_be_opened_is_removed_once_a_newer_start_is_kept() {
+    for (replicate, name) in [
+        (Replicate::Copies(1), "1/0.copy"),
+        (Replicate::Parity(2), "1/1.parity"),
+    ] {
+        let cluster = replaced(replicate, &["one", "two"], &[]);
+        let file = cluster.tier_of("two").join(name);
+        damage(&file, 7..8);
+        cluster.start(|of, mut rank, _| {
+            restart(&mut rank).unwrap();
+            assert!(file.exists());
+            for step in 6..=7 {
+                commit(&mut rank, of, step);
+            }
+            rank.end().unwrap();
+        });
+        assert!(!file.exists(), "{name}");
+        restarts(&cluster, id(2, 2), 7);
+    }
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! `tarn ckpt destage` by the real binary: what programs that died have left in memory goes to their arenas.
+
+mod common;
+
+use common::{Ran, Site};
+use std::fs;
+use tarn_checkpoint::{Options, Properties, Session, Staging, VersionId};
+
+struct Node {
+    site: Site,
+}
+
+impl Node {
+    fn new() -> Self {
+        let site = Site::new("");
+        fs::create_dir_all(site.path("memory")).unwrap();
+        Self { site }
+    }
+
+    /// A program of one rank that has this version, and has committed the next one.
+    fn begin(&self, run: &str, from: Option<u64>) -> Session {
+        let mut session = Session::begin(Options {
+            run: Some(run.into()),
+            tier: Some(self.site.path("tier")),
+            memory: Some(self.site.path("memory")),
+            staging: Some(Staging::All),
+            helper: false,
+            ..Options::default()
+        })
+        .unwrap();
+        session
+            .create("rows", 1 << 20, 8, Properties::default())
+            .unwrap();
+        let from = from.map(|generation| VersionId {
+            generation,
+            number: 1,
+        });
+        assert_eq!(session.restart(None).unwrap(), from);
+        session.commit().unwrap();
+        session
+    }
+
+    fn tarn(&self, arguments: &[&str]) -> Ran {
+        let tier = self.site.path("tier").to_string_lossy().into_owned();
+        let memory = self.site.path("memory").to_string_lossy().into_owned();
+        let places = ["--tier", &tier, "--memory", &memory];
+        let arguments = [&["ckpt"], arguments, &places[..]].concat();
+        Ran::of(self.site.command(&arguments).output().expect("tarn starts"))
+    }
+
+    fn loses_its_memory(&self) {
+        fs::remove_dir_all(self.site.path("memory")).unwrap();
+    }
+}
+
+#[test]
+fn what_waits_in_memory_is_brought_to_the_tier_once_and_outlives_memory() {
+    let node = Node::new();
+    node.tarn(&["destage"])
+        .exits(0)
+        .says("nothing waits in memory");
+    node.tarn(&["destage", "heat"])
+        .exits(7)
+        .says("no checkpoints of `heat`");
+    let alive = node.begin("alive", None);
+    drop(node.begin("heat", None));
+    drop(node.begin("other", None));
+    node.tarn(&["ls", "heat"]).exits(0).says("1.1 committed ");
+    let done = node.tarn(&["destage", "heat"]).exits(0);
+    let done = done.says("version 1.1 of heat, rank 0: 1.00 MiB brought to ");
+    done.says("tier/phx/heat/1/0.arena");
+    node.tarn(&["ls", "heat"]).exits(0).says("1.1 durable ");
+    node.tarn(&["destage", "heat"])
+        .exits(0)
+        .says("nothing waits");
+    // All programs: those that run have no need of it.
+    let rows = node.tarn(&["destage", "--json"]).exits(0);
+    let rows: Vec<serde_json::Value> = rows
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |row: &serde_json::Value| (row["run"].clone(), row["done"].clone());
+    let all: Vec<_> = rows.iter().map(of).collect();
+    let brought = ("other".into(), "brought".into());
+    assert_eq!(all, [("alive".into(), "running".into()), brought]);
+    assert_eq!(
+        (&rows[1]["generation"], &rows[1]["number"]),
+        (&1.into(), &1.into())
+    );
+    assert_eq!(rows[1]["bytes"], 1 << 20);
+    let busy = node.tarn(&["destage", "alive"]).exits(6);
+    busy.says(&format!("process {} is its rank 0", std::process::id()));
+    drop(alive);
+    node.loses_its_memory();
+    drop(node.begin("heat", Some(1)));
+    // What memory has lost is told, and stays what it is.
+    node.loses_its_memory();
+    let lost = node.tarn(&["destage", "heat"]).exits(1);
+    lost.says("version 2.1 of heat, rank 0: what was staged of it is not in memory here");
+    node.begin("heat", Some(1)).end().unwrap();
+    node.tarn(&["destage", "heat"])
+        .exits(0)
+        .says("nothing waits");
+}

@@ -1,0 +1,68 @@
+//! What programs with checkpoints that died have left in memory goes to their tiers: `--checkpoints`. By a thread that does nothing
+//! else, one arena at a time; where nothing has changed since, it looks at names and sizes alone. It ends with the process, wherever it
+//! is: who goes on finds what was there, or what it had published.
+
+use std::path::PathBuf;
+use std::time::Duration;
+use tarn_checkpoint::destage::{Destager, Left, What};
+
+/// From one look to the next.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Begins, if there are tiers to look after.
+pub(crate) fn start(tiers: &[(PathBuf, PathBuf)]) -> std::io::Result<()> {
+    let tiers = tiers.iter().map(|(t, m)| (Destager::new(t, m), true));
+    let mut all: Vec<(Destager, bool)> = tiers.collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    let thread = std::thread::Builder::new().name("destage".into());
+    let look = move || loop {
+        all.iter_mut().for_each(look);
+        std::thread::sleep(EVERY);
+    };
+    thread.spawn(look).map(drop)
+}
+
+/// `readable`: whether the tier was, the last time.
+fn look((destager, readable): &mut (Destager, bool)) {
+    let runs = destager.runs();
+    let was = std::mem::replace(readable, runs.is_ok());
+    if let (Err(e), true) = (&runs, was) {
+        tracing::warn!("a tier of checkpoints cannot be read: {e}");
+    }
+    let Ok(runs) = runs else {
+        return;
+    };
+    for run in runs {
+        // Those of other users are theirs.
+        if let Err(why) = destager.run(&run, &mut tell) {
+            tracing::debug!(run = %run.display(), "{why}");
+        }
+    }
+}
+
+fn tell(left: Left) {
+    let (path, rank) = (left.path.display(), left.rank);
+    match left.what {
+        What::Brought(versions) => {
+            for (id, bytes) in versions {
+                tracing::info!(
+                    rank,
+                    bytes,
+                    "{path}: version {id} was in memory, and is on the tier now"
+                );
+            }
+        }
+        What::Lacking(ids) => {
+            for id in ids {
+                tracing::warn!(
+                    rank,
+                    "{path}: what was staged of version {id} is not in memory here, or damaged"
+                );
+            }
+        }
+        What::Failed(fault) => tracing::warn!(rank, "{path}: {fault}"),
+        What::Running(_) | What::Busy => {}
+    }
+}
