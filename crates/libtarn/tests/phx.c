@@ -3,9 +3,9 @@
  *
  * phx DIR STEPS [LAST]: rank 0 of 1 of a run in DIR (DIR/tier, DIR/memory), from its newest version to step STEPS; ends without
  * phx_finalize after step LAST. Prints what it restored. phx DIR misuse: every wrong call gives its code. phx DIR endless HOW: rank $RANK
- * of $RANKS, until it is killed; HOW says how it stages. phx DIR outside STEPS: rank $RANK of $RANKS, of which every second version goes to
- * DIR/store; ends once the last one is there. phx DIR properties: what objects ask of versions. phx DIR watch: maps versions of the endless
- * one that $RANKS ranks have, and prints how many it has seen whole, until it is killed.
+ * of $RANKS, until it is killed; HOW says how it stages, and what its object asks for. phx DIR outside STEPS: rank $RANK of $RANKS, of
+ * which every second version goes to DIR/store; ends once the last one is there. phx DIR properties: what objects ask of versions. phx DIR
+ * watch: maps versions of the endless one that $RANKS ranks have, and prints how many it has seen whole, until it is killed.
  */
 #include "check.h"
 
@@ -92,7 +92,7 @@ static int endless(const char *dir, int how)
 {
     char tier[512], memory[512];
     struct phx_options o = options(dir, tier, memory);
-    struct phx_properties p = {.size = sizeof p, .versions = 1 + how / 32};
+    struct phx_properties p = {.size = sizeof p, .versions = 1 + how / 32, .persistence = how % 3 ? PHX_COMMITTED : PHX_DURABLE};
     const uint64_t staging[] = {PHX_DEFAULT, 100000, 0, PHX_DEFAULT};
     void *created = NULL;
     int step = 0;

@@ -336,6 +336,20 @@ impl<T> Flusher<T> {
         lock(&self.state).pinned.as_ref().map(|(id, _)| *id)
     }
 
+    /// Waits until this rank has done with a version that `latest` names, so that it is counted, and the next one finds nothing under way.
+    pub(super) fn settle(&self, id: VersionId, within: Duration) {
+        let until = Instant::now() + within;
+        let mut state = lock(&self.state);
+        while state.pinned.as_ref().is_some_and(|(at, _)| *at <= id) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.map_or_else(|e| e.into_inner().0, |w| w.0);
+        }
+    }
+
     /// What it has done.
     pub(super) fn count(&self, stats: &mut Stats) {
         let state = lock(&self.state);

@@ -9,7 +9,7 @@ use crate::flush::{self, Exact, Flushed};
 use crate::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tarn_ports::{External, Ranks, Stored, Vault};
 
 /// The versions that are complete there. All ranks know of the same.
@@ -127,7 +127,10 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             },
             (_, Some(flusher)) => {
                 let kept = self.take().keeps(id);
-                flusher.wait(id, kept, within)
+                let until = Instant::now() + within;
+                flusher.wait(id, kept, within)?;
+                flusher.settle(id, until.saturating_duration_since(Instant::now()));
+                Ok(())
             }
             _ => {
                 let text = "versions are not flushed: it was not asked for, by an external store and how many versions are flushed";

@@ -112,6 +112,9 @@ fn a_version_is_on_the_external_store_when_its_commit_returns() {
         for step in 1..=4 {
             commits(&mut rank, of, step);
             assert!(cluster.latest() >= Some(id(1, step)));
+            // Each is done with before the next.
+            let stats = rank.stats();
+            assert_eq!((stats.flushed, stats.flushes_skipped), (step, 0));
         }
     });
 }

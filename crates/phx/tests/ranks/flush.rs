@@ -539,11 +539,11 @@ fn ranks_that_are_told_different_things_are_refused() {
 /// A store that does not answer for a while is asked again; one that does not answer at all is told, once the time is over.
 #[test]
 fn who_waits_for_a_flush_asks_a_store_again_that_failed_for_a_while() {
-    let cluster = Cluster::new(&["one"], 1);
-    cluster.start(|of, mut rank| {
+    let cluster = Cluster::flushing(&["one"], 1);
+    cluster.start(|of, mut rank, _| {
         let version = commit(&mut rank, of, 1, 1);
         rank.wait(version, Level::Flushed, MOST).unwrap();
-        let gone = &cluster.does[0].gone;
+        let gone = &cluster.store.does[0].gone;
         gone.store(true, SeqCst);
         let told = rank.wait(version, Level::Flushed, Duration::from_millis(50));
         let told = told.unwrap_err();
@@ -563,20 +563,20 @@ fn who_waits_for_a_flush_asks_a_store_again_that_failed_for_a_while() {
 /// Of a version that was never flushed, one of the same number, or a newer one, of another program is no flush.
 #[test]
 fn a_version_of_an_earlier_start_is_not_flushed_because_another_start_has_its_number() {
-    let one = Cluster::new(&["one"], 2);
-    let mut two = Cluster::new(&["one"], 1);
-    two.of = Some(one.path("store"));
-    one.start(|of, mut rank| {
+    let one = Cluster::flushing(&["one"], 2);
+    let mut two = Cluster::flushing(&["one"], 1);
+    two.store.at = Some(one.path("store"));
+    one.start(|of, mut rank, _| {
         let version = commit(&mut rank, of, 1, 1);
         rank.wait(version, Level::Durable, MOST).unwrap();
     });
-    two.start(|of, mut rank| {
+    two.start(|of, mut rank, _| {
         for step in 1..=3 {
             let version = commit(&mut rank, of, 1, step);
             rank.wait(version, Level::Flushed, MOST).unwrap();
         }
     });
-    one.start(|of, mut rank| {
+    one.start(|of, mut rank, _| {
         let told = rank.wait(id(1, 1), Level::Flushed, MOST).unwrap_err();
         assert_eq!(told.code, Code::NotFound, "{told}");
         commit(&mut rank, of, 1, 2);
