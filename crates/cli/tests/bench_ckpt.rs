@@ -1,6 +1,9 @@
 //! `tarn bench ckpt` by the real binary, on little.
 
 mod common;
+#[allow(dead_code)]
+#[path = "../../libtarn/tests/common/mod.rs"]
+mod linked;
 #[path = "../../libtarn/tests/common/proxies.rs"]
 mod proxies;
 

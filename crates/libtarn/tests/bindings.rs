@@ -1,10 +1,11 @@
 //! What programs link beside the C header: MPI, Fortran, pkg-config, man pages, and the proxies of examples/checkpoints.
 
-mod common;
+#[path = "common/mod.rs"]
+mod linked;
 #[path = "common/proxies.rs"]
 mod proxies;
 
-use common::{compiler, library, said, source};
+use linked::{compiler, library, said, source};
 use proxies::here;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,10 +1,6 @@
 //! The proxies of examples/checkpoints, made as their users make them; the tests of tarn use this too.
 
-#[allow(dead_code)]
-#[path = "mod.rs"]
-mod linked;
-
-use linked::{library, said, source};
+use super::linked::{library, said, source};
 use std::path::Path;
 use std::process::{Command, Stdio};
 

@@ -134,3 +134,58 @@ fn lost(why: &str) -> Fault {
         format!("the version that is staged cannot be de-staged: {why}"),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Piece, Shape};
+    use tarn_base::crc::crc;
+    use tarn_media::Mapped;
+
+    /// Whatever the number of chunks that are copied at once; the last one is shorter.
+    #[test]
+    fn what_is_staged_is_copied_in_runs_and_what_is_not_stays_where_it_is() {
+        const STAGED: u64 = 64;
+        let size = CHUNK as usize;
+        let bytes: Vec<u8> = (0..20 * size + 100).map(|n| (n * 7 >> 3) as u8).collect();
+        let sums: Vec<u64> = bytes.chunks(size).map(crc).collect();
+        let piece = |length, place, sums: &[u64]| Piece {
+            length,
+            place,
+            sums: sums.to_vec(),
+        };
+        let length = bytes.len() as u64;
+        let place = 2 * CHUNK;
+        for run in [1, 3, RUN, 64] {
+            let folder = tempfile::tempdir().unwrap();
+            let all = 0..32 * CHUNK;
+            let mut medium = Mapped::create(&folder.path().join("arena"), all.end).unwrap();
+            let mut windows = medium.windows(std::slice::from_ref(&all)).unwrap();
+            let mut manifest = Manifest {
+                objects: vec![Object {
+                    key: b"object".as_slice().into(),
+                    unit: 1,
+                    shape: Shape::Own,
+                    pieces: vec![
+                        piece(CHUNK, Place::Arena(0), &[7]),
+                        piece(length, Place::Staged(STAGED), &sums),
+                    ],
+                }],
+            };
+            let fill = |at: u64, into: &mut [u8], sums: &mut [u64]| {
+                let from = (at - STAGED) as usize;
+                into.copy_from_slice(&bytes[from..from + into.len()]);
+                Ok(into.chunks(size).map(crc).eq(sums.iter().copied()))
+            };
+            copy(&mut manifest, &[place], &mut windows[0], run, fill).unwrap();
+            let mut back = vec![0; bytes.len()];
+            windows[0].read(place + CHUNK, &mut back).unwrap();
+            assert!(back == bytes, "runs of {run}");
+            let copied = [
+                piece(CHUNK, Place::Arena(0), &[7]),
+                piece(length, Place::Arena(place + CHUNK), &sums),
+            ];
+            assert_eq!(manifest.objects[0].pieces, copied);
+        }
+    }
+}

@@ -2,14 +2,18 @@
 
 use super::found::{self, Found, Of, Shelf};
 use super::words::{Call, agree};
-use super::{Desk, Empty, RECENT, Replicate, Shared, outside};
+use super::{Desk, Empty, RECENT, Replicate, Shared, lock, outside};
 use crate::arena::{self, Arena, VersionId};
 use crate::fault::{Code, Fault};
 use crate::manifest::{Manifest, Object, Shape};
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tarn_ports::{External, Medium, Vault};
+
+/// Objects that are read from another node at a time: while one is proven, others are on their way.
+const LANES: usize = 4;
 
 impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn restart(
@@ -96,11 +100,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     fn fill(&self, version: Of, rows: &[Vec<u64>], objects: &mut [Empty<'_>]) -> Result<(), Fault> {
         let ranks = version.ranks;
         if ranks == self.ranks.ranks() {
-            let old = self.old(version, self.ranks.rank())?;
-            return objects.iter_mut().try_for_each(|object| {
-                let stored = old.first_whole(object.key, Some(object.bytes.len()))?;
-                old.read(stored, object.bytes)
-            });
+            return self.old(version, self.ranks.rank())?.read_all(objects);
         }
         let olds: Vec<Old<'_, T>> = (0..ranks)
             .map(|rank| self.old(version, rank))
@@ -248,6 +248,41 @@ impl<T: Vault> Old<'_, T> {
             true => Ok(()),
             false => Err(why.unwrap_or_else(|| damaged("an object"))),
         }
+    }
+
+    /// Fills all objects, several at a time where they come from another node.
+    fn read_all(&self, objects: &mut [Empty<'_>]) -> Result<(), Fault> {
+        let lanes = match &self.places[0] {
+            (Shelf::Far(_), _) => LANES,
+            _ => 1,
+        };
+        let waiting = Mutex::new(objects.iter_mut());
+        let one = |object: &mut Empty<'_>| {
+            let stored = self.first_whole(object.key, Some(object.bytes.len()))?;
+            self.read(stored, object.bytes)
+        };
+        let lane = || loop {
+            let Some(object) = lock(&waiting).next() else {
+                return Ok(());
+            };
+            if let Err(fault) = one(object) {
+                // The others are not needed any more.
+                lock(&waiting).by_ref().for_each(drop);
+                return Err(fault);
+            }
+        };
+        std::thread::scope(|scope| {
+            let named = |_| std::thread::Builder::new().name("phx-fetch".into());
+            // Without them the caller reads all.
+            let others: Vec<_> = (1..lanes)
+                .map(named)
+                .map_while(|thread| thread.spawn_scoped(scope, lane).ok())
+                .collect();
+            others.into_iter().fold(lane(), |all, other| {
+                let other = other.join().unwrap_or_else(|_| Err(panicked()));
+                all.and(other)
+            })
+        })
     }
 
     fn all(&self, object: &Object) -> Result<Vec<u8>, Fault> {
@@ -405,6 +440,10 @@ fn rows_of<T: Vault>(
             .copy_from_slice(from);
     }
     Ok(())
+}
+
+fn panicked() -> Fault {
+    Fault::new(Code::Internal, "a thread that reads objects has panicked")
 }
 
 fn told(rank: u32, code: u8, text: &str) -> Fault {

@@ -1,5 +1,6 @@
-//! The proxies of simulations (examples/checkpoints), as their users run them: the same work with checkpoints and without, by turns. Ranks
-//! are on one processor, and their helpers on another.
+//! The proxies of simulations (examples/checkpoints), as their users run them: the same work with checkpoints and without, by turns. A
+//! rank is on one processor, and its helper on another. It is alone: two that share a processor would compute while the other waits for
+//! the tier, and hide what checkpoints cost.
 
 use super::ranks::{self, GTC, LEARN, WARM, memory_rate, played};
 use super::{Args, MIB};
@@ -46,8 +47,7 @@ pub(super) fn are_there(folder: &Path) -> anyhow::Result<()> {
 struct Proxy<'a> {
     args: &'a Args,
     name: &'static str,
-    ranks: u32,
-    /// The processor of the ranks, and that of their helpers.
+    /// The processor of the rank, and that of its helper.
     processors: [usize; 2],
     /// Bytes a second that memory takes.
     memory: f64,
@@ -56,7 +56,7 @@ struct Proxy<'a> {
     work: u64,
 }
 
-/// Seconds of a cycle, the slowest rank's.
+/// Seconds of a cycle.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cycle {
     computing: f64,
@@ -68,31 +68,28 @@ type Rounds = [Vec<Cycle>; WAYS.len()];
 
 impl<'a> Proxy<'a> {
     /// A proxy whose cycles are so long that a naive checkpoint takes the published share of them.
-    fn new(args: &'a Args, name: &'static str, ranks: u32) -> anyhow::Result<Self> {
+    fn new(args: &'a Args, name: &'static str) -> anyhow::Result<Self> {
         are_there(&args.proxies)?;
         let set = sched_getaffinity(None)?;
         let mut processors = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
         let two = [processors.next(), processors.next()];
-        let [Some(ours), Some(helpers)] = two else {
-            anyhow::bail!("a proxy's ranks and their helpers need a processor each; there is one");
+        let [Some(ours), Some(helper)] = two else {
+            anyhow::bail!("a proxy and its helper need a processor each, and there is one");
         };
         let copied = ranks::Does {
-            ranks,
+            ranks: 1,
             ..ranks::Does::new(args)
         };
         let mut proxy = Self {
             args,
             name,
-            ranks,
-            processors: [ours, helpers],
+            processors: [ours, helper],
             memory: memory_rate(args, &copied)?,
             scale: (args.mib as f64 * MIB as f64 / GTC.0 as f64).min(1.0),
             work: 0,
         };
-        // One that has the processor and the tier for itself: of several, both take as many times longer.
-        let alone = Self { ranks: 1, ..proxy };
-        let said = alone.start(NONE, 0, &[("RATE", alone.rate().to_string())])?;
-        proxy.work = value(&said[0], "work")?;
+        let said = proxy.start(NONE, 0, &[("RATE", proxy.rate().to_string())])?;
+        proxy.work = value(&said, "work")?;
         Ok(proxy)
     }
 
@@ -107,80 +104,65 @@ impl<'a> Proxy<'a> {
         value(&text, &format!("{}.{key}", self.name))
     }
 
-    /// Runs it so many cycles: what each rank says.
+    /// Runs it so many cycles: what it says.
     fn start(
         &self,
         checkpoints: &str,
         cycles: u32,
         more: &[(&str, String)],
-    ) -> anyhow::Result<Vec<String>> {
+    ) -> anyhow::Result<String> {
         let scratch = Scratch::new(&self.args.dir)?;
         let program = std::fs::canonicalize(self.args.proxies.join(self.name))?;
         let [processor, helper] = self.processors;
-        let start = |rank: u32| {
-            let mut command = Command::new(&program);
-            for (name, _) in std::env::vars_os() {
-                if name.to_string_lossy().starts_with("TARN_PHX_") {
-                    command.env_remove(name);
-                }
+        let mut command = Command::new(&program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("TARN_PHX_") {
+                command.env_remove(name);
             }
-            command
-                .env("TARN_PHX_TIER", scratch.path().join("tier"))
-                .env("TARN_PHX_MEMORY", scratch.path().join("memory"))
-                .env("TARN_PHX_PROFILE", played(self.memory, PART))
-                .env("PROXIES", self.args.proxies.join(PARAMETERS))
-                .env("SCALE", self.scale.to_string())
-                .env("CYCLES", cycles.to_string())
-                .env("CHECKPOINTS", checkpoints)
-                .env("WORK", self.work.to_string())
-                .env("RANK", rank.to_string())
-                .env("RANKS", self.ranks.to_string())
-                .env("REPLICAS", if self.ranks > 1 { "1" } else { "0" })
-                .env("SAME_NODE", "1")
-                .env("HELPER", helper.to_string())
-                .env_remove("RATE")
-                .envs(more.iter().map(|(name, value)| (name, value)))
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .spawn()
-                .with_context(|| format!("cannot start {}", program.display()))
-        };
-        let children: Vec<_> = on(processor, || (0..self.ranks).map(start).collect())?;
-        let mut said = Vec::new();
-        for child in children {
-            let output = child?.wait_with_output()?;
-            ensure!(
-                output.status.success(),
-                "{} ended with {}",
-                program.display(),
-                output.status
-            );
-            said.push(String::from_utf8(output.stdout)?);
         }
-        Ok(said)
+        command
+            .env("TARN_PHX_TIER", scratch.path().join("tier"))
+            .env("TARN_PHX_MEMORY", scratch.path().join("memory"))
+            .env("TARN_PHX_PROFILE", played(self.memory, PART))
+            .env("PROXIES", self.args.proxies.join(PARAMETERS))
+            .env("SCALE", self.scale.to_string())
+            .env("CYCLES", cycles.to_string())
+            .env("CHECKPOINTS", checkpoints)
+            .env("WORK", self.work.to_string())
+            .env("RANK", "0")
+            .env("RANKS", "1")
+            .env("REPLICAS", "0")
+            .env("HELPER", helper.to_string())
+            .env_remove("RATE")
+            .envs(more.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let child = on(processor, || command.spawn())?;
+        let child = child.with_context(|| format!("cannot start {}", program.display()))?;
+        let output = child.wait_with_output()?;
+        ensure!(
+            output.status.success(),
+            "{} ended with {}",
+            program.display(),
+            output.status
+        );
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// The mean of its cycles, without the first ones.
     fn run(&self, checkpoints: &str) -> anyhow::Result<Cycle> {
         let learn = if checkpoints == AHEAD { LEARN } else { 0 };
         let said = self.start(checkpoints, WARM + learn + CYCLES, &[])?;
-        let mut slowest = Cycle::default();
-        for text in &said {
-            let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("cycle=")).collect();
-            let mean = |key| -> anyhow::Result<f64> {
-                let last = lines.iter().rev().take(CYCLES as usize);
-                let all = last.map(|line| value::<f64>(&line.replace(' ', "\n"), key));
-                Ok(all.sum::<anyhow::Result<f64>>()? / f64::from(CYCLES))
-            };
-            let cycle = Cycle {
-                computing: mean("iteration_s")?,
-                checkpoint: mean("checkpoint_s")?,
-            };
-            if cycle.whole() > slowest.whole() {
-                slowest = cycle;
-            }
-        }
-        Ok(slowest)
+        let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("cycle=")).collect();
+        let mean = |key| -> anyhow::Result<f64> {
+            let last = lines.iter().rev().take(CYCLES as usize);
+            let all = last.map(|line| value::<f64>(&line.replace(' ', "\n"), key));
+            Ok(all.sum::<anyhow::Result<f64>>()? / f64::from(CYCLES))
+        };
+        Ok(Cycle {
+            computing: mean("iteration_s")?,
+            checkpoint: mean("checkpoint_s")?,
+        })
     }
 
     /// Runs it in all ways, by turns.
@@ -197,9 +179,8 @@ impl<'a> Proxy<'a> {
     fn label(&self) -> String {
         let [processor, helper] = self.processors;
         format!(
-            "{}, {} ranks on processor {processor}, helpers on {helper}, tier of 1/{PART} ({})",
+            "{}, on processor {processor}, its helper on {helper}, tier of 1/{PART} of memory ({})",
             self.name,
-            self.ranks,
             played(self.memory, PART)
         )
     }
@@ -236,10 +217,9 @@ fn medians(all: &[Cycle], of: fn(&Cycle) -> f64) -> f64 {
     median(&all.iter().map(of).collect::<Vec<_>>())
 }
 
-/// What computing of CM1's pattern loses to what goes on beside it. One rank: of two on a processor each would also be slowed down by the
-/// other's checkpoint.
+/// What computing of CM1's pattern loses to what goes on beside it.
 pub(super) fn slowdown(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let proxy = Proxy::new(args, "cm1", 1)?;
+    let proxy = Proxy::new(args, "cm1")?;
     let rounds = proxy.rounds()?;
     let alone = medians(&rounds[0], |c| c.computing);
     let figure = |(way, all): (&&str, &Vec<Cycle>)| Figure {
@@ -257,17 +237,15 @@ pub(super) fn slowdown(args: &Args) -> anyhow::Result<Vec<Figure>> {
 
 /// Cycles of GTC's pattern with their checkpoints, beside computing alone and the copies that nobody can avoid: of what is written late.
 pub(super) fn whole(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let proxy = Proxy::new(args, "gtc", 2)?;
+    let proxy = Proxy::new(args, "gtc")?;
     let arrays = proxy.parameter("arrays_2d")? + proxy.parameter("arrays_3d")?;
     let late = 1.0 - proxy.parameter("early_arrays")? / arrays;
-    let all = f64::from(proxy.ranks) * proxy.scale;
-    let late = (proxy.parameter("bytes")? * all * late) as u64;
-    let staging = (proxy.parameter("staging")? * all) as u64;
+    let late = (proxy.parameter("bytes")? * proxy.scale * late) as u64;
+    let staging = (proxy.parameter("staging")? * proxy.scale) as u64;
     let rates = Rates {
         persistent: proxy.rate() as u64,
         memory: (proxy.memory * 1e9) as u64,
-        // With the buddy's.
-        copies: proxy.ranks.min(2),
+        copies: 1,
     };
     let split = rates.split(late, staging);
     let copies = rates.time(split) as f64 / SECOND as f64;
