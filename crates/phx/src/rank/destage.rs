@@ -147,7 +147,7 @@ mod tests {
     fn what_is_staged_is_copied_in_runs_and_what_is_not_stays_where_it_is() {
         const STAGED: u64 = 64;
         let size = CHUNK as usize;
-        let bytes: Vec<u8> = (0..20 * size + 100).map(|n| (n * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..20 * size + 100).map(|n| ((n * 7) >> 3) as u8).collect();
         let sums: Vec<u64> = bytes.chunks(size).map(crc).collect();
         let piece = |length, place, sums: &[u64]| Piece {
             length,
