@@ -43,7 +43,7 @@ module phx
     integer(c_int32_t) :: versions = 0, shape = phx_own, dimensions = 0
     integer(c_int64_t) :: row = 0
     type(phx_dimension) :: dimension(8)
-    integer(c_int32_t) :: replicas = 0
+    integer(c_int32_t) :: replicas = 0, reserved = 0
   end type
 
   type, bind(c), public :: phx_version

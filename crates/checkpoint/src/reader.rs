@@ -97,13 +97,17 @@ impl Reader {
             "versions of {name} were given up {TRIES} times before they could be pinned: have the program keep more of them (`versions`), \
              or commit less often"
         );
-        let mut why = Fault::new(Code::TimedOut, text);
+        let mut before = None;
         for _ in 0..TRIES {
             let found = look(&tier, &name)?;
             let (id, start) = match choose(&found, which.version, &name) {
-                // Arenas are read one after the other: they may have one in common that was not there yet.
+                // Arenas are read one after the other: they may have one in common that was not there yet, unless all are as they were.
                 Err(fault) if which.version.is_none() => {
-                    why = fault;
+                    let now: Vec<Arena> = found.into_iter().map(|f| f.arena).collect();
+                    if before.as_ref() == Some(&now) {
+                        return Err(fault);
+                    }
+                    before = Some(now);
                     continue;
                 }
                 chosen => chosen?,
@@ -113,7 +117,7 @@ impl Reader {
                 return Ok(Self { id, verify, parts });
             }
         }
-        Err(why)
+        Err(Fault::new(Code::TimedOut, text))
     }
 
     /// Which it is.
@@ -231,8 +235,7 @@ impl Part {
                     next = Some((first, end + piece.length));
                 }
                 _ => {
-                    let text =
-                        "this object lies in several pieces: wait until its version is durable";
+                    let text = "this object lies in several pieces: its version was completed where there was no room for it in one";
                     return Err(Fault::new(Code::Unsupported, text));
                 }
             }

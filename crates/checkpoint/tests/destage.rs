@@ -7,17 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use tarn_checkpoint::destage::{Destager, What};
-use tarn_checkpoint::{Code, Fault, Options, Properties, Session, Staging, VersionId};
+use tarn_checkpoint::{
+    Code, Fault, Options, Properties, Reader, Session, Staging, VersionId, Which,
+};
 use tarn_media::{Device, Folder, Mapped, Profile};
 use tarn_phx::rank::left;
 use tarn_ports::Vault;
 
-/// Elements of an object: some chunks.
-const LENGTH: usize = 100_000;
+/// Elements of an object: of some parts that are staged or not.
+const LENGTH: usize = 300_000;
 
 /// A node with a tier and a memory.
 struct Node {
     folder: tempfile::TempDir,
+    staging: Staging,
 }
 
 fn id(generation: u64, number: u64) -> VersionId {
@@ -28,7 +31,10 @@ impl Node {
     fn new() -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         fs::create_dir(folder.path().join("tier")).unwrap();
-        Self { folder }
+        Self {
+            folder,
+            staging: Staging::All,
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -48,7 +54,7 @@ impl Node {
             run: Some("heat".into()),
             tier: Some(self.path("tier")),
             memory: Some(self.path("memory")),
-            staging: Some(Staging::All),
+            staging: Some(self.staging),
             // All that is staged waits for the next commit.
             helper: false,
             patience,
@@ -124,6 +130,42 @@ fn what_was_brought_to_the_tier_outlives_memory_and_what_was_not_does_not() {
     assert_eq!(told(&mut destager), [(0, What::Lacking(vec![id(3, 2)]))]);
     assert!(!node.path("memory").exists(), "nothing is made for it");
     node.start(Some(id(3, 1)), 0);
+}
+
+/// Of a version that was staged in part the rest lies on the tier: what is brought there goes to its place beside it.
+#[test]
+fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers() {
+    let node = Node {
+        staging: Staging::Bytes(LENGTH as u64 * 4),
+        ..Node::new()
+    };
+    node.start(None, 3);
+    let size = || {
+        fs::metadata(node.path("tier/phx/heat/1/0.arena"))
+            .unwrap()
+            .len()
+    };
+    let before = size();
+    let told = told(&mut node.destager());
+    let [(0, What::Brought(brought))] = &told[..] else {
+        panic!("{told:?}");
+    };
+    let all = LENGTH as u64 * 8;
+    assert!(
+        brought[0].0 == id(1, 3) && (1..all).contains(&brought[0].1),
+        "{told:?}"
+    );
+    assert_eq!(size(), before, "there was a place for it");
+    let reader = Reader::open(Which {
+        run: Some("heat".into()),
+        tier: Some(node.path("tier")),
+        ..Which::default()
+    });
+    let reader = reader.unwrap();
+    assert_eq!(reader.version(), id(1, 3));
+    let rows = reader.values::<u64>(0, "rows").unwrap();
+    assert!((0..).zip(rows).all(|(i, x)| *x == value(i, 3)));
+    node.start(Some(id(1, 3)), 1);
 }
 
 #[test]

@@ -115,6 +115,7 @@ struct phx_properties {
     uint64_t row;         /* bytes of a row of an irregular object */
     struct phx_dimension dimension[PHX_MAX_DIMENSIONS]; /* the slowest first, as in C; a Fortran array's last first */
     uint32_t replicas;    /* copies of what is staged, each on another node: 1 to 3; 0: as in phx_options */
+    uint32_t reserved;    /* 0 */
 };
 
 /* A version: the how many-eth start of the program it is of, and the how many-eth of that start. */

@@ -69,7 +69,7 @@ fn locked(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Option<Range<u
 }
 
 fn is_unsupported(error: &io::Error) -> bool {
-    let none = [libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP, libc::ENOLCK];
+    let none = [libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|e| none.contains(&e))
 }
 

@@ -1,6 +1,7 @@
 //! An arena: what one rank has kept. One block, the newest superblock, leads to all of it; to publish is to write the other one.
 
 use crate::block::{self, Fields, Kind, put_short};
+use crate::layout;
 use crate::manifest::{CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Manifest, Object, Place};
 use crate::room::{self, PAGE};
 use serde::{Deserialize, Serialize};
@@ -316,6 +317,45 @@ impl Arena {
     /// [`ArenaError::Full`], and when the medium fails.
     pub fn places(&self, window: &impl Window, lengths: &[u64]) -> Result<Vec<u64>, ArenaError> {
         Ok(self.take(window, lengths, &[])?.0)
+    }
+
+    /// Where the objects of a version lie, or are to lie once none of them is staged: in the slot that it was committed to, of which the
+    /// rest is free if whoever committed it is dead. None if nothing of it lies there, or something else does.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    pub fn own_places(
+        &self,
+        window: &impl Window,
+        version: &Version,
+    ) -> Result<Option<Vec<u64>>, ArenaError> {
+        let objects = &version.manifest.objects;
+        let Some((offsets, length)) = layout::slot(objects.iter().map(Object::size)) else {
+            return Ok(None);
+        };
+        let begins = objects.iter().zip(&offsets).find_map(|(object, offset)| {
+            let mut before = *offset;
+            object.pieces.iter().find_map(|piece| {
+                let at = before;
+                before += piece.length;
+                match piece.place {
+                    Place::Arena(lies) if piece.length > 0 => lies.checked_sub(at),
+                    _ => None,
+                }
+            })
+        });
+        let Some(slot) = begins.and_then(|at| Some(at..at.checked_add(length)?)) else {
+            return Ok(None);
+        };
+        let others = self.versions.iter().filter(|v| v.id != version.id);
+        let mut taken: Vec<Range<u64>> = others.flat_map(|v| v.manifest.extents()).collect();
+        taken.extend(self.versions.iter().map(|v| v.at.clone()));
+        taken.extend(window.pinned()?);
+        let free = room::free(self.size, taken);
+        let is_free = free
+            .iter()
+            .any(|r| r.start <= slot.start && slot.end <= r.end);
+        Ok(is_free.then(|| offsets.iter().map(|offset| slot.start + offset).collect()))
     }
 
     /// A place for the next version, which nothing else is put into until another one is asked for: not even its own manifest, while some

@@ -20,6 +20,7 @@ mod words;
 
 use crate::arena::{Arena, ArenaError, Level, Version, VersionId, pinned_by_readers};
 use crate::fault::{Code, Fault};
+use crate::layout;
 use crate::manifest::{MAX_KEY, Manifest, Shape};
 use crate::room::LARGE;
 use ahead::Ahead;
@@ -40,6 +41,8 @@ use words::{Call, agree};
 /// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
 
+/// As long as somebody wants the desk, who copies ahead looks this often whether it is free.
+const YIELD: Duration = Duration::from_millis(1);
 /// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
 const RECENT: u64 = 32;
 
@@ -216,6 +219,8 @@ pub struct Rank<T: Vault, M: Vault> {
     keeper: Option<JoinHandle<()>>,
     /// The end of the last commit, or the begin.
     since: Instant,
+    /// What versions must have when their commit returns.
+    persistence: Level,
     flusher: Option<JoinHandle<()>>,
 }
 
@@ -324,6 +329,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             helper: None,
             keeper: None,
             since: Instant::now(),
+            persistence: Level::Committed,
             flusher: flushes,
         };
         let thread = |name: &str, work: fn(&Shared<T, M>)| {
@@ -597,8 +603,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             let mut bell = lock(&self.bell);
             while !*bell {
                 let left = next.map(|n| n.saturating_duration_since(Instant::now()));
-                // Who wants the desk rings when it is free again.
-                let left = left.filter(|_| !self.wanted.load(Ordering::Acquire));
+                // Whoever wants the desk has it first.
+                let wanted = self.wanted.load(Ordering::Acquire);
+                let left = left.map(|left| if wanted { left.max(YIELD) } else { left });
                 bell = match left {
                     Some(Duration::ZERO) => break,
                     Some(left) => self
@@ -684,20 +691,18 @@ fn publish<A: Medium>(
     }
 }
 
-/// What [`Arena::places`] gives, in an arena that grows if there is no room.
-fn places<A: Medium>(
-    arena: &mut Arena,
-    medium: &mut A,
-    lengths: &[u64],
-) -> Result<Vec<u64>, Fault> {
-    let places = arena.places(&whole(medium)?, lengths);
-    match places {
+/// Places for objects of these sizes, as in a slot, in an arena that grows if there is no room.
+fn places<A: Medium>(arena: &mut Arena, medium: &mut A, sizes: &[u64]) -> Result<Vec<u64>, Fault> {
+    let (offsets, length) = layout::slot(sizes.iter().copied()).ok_or_else(commit::too_large)?;
+    let places = arena.places(&whole(medium)?, &[length]);
+    let at = match places {
         Err(ArenaError::Full { wanted, .. }) => {
             grow(arena, medium, wanted)?;
-            Ok(arena.places(&whole(medium)?, lengths)?)
+            arena.places(&whole(medium)?, &[length])?
         }
-        places => Ok(places?),
-    }
+        places => places?,
+    };
+    Ok(offsets.iter().map(|offset| at[0] + offset).collect())
 }
 
 /// Makes room for so many bytes more, where gaps that objects of other sizes have left are too small.
@@ -706,13 +711,12 @@ fn grow<A: Medium>(arena: &mut Arena, medium: &mut A, bytes: u64) -> Result<(), 
     let size = size.and_then(|s| s.checked_add(LARGE)?.checked_next_multiple_of(LARGE));
     let size =
         size.ok_or_else(|| Fault::new(Code::Invalid, "the objects are larger than any memory"))?;
-    let grown = medium.grow(size);
-    let pinned = whole(medium)?.pinned()?.len();
-    grown.map_err(|e| {
+    if let Err(e) = medium.grow(size) {
         let mut fault = Fault::from(e);
+        let pinned = whole(medium)?.pinned().unwrap_or_default().len();
         fault.text.push_str(&pinned_by_readers(pinned));
-        fault
-    })?;
+        return Err(fault);
+    }
     arena.grown(medium.size());
     Ok(())
 }

@@ -126,10 +126,11 @@ impl Call<'_> {
             let what = format!("a medium's name has at most {MAX_TEXT} bytes");
             return Err(RanksError::Invalid(what));
         }
-        self.run(|socket, until| {
+        let within = self.within;
+        self.run(|socket, mut until| {
             let mut asked = 0;
             let size = into.len();
-            let mut ask = |socket: &Socket| {
+            let mut ask = |socket: &Socket, until| {
                 let len = PIECE.min(size - asked);
                 let at = at + asked as u64;
                 asked += len;
@@ -139,10 +140,10 @@ impl Call<'_> {
                 }
             };
             // While one is on its way the next is being read.
-            ask(socket)?;
+            ask(socket, until)?;
             let mut there = 0;
             while there < size {
-                ask(socket)?;
+                ask(socket, until)?;
                 let end = (there + PIECE).min(size);
                 match answer(socket, until)? {
                     Ok(len) if there + len == end => {}
@@ -155,6 +156,8 @@ impl Call<'_> {
                     there = part.end;
                     arrived(&into[..there]);
                 }
+                // However slow the link is: only one that stands still is given up.
+                until = deadline(within);
             }
             Ok(Ok(()))
         })

@@ -71,6 +71,7 @@ pub struct phx_properties {
     pub row: u64,
     pub dimension: [phx_dimension; MAX_DIMENSIONS],
     pub replicas: u32,
+    pub reserved: u32,
 }
 
 #[repr(C)]
@@ -165,6 +166,11 @@ impl phx_properties {
             3 => Shape::Irregular(self.row),
             other => return Err(invalid(format!("{other} is no kind of shape"))),
         };
+        if self.reserved != 0 {
+            return Err(invalid(
+                "reserved is 0: set all of phx_properties to zero first",
+            ));
+        }
         if self.precopy > 2 {
             return Err(invalid(format!(
                 "precopy is 0, 1 or 2, not {}",

@@ -202,7 +202,8 @@ impl Object {
     ) -> Vec<Option<u64>> {
         let mut sums = std::mem::take(&mut self.sums);
         match self.doing {
-            Doing::Nothing | Doing::Waiting(_) => sums.clear(),
+            // Where the helper did not come to look it looks in the next cycle.
+            Doing::Nothing | Doing::Waiting(_) | Doing::Learning(0, _) => sums.clear(),
             Doing::Learning(_, seen) => {
                 let late = self.wrote();
                 let until = if late { 1.0 } else { seen };
@@ -295,7 +296,9 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 Doing::Learning(looks, seen) => {
                     let due = f64::from(looks + 1) / f64::from(LOOKS);
                     if part >= due {
-                        let seen = if object.wrote() { part } else { seen };
+                        // The first one only begins: what was written before is not known, nor of interest.
+                        let wrote = object.wrote() && looks > 0;
+                        let seen = if wrote { part } else { seen };
                         object.doing = Doing::Learning(looks + 1, seen);
                         again(now);
                     } else {

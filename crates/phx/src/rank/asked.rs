@@ -68,13 +68,14 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             return Err(Fault::new(Code::Invalid, text));
         }
         shared.take().asked = asked;
+        self.persistence = asked.persistence;
         Ok(())
     }
 
     /// Waits until a version that was committed has what is asked of it; where it does not come to that, it has fewer copies than were
     /// asked for.
     pub(super) fn reach(&self, committed: &mut Committed) {
-        let level = self.shared.take().asked.persistence;
+        let level = self.persistence;
         // All of this rank's part is durable already.
         if level <= Level::Durable {
             return;

@@ -120,12 +120,17 @@ impl<T: Vault + 'static> Flusher<T> {
     /// Versions go to the store as their turn comes, until the end.
     fn run(&self) {
         let mut pause = FIRST_LOOK;
+        let mut looked = Instant::now();
         let mut state = self.state();
         while !state.ended {
             if let Some((id, arena)) = state.pinned.clone() {
                 match self.all_have(id) {
                     None if self.rank == 0 && !state.waiting.is_empty() => {
-                        state = self.sleep(state, Some(pause));
+                        state = self.sleep(state, Some(LOOK));
+                        if looked.elapsed() < pause {
+                            continue;
+                        }
+                        looked = Instant::now();
                         pause = (pause * 2).min(LAST_LOOK);
                         drop(state);
                         let latest = self.look();

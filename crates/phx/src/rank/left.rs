@@ -147,9 +147,13 @@ pub(super) fn complete<A: Medium, M: Vault>(
     let staged: Vec<Version> = waiting(&arena).cloned().collect();
     let mut brought = Vec::new();
     for version in staged {
-        let mut manifest = version.manifest;
+        let mut manifest = version.manifest.clone();
         let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
-        let places = places(&mut arena, medium, &sizes)?;
+        let own = arena.own_places(&whole(medium)?, &version)?;
+        let places = match own {
+            Some(own) => own,
+            None => places(&mut arena, medium, &sizes)?,
+        };
         let mut window = whole(medium)?;
         let mut bytes = 0;
         let fill = |at: u64, chunks: &mut [u8], sums: &mut [u64]| {

@@ -100,7 +100,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     fn fill(&self, version: Of, rows: &[Vec<u64>], objects: &mut [Empty<'_>]) -> Result<(), Fault> {
         let ranks = version.ranks;
         if ranks == self.ranks.ranks() {
-            return self.old(version, self.ranks.rank())?.read_all(objects);
+            return self
+                .old(version, self.ranks.rank())?
+                .read_all(objects, &*self.options.enter);
         }
         let olds: Vec<Old<'_, T>> = (0..ranks)
             .map(|rank| self.old(version, rank))
@@ -251,7 +253,7 @@ impl<T: Vault> Old<'_, T> {
     }
 
     /// Fills all objects, several at a time where they come from another node.
-    fn read_all(&self, objects: &mut [Empty<'_>]) -> Result<(), Fault> {
+    fn read_all(&self, objects: &mut [Empty<'_>], enter: &(dyn Fn() + Sync)) -> Result<(), Fault> {
         let lanes = match &self.places[0] {
             (Shelf::Far(_), _) => LANES,
             _ => 1,
@@ -276,7 +278,13 @@ impl<T: Vault> Old<'_, T> {
             // Without them the caller reads all.
             let others: Vec<_> = (1..lanes)
                 .map(named)
-                .map_while(|thread| thread.spawn_scoped(scope, lane).ok())
+                .map_while(|thread| {
+                    let entered = || {
+                        enter();
+                        lane()
+                    };
+                    thread.spawn_scoped(scope, entered).ok()
+                })
                 .collect();
             others.into_iter().fold(lane(), |all, other| {
                 let other = other.join().unwrap_or_else(|_| Err(panicked()));

@@ -5,7 +5,8 @@ use crate::hall::Hall;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 use tarn_media::{Device, Folder, Profile};
 use tarn_phx::manifest::CHUNK;
 use tarn_phx::rank::Replicate;
@@ -174,6 +175,30 @@ pub(crate) fn restarts(cluster: &Cluster, id: VersionId, step: u64) {
         assert_eq!(found, id, "rank {of}");
         assert!(state_now == state(of, step), "rank {of} has another state");
     });
+}
+
+/// Where so many ranks come before any goes on; one that does not come fails the others.
+pub(crate) struct Gate(u32, AtomicU32);
+
+impl Gate {
+    pub(crate) fn new(ranks: u32) -> Self {
+        Self(ranks, AtomicU32::new(0))
+    }
+
+    pub(crate) fn wait(&self) {
+        let mine = self.1.fetch_add(1, SeqCst);
+        let all = (mine / self.0 + 1) * self.0;
+        soon(|| self.1.load(SeqCst) >= all);
+    }
+}
+
+/// Waits until something is so.
+pub(crate) fn soon(is: impl Fn() -> bool) {
+    let until = Instant::now() + MOST;
+    while !is() {
+        assert!(Instant::now() < until, "it has not come to that");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 pub(crate) fn id(generation: u64, number: u64) -> VersionId {

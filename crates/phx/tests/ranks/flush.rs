@@ -1,6 +1,6 @@
 //! Versions on an external store that is slow, full, gone, or gives back something else: what `latest` names is whole, always.
 
-use crate::cluster::{Cluster, Here, MOST, damage, id};
+use crate::cluster::{Cluster, Here, MOST, damage, id, soon};
 use crate::hall::Hall;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -401,9 +401,7 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
         cluster.start(|of, mut rank, _| {
             does.gone.store(gone, SeqCst);
             let version = commit(&mut rank, of, 2, 1);
-            while rank.stats().flush_failed + rank.stats().flushed == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            soon(|| rank.stats().flush_failed + rank.stats().flushed > 0);
             if of == 1 {
                 let told = rank.wait(version, Level::Flushed, MOST).unwrap_err();
                 assert_eq!(told.code, code, "{told}");
@@ -596,14 +594,10 @@ fn programs_of_one_name_on_different_nodes_do_not_mix_their_parts() {
     one.start(|of, mut rank, _| {
         two.start(|of, mut other, _| {
             commit(&mut other, of, 1, 2);
-            while other.stats().flushed == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            soon(|| other.stats().flushed > 0);
         });
         commit(&mut rank, of, 1, 1);
-        while rank.stats().flushed == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        soon(|| rank.stats().flushed > 0);
     });
     let there = flush::list(&one.store()).unwrap();
     assert!(

@@ -199,7 +199,7 @@ fn a_version_that_some_could_not_keep_takes_the_place_of_none() {
         tier: u64::MAX,
         ..Cluster::new(&["one", "two", "three"])
     };
-    let together = std::sync::Barrier::new(3);
+    let together = Gate::new(3);
     cluster.start(|of, mut rank, hall| {
         for step in 1..=2 {
             commit(&mut rank, of, step);

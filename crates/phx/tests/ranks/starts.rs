@@ -2,7 +2,6 @@
 
 use crate::cluster::*;
 use crate::hall::Hall;
-use std::sync::Barrier;
 use tarn_phx::manifest::CHUNK;
 use tarn_phx::{Code, Empty, Level, Shape, Staging};
 
@@ -83,9 +82,10 @@ fn a_tier_that_two_nodes_see_is_refused() {
 #[test]
 fn a_rank_that_tries_again_alone_is_stopped() {
     let cluster = Cluster::new(&["one", "two"]);
-    let together = Barrier::new(2);
+    let together = Gate::new(2);
     cluster.start(|of, mut rank, _| {
         commit(&mut rank, of, 1);
+        together.wait();
         if of == 1 {
             let state = state(of, 2);
             let mut twice = items(&state);
@@ -110,7 +110,7 @@ fn a_version_that_is_damaged_while_it_is_staged_is_given_up_and_the_program_goes
         helpers: 0,
         ..Cluster::new(&["one", "two"])
     };
-    let together = Barrier::new(2);
+    let together = Gate::new(2);
     cluster.start(|of, mut rank, _| {
         commit(&mut rank, of, 1);
         rank.wait(id(1, 1), Level::Durable, MOST).unwrap();

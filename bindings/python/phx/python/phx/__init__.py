@@ -394,7 +394,7 @@ class Reader:
 
     def objects(self, rank=0):
         """What a rank has, by key."""
-        return [ObjectInfo(key.decode(), size, unit, shape and tuple(shape)) for key, size, unit, shape in self._open().objects(rank)]
+        return [ObjectInfo(key.decode(errors="surrogateescape"), size, unit, shape and tuple(shape)) for key, size, unit, shape in self._open().objects(rank)]
 
     def map(self, key, rank=0):
         """A read-only view of an object where it lies."""
