@@ -5,6 +5,7 @@ use crate::layout;
 use crate::manifest::{CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Manifest, Object, Place};
 use crate::room::{self, PAGE};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use tarn_ports::{MediumError, Stored, Window};
 
@@ -333,17 +334,23 @@ impl Arena {
         let Some((offsets, length)) = layout::slot(objects.iter().map(Object::size)) else {
             return Ok(None);
         };
-        let begins = objects.iter().zip(&offsets).find_map(|(object, offset)| {
-            let mut before = *offset;
-            object.pieces.iter().find_map(|piece| {
-                let at = before;
-                before += piece.length;
+        // Where the slot begins by each piece: all must agree, or what is staged could come to lie on another piece.
+        let begins = objects.iter().zip(&offsets).flat_map(|(object, offset)| {
+            let mut at = *offset;
+            object.pieces.iter().filter_map(move |piece| {
+                let before = at;
+                at += piece.length;
                 match piece.place {
-                    Place::Arena(lies) if piece.length > 0 => lies.checked_sub(at),
+                    Place::Arena(lies) if piece.length > 0 => Some(lies.checked_sub(before)),
                     _ => None,
                 }
             })
         });
+        let begins: BTreeSet<Option<u64>> = begins.collect();
+        let begins = match begins.len() {
+            1 => begins.first().copied().flatten(),
+            _ => None,
+        };
         let Some(slot) = begins.and_then(|at| Some(at..at.checked_add(length)?)) else {
             return Ok(None);
         };
