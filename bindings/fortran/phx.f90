@@ -62,8 +62,7 @@ module phx
     integer(c_int64_t) :: commits = 0, commit_ns = 0, waited_ns = 0, bytes = 0, staged_bytes = 0, ahead_bytes = 0, &
       copied_twice_bytes = 0, destage_ns = 0, last_commit_ns = 0, last_staged_bytes = 0, last_destage_ns = 0, &
       persistent_rate = 0, memory_rate = 0, degraded = 0, damaged_chunks = 0, restored_bytes = 0, restore_ns = 0, &
-      replicated = 0, bare = 0, flushed = 0, flushes_skipped = 0, flush_failed = 0, last_flush_ns = 0, &
-      pinned = 0
+      replicated = 0, bare = 0, flushed = 0, flushes_skipped = 0, flush_failed = 0, last_flush_ns = 0, pinned = 0
   end type
 
   type, bind(c) :: options_of_c

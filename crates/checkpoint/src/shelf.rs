@@ -18,13 +18,11 @@ use tarn_base::checkpoint::{Checkpoint, CheckpointId};
 use tarn_media::{ExternalFolder, Reader, Seen};
 use tarn_phx::arena::Version;
 use tarn_phx::block::{self, Kind};
-use tarn_phx::{Arena, ArenaError, Level, Place, VersionId, flush};
+use tarn_phx::{Arena, Level, Place, VersionId, flush};
 use tarn_ports::{PowerFail, Promises, Stored};
 
 /// Entries of a folder that are looked at.
 const MAX_ENTRIES: usize = 1 << 16;
-/// How often an arena is looked at whose superblocks are both written while they are read.
-const OPENS: usize = 8;
 /// How often a rank's lock is looked at again that is held, and after how long.
 const TRIES: usize = 4;
 const AGAIN: Duration = Duration::from_millis(5);
@@ -385,14 +383,7 @@ impl Held {
         let promises = mapped.promises();
         drop(mapped);
         let seen = Reader::open(&path).map_err(|e| failed(&e))?;
-        let mut arena = Arena::open(&seen);
-        for _ in 1..OPENS {
-            if !matches!(arena, Err(ArenaError::Damaged)) {
-                break;
-            }
-            arena = Arena::open(&seen);
-        }
-        let arena = arena.map_err(|e| failed(&e))?;
+        let arena = Arena::open(&seen).map_err(|e| failed(&e))?;
         Ok(Self {
             path,
             seen,

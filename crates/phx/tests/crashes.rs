@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use tarn_base::crc::crc;
 use tarn_phx::arena::{self, Arena, Level};
 use tarn_phx::block::{self, Kind};
-use tarn_phx::manifest::{CHUNK, Manifest, Object, Piece, Place, Shape};
+use tarn_phx::manifest::{CHUNK, Manifest, Object, Place, Shape};
 use tarn_phx::rank::left;
 use tarn_ports::{Medium, MediumError, PowerFail, Promises, Stored, Vault, Window};
 
@@ -278,16 +278,8 @@ fn a_crash_of_who_de_stages_after_a_death_loses_nothing_and_the_next_one_ends_it
                 Place::Staged(at)
             }
         };
-        objects.push(Object {
-            key: key.clone().into(),
-            unit: 1,
-            shape: Shape::Own,
-            pieces: vec![Piece {
-                length: bytes.len() as u64,
-                place,
-                sums: bytes.chunks(CHUNK as usize).map(crc).collect(),
-            }],
-        });
+        let sums = bytes.chunks(CHUNK as usize).map(crc).collect();
+        objects.push(common::object(key, bytes.len(), place, sums));
     }
     memory.persist().unwrap();
     let new = Some((id(2), Level::Committed, Manifest { objects }));

@@ -6,7 +6,7 @@
 //! each has skipped before, and the widest one stops growing once every rank keeps up with it.
 
 use super::{ExternalStore, Options, Stats, lock};
-use crate::arena::{Arena, ArenaError, VersionId};
+use crate::arena::{Arena, VersionId};
 use crate::fault::{Code, Fault};
 use crate::flush::{self, Exact};
 use crate::manifest::Place;
@@ -28,8 +28,6 @@ const END: Duration = Duration::from_secs(5);
 const MAX_WAITING: usize = 8;
 /// A stride is at most so many times `every`: what a number can hold matters, not more.
 const MAX_STRIDE: u64 = 1 << 20;
-/// How often an arena is looked at whose superblocks are both written while they are read.
-const OPENS: usize = 8;
 
 /// What flushes a rank's versions.
 pub(super) struct Flusher<T> {
@@ -224,14 +222,7 @@ impl<T: Vault + 'static> Flusher<T> {
     /// Writes this rank's part of a version to the store.
     fn write(&self, id: VersionId, arena: &str, begun: Instant) -> Result<(), Fault> {
         let seen = self.tier.see(arena)?;
-        let mut found = Arena::open(&seen);
-        for _ in 1..OPENS {
-            if !matches!(found, Err(ArenaError::Damaged)) {
-                break;
-            }
-            found = Arena::open(&seen);
-        }
-        let found = found?;
+        let found = Arena::open(&seen)?;
         let version = found.versions().iter().find(|v| v.id == id);
         let version = version.ok_or_else(|| {
             Fault::new(

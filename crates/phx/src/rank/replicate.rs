@@ -6,7 +6,7 @@ use super::destage::{self, RUN};
 use super::found::{self, Far, Shelf};
 use super::parity::{Image, Parity};
 use super::{RECENT, Replicate, Shared, commit, lock, publish, whole};
-use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
+use crate::arena::{Arena, Header, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::layout;
 use crate::manifest::{CHUNK, Manifest, Place};
@@ -175,12 +175,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 patience: self.options.patience,
             }),
         };
-        // Its rank may write a superblock while it is read.
+        // Its rank may write a manifest anew while it is read.
         for _ in 0..OPENS {
-            let arena = match Arena::open(&source) {
-                Err(ArenaError::Damaged) => continue,
-                arena => arena?,
-            };
+            let arena = Arena::open(&source)?;
             let mut versions = arena.versions().iter();
             let version = versions.find(|v| v.id == id && v.manifest.is_durable());
             if let Some(manifest) = version.map(|v| v.manifest.clone()) {

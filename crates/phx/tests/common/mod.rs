@@ -61,16 +61,7 @@ pub(crate) fn commit(
             sums.push(window.write(to, chunk).unwrap());
             to += chunk.len() as u64;
         }
-        objects.push(Object {
-            key: key.clone().into(),
-            unit: 1,
-            shape: Shape::Own,
-            pieces: vec![Piece {
-                length: bytes.len() as u64,
-                place: Place::Arena(at),
-                sums,
-            }],
-        });
+        objects.push(object(key, bytes.len(), Place::Arena(at), sums));
     }
     window.persist().unwrap();
     let new = Some((id(number), Level::Durable, Manifest { objects }));
@@ -98,4 +89,18 @@ pub(crate) fn whole(stored: &impl Stored, scale: usize) -> Vec<u64> {
         }
     }
     numbers
+}
+
+/// An object that lies in one piece.
+pub(crate) fn object(key: &[u8], length: usize, place: Place, sums: Vec<u64>) -> Object {
+    Object {
+        key: key.into(),
+        unit: 1,
+        shape: Shape::Own,
+        pieces: vec![Piece {
+            length: length as u64,
+            place,
+            sums,
+        }],
+    }
 }
