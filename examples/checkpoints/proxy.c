@@ -18,6 +18,7 @@ static struct {
     size_t count;
     double since, iteration, compute, checkpoint;
     int computed; /* cycles, by this process */
+    uint64_t ahead, twice, staged; /* bytes, until the last checkpoint */
 } proxy;
 
 static double now(void)
@@ -195,8 +196,15 @@ void proxy_computed(void)
 
 void proxy_committed(int cycle)
 {
+    struct phx_stats stats = {.size = sizeof stats};
     double end = now();
-    printf("cycle=%d iteration_s=%.6f checkpoint_s=%.6f\n", cycle, proxy.iteration, end - proxy.since);
+    proxy_must(phx_stats(&stats));
+    printf("cycle=%d iteration_s=%.6f checkpoint_s=%.6f ahead_bytes=%" PRIu64 " twice_bytes=%" PRIu64 " staged_bytes=%" PRIu64 "\n",
+           cycle, proxy.iteration, end - proxy.since, stats.ahead_bytes - proxy.ahead, stats.copied_twice_bytes - proxy.twice,
+           stats.staged_bytes - proxy.staged);
+    proxy.ahead = stats.ahead_bytes;
+    proxy.twice = stats.copied_twice_bytes;
+    proxy.staged = stats.staged_bytes;
     proxy.checkpoint += end - proxy.since;
     proxy.since = now();
     proxy.done = 0;

@@ -1,5 +1,6 @@
 //! The memory of objects.
 
+use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
 };
@@ -35,14 +36,28 @@ impl Memory {
             made: true,
         };
         if len > 0 {
+            // Large pages begin at multiples of their size only, and one that two objects share would be taken apart.
+            let more = if len >= LARGE { LARGE } else { 0 };
+            let none = |e| none(len, e);
+            let total = len.checked_add(more).ok_or(none(Errno::NOMEM))?;
             // SAFETY: a new range that the system chooses: no other is touched.
             let start = unsafe {
                 let protection = ProtFlags::READ | ProtFlags::WRITE;
-                mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)
+                mmap_anonymous(std::ptr::null_mut(), total, protection, MapFlags::PRIVATE)
             };
-            let start = start.map_err(|e| none(len, e))?;
-            memory.start =
-                NonNull::new(start.cast()).ok_or_else(|| none(len, rustix::io::Errno::NOMEM))?;
+            let start =
+                NonNull::new(start.map_err(none)?.cast::<u8>()).ok_or(none(Errno::NOMEM))?;
+            let before = start.addr().get().next_multiple_of(more.max(1)) - start.addr().get();
+            let end = (before + len).next_multiple_of(rustix::param::page_size());
+            // SAFETY: before and after what is used, all of it within the new range.
+            unsafe {
+                memory.start = start.add(before);
+                for (from, bytes) in [(0, before), (end, total.saturating_sub(end))] {
+                    if bytes > 0 {
+                        munmap(start.add(from).as_ptr().cast(), bytes).map_err(none)?;
+                    }
+                }
+            }
             memory.advise();
         }
         Ok(memory)
@@ -93,8 +108,7 @@ impl Memory {
             )
         };
         let start = start.map_err(|e| none(len, e))?;
-        self.start =
-            NonNull::new(start.cast()).ok_or_else(|| none(len, rustix::io::Errno::NOMEM))?;
+        self.start = NonNull::new(start.cast()).ok_or_else(|| none(len, Errno::NOMEM))?;
         self.len = len;
         self.advise();
         Ok(())
@@ -163,7 +177,7 @@ impl Drop for Memory {
     }
 }
 
-fn none(len: usize, e: rustix::io::Errno) -> Fault {
+fn none(len: usize, e: Errno) -> Fault {
     Fault::new(
         Code::NoMem,
         format!("no memory for an object of {len} bytes: {e}"),

@@ -389,7 +389,12 @@ impl Session {
             return;
         }
         // SAFETY: it is not watched any more before it is resized or goes, and whoever has given it keeps it until then.
-        let watched = unsafe { tracker.watch(start, size) };
+        let watched = unsafe {
+            match object.memory.made() {
+                true => tracker.watch_mapping(start, size),
+                false => tracker.watch(start, size),
+            }
+        };
         if let Ok(watched) = watched {
             let always = precopy == Precopy::Always;
             self.rank.watch(key, Box::new(watched), always);

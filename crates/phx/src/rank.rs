@@ -623,6 +623,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             let mut desk = self.desk();
             if rung {
                 desk.ahead.disarm();
+                desk.ahead.look();
             }
             // What fails is tried again, and told, by the next commit.
             if rung && desk.destage(self).is_ok() {

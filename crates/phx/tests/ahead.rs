@@ -194,10 +194,6 @@ impl Watched for Blind {
         Ok(Vec::new())
     }
 
-    fn sample(&mut self) -> Result<bool, TrackError> {
-        Ok(false)
-    }
-
     fn disarm(&mut self) -> Result<(), TrackError> {
         Ok(())
     }

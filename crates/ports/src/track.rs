@@ -35,13 +35,6 @@ pub trait Watched: Send {
     /// When the system refuses: everything counts as written then.
     fn written(&mut self, again: bool) -> Result<Vec<Range<u64>>, TrackError>;
 
-    /// Whether any of a few pages of it, evenly spread, was written since this was asked last; they count as clean again. That costs
-    /// next to nothing, and is true at first, and where there is no whole page. What else it has is not watched by that.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    fn sample(&mut self) -> Result<bool, TrackError>;
-
     /// Pages are not watched any more, and cost nothing.
     ///
     /// # Errors

@@ -95,7 +95,23 @@ impl Tracker {
     /// # Errors
     /// When the kernel cannot track such memory, or another userfaultfd has it.
     pub unsafe fn watch(&self, start: NonNull<u8>, len: usize) -> Result<Watch, TrackError> {
-        Watch::over(Arc::clone(&self.0), start, len)
+        Watch::over(Arc::clone(&self.0), start, len, len)
+    }
+
+    /// The same of memory that has its last page alone: all of that is tracked too.
+    ///
+    /// # Safety
+    /// As for [`Tracker::watch`].
+    ///
+    /// # Errors
+    /// As for [`Tracker::watch`].
+    pub unsafe fn watch_mapping(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Result<Watch, TrackError> {
+        let mapped = len.next_multiple_of(self.0.page);
+        Watch::over(Arc::clone(&self.0), start, len, mapped)
     }
 
     /// Writes to one page of some.

@@ -12,9 +12,6 @@ use tarn_ports::{TrackError, Watched};
 
 /// What is copied at once, by bytes: what the processor reads in one piece.
 const WORD: usize = size_of::<u64>();
-/// Pages of a sample. Where a quarter of all pages is written, one of so many is with 99 %.
-const SAMPLE: usize = 16;
-
 /// Memory of this process that is watched for writes. It is not any more when this is dropped.
 ///
 /// The pages that lie in it whole are tracked. What it has of a first and a last page with others counts as written always.
@@ -33,14 +30,16 @@ pub struct Watch {
 unsafe impl Send for Watch {}
 
 impl Watch {
+    /// Of `mapped` bytes, of which it has the first `len`, the others are nobody's.
     pub(crate) fn over(
         kernel: Arc<Kernel>,
         start: NonNull<u8>,
         len: usize,
+        mapped: usize,
     ) -> Result<Self, TrackError> {
         let first = start.addr().get();
         let from = first.next_multiple_of(kernel.page);
-        let to = (first + len) / kernel.page * kernel.page;
+        let to = (first + mapped) / kernel.page * kernel.page;
         let mut watch = Self {
             kernel,
             start,
@@ -119,25 +118,7 @@ impl Watched for Watch {
         let end = first + self.len;
         found.push(first..self.pages.start.min(end));
         found.push(self.pages.end.max(first)..end);
-        Ok(apart(found, first))
-    }
-
-    fn sample(&mut self) -> Result<bool, TrackError> {
-        self.register()?;
-        let page = self.kernel.page;
-        let count = self.pages.len() / page;
-        let step = count.div_ceil(SAMPLE).max(1);
-        let mut found = Vec::new();
-        self.checked("look at some pages of watched memory", |kernel| {
-            for number in (step / 2..count).step_by(step) {
-                let start = self.pages.start + number * page;
-                let one = start..start + page;
-                // SAFETY: as in `register`.
-                unsafe { uapi::scan(&kernel.pagemap, &one, Which::Written, true, &mut found) }?;
-            }
-            Ok(())
-        })?;
-        Ok(count == 0 || !found.is_empty())
+        Ok(apart(found, first..end))
     }
 
     fn disarm(&mut self) -> Result<(), TrackError> {
@@ -192,13 +173,14 @@ impl Drop for Watch {
     }
 }
 
-/// Ranges of addresses in order and apart, as offsets from the first.
-fn apart(mut found: Vec<Range<usize>>, first: usize) -> Vec<Range<u64>> {
-    found.retain(|r| !r.is_empty());
+/// Ranges of addresses in order and apart, as offsets from the first of all.
+fn apart(mut found: Vec<Range<usize>>, all: Range<usize>) -> Vec<Range<u64>> {
+    found.retain(|r| r.start < r.end.min(all.end));
     found.sort_unstable_by_key(|r| r.start);
     let mut apart: Vec<Range<u64>> = Vec::new();
     for range in found {
-        let (start, end) = ((range.start - first) as u64, (range.end - first) as u64);
+        let end = (range.end.min(all.end) - all.start) as u64;
+        let start = (range.start - all.start) as u64;
         match apart.last_mut() {
             Some(last) if start <= last.end => last.end = last.end.max(end),
             _ => apart.push(start..end),

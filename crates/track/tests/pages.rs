@@ -37,33 +37,6 @@ fn a_page_that_was_written_is_told_and_no_other() {
 }
 
 #[test]
-fn a_sample_tells_whether_it_goes_on_being_written() {
-    let Some(tracker) = tracker() else { return };
-    for kind in KINDS {
-        let memory = Memory::touched(kind, 600);
-        let mut watch = memory.watch(&tracker);
-        assert!(watch.sample().unwrap(), "nothing is known at first");
-        assert!(!watch.sample().unwrap(), "{kind:?}");
-        (0..300).for_each(|page| memory.write(page, 2));
-        assert!(watch.sample().unwrap(), "{kind:?}");
-        assert!(!watch.sample().unwrap(), "{kind:?}");
-        watch.disarm().unwrap();
-        assert!(watch.sample().unwrap(), "{kind:?}");
-        // All others count as written, as nobody looks at them.
-        let seen: u64 = watch
-            .written(false)
-            .unwrap()
-            .iter()
-            .map(|r| r.end - r.start)
-            .sum();
-        assert!(seen > memory.len as u64 * 9 / 10, "{kind:?}");
-    }
-    let memory = Memory::touched(Kind::Anonymous, 1);
-    let mut nothing = memory.part(&tracker, 1..100);
-    assert!(nothing.sample().unwrap() && nothing.sample().unwrap());
-}
-
-#[test]
 fn a_page_that_is_only_read_is_not_told() {
     let Some(tracker) = tracker() else { return };
     for kind in KINDS {
@@ -138,6 +111,20 @@ fn a_programs_own_variables_can_be_watched() {
     assert_eq!(watch.written(true).unwrap(), []);
     VARIABLES.0[page() + 5].store(2, Ordering::Relaxed);
     assert_eq!(written(&mut watch), [1]);
+}
+
+#[test]
+fn a_last_page_that_is_its_own_is_watched() {
+    let Some(tracker) = tracker() else { return };
+    let (memory, page) = (Memory::touched(Kind::Anonymous, 3), page());
+    // SAFETY: its bytes, as in all tests.
+    let mut watch = unsafe { tracker.watch_mapping(memory.start(), 2 * page + 100) }.unwrap();
+    watch.arm().unwrap();
+    assert_eq!(watch.written(true).unwrap(), []);
+    memory.write(2, 2);
+    let last = 2 * page as u64..2 * page as u64 + 100;
+    assert_eq!(watch.written(true).unwrap(), [last]);
+    assert_eq!(watch.written(true).unwrap(), []);
 }
 
 #[test]

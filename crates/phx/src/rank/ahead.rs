@@ -1,9 +1,9 @@
 //! Copying ahead (phx-ec): objects that are written no more in a cycle are copied while the program still computes, and at the commit
 //! only what was written since (Fernando 2016, section III).
 //!
-//! A cycle is what lies between two commits. When an object is written last in it is learned by looking, in some cycles, at several
-//! times; from then on it is watched from that time only. A prediction that is wrong costs time, never data: what counts is which pages
-//! were written since the copy began.
+//! A cycle is what lies between two commits. When an object is written last in it is learned by looking at a few places of it, some times
+//! in each cycle; it is watched from that time only. A prediction that is wrong costs time, never data: what counts is which pages were
+//! written since the copy began.
 
 use super::{Desk, Item, Shared};
 use crate::layout;
@@ -14,20 +14,27 @@ use std::time::{Duration, Instant};
 use tarn_base::crc::crc;
 use tarn_ports::{Medium, Vault, Watched, Window};
 
-/// Looks at an object in a cycle in which it is learned when it is written.
-const LOOKS: u32 = 16;
+/// Looks at all objects in a cycle.
+const LOOKS: u32 = 32;
+/// With fewer looks a cycle teaches nothing but what was seen: the helper was busy.
+const ENOUGH: u32 = LOOKS / 2;
+/// Places of an object that are looked at, and the bytes of each: a line of the processor's cache.
+const PLACES: u64 = 64;
+const PLACE: u64 = 64;
 /// An object that is written after this part of a cycle is not copied ahead: there would be no time.
 const LATE: f64 = 0.9;
 /// After the last write that was seen so much of a cycle passes before an object is copied.
 const MARGIN: f64 = 0.05;
-/// Of what was copied ahead at most so much may be copied again: more, and the prediction is given up.
+/// Of an object at most so much may be written after it was copied: with more, the prediction was wrong.
 const WASTE: f64 = 0.25;
+/// Copies of an object that are begun in a cycle.
+const TRIES: u32 = 2;
+/// An object that was copied in vain is not for up to so many cycles, as a power of two.
+const MAX_PAUSE: u32 = 10;
 /// Chunks that are copied before the desk is given to who wants it.
 const SLICE: u64 = 4;
 /// How soon it is looked again whether there is a free slot.
 const SOON: Duration = Duration::from_millis(20);
-/// Cycles at most between two in which an object is looked at again.
-const MAX_PAUSE: u64 = 1024;
 
 /// What is copied ahead.
 #[derive(Default)]
@@ -42,30 +49,40 @@ pub(super) struct Ahead {
     began: Option<Instant>,
     /// A mean.
     length: Option<Duration>,
+    /// Looks in this cycle, and the part of it after which the next one is due.
+    looks: (u32, f64),
 }
 
 /// An object that is watched.
 struct Object {
     memory: Box<dyn Watched>,
-    /// Some of its pages may be protected.
-    armed: bool,
     /// As soon as possible, whatever was learned.
     always: bool,
-    /// The part of a cycle after which it is written no more.
+    /// The part of a cycle after which it is written no more: the latest of the last cycles, more or less.
     written_until: Option<f64>,
-    /// The cycle in which it is looked at again, and how many that is from the last.
-    look: (u64, u64),
+    /// The checksum of its places when they were looked at last.
+    sample: u64,
+    /// The part of this cycle in which a look found something written.
+    seen: f64,
+    /// It is not copied before this cycle is over.
+    rests: u64,
+    /// Cycles in which it was copied in vain, less those in which it was not.
+    vain: u32,
+    /// Copies that were begun in this cycle.
+    tries: u32,
     doing: Doing,
-    /// Of what was copied.
+    /// Of what was copied and not written since, by chunks. Pages are protected as long as there are any.
     sums: Vec<Option<u64>>,
+    /// Some of its pages may be protected.
+    armed: bool,
+    /// Bytes that were copied and written again in this cycle.
+    twice: u64,
 }
 
 /// What is done with an object in a cycle.
 #[derive(Debug, Clone, Copy)]
 enum Doing {
     Nothing,
-    /// It is looked when it is written: looks so far, and the part of the cycle of the last that saw something.
-    Learning(u32, f64),
     /// It is copied after this part of the cycle.
     Waiting(f64),
     /// It is copied from this chunk on.
@@ -85,12 +102,17 @@ impl Ahead {
     pub(super) fn watch(&mut self, key: &[u8], memory: Box<dyn Watched>, always: bool) {
         let object = Object {
             memory,
-            armed: false,
             always,
             written_until: None,
-            look: (0, 1),
+            sample: 0,
+            seen: 0.0,
+            rests: 0,
+            vain: 0,
+            tries: 0,
             doing: Doing::Nothing,
             sums: Vec::new(),
+            armed: false,
+            twice: 0,
         };
         self.watched.insert(key.into(), object);
     }
@@ -117,18 +139,22 @@ impl Ahead {
             sums: items.iter().map(|_| Vec::new()).collect(),
             twice: 0,
         };
+        let learns = self.looks.0 >= ENOUGH;
         for (number, item) in items.iter().enumerate() {
             let Some(object) = self.watched.get_mut(item.key) else {
                 continue;
             };
-            let sums = object.settle(item.bytes, self.cycle, &mut done.twice, audit);
+            let bytes = audit.then_some(item.bytes);
+            let sums = object.settle(bytes, self.cycle, learns);
+            done.twice += object.twice;
             if done.slot.is_some() {
                 done.sums[number] = sums;
             }
         }
         // Objects that are no part of this commit.
         for object in self.watched.values_mut() {
-            object.rest();
+            object.doing = Doing::Nothing;
+            object.sums.clear();
         }
         done
     }
@@ -137,16 +163,16 @@ impl Ahead {
     pub(super) fn begin(&mut self, items: &[&Item<'_>]) {
         self.cycle += 1;
         self.began = Some(Instant::now());
+        self.looks = (0, 0.0);
         self.last = items
             .iter()
             .map(|i| (i.key.into(), i.bytes.len() as u64))
             .collect();
-        let known = self.length.is_some();
         for object in self.watched.values_mut() {
+            (object.seen, object.tries, object.twice) = (0.0, 0, 0);
             object.doing = match object.written_until {
                 _ if object.always => Doing::Waiting(0.0),
-                _ if known && object.look.0 <= self.cycle => Doing::Learning(0, 0.0),
-                Some(until) if until + MARGIN < LATE => Doing::Waiting(until + MARGIN),
+                Some(until) if object.rests < self.cycle => due(until),
                 _ => Doing::Nothing,
             };
         }
@@ -156,12 +182,40 @@ impl Ahead {
     /// alone.
     pub(super) fn disarm(&mut self) {
         for object in self.watched.values_mut() {
-            let begun = matches!(object.doing, Doing::Learning(1.., _) | Doing::Copying(_));
-            if !begun && std::mem::take(&mut object.armed) {
+            if object.sums.is_empty() && std::mem::take(&mut object.armed) {
                 // What stays watched costs a little, no more.
                 let _ = object.memory.disarm();
             }
         }
+    }
+
+    /// The part of the cycle that is over, if that is known.
+    fn part(&self) -> Option<f64> {
+        let (began, length) = (self.began?, self.length?);
+        Some(began.elapsed().as_secs_f64() / length.as_secs_f64().max(1e-9))
+    }
+
+    /// Looks at all objects, if it is time: when to come again.
+    pub(super) fn look(&mut self) -> Option<Instant> {
+        let part = self.part()?;
+        let (looks, due) = &mut self.looks;
+        if *due >= 1.0 {
+            return None;
+        }
+        if part >= *due {
+            for object in self.watched.values_mut() {
+                // The first one only begins: what was written before is not known, nor of interest.
+                object.look(part, *looks == 0);
+            }
+            (*looks, *due) = (*looks + 1, part + 1.0 / f64::from(LOOKS));
+        }
+        let due = *due;
+        self.at(due)
+    }
+
+    /// When this part of the cycle is over.
+    fn at(&self, part: f64) -> Option<Instant> {
+        Some(self.began? + self.length?.mul_f64(part))
     }
 
     /// Whether anything will be copied in this cycle.
@@ -171,86 +225,121 @@ impl Ahead {
     }
 }
 
+/// What is done with an object that is written until this part of a cycle.
+fn due(until: f64) -> Doing {
+    match until + MARGIN {
+        due if due < LATE => Doing::Waiting(due),
+        _ => Doing::Nothing,
+    }
+}
+
 impl Object {
-    /// Whether anything was written since it was looked last, as far as a sample tells: to protect all would make the program slower
-    /// while it is learned how fast it is.
-    fn wrote(&mut self) -> bool {
-        self.armed = true;
-        self.memory.sample().unwrap_or(true)
+    /// Whether a few places of it, evenly spread, hold something else than when this was asked last. That is a guess, and costs the
+    /// program nothing, as tracking would while the object is written all the time.
+    fn changed(&mut self) -> bool {
+        let size = self.memory.size();
+        let length = size.min(PLACE);
+        let mut places = vec![0; (PLACES * length) as usize];
+        for (n, place) in (0..).zip(places.chunks_mut(length.max(1) as usize)) {
+            self.memory.copy(n * (size - length) / (PLACES - 1), place);
+        }
+        let sample = crc(&places);
+        std::mem::replace(&mut self.sample, sample) != sample
     }
 
-    /// What cannot be watched is copied at the commit.
-    fn give_up(&mut self) -> Doing {
-        self.look.0 = u64::MAX;
-        self.written_until = None;
-        self.always = false;
-        Doing::Nothing
-    }
-
-    fn rest(&mut self) {
-        self.doing = Doing::Nothing;
-        self.sums.clear();
-    }
-
-    /// The cycle of this number has ended: what was learned, and what was copied and not written since.
-    fn settle(
-        &mut self,
-        bytes: &[u8],
-        cycle: u64,
-        twice: &mut u64,
-        audit: bool,
-    ) -> Vec<Option<u64>> {
-        let mut sums = std::mem::take(&mut self.sums);
-        match self.doing {
-            // Where the helper did not come to look it looks in the next cycle.
-            Doing::Nothing | Doing::Waiting(_) | Doing::Learning(0, _) => sums.clear(),
-            Doing::Learning(_, seen) => {
-                let late = self.wrote();
-                let until = if late { 1.0 } else { seen };
-                // What is written no later than it was is looked at less and less.
-                let as_before = self.written_until.is_some_and(|u| until <= u + MARGIN);
-                let pause = if as_before {
-                    (self.look.1 * 2).min(MAX_PAUSE)
-                } else {
-                    2
-                };
-                self.look = (cycle + pause, pause);
-                self.written_until = Some(until);
-                sums.clear();
-            }
-            Doing::Copying(_) => {
-                let all = std::iter::once(0..bytes.len() as u64).collect();
-                let written: Vec<Range<u64>> = self.memory.written(false).unwrap_or(all);
-                let (mut kept, mut lost) = (0u64, 0u64);
-                for range in written {
-                    let chunks = range.start / CHUNK..Piece::chunks(range.end);
-                    for chunk in chunks {
-                        if sums
-                            .get_mut(chunk as usize)
-                            .and_then(Option::take)
-                            .is_some()
-                        {
-                            lost += 1;
-                        }
-                    }
-                }
-                for (chunk, sum) in bytes.chunks(CHUNK as usize).zip(&mut sums) {
-                    if audit && sum.is_some_and(|sum| sum != crc(chunk)) {
-                        // Somebody wrote whom nobody sees: a device.
-                        *sum = None;
-                        lost += 1;
-                    }
-                    kept += u64::from(sum.is_some());
-                }
-                *twice += lost * CHUNK;
-                if lost as f64 > WASTE * (kept + lost) as f64 && !self.always {
-                    self.written_until = None;
-                    self.look = (cycle + self.look.1, (self.look.1 * 2).min(MAX_PAUSE));
-                }
+    /// Chunks that were copied and have been written since are not copied any more; whether those are many. They count as clean again
+    /// if `again`.
+    fn overtaken(&mut self, again: bool) -> bool {
+        let all = std::iter::once(0..self.memory.size()).collect();
+        let written: Vec<Range<u64>> = self.memory.written(again).unwrap_or(all);
+        let mut lost = 0;
+        for range in written {
+            for chunk in range.start / CHUNK..Piece::chunks(range.end) {
+                let sum = self.sums.get_mut(chunk as usize).and_then(Option::take);
+                lost += u64::from(sum.is_some());
             }
         }
-        self.rest();
-        sums
+        self.lose(lost);
+        lost as f64 > WASTE * Piece::chunks(self.memory.size()) as f64
+    }
+
+    fn lose(&mut self, chunks: u64) {
+        self.twice += (chunks * CHUNK).min(self.memory.size());
+    }
+
+    /// Sees whether it was written, in this part of the cycle; then it is copied later.
+    fn look(&mut self, part: f64, first: bool) {
+        let wrote = match self.sums.is_empty() {
+            true => self.changed() && !first,
+            false => self.overtaken(false),
+        };
+        if wrote {
+            self.seen = part;
+            if !matches!(self.doing, Doing::Nothing) && !self.always {
+                self.doing = due(part);
+            }
+        }
+    }
+
+    /// Begins to copy.
+    fn start(&mut self) {
+        if self.tries == TRIES {
+            self.doing = Doing::Nothing;
+            return;
+        }
+        self.tries += 1;
+        self.doing = Doing::Copying(0);
+        if !self.sums.is_empty() {
+            self.overtaken(true);
+            return;
+        }
+        self.armed = true;
+        match self.memory.arm() {
+            Ok(()) => self.sums = vec![None; Piece::chunks(self.memory.size()) as usize],
+            // What cannot be watched is copied at the commit.
+            Err(_) => (self.doing, self.rests, self.always) = (Doing::Nothing, u64::MAX, false),
+        }
+    }
+
+    /// The cycle of this number has ended: what was learned, and what was copied and not written since. `bytes` are looked through for
+    /// writes that nobody saw.
+    fn settle(&mut self, bytes: Option<&[u8]>, cycle: u64, learns: bool) -> Vec<Option<u64>> {
+        let copied = !self.sums.is_empty();
+        let late = match copied {
+            true => self.overtaken(false),
+            false => self.changed(),
+        };
+        for (chunk, sum) in bytes
+            .iter()
+            .flat_map(|b| b.chunks(CHUNK as usize))
+            .zip(&mut self.sums)
+        {
+            if sum.is_some_and(|sum| sum != crc(chunk)) {
+                // Somebody wrote whom nobody sees: a device.
+                *sum = None;
+                self.twice += CHUNK;
+            }
+        }
+        if late {
+            self.seen = 1.0;
+        }
+        self.written_until = match self.written_until {
+            Some(until) if self.seen >= until => Some(self.seen),
+            // Slowly, as the next cycle may be as one before.
+            Some(until) if learns => Some(until - (until - self.seen) / 4.0),
+            None if learns => Some(self.seen),
+            until => until,
+        };
+        let vain = self.twice as f64 > WASTE * self.memory.size() as f64;
+        if copied && vain && !self.always {
+            // Not at the first time: it was not known.
+            self.rests = self.rests.max(cycle + (1 << self.vain) - 1);
+            self.vain = (self.vain + 1).min(MAX_PAUSE);
+        } else if copied {
+            self.vain = self.vain.saturating_sub(1);
+        }
+        self.doing = Doing::Nothing;
+        std::mem::take(&mut self.sums)
     }
 }
 
@@ -261,14 +350,12 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
     {
-        let (began, length) = (self.ahead.began?, self.ahead.length?);
-        let now = Instant::now();
         if self.pending.is_some() || self.ahead.watched.is_empty() {
             return None;
         }
-        let part = (now - began).as_secs_f64() / length.as_secs_f64().max(1e-9);
-        let at = |part: f64| began + length.mul_f64(part);
-        let mut next: Option<Instant> = None;
+        let mut next = self.ahead.look();
+        let part = self.ahead.part()?;
+        let now = Instant::now();
         let mut again = |when: Instant| next = Some(next.map_or(when, |n| n.min(when)));
         if self.ahead.copies() && self.ahead.slot.is_none() {
             let sizes = self.ahead.last.iter().map(|(_, size)| *size);
@@ -278,41 +365,27 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 None => again(now + SOON),
             }
         }
-        let Ahead {
-            watched,
-            last,
-            slot,
-            ..
-        } = &mut self.ahead;
-        let (places, _) = layout::slot(last.iter().map(|(_, size)| *size))?;
+        let (places, _) = layout::slot(self.ahead.last.iter().map(|(_, size)| *size))?;
         let mut copied = false;
-        for ((key, size), place) in last.iter().zip(places) {
+        for (number, place) in places.into_iter().enumerate() {
+            let Ahead {
+                watched,
+                last,
+                slot,
+                ..
+            } = &mut self.ahead;
+            let (key, size) = &last[number];
             let Some(object) = watched.get_mut(key).filter(|o| o.memory.size() == *size) else {
                 continue;
             };
             match object.doing {
                 Doing::Nothing => {}
-                Doing::Learning(looks, _) if looks + 1 >= LOOKS => {}
-                Doing::Learning(looks, seen) => {
-                    let due = f64::from(looks + 1) / f64::from(LOOKS);
-                    if part >= due {
-                        // The first one only begins: what was written before is not known, nor of interest.
-                        let wrote = object.wrote() && looks > 0;
-                        let seen = if wrote { part } else { seen };
-                        object.doing = Doing::Learning(looks + 1, seen);
-                        again(now);
-                    } else {
-                        again(at(due));
-                    }
+                Doing::Waiting(due) if part < due => {
+                    self.ahead.at(due).into_iter().for_each(&mut again);
                 }
-                Doing::Waiting(due) if part < due => again(at(due)),
                 Doing::Waiting(_) if slot.is_none() => {}
                 Doing::Waiting(_) => {
-                    object.armed = true;
-                    object.doing = match object.memory.arm() {
-                        Ok(()) => Doing::Copying(0),
-                        Err(_) => object.give_up(),
-                    };
+                    object.start();
                     again(now);
                 }
                 Doing::Copying(chunk) if chunk >= Piece::chunks(*size) => {}
@@ -322,16 +395,28 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                     let (Some(slot), Some((_, medium))) = (*slot, &mut self.arena) else {
                         continue;
                     };
-                    copied = true;
-                    let end = Piece::chunks(*size).min(chunk + SLICE);
+                    let left = &object.sums[chunk as usize..];
+                    let has = left.iter().take_while(|sum| sum.is_some()).count();
+                    let lacks = left[has..].iter().take_while(|sum| sum.is_none()).count() as u64;
+                    let chunk = chunk + has as u64;
+                    if lacks == 0 {
+                        object.doing = Doing::Copying(chunk);
+                        continue;
+                    }
+                    let end = chunk + lacks.min(SLICE);
                     let bytes = chunk * CHUNK..(end * CHUNK).min(*size);
+                    copied = true;
                     match slice(&*object.memory, medium, slot + place, bytes) {
                         Some(sums) => {
-                            object.sums.extend(sums.into_iter().map(Some));
+                            let copied = &mut object.sums[chunk as usize..end as usize];
+                            copied
+                                .iter_mut()
+                                .zip(sums)
+                                .for_each(|(to, sum)| *to = Some(sum));
                             object.doing = Doing::Copying(end);
                         }
                         // The commit says what is wrong with the tier.
-                        None => object.rest(),
+                        None => object.doing = Doing::Nothing,
                     }
                     again(now);
                 }
@@ -360,4 +445,167 @@ fn slice(
     }
     window.persist().ok()?;
     Some(sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+    use tarn_ports::TrackError;
+
+    const CHUNKS: usize = 8;
+
+    /// Memory whose writes are seen by chunks.
+    #[derive(Clone)]
+    struct Memory(Arc<Mutex<(Vec<u8>, [bool; CHUNKS])>>);
+
+    impl Memory {
+        fn new() -> Self {
+            let bytes = vec![0; CHUNKS * CHUNK as usize];
+            Self(Arc::new(Mutex::new((bytes, [false; CHUNKS]))))
+        }
+
+        fn write(&self, chunks: Range<usize>, value: u8) {
+            let (bytes, written) = &mut *self.0.lock().unwrap();
+            bytes[chunks.start * CHUNK as usize..chunks.end * CHUNK as usize].fill(value);
+            written[chunks].fill(true);
+        }
+    }
+
+    impl Watched for Memory {
+        fn size(&self) -> u64 {
+            CHUNKS as u64 * CHUNK
+        }
+
+        fn arm(&mut self) -> Result<(), TrackError> {
+            self.0.lock().unwrap().1 = [false; CHUNKS];
+            Ok(())
+        }
+
+        fn written(&mut self, again: bool) -> Result<Vec<Range<u64>>, TrackError> {
+            let written = &mut self.0.lock().unwrap().1;
+            let chunks = (0..CHUNKS as u64).filter(|c| written[*c as usize]);
+            let found = chunks.map(|c| c * CHUNK..(c + 1) * CHUNK).collect();
+            if again {
+                *written = [false; CHUNKS];
+            }
+            Ok(found)
+        }
+
+        fn disarm(&mut self) -> Result<(), TrackError> {
+            Ok(())
+        }
+
+        fn copy(&self, at: u64, into: &mut [u8]) {
+            let bytes = &self.0.lock().unwrap().0;
+            into.copy_from_slice(&bytes[at as usize..][..into.len()]);
+        }
+    }
+
+    /// A cycle in which some chunks are filled with values at some looks: the chunks that need not be copied at its end.
+    fn cycle(ahead: &mut Ahead, memory: &Memory, writes: &[(u32, Range<usize>, u8)]) -> usize {
+        let bytes = vec![0; memory.size() as usize];
+        let item = Item {
+            key: b"object",
+            unit: 1,
+            shape: crate::Shape::Own,
+            bytes: &bytes,
+        };
+        ahead.begin(&[&item]);
+        let object = ahead.watched.get_mut(b"object".as_slice()).unwrap();
+        for look in 0..LOOKS {
+            let part = f64::from(look) / f64::from(LOOKS);
+            for (_, chunks, value) in writes.iter().filter(|w| w.0 == look) {
+                memory.write(chunks.clone(), *value);
+            }
+            object.look(part, look == 0);
+            if matches!(object.doing, Doing::Waiting(due) if part >= due) {
+                object.start();
+            }
+            // Two chunks are copied between two looks.
+            for _ in 0..2 {
+                if let Doing::Copying(chunk) = object.doing
+                    && let Some(sum) = object.sums.get_mut(chunk as usize)
+                {
+                    *sum = Some(1);
+                    object.doing = Doing::Copying(chunk + 1);
+                }
+            }
+        }
+        let sums = object.settle(None, ahead.cycle, true);
+        sums.into_iter().flatten().count()
+    }
+
+    fn watching() -> (Ahead, Memory) {
+        let (mut ahead, memory) = (Ahead::default(), Memory::new());
+        ahead.watch(b"object", Box::new(memory.clone()), false);
+        (ahead, memory)
+    }
+
+    #[test]
+    fn what_is_written_early_is_copied_from_the_second_cycle_on() {
+        let (mut ahead, memory) = watching();
+        assert_eq!(cycle(&mut ahead, &memory, &[(5, 0..CHUNKS, 1)]), 0);
+        for value in 2..20 {
+            assert_eq!(cycle(&mut ahead, &memory, &[(5, 0..CHUNKS, value)]), CHUNKS);
+        }
+    }
+
+    #[test]
+    fn what_is_written_late_is_never_watched() {
+        let (mut ahead, memory) = watching();
+        for value in 1..20 {
+            let writes = [(3, 0..CHUNKS, value), (31, 0..CHUNKS, value + 100)];
+            assert_eq!(cycle(&mut ahead, &memory, &writes), 0);
+            assert!(!ahead.watched[b"object".as_slice()].armed);
+        }
+    }
+
+    #[test]
+    fn what_is_written_later_than_before_is_copied_again_in_the_same_cycle() {
+        let (mut ahead, memory) = watching();
+        cycle(&mut ahead, &memory, &[(3, 0..CHUNKS, 1)]);
+        assert_eq!(cycle(&mut ahead, &memory, &[(15, 0..CHUNKS, 2)]), CHUNKS);
+        assert_eq!(ahead.watched[b"object".as_slice()].tries, 2);
+        // And at the right time from then on.
+        assert_eq!(cycle(&mut ahead, &memory, &[(15, 0..CHUNKS, 3)]), CHUNKS);
+        assert_eq!(ahead.watched[b"object".as_slice()].tries, 1);
+    }
+
+    #[test]
+    fn a_part_that_is_written_late_is_copied_at_the_commit_and_the_rest_ahead() {
+        let (mut ahead, memory) = watching();
+        // Not where its places are looked at.
+        cycle(&mut ahead, &memory, &[(3, 0..CHUNKS, 1)]);
+        for value in 2..20 {
+            let writes = [(3, 0..CHUNKS, value), (30, 2..3, value)];
+            assert_eq!(cycle(&mut ahead, &memory, &writes), CHUNKS - 1);
+        }
+    }
+
+    /// No look can see them.
+    #[test]
+    fn writes_of_the_same_values_have_an_object_left_alone_for_longer_and_longer() {
+        let (mut ahead, memory) = watching();
+        let copied = |ahead: &mut Ahead| {
+            cycle(ahead, &memory, &[(31, 0..CHUNKS, 0)]);
+            u32::from(ahead.watched[b"object".as_slice()].tries > 0)
+        };
+        let times: u32 = (0..1000).map(|_| copied(&mut ahead)).sum();
+        assert!((1..20).contains(&times), "{times}");
+    }
+
+    #[test]
+    fn with_few_looks_only_what_was_seen_counts() {
+        let (mut ahead, memory) = watching();
+        cycle(&mut ahead, &memory, &[(16, 0..CHUNKS, 1)]);
+        let object = ahead.watched.get_mut(b"object".as_slice()).unwrap();
+        let before = object.written_until;
+        object.seen = 0.0;
+        object.settle(None, 1, false);
+        assert_eq!(object.written_until, before);
+        object.seen = 0.75;
+        object.settle(None, 2, false);
+        assert_eq!(object.written_until, Some(0.75));
+    }
 }

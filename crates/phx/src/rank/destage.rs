@@ -31,12 +31,13 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             .manifest
             .clone();
         let own = whole(staging)?;
-        let buddies = &mut self.buddies;
+        let (buddies, ahead) = (&mut self.buddies, &mut self.ahead);
         let mut damaged = 0;
         let mut window = whole(medium)?;
         let places = &pending.places;
         // One by one they stay in the cache.
         let copied = copy(&mut manifest, places, &mut window, 1, |at, chunk, sums| {
+            ahead.look();
             if own.read(at, chunk)? == sums[0] {
                 return Ok(true);
             }

@@ -103,6 +103,10 @@ impl Memory {
         unsafe { tracker.watch(self.start.add(part.start), part.len()) }.unwrap()
     }
 
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     pub fn at(&self, page: usize) -> *mut u8 {
         // SAFETY: tests name pages that it has.
         unsafe { self.start.as_ptr().add(page * self::page()) }
