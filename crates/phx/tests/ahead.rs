@@ -78,10 +78,8 @@ impl Program {
         };
         let mut rank = begin(folder, false);
         let mut watched = |key: &[u8], value| {
-            let all = 0..SIZE;
-            let (memory, watches) = tracker
-                .leak(vec![value; SIZE], std::slice::from_ref(&all))
-                .unwrap();
+            let (memory, watches) = tracker.leak(SIZE, SIZE.next_multiple_of(1 << 20)).unwrap();
+            memory.fill(value);
             watches
                 .into_iter()
                 .for_each(|w| rank.watch(key, Box::new(w), always));

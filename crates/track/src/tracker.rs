@@ -5,7 +5,9 @@ use crate::watch::Watch;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
+use rustix::mm::{
+    Advice, MapFlags, ProtFlags, UserfaultfdFlags, madvise, mmap_anonymous, munmap, userfaultfd,
+};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use tarn_ports::{TrackError, Watched};
 const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 /// Pages that are tried.
 const TRIED: usize = 4;
+/// A large page.
+const LARGE: usize = 2 << 20;
 
 /// What all watched memory of a process shares. Descriptors are closed by `exec`, and a process that `fork` made refuses to use them.
 #[derive(Debug)]
@@ -59,23 +63,37 @@ impl Tracker {
         Ok(tracker)
     }
 
-    /// Memory that is never given back, and parts of it to be watched.
+    /// Memory that is never given back, all zero, on large pages if there are any, and its parts of so many bytes to be watched: whole
+    /// pages, but for the last.
     ///
     /// # Errors
-    /// As [`Tracker::watch`].
+    /// As [`Tracker::watch`], and when there is no memory.
     ///
     /// # Panics
-    /// When a part is outside the memory.
+    /// When parts are no whole pages.
     pub fn leak(
         &self,
-        memory: Vec<u8>,
-        parts: &[Range<usize>],
+        len: usize,
+        part: usize,
     ) -> Result<(&'static mut [u8], Vec<Watch>), TrackError> {
-        let memory = memory.leak();
-        let watches = parts.iter().map(|part| {
-            let bytes = NonNull::from(&memory[part.clone()]);
-            // SAFETY: it is never given back.
-            unsafe { self.watch(bytes.cast(), part.len()) }
+        assert!(part > 0 && part.is_multiple_of(self.0.page));
+        let io = |source: Errno| TrackError::Io {
+            doing: "map memory to be watched",
+            source: source.into(),
+        };
+        let scratch = Scratch::new(len.saturating_add(LARGE)).map_err(io)?;
+        let start = scratch.0;
+        std::mem::forget(scratch);
+        // SAFETY: a multiple that is less than what was mapped before the bytes that are used.
+        let start = unsafe { start.add(start.align_offset(LARGE)) };
+        // SAFETY: mapped for this, zero, and never given back.
+        let memory = unsafe {
+            let _ = madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage);
+            std::slice::from_raw_parts_mut(start.as_ptr(), len)
+        };
+        let watches = (0..len).step_by(part).map(|at| {
+            // SAFETY: it is never given back, and what follows the last part is nobody's.
+            unsafe { self.watch_mapping(start.add(at), part.min(len - at)) }
         });
         let watches = watches.collect::<Result<_, _>>()?;
         Ok((memory, watches))

@@ -21,8 +21,10 @@ use tarn_track::Tracker;
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 /// Rounds that are not measured: until rates are known, and all memory was touched.
 pub(super) const WARM: u32 = 3;
-/// Objects of a rank.
+/// Objects of a rank, at most.
 const OBJECTS: usize = 47;
+/// A large page.
+const LARGE: usize = 2 << 20;
 /// Bytes that a rank of GTC writes in a checkpoint, and what a checkpoint that copies all at once takes of its time of computing
 /// (Fernando 2016, section III).
 pub(super) const GTC: (u64, f64) = (235_000_000, 0.37);
@@ -31,7 +33,7 @@ const CM1: f64 = 0.07;
 /// The part of GTC's bytes that is written early in a cycle. The paper does not say. Its figures are a checkpoint twice as fast when half
 /// is staged, and twelve times with copies ahead: 2 / (1 - share) = 12.
 const EARLY: f64 = 5.0 / 6.0;
-/// What is written early is written until this part of a cycle; the rest until its end.
+/// What is written early is written until this part of a cycle; the rest until its end (examples/checkpoints/proxies.conf).
 const EARLY_UNTIL: f64 = 0.25;
 /// Cycles before precopies are measured: it must have been learned what is written when.
 pub(super) const LEARN: u32 = 6;
@@ -95,13 +97,13 @@ struct Took {
 /// # Errors
 /// When anything fails.
 pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
-    let mut memory: Vec<u8> = vec![0; usize::try_from(does.bytes)?];
-    fill(&mut memory, does.rank, 0);
-    let ahead = does.cycle.is_some_and(|c| c.ahead);
-    let (memory, watches) = match ahead {
-        true => Tracker::probe()?.leak(memory, &ranges(does.bytes as usize))?,
-        false => (memory.leak(), Vec::new()),
+    let bytes = usize::try_from(does.bytes)?;
+    let (memory, watches) = match does.cycle {
+        Some(_) => Tracker::probe()?.leak(bytes, object(bytes))?,
+        None => (vec![0; bytes].leak(), Vec::new()),
     };
+    fill(memory, does.rank, 0);
+    let ahead = does.cycle.is_some_and(|c| c.ahead);
     let mut plain = Mapped::create(&does.dir.join(format!("plain.{}", does.rank)), does.bytes)?;
     let all = 0..does.bytes;
     let all = std::slice::from_ref(&all);
@@ -110,7 +112,7 @@ pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
     {
         let meeting = does.meeting()?;
         let mut program = does.begin(&meeting)?;
-        for (n, watch) in watches.into_iter().enumerate() {
+        for (n, watch) in watches.into_iter().enumerate().filter(|_| ahead) {
             program.watch(&key(n), Box::new(watch), false);
         }
         for round in 0..does.warm + does.rounds {
@@ -253,7 +255,7 @@ pub(super) fn restored(
     program: &mut Rank<Folder, Folder>,
     memory: &mut [u8],
 ) -> anyhow::Result<Option<VersionId>> {
-    let size = memory.len().div_ceil(OBJECTS);
+    let size = object(memory.len());
     let keys: Vec<Vec<u8>> = (0..OBJECTS).map(key).collect();
     let parts = memory.chunks_mut(size).zip(&keys);
     let mut objects: Vec<Empty<'_>> = parts
@@ -268,11 +270,9 @@ pub(super) fn restored(
     Ok(restored)
 }
 
-/// The objects of so many bytes.
-fn ranges(bytes: usize) -> Vec<std::ops::Range<usize>> {
-    let size = bytes.div_ceil(OBJECTS);
-    let starts = (0..bytes).step_by(size);
-    starts.map(|at| at..bytes.min(at + size)).collect()
+/// Bytes of an object, of so many in all: large pages, as objects have that were made by their own calls.
+fn object(bytes: usize) -> usize {
+    bytes.div_ceil(OBJECTS).next_multiple_of(LARGE)
 }
 
 fn key(number: usize) -> Vec<u8> {
@@ -281,7 +281,7 @@ fn key(number: usize) -> Vec<u8> {
 
 /// The objects that a rank's memory is.
 fn parts(memory: &[u8]) -> Vec<&[u8]> {
-    memory.chunks(memory.len().div_ceil(OBJECTS)).collect()
+    memory.chunks(object(memory.len())).collect()
 }
 
 /// Keys that are as long as the program.
@@ -309,26 +309,24 @@ pub(super) fn fill(memory: &mut [u8], rank: u32, round: u32) {
     }
 }
 
-/// A cycle: the early objects are written again and again in its first part, the others until its end. Between two writes it does what
-/// takes no memory, as if it computed elsewhere.
+/// A cycle: the early objects are written in its first part, one after the other, the others in each quarter, as by gtc.f90 among the
+/// proxies. Between two writes it does what takes no memory, as if it computed elsewhere.
 fn compute(memory: &mut [u8], cycle: Cycle, round: u32) {
     let began = Instant::now();
     let length = Duration::from_nanos(cycle.nanos);
-    let size = memory.len().div_ceil(OBJECTS);
-    let early = (OBJECTS as f64 * cycle.early).round() as usize * size;
-    let (early, late) = memory.split_at_mut(early.min(memory.len()));
-    const WRITES: u32 = 4;
-    for n in 0..WRITES {
-        let part = f64::from(n + 1) / f64::from(WRITES);
-        sleep_until(began + length.mul_f64(part * EARLY_UNTIL * 0.8));
-        touch(early, round * WRITES + n);
+    let size = object(memory.len());
+    let early = (memory.len().div_ceil(size) as f64 * cycle.early) as usize;
+    let (early, late) = memory.split_at_mut((early * size).min(memory.len()));
+    let count = early.len().div_ceil(size).max(1) as f64;
+    for (n, object) in early.chunks_mut(size).enumerate() {
+        touch(object, round);
+        sleep_until(began + length.mul_f64(EARLY_UNTIL * (n + 1) as f64 / count));
     }
-    for n in 0..WRITES {
-        let part = f64::from(n + 1) / f64::from(WRITES);
-        touch(late, round * WRITES + n);
-        sleep_until(began + length.mul_f64(EARLY_UNTIL + (1.0 - EARLY_UNTIL) * part));
+    const QUARTERS: u32 = 4;
+    for n in 1..=QUARTERS {
+        sleep_until(began + length * n / QUARTERS);
+        touch(late, round * QUARTERS + n);
     }
-    touch(late, round);
 }
 
 fn sleep_until(when: Instant) {
