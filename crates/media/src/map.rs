@@ -83,26 +83,14 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Maps a file or a DAX device that is there. Of what is in memory all pages are mapped now: later, each would cost a fault.
+    /// Maps a file or a DAX device that is there.
     ///
     /// # Errors
     /// When another process has it for writing (`EWOULDBLOCK`), or it cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, MediumError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = open(path, flags, Mode::empty()).map_err(failed("open", path))?;
-        let mut mapped = Self::of(file, path)?;
-        if mapped.is_there()? {
-            mapped.populate()?;
-        }
-        Ok(mapped)
-    }
-
-    /// Whether all of it is memory already: to map it takes none then, and reads nothing from elsewhere.
-    fn is_there(&self) -> Result<bool, MediumError> {
-        let has = fstat(&self.file).map_err(failed("examine", &self.path))?;
-        let blocks = u64::try_from(has.st_blocks).unwrap_or(0);
-        let elsewhere = self.promises.power_fail == PowerFail::Synced;
-        Ok(!elsewhere && blocks.saturating_mul(512) >= self.pages.len as u64)
+        Self::of(file, path)
     }
 
     /// Maps a small file that processes share, made with so many bytes of zeros if it is not there. Nobody locks it.
@@ -436,6 +424,23 @@ impl Window for Part<'_> {
         };
         let to = [&mut self.bytes[range], &mut other.bytes[theirs]];
         Ok(kernel::copy(to, bytes, |part| flush.lines(part)))
+    }
+
+    /// By reading, which maps several pages at once where their memory is taken already.
+    fn warm(&mut self) {
+        // To map what is elsewhere, or nowhere yet, would read it, or take its memory.
+        let all_there = |has: rustix::fs::Stat| has.st_blocks.saturating_mul(512) >= has.st_size;
+        let elsewhere = self.power_fail == PowerFail::Synced;
+        if elsewhere || !fstat(self.file).is_ok_and(all_there) {
+            return;
+        }
+        let from = self.bytes.as_mut_ptr();
+        let before = from.addr() % rustix::param::page_size();
+        // SAFETY: the pages of this window, which stay as long as it; no byte is changed.
+        let _ = unsafe {
+            let len = self.bytes.len() + before;
+            madvise(from.sub(before).cast(), len, Advice::LinuxPopulateRead)
+        };
     }
 
     fn persist(&mut self) -> Result<(), MediumError> {

@@ -230,6 +230,10 @@ impl<W: Window> Window for SlowWindow<W> {
         self.write(at, bytes)
     }
 
+    fn warm(&mut self) {
+        self.window.warm();
+    }
+
     fn persist(&mut self) -> Result<(), MediumError> {
         self.window.persist()
     }

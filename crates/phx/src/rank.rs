@@ -41,6 +41,8 @@ use words::{Call, agree};
 /// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
 
+/// Bytes of an arena that are mapped before the desk is given to who wants it.
+const WARM: u64 = 16 << 20;
 /// As long as somebody wants the desk, who copies ahead looks this often whether it is free.
 const YIELD: Duration = Duration::from_millis(1);
 /// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
@@ -265,6 +267,8 @@ struct Desk<A, S> {
     reclaimed: bool,
     asked: Asked,
     arena: Option<(Arena, A)>,
+    /// How much of it is mapped for sure.
+    warm: u64,
     /// What the arena is called.
     name: String,
     staging: Option<S>,
@@ -301,8 +305,8 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         let (tier, memory) = (Arc::new(tier), Arc::new(memory));
         let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
         ranks.serve(Arc::new(kept));
-        let world = found::find(&options, &*tier, &*memory, &*ranks)?;
-        let desk = Desk::new(&world, &*tier, &*ranks, &options)?;
+        let (world, open) = found::find(&options, &*tier, &*memory, &*ranks)?;
+        let desk = Desk::new(&world, open, &*tier, &*ranks, &options)?;
         let desk = Mutex::new(desk);
         let flusher = Flusher::begin(&options, world.start.identity, &tier, &ranks)?;
         let (flusher, flushes) = flusher.unzip();
@@ -598,6 +602,12 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     /// The helper: after each commit it de-stages what was staged, and then copies ahead.
     fn help(&self) {
         (self.options.enter)();
+        while !self.ended.load(Ordering::Acquire) && self.desk().warm() {
+            // Whoever wants the desk has it first.
+            if self.wanted.load(Ordering::Acquire) {
+                std::thread::sleep(YIELD);
+            }
+        }
         let mut next: Option<Instant> = None;
         loop {
             let mut bell = lock(&self.bell);
@@ -636,7 +646,13 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 
 impl<A: Medium, S: Medium> Desk<A, S> {
     /// Goes on with the arena that was found, if one was.
-    fn new<T>(world: &World, tier: &T, ranks: &dyn Ranks, options: &Options) -> Result<Self, Fault>
+    fn new<T>(
+        world: &World,
+        mut open: found::Open<A>,
+        tier: &T,
+        ranks: &dyn Ranks,
+        options: &Options,
+    ) -> Result<Self, Fault>
     where
         T: Vault<Medium = A>,
     {
@@ -653,6 +669,8 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 persistence: Level::Committed,
             },
             arena: None,
+            // What is made is.
+            warm: u64::MAX,
             name: own.map_or_else(
                 || found::arena(world.start.generation, ranks.rank()),
                 Into::into,
@@ -663,15 +681,36 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             ahead: Ahead::default(),
         };
         if own.is_some() {
-            let mut medium = left::open(tier, &desk.name, options.patience)?;
+            let mut medium = match open.remove(&desk.name) {
+                Some(medium) => medium,
+                None => left::open(tier, &desk.name, options.patience)?,
+            };
             let mut window = whole(&mut medium)?;
             let mut arena = Arena::resume(&mut window)?;
             // Before anything is computed: no later start, whichever nodes it has, takes this one's number again.
             arena.start(&mut window, world.start)?;
             drop(window);
             desk.arena = Some((arena, medium));
+            desk.warm = 0;
         }
         Ok(desk)
+    }
+
+    /// Has some more of an arena mapped that was there, before it is committed to: whether there is any left.
+    fn warm(&mut self) -> bool {
+        let Some((_, medium)) = &mut self.arena else {
+            return false;
+        };
+        let part = self.warm..self.warm.saturating_add(WARM).min(medium.size());
+        if part.is_empty() {
+            return false;
+        }
+        self.warm = part.end;
+        let windows = medium.windows(std::slice::from_ref(&part));
+        windows.is_ok_and(|mut windows| {
+            windows.iter_mut().for_each(Window::warm);
+            true
+        })
     }
 }
 

@@ -135,6 +135,9 @@ pub trait Window: Stored + Send {
         self.write(at, bytes)
     }
 
+    /// It will be used soon: where it is memory that is not mapped yet, it is now. What cannot be costs its first use instead.
+    fn warm(&mut self) {}
+
     /// Makes all persistent that was written through this window, as far as the medium can.
     ///
     /// # Errors

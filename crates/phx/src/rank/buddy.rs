@@ -150,6 +150,7 @@ fn grant<T: Vault, M: Vault>(
     if ranks.node(by) == ranks.node(ranks.rank()) {
         let mut near = shared.memory.open(&name)?;
         let mut window = super::whole(&mut near)?;
+        window.warm();
         window.write(0, head)?;
         window.persist()?;
         drop(window);
@@ -274,7 +275,8 @@ impl<T: Vault, M: Vault> Host for Kept<T, M> {
         };
         let text = |e: MediumError| e.to_string();
         if medium.is_none() {
-            *medium = Some(self.memory.open(&found::kept(of)).map_err(text)?);
+            let kept = medium.insert(self.memory.open(&found::kept(of)).map_err(text)?);
+            super::whole(kept).map_err(text)?.warm();
         }
         let Some(medium) = medium else {
             return Err("its memory is gone".into());

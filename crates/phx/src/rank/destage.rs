@@ -1,10 +1,11 @@
 //! What is staged goes to the arena, while the program computes.
 
-use super::{Desk, Shared, Stats, publish, whole};
+use super::{Desk, Shared, Stats, lock, publish, whole};
 use crate::arena::Level;
 use crate::fault::{Code, Fault};
 use crate::layout;
 use crate::manifest::{CHUNK, Manifest, Object, Place};
+use std::sync::Mutex;
 use std::time::Instant;
 use tarn_ports::{Medium, Stored, Vault, Window};
 
@@ -74,6 +75,90 @@ impl<A: Medium, S: Medium> Desk<A, S> {
 
 /// Chunks that are copied at once where they may come from another node.
 pub(super) const RUN: usize = 16;
+/// Runs that are fetched from other nodes at a time: while one is written, others are on their way.
+pub(super) const LANES: usize = 4;
+
+/// Some staged chunks of an object, and where they go.
+struct Run {
+    object: usize,
+    from: u64,
+    to: u64,
+    length: u64,
+    sums: Vec<u64>,
+}
+
+/// The staged runs of at most so many chunks, in the order of the manifest.
+fn runs(manifest: &Manifest, places: &[u64], run: usize) -> Vec<Run> {
+    let step = run as u64 * CHUNK;
+    let mut runs = Vec::new();
+    for (number, (object, place)) in manifest.objects.iter().zip(places).enumerate() {
+        let mut to = *place;
+        for piece in &object.pieces {
+            if let Place::Staged(from) = piece.place {
+                let parts = (0..piece.length).step_by(step as usize);
+                runs.extend(parts.zip(piece.sums.chunks(run)).map(|(at, sums)| Run {
+                    object: number,
+                    from: from + at,
+                    to: to + at,
+                    length: (piece.length - at).min(step),
+                    sums: sums.to_vec(),
+                }));
+            }
+            to += piece.length;
+        }
+    }
+    runs
+}
+
+/// All is in the arena: the manifest leads to it.
+fn brought(manifest: &mut Manifest, places: &[u64], runs: Vec<Run>) {
+    let mut runs = runs.into_iter().peekable();
+    for (object, place) in manifest.objects.iter_mut().zip(places) {
+        let mut chunks = Vec::new();
+        let mut offset = 0;
+        for piece in &object.pieces {
+            let at = match piece.place {
+                Place::Arena(at) => at,
+                Place::Staged(_) => place + offset,
+            };
+            let end = place + offset + piece.length;
+            let copies = (at..).step_by(CHUNK as usize).map(Place::Arena);
+            let sums = match piece.place {
+                Place::Arena(_) => piece.sums.clone(),
+                Place::Staged(_) => std::iter::from_fn(|| runs.next_if(|run| run.to < end))
+                    .flat_map(|run| run.sums)
+                    .collect(),
+            };
+            chunks.extend(copies.zip(sums));
+            offset += piece.length;
+        }
+        object.pieces = layout::pieces(offset, chunks);
+    }
+}
+
+impl Run {
+    /// Copies it by way of a buffer to the window that begins at `base`.
+    fn copy(
+        &mut self,
+        object: &Object,
+        buffer: &mut [u8],
+        window: &mut impl Window,
+        base: u64,
+        fill: impl FnOnce(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault>,
+    ) -> Result<(), Fault> {
+        let buffer = &mut buffer[..self.length as usize];
+        let mut same = fill(self.from, buffer, &mut self.sums)?;
+        let places = (self.to - base..).step_by(CHUNK as usize);
+        let chunks = buffer.chunks(CHUNK as usize);
+        for ((to, chunk), sum) in places.zip(chunks).zip(&self.sums) {
+            same &= window.write(to, chunk)? == *sum;
+        }
+        match same {
+            true => Ok(()),
+            false => Err(damaged(object)),
+        }
+    }
+}
 
 /// Copies the staged pieces of a version to where its objects have their places. `fill` fills at most `run` chunks from memory, and tells
 /// whether they are what their checksums say; it may change those. The manifest is that of the copy then.
@@ -84,40 +169,78 @@ pub(super) fn copy(
     run: usize,
     mut fill: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault>,
 ) -> Result<(), Fault> {
-    let step = run as u64 * CHUNK;
-    let mut buffer = vec![0; step as usize];
-    for (object, place) in manifest.objects.iter_mut().zip(places) {
-        let mut chunks = Vec::new();
-        let mut offset = 0;
-        for piece in &object.pieces {
-            let mut left = piece.length;
-            for (before, sums) in (0..).step_by(step as usize).zip(piece.sums.chunks(run)) {
-                let buffer = &mut buffer[..left.min(step) as usize];
-                left -= buffer.len() as u64;
-                let mut sums = sums.to_vec();
-                let at = match piece.place {
-                    Place::Arena(at) => at + before,
-                    Place::Staged(at) => {
-                        let mut same = fill(at + before, buffer, &mut sums)?;
-                        let copies = (place + offset..).step_by(CHUNK as usize);
-                        let bytes = buffer.chunks(CHUNK as usize);
-                        for ((to, chunk), sum) in copies.zip(bytes).zip(&sums) {
-                            same &= window.write(to, chunk)? == *sum;
-                        }
-                        if !same {
-                            return Err(damaged(object));
-                        }
-                        place + offset
-                    }
-                };
-                let places = (at..).step_by(CHUNK as usize).map(Place::Arena);
-                chunks.extend(places.zip(sums));
-                offset += buffer.len() as u64;
+    let mut runs = runs(manifest, places, run);
+    let mut buffer = vec![0; run * CHUNK as usize];
+    for run in &mut runs {
+        let object = &manifest.objects[run.object];
+        run.copy(object, &mut buffer, window, 0, &mut fill)?;
+    }
+    brought(manifest, places, runs);
+    Ok(())
+}
+
+/// The same of several runs at a time, persistent once it has returned.
+pub(super) fn copy_at_once<A: Medium>(
+    manifest: &mut Manifest,
+    places: &[u64],
+    medium: &mut A,
+    lanes: usize,
+    fill: impl Fn(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault> + Sync,
+) -> Result<(), Fault> {
+    let mut runs = runs(manifest, places, RUN);
+    let ranges: Vec<_> = runs.iter().map(|run| run.to..run.to + run.length).collect();
+    let objects = &manifest.objects;
+    let waiting = Mutex::new(runs.iter_mut().zip(medium.windows(&ranges)?));
+    let lane = || {
+        let mut buffer = vec![0; RUN * CHUNK as usize];
+        loop {
+            let Some((run, mut window)) = lock(&waiting).next() else {
+                return Ok(());
+            };
+            window.warm();
+            let base = run.to;
+            let copied = run.copy(&objects[run.object], &mut buffer, &mut window, base, &fill);
+            let copied = copied.and_then(|()| Ok(window.persist()?));
+            if let Err(fault) = copied {
+                // The others are not needed any more.
+                lock(&waiting).by_ref().for_each(drop);
+                return Err(fault);
             }
         }
-        object.pieces = layout::pieces(offset, chunks);
-    }
+    };
+    at_once(lanes, "phx-fetch", &|| (), &lane)?;
+    brought(manifest, places, runs);
     Ok(())
+}
+
+/// Does something in so many threads, one of them the caller's: the first of their errors. Those that cannot be made are done without.
+pub(super) fn at_once(
+    threads: usize,
+    name: &str,
+    enter: &(dyn Fn() + Sync),
+    what: &(dyn Fn() -> Result<(), Fault> + Sync),
+) -> Result<(), Fault> {
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads)
+            .map_while(|_| {
+                let named = std::thread::Builder::new().name(name.into());
+                let entered = || {
+                    enter();
+                    what()
+                };
+                named.spawn_scoped(scope, entered).ok()
+            })
+            .collect();
+        others.into_iter().fold(what(), |all, other| {
+            let panicked = |_| {
+                Err(Fault::new(
+                    Code::Internal,
+                    format!("a {name} thread panicked"),
+                ))
+            };
+            all.and(other.join().unwrap_or_else(panicked))
+        })
+    })
 }
 
 fn damaged(object: &Object) -> Fault {
@@ -157,7 +280,8 @@ mod tests {
         };
         let length = bytes.len() as u64;
         let place = 2 * CHUNK;
-        for run in [1, 3, RUN, 64] {
+        // And by several threads.
+        for run in [1, 3, RUN, 64, 0] {
             let folder = tempfile::tempdir().unwrap();
             let all = 0..32 * CHUNK;
             let mut medium = Mapped::create(&folder.path().join("arena"), all.end).unwrap();
@@ -178,8 +302,15 @@ mod tests {
                 into.copy_from_slice(&bytes[from..from + into.len()]);
                 Ok(into.chunks(size).map(crc).eq(sums.iter().copied()))
             };
-            copy(&mut manifest, &[place], &mut windows[0], run, fill).unwrap();
+            match run {
+                0 => {
+                    drop(windows);
+                    copy_at_once(&mut manifest, &[place], &mut medium, 3, fill).unwrap();
+                }
+                _ => copy(&mut manifest, &[place], &mut windows[0], run, fill).unwrap(),
+            }
             let mut back = vec![0; bytes.len()];
+            let windows = medium.windows(std::slice::from_ref(&all)).unwrap();
             windows[0].read(place + CHUNK, &mut back).unwrap();
             assert!(back == bytes, "runs of {run}");
             let copied = [

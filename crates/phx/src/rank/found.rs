@@ -140,13 +140,16 @@ pub(super) struct World {
     pub(super) damaged: Vec<String>,
 }
 
+/// Arenas that were opened for writing, by name.
+pub(super) type Open<A> = BTreeMap<String, A>;
+
 /// Looks at all nodes. All ranks call it.
 pub(super) fn find<T: Vault, M: Vault>(
     options: &Options,
     tier: &T,
     memory: &M,
     ranks: &dyn Ranks,
-) -> Result<World, Fault> {
+) -> Result<(World, Open<T::Medium>), Fault> {
     let me = ranks.rank();
     let here = ranks.node(me);
     let near = |rank: u32| rank < ranks.ranks() && ranks.node(rank) == here;
@@ -173,7 +176,7 @@ pub(super) fn find<T: Vault, M: Vault>(
             return Err(twice(ranks, found, other));
         }
     }
-    let mut mine = Vec::new();
+    let (mut mine, mut open) = (Vec::new(), Open::new());
     let there = nodes.iter().flat_map(|n| &n.arenas);
     for found in there.filter(|f| near(f.host)) {
         let heir = match found.ranks == ranks.ranks() && near(found.rank) {
@@ -188,6 +191,7 @@ pub(super) fn find<T: Vault, M: Vault>(
                 memory,
                 ranks,
                 options.patience,
+                &mut open,
             )?);
         }
     }
@@ -227,7 +231,7 @@ pub(super) fn find<T: Vault, M: Vault>(
         let made: Vec<Vec<Found>> = agree(ranks, Call::Mend, &made, patience)?;
         world.arenas.extend(made.into_iter().flatten());
     }
-    Ok(world)
+    Ok((world, open))
 }
 
 fn gone(id: VersionId) -> Fault {
@@ -306,6 +310,7 @@ fn complete<T: Vault, M: Vault>(
     memory: &M,
     ranks: &dyn Ranks,
     patience: Duration,
+    open: &mut Open<T::Medium>,
 ) -> Result<Found, Fault> {
     if found.versions.iter().all(|v| v.whole) {
         return Ok(found.clone());
@@ -329,12 +334,9 @@ fn complete<T: Vault, M: Vault>(
     }
     let mut medium = left::open(tier, &found.name, patience)?;
     let (arena, _) = left::complete(&mut medium, &sources)?;
-    Ok(Found::new(
-        ranks.rank(),
-        found.name.clone(),
-        medium.size(),
-        &arena,
-    ))
+    let size = medium.size();
+    open.insert(found.name.clone(), medium);
+    Ok(Found::new(ranks.rank(), found.name.clone(), size, &arena))
 }
 
 impl Found {

@@ -1,16 +1,16 @@
 //! What a process that died had staged goes to its arena: at the next start of the program by its ranks, or before that by whoever
 //! looks after the node ([`destage`]). Both do it by the same code. Who has the arena open for writing does it: others wait, or leave it.
 
-use super::destage::{self as staged, RUN};
+use super::destage::{self as staged, LANES};
 use super::found::{self, Shelf};
 use super::{places, publish, whole};
 use crate::arena::{Arena, Header, Level, Version, VersionId};
 use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
-use crate::manifest::CHUNK;
+use crate::manifest::{CHUNK, Piece, Place};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
-use tarn_ports::{Medium, MediumError, Stored, Vault, Window};
+use tarn_ports::{Medium, MediumError, Stored, Vault};
 
 /// How often an arena is looked at whose content changes.
 const OPENS: usize = 8;
@@ -154,17 +154,15 @@ pub(super) fn complete<A: Medium, M: Vault>(
             Some(own) => own,
             None => places(&mut arena, medium, &sizes)?,
         };
-        let mut window = whole(medium)?;
-        let mut bytes = 0;
-        let fill = |at: u64, chunks: &mut [u8], sums: &mut [u64]| {
-            bytes += chunks.len() as u64;
-            proven(sources, at, chunks, sums)
-        };
-        let copied = staged::copy(&mut manifest, &places, &mut window, RUN, fill);
+        let staged = |p: &&Piece| matches!(p.place, Place::Staged(_));
+        let pieces = manifest.objects.iter().flat_map(|o| &o.pieces);
+        let bytes = pieces.filter(staged).map(|p| p.length).sum();
+        let far = sources.iter().any(|s| matches!(s, Shelf::Far(_)));
+        let lanes = if far { LANES } else { 1 };
+        let fill = |at: u64, chunks: &mut [u8], sums: &mut [u64]| proven(sources, at, chunks, sums);
+        let copied = staged::copy_at_once(&mut manifest, &places, medium, lanes, fill);
         match copied {
             Ok(()) => {
-                window.persist()?;
-                drop(window);
                 let new = (version.id, Level::Durable, manifest);
                 publish(&mut arena, medium, Some(new), |_| true)?;
                 brought.push((version.id, bytes));

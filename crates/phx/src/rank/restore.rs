@@ -1,5 +1,6 @@
 //! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
 
+use super::destage::{LANES, at_once};
 use super::found::{self, Found, Of, Shelf};
 use super::words::{Call, agree};
 use super::{Desk, Empty, RECENT, Replicate, Shared, lock, outside};
@@ -11,9 +12,6 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tarn_ports::{External, Medium, Vault};
-
-/// Objects that are read from another node at a time: while one is proven, others are on their way.
-const LANES: usize = 4;
 
 impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn restart(
@@ -273,24 +271,7 @@ impl<T: Vault> Old<'_, T> {
                 return Err(fault);
             }
         };
-        std::thread::scope(|scope| {
-            let named = |_| std::thread::Builder::new().name("phx-fetch".into());
-            // Without them the caller reads all.
-            let others: Vec<_> = (1..lanes)
-                .map(named)
-                .map_while(|thread| {
-                    let entered = || {
-                        enter();
-                        lane()
-                    };
-                    thread.spawn_scoped(scope, entered).ok()
-                })
-                .collect();
-            others.into_iter().fold(lane(), |all, other| {
-                let other = other.join().unwrap_or_else(|_| Err(panicked()));
-                all.and(other)
-            })
-        })
+        at_once(lanes, "phx-fetch", enter, &lane)
     }
 
     fn all(&self, object: &Object) -> Result<Vec<u8>, Fault> {
@@ -448,10 +429,6 @@ fn rows_of<T: Vault>(
             .copy_from_slice(from);
     }
     Ok(())
-}
-
-fn panicked() -> Fault {
-    Fault::new(Code::Internal, "a thread that reads objects has panicked")
 }
 
 fn told(rank: u32, code: u8, text: &str) -> Fault {

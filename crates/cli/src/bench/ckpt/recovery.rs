@@ -210,8 +210,11 @@ impl Bench<'_> {
     /// Runs both ranks; what the one found that has lost something, if it restarts.
     fn run(&self, does: &ranks::Does, restarts: bool) -> anyhow::Result<Option<Took>> {
         let start = |rank| {
+            // What another node does for its own rank takes none of this one's processors.
+            let bytes = if rank == LOST { does.bytes } else { MIB };
             let does = ranks::Does {
                 rank,
+                bytes,
                 ..does.clone()
             };
             let role = Role::Recovers(Does {
