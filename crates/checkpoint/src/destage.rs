@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_media::{Device, Folder, Profile};
+use tarn_media::{Device, Folder, Mapped, Profile};
 use tarn_phx::rank::left;
 use tarn_phx::{Code, Fault, VersionId};
 use tarn_ports::{RanksError, Vault};
@@ -198,7 +198,8 @@ impl Places {
                 Ok(vacant) => vacant,
                 Err(e) => return running(e),
             };
-            let mut medium = self.tier.open(name)?;
+            // It is held no longer than it takes to lock the arena, however large that is.
+            let mut medium = Mapped::open_untouched(&self.folder.join(name))?;
             // Who begins as this rank from now on waits for the arena.
             drop(vacant);
             let destaged = left::destage(&mut medium, memory)?;

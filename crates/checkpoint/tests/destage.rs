@@ -168,6 +168,31 @@ fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers
     node.start(Some(id(1, 3)), 1);
 }
 
+/// Who begins meanwhile waits for the rank: to map all of a large arena takes seconds.
+#[test]
+fn of_a_large_arena_only_what_is_written_is_mapped() {
+    let node = Node {
+        staging: Staging::Bytes(512 << 10),
+        ..Node::new()
+    };
+    node.start(None, 2);
+    let size = fs::metadata(node.path("tier/phx/heat/1/0.arena"));
+    let pages = size.unwrap().len() / rustix::param::page_size() as u64;
+    let before = mapped_by_this_thread();
+    let told = told(&mut node.destager());
+    let mapped = mapped_by_this_thread() - before;
+    assert!(matches!(told[..], [(0, What::Brought(_))]), "{told:?}");
+    assert!(mapped < pages / 4, "{mapped} of {pages} pages");
+}
+
+/// Pages, each by a fault.
+fn mapped_by_this_thread() -> u64 {
+    let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // Behind the thread's name, which may have anything in it.
+    let (_, numbers) = stat.rsplit_once(") ").unwrap();
+    numbers.split(' ').nth(7).unwrap().parse().unwrap()
+}
+
 #[test]
 fn a_rank_that_is_running_is_left_alone_and_the_others_are_not() {
     let node = Node::new();

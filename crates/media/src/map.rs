@@ -87,13 +87,21 @@ impl Mapped {
     /// # Errors
     /// When another process has it for writing (`EWOULDBLOCK`), or it cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, MediumError> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = open(path, flags, Mode::empty()).map_err(failed("open", path))?;
-        let mut mapped = Self::of(file, path)?;
+        let mut mapped = Self::open_untouched(path)?;
         if mapped.is_there()? {
             mapped.populate()?;
         }
         Ok(mapped)
+    }
+
+    /// The same for who writes little of it: no page is mapped before it is used, so that it takes no time, however large it is.
+    ///
+    /// # Errors
+    /// As for [`Mapped::open`].
+    pub fn open_untouched(path: &Path) -> Result<Self, MediumError> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = open(path, flags, Mode::empty()).map_err(failed("open", path))?;
+        Self::of(file, path)
     }
 
     /// Whether all of it is memory already: to map it takes none then, and reads nothing from elsewhere.
