@@ -250,6 +250,40 @@ fn what_is_damaged_in_memory_is_told_once_and_stays() {
     node.start(Some(id(1, 2)), 0);
 }
 
+/// A damaged arena is looked at again and again: somebody may mend it.
+#[test]
+fn what_fails_again_for_the_same_reason_is_told_once() {
+    let node = Node::new();
+    let mut destager = node.destager();
+    node.start(None, 2);
+    let arena = node.path("tier/phx/heat/1/0.arena");
+    let file = fs::File::options().read(true).write(true).open(&arena);
+    let file = file.unwrap();
+    let mut superblocks = [0; 8 << 10];
+    file.read_exact_at(&mut superblocks, 4 << 10).unwrap();
+    let mut something_else_in_memory = 0..;
+    let mut looked_at = |destager: &mut Destager| {
+        let name = format!("x{}", something_else_in_memory.next().unwrap());
+        fs::write(node.memory().join(name), "").unwrap();
+        told(destager)
+    };
+    for _ in 0..2 {
+        file.write_all_at(&[0; 8 << 10], 4 << 10).unwrap();
+        let all = looked_at(&mut destager);
+        let [(0, What::Failed(fault))] = &all[..] else {
+            panic!("{all:?}");
+        };
+        assert!(fault.text.contains("superblocks are damaged"), "{fault}");
+        assert_eq!(looked_at(&mut destager), []);
+        // It is open for writing: that is another state.
+        let held = Mapped::open(&arena).unwrap();
+        file.write_all_at(&superblocks, 4 << 10).unwrap();
+        assert_eq!(looked_at(&mut destager), [(0, What::Busy)]);
+        drop(held);
+    }
+    assert_eq!(looked_at(&mut destager), [(0, brought(id(1, 2)))]);
+}
+
 #[test]
 fn a_start_waits_for_who_brings_its_arena_to_the_tier_and_is_told_if_that_does_not_end() {
     let node = Node::new();
