@@ -1,6 +1,6 @@
 //! Versions on an external store that is slow, full, gone, or gives back something else: what `latest` names is whole, always.
 
-use crate::cluster::{Cluster, Here, MOST, damage, id, soon};
+use crate::cluster::{Cluster, Here, MOST, VERSIONS, damage, id, soon};
 use crate::hall::Hall;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -583,6 +583,36 @@ fn a_version_of_an_earlier_start_is_not_flushed_because_another_start_has_its_nu
         // Now something is there that goes on from it.
         rank.wait(id(1, 1), Level::Flushed, MOST).unwrap();
     });
+}
+
+/// A start that goes on from an older version has nothing of the newer ones.
+#[test]
+fn a_version_that_the_next_start_did_not_go_on_from_is_not_flushed_with_that() {
+    for lost in [false, true] {
+        let cluster = Cluster::flushing(&["one"], 2);
+        cluster.start(|of, mut rank, _| {
+            rank.ask(VERSIONS).unwrap();
+            for step in 1..=3 {
+                let version = commit(&mut rank, of, 1, step);
+                rank.wait(version, Level::Durable, MOST).unwrap();
+            }
+            rank.wait(id(1, 2), Level::Flushed, MOST).unwrap();
+        });
+        if lost {
+            cluster.lose_nodes();
+        }
+        cluster.start(|of, mut rank, _| {
+            let from = rank.restart(Some(id(1, 2)), &mut []).unwrap();
+            assert_eq!(from, Some(id(1, 2)));
+            commit(&mut rank, of, 1, 4);
+            let version = commit(&mut rank, of, 1, 5);
+            rank.wait(version, Level::Flushed, MOST).unwrap();
+            rank.wait(id(1, 1), Level::Flushed, MOST).unwrap();
+            rank.wait(id(1, 2), Level::Flushed, MOST).unwrap();
+            let told = rank.wait(id(1, 3), Level::Flushed, MOST).unwrap_err();
+            assert_eq!(told.code, Code::NotFound, "lost: {lost}: {told}");
+        });
+    }
 }
 
 /// Both are the first start of their name, as far as they know.
