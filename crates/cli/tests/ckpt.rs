@@ -613,6 +613,17 @@ fn the_published_parameters_can_be_given() {
         site.tarn(&given).exits(0).summary()["advice"]["within_bound"],
         false
     );
+    // No more copies than there are nodes.
+    let levels = |nodes: &str| {
+        let ran = site.tarn(&["ckpt", "model", "--json", "--nodes", nodes]);
+        let loss = ran.exits(0).summary()["loss"].clone();
+        let rows = |of: &str| loss[of].as_array().unwrap().len();
+        (rows("levels"), rows("by_copies"))
+    };
+    assert_eq!(
+        ["1", "2", "4", "5"].map(levels),
+        [(2, 1), (4, 2), (6, 4), (6, 4)]
+    );
     let alone = site.tarn(&["ckpt", "model", "--json", "--nodes", "1"]);
     let alone = alone.exits(0).summary();
     assert_eq!(alone["advice"]["by_way"].as_array().unwrap().len(), 1);
