@@ -36,7 +36,7 @@ struct Damage {
 }
 
 impl Damage {
-    /// No file in memory has anything of the arena that these bytes are of.
+    /// Its staging file is not in memory, and nothing stands in.
     fn is_nowhere(&self) -> bool {
         self.at.is_none() && self.stands_in.is_none()
     }
