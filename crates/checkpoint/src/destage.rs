@@ -40,6 +40,18 @@ pub enum What {
     Failed(Fault),
 }
 
+impl What {
+    /// Whether it stays what it was.
+    fn is_among(&self, before: &[Self]) -> bool {
+        before.iter().any(|other| match (self, other) {
+            // Its text may have numbers that change.
+            (Self::Failed(now), Self::Failed(before)) => now.code == before.code,
+            (Self::Lacking(now), Self::Lacking(before)) => now == before,
+            _ => false,
+        })
+    }
+}
+
 /// An arena of which something waits in memory, or whose rank is running, and what became of it.
 #[derive(Debug, Clone)]
 pub struct Left {
@@ -61,10 +73,12 @@ pub struct Destager {
 }
 
 /// An arena that is done with for as long as nothing of this changes, or until then.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Seen {
     stamp: u64,
     until: Option<Instant>,
+    /// What became of it.
+    told: Vec<What>,
 }
 
 /// A program's folders.
@@ -99,7 +113,7 @@ impl Destager {
         Ok(runs)
     }
 
-    /// De-stages what is left of a program, rank by rank, but for ranks that are running.
+    /// De-stages what is left of a program, rank by rank, but for ranks that are running. What fails or lacks as before is not told again.
     ///
     /// # Errors
     /// When its folder cannot be used, as it is another user's.
@@ -117,7 +131,7 @@ impl Destager {
             meet: memory.join("meet"),
         };
         let staged = stamp_of_memory(&memory, places.memory.as_ref())?;
-        let before = self.seen.remove(run).unwrap_or_default();
+        let mut before = self.seen.remove(run).unwrap_or_default();
         let mut now = BTreeMap::new();
         for name in places.tier.list()? {
             let Some(rank) = left::rank_of(&name) else {
@@ -125,13 +139,17 @@ impl Destager {
             };
             let path = places.folder.join(&name);
             let stamp = places.stamp(&path, rank, staged);
-            let same = |seen: &&Seen| {
+            let same = |seen: &Seen| {
                 seen.stamp == stamp && seen.until.is_none_or(|until| Instant::now() < until)
             };
-            if let Some(seen) = before.get(&name).filter(same) {
-                now.insert(name, *seen);
-                continue;
-            }
+            let seen = before.remove(&name);
+            let told = match seen {
+                Some(seen) if same(&seen) => {
+                    now.insert(name, seen);
+                    continue;
+                }
+                seen => seen.map_or_else(Vec::new, |seen| seen.told),
+            };
             let all = places.arena(&name, rank);
             let all = all.unwrap_or_else(|fault| match fault.code {
                 Code::Busy => vec![What::Busy],
@@ -141,13 +159,14 @@ impl Destager {
             });
             let again = |what: &What| matches!(what, What::Running(_) | What::Busy);
             let failed = |what: &What| matches!(what, What::Failed(_));
+            for what in all.iter().filter(|what| !what.is_among(&told)) {
+                let (path, what) = (path.clone(), what.clone());
+                tell(Left { path, rank, what });
+            }
             if !all.iter().any(again) {
                 let until = all.iter().any(failed).then(|| Instant::now() + AGAIN);
-                now.insert(name, Seen { stamp, until });
-            }
-            for what in all {
-                let path = path.clone();
-                tell(Left { path, rank, what });
+                let told = all;
+                now.insert(name, Seen { stamp, until, told });
             }
         }
         self.seen.insert(run.to_owned(), now);
@@ -198,6 +217,7 @@ impl Places {
                 Ok(vacant) => vacant,
                 Err(e) => return running(e),
             };
+            // It is held no longer than it takes to lock the arena, however large that is.
             let mut medium = self.tier.open(name)?;
             // Who begins as this rank from now on waits for the arena.
             drop(vacant);

@@ -168,6 +168,31 @@ fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers
     node.start(Some(id(1, 3)), 1);
 }
 
+/// Who begins meanwhile waits for the rank: to map all of a large arena takes seconds.
+#[test]
+fn of_a_large_arena_only_what_is_written_is_mapped() {
+    let node = Node {
+        staging: Staging::Bytes(512 << 10),
+        ..Node::new()
+    };
+    node.start(None, 2);
+    let size = fs::metadata(node.path("tier/phx/heat/1/0.arena"));
+    let pages = size.unwrap().len() / rustix::param::page_size() as u64;
+    let before = mapped_by_this_thread();
+    let told = told(&mut node.destager());
+    let mapped = mapped_by_this_thread() - before;
+    assert!(matches!(told[..], [(0, What::Brought(_))]), "{told:?}");
+    assert!(mapped < pages / 4, "{mapped} of {pages} pages");
+}
+
+/// Pages, each by a fault.
+fn mapped_by_this_thread() -> u64 {
+    let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // Behind the thread's name, which may have anything in it.
+    let (_, numbers) = stat.rsplit_once(") ").unwrap();
+    numbers.split(' ').nth(7).unwrap().parse().unwrap()
+}
+
 #[test]
 fn a_rank_that_is_running_is_left_alone_and_the_others_are_not() {
     let node = Node::new();
@@ -223,6 +248,40 @@ fn what_is_damaged_in_memory_is_told_once_and_stays() {
     assert_eq!(told(&mut destager), [(0, brought(id(1, 2)))]);
     node.loses_its_memory();
     node.start(Some(id(1, 2)), 0);
+}
+
+/// A damaged arena is looked at again and again: somebody may mend it.
+#[test]
+fn what_fails_again_for_the_same_reason_is_told_once() {
+    let node = Node::new();
+    let mut destager = node.destager();
+    node.start(None, 2);
+    let arena = node.path("tier/phx/heat/1/0.arena");
+    let file = fs::File::options().read(true).write(true).open(&arena);
+    let file = file.unwrap();
+    let mut superblocks = [0; 8 << 10];
+    file.read_exact_at(&mut superblocks, 4 << 10).unwrap();
+    let mut something_else_in_memory = 0..;
+    let mut looked_at = |destager: &mut Destager| {
+        let name = format!("x{}", something_else_in_memory.next().unwrap());
+        fs::write(node.memory().join(name), "").unwrap();
+        told(destager)
+    };
+    for _ in 0..2 {
+        file.write_all_at(&[0; 8 << 10], 4 << 10).unwrap();
+        let all = looked_at(&mut destager);
+        let [(0, What::Failed(fault))] = &all[..] else {
+            panic!("{all:?}");
+        };
+        assert!(fault.text.contains("superblocks are damaged"), "{fault}");
+        assert_eq!(looked_at(&mut destager), []);
+        // It is open for writing: that is another state.
+        let held = Mapped::open(&arena).unwrap();
+        file.write_all_at(&superblocks, 4 << 10).unwrap();
+        assert_eq!(looked_at(&mut destager), [(0, What::Busy)]);
+        drop(held);
+    }
+    assert_eq!(looked_at(&mut destager), [(0, brought(id(1, 2)))]);
 }
 
 #[test]

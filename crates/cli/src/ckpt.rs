@@ -16,6 +16,7 @@ use crate::error::{CliError, CliResult};
 use clap::{Args, Subcommand};
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use tarn_base::codes::Exit;
 use tarn_phx::{Level, VersionId};
@@ -75,6 +76,16 @@ pub(crate) struct Place {
         default_value = "/dev/shm"
     )]
     memory: PathBuf,
+}
+
+impl Place {
+    /// Where what is staged is not, and what to do.
+    fn is_not_in_memory(&self) -> String {
+        format!(
+            "is not in {}: if the program was told another folder in memory, give that as --memory",
+            printable(self.memory.as_os_str().as_bytes())
+        )
+    }
 }
 
 pub(crate) fn ckpt(cli: &Cli, command: &CkptCommand) -> CliResult {

@@ -110,6 +110,14 @@ impl Kept {
         path
     }
 
+    /// What is told of what is staged and not there.
+    fn is_not_in_memory(&self) -> String {
+        format!(
+            "is not in {}: if the program was told another folder in memory, give that as --memory",
+            self.site.path("memory").display()
+        )
+    }
+
     fn tarn(&self, arguments: &[&str]) -> Ran {
         let tier = self.site.path("tier").to_string_lossy().into_owned();
         let memory = self.site.path("memory").to_string_lossy().into_owned();
@@ -200,7 +208,8 @@ fn versions_are_listed_with_what_can_be_restored_of_them() {
     }
     kept.memory("heat", 2, 3, "buddy");
     let why = &kept.json(&["ls", "heat"], 0)[0]["why_not"];
-    assert_eq!(why, "what is staged of rank 1 is gone");
+    let gone = format!("what is staged of rank 1 {}", kept.is_not_in_memory());
+    assert_eq!(why, &gone);
     // Of another arena, whatever it is called.
     let other = kept.memory("heat", 0, 3, "staging");
     fs::rename(&other, other.with_file_name("1.staging")).unwrap();
@@ -253,7 +262,10 @@ fn objects_are_shown_with_their_places() {
     assert_eq!(kept.json(&["show", "heat", "1.1"], 0).len(), 1);
     kept.tarn(&["show", "heat"]).exits(0).says("  staging\n");
     fs::remove_file(staging).unwrap();
-    kept.tarn(&["show", "heat"]).exits(0).says("staging (gone)");
+    kept.tarn(&["show", "heat"])
+        .exits(0)
+        .says("  staging (not here)\n")
+        .says(&kept.is_not_in_memory());
 }
 
 #[test]
@@ -360,6 +372,7 @@ fn a_buddy_stands_in_for_what_is_damaged_or_gone_in_memory() {
     let verify = |code| kept.json(&["verify", "heat"], code);
     let summary = ["damaged_chunks", "lost_chunks", "restorable"];
     // Nothing has it.
+    let memory = kept.site.path("memory");
     let found = verify(1);
     assert_eq!(
         of(&found[0], &["key", "in", "stands_in"]),
@@ -368,7 +381,8 @@ fn a_buddy_stands_in_for_what_is_damaged_or_gone_in_memory() {
     assert_eq!(of(&found[1], &summary), ["3", "3", "false"]);
     kept.tarn(&["verify", "heat"])
         .exits(1)
-        .says("is not in memory; no copy is here");
+        .says(&format!("is not in {}; no copy is here", memory.display()))
+        .says(&kept.is_not_in_memory());
     // The buddy has it.
     let buddy = kept.memory("heat", 0, 1, "buddy");
     let found = verify(1);
@@ -481,7 +495,7 @@ fn what_is_somebody_elses_is_named_or_not_believed() {
     kept.tarn(&["show", "mine"]).exits(0).says("  staging\n");
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&staging, Some(65_534), None).unwrap();
-        kept.tarn(&["show", "mine"]).exits(0).says("(gone)");
+        kept.tarn(&["show", "mine"]).exits(0).says("(not here)");
         return;
     }
     let folder = kept.site.path("tier/phx/heat");
@@ -612,6 +626,17 @@ fn the_published_parameters_can_be_given() {
     assert_eq!(
         site.tarn(&given).exits(0).summary()["advice"]["within_bound"],
         false
+    );
+    // No more copies than there are nodes.
+    let levels = |nodes: &str| {
+        let ran = site.tarn(&["ckpt", "model", "--json", "--nodes", nodes]);
+        let loss = ran.exits(0).summary()["loss"].clone();
+        let rows = |of: &str| loss[of].as_array().unwrap().len();
+        (rows("levels"), rows("by_copies"))
+    };
+    assert_eq!(
+        ["1", "2", "4", "5"].map(levels),
+        [(2, 1), (4, 2), (6, 4), (6, 4)]
     );
     let alone = site.tarn(&["ckpt", "model", "--json", "--nodes", "1"]);
     let alone = alone.exits(0).summary();

@@ -41,11 +41,22 @@ impl Node {
     }
 
     fn tarn(&self, arguments: &[&str]) -> Ran {
+        self.tarn_in("memory", arguments)
+    }
+
+    /// As if this was where the program has what it has in memory.
+    fn tarn_in(&self, memory: &str, arguments: &[&str]) -> Ran {
         let tier = self.site.path("tier").to_string_lossy().into_owned();
-        let memory = self.site.path("memory").to_string_lossy().into_owned();
+        let memory = self.site.path(memory).to_string_lossy().into_owned();
         let places = ["--tier", &tier, "--memory", &memory];
         let arguments = [&["ckpt"], arguments, &places[..]].concat();
         Ran::of(self.site.command(&arguments).output().expect("tarn starts"))
+    }
+
+    fn is_not_in(&self, memory: &str) -> String {
+        let folder = self.site.path(memory);
+        let folder = folder.display();
+        format!("is not in {folder}: if the program was told another folder in memory")
     }
 
     fn loses_its_memory(&self) {
@@ -66,6 +77,11 @@ fn what_waits_in_memory_is_brought_to_the_tier_once_and_outlives_memory() {
     drop(node.begin("heat", None));
     drop(node.begin("other", None));
     node.tarn(&["ls", "heat"]).exits(0).says("1.1 committed ");
+    // Where it is not looked for it is not damaged.
+    for (command, exit) in [("ls", 0), ("show", 0), ("verify", 1), ("destage", 1)] {
+        let elsewhere = node.tarn_in("elsewhere", &[command, "heat"]).exits(exit);
+        elsewhere.says(&node.is_not_in("elsewhere"));
+    }
     let done = node.tarn(&["destage", "heat"]).exits(0);
     let done = done.says("version 1.1 of heat, rank 0: 1.00 MiB brought to ");
     done.says("tier/phx/heat/1/0.arena");
@@ -97,7 +113,8 @@ fn what_waits_in_memory_is_brought_to_the_tier_once_and_outlives_memory() {
     // What memory has lost is told, and stays what it is.
     node.loses_its_memory();
     let lost = node.tarn(&["destage", "heat"]).exits(1);
-    lost.says("version 2.1 of heat, rank 0: what was staged of it is not in memory here");
+    let lost = lost.says("version 2.1 of heat, rank 0: what was staged of it is damaged, or ");
+    lost.says(&node.is_not_in("memory"));
     node.begin("heat", Some(1)).end().unwrap();
     node.tarn(&["destage", "heat"])
         .exits(0)

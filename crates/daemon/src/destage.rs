@@ -2,17 +2,31 @@
 //! else, one arena at a time; where nothing has changed since, it looks at names and sizes alone. It ends with the process, wherever it
 //! is: who goes on finds what was there, or what it had published.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tarn_checkpoint::destage::{Destager, Left, What};
 
 /// From one look to the next.
 const EVERY: Duration = Duration::from_secs(2);
 
+/// A tier that is looked after.
+struct Tier {
+    path: PathBuf,
+    memory: PathBuf,
+    destager: Destager,
+    /// Whether it was, the last time.
+    readable: bool,
+}
+
 /// Begins, if there are tiers to look after.
 pub(crate) fn start(tiers: &[(PathBuf, PathBuf)]) -> std::io::Result<()> {
-    let tiers = tiers.iter().map(|(t, m)| (Destager::new(t, m), true));
-    let mut all: Vec<(Destager, bool)> = tiers.collect();
+    let tiers = tiers.iter().map(|(path, memory)| Tier {
+        path: path.clone(),
+        memory: memory.clone(),
+        destager: Destager::new(path, memory),
+        readable: true,
+    });
+    let mut all: Vec<Tier> = tiers.collect();
     if all.is_empty() {
         return Ok(());
     }
@@ -24,10 +38,9 @@ pub(crate) fn start(tiers: &[(PathBuf, PathBuf)]) -> std::io::Result<()> {
     thread.spawn(look).map(drop)
 }
 
-/// `readable`: whether the tier was, the last time.
-fn look((destager, readable): &mut (Destager, bool)) {
-    let runs = destager.runs();
-    let was = std::mem::replace(readable, runs.is_ok());
+fn look(tier: &mut Tier) {
+    let runs = tier.destager.runs();
+    let was = std::mem::replace(&mut tier.readable, runs.is_ok());
     if let (Err(e), true) = (&runs, was) {
         tracing::warn!("a tier of checkpoints cannot be read: {e}");
     }
@@ -35,14 +48,15 @@ fn look((destager, readable): &mut (Destager, bool)) {
         return;
     };
     for run in runs {
+        let mut tell = |left| tell(&tier.path, &tier.memory, left);
         // Those of other users are theirs.
-        if let Err(why) = destager.run(&run, &mut tell) {
+        if let Err(why) = tier.destager.run(&run, &mut tell) {
             tracing::debug!(run = %run.display(), "{why}");
         }
     }
 }
 
-fn tell(left: Left) {
+fn tell(tier: &Path, memory: &Path, left: Left) {
     let (path, rank) = (left.path.display(), left.rank);
     match left.what {
         What::Brought(versions) => {
@@ -55,10 +69,12 @@ fn tell(left: Left) {
             }
         }
         What::Lacking(ids) => {
+            let (tier, memory) = (tier.display(), memory.display());
             for id in ids {
                 tracing::warn!(
                     rank,
-                    "{path}: what was staged of version {id} is not in memory here, or damaged"
+                    "{path}: what was staged of version {id} is damaged, or is not in {memory}: if the program was told another folder \
+                     in memory, give that too, as --checkpoints {tier}:FOLDER"
                 );
             }
         }

@@ -16,22 +16,35 @@ use tarn_checkpoint::{Level, Options, Properties, Session, Staging, VersionId};
 /// Elements of an object whose de-staging takes some time.
 const LARGE: usize = 2 << 20;
 
-/// The newest version of a program of one rank, and whether all of it is on the tier.
-fn newest(dir: &Path, run: &str) -> Option<(VersionId, bool)> {
+/// The newest version of a program of one rank, and where it is.
+fn newest(dir: &Path, run: &str) -> Option<(VersionId, Is)> {
     let (tier, memory) = (dir.join("tier"), dir.join("memory"));
     let shelf = Shelf::open(&tier, &memory).unwrap();
     let versions = shelf
         .run(run.as_ref())?
         .versions(&mut |why| panic!("{why}"));
     let ((id, _), found) = versions.into_iter().next_back()?;
-    Some((id, found.level >= Level::Durable))
+    let is = match (found.level, found.gone.is_empty()) {
+        (Level::Committed, true) => Is::InMemory,
+        (Level::Committed, false) => Is::Lost,
+        _ => Is::OnTheTier,
+    };
+    Some((id, is))
+}
+
+/// Where that is of a version which was staged.
+#[derive(Debug, PartialEq)]
+enum Is {
+    OnTheTier,
+    InMemory,
+    Lost,
 }
 
 fn until_durable(dir: &Path, run: &str) -> VersionId {
     let until = Instant::now() + LONG;
     loop {
         match newest(dir, run) {
-            Some((id, true)) => return id,
+            Some((id, Is::OnTheTier)) => return id,
             other => assert!(Instant::now() < until, "{other:?} is not on the tier"),
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -78,8 +91,8 @@ fn killed(program: &Path, dir: &Path) -> (u64, u64) {
         child.kill().unwrap();
         child.wait().unwrap();
         let first = *first.get_or_insert(from);
-        let (id, durable) = newest(dir, "c").expect("a version");
-        if !durable {
+        let (id, is) = newest(dir, "c").expect("a version");
+        if is == Is::InMemory {
             return (first, from + id.number);
         }
         // It was killed between two commits.
@@ -139,20 +152,19 @@ fn start(daemon: &Daemon, from: Option<VersionId>) -> VersionId {
 fn a_tarnd_that_is_killed_as_it_looks_after_a_program_loses_nothing_and_starts_may_come_in_between()
 {
     let mut daemon = looks_after();
+    daemon.kill();
     let mut version = start(&daemon, None);
-    let mut in_between = 0;
     for kill in 0..12 {
-        daemon.kill();
         daemon.again();
         std::thread::sleep(Duration::from_millis(kill * 10));
         if kill % 4 == 3 {
             version = start(&daemon, Some(version));
         }
-        let (id, durable) = newest(daemon.dir.path(), "large").expect("a version");
-        assert_eq!(id, version);
-        in_between += u32::from(!durable);
+        daemon.kill();
+        let (id, is) = newest(daemon.dir.path(), "large").expect("a version");
+        assert!(id == version && is != Is::Lost, "{id} is {is:?}");
     }
-    println!("{in_between} of 12 were killed before it was done");
+    daemon.again();
     assert_eq!(until_durable(daemon.dir.path(), "large"), version);
     loses_memory(&daemon);
     start(&daemon, Some(version));

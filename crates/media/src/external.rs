@@ -1,10 +1,11 @@
 //! A folder of an external store: ordinary files, written and read as such, on whatever file system.
 
 use crate::folder::{error, private, remove, sync_folder};
+use crate::held::Held;
 use crate::map::Seen;
 use crate::pins;
 use rustix::fd::AsFd;
-use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
+use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -138,7 +139,8 @@ impl External for ExternalFolder {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).map_err(error("open", &path))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        let file = Held::new(file.into());
+        match file.lock() {
             // A store without locks.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(Box::new(file)),
             Err(e) => Err(error("lock", &path)(e.into())),

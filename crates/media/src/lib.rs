@@ -11,6 +11,7 @@ mod flush;
 #[cfg(target_arch = "x86_64")]
 mod fold;
 mod folder;
+mod held;
 pub mod kernel;
 mod map;
 mod pins;

@@ -1,13 +1,12 @@
 //! A file or device in this process's memory.
 
 use crate::flush::{Flush, fence};
+use crate::held::Held;
 use crate::kernel;
 use crate::pins;
 use crate::promises::Kind;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{
-    FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fstatfs, ftruncate, open,
-};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fstatfs, ftruncate, open};
 use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mremap, mremap_fixed,
@@ -51,8 +50,8 @@ pub struct Mapped {
     promises: Promises,
     flush: Flush,
     path: PathBuf,
-    /// Locked while it is open.
-    file: OwnedFd,
+    /// Locked for as long as this lives.
+    file: Held,
 }
 
 impl Mapped {
@@ -101,7 +100,7 @@ impl Mapped {
         if has < size {
             ftruncate(&file, size).map_err(failed("take the room of", path))?;
         }
-        Self::map(file, path)
+        Self::map(Held::new(file), path)
     }
 
     /// All of its bytes. What is written so is persistent after [`Part::filled`], not before.
@@ -146,11 +145,12 @@ impl Mapped {
     }
 
     fn of(file: OwnedFd, path: &Path) -> Result<Self, MediumError> {
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(failed("lock", path))?;
+        let file = Held::new(file);
+        file.lock().map_err(failed("lock", path))?;
         Self::map(file, path)
     }
 
-    fn map(file: OwnedFd, path: &Path) -> Result<Self, MediumError> {
+    fn map(file: Held, path: &Path) -> Result<Self, MediumError> {
         let (pages, promises) = pages(file.as_fd(), path, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self {
             pages,
@@ -193,17 +193,17 @@ impl Mapped {
 
 /// Takes the room of a file from one end to a later one, where the file system can: later there may be none, which a mapping could not
 /// tell but by killing. Memory that there is not is not asked for: the kernel would kill for it.
-fn reserve(file: &OwnedFd, old: u64, new: u64) -> Result<(), io::Error> {
+fn reserve(file: impl AsFd, old: u64, new: u64) -> Result<(), io::Error> {
     let more = new - old;
-    if is_memory(&fstatfs(file)?) {
+    if is_memory(&fstatfs(&file)?) {
         let free = memory()?.free;
         if more > free {
             let text = format!("{more} bytes of memory are wanted, and {free} are free");
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, text));
         }
     }
-    ftruncate(file, new)?;
-    match fallocate(file, FallocateFlags::empty(), old, more) {
+    ftruncate(&file, new)?;
+    match fallocate(&file, FallocateFlags::empty(), old, more) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         other => Ok(other?),
     }

@@ -219,6 +219,22 @@ fn it_has_one_writer_and_its_windows_are_apart() {
     }
 }
 
+/// A child has the same open file from the moment that it is forked until it is another program.
+#[test]
+fn its_lock_goes_with_its_writer_though_a_child_that_is_being_forked_has_it_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("arena");
+    let mut options = fs::File::options();
+    let file = options.read(true).write(true).create_new(true).open(&path);
+    let file = file.unwrap();
+    let of_the_child = file.try_clone().unwrap();
+    let mapped = Mapped::make(file.into(), &path, 4096).unwrap();
+    assert!(Mapped::open(&path).is_err());
+    drop(mapped);
+    Mapped::open(&path).unwrap();
+    drop(of_the_child);
+}
+
 #[test]
 fn what_cannot_be_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();

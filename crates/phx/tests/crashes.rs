@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use tarn_base::crc::crc;
 use tarn_phx::arena::{self, Arena, Level};
 use tarn_phx::block::{self, Kind};
+use tarn_phx::layout;
 use tarn_phx::manifest::{CHUNK, Manifest, Object, Place, Shape};
 use tarn_phx::rank::left;
 use tarn_ports::{Medium, MediumError, PowerFail, Promises, Stored, Vault, Window};
@@ -313,6 +314,46 @@ fn a_crash_of_who_de_stages_after_a_death_loses_nothing_and_the_next_one_ends_it
         assert_eq!(whole(&without), found);
     });
     assert!(ended.iter().all(|n| *n > 10), "{ended:?}");
+}
+
+/// No commit leaves that, but it can be read: beside one piece, what was staged would come to lie on another.
+#[test]
+fn what_was_staged_goes_beside_the_rest_only_where_all_of_that_lies_as_in_one_slot() {
+    let content = common::content(2, 1);
+    let sizes = content.values().map(|bytes| bytes.len() as u64);
+    let (offsets, length) = layout::slot(sizes).unwrap();
+    let (staged, other) = (offsets[1], offsets[3]);
+    for (other, agree) in [(other, true), (staged, false), (other + 64, false)] {
+        let mut memory = Memory::new(vec![0; SIZE]);
+        let mut arena = Arena::format(&mut memory, header()).unwrap();
+        commit(&mut arena, &mut memory, 1, 2);
+        let head = block::seal(Kind::Staging, header().identity, 0, &[], 4096);
+        let mut staging = Memory::new(head);
+        let (slot, _) = arena.slot(&memory, length + 64).unwrap();
+        let mut objects = Vec::new();
+        for ((key, bytes), at) in content.iter().zip([0, staged, offsets[2], other]) {
+            let place = match &**key {
+                b"bb" => {
+                    staging.bytes.resize(64 << 10, 0);
+                    staging.bytes.extend(bytes);
+                    Place::Staged(64 << 10)
+                }
+                _ => {
+                    memory.write(slot + at, bytes).unwrap();
+                    Place::Arena(slot + at)
+                }
+            };
+            let sums = bytes.chunks(CHUNK as usize).map(crc).collect();
+            objects.push(common::object(key, bytes.len(), place, sums));
+        }
+        let new = Some((id(2), Level::Committed, Manifest { objects }));
+        arena.publish(&mut memory, new, |_| true).unwrap();
+        let places = arena.own_places(&memory, &arena.versions()[1]).unwrap();
+        let all: Vec<u64> = offsets.iter().map(|offset| slot + offset).collect();
+        assert_eq!(places, agree.then_some(all));
+        left::destage(&mut memory, &Staged(Some(staging))).unwrap();
+        assert_eq!(whole(&memory), [1, 2], "the last object at {other}");
+    }
 }
 
 /// A process is killed before its superblock is persistent, another goes on from what it sees, and then the power goes: what the

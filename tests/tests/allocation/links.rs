@@ -21,37 +21,50 @@ fn links(said: &str) -> (Vec<f64>, f64) {
 /// The second node's cable is slow: the links to and from it are found to be, once.
 pub(crate) fn links_are_measured(cluster: &Cluster) {
     const MBIT: u32 = 200;
+    /// Each takes a tenth of a second, in which all nodes may be busy with something else: they are one machine.
+    const MEASUREMENTS: usize = 6;
     let desk = Desk::new(cluster, "alice", "");
     let shape = |rate| {
         let shaped = cluster.node(2).shape_link(rate);
         shaped.unwrap_or_else(|e| panic!("{e:#}"));
     };
     let json = format!("tarn --json nodes {TIER}");
-    shape(Some(MBIT));
-    desk.run("-N4 -n32", &format!("bash -c '{json} > slow'"));
-    let (slow, planned) = links(&desk.read("slow"));
     let share = |rate: f64| rate * 8.0 / (f64::from(MBIT) * 1e6);
-    // Each reads from the next one.
-    let [first, second, third, fourth] = slow[..] else {
-        panic!("{slow:?}")
-    };
-    for rate in [first, second] {
-        assert!((0.7..1.2).contains(&share(rate)), "{slow:?}");
-    }
-    for rate in [third, fourth] {
-        assert!(share(rate) > 2.0, "{slow:?}");
-    }
-    // Two of four are as slow as that: half of the links are at least as fast as the faster of them.
-    assert_eq!(planned, first.max(second));
-    shape(None);
-    let again = format!(
-        "bash -ec '{json} > again; rm -r .tarn/hosts; {json} > fast; tarn nodes {TIER} > text; tarn nodes --nodes 1 {TIER} > one'"
+    let (slow, fast) = (
+        |rate: &f64| (0.7..1.2).contains(&share(*rate)),
+        |rate: &f64| share(*rate) > 2.0,
     );
+    let measured = |as_they_are: &dyn Fn(&[f64]) -> bool| {
+        let mut all = Vec::new();
+        for _ in 0..MEASUREMENTS {
+            let anew = format!("bash -c 'rm -rf .tarn/hosts; {json} > measured'");
+            desk.run("-N4 -n32", &anew);
+            let found = links(&desk.read("measured"));
+            if as_they_are(&found.0) {
+                return found;
+            }
+            all.push(found);
+        }
+        panic!("{all:?}");
+    };
+    shape(Some(MBIT));
+    // Each reads from the next one.
+    let (rates, planned) = measured(&|rates| match rates {
+        [from_it, by_it, others @ ..] => {
+            slow(from_it) && slow(by_it) && others.len() == 2 && others.iter().all(fast)
+        }
+        _ => false,
+    });
+    // Two of four are as slow as that: half of the links are at least as fast as the faster of them.
+    assert_eq!(planned, rates[0].max(rates[1]));
+    shape(None);
+    let again = format!("bash -c '{json} > again'");
     desk.run("-N4 -n32", &again);
     let again = links(&desk.read("again"));
-    assert_eq!(again, (slow, planned), "it is remembered");
-    let (fast, _) = links(&desk.read("fast"));
-    assert!(fast.iter().all(|rate| share(*rate) > 2.0), "{fast:?}");
+    assert_eq!(again, (rates, planned), "it is remembered");
+    measured(&|rates| rates.len() == 4 && rates.iter().all(fast));
+    let shown = format!("bash -ec 'tarn nodes {TIER} > text; tarn nodes --nodes 1 {TIER} > one'");
+    desk.run("-N4 -n32", &shown);
     let text = desk.read("text");
     for wanted in [
         "node1 reads from node2: ",

@@ -117,6 +117,9 @@ class Readers(unittest.TestCase):
                 for wrong in [object, "i8,i4", "V0", "V3"]:
                     with self.assertRaises(phx.InvalidError):
                         seen.array("a", dtype=wrong)
+                for wrong in [{"dtype": "i8"}, {"dtype": "i4", "shape": (7, -1)}, {"dtype": "u1", "shape": 2000}]:
+                    with self.assertRaisesRegex(phx.InvalidError, "'a' has 8000 bytes, .* elements of .*: give the dtype"):
+                        seen.array("a", **wrong)
                 with self.assertRaisesRegex(phx.NotFoundError, "these ranks have: 0"):
                     seen.map("a", 1)
                 with self.assertRaises(LookupError):

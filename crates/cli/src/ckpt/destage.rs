@@ -44,7 +44,7 @@ pub(super) fn destage(cli: &Cli, args: &DestageArgs) -> CliResult {
         let mut all = Vec::new();
         let done = destager.run(&run, &mut |left| all.push(left));
         for left in &all {
-            found.add(cli, &run, left)?;
+            found.add(cli, place, &run, left)?;
         }
         match done {
             Err(fault) if args.run.is_some() => return Err(CliError::new(Exit::State, fault.text)),
@@ -77,7 +77,7 @@ pub(super) fn destage(cli: &Cli, args: &DestageArgs) -> CliResult {
 
 impl Found {
     /// Says what became of an arena.
-    fn add(&mut self, cli: &Cli, run: &OsStr, left: &Left) -> CliResult<()> {
+    fn add(&mut self, cli: &Cli, place: &Place, run: &OsStr, left: &Left) -> CliResult<()> {
         let name = printable(run.as_bytes());
         let path = printable(left.path.as_os_str().as_bytes());
         let rank = left.rank;
@@ -123,9 +123,10 @@ impl Found {
             What::Lacking(ids) => {
                 let names: Vec<String> = ids.iter().copied().map(named).collect();
                 let why = format!(
-                    "version {} of {name}, rank {rank}: what was staged of it is not in memory here, or damaged; a start of the program \
-                     looks on its other nodes too, or takes the version before",
-                    names.join(", ")
+                    "version {} of {name}, rank {rank}: what was staged of it is damaged, or {}; a start of the program looks on its other \
+                     nodes too, or takes the version before",
+                    names.join(", "),
+                    place.is_not_in_memory()
                 );
                 tell("lacking", ids, &why)?;
                 self.lacking = Some(why);

@@ -104,7 +104,7 @@ pub(super) fn drain(cli: &Cli, args: &DrainArgs) -> CliResult {
     let mut bytes = 0;
     for (rank, (held, version)) in &chosen.parts {
         if parts.insert(*rank) {
-            bytes += write(&store, &run, held, version, args.rate.unwrap_or(0)).map_err(failed)?;
+            bytes += write(&store, args, &run, held, version).map_err(failed)?;
         }
     }
     let latest = publish(&store)?;
@@ -222,12 +222,22 @@ fn choose<'a, 'h>(
 /// Writes a rank's part. What is staged comes from whichever file in memory has it whole.
 fn write(
     store: &ExternalFolder,
+    args: &DrainArgs,
     run: &Run<'_>,
     held: &Held,
     version: &Version,
-    rate: u64,
 ) -> Result<u64, Fault> {
     let staged = run.staged(held);
+    if staged.is_empty() && !version.manifest.is_durable() {
+        let text = format!(
+            "what is staged of rank {}'s part of version {} {}",
+            held.arena.header().rank,
+            version.id,
+            args.place.is_not_in_memory()
+        );
+        return Err(Fault::new(Code::Corrupt, text));
+    }
+    let rate = args.rate.unwrap_or(0);
     let mut read = |place, into: &mut [u8], sum| {
         let mut has = |seen: &dyn Stored, at| seen.read(at, into).is_ok_and(|is| is == sum);
         Ok(match place {

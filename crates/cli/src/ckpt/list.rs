@@ -62,7 +62,7 @@ pub(super) fn ls(
             }
             any = true;
             volatile |= row.power_fail == PowerFail::Lost;
-            print(cli, &run, *id, row)?;
+            print(cli, place, &run, *id, row)?;
         }
     }
     if volatile && !cli.json {
@@ -88,8 +88,8 @@ fn head() -> CliResult<()> {
     )
 }
 
-fn print(cli: &Cli, run: &Run<'_>, id: VersionId, row: &Found) -> CliResult<()> {
-    let why_not = why_not(row);
+fn print(cli: &Cli, place: &Place, run: &Run<'_>, id: VersionId, row: &Found) -> CliResult<()> {
+    let why_not = why_not(place, row);
     if cli.json {
         return print::json(&Line {
             schema: 1,
@@ -123,13 +123,16 @@ fn print(cli: &Cli, run: &Run<'_>, id: VersionId, row: &Found) -> CliResult<()> 
 }
 
 /// Why not all ranks can be restored from what is here, or outside.
-fn why_not(found: &Found) -> Option<String> {
+fn why_not(place: &Place, found: &Found) -> Option<String> {
     if found.level == Level::Flushed {
         return None;
     }
     if let Some(missing) = numbers::missing(&found.here, found.ranks) {
         return Some(format!("{missing} not here"));
     }
-    let gone = || format!("what is staged of {} is gone", numbers::list(&found.gone));
+    let gone = || {
+        let (ranks, is_not) = (numbers::list(&found.gone), place.is_not_in_memory());
+        format!("what is staged of {ranks} {is_not}")
+    };
     (!found.gone.is_empty()).then(gone)
 }

@@ -6,6 +6,7 @@ use crate::print::{self, out};
 use crate::sim::args::positive;
 use clap::Args;
 use serde_json::{Value, json};
+use std::ops::RangeInclusive;
 use tarn_base::codes::Exit;
 use tarn_base::units::{Bytes, Elapsed, SECOND, parse_rate, parse_size, parse_time};
 use tarn_phx::Replicate;
@@ -28,8 +29,6 @@ const STAGED_COLUMNS: [&str; 7] = [
     "waste",
 ];
 const KEPT_COLUMNS: [&str; 6] = ["loss", "window", "tier", "link", "link share", "back in"];
-/// Copies whose loss is shown.
-const COPIES: [u32; 4] = [1, 2, 3, 4];
 
 const LOSS_ASSUMES: [&str; 5] = [
     "nodes fail independently of each other, at any time equally likely; what is staged is lost when all nodes that have a copy fail within the exposure of one checkpoint",
@@ -173,6 +172,11 @@ impl ModelArgs {
         }
     }
 
+    /// Copies that there are nodes for: what is staged, and its replicas.
+    fn copies(&self) -> RangeInclusive<u32> {
+        1..=self.job().replicas().count() as u32
+    }
+
     fn levels(&self, advised: &Choice) -> Vec<LevelLoss> {
         let job = self.job();
         let replicas = [
@@ -181,7 +185,7 @@ impl ModelArgs {
             "two replicas",
             "three replicas",
         ];
-        let committed = (0..).zip(replicas).map(|(n, of)| {
+        let committed = job.replicas().zip(replicas).map(|(n, of)| {
             let staged = job.with(n);
             LevelLoss {
                 level: format!("committed, {of}"),
@@ -194,7 +198,9 @@ impl ModelArgs {
             ("durable", Replicate::None),
             ("replicated", Replicate::Copies(1)),
         ];
-        let whole = (1..).zip(whole).map(|(copies, (level, how))| {
+        let whole = (1..).zip(whole);
+        let whole = whole.filter(|(_, (_, how))| job.ways().any(|way| way == *how));
+        let whole = whole.map(|(copies, (level, how))| {
             let kept = job.keep(advised, how);
             LevelLoss {
                 level: level.into(),
@@ -253,7 +259,7 @@ impl ModelArgs {
             lasts(of.exposure),
             of.checkpoints
         )?;
-        for copies in COPIES {
+        for copies in self.copies() {
             out!("  copies {copies}: {}", probability(of.loss(copies)))?;
         }
         out!(
@@ -286,10 +292,13 @@ impl ModelArgs {
             .iter()
             .map(|l| json!({"level": l.level, "copies": l.copies, "exposure_s": l.exposure, "loss": l.loss}))
             .collect();
+        let by_copies = self.copies();
+        let by_copies = by_copies.map(|n| json!({"copies": n, "loss": of.loss(n)}));
+        let by_copies: Vec<Value> = by_copies.collect();
         json!({
             "nodes": self.nodes, "mtbf_s": of.mtbf, "exposure_s": of.exposure, "checkpoints": of.checkpoints,
             "for_good": self.for_good, "levels": levels,
-            "by_copies": COPIES.map(|copies| json!({"copies": copies, "loss": of.loss(copies)})),
+            "by_copies": by_copies,
             "published": PUBLISHED,
             "fitted": {
                 "nodes": FITTED.nodes, "mtbf_s": FITTED.mtbf, "exposure_s": FITTED.exposure,

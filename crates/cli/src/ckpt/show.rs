@@ -43,6 +43,7 @@ pub(super) fn show(cli: &Cli, place: &Place, run: &OsStr, asked: Option<VersionI
         )?;
     }
     let mut shown = BTreeSet::new();
+    let mut all_here = true;
     for held in &arenas {
         let rank = held.arena.header().rank;
         let version = held.arena.versions().iter().find(|v| v.id == id);
@@ -51,6 +52,7 @@ pub(super) fn show(cli: &Cli, place: &Place, run: &OsStr, asked: Option<VersionI
         };
         let staged = run.staged(held);
         for object in &version.manifest.objects {
+            all_here &= object.pieces.iter().all(|piece| is_here(piece, &staged));
             match cli.json {
                 true => print::json(&line(&run.text(), id, held, &staged, object))?,
                 false => out!(
@@ -65,7 +67,14 @@ pub(super) fn show(cli: &Cli, place: &Place, run: &OsStr, asked: Option<VersionI
             }
         }
     }
+    if !all_here {
+        say!("what is staged of some {}", place.is_not_in_memory());
+    }
     Ok(Exit::Success)
+}
+
+fn is_here(piece: &Piece, staged: &[Staged]) -> bool {
+    matches!(piece.place, Lies::Arena(_)) || !copies(piece, staged).is_empty()
 }
 
 /// The files in memory that have a piece.
@@ -85,7 +94,7 @@ fn places(object: &Object, staged: &[Staged]) -> String {
         let copies = copies(piece, staged);
         match piece.place {
             Lies::Arena(_) => drop(places.insert("arena")),
-            Lies::Staged(_) if copies.is_empty() => drop(places.insert("staging (gone)")),
+            Lies::Staged(_) if copies.is_empty() => drop(places.insert("staging (not here)")),
             Lies::Staged(_) => places.extend(copies.iter().map(|s| s.what)),
         }
     }

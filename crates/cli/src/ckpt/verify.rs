@@ -35,6 +35,13 @@ struct Damage {
     stands_in: Option<&'static str>,
 }
 
+impl Damage {
+    /// Its staging file is not in memory, and nothing stands in.
+    fn is_nowhere(&self) -> bool {
+        self.at.is_none() && self.stands_in.is_none()
+    }
+}
+
 /// What was found of one rank's version.
 #[derive(Debug, Default)]
 struct Found {
@@ -106,7 +113,7 @@ pub(super) fn verify(
     let run = shelf.run(name)?;
     let mut sums: BTreeMap<VersionId, Sum> = BTreeMap::new();
     let mut others = BTreeSet::new();
-    let mut whole = true;
+    let (mut whole, mut nowhere) = (true, false);
     for held in run.arenas() {
         let held = match held {
             Ok(held) => held,
@@ -133,7 +140,8 @@ pub(super) fn verify(
             };
             whole &= found.damaged == 0;
             let rank = held.arena.header().rank;
-            tell(cli, &run, version, rank, &found)?;
+            tell(cli, place, &run, version, rank, &found)?;
+            nowhere |= found.damages.iter().any(Damage::is_nowhere);
             let sum = sums.entry(version.id).or_default();
             sum.ranks = sum.ranks.max(held.arena.header().ranks);
             sum.here.insert(rank);
@@ -151,6 +159,9 @@ pub(super) fn verify(
     }
     for (id, sum) in &sums {
         conclude(cli, &run, *id, sum)?;
+    }
+    if nowhere {
+        say!("what is staged of some {}", place.is_not_in_memory());
     }
     Ok(match whole {
         true => Exit::Success,
@@ -286,7 +297,14 @@ impl Found {
 }
 
 /// Prints what is damaged.
-fn tell(cli: &Cli, run: &Run<'_>, version: &Version, rank: u32, found: &Found) -> CliResult<()> {
+fn tell(
+    cli: &Cli,
+    place: &Place,
+    run: &Run<'_>,
+    version: &Version,
+    rank: u32,
+    found: &Found,
+) -> CliResult<()> {
     let id = version.id;
     for damage in &found.damages {
         let key = String::from_utf8_lossy(&damage.key);
@@ -311,12 +329,15 @@ fn tell(cli: &Cli, run: &Run<'_>, version: &Version, rank: u32, found: &Found) -
             })?;
             continue;
         }
-        let place = match &damage.at {
+        let at = match &damage.at {
             Some((what, path, at)) => format!(
                 "damaged in the {what} at byte {at} of {}",
                 printable(path.as_os_str().as_encoded_bytes())
             ),
-            None => "its staging file is not in memory".into(),
+            None => format!(
+                "its staging file is not in {}",
+                printable(place.memory.as_os_str().as_encoded_bytes())
+            ),
         };
         let then = match (damage.stands_in, version.level) {
             (Some(what), _) => format!("the {what} has it undamaged"),
@@ -329,7 +350,7 @@ fn tell(cli: &Cli, run: &Run<'_>, version: &Version, rank: u32, found: &Found) -
             (None, _) => "no copy is here".into(),
         };
         out!(
-            "version {}, rank {rank}, object `{}`, bytes {} to {}: {place}; {then}",
+            "version {}, rank {rank}, object `{}`, bytes {} to {}: {at}; {then}",
             named(id),
             printable(&damage.key),
             damage.from,

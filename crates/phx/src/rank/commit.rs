@@ -253,17 +253,25 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         if self.begun {
             return Ok(());
         }
-        let newest = || {
-            let restorable = shared.world.restorable(shared.ranks.rank());
-            restorable.last().map(|(version, _)| version.id)
-        };
-        let base = self.base.or_else(newest);
+        let base = self.goes_on_from(shared);
         let (arena, medium) = self.open()?;
         if arena.versions().iter().any(|v| Some(v.id) > base) {
             arena.publish(&mut whole(medium)?, None, |v| Some(v.id) <= base)?;
         }
         self.begun = true;
         Ok(())
+    }
+
+    /// The version of an earlier start that this one goes on from: what is newer is not what it has come from.
+    pub(super) fn goes_on_from<T: Vault, M: Vault>(
+        &self,
+        shared: &Shared<T, M>,
+    ) -> Option<VersionId> {
+        let newest = || {
+            let restorable = shared.world.restorable(shared.ranks.rank());
+            restorable.last().map(|(version, _)| version.id)
+        };
+        self.base.or_else(newest)
     }
 
     /// Gives up versions until there is a slot for one more. One is given up when the next of this rank is on the persistent tiers of

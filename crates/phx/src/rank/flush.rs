@@ -285,9 +285,10 @@ impl<T: Vault + 'static> Flusher<T> {
 }
 
 impl State {
-    /// `latest` names this version.
+    /// `latest` names this version: it stands for those before it, and nobody waits for them any more.
     fn named(&mut self, latest: Option<VersionId>) {
         self.waiting.retain(|id| Some(*id) > latest);
+        self.wanted.take_if(|(id, _)| Some(*id) <= latest);
     }
 
     /// Versions that are flushed, or of which this rank's part is there and the others' are not.
@@ -332,11 +333,13 @@ impl<T> Flusher<T> {
         lock(&self.state).pinned.as_ref().map(|(id, _)| *id)
     }
 
-    /// Waits until this rank has done with a version that `latest` names, so that it is counted, and the next one finds nothing under way.
+    /// Waits until this rank has done with a version for which `latest` stands, so that it is counted, and the next one finds nothing under
+    /// way. What else is under way is not waited for.
     pub(super) fn settle(&self, id: VersionId, within: Duration) {
         let until = Instant::now() + within;
         let mut state = lock(&self.state);
-        while state.pinned.as_ref().is_some_and(|(at, _)| *at <= id) {
+        state.named(Some(id));
+        while state.pinned.as_ref().is_some_and(|(at, _)| *at == id) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;

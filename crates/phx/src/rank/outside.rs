@@ -139,7 +139,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         }
     }
 
-    /// Whether the store has a version of an earlier start, or a newer one of the same start, or one of this one, which goes on from it.
+    /// Whether the store has a version of an earlier start, or a newer one of the same start, or one of this one, if that goes on from it.
     /// Of other starts, as far as nodes know whose it is, the same number says nothing.
     fn was_flushed(&self, store: &dyn External, id: VersionId) -> Result<bool, Fault> {
         let starts = self.world.starts(id);
@@ -147,8 +147,12 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         let there = self.world.outside.versions.iter();
         let mut there = there.map(|(v, _)| (v.id, v.start)).chain(latest);
         let own = self.world.start.identity;
+        let goes_on = Some(id) <= self.take().goes_on_from(self);
         let same = |start| starts.is_empty() || starts.contains(&start);
-        Ok(there.any(|(v, start)| start == own || v >= id && same(start)))
+        Ok(there.any(|(v, start)| match start == own {
+            true => goes_on,
+            false => v >= id && same(start),
+        }))
     }
 }
 

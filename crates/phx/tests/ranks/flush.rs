@@ -1,11 +1,11 @@
 //! Versions on an external store that is slow, full, gone, or gives back something else: what `latest` names is whole, always.
 
-use crate::cluster::{Cluster, Here, MOST, damage, id, soon};
+use crate::cluster::{Cluster, Gate, Here, MOST, VERSIONS, damage, id, soon};
 use crate::hall::Hall;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tarn_media::ExternalFolder;
 use tarn_phx::manifest::CHUNK;
@@ -28,6 +28,8 @@ pub(crate) struct Does {
     slow: AtomicU64,
     /// Nothing is there any more.
     gone: AtomicBool,
+    /// What is written to parts of this version has to wait.
+    held: Mutex<Option<&'static str>>,
 }
 
 impl Does {
@@ -37,6 +39,15 @@ impl Does {
 
     pub(crate) fn find(&self) {
         self.gone.store(false, SeqCst);
+    }
+
+    fn hold(&self, version: Option<&'static str>) {
+        *self.held.lock().unwrap() = version;
+    }
+
+    fn holds(&self, part: &str) -> bool {
+        let held = self.held.lock().unwrap();
+        held.is_some_and(|version| part.starts_with(&format!("{version}.")))
     }
 
     fn fails(&self) -> Result<(), MediumError> {
@@ -59,8 +70,8 @@ impl External for Played {
     fn create(&self, name: &str) -> Result<Box<dyn Draft>, MediumError> {
         self.does.fails()?;
         let inner = self.inner.create(name)?;
-        let does = Arc::clone(&self.does);
-        Ok(Box::new(PlayedDraft { inner, does }))
+        let (does, name) = (Arc::clone(&self.does), name.to_owned());
+        Ok(Box::new(PlayedDraft { inner, does, name }))
     }
 
     fn see(&self, name: &str) -> Result<Box<dyn Stored + Send + Sync>, MediumError> {
@@ -87,6 +98,7 @@ impl External for Played {
 struct PlayedDraft {
     inner: Box<dyn Draft>,
     does: Arc<Does>,
+    name: String,
 }
 
 impl Stored for PlayedDraft {
@@ -103,6 +115,7 @@ impl Stored for PlayedDraft {
 impl Draft for PlayedDraft {
     fn append(&mut self, bytes: &[u8]) -> Result<(), MediumError> {
         self.does.fails()?;
+        soon(|| !self.does.holds(&self.name));
         std::thread::sleep(Duration::from_millis(self.does.slow.load(SeqCst)));
         if let Some(room) = &self.does.room
             && room
@@ -558,6 +571,35 @@ fn who_waits_for_a_flush_asks_a_store_again_that_failed_for_a_while() {
     });
 }
 
+/// Each rank had asked for the first version while the second was being flushed, which stands for it.
+#[test]
+fn what_nobody_waits_for_any_more_is_not_flushed_and_nobody_waits_for_it() {
+    let cluster = Cluster::flushing(&["one", "one"], 2);
+    let [first, second] = [&cluster.store.does[0], &cluster.store.does[1]];
+    first.hold(Some("1.2"));
+    second.hold(Some("1.1"));
+    let together = Gate::new(2);
+    cluster.start(|of, mut rank, _| {
+        rank.ask(VERSIONS).unwrap();
+        for step in 1..=2 {
+            let version = commit(&mut rank, of, 2, step);
+            rank.wait(version, Level::Durable, MOST).unwrap();
+        }
+        if of == 1 {
+            soon(|| rank.stats().flushed == 1);
+        }
+        let late = rank.wait(id(1, 1), Level::Flushed, Duration::from_millis(50));
+        assert_eq!(late.unwrap_err().code, Code::TimedOut);
+        together.wait();
+        first.hold(None);
+        // The second rank has the first version under way.
+        rank.wait(id(1, 2), Level::Flushed, 2 * MOST).unwrap();
+        assert_eq!(rank.stats().flushed, 1, "rank {of}");
+        together.wait();
+        second.hold(None);
+    });
+}
+
 /// Of a version that was never flushed, one of the same number, or a newer one, of another program is no flush.
 #[test]
 fn a_version_of_an_earlier_start_is_not_flushed_because_another_start_has_its_number() {
@@ -583,6 +625,36 @@ fn a_version_of_an_earlier_start_is_not_flushed_because_another_start_has_its_nu
         // Now something is there that goes on from it.
         rank.wait(id(1, 1), Level::Flushed, MOST).unwrap();
     });
+}
+
+/// A start that goes on from an older version has nothing of the newer ones.
+#[test]
+fn a_version_that_the_next_start_did_not_go_on_from_is_not_flushed_with_that() {
+    for lost in [false, true] {
+        let cluster = Cluster::flushing(&["one"], 2);
+        cluster.start(|of, mut rank, _| {
+            rank.ask(VERSIONS).unwrap();
+            for step in 1..=3 {
+                let version = commit(&mut rank, of, 1, step);
+                rank.wait(version, Level::Durable, MOST).unwrap();
+            }
+            rank.wait(id(1, 2), Level::Flushed, MOST).unwrap();
+        });
+        if lost {
+            cluster.lose_nodes();
+        }
+        cluster.start(|of, mut rank, _| {
+            let from = rank.restart(Some(id(1, 2)), &mut []).unwrap();
+            assert_eq!(from, Some(id(1, 2)));
+            commit(&mut rank, of, 1, 4);
+            let version = commit(&mut rank, of, 1, 5);
+            rank.wait(version, Level::Flushed, MOST).unwrap();
+            rank.wait(id(1, 1), Level::Flushed, MOST).unwrap();
+            rank.wait(id(1, 2), Level::Flushed, MOST).unwrap();
+            let told = rank.wait(id(1, 3), Level::Flushed, MOST).unwrap_err();
+            assert_eq!(told.code, Code::NotFound, "lost: {lost}: {told}");
+        });
+    }
 }
 
 /// Both are the first start of their name, as far as they know.

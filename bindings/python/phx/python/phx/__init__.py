@@ -412,7 +412,14 @@ class Reader:
         flat = numpy.ndarray((size // kind.itemsize,), kind, buffer=found)
         if shape is None:
             shape = next((o.shape for o in self.objects(rank) if o.key == key), None)
-        return flat if shape is None else flat.reshape(shape)
+        try:
+            return flat if shape is None else flat.reshape(shape)
+        except ValueError as e:
+            raise InvalidError(
+                Code.INVALID,
+                f"object {key!r} has {size} bytes, {flat.size} elements of {kind}, which have no shape {shape}: "
+                "give the dtype that it was made with, or a shape of as many elements",
+            ) from e
 
     def close(self):
         """Ends it. Views and arrays can still be used, and keep the version where it is for as long as they are there."""

@@ -1,9 +1,9 @@
 //! Programs with checkpoints: processes of this program, each a rank, that commit and restart beside memcpy of the same bytes.
 
-use super::{Args, MIB, Role};
+use super::{Args, MIB, Role, processes};
 use crate::bench::scratch::Scratch;
 use crate::bench::{Figure, median};
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::PathBuf;
@@ -345,28 +345,17 @@ fn touch(memory: &mut [u8], value: u32) {
 /// Runs all ranks; what they found, each value that of the slowest.
 fn run(args: &Args, does: &Does) -> anyhow::Result<Took> {
     let scratch = Scratch::new(&args.dir)?;
-    let children: Vec<_> = (0..does.ranks)
-        .map(|rank| {
-            let dir = scratch.path().to_owned();
-            let does = Does {
-                dir,
-                rank,
-                ..does.clone()
-            };
-            let child = Role::Commits(does).command(None)?.spawn();
-            child.context("cannot start a rank")
-        })
-        .collect::<anyhow::Result<_>>()?;
-    let mut all: Vec<Took> = Vec::new();
-    for child in children {
-        let output = child.wait_with_output()?;
-        ensure!(
-            output.status.success(),
-            "a rank ended with {}",
-            output.status
-        );
-        all.push(serde_json::from_slice(&output.stdout)?);
-    }
+    let outputs = processes::outputs((0..does.ranks).map(|rank| {
+        let dir = scratch.path().to_owned();
+        let does = Does {
+            dir,
+            rank,
+            ..does.clone()
+        };
+        Role::Commits(does).command(None)
+    }))?;
+    let all = outputs.iter().map(|said| serde_json::from_slice(said));
+    let all: Vec<Took> = all.collect::<Result<_, _>>()?;
     let slowest = |of: fn(&Took) -> &Vec<f64>| -> Vec<f64> {
         let rounds = all.iter().map(|t| of(t).len()).min().unwrap_or(0);
         (0..rounds)

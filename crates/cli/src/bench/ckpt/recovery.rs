@@ -2,7 +2,7 @@
 //! network namespace; what comes from there is held to the link's rate.
 
 use super::ranks::{self, How, PATIENCE, fill, items, restored};
-use super::{Args, MIB, Role};
+use super::{Args, MIB, Role, processes};
 use crate::bench::cluster::bare;
 use crate::bench::cluster::peer::Peer;
 use crate::bench::scratch::Scratch;
@@ -209,7 +209,7 @@ impl Bench<'_> {
 
     /// Runs both ranks; what the one found that has lost something, if it restarts.
     fn run(&self, does: &ranks::Does, restarts: bool) -> anyhow::Result<Option<Took>> {
-        let start = |rank| {
+        let command = |rank| {
             // What another node does for its own rank takes none of this one's processors.
             let bytes = if rank == LOST { does.bytes } else { MIB };
             let does = ranks::Does {
@@ -223,22 +223,10 @@ impl Bench<'_> {
             });
             // The other node's are where what it sends is limited.
             let network = (rank != LOST).then(|| self.peer.process());
-            let child = role.command(network)?.spawn();
-            child.context("cannot start a rank")
+            role.command(network)
         };
-        let children: Vec<_> = (0..does.ranks).map(start).collect::<Result<_, _>>()?;
-        let mut took = None;
-        for (rank, child) in (0..).zip(children) {
-            let output = child.wait_with_output()?;
-            ensure!(
-                output.status.success(),
-                "rank {rank} ended with {}",
-                output.status
-            );
-            if restarts && rank == LOST {
-                took = Some(serde_json::from_slice(&output.stdout)?);
-            }
-        }
-        Ok(took)
+        let outputs = processes::outputs((0..does.ranks).map(command))?;
+        let said = outputs.get(LOST as usize).filter(|_| restarts);
+        Ok(said.map(|said| serde_json::from_slice(said)).transpose()?)
     }
 }
