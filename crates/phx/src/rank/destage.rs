@@ -184,7 +184,6 @@ pub(super) fn copy_at_once<A: Medium>(
     manifest: &mut Manifest,
     places: &[u64],
     medium: &mut A,
-    lanes: usize,
     fill: impl Fn(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault> + Sync,
 ) -> Result<(), Fault> {
     let mut runs = runs(manifest, places, RUN);
@@ -208,7 +207,7 @@ pub(super) fn copy_at_once<A: Medium>(
             }
         }
     };
-    at_once(lanes, "phx-fetch", &|| (), &lane)?;
+    at_once(LANES, "phx-fetch", &|| (), &lane)?;
     brought(manifest, places, runs);
     Ok(())
 }
@@ -305,7 +304,7 @@ mod tests {
             match run {
                 0 => {
                     drop(windows);
-                    copy_at_once(&mut manifest, &[place], &mut medium, 3, fill).unwrap();
+                    copy_at_once(&mut manifest, &[place], &mut medium, fill).unwrap();
                 }
                 _ => copy(&mut manifest, &[place], &mut windows[0], run, fill).unwrap(),
             }

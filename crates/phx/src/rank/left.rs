@@ -1,7 +1,7 @@
 //! What a process that died had staged goes to its arena: at the next start of the program by its ranks, or before that by whoever
 //! looks after the node ([`destage`]). Both do it by the same code. Who has the arena open for writing does it: others wait, or leave it.
 
-use super::destage::{self as staged, LANES};
+use super::destage::{self as staged, RUN};
 use super::found::{self, Shelf};
 use super::{places, publish, whole};
 use crate::arena::{Arena, Header, Level, Version, VersionId};
@@ -10,7 +10,7 @@ use crate::fault::{Code, Fault};
 use crate::manifest::{CHUNK, Piece, Place};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
-use tarn_ports::{Medium, MediumError, Stored, Vault};
+use tarn_ports::{Medium, MediumError, Stored, Vault, Window};
 
 /// How often an arena is looked at whose content changes.
 const OPENS: usize = 8;
@@ -158,9 +158,14 @@ pub(super) fn complete<A: Medium, M: Vault>(
         let pieces = manifest.objects.iter().flat_map(|o| &o.pieces);
         let bytes = pieces.filter(staged).map(|p| p.length).sum();
         let far = sources.iter().any(|s| matches!(s, Shelf::Far(_)));
-        let lanes = if far { LANES } else { 1 };
         let fill = |at: u64, chunks: &mut [u8], sums: &mut [u64]| proven(sources, at, chunks, sums);
-        let copied = staged::copy_at_once(&mut manifest, &places, medium, lanes, fill);
+        let copied = match far {
+            true => staged::copy_at_once(&mut manifest, &places, medium, fill),
+            false => whole(medium).map_err(Fault::from).and_then(|mut window| {
+                staged::copy(&mut manifest, &places, &mut window, RUN, fill)?;
+                Ok(window.persist()?)
+            }),
+        };
         match copied {
             Ok(()) => {
                 let new = (version.id, Level::Durable, manifest);
