@@ -9,6 +9,7 @@
 
 mod fault;
 mod guard;
+mod huge;
 mod kernel;
 mod pinned;
 mod shared;
@@ -17,6 +18,7 @@ mod tracker;
 mod uapi;
 mod watch;
 
+pub use huge::in_huge_pages;
 pub use pinned::pinned;
 pub use shared::is_private;
 pub use tracker::Tracker;

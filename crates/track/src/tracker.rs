@@ -151,6 +151,20 @@ impl Tracker {
         })
     }
 
+    /// Does something with memory while it is watched.
+    ///
+    /// # Errors
+    /// As [`Tracker::watch`].
+    pub fn during<R>(
+        &self,
+        memory: &mut [u8],
+        work: impl FnOnce(&mut [u8], &mut dyn Watched) -> R,
+    ) -> Result<R, TrackError> {
+        // SAFETY: it is borrowed for longer than it is watched, which nobody can prolong: `work` gets no value of its own.
+        let mut watch = unsafe { self.watch(NonNull::from(&mut *memory).cast(), memory.len()) }?;
+        Ok(work(memory, &mut watch))
+    }
+
     /// Writes to one page of some; why it does not work.
     fn try_out(&self) -> Result<(), String> {
         let granule = self.granule();

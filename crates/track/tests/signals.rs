@@ -231,12 +231,9 @@ fn memory_can_be_let_go_while_threads_write_to_it() {
                 }
             });
         }
-        for _ in 0..2000 {
-            let mut watch = memory.watch(&tracker);
-            watch.arm().unwrap();
-            drop(watch);
-        }
+        let done = (0..2000).try_for_each(|_| memory.watch(&tracker).arm());
         end.store(true, SeqCst);
+        done.unwrap();
     });
     assert_eq!(mappings(memory), [(memory.len, "rw-p".to_owned())]);
 }
