@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Kind, Memory, page, told};
+use common::{Kind, Memory, page, pages, told};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mprotect, mremap, munmap};
 use std::io::{Error, Write};
 use std::os::fd::AsRawFd;
@@ -466,7 +466,7 @@ fn a_handler_that_comes_later_ends_the_watching() {
     let said = watch.written(true).unwrap_err().to_string();
     assert!(said.contains("another handler of SIGSEGV"), "{said}");
     let all = watch.written(false).unwrap();
-    assert_eq!(all, [0..memory.len as u64]);
+    assert_eq!(all, [pages(0..4 * each)]);
     for arm in [Watched::arm, |w: &mut tarn_track::Watch| {
         w.sample().map(drop)
     }] {
