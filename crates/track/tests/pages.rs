@@ -99,7 +99,7 @@ fn pages_that_were_never_touched_are_told_once_they_are_written_and_not_before()
 fn more_ranges_than_one_call_lists_are_all_told_in_order() {
     for tracker in trackers() {
         let each = tracker.granule() / page();
-        let memory = Memory::touched(Kind::Anonymous, 2001 * each);
+        let memory = Memory::new(Kind::Anonymous, 2001 * each);
         let mut watch = memory.watch(&tracker);
         watch.arm().unwrap();
         let odd: Vec<usize> = (each..2001 * each).step_by(2 * each).collect();

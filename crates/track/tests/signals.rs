@@ -177,11 +177,11 @@ fn a_thread_that_has_the_signal_blocked_is_refused() {
 fn what_many_threads_write_at_once_is_all_told() {
     const THREADS: usize = 8;
     let (tracker, each) = (tracker(), each());
-    let pages = 16 * each;
+    let pages = 6 * each;
     let memory = &Memory::touched(Kind::Anonymous, pages);
     let mut watch = memory.watch(&tracker);
     let (mut copy, mut there) = (vec![0; memory.len], vec![0; memory.len]);
-    for round in 0..60u8 {
+    for round in 0..40u8 {
         if round % 20 == 0 {
             watch.arm().unwrap();
             watch.copy(0, &mut copy);

@@ -14,7 +14,7 @@ use tarn_ports::Watched;
 use tarn_track::{Tracker, Watch};
 
 /// Pages of the memory.
-const PAGES: usize = 192;
+const PAGES: usize = 384;
 
 /// What one thread writes: offsets in the memory, and bytes.
 type Writes = Vec<(usize, u8)>;
@@ -100,7 +100,7 @@ fn copied_while_written(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(40) })]
     #[test]
     fn after_the_last_scan_the_copy_is_the_memory(
         kind in 0..KINDS.len(),

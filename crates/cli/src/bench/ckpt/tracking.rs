@@ -42,7 +42,8 @@ pub(super) fn tracking(args: &Args) -> anyhow::Result<Vec<Figure>> {
         let mut took: [Vec<[f64; WHAT.len()]>; WAYS.len()] = Default::default();
         for round in 0..=args.rounds {
             let began = Instant::now();
-            copy.copy_from_slice(black_box(&memory));
+            copy.copy_from_slice(&memory);
+            black_box(&copy);
             let memcpy = milliseconds(began);
             for ((name, probe), all) in WAYS.iter().zip(&mut took) {
                 match probe() {
