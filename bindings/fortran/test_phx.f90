@@ -28,6 +28,7 @@ program test_phx
   read (argument, *) steps
   options%run = 'fortran'
   options%staging = phx_default
+  options%flags = phx_mprotect
   options%profile = 'device=300MB/s'
 
   call same(phx_checkpoint_commit(), phx_einit, 'a commit before phx_init')

@@ -91,8 +91,8 @@ void proxy_begin(const char *name)
     proxy.cycles = (int)number("CYCLES", 10);
     proxy.rank = (int)number("RANK", 0);
     proxy.checkpoints = checkpoints ? checkpoints : "phx-ec";
-    if (!mode("none") && !mode("nvr") && !mode("phx") && !mode("phx-ec") && !mode("always"))
-        wrong("is none, nvr, phx, phx-ec or always", "CHECKPOINTS");
+    if (!mode("none") && !mode("nvr") && !mode("phx") && !mode("phx-ec") && !mode("phx-mp") && !mode("always"))
+        wrong("is none, nvr, phx, phx-ec, phx-mp or always", "CHECKPOINTS");
     proxy.count = (size_t)(parameter("work", "bytes") / sizeof(double));
     proxy.field = calloc(proxy.count, sizeof(double));
     if (proxy.field == NULL)
@@ -111,6 +111,8 @@ void proxy_begin(const char *name)
         options.flags |= PHX_SAME_NODE;
     if (mode("nvr") || mode("none"))
         options.flags |= PHX_NO_STAGING | PHX_NO_HELPER;
+    if (mode("phx-mp"))
+        options.flags |= PHX_MPROTECT;
     proxy_must(phx_init(&options));
 }
 
@@ -119,7 +121,7 @@ struct phx_properties proxy_properties(void)
     struct phx_properties properties;
     memset(&properties, 0, sizeof properties);
     properties.size = sizeof properties;
-    properties.precopy = mode("phx-ec") ? 0 : mode("always") ? 2 : 1;
+    properties.precopy = mode("phx-ec") || mode("phx-mp") ? 0 : mode("always") ? 2 : 1;
     return properties;
 }
 

@@ -2,10 +2,10 @@
  * proxy.h: what the three proxies share: their parameters, the work between updates, the clock, what they print.
  *
  * From the environment: PROXIES (the file of parameters; proxies.conf), SCALE (of the bytes; 1), CYCLES (in all; 10), CHECKPOINTS (phx-ec;
- * always: small and late arrays are copied ahead too; phx: none is; nvr: all goes to the persistent tier at once; none), WORK (passes of
- * work in a cycle; 0), or RATE (of the persistent tier, in bytes a second: WORK is then measured so that a naive checkpoint takes the
- * published share of the computing time), RANK and RANKS (0 and 1), REPLICAS (0), SAME_NODE (1: a buddy on this node will do), HELPER (the
- * processor of the helper thread), and TARN_PHX_TIER and so on.
+ * phx-mp: the same with PHX_MPROTECT; always: small and late arrays are copied ahead too; phx: none is; nvr: all goes to the persistent
+ * tier at once; none), WORK (passes of work in a cycle; 0), or RATE (of the persistent tier, in bytes a second: WORK is then measured so
+ * that a naive checkpoint takes the published share of the computing time), RANK and RANKS (0 and 1), REPLICAS (0), SAME_NODE (1: a
+ * buddy on this node will do), HELPER (the processor of the helper thread), and TARN_PHX_TIER and so on.
  *
  * Printed: a line "cycle=... iteration_s=... checkpoint_s=..." after each, then a line key=value for each total.
  */

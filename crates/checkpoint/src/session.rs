@@ -62,6 +62,8 @@ pub struct Options {
     pub processors: Vec<usize>,
     /// What was copied ahead is compared at the commit: finds writes that nobody sees.
     pub audit: bool,
+    /// Writes are tracked by [`Tracker::by_mprotect`], whatever the kernel has for it: a handler of SIGSEGV is installed.
+    pub mprotect: bool,
     /// A folder on a store that outlives the nodes; else `$TARN_PHX_EXTERNAL`, or there is none.
     pub external: Option<PathBuf>,
     /// Every how many-eth version is flushed to it; else `$TARN_PHX_FLUSH_EVERY`, or none is.
@@ -91,6 +93,7 @@ impl Default for Options {
             helper: true,
             processors: Vec::new(),
             audit: false,
+            mprotect: false,
             external: None,
             flush_every: None,
             flush_rate: None,
@@ -158,7 +161,7 @@ pub struct Session {
     replicas: u32,
     /// The process that began it.
     pub(crate) process: u32,
-    /// None where the kernel cannot tell what was written.
+    /// None where nothing tells what was written.
     tracker: Option<Tracker>,
 }
 
@@ -176,7 +179,7 @@ impl Session {
     /// Begins. All ranks call it.
     ///
     /// # Errors
-    /// When an option makes no sense, another program has the run's name, ranks do not come, or folders cannot be used.
+    /// When an option makes no sense or cannot be had, another program has the run's name, ranks do not come, or folders cannot be used.
     pub fn begin(options: Options) -> Result<Self, Fault> {
         // Signals are the program's: no thread of this library takes one.
         let _blocked = Blocked::new();
@@ -205,6 +208,12 @@ impl Session {
         if let Some(high) = processors.iter().find(|p| **p >= CpuSet::MAX_CPU) {
             return Err(invalid(format!("there is no processor {high}")));
         }
+        let tracker = match options.mprotect {
+            true => Some(
+                Tracker::by_mprotect().map_err(|e| Fault::new(Code::Unsupported, e.to_string()))?,
+            ),
+            false => Tracker::probe().ok(),
+        };
         let tier = tier_of(options.tier)?;
         let memory = options.memory.or_else(|| path("TARN_PHX_MEMORY"));
         let memory = memory.unwrap_or_else(|| "/dev/shm".into());
@@ -269,7 +278,7 @@ impl Session {
             patience: options.patience,
             replicas,
             process: std::process::id(),
-            tracker: Tracker::probe().ok(),
+            tracker,
         })
     }
 

@@ -30,6 +30,32 @@ fn copies_are_measured_beside_memcpy_and_nothing_is_left() {
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
 }
 
+#[test]
+fn tracking_is_measured_beside_memcpy_in_all_ways_that_there_are() {
+    let site = Site::new("");
+    let args = ["bench", "ckpt", "--json", "--mib", "3", "--rounds", "2"];
+    let ran = site.tarn(&[&args[..], &["--case", "tracking"]].concat());
+    let ran = ran.exits(0);
+    let value = ran.summary();
+    let results = value["results"].as_array().expect("results");
+    let of = |way| {
+        let name = format!(" by {way}: ");
+        let named = |r: &&serde_json::Value| r["name"].as_str().expect("a name").contains(&name);
+        results.iter().filter(named).count()
+    };
+    // Small pages and huge ones, if there are.
+    let kinds = 2 - ran.err.matches("huge pages is skipped").count();
+    assert_eq!(of("mprotect"), kinds * 6, "{}", ran.err);
+    match ran.err.contains("by userfaultfd is skipped") {
+        true => assert_eq!(of("userfaultfd"), 0),
+        false => assert_eq!(of("userfaultfd"), kinds * 6),
+    }
+    for result in results {
+        let beside = result["against"]["name"].as_str().expect("a name");
+        assert!(beside.starts_with("memcpy"), "{result}");
+    }
+}
+
 /// Over a link that is not limited, and one that is: how long the rank of a node that lost something takes, in parts.
 #[test]
 fn what_a_node_has_lost_comes_over_a_link_that_is_measured_beside_it() {
@@ -82,8 +108,9 @@ fn proxies_run_with_checkpoints_and_without() {
     std::fs::copy(parameters, proxies_at.join("proxies.conf")).unwrap();
     let value = site.tarn(&args).exits(0).summary();
     let results = value["results"].as_array().expect("results");
-    assert_eq!(results.len(), 6);
-    for (result, way) in results.iter().zip(["nvr", "phx", "phx-ec"].iter().cycle()) {
+    assert_eq!(results.len(), 8);
+    let ways = ["nvr", "phx", "phx-ec", "phx-mp"];
+    for (result, way) in results.iter().zip(ways.iter().cycle()) {
         let name = result["name"].as_str().expect("a name");
         assert!(name.contains(&format!(" {way} (")), "{name}");
         assert!(result["ratio"].as_f64() > Some(0.0), "{result}");

@@ -7,7 +7,7 @@
  *
  * Link with -ltarn. Every function that returns int gives PHX_OK, PHX_DEGRADED (it was done, with a warning) or an error
  * of enum phx_code; phx_last_error() then says why and what to do, in words. Nothing here ends the program, touches a
- * signal, or waits for ever. Calls may come from any thread, one at a time: a second one gets PHX_EBUSY (but those of readers,
+ * signal (but PHX_MPROTECT does), or waits for ever. Calls may come from any thread, one at a time: a second one gets PHX_EBUSY (but those of readers,
  * at the end). After fork() only the parent may go on using it.
  */
 #ifndef PHX_H
@@ -80,6 +80,12 @@ struct phx_options {
 #define PHX_NO_HELPER 4u    /* no helper thread: the caller copies, and de-stages in its next call */
 #define PHX_NO_REPLICAS 16u /* what is staged is on this node alone */
 #define PHX_AUDIT 8u        /* what was copied ahead is compared at the commit: finds writes that nobody sees */
+/*
+ * Writes are tracked by mprotect and a handler of SIGSEGV, which stays, as kernels before Linux 6.7 have nothing else. Where an object
+ * is copied ahead, system calls that write into it (read, recv, MPI by CMA, io_uring) then fail with EFAULT: programs that make such
+ * calls do not ask for it, or give those objects precopy = 1. phx_init(3) has more.
+ */
+#define PHX_MPROTECT 32u
 
 /* How an object is a part of something that all ranks have together. */
 enum phx_shape_kind {

@@ -76,6 +76,17 @@ fn versions_are_what_any_object_asks_for() {
 }
 
 #[test]
+fn a_program_whose_writes_are_tracked_by_mprotect_goes_on_where_it_ended() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("mprotect");
+    compile("tests/mprotect.c", &program, &["-D_DEFAULT_SOURCE"]);
+    for from in ["begun", "restored"] {
+        let text = said(Command::new(&program).arg(folder.path()));
+        assert_eq!(text, format!("{from}\nits own fault\n"));
+    }
+}
+
+#[test]
 fn misuse_is_told_by_codes() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     for (name, extra) in [

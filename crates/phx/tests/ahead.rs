@@ -76,14 +76,7 @@ fn empty<'a>(key: &'a [u8], bytes: &'a mut [u8]) -> Empty<'a> {
 }
 
 impl Program {
-    fn begin(folder: &Path, always: bool) -> Option<Self> {
-        let tracker = match Tracker::probe() {
-            Ok(tracker) => tracker,
-            Err(e) => {
-                println!("SKIPPED: {e}");
-                return None;
-            }
-        };
+    fn begin(tracker: &Tracker, folder: &Path, always: bool) -> Self {
         let mut rank = begin(folder, false);
         let mut watched = |key: &[u8], value| {
             let (memory, watches) = tracker.leak(SIZE, SIZE.next_multiple_of(1 << 20)).unwrap();
@@ -94,7 +87,7 @@ impl Program {
             memory
         };
         let memory = [watched(KEYS[0], 1), watched(KEYS[1], 2)];
-        Some(Self { rank, memory })
+        Self { rank, memory }
     }
 
     /// Computes for a cycle: the first object is written in its first part, the second until its end.
@@ -138,52 +131,58 @@ impl Program {
     }
 }
 
+/// All ways to track that there are here.
+fn trackers() -> impl Iterator<Item = Tracker> {
+    let kernel = Tracker::probe().inspect_err(|e| println!("SKIPPED: {e}"));
+    kernel.into_iter().chain([Tracker::by_mprotect().unwrap()])
+}
+
 /// It is learned that one object is written early: from then on it is copied before the commit, and the other is not.
 #[test]
 fn what_is_written_early_is_copied_ahead() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let Some(mut program) = Program::begin(folder.path(), false) else {
-        return;
-    };
-    for cycle in cycles() {
-        program.compute(cycle);
-        program.commit();
-        let stats = program.rank.stats();
-        if stats.ahead > 0 && stats.commits > 5 {
-            break;
+    for tracker in trackers() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut program = Program::begin(&tracker, folder.path(), false);
+        for cycle in cycles() {
+            program.compute(cycle);
+            program.commit();
+            let stats = program.rank.stats();
+            if stats.ahead > 0 && stats.commits > 5 {
+                break;
+            }
         }
+        let stats = program.rank.stats();
+        assert!(stats.ahead > 0, "{stats:?}");
+        assert!(stats.ahead < stats.bytes);
+        program.compare(folder.path());
     }
-    let stats = program.rank.stats();
-    assert!(stats.ahead > 0, "{stats:?}");
-    assert!(stats.ahead < stats.bytes);
-    program.compare(folder.path());
 }
 
 /// Threads write all the time, also while it is copied; they stop for the commit only.
 #[test]
 fn what_is_written_after_the_copy_is_copied_again() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let Some(mut program) = Program::begin(folder.path(), true) else {
-        return;
-    };
-    for cycle in cycles() {
-        // Pages here and there, late in the cycle.
-        std::thread::sleep(LENGTH / 3);
-        for n in 0..5 {
-            let at = (usize::from(cycle) * 7919 + n * 104_729 * 13) % SIZE;
-            program.memory[0][at] ^= 0x55;
-            program.memory[1][SIZE - 1 - at] ^= 0xaa;
-            std::thread::sleep(LENGTH / 20);
+    for tracker in trackers() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut program = Program::begin(&tracker, folder.path(), true);
+        for cycle in cycles() {
+            // Pages here and there, late in the cycle.
+            std::thread::sleep(LENGTH / 3);
+            for n in 0..5 {
+                let at = (usize::from(cycle) * 7919 + n * 104_729 * 13) % SIZE;
+                program.memory[0][at] ^= 0x55;
+                program.memory[1][SIZE - 1 - at] ^= 0xaa;
+                std::thread::sleep(LENGTH / 20);
+            }
+            program.commit();
+            let stats = program.rank.stats();
+            if stats.ahead > 0 && stats.twice > 0 && stats.commits > 7 {
+                break;
+            }
         }
-        program.commit();
         let stats = program.rank.stats();
-        if stats.ahead > 0 && stats.twice > 0 && stats.commits > 7 {
-            break;
-        }
+        assert!(stats.ahead > 0 && stats.twice > 0, "{stats:?}");
+        program.compare(folder.path());
     }
-    let stats = program.rank.stats();
-    assert!(stats.ahead > 0 && stats.twice > 0, "{stats:?}");
-    program.compare(folder.path());
 }
 
 /// Memory that a device writes to: nobody sees it.

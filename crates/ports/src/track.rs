@@ -5,8 +5,8 @@ use std::ops::Range;
 /// Why writes cannot be tracked.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackError {
-    /// The kernel has no mechanism for it, or this process may not use it.
-    #[error("writes to memory cannot be tracked here: {0}; checkpoints copy everything instead")]
+    /// There is no mechanism for it, or this process may not use it; and what is done instead.
+    #[error("writes to memory cannot be tracked here: {0}")]
     Unsupported(String),
     /// The system refused something.
     #[error("cannot {doing}: {source}")]
@@ -29,7 +29,7 @@ pub trait Watched: Send {
     /// When the system refuses.
     fn arm(&mut self) -> Result<(), TrackError>;
 
-    /// What was written since it was armed, by whole pages, in order and apart. It counts as clean again if `again`.
+    /// What was written since it was armed, by whole pages or several together, in order and apart. It counts as clean again if `again`.
     ///
     /// # Errors
     /// When the system refuses: everything counts as written then.

@@ -1,17 +1,24 @@
 //! L3: which pages of a program's memory were written. docs/checkpoints.md, "Which pages were written".
 //!
-//! A [`Tracker`] is what the kernel has for it: userfaultfd, which protects pages from writing and lets the kernel itself take the
-//! protection off at the first write, without a message to anybody (`WP_ASYNC`, Linux 6.7); and `PAGEMAP_SCAN`, which lists the pages
-//! that have lost it. A [`Watch`] is one range of memory of this process.
+//! A [`Tracker`] is one of two ways to find that out. What the kernel has for it: userfaultfd, which protects pages from writing and
+//! lets the kernel itself take the protection off at the first write, without a message to anybody (`WP_ASYNC`, Linux 6.7); and
+//! `PAGEMAP_SCAN`, which lists the pages that have lost it. And what all systems have: `mprotect`, and a handler of the signal (SIGSEGV)
+//! that a write to a protected page is. A [`Watch`] is one range of memory of this process.
 
 #![allow(unsafe_code)]
 
+mod fault;
+mod guard;
+mod huge;
+mod kernel;
 mod pinned;
 mod shared;
+mod table;
 mod tracker;
 mod uapi;
 mod watch;
 
+pub use huge::in_huge_pages;
 pub use pinned::pinned;
 pub use shared::is_private;
 pub use tracker::Tracker;

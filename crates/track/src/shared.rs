@@ -1,33 +1,44 @@
-//! Memory that others may write to.
+//! What the system says of memory: who else may write to it, and what it is for.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Whether memory is this process's alone: no other process writes to it, nor this one by way of another mapping, which a
 /// [`crate::Watch`] would not see. What the system does not say is not.
 pub fn is_private(start: NonNull<u8>, len: usize) -> bool {
     let begin = start.addr().get();
-    let end = begin.saturating_add(len);
+    all_are(begin..begin.saturating_add(len), |flags| {
+        flags.ends_with('p')
+    })
+}
+
+/// Whether memory can be read and written, and nothing else.
+pub(crate) fn is_plain(memory: &Range<usize>) -> bool {
+    all_are(memory.clone(), |flags| flags.starts_with("rw-"))
+}
+
+/// Whether all mappings of memory have such flags.
+fn all_are(memory: Range<usize>, such: impl Fn(&str) -> bool) -> bool {
     std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| {
-        let mut at = begin;
-        for (range, private) in maps.lines().filter_map(mapping) {
-            if range.end > at && range.start < end {
-                if range.start > at || !private {
+        let mut at = memory.start;
+        for (range, flags) in maps.lines().filter_map(mapping) {
+            if range.end > at && range.start < memory.end {
+                if range.start > at || !such(flags) {
                     return false;
                 }
                 at = range.end;
             }
         }
-        at >= end
+        at >= memory.end
     })
 }
 
-/// The range of a line, and whether it is private: `7f00-7f01 rw-p ...`.
-fn mapping(line: &str) -> Option<(std::ops::Range<usize>, bool)> {
+/// The range of a line, and its flags: `7f00-7f01 rw-p ...`.
+fn mapping(line: &str) -> Option<(Range<usize>, &str)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let address = |text| usize::from_str_radix(text, 16).ok();
-    let private = fields.next()?.ends_with('p');
-    Some((address(start)?..address(end)?, private))
+    Some((address(start)?..address(end)?, fields.next()?))
 }
 
 #[cfg(test)]

@@ -1,13 +1,18 @@
 //! What the kernel has, and whether it works.
 
+use crate::fault;
+use crate::guard::Guard;
+use crate::kernel::{Kernel, Registered};
+use crate::shared::is_plain;
+use crate::table::GRANULE;
 use crate::uapi;
 use crate::watch::Watch;
-use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, ProtFlags, UserfaultfdFlags, madvise, mmap_anonymous, munmap, userfaultfd,
 };
+use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -21,19 +26,19 @@ const TRIED: usize = 4;
 /// A large page.
 const LARGE: usize = 2 << 20;
 
-/// What all watched memory of a process shares. Descriptors are closed by `exec`, and a process that `fork` made refuses to use them.
-#[derive(Debug)]
-pub(crate) struct Kernel {
-    pub(crate) faults: OwnedFd,
-    pub(crate) pagemap: OwnedFd,
-    pub(crate) page: usize,
-    /// Whose memory it is: both descriptors stay with the memory of the process that opened them.
-    pub(crate) process: u32,
-}
-
 /// Finds out which pages of this process's memory are written. It works: it has been tried.
 #[derive(Debug, Clone)]
-pub struct Tracker(Arc<Kernel>);
+pub struct Tracker {
+    by: By,
+    /// Whose memory it is: the kernel's descriptors stay with the memory of the process that opened them.
+    process: u32,
+}
+
+#[derive(Debug, Clone)]
+enum By {
+    Kernel(Arc<Kernel>),
+    Signals,
+}
 
 impl Tracker {
     /// Asks the kernel for the mechanism and tries it on a few pages.
@@ -41,26 +46,67 @@ impl Tracker {
     /// # Errors
     /// [`TrackError::Unsupported`], with the reason, where there is none or it does not tell the truth.
     pub fn probe() -> Result<Self, TrackError> {
+        let unsupported = |why: String| {
+            TrackError::Unsupported(format!(
+                "{why}; checkpoints copy everything instead, or ask for PHX_MPROTECT"
+            ))
+        };
         // SAFETY: it is used for memory only that `watch`'s callers vouch for, and the few pages below.
         let faults = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | USER_MODE_ONLY) };
-        let faults = faults.map_err(|e| unsupported(&format!("userfaultfd is refused ({e})")))?;
+        let faults = faults.map_err(|e| unsupported(format!("userfaultfd is refused ({e})")))?;
         uapi::negotiate(&faults).map_err(|e| {
-            unsupported(&format!(
+            unsupported(format!(
                 "userfaultfd has no asynchronous write protection, as Linux has from 6.7 on ({e})"
             ))
         })?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let pagemap = open("/proc/self/pagemap", flags, Mode::empty());
-        let pagemap = pagemap
-            .map_err(|e| unsupported(&format!("/proc/self/pagemap cannot be read ({e})")))?;
-        let tracker = Self(Arc::new(Kernel {
-            faults,
-            pagemap,
-            page: rustix::param::page_size(),
+        let pagemap =
+            pagemap.map_err(|e| unsupported(format!("/proc/self/pagemap cannot be read ({e})")))?;
+        let tracker = Self {
+            by: By::Kernel(Arc::new(Kernel { faults, pagemap })),
             process: std::process::id(),
-        }));
-        tracker.try_out()?;
+        };
+        tracker.try_out().map_err(unsupported)?;
         Ok(tracker)
+    }
+
+    /// Protects memory with `mprotect`, and installs a handler of SIGSEGV for the whole process, for good. Faults that are not those of
+    /// watched memory it hands on to what was there before. It is tried on a few pages.
+    ///
+    /// Not seen, beside what [`Tracker::watch`] says, is what the kernel writes for the program: such calls (`read` into watched memory)
+    /// fail with EFAULT, and change nothing. Threads that have SIGSEGV blocked must not write to watched memory: the kernel ends the
+    /// process then, as it does once another handler has replaced this one. (Nothing is watched any more, and that is an error, when
+    /// that is found.)
+    ///
+    /// # Errors
+    /// [`TrackError::Unsupported`], with the reason, where it does not work.
+    pub fn by_mprotect() -> Result<Self, TrackError> {
+        let unsupported = |why: String| {
+            TrackError::Unsupported(format!(
+                "{why}; without PHX_MPROTECT it is done in another way, or everything is copied"
+            ))
+        };
+        if fault::is_blocked() {
+            return Err(unsupported(
+                "this thread has SIGSEGV blocked, which tells of writes to protected memory".into(),
+            ));
+        }
+        fault::install();
+        let tracker = Self {
+            by: By::Signals,
+            process: std::process::id(),
+        };
+        tracker.try_out().map_err(unsupported)?;
+        Ok(tracker)
+    }
+
+    /// Bytes that are protected, and told, together, counted from the first whole page of what is watched.
+    pub fn granule(&self) -> usize {
+        match self.by {
+            By::Kernel(_) => rustix::param::page_size(),
+            By::Signals => GRANULE,
+        }
     }
 
     /// Memory that is never given back, all zero, on large pages if there are any, and its parts of so many bytes to be watched: whole
@@ -76,7 +122,7 @@ impl Tracker {
         len: usize,
         part: usize,
     ) -> Result<(&'static mut [u8], Vec<Watch>), TrackError> {
-        assert!(part > 0 && part.is_multiple_of(self.0.page));
+        assert!(part > 0 && part.is_multiple_of(rustix::param::page_size()));
         let io = |source: Errno| TrackError::Io {
             doing: "map memory to be watched",
             source: source.into(),
@@ -108,12 +154,14 @@ impl Tracker {
     /// # Safety
     /// The memory is mapped, and stays so as long as the value lives. (If it does not, answers are errors, or about what is mapped
     /// there then; but [`Watched::copy`] reads what is not there.) No other watched memory overlaps it: to ask the one what was
-    /// written makes it clean for the other.
+    /// written makes it clean for the other. By `mprotect`: nobody else changes its protection.
     ///
     /// # Errors
-    /// When the kernel cannot track such memory, or another userfaultfd has it.
+    /// When the kernel cannot track such memory, or another userfaultfd has it. By `mprotect`: when it is not memory to be read and
+    /// written, and not executed, or too much is watched already.
     pub unsafe fn watch(&self, start: NonNull<u8>, len: usize) -> Result<Watch, TrackError> {
-        Watch::over(Arc::clone(&self.0), start, len, len)
+        // SAFETY: as the caller says.
+        unsafe { self.watch_with(start, len, len) }
     }
 
     /// The same of memory that has its last page alone: all of that is tracked too.
@@ -128,31 +176,65 @@ impl Tracker {
         start: NonNull<u8>,
         len: usize,
     ) -> Result<Watch, TrackError> {
-        let mapped = len.next_multiple_of(self.0.page);
-        Watch::over(Arc::clone(&self.0), start, len, mapped)
+        let mapped = len.next_multiple_of(rustix::param::page_size());
+        // SAFETY: as the caller says.
+        unsafe { self.watch_with(start, len, mapped) }
     }
 
-    /// Writes to one page of some.
-    fn try_out(&self) -> Result<(), TrackError> {
-        let page = self.0.page;
-        let scratch = Scratch::new(TRIED * page)
-            .map_err(|e| unsupported(&format!("no memory to try it on ({e})")))?;
+    /// # Safety
+    /// As for [`Tracker::watch`]; what follows the memory, up to so many mapped bytes, is nobody's.
+    unsafe fn watch_with(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        mapped: usize,
+    ) -> Result<Watch, TrackError> {
+        Watch::over((start, len), mapped, self.process, |pages| match &self.by {
+            By::Kernel(kernel) => Ok(Box::new(Registered::new(Arc::clone(kernel), pages)?)),
+            By::Signals if !is_plain(&pages) => Err(io::Error::other(
+                "it is not memory to be read and written, and not executed",
+            )),
+            By::Signals => Ok(Box::new(Guard::new(pages)?)),
+        })
+    }
+
+    /// Does something with memory while it is watched.
+    ///
+    /// # Errors
+    /// As [`Tracker::watch`].
+    pub fn during<R>(
+        &self,
+        memory: &mut [u8],
+        work: impl FnOnce(&mut [u8], &mut dyn Watched) -> R,
+    ) -> Result<R, TrackError> {
+        // SAFETY: it is borrowed for longer than it is watched, which nobody can prolong: `work` gets no value of its own.
+        let mut watch = unsafe { self.watch(NonNull::from(&mut *memory).cast(), memory.len()) }?;
+        Ok(work(memory, &mut watch))
+    }
+
+    /// Writes to one page of some; why it does not work.
+    fn try_out(&self) -> Result<(), String> {
+        let granule = self.granule();
+        let scratch = Scratch::new(TRIED * granule)
+            .map_err(|e| format!("there is no memory to try it on ({e})"))?;
         let write = |at: usize| {
             // SAFETY: a byte of the scratch memory.
-            unsafe { scratch.0.as_ptr().add(at * page).write_volatile(1) }
+            unsafe { scratch.0.as_ptr().add(at * granule).write_volatile(1) }
         };
+        let tried = |e: TrackError| format!("tried on {TRIED} pages, {e}");
         write(0);
         // SAFETY: the scratch memory outlives it, and is nobody else's.
         let mut watch = unsafe { self.watch(scratch.0, scratch.1) }.map_err(tried)?;
         watch.arm().map_err(tried)?;
         write(2);
         let seen = watch.written(true).map_err(tried)?;
-        let written: Range<u64> = 2 * page as u64..3 * page as u64;
-        if seen != [written] {
-            let what = format!("a write to the third of {TRIED} pages was seen as {seen:?}");
-            return Err(unsupported(&what));
+        let written: Range<u64> = 2 * granule as u64..3 * granule as u64;
+        match seen == [written] {
+            true => Ok(()),
+            false => Err(format!(
+                "a write to the third of {TRIED} pages was seen as {seen:?}"
+            )),
         }
-        Ok(())
     }
 }
 
@@ -176,14 +258,6 @@ impl Drop for Scratch {
     }
 }
 
-fn unsupported(why: &str) -> TrackError {
-    TrackError::Unsupported(why.to_owned())
-}
-
-fn tried(error: TrackError) -> TrackError {
-    unsupported(&format!("tried on {TRIED} pages, {error}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,8 +266,11 @@ mod tests {
     #[test]
     fn pages_with_neither_memory_nor_protection_are_found_until_they_are_protected() {
         let tracker = match Tracker::probe() {
-            Ok(tracker) => tracker.0,
+            Ok(tracker) => tracker.by,
             Err(e) => return eprintln!("SKIPPED: {e}"),
+        };
+        let By::Kernel(tracker) = tracker else {
+            unreachable!("it is the kernel's")
         };
         // More than one page of page tables leads to, and none of it was ever touched.
         let scratch = Scratch::new(8 << 20).unwrap();

@@ -1,29 +1,38 @@
 //! One range of memory.
 
-use crate::tracker::Kernel;
-use crate::uapi::{self, Which};
 use rustix::io::Errno;
 use rustix::mm::{MsyncFlags, msync};
+use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use tarn_ports::{TrackError, Watched};
 
 /// What is copied at once, by bytes: what the processor reads in one piece.
 const WORD: usize = size_of::<u64>();
+/// How some pages are watched. After an error all of them are disarmed, and asked no more until they are armed again.
+pub(crate) trait Way: Send + Debug {
+    /// All are clean from now on.
+    fn arm(&mut self) -> io::Result<()>;
+    /// What was written, by addresses, and is protected once more if `again`.
+    fn written(&mut self, again: bool, found: &mut Vec<Range<usize>>) -> io::Result<()>;
+    /// None is protected any more.
+    fn disarm(&mut self) -> io::Result<()>;
+}
+
 /// Memory of this process that is watched for writes. It is not any more when this is dropped.
 ///
 /// The pages that lie in it whole are tracked. What it has of a first and a last page with others counts as written always.
 #[derive(Debug)]
 pub struct Watch {
-    kernel: Arc<Kernel>,
     start: NonNull<u8>,
     len: usize,
     /// Addresses of the whole pages; empty if there are none.
     pages: Range<usize>,
-    /// Whether they may be registered.
-    registered: bool,
+    /// Whose memory it is.
+    process: u32,
+    /// None if there are no whole pages.
+    way: Option<Box<dyn Way>>,
 }
 
 // SAFETY: it is an address range, which means the same to each thread; whoever made it answers for the memory, whoever writes to it.
@@ -32,55 +41,59 @@ unsafe impl Send for Watch {}
 impl Watch {
     /// Of `mapped` bytes, of which it has the first `len`, the others are nobody's.
     pub(crate) fn over(
-        kernel: Arc<Kernel>,
-        start: NonNull<u8>,
-        len: usize,
+        (start, len): (NonNull<u8>, usize),
         mapped: usize,
+        process: u32,
+        way: impl FnOnce(Range<usize>) -> io::Result<Box<dyn Way>>,
     ) -> Result<Self, TrackError> {
+        let page = rustix::param::page_size();
         let first = start.addr().get();
-        let from = first.next_multiple_of(kernel.page);
-        let to = (first + mapped) / kernel.page * kernel.page;
+        let from = first.next_multiple_of(page);
+        let pages = from..((first + mapped) / page * page).max(from);
         let mut watch = Self {
-            kernel,
             start,
             len,
-            pages: from..to.max(from),
-            registered: false,
+            process,
+            way: None,
+            pages: pages.clone(),
         };
-        watch.register()?;
+        if !pages.is_empty() {
+            let new = way(pages);
+            watch.way = Some(new.map_err(|source| TrackError::Io {
+                doing: "watch memory for writes",
+                source,
+            })?);
+        }
+        watch.checked("watch memory for writes", |_| Ok(()))?;
         Ok(watch)
-    }
-
-    fn register(&mut self) -> Result<(), TrackError> {
-        self.registered = true;
-        self.checked("watch memory for writes", |kernel| {
-            // SAFETY: whoever watches this memory has vouched for it.
-            unsafe { uapi::register(&kernel.faults, &self.pages) }
-        })
     }
 
     /// Does something to the pages, if there are any, in the process that has them, and sees that they are all there: the calls leave
     /// out what is not mapped without a word.
-    fn checked(
-        &self,
+    fn checked<T: Default>(
+        &mut self,
         doing: &'static str,
-        call: impl FnOnce(&Kernel) -> io::Result<()>,
-    ) -> Result<(), TrackError> {
-        if self.pages.is_empty() {
-            return Ok(());
-        }
-        if std::process::id() != self.kernel.process {
+        call: impl FnOnce(&mut dyn Way) -> io::Result<T>,
+    ) -> Result<T, TrackError> {
+        let Some(way) = &mut self.way else {
+            return Ok(T::default());
+        };
+        if std::process::id() != self.process {
             return Err(TrackError::Io {
                 doing: "track memory in a process that was forked: begin anew there",
                 source: Errno::PERM.into(),
             });
         }
-        let all_mapped = || {
+        let done = call(way.as_mut()).and_then(|done| {
             let start = self.pages.start as *mut _;
             // SAFETY: MS_ASYNC starts nothing: the kernel only looks whether the range is mapped.
-            Ok(unsafe { msync(start, self.pages.len(), MsyncFlags::ASYNC) }?)
-        };
-        let done = call(&self.kernel).and_then(|()| all_mapped());
+            unsafe { msync(start, self.pages.len(), MsyncFlags::ASYNC) }?;
+            Ok(done)
+        });
+        if done.is_err() {
+            // What was found and is protected again must not count as clean the next time.
+            let _ = way.disarm();
+        }
         done.map_err(|source| TrackError::Io { doing, source })
     }
 }
@@ -91,29 +104,17 @@ impl Watched for Watch {
     }
 
     fn arm(&mut self) -> Result<(), TrackError> {
-        self.register()?;
-        self.checked("protect watched memory", |kernel| {
-            // SAFETY: as in `register`.
-            unsafe { uapi::protect(&kernel.pagemap, &self.pages) }
-        })
+        self.checked("protect watched memory", |way| way.arm())
     }
 
     fn written(&mut self, again: bool) -> Result<Vec<Range<u64>>, TrackError> {
         let doing = "tell what was written (memory must be armed, and stay where it is)";
-        // At most one range for each second page.
-        let mut found = Vec::new();
-        let scanned = self.checked(doing, |kernel| {
-            for which in [Which::Written, Which::Empty] {
-                // SAFETY: as in `register`.
-                unsafe { uapi::scan(&kernel.pagemap, &self.pages, which, again, &mut found) }?;
-            }
-            Ok(())
-        });
-        if let Err(e) = scanned {
-            // What was found and is protected again must not count as clean the next time.
-            let _ = self.disarm();
-            return Err(e);
-        }
+        let mut found = self.checked(doing, |way| {
+            // At most one range for each second page.
+            let mut found = Vec::new();
+            way.written(again, &mut found)?;
+            Ok(found)
+        })?;
         let first = self.start.addr().get();
         let end = first + self.len;
         found.push(first..self.pages.start.min(end));
@@ -122,13 +123,7 @@ impl Watched for Watch {
     }
 
     fn disarm(&mut self) -> Result<(), TrackError> {
-        if !std::mem::take(&mut self.registered) {
-            return Ok(());
-        }
-        self.checked("stop watching memory", |kernel| {
-            // SAFETY: as in `register`.
-            unsafe { uapi::unregister(&kernel.faults, &self.pages) }
-        })
+        self.checked("stop watching memory", |way| way.disarm())
     }
 
     /// By volatile words. A shared reference to the bytes would promise that nobody writes to them, and so does

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{KINDS, Kind, Memory, faults, page, refused, tracker, written};
+use common::{KINDS, Kind, Memory, faults, kernel, page, refused, told, trackers, written};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 use std::mem::forget;
@@ -22,8 +22,8 @@ fn alone() -> MutexGuard<'static, ()> {
 #[test]
 fn a_gap_in_the_memory_is_an_error() {
     let _alone = alone();
-    let Some(tracker) = tracker() else { return };
-    for kind in KINDS {
+    let trackers = trackers().into_iter();
+    for (tracker, kind) in trackers.flat_map(|t| KINDS.map(|kind| (t.clone(), kind))) {
         for gap in [0..1, 3..5, 63..64, 0..64] {
             let memory = Memory::touched(kind, 64);
             let mut watch = memory.watch(&tracker);
@@ -44,24 +44,25 @@ fn a_gap_in_the_memory_is_an_error() {
 #[test]
 fn after_an_error_nothing_is_watched_until_it_is_armed_again() {
     let _alone = alone();
-    let Some(tracker) = tracker() else { return };
-    let memory = Memory::touched(Kind::Anonymous, 1001);
-    let mut watch = memory.watch(&tracker);
-    watch.arm().unwrap();
-    // SAFETY: nothing reads it any more.
-    unsafe { munmap(memory.at(1000).cast(), page()) }.unwrap();
-    refused(watch.written(true));
-    let before = faults();
-    (0..1000).for_each(|page| memory.write(page, 2));
-    assert!(faults() - before < 500);
-    drop(watch);
-    forget(memory);
+    for tracker in trackers() {
+        let memory = Memory::touched(Kind::Anonymous, 1001);
+        let mut watch = memory.watch(&tracker);
+        watch.arm().unwrap();
+        // SAFETY: nothing reads it any more.
+        unsafe { munmap(memory.at(1000).cast(), page()) }.unwrap();
+        refused(watch.written(true));
+        let before = faults();
+        (0..1000).for_each(|page| memory.write(page, 2));
+        assert!(faults() - before < 500);
+        drop(watch);
+        forget(memory);
+    }
 }
 
 #[test]
 fn other_memory_in_its_place_is_an_error_until_it_is_armed() {
     let _alone = alone();
-    let Some(tracker) = tracker() else { return };
+    let Some(tracker) = kernel() else { return };
     for kind in KINDS {
         let memory = Memory::touched(kind, 64);
         let mut watch = memory.watch(&tracker);
@@ -81,8 +82,8 @@ fn other_memory_in_its_place_is_an_error_until_it_is_armed() {
 #[test]
 fn memory_that_was_moved_or_made_smaller_is_an_error() {
     let _alone = alone();
-    let Some(tracker) = tracker() else { return };
-    for kind in KINDS {
+    let trackers = trackers().into_iter();
+    for (tracker, kind) in trackers.flat_map(|t| KINDS.map(|kind| (t.clone(), kind))) {
         for pages in [32, 128] {
             let memory = Memory::touched(kind, 64);
             let mut watch = memory.watch(&tracker);
@@ -111,20 +112,21 @@ fn memory_that_was_moved_or_made_smaller_is_an_error() {
 #[test]
 fn memory_that_grew_where_it_is_is_watched_as_before() {
     let _alone = alone();
-    let Some(tracker) = tracker() else { return };
-    let memory = Memory::touched(Kind::Anonymous, 64);
-    // SAFETY: the second half of this test's own memory.
-    unsafe { munmap(memory.at(32).cast(), 32 * page()) }.unwrap();
-    let mut watch = memory.part(&tracker, 0..32 * page());
-    watch.arm().unwrap();
-    memory.write(3, 2);
-    let start = memory.start.as_ptr().cast();
-    // SAFETY: it grows into a gap, or not at all if another thread has taken it.
-    let grown = unsafe { mremap(start, 32 * page(), 64 * page(), MremapFlags::empty()) };
-    memory.write(5, 2);
-    assert_eq!(written(&mut watch), [3, 5]);
-    drop(watch);
-    if grown.is_err() {
-        forget(memory);
+    for tracker in trackers() {
+        let memory = Memory::touched(Kind::Anonymous, 64);
+        // SAFETY: the second half of this test's own memory.
+        unsafe { munmap(memory.at(32).cast(), 32 * page()) }.unwrap();
+        let mut watch = memory.part(&tracker, 0..32 * page());
+        watch.arm().unwrap();
+        memory.write(3, 2);
+        let start = memory.start.as_ptr().cast();
+        // SAFETY: it grows into a gap, or not at all if another thread has taken it.
+        let grown = unsafe { mremap(start, 32 * page(), 64 * page(), MremapFlags::empty()) };
+        memory.write(5, 2);
+        assert_eq!(watch.written(true).unwrap(), told(&tracker, 32, &[3, 5]));
+        drop(watch);
+        if grown.is_err() {
+            forget(memory);
+        }
     }
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Kind, Memory, page, tracker, written};
+use common::{Kind, Memory, kernel, page, told, trackers};
 use std::process::Command;
 use tarn_ports::{TrackError, Watched};
 use tarn_track::{Tracker, pinned};
@@ -31,66 +31,76 @@ fn forked(child: impl FnOnce() -> i32) -> i32 {
 
 #[test]
 fn after_a_fork_the_parents_writes_are_seen_and_the_childs_are_its_own() {
-    let Some(tracker) = tracker() else { return };
-    for kind in [Kind::Anonymous, Kind::Huge] {
-        let memory = Memory::touched(kind, 64);
-        let mut watch = memory.watch(&tracker);
-        watch.arm().unwrap();
-        memory.write(1, 2);
-        let read_by_child = || {
-            memory.write(2, 9);
-            i32::from(memory.read(1) * 10 + memory.read(2))
-        };
-        assert_eq!(forked(read_by_child), 29);
-        memory.write(3, 2);
-        memory.write(1, 3);
-        assert_eq!(written(&mut watch), [1, 3], "{kind:?}");
-        memory.write(2, 2);
-        assert_eq!(written(&mut watch), [2], "{kind:?}");
+    for tracker in trackers() {
+        for kind in [Kind::Anonymous, Kind::Huge] {
+            let each = tracker.granule() / page();
+            let memory = Memory::touched(kind, 64 * each);
+            let mut watch = memory.watch(&tracker);
+            watch.arm().unwrap();
+            memory.write(each, 2);
+            let read_by_child = || {
+                memory.write(2 * each, 9);
+                i32::from(memory.read(each) * 10 + memory.read(2 * each))
+            };
+            assert_eq!(forked(read_by_child), 29);
+            memory.write(3 * each, 2);
+            memory.write(each, 3);
+            let expected = told(&tracker, 64 * each, &[each, 3 * each]);
+            assert_eq!(watch.written(true).unwrap(), expected, "{kind:?}");
+            memory.write(2 * each, 2);
+            let expected = told(&tracker, 64 * each, &[2 * each]);
+            assert_eq!(watch.written(true).unwrap(), expected, "{kind:?}");
+        }
     }
 }
 
 #[test]
 fn in_shared_memory_another_processs_writes_are_not_seen() {
-    let Some(tracker) = tracker() else { return };
-    let memory = Memory::touched(Kind::Shared, 64);
-    let mut watch = memory.watch(&tracker);
-    watch.arm().unwrap();
-    let write = || {
-        memory.write(2, 9);
-        0
-    };
-    forked(write);
-    memory.write(3, 2);
-    assert_eq!((memory.read(2), written(&mut watch)), (9, vec![3]));
+    for tracker in trackers() {
+        let each = tracker.granule() / page();
+        let memory = Memory::touched(Kind::Shared, 64 * each);
+        let mut watch = memory.watch(&tracker);
+        watch.arm().unwrap();
+        let write = || {
+            memory.write(2 * each, 9);
+            0
+        };
+        forked(write);
+        memory.write(3 * each, 2);
+        let expected = told(&tracker, 64 * each, &[3 * each]);
+        let seen = watch.written(true).unwrap();
+        assert_eq!((memory.read(2 * each), seen), (9, expected));
+    }
 }
 
 #[test]
 fn what_a_forked_child_inherits_does_nothing_there_or_to_the_parent() {
-    let Some(tracker) = tracker() else { return };
-    let memory = Memory::touched(Kind::Anonymous, 64);
-    let mut watch = memory.watch(&tracker);
-    watch.arm().unwrap();
-    let mut inherited = Some(watch);
-    let child = || {
-        let mut watch = inherited.take().unwrap();
-        let refused = watch.written(true).is_err() && watch.arm().is_err();
-        let mut copy = [0; 200];
-        watch.copy(0, &mut copy);
-        drop(watch);
-        i32::from(refused && copy[77] == 1)
-    };
-    // The closure runs in the child: here the value is still in its place.
-    let code = forked(child);
-    let mut watch = inherited.unwrap();
-    assert_eq!(code, 1);
-    memory.write(7, 2);
-    assert_eq!(written(&mut watch), [7]);
+    for tracker in trackers() {
+        let memory = Memory::touched(Kind::Anonymous, 64);
+        let mut watch = memory.watch(&tracker);
+        watch.arm().unwrap();
+        let mut inherited = Some(watch);
+        let child = || {
+            let mut watch = inherited.take().unwrap();
+            let refused = watch.written(true).is_err() && watch.arm().is_err();
+            let mut copy = [0; 200];
+            watch.copy(0, &mut copy);
+            drop(watch);
+            memory.write(9, 2);
+            i32::from(refused && copy[77] == 1)
+        };
+        // The closure runs in the child: here the value is still in its place.
+        let code = forked(child);
+        let mut watch = inherited.unwrap();
+        assert_eq!(code, 1);
+        memory.write(7, 2);
+        assert_eq!(watch.written(true).unwrap(), told(&tracker, 64, &[7]));
+    }
 }
 
 #[test]
 fn a_program_that_is_started_inherits_nothing() {
-    let Some(_tracker) = tracker() else { return };
+    let Some(_tracker) = kernel() else { return };
     let listed = Command::new("ls")
         .args(["-l", "/proc/self/fd"])
         .output()
@@ -140,7 +150,7 @@ fn where_userfaultfd_is_refused_the_reason_is_said() {
     assert!(matches!(said, TrackError::Unsupported(_)), "{said}");
     let said = said.to_string();
     assert!(
-        said.contains("userfaultfd is refused") && said.contains("copy everything"),
+        said.contains("userfaultfd is refused") && said.contains("ask for PHX_MPROTECT"),
         "{said}"
     );
 }

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import warnings
 import weakref
@@ -79,6 +80,22 @@ class Runs(unittest.TestCase):
                         version = ck.commit()
                     ck.wait(version, phx.Level.FLUSHED)
                     self.assertGreater(ck.stats().flushed, 0)
+
+    def test_what_is_tracked_by_mprotect_is_copied_ahead_and_comes_back(self):
+        with phx.Checkpoints(run="tracked", mprotect=True) as ck:
+            a = ck.zeros("a", MIB, "i8", precopy=True)
+            for n in range(1, 2000):
+                a[: MIB // 16] = n
+                time.sleep(0.01)
+                ck.commit()
+                if ck.stats().ahead_bytes > 0:
+                    break
+            self.assertGreater(ck.stats().ahead_bytes, 0)
+            wanted = a.copy()
+        with phx.Checkpoints(run="tracked") as ck:
+            a = ck.zeros("a", MIB, "i8")
+            ck.restart()
+            self.assertTrue((a == wanted).all())
 
     def test_a_program_that_fails_keeps_what_it_committed(self):
         with self.assertRaises(ZeroDivisionError):

@@ -5,6 +5,7 @@ mod processes;
 mod proxies;
 mod ranks;
 mod recovery;
+mod tracking;
 
 use super::Figure;
 use super::cluster::peer::Rate;
@@ -61,6 +62,8 @@ enum Case {
     Split,
     /// Checkpoints of which some is written early in a cycle, and copied ahead
     Precopy,
+    /// Tracking of which pages are written, by userfaultfd and by mprotect
+    Tracking,
     /// CM1's proxy: what its computing loses to what goes on beside it
     SlowdownCm1,
     /// GTC's proxy: cycles with their checkpoints, beside computing and the copies that nobody can avoid
@@ -126,6 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
             Case::Commit => ranks::commit(args)?,
             Case::Split => ranks::split(args)?,
             Case::Precopy => ranks::precopy(args)?,
+            Case::Tracking => tracking::tracking(args)?,
             Case::SlowdownCm1 => proxies::slowdown(args)?,
             Case::Whole => proxies::whole(args)?,
             Case::Recovery => recovery::recovery(args)?,

@@ -16,6 +16,7 @@ pub(crate) const NO_STAGING: u32 = 2;
 pub(crate) const NO_HELPER: u32 = 4;
 pub(crate) const AUDIT: u32 = 8;
 pub(crate) const NO_REPLICAS: u32 = 16;
+pub(crate) const MPROTECT: u32 = 32;
 /// The code of what was done with a warning.
 const DEGRADED: c_int = 1;
 

@@ -12,15 +12,16 @@ use tarn_track::{Tracker, Watch};
 /// Bytes of a huge page.
 pub const HUGE: usize = 2 << 20;
 
-/// What can be watched here, or a line that says why nothing can.
-pub fn tracker() -> Option<Tracker> {
-    match Tracker::probe() {
-        Ok(tracker) => Some(tracker),
-        Err(e) => {
-            eprintln!("SKIPPED: {e}");
-            None
-        }
-    }
+/// What the kernel has, or a line that says why there is nothing.
+pub fn kernel() -> Option<Tracker> {
+    let tracker = Tracker::probe();
+    tracker.inspect_err(|e| eprintln!("SKIPPED: {e}")).ok()
+}
+
+/// All ways that there are here.
+pub fn trackers() -> Vec<Tracker> {
+    let signals = Tracker::by_mprotect().unwrap();
+    kernel().into_iter().chain([signals]).collect()
 }
 
 /// Bytes of a page.
@@ -140,6 +141,20 @@ impl Drop for Memory {
 /// Pages as bytes.
 pub fn pages(pages: Range<usize>) -> Range<u64> {
     (pages.start * page()) as u64..(pages.end * page()) as u64
+}
+
+/// What is told of so many pages when some were written: whole granules.
+pub fn told(tracker: &Tracker, of: usize, written: &[usize]) -> Vec<Range<u64>> {
+    let each = tracker.granule() / page();
+    let mut told: Vec<Range<usize>> = Vec::new();
+    for number in written {
+        let start = number / each * each;
+        match told.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max((start + each).min(of)),
+            _ => told.push(start..(start + each).min(of)),
+        }
+    }
+    told.into_iter().map(pages).collect()
 }
 
 /// What was written of a memory that is watched whole, by pages.

@@ -237,6 +237,8 @@ class Checkpoints:
     staged (one, where ranks are on several nodes). `copies` of all of a version on other nodes, or sets of `parity` ranks of which any
     one can be made again, for every `replicate_every`th version.
     `external`: a folder on a store that outlives the nodes, to which every `flush_every`-th version goes, `flush_rate` bytes a second.
+    `mprotect`: what is copied ahead is found by a handler of SIGSEGV, as PHX_MPROTECT in phx_init(3) says; reading a file into an array
+    (`readinto`) can fail then.
 
     A `with` block that ends closes them, and what is staged is then on the persistent tier. If it is left by an exception, they end as if
     the process was killed: no other rank is waited for, and the next start has what was committed.
@@ -262,6 +264,7 @@ class Checkpoints:
         helper=True,
         processors=(),
         same_node=False,
+        mprotect=False,
         external=None,
         flush_every=None,
         flush_rate=None,
@@ -285,6 +288,7 @@ class Checkpoints:
                 "helper": helper,
                 "processors": list(processors),
                 "same_node": same_node,
+                "mprotect": mprotect,
                 "external": external,
                 "flush_every": flush_every,
                 "flush_rate": flush_rate,

@@ -127,6 +127,7 @@ class Checkpoints:
         helper: bool = True,
         processors: Iterable[int] = (),
         same_node: bool = False,
+        mprotect: bool = False,
         external: str | PathLike[str] | None = None,
         flush_every: int | None = None,
         flush_rate: int | None = None,

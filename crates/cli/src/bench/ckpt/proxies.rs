@@ -25,7 +25,8 @@ const NONE: &str = "none";
 const NAIVE: &str = "nvr";
 const STAGED: &str = "phx";
 const AHEAD: &str = "phx-ec";
-const WAYS: [&str; 4] = [NONE, NAIVE, STAGED, AHEAD];
+const MPROTECT: &str = "phx-mp";
+const WAYS: [&str; 5] = [NONE, NAIVE, STAGED, AHEAD, MPROTECT];
 
 /// Sees whether all are there.
 ///
@@ -151,7 +152,11 @@ impl<'a> Proxy<'a> {
 
     /// The mean of its cycles, without the first ones.
     fn run(&self, checkpoints: &str) -> anyhow::Result<Cycle> {
-        let learn = if checkpoints == AHEAD { LEARN } else { 0 };
+        let learn = if [AHEAD, MPROTECT].contains(&checkpoints) {
+            LEARN
+        } else {
+            0
+        };
         let said = self.start(checkpoints, WARM + learn + CYCLES, &[])?;
         let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("cycle=")).collect();
         let mean = |key| -> anyhow::Result<f64> {
