@@ -82,8 +82,8 @@ struct phx_options {
 #define PHX_AUDIT 8u        /* what was copied ahead is compared at the commit: finds writes that nobody sees */
 /*
  * Writes are tracked by mprotect and a handler of SIGSEGV, which stays, as kernels before Linux 6.7 have nothing else. Where an object
- * is copied ahead, system calls that write into it (read, recv, MPI by CMA, io_uring) then fail with EFAULT: programs that make such
- * calls do not ask for it, or give those objects precopy = 1. phx_init(3) has more.
+ * is copied ahead, system calls that write into it (read, recv, MPI by CMA, io_uring) then fail with EFAULT, or come back short:
+ * programs that make such calls do not ask for it, or give those objects precopy = 1. phx_init(3) has more.
  */
 #define PHX_MPROTECT 32u
 

@@ -429,18 +429,27 @@ impl Window for Part<'_> {
     /// By reading, which maps several pages at once where their memory is taken already.
     fn warm(&mut self) {
         // To map what is elsewhere, or nowhere yet, would read it, or take its memory.
-        let all_there = |has: rustix::fs::Stat| has.st_blocks.saturating_mul(512) >= has.st_size;
+        let all_there = |has: rustix::fs::Stat| {
+            has.st_size > 0 && has.st_blocks.saturating_mul(512) >= has.st_size
+        };
         let elsewhere = self.power_fail == PowerFail::Synced;
         if elsewhere || !fstat(self.file).is_ok_and(all_there) {
             return;
         }
         let from = self.bytes.as_mut_ptr();
         let before = from.addr() % rustix::param::page_size();
-        // SAFETY: the pages of this window, which stay as long as it; no byte is changed.
-        let _ = unsafe {
-            let len = self.bytes.len() + before;
-            madvise(from.sub(before).cast(), len, Advice::LinuxPopulateRead)
-        };
+        let len = self.bytes.len() + before;
+        for at in (0..len).step_by(POPULATE) {
+            // SAFETY: the pages of this window, which stay as long as it; no byte is changed.
+            let _ = unsafe {
+                let start = from.sub(before).add(at);
+                madvise(
+                    start.cast(),
+                    POPULATE.min(len - at),
+                    Advice::LinuxPopulateRead,
+                )
+            };
+        }
     }
 
     fn persist(&mut self) -> Result<(), MediumError> {

@@ -410,7 +410,9 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         which: Option<VersionId>,
         objects: &mut [Empty<'_>],
     ) -> Result<Option<VersionId>, Fault> {
-        self.shared.restart(which, objects)
+        let restarted = self.shared.restart(which, objects);
+        self.shared.ring();
+        restarted
     }
 
     /// What can be restored from earlier starts, oldest first.
@@ -599,15 +601,10 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         self.rung.notify_all();
     }
 
-    /// The helper: after each commit it de-stages what was staged, and then copies ahead.
+    /// The helper: after each commit it de-stages what was staged, and then copies ahead. After a restart, or else the first commit, it
+    /// has the arena mapped.
     fn help(&self) {
         (self.options.enter)();
-        while !self.ended.load(Ordering::Acquire) && self.desk().warm() {
-            // Whoever wants the desk has it first.
-            if self.wanted.load(Ordering::Acquire) {
-                std::thread::sleep(YIELD);
-            }
-        }
         let mut next: Option<Instant> = None;
         loop {
             let mut bell = lock(&self.bell);
@@ -640,6 +637,9 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 let _ = desk.reclaim(self);
             }
             next = desk.look_ahead(self);
+            if desk.warm() {
+                next = Some(Instant::now());
+            }
         }
     }
 }

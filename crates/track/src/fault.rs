@@ -26,11 +26,9 @@ pub(crate) fn install() {
         let before = *BEFORE.get_or_init(current);
         set(&libc::sigaction {
             sa_sigaction: OURS as usize,
-            // Signals that the one before is not to be interrupted by do not interrupt this one, which calls it.
-            sa_mask: before.sa_mask,
-            sa_flags: libc::SA_SIGINFO
-                | libc::SA_ONSTACK
-                | before.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART),
+            // A handler of another signal in between might write to protected memory too, or never come back.
+            sa_mask: all(),
+            sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK | before.sa_flags & libc::SA_RESTART,
             ..before
         });
     });
@@ -61,6 +59,16 @@ fn current() -> libc::sigaction {
 fn set(action: &libc::sigaction) {
     // SAFETY: ours, which may run at any time, or the default.
     unsafe { libc::sigaction(libc::SIGSEGV, action, std::ptr::null_mut()) };
+}
+
+/// All signals.
+fn all() -> libc::sigset_t {
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: it is written.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        all.assume_init()
+    }
 }
 
 /// What the kernel does if nobody says anything: it ends the process.
@@ -121,6 +129,8 @@ unsafe fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
             if before.sa_flags & libc::SA_RESETHAND != 0 {
                 set(&default());
             }
+            // SAFETY: as the caller says.
+            unsafe { block_as(&before, &*context.cast::<ucontext_t>()) };
             // SAFETY: somebody has given it to the kernel, to be called so.
             unsafe {
                 match before.sa_flags & libc::SA_SIGINFO {
@@ -129,6 +139,25 @@ unsafe fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
                 }
             }
         }
+    }
+}
+
+/// Blocks the signals that are when such a handler is called.
+fn block_as(handler: &libc::sigaction, context: &ucontext_t) {
+    /// The kernel gives no more of a mask.
+    const SIGNALS: c_int = 64;
+    let mut mask = MaybeUninit::uninit();
+    // SAFETY: a set is made, and its signals are numbers that there are.
+    unsafe {
+        libc::sigemptyset(mask.as_mut_ptr());
+        for signal in 1..=SIGNALS {
+            let itself = signal == libc::SIGSEGV && handler.sa_flags & libc::SA_NODEFER == 0;
+            let in_set = |set: &libc::sigset_t| libc::sigismember(set, signal) == 1;
+            if itself || in_set(&handler.sa_mask) || in_set(&context.uc_sigmask) {
+                libc::sigaddset(mask.as_mut_ptr(), signal);
+            }
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), std::ptr::null_mut());
     }
 }
 

@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering::SeqCst;
 pub(crate) struct Guard {
     place: Place,
     pages: Range<usize>,
+    /// Some may be protected.
+    armed: bool,
 }
 
 impl Guard {
@@ -30,7 +32,11 @@ impl Guard {
         // Anonymous memory that was never touched falls apart for good into the mappings that `mprotect` makes of it: touched, they are
         // parts of one.
         fault::may_be_written(pages.start);
-        Ok(Self { place, pages })
+        Ok(Self {
+            place,
+            pages,
+            armed: false,
+        })
     }
 
     fn granule(&self, number: usize) -> Range<usize> {
@@ -39,18 +45,23 @@ impl Guard {
     }
 
     /// Protects memory whose bits were taken.
-    fn close(&self, pages: Range<usize>) -> io::Result<()> {
+    fn close(&mut self, pages: Range<usize>) -> io::Result<()> {
         if !fault::is_installed() {
             return Err(io::Error::other(
                 "another handler of SIGSEGV was installed since: install it before checkpoints begin",
             ));
         }
+        self.armed = true;
         protect(pages, Access::Read)
     }
 
     /// Nothing is protected, and everything counts as written.
-    fn open(&self) -> io::Result<()> {
-        let opened = protect(self.pages.clone(), Access::Write);
+    fn open(&mut self) -> io::Result<()> {
+        let opened = match std::mem::take(&mut self.armed) {
+            true => protect(self.pages.clone(), Access::Write),
+            // What is there now need not be what was watched.
+            false => Ok(()),
+        };
         if opened.is_err() {
             // What of it there is, where there is a gap.
             let page = rustix::param::page_size();

@@ -75,7 +75,7 @@ impl Tracker {
     /// watched memory it hands on to what was there before. It is tried on a few pages.
     ///
     /// Not seen, beside what [`Tracker::watch`] says, is what the kernel writes for the program: such calls (`read` into watched memory)
-    /// fail with EFAULT, and change nothing. Threads that have SIGSEGV blocked must not write to watched memory: the kernel ends the
+    /// fail with EFAULT, and change nothing, or come back short where it begins with what is not protected. Threads that have SIGSEGV blocked must not write to watched memory: the kernel ends the
     /// process then, as it does once another handler has replaced this one. (Nothing is watched any more, and that is an error, when
     /// that is found.)
     ///

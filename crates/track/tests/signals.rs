@@ -451,6 +451,60 @@ fn faults_of_nobody_end_the_process() {
     }
 }
 
+/// A page that is watched, and one after the other is written by a handler of SIGALRM.
+static PAGES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+extern "C" fn on_alarm(_: i32) {
+    let [start, bytes, next] = &PAGES;
+    let at = next.fetch_add(page(), SeqCst) % bytes.load(SeqCst).max(1);
+    // SAFETY: a byte of the memory, which lives as long as the timer.
+    unsafe {
+        let byte = std::ptr::with_exposed_provenance_mut::<u8>(start.load(SeqCst) + at);
+        byte.write_volatile(3);
+    }
+}
+
+/// Also while a write by what they have interrupted is being noted.
+#[test]
+fn handlers_of_other_signals_write_to_watched_memory() {
+    const TEST: &str = "handlers_of_other_signals_write_to_watched_memory";
+    if case().is_none() {
+        return assert!(apart(TEST, "alarms").success());
+    }
+    let (tracker, each) = (tracker(), each());
+    let (memory, other) = (
+        Memory::touched(Kind::Anonymous, 64 * each),
+        Memory::touched(Kind::Anonymous, 4 * each),
+    );
+    let mut watches = [memory.watch(&tracker), other.watch(&tracker)];
+    PAGES[0].store(other.start.as_ptr().expose_provenance(), SeqCst);
+    PAGES[1].store(other.len, SeqCst);
+    let often = libc::itimerval {
+        it_interval: libc::timeval {
+            tv_sec: 0,
+            tv_usec: 50,
+        },
+        it_value: libc::timeval {
+            tv_sec: 0,
+            tv_usec: 50,
+        },
+    };
+    // SAFETY: the handler uses atomic words, and memory that outlives the process's timer: it ends with the process.
+    unsafe {
+        let handler: extern "C" fn(i32) = on_alarm;
+        libc::signal(libc::SIGALRM, handler as *const () as usize);
+        libc::setitimer(libc::ITIMER_REAL, &often, std::ptr::null_mut());
+    }
+    for round in 0..200u8 {
+        watches.iter_mut().for_each(|watch| watch.arm().unwrap());
+        (0..64).for_each(|granule| memory.write(granule * each, round));
+        let all = watches[0].written(false).unwrap();
+        assert_eq!(all, [pages(0..64 * each)]);
+    }
+    assert!(PAGES[2].load(SeqCst) > 0);
+    std::process::exit(0);
+}
+
 #[test]
 fn a_handler_that_comes_later_ends_the_watching() {
     const TEST: &str = "a_handler_that_comes_later_ends_the_watching";

@@ -122,7 +122,8 @@ fn disturbed(desk: &Desk<'_>, kept: &str, change: &str) -> (String, Vec<String>)
         &format!("tarn run {TIER} --external-rate 20MB/s wf.toml"),
     );
     let there = |name: &str| desk.path(name).exists();
-    let made = || there("made") && (kept.is_empty() || there("out/f3"));
+    let named = || there("made") && !desk.read("made").is_empty();
+    let made = || named() && (kept.is_empty() || there("out/f3"));
     let waited = wait_until("what is made", LATER, made);
     waited.unwrap_or_else(|e| panic!("{e:#}"));
     let node = desk.read("made");

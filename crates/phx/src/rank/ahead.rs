@@ -73,6 +73,8 @@ struct Object {
     doing: Doing,
     /// Of what was copied and not written since, by chunks. Pages are protected as long as there are any.
     sums: Vec<Option<u64>>,
+    /// Chunks that were written after the copy that was begun last.
+    lost: u64,
     /// Some of its pages may be protected.
     armed: bool,
     /// Bytes that were copied and written again in this cycle.
@@ -111,6 +113,7 @@ impl Ahead {
             tries: 0,
             doing: Doing::Nothing,
             sums: Vec::new(),
+            lost: 0,
             armed: false,
             twice: 0,
         };
@@ -247,11 +250,13 @@ impl Object {
         std::mem::replace(&mut self.sample, sample) != sample
     }
 
-    /// Chunks that were copied and have been written since are not copied any more; whether those are many. They count as clean again
-    /// if `again`.
+    /// Chunks that were copied and have been written since are not copied any more; whether there are new ones, and many in all. They
+    /// count as clean again if `again`.
     fn overtaken(&mut self, again: bool) -> bool {
-        let all = std::iter::once(0..self.memory.size()).collect();
-        let written: Vec<Range<u64>> = self.memory.written(again).unwrap_or(all);
+        let written = self.memory.written(again);
+        let failed = written.is_err();
+        let all = |_| std::iter::once(0..self.memory.size()).collect();
+        let written: Vec<Range<u64>> = written.unwrap_or_else(all);
         let mut lost = 0;
         for range in written {
             for chunk in range.start / CHUNK..Piece::chunks(range.end) {
@@ -259,12 +264,13 @@ impl Object {
                 lost += u64::from(sum.is_some());
             }
         }
-        self.lose(lost);
-        lost as f64 > WASTE * Piece::chunks(self.memory.size()) as f64
-    }
-
-    fn lose(&mut self, chunks: u64) {
-        self.twice += (chunks * CHUNK).min(self.memory.size());
+        if failed {
+            // It is watched no more.
+            self.sums.clear();
+        }
+        self.lost += lost;
+        self.twice += (lost * CHUNK).min(self.memory.size());
+        lost > 0 && self.lost as f64 > WASTE * Piece::chunks(self.memory.size()) as f64
     }
 
     /// Sees whether it was written, in this part of the cycle; then it is copied later.
@@ -291,9 +297,13 @@ impl Object {
         self.doing = Doing::Copying(0);
         if !self.sums.is_empty() {
             self.overtaken(true);
+            self.lost = 0;
+            if self.sums.is_empty() {
+                self.doing = Doing::Nothing;
+            }
             return;
         }
-        self.armed = true;
+        (self.armed, self.lost) = (true, 0);
         match self.memory.arm() {
             Ok(()) => self.sums = vec![None; Piece::chunks(self.memory.size()) as usize],
             // What cannot be watched is copied at the commit.
@@ -307,7 +317,7 @@ impl Object {
         let copied = !self.sums.is_empty();
         let late = match copied {
             true => self.overtaken(false),
-            false => self.changed(),
+            false => self.changed() && learns,
         };
         for (chunk, sum) in bytes
             .iter()
@@ -581,6 +591,20 @@ mod tests {
             let writes = [(3, 0..CHUNKS, value), (30, 2..3, value)];
             assert_eq!(cycle(&mut ahead, &memory, &writes), CHUNKS - 1);
         }
+    }
+
+    #[test]
+    fn what_is_written_slowly_all_of_it_is_late_once_it_is_known() {
+        let (mut ahead, memory) = watching();
+        cycle(&mut ahead, &memory, &[(3, 0..CHUNKS, 1)]);
+        let slowly = |value: u8| {
+            let chunks =
+                (0..CHUNKS as u32).map(|c| (14 + 2 * c, c as usize..c as usize + 1, value));
+            chunks.collect::<Vec<_>>()
+        };
+        cycle(&mut ahead, &memory, &slowly(2));
+        let object = &ahead.watched[b"object".as_slice()];
+        assert_eq!(object.written_until, Some(28.0 / f64::from(LOOKS)));
     }
 
     /// No look can see them.

@@ -98,9 +98,11 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     fn fill(&self, version: Of, rows: &[Vec<u64>], objects: &mut [Empty<'_>]) -> Result<(), Fault> {
         let ranks = version.ranks;
         if ranks == self.ranks.ranks() {
-            return self
-                .old(version, self.ranks.rank())?
-                .read_all(objects, &*self.options.enter);
+            return self.old(version, self.ranks.rank())?.read_all(
+                objects,
+                self.options.helpers,
+                &*self.options.enter,
+            );
         }
         let olds: Vec<Old<'_, T>> = (0..ranks)
             .map(|rank| self.old(version, rank))
@@ -250,11 +252,17 @@ impl<T: Vault> Old<'_, T> {
         }
     }
 
-    /// Fills all objects, several at a time where they come from another node.
-    fn read_all(&self, objects: &mut [Empty<'_>], enter: &(dyn Fn() + Sync)) -> Result<(), Fault> {
+    /// Fills all objects, several at a time: those that come from another node wait for that mostly, and those of this node are copied
+    /// by the caller and one of the helpers, if there are any.
+    fn read_all(
+        &self,
+        objects: &mut [Empty<'_>],
+        helpers: usize,
+        enter: &(dyn Fn() + Sync),
+    ) -> Result<(), Fault> {
         let lanes = match &self.places[0] {
             (Shelf::Far(_), _) => LANES,
-            _ => 1,
+            _ => 1 + helpers.min(1),
         };
         let waiting = Mutex::new(objects.iter_mut());
         let one = |object: &mut Empty<'_>| {

@@ -212,9 +212,15 @@ impl Bench<'_> {
         let command = |rank| {
             // What another node does for its own rank takes none of this one's processors.
             let bytes = if rank == LOST { does.bytes } else { MIB };
+            let helpers = if restarts {
+                self.args.helpers
+            } else {
+                does.helpers
+            };
             let does = ranks::Does {
                 rank,
                 bytes,
+                helpers,
                 ..does.clone()
             };
             let role = Role::Recovers(Does {
