@@ -1,5 +1,5 @@
-//! The copying of a commit: the caller fills memory from the end of the row, the helpers the persistent tier from its beginning, until
-//! they meet. Once nothing more may be staged, the caller helps with the tier.
+//! Threads that copy. In a commit the caller fills memory from the end of the row, the helpers the persistent tier from its beginning, until
+//! they meet. Once nothing more may be staged, the caller helps with the tier. In a restart all do the same.
 
 use crate::fault::{Code, Fault};
 use crate::manifest::CHUNK;
@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_ports::{MediumError, Window};
 
+/// What is fetched from other nodes at a time: while one is proven or written, others are on their way.
+pub(crate) const FETCHES: usize = 4;
 /// Chunks that wait to be sent to a buddy: they lie in the program's memory.
 const WAITING: usize = 64;
 
@@ -200,6 +202,36 @@ fn lane<'a, T: Window, S: Window>(
         }
     }
     lock(row).spent.add(spent);
+}
+
+/// Does something in so many threads, one of them the caller's: the first of their errors. Those that cannot be made are done without.
+pub(crate) fn at_once(
+    threads: usize,
+    name: &str,
+    enter: &(dyn Fn() + Sync),
+    what: &(dyn Fn() -> Result<(), Fault> + Sync),
+) -> Result<(), Fault> {
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads)
+            .map_while(|_| {
+                let named = std::thread::Builder::new().name(name.into());
+                let entered = || {
+                    enter();
+                    what()
+                };
+                named.spawn_scoped(scope, entered).ok()
+            })
+            .collect();
+        others.into_iter().fold(what(), |all, other| {
+            let panicked = |_| {
+                Err(Fault::new(
+                    Code::Internal,
+                    format!("a {name} thread panicked"),
+                ))
+            };
+            all.and(other.join().unwrap_or_else(panicked))
+        })
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -2,6 +2,7 @@
 
 use crate::fault;
 use crate::guard::Guard;
+use crate::huge::in_huge_pages;
 use crate::kernel::{Kernel, Registered};
 use crate::shared::is_plain;
 use crate::table::GRANULE;
@@ -9,9 +10,7 @@ use crate::uapi;
 use crate::watch::Watch;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::mm::{
-    Advice, MapFlags, ProtFlags, UserfaultfdFlags, madvise, mmap_anonymous, munmap, userfaultfd,
-};
+use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -75,9 +74,9 @@ impl Tracker {
     /// watched memory it hands on to what was there before. It is tried on a few pages.
     ///
     /// Not seen, beside what [`Tracker::watch`] says, is what the kernel writes for the program: such calls (`read` into watched memory)
-    /// fail with EFAULT, and change nothing, or come back short where it begins with what is not protected. Threads that have SIGSEGV blocked must not write to watched memory: the kernel ends the
-    /// process then, as it does once another handler has replaced this one. (Nothing is watched any more, and that is an error, when
-    /// that is found.)
+    /// fail with EFAULT, and change nothing, or come back short where it begins with what is not protected. Threads that have SIGSEGV
+    /// blocked must not write to watched memory: the kernel ends the process then, as it does once another handler has replaced this one.
+    /// (Nothing is watched any more, and that is an error, when that is found.)
     ///
     /// # Errors
     /// [`TrackError::Unsupported`], with the reason, where it does not work.
@@ -113,7 +112,7 @@ impl Tracker {
     /// pages, but for the last.
     ///
     /// # Errors
-    /// As [`Tracker::watch`], and when there is no memory.
+    /// As [`Tracker::watch`].
     ///
     /// # Panics
     /// When parts are no whole pages.
@@ -123,20 +122,13 @@ impl Tracker {
         part: usize,
     ) -> Result<(&'static mut [u8], Vec<Watch>), TrackError> {
         assert!(part > 0 && part.is_multiple_of(rustix::param::page_size()));
-        let io = |source: Errno| TrackError::Io {
-            doing: "map memory to be watched",
-            source: source.into(),
-        };
-        let scratch = Scratch::new(len.saturating_add(LARGE)).map_err(io)?;
-        let start = scratch.0;
-        std::mem::forget(scratch);
-        // SAFETY: a multiple that is less than what was mapped before the bytes that are used.
-        let start = unsafe { start.add(start.align_offset(LARGE)) };
-        // SAFETY: mapped for this, zero, and never given back.
-        let memory = unsafe {
-            let _ = madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage);
-            std::slice::from_raw_parts_mut(start.as_ptr(), len)
-        };
+        // Zeros that nobody has touched take no memory yet.
+        let all = vec![0; len + LARGE].leak();
+        let before = all.as_ptr().align_offset(LARGE);
+        let memory = &mut all[before..before + len];
+        // Where there are none it has small ones.
+        let _ = in_huge_pages(memory);
+        let start = NonNull::from(&mut *memory).cast::<u8>();
         let watches = (0..len).step_by(part).map(|at| {
             // SAFETY: it is never given back, and what follows the last part is nobody's.
             unsafe { self.watch_mapping(start.add(at), part.min(len - at)) }

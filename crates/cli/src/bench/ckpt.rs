@@ -1,7 +1,6 @@
 //! `tarn bench ckpt`: what checkpoints cost, beside memcpy of the same bytes: one call a thread, as long as there are threads.
 
 mod copy;
-mod processes;
 mod proxies;
 mod ranks;
 mod recovery;

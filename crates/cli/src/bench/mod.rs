@@ -7,6 +7,7 @@ pub(crate) mod mixed;
 mod noop;
 pub(crate) mod plan;
 pub(crate) mod policies;
+mod processes;
 mod scratch;
 pub(crate) mod stage;
 pub(crate) mod tasks;

@@ -4,11 +4,11 @@
 
 use super::io::{Cache, IoReport, PAGE};
 use super::scratch::Scratch;
-use super::{Figure, median};
+use super::{Figure, median, processes};
 use anyhow::{Context, bail, ensure};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 use tarn_base::units::{Bytes, parse_rate};
 
@@ -291,9 +291,9 @@ fn direct(
     let tarn = std::env::current_exe()?;
     let started = Instant::now();
     let all = |role: &str| -> anyhow::Result<Vec<IoReport>> {
-        let mut children = Children(Vec::new());
-        for pair in 0..pairs {
-            let child = Command::new(&tarn)
+        let commands = (0..pairs).map(|pair| {
+            let mut command = Command::new(&tarn);
+            command
                 .args(io_arguments(
                     role,
                     case,
@@ -307,12 +307,13 @@ fn direct(
                 ])
                 .arg(scratch.path().join(format!("pair-{pair}")))
                 .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .spawn()
-                .context("cannot start another tarn")?;
-            children.0.push(child);
-        }
-        children.reports()
+                .stdout(Stdio::piped());
+            Ok(command)
+        });
+        let outputs = processes::outputs(commands).with_context(|| format!("{role} has failed"))?;
+        let reports = outputs.iter().map(|said| serde_json::from_slice(said));
+        let reports: Result<_, _> = reports.collect();
+        reports.context("a producer or consumer said nothing that can be read")
     };
     let written = all("write")?;
     let read = all("read")?;
@@ -474,38 +475,6 @@ fn figures(cases: &[Case], pairs: u32) -> Vec<Figure> {
         }
     }
     figures
-}
-
-/// Processes that are ended when they are dropped before they were waited for.
-struct Children(Vec<Child>);
-
-impl Children {
-    fn reports(&mut self) -> anyhow::Result<Vec<IoReport>> {
-        let mut reports = Vec::new();
-        while let Some(child) = self.0.pop() {
-            let output = child.wait_with_output()?;
-            ensure!(
-                output.status.success(),
-                "a producer or consumer failed ({}); its message is above",
-                output.status
-            );
-            reports.push(
-                serde_json::from_slice(&output.stdout)
-                    .context("a producer or consumer said nothing that can be read")?,
-            );
-        }
-        Ok(reports)
-    }
-}
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // It may have ended by itself; then there is nothing to end.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 #[cfg(test)]

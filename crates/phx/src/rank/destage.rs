@@ -3,6 +3,7 @@
 use super::{Desk, Shared, Stats, lock, publish, whole};
 use crate::arena::Level;
 use crate::fault::{Code, Fault};
+use crate::lanes::{FETCHES, at_once};
 use crate::layout;
 use crate::manifest::{CHUNK, Manifest, Object, Place};
 use std::sync::Mutex;
@@ -75,8 +76,6 @@ impl<A: Medium, S: Medium> Desk<A, S> {
 
 /// Chunks that are copied at once where they may come from another node.
 pub(super) const RUN: usize = 16;
-/// Runs that are fetched from other nodes at a time: while one is written, others are on their way.
-pub(super) const LANES: usize = 4;
 
 /// Some staged chunks of an object, and where they go.
 struct Run {
@@ -207,39 +206,9 @@ pub(super) fn copy_at_once<A: Medium>(
             }
         }
     };
-    at_once(LANES, "phx-fetch", &|| (), &lane)?;
+    at_once(FETCHES, "phx-fetch", &|| (), &lane)?;
     brought(manifest, places, runs);
     Ok(())
-}
-
-/// Does something in so many threads, one of them the caller's: the first of their errors. Those that cannot be made are done without.
-pub(super) fn at_once(
-    threads: usize,
-    name: &str,
-    enter: &(dyn Fn() + Sync),
-    what: &(dyn Fn() -> Result<(), Fault> + Sync),
-) -> Result<(), Fault> {
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads)
-            .map_while(|_| {
-                let named = std::thread::Builder::new().name(name.into());
-                let entered = || {
-                    enter();
-                    what()
-                };
-                named.spawn_scoped(scope, entered).ok()
-            })
-            .collect();
-        others.into_iter().fold(what(), |all, other| {
-            let panicked = |_| {
-                Err(Fault::new(
-                    Code::Internal,
-                    format!("a {name} thread panicked"),
-                ))
-            };
-            all.and(other.join().unwrap_or_else(panicked))
-        })
-    })
 }
 
 fn damaged(object: &Object) -> Fault {

@@ -1,11 +1,11 @@
 //! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
 
-use super::destage::{LANES, at_once};
 use super::found::{self, Found, Of, Shelf};
 use super::words::{Call, agree};
 use super::{Desk, Empty, RECENT, Replicate, Shared, lock, outside};
 use crate::arena::{self, Arena, VersionId};
 use crate::fault::{Code, Fault};
+use crate::lanes::{FETCHES, at_once};
 use crate::manifest::{Manifest, Object, Shape};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -261,7 +261,7 @@ impl<T: Vault> Old<'_, T> {
         enter: &(dyn Fn() + Sync),
     ) -> Result<(), Fault> {
         let lanes = match &self.places[0] {
-            (Shelf::Far(_), _) => LANES,
+            (Shelf::Far(_), _) => FETCHES,
             _ => 1 + helpers.min(1),
         };
         let waiting = Mutex::new(objects.iter_mut());

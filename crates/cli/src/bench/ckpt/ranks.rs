@@ -1,6 +1,7 @@
 //! Programs with checkpoints: processes of this program, each a rank, that commit and restart beside memcpy of the same bytes.
 
-use super::{Args, MIB, Role, processes};
+use super::{Args, MIB, Role};
+use crate::bench::processes;
 use crate::bench::scratch::Scratch;
 use crate::bench::{Figure, median};
 use anyhow::ensure;

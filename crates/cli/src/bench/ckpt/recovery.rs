@@ -2,9 +2,10 @@
 //! network namespace; what comes from there is held to the link's rate.
 
 use super::ranks::{self, How, PATIENCE, fill, items, restored};
-use super::{Args, MIB, Role, processes};
+use super::{Args, MIB, Role};
 use crate::bench::cluster::bare;
 use crate::bench::cluster::peer::Peer;
+use crate::bench::processes;
 use crate::bench::scratch::Scratch;
 use crate::bench::{Figure, median};
 use anyhow::{Context, ensure};
