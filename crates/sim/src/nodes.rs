@@ -129,7 +129,7 @@ impl Simulation {
         let mut parts = order.parts.iter();
         places(order).any(lost)
             || parts.any(|m| {
-                shaken(&m.from) && !self.store.holds(m.part, &m.from)
+                shaken(&m.from) && self.has_no_source(m)
                     || shaken(&order.to) && self.store.holds(m.part, &order.to)
             })
     }

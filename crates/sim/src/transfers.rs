@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::{Hash, Hasher};
 use tarn_base::id::{DataId, TransferId};
-use tarn_base::part::{PartRef, Place, StoreKey, Transfer, TransferKind, Verify};
+use tarn_base::part::{PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify};
 use tarn_base::units::Nanos;
 use tarn_ports::WorldError;
 
@@ -51,7 +51,7 @@ impl Simulation {
             self.transfer_failed(id, failure, None);
             return Ok(());
         }
-        if self.chains && self.has_no_source(order) {
+        if self.chains && order.parts.iter().any(|m| self.has_no_source(m)) {
             self.chain_broken(id);
             return Ok(());
         }
@@ -148,9 +148,9 @@ impl Simulation {
     }
 
     /// Whether something that it reads is neither there nor on its way.
-    fn has_no_source(&self, order: &Transfer) -> bool {
-        let mut parts = order.parts.iter();
-        parts.any(|m| !self.store.holds(m.part, &m.from) && !self.arrives(m.part, &m.from))
+    /// Whether a part is not where it is read from, and not on its way there.
+    pub(crate) fn has_no_source(&self, part: &PartMove) -> bool {
+        !self.store.holds(part.part, &part.from) && !self.arrives(part.part, &part.from)
     }
 
     fn arrives(&self, part: PartRef, at: &Place) -> bool {
@@ -185,7 +185,7 @@ impl Simulation {
         if !self.chains {
             return;
         }
-        let broken = |m: &&Moving| self.has_no_source(&m.order);
+        let broken = |m: &&Moving| m.order.parts.iter().any(|m| self.has_no_source(m));
         let next = self.moving.values().find(broken).map(|m| m.order.id);
         if let Some(id) = next {
             self.network.abandon(&self.cluster, id);
