@@ -47,6 +47,7 @@ class Code(enum.IntEnum):
     TIMEDOUT = 15
     VERSION = 16
     INTERNAL = 17
+    VOLATILE = 18
 
 
 class State(enum.IntEnum):

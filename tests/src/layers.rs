@@ -43,6 +43,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-daemon",
             "tarn-checkpoint",
             "tarn-objects",
+            "tarn-partitions",
             "tarn-libtarn",
             "tarn-python",
         ],
@@ -59,7 +60,7 @@ const ADAPTERS: u8 = 3;
 /// Roots bring adapters and cores together.
 const ROOTS: u8 = 4;
 /// The roots that are libraries of Rust: the other roots may use them, so that an interface is put together once for all languages.
-const LIBRARIES: [&str; 2] = ["tarn-checkpoint", "tarn-objects"];
+const LIBRARIES: [&str; 3] = ["tarn-checkpoint", "tarn-objects", "tarn-partitions"];
 
 /// What a dependency is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //! which rule); [`site`] (the same for a whole machine with many users).
 
 pub mod action;
+pub mod block;
 pub mod bounds;
 pub mod checkpoint;
 pub mod cluster;

@@ -14,10 +14,10 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tarn_base::block::{self, Kind};
 use tarn_base::checkpoint::{Checkpoint, CheckpointId};
 use tarn_media::{ExternalFolder, Reader, Seen};
 use tarn_phx::arena::Version;
-use tarn_phx::block::{self, Kind};
 use tarn_phx::{Arena, Level, Place, VersionId, flush};
 use tarn_ports::{PowerFail, Promises, Stored};
 

@@ -40,7 +40,8 @@ enum tarn_code {
     TARN_ELOST = 14,        /* the connection to tarnd is gone */
     TARN_ETIMEDOUT = 15,    /* the time was over before that */
     TARN_EVERSION = 16,     /* tarnd and this library speak different versions */
-    TARN_EINTERNAL = 17     /* an error inside tarn */
+    TARN_EINTERNAL = 17,    /* an error inside tarn */
+    TARN_EVOLATILE = 18     /* the medium is memory, which does not outlive a loss of power */
 };
 
 /* A connection to tarnd. */

@@ -66,6 +66,7 @@ pub extern "C" fn tarn_code_text(code: c_int) -> *const c_char {
         15 => c"the time is over",
         16 => c"tarnd and this program speak different versions",
         17 => c"an error inside tarn",
+        18 => c"the medium is memory, which does not outlive a loss of power",
         _ => c"no code of tarn",
     };
     text.as_ptr()

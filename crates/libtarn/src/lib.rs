@@ -1,6 +1,7 @@
 //! L4: the C interface: to the tarnd of this node (`include/tarn.h`), glue over `tarn-client`; to checkpoints (`include/phx.h`),
-//! glue over `tarn-checkpoint`; and to the node's object store (`include/tarn_objects.h`), glue over `tarn-objects`. C values to Rust
-//! values and back. No panic crosses it, nothing is started, no signal is touched.
+//! glue over `tarn-checkpoint`; to the node's object store (`include/tarn_objects.h`), glue over `tarn-objects`; and to storage memory
+//! (`include/dsa.h`), glue over `tarn-partitions`. C values to Rust values and back. No panic crosses it, nothing is started, and no signal
+//! is touched but as the headers say.
 
 #![allow(unsafe_code)]
 // What the functions and structures mean stands in the header, once.
@@ -8,10 +9,12 @@
 
 mod abi;
 mod calls;
+mod dsa;
 mod guard;
 mod phx;
 
 pub use abi::{tarn_outcome, tarn_place, tarn_space, tarn_stats, tarn_status, tarn_task};
 pub use calls::*;
+pub use dsa::*;
 pub use guard::{tarn_code_text, tarn_last_error};
 pub use phx::*;

@@ -227,6 +227,7 @@ fn what_is_installed_is_found_by_pkg_config() {
     for file in [
         "include/phx_mpi.h",
         "include/tarn_objects.h",
+        "include/dsa.h",
         "share/man/man3/phx_init.3",
     ] {
         assert!(prefix.join(file).is_file(), "{file}");
@@ -241,7 +242,7 @@ fn plain(text: &str) -> String {
 /// The functions that a header declares, and how.
 fn prototypes(header: &str) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(source("include").join(header)).unwrap();
-    let own = [" phx_", " *phx_", " tarn_object_"];
+    let own = [" phx_", " *phx_", " tarn_object_", " dsa_", " *dsa_"];
     let begins = |line: &str| own.iter().any(|name| line.contains(name));
     let of_function = |start: &str| {
         let end = start.find([';', '{'])?;
@@ -257,7 +258,7 @@ fn prototypes(header: &str) -> Vec<(String, String)> {
     let mut at = 0;
     let mut found = Vec::new();
     for line in text.split_inclusive('\n') {
-        let typed = ["int ", "const char *", "static inline int "];
+        let typed = ["int ", "uint32_t ", "const char *", "static inline "];
         if typed.iter().any(|t| line.starts_with(t)) && begins(line) {
             found.extend(of_function(&text[at..]));
         }
@@ -276,6 +277,9 @@ fn every_function_has_a_man_page_with_its_prototype() {
             .filter(|(name, _)| name == "phx_init_mpi"),
     );
     all.extend(prototypes("tarn_objects.h"));
+    let dsa = prototypes("dsa.h").into_iter();
+    // All of `dsa_prep` is in the pages that use it.
+    all.extend(dsa.filter(|(name, _)| name != "dsa_prep_copy"));
     let folder = source("../../docs/man");
     for (name, prototype) in &all {
         let page = std::fs::read_to_string(folder.join(format!("{name}.3"))).expect(name);
@@ -474,6 +478,7 @@ fn the_headers_are_cpp() {
         ("tarn.h", "tarn_code_text(0) == nullptr"),
         ("phx.h", "phx_code_text(0) == nullptr"),
         ("tarn_objects.h", "tarn_object_abandon(nullptr) == PHX_OK"),
+        ("dsa.h", "dsa_close(nullptr) == TARN_OK"),
     ] {
         let text = format!("#include \"{header}\"\nint main() {{ return {call}; }}\n");
         std::fs::write(&file, text).unwrap();

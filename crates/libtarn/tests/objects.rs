@@ -1,8 +1,11 @@
 //! C programs with objects.
 
 mod common;
+#[path = "common/page.rs"]
+mod page;
 
-use common::{compiler, said, source};
+use common::{compiler, said};
+use page::of_page;
 use std::process::Command;
 
 #[test]
@@ -53,13 +56,7 @@ fn misuse_of_objects_is_told_by_codes() {
 #[test]
 fn the_page_shows_a_program_that_works() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let page = std::fs::read_to_string(source("../../docs/objects.md")).unwrap();
-    let (_, block) = page.split_once("```c\n").unwrap();
-    let file = folder.path().join("page.c");
-    std::fs::write(&file, block.split_once("```").unwrap().0).unwrap();
-    let program = folder.path().join("page");
-    let file = file.to_str().unwrap();
-    said(&mut compiler("cc", &["-std=c11"], &[file], &program));
+    let program = of_page("objects.md", folder.path());
     let store = folder.path().join("store");
     std::fs::create_dir(&store).unwrap();
     let run = || said(Command::new(&program).env("TARN_OBJECTS", &store));

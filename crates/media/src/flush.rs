@@ -39,14 +39,24 @@ impl Flush {
 
     /// Writes the lines of these bytes back. A fence must follow.
     pub(crate) fn lines(self, bytes: &[u8]) {
+        // SAFETY: they are there.
+        unsafe { self.write_back(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// The same where others may write.
+    ///
+    /// # Safety
+    /// So many bytes are mapped there.
+    #[inline]
+    pub(crate) unsafe fn write_back(self, start: *const u8, len: usize) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::asm;
-            let first = bytes.as_ptr() as usize & !(LINE - 1);
-            let end = bytes.as_ptr() as usize + bytes.len();
+            let first = start.addr() & !(LINE - 1);
+            let end = start.addr() + len;
             for line in (first..end).step_by(LINE) {
-                // SAFETY: a line that holds some of `bytes` is mapped, and to write it back changes no byte. The instruction is one
-                // that the processor has, as `here` has found.
+                // SAFETY: a line that holds some of these bytes is mapped, and to write it back changes no byte. The instruction is
+                // one that the processor has, as `here` has found.
                 unsafe {
                     match self {
                         Self::Clwb => {
@@ -64,7 +74,7 @@ impl Flush {
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = bytes;
+        let _ = (start, len);
     }
 }
 

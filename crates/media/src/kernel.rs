@@ -1,9 +1,10 @@
 //! Copies that checksum on the way: each byte is read once from memory, and checksummed and stored in one pass, or block by block while
 //! it is in the first cache. Stores go past the caches, as what is written is not read again soon.
 
-use crate::flush::{LINE, fence};
+use crate::flush::{Flush, LINE, fence};
 #[cfg(target_arch = "x86_64")]
 use crate::fold;
+use std::ops::Range;
 use tarn_base::crc::{Crc, crc};
 
 /// Bytes that stay in the first cache between checksum and store.
@@ -88,11 +89,18 @@ impl Stores {
 
     /// Copies whole lines to an address that is a multiple of a line.
     fn lines(self, to: &mut [u8], from: &[u8]) {
-        debug_assert!(to.len() == from.len() && to.len().is_multiple_of(LINE));
-        debug_assert!((to.as_ptr() as usize).is_multiple_of(LINE));
-        let (to, from, len) = (to.as_mut_ptr(), from.as_ptr(), to.len());
-        // SAFETY: both are `len` bytes, a multiple of a line, and do not overlap, as one of them is exclusive; `to` begins at a
-        // line; the processor has the instructions, as `here` has found.
+        debug_assert_eq!(to.len(), from.len());
+        // SAFETY: both are as long, and do not overlap, as one of them is exclusive.
+        unsafe { self.store(to.as_mut_ptr(), from.as_ptr(), to.len()) };
+    }
+
+    /// The same where others may write.
+    ///
+    /// # Safety
+    /// There are so many bytes at both, a multiple of a line, which do not overlap; `to` is a multiple of a line.
+    unsafe fn store(self, to: *mut u8, from: *const u8, len: usize) {
+        debug_assert!(len.is_multiple_of(LINE) && (len == 0 || to.addr().is_multiple_of(LINE)));
+        // SAFETY: as the caller says; the processor has the instructions, as `here` has found.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             match self {
@@ -194,6 +202,29 @@ fn copy_by<const N: usize>(
     sum.update(last);
     fence();
     sum.finish()
+}
+
+/// Copies without a checksum, past the caches but for what is less than a line at both ends: these lines are written back by `flush`. A fence
+/// must follow.
+///
+/// # Safety
+/// There are so many bytes at both, which do not overlap.
+pub(crate) unsafe fn stream(to: *mut u8, from: *const u8, len: usize, flush: Flush) {
+    let head = to.align_offset(LINE).min(len);
+    let lines = (len - head) / LINE * LINE;
+    let through = |range: Range<usize>| {
+        // SAFETY: a part of the bytes that are there.
+        unsafe {
+            let to = to.add(range.start);
+            from.add(range.start)
+                .copy_to_nonoverlapping(to, range.len());
+            flush.write_back(to, range.len());
+        }
+    };
+    through(0..head);
+    // SAFETY: whole lines of the bytes that are there.
+    unsafe { Stores::here().store(to.add(head), from.add(head), lines) };
+    through(head + lines..len);
 }
 
 /// Copies what others may be writing to, and returns the checksum of what was copied, whatever lies there by now.
@@ -335,6 +366,10 @@ mod tests {
             let to = &mut room[to_at..to_at + length];
             // SAFETY: `from` is as long, and nobody writes to it.
             prop_assert_eq!(unsafe { take(to, from.as_ptr()) }, crc(from));
+            prop_assert!(&*to == from);
+            to.fill(0);
+            // SAFETY: as above.
+            unsafe { stream(to.as_mut_ptr(), from.as_ptr(), from.len(), Flush::here()) };
             prop_assert!(&*to == from);
             let around = room[..to_at].iter().chain(&room[to_at + length..]);
             prop_assert!(around.into_iter().all(|b| *b == 0xaa));

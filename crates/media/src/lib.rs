@@ -2,7 +2,7 @@
 //!
 //! A [`Mapped`] is a file (on a tmpfs, a DAX file system or any other) or a DAX device, mapped for its only writer; [`Slow`] plays an
 //! NVRAM of a given profile on any medium. Bytes go in by [`kernel`], which reads them once, past the caches, and checksums them on
-//! the way.
+//! the way. A [`Shared`] is a part of a file that many use at once, each by a [`Direct`] of its own: docs/dsa.md.
 
 #![allow(unsafe_code)]
 
@@ -11,16 +11,19 @@ mod flush;
 #[cfg(target_arch = "x86_64")]
 mod fold;
 mod folder;
+mod guarded;
 mod held;
 pub mod kernel;
 mod map;
 mod pins;
 mod profiles;
 mod promises;
+mod shared;
 pub mod slow;
 
 pub use external::{ExternalFolder, Reader};
 pub use flush::Flush;
 pub use folder::Folder;
-pub use map::{Mapped, Part, Seen};
+pub use map::{Mapped, Part, Seen, reserve};
+pub use shared::{Direct, Mapping, Shared};
 pub use slow::{Device, Profile, Slow};

@@ -26,15 +26,37 @@ const POPULATE: usize = 256 << 20;
 
 /// Pages that are mapped as long as this lives.
 #[derive(Debug)]
-struct Pages {
-    start: NonNull<u8>,
-    len: usize,
+pub(crate) struct Pages {
+    pub(crate) start: NonNull<u8>,
+    pub(crate) len: usize,
 }
 
 // SAFETY: it is an address range that belongs to this value alone; whoever has the value has the range.
 unsafe impl Send for Pages {}
 // SAFETY: by a shared reference it is only read.
 unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// Takes the memory of all pages from a byte on, and maps them, to be written.
+    pub(crate) fn populate(&self, first: usize) -> Result<(), Errno> {
+        for at in (first..self.len).step_by(POPULATE) {
+            let len = POPULATE.min(self.len - at);
+            // SAFETY: a part of this range. No byte is changed.
+            let taken = unsafe {
+                let start = self.start.as_ptr().add(at);
+                madvise(start.cast(), len, Advice::LinuxPopulateWrite)
+            };
+            match taken {
+                Ok(()) => {}
+                // Kernels before 5.14, and devices: the first touch takes it; its room is taken.
+                Err(Errno::INVAL) => return Ok(()),
+                Err(Errno::FAULT) => return Err(Errno::NOSPC),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Drop for Pages {
     fn drop(&mut self) {
@@ -151,7 +173,7 @@ impl Mapped {
     }
 
     fn map(file: Held, path: &Path) -> Result<Self, MediumError> {
-        let (pages, promises) = pages(file.as_fd(), path, ProtFlags::READ | ProtFlags::WRITE)?;
+        let (pages, promises) = pages(file.as_fd(), path, 0, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self {
             pages,
             promises,
@@ -170,30 +192,17 @@ impl Mapped {
     }
 
     fn populate_from(&mut self, first: usize) -> Result<(), MediumError> {
-        for at in (first..self.pages.len).step_by(POPULATE) {
-            let len = POPULATE.min(self.pages.len - at);
-            // SAFETY: a part of the range of `pages`, which this has for itself. No byte is changed.
-            let taken = unsafe {
-                let start = self.pages.start.as_ptr().add(at);
-                madvise(start.cast(), len, Advice::LinuxPopulateWrite)
-            };
-            match taken {
-                Ok(()) => {}
-                // Kernels before 5.14, and devices: the first touch takes it; its room is taken.
-                Err(Errno::INVAL) => return Ok(()),
-                Err(Errno::FAULT) => {
-                    return Err(failed("take the memory of", &self.path)(Errno::NOSPC));
-                }
-                Err(e) => return Err(failed("take the memory of", &self.path)(e)),
-            }
-        }
-        Ok(())
+        let populated = self.pages.populate(first);
+        populated.map_err(failed("take the memory of", &self.path))
     }
 }
 
 /// Takes the room of a file from one end to a later one, where the file system can: later there may be none, which a mapping could not
 /// tell but by killing. Memory that there is not is not asked for: the kernel would kill for it.
-fn reserve(file: impl AsFd, old: u64, new: u64) -> Result<(), io::Error> {
+///
+/// # Errors
+/// When there is no room. What was taken stays.
+pub fn reserve(file: impl AsFd, old: u64, new: u64) -> Result<(), io::Error> {
     let more = new - old;
     if is_memory(&fstatfs(&file)?) {
         let free = memory()?.free;
@@ -209,28 +218,31 @@ fn reserve(file: impl AsFd, old: u64, new: u64) -> Result<(), io::Error> {
     }
 }
 
-/// What a file is, and how many bytes of it are mapped.
-fn examine(file: BorrowedFd<'_>, path: &Path) -> Result<(Kind, usize), MediumError> {
+/// What a file is, and how many bytes of it there are from one on.
+fn examine(file: BorrowedFd<'_>, path: &Path, from: u64) -> Result<(Kind, usize), MediumError> {
     let kind = Kind::of(file, Path::new(SYS)).map_err(failed("examine", path))?;
     let size = match kind {
         Kind::Device { size, .. } => size,
         _ => fstat(file).map_err(failed("examine", path))?.st_size as u64,
     };
     // Nothing cannot be mapped.
-    let len = usize::try_from(size).ok().filter(|len| *len > 0);
+    let len = usize::try_from(size.saturating_sub(from))
+        .ok()
+        .filter(|len| *len > 0);
     Ok((kind, len.ok_or_else(|| failed("map", path)(Errno::NODATA))?))
 }
 
-/// Maps a file, and finds what it promises.
-fn pages(
+/// Maps a file from a page on, and finds what it promises.
+pub(crate) fn pages(
     file: BorrowedFd<'_>,
     path: &Path,
+    from: u64,
     protection: ProtFlags,
 ) -> Result<(Pages, Promises), MediumError> {
-    let (kind, len) = examine(file, path)?;
+    let (kind, len) = examine(file, path, from)?;
     let map = |flags| {
         // SAFETY: a new range that the system chooses: no other is touched.
-        unsafe { mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }
+        unsafe { mmap(std::ptr::null_mut(), len, protection, flags, file, from) }
     };
     let (start, synchronous) = match map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
         Ok(start) => (start, true),
@@ -509,7 +521,7 @@ impl Seen {
     /// # Errors
     /// When it is empty, or cannot be mapped.
     pub fn of(file: impl AsFd, path: &Path) -> Result<Self, MediumError> {
-        let (pages, promises) = pages(file.as_fd(), path, ProtFlags::READ)?;
+        let (pages, promises) = pages(file.as_fd(), path, 0, ProtFlags::READ)?;
         Ok(Self { pages, promises })
     }
 
@@ -549,7 +561,7 @@ impl Stored for Seen {
     }
 }
 
-fn failed<'p, E: Into<io::Error>>(
+pub(crate) fn failed<'p, E: Into<io::Error>>(
     doing: &'static str,
     path: &'p Path,
 ) -> impl Fn(E) -> MediumError + 'p {

@@ -162,7 +162,7 @@ fn fault(why: Refusal) -> Fault {
         Why::Corrupt => Code::Corrupt,
         Why::TimedOut => Code::TimedOut,
         Why::Lost => Code::Lost,
-        Why::Unsupported | Why::Version => Code::Unsupported,
+        Why::Unsupported | Why::Version | Why::Volatile => Code::Unsupported,
         Why::Internal => Code::Internal,
         Why::Denied | Why::Changed | Why::Io | Why::Cancelled | Why::Dependency => Code::Io,
     };

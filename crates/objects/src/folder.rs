@@ -9,18 +9,17 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tarn_phx::object::{NEWEST, PART, file, number};
 use tarn_phx::{Code, Fault};
 use tarn_ports::MediumError;
 use tarn_sys::beneath::Root;
+use tarn_sys::lock::Lock;
 
 /// Names of a store that are looked at in one call.
 pub(crate) const MAX_NAMES: usize = 1 << 20;
 /// How long the lock of a key is waited for: it is held for as long as a few names take to become durable.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 10_000 });
-/// Between two attempts at it.
-const BETWEEN: Duration = Duration::from_millis(1);
 
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
@@ -38,15 +37,6 @@ pub(crate) struct Folder {
     pub(crate) fd: OwnedFd,
     /// As it is called in messages.
     pub(crate) path: PathBuf,
-}
-
-/// Holds the lock of a folder.
-pub(crate) struct Lock<'f>(&'f Folder);
-
-impl Drop for Lock<'_> {
-    fn drop(&mut self) {
-        let _ = flock(&self.0.fd, FlockOperation::Unlock);
-    }
 }
 
 /// A name that is not published: removed when this goes, if nothing has become of it.
@@ -99,24 +89,17 @@ impl Folder {
     }
 
     /// Waits for the folder's lock.
-    pub(crate) fn lock(&self) -> Result<Lock<'_>, Fault> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Lock(self)),
-                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
-                    std::thread::sleep(BETWEEN);
-                }
-                Err(Errno::WOULDBLOCK) => {
-                    let text = format!(
-                        "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
-                        self.path.display()
-                    );
-                    return Err(Fault::new(Code::Busy, text));
-                }
-                Err(e) => return Err(error("lock", &self.path)(e)),
+    pub(crate) fn lock(&self) -> Result<Lock<&OwnedFd>, Fault> {
+        Lock::wait(&self.fd, PATIENCE).map_err(|e| match e {
+            Errno::WOULDBLOCK => {
+                let text = format!(
+                    "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
+                    self.path.display()
+                );
+                Fault::new(Code::Busy, text)
             }
-        }
+            e => error("lock", &self.path)(e),
+        })
     }
 
     /// All numbers that were used, the highest last.

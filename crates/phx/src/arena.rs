@@ -1,12 +1,12 @@
 //! An arena: what one rank has kept. One block, the newest superblock, leads to all of it; to publish is to write the other one.
 
-use crate::block::{self, Fields, Kind, put_short};
 use crate::layout;
 use crate::manifest::{CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Manifest, Object, Place};
 use crate::room::{self, PAGE};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
+use tarn_base::block::{self, Fields, Kind, put_short};
 use tarn_ports::{MediumError, Stored, Window};
 
 /// Bytes of header and superblocks.

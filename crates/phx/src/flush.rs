@@ -3,13 +3,13 @@
 //! version of which all parts are there.
 
 use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
-use crate::block::{self, Fields, Kind};
 use crate::fault::{Code, Fault};
 use crate::layout;
 use crate::manifest::{CHUNK, Manifest, Place};
 use crate::room::{FIRST, LARGE, PAGE};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tarn_base::block::{self, Fields, Kind};
 use tarn_ports::{External, MediumError, Stored, Window};
 
 /// The newest complete versions that stay: one that is damaged in the store has another to stand in.

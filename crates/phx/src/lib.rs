@@ -7,7 +7,6 @@
 //! [`block`] and [`room`]; beside all that, [`object`] (a file of the node's object store).
 
 pub mod arena;
-pub mod block;
 pub mod fault;
 pub mod flush;
 mod lanes;

@@ -1,8 +1,8 @@
 //! What a version has: its objects, the pieces that each lies in, and their checksums.
 
-use crate::block::{Fields, put_short};
 use crate::room::FIRST;
 use std::ops::Range;
+use tarn_base::block::{Fields, put_short};
 
 /// Bytes that have a checksum of their own.
 pub const CHUNK: u64 = 256 << 10;

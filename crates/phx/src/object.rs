@@ -1,9 +1,9 @@
 //! Objects of a node's store (docs/objects.md): what their keys may be, what their files are called, and what is in a file: the data from
 //! byte 0 on, their checksums, and a trailer that ends it. docs/formats.md has it byte by byte.
 
-use crate::block::{self, Fields, Kind, put_short};
 use crate::fault::{Code, Fault};
 use crate::manifest::{CHUNK, MAX_KEY, Piece};
+use tarn_base::block::{self, Fields, Kind, put_short};
 
 /// Bytes of the block that ends a file.
 pub const TRAILER: u64 = 1 << 10;

@@ -3,8 +3,10 @@
 #![allow(unsafe_code)]
 
 pub mod beneath;
+pub mod fault;
 pub mod fdpass;
 pub mod hwloc;
+pub mod lock;
 pub mod memory;
 pub mod namespace;
 pub mod process;

@@ -4,7 +4,6 @@ use super::{
     Committed, Desk, Item, Pending, RECENT, Replicate, Shared, Staging, found, grow, publish, whole,
 };
 use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
-use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
 use crate::lanes::{self, Copied, Send, Staged, Work};
 use crate::layout::{self, Job};
@@ -14,6 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tarn_base::block::{self, Kind};
 use tarn_ports::{Medium, RanksError, Reached, Vault};
 
 /// How often it is looked whether other ranks have come so far.

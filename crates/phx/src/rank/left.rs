@@ -5,11 +5,11 @@ use super::destage::{self as staged, RUN};
 use super::found::{self, Shelf};
 use super::{places, publish, whole};
 use crate::arena::{Arena, Header, Level, Version, VersionId};
-use crate::block::{self, Kind};
 use crate::fault::{Code, Fault};
 use crate::manifest::{CHUNK, Piece, Place};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
+use tarn_base::block::{self, Kind};
 use tarn_ports::{Medium, MediumError, Stored, Vault, Window};
 
 /// How often an arena is looked at whose content changes.

@@ -61,6 +61,8 @@ codes! {
     Version = 16, "tarnd and this program speak different versions";
     /// An error inside tarn.
     Internal = 17, "an error inside tarn";
+    /// The medium keeps nothing without power.
+    Volatile = 18, "the medium is memory, which does not outlive a loss of power";
 }
 
 impl Code {

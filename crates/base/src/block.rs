@@ -1,15 +1,16 @@
-//! Blocks: all that is written about data, framed so that a block which is torn, moved, of another arena or of another kind is none.
+//! Blocks: what is written about data in files of checkpoints, objects and partitions, framed so that a block which is torn, moved, of
+//! another file or of another kind is none.
 //!
 //! | offset | bytes | what |
 //! | --- | --- | --- |
 //! | 0 | 8 | kind and version of the format |
-//! | 8 | 16 | identity of the arena |
-//! | 24 | 8 | offset of the block in the arena |
+//! | 8 | 16 | identity of the file |
+//! | 24 | 8 | offset of the block in the file |
 //! | 32 | 8 | length of the payload |
 //! | 40 | | payload, then zeros |
 //! | end - 8 | 8 | checksum of all before it |
 
-use tarn_base::crc::crc;
+use crate::crc::crc;
 
 const FRAME: usize = 40;
 const SUM: usize = 8;
@@ -29,6 +30,8 @@ pub enum Kind {
     Latest,
     /// The last of an object's file.
     Object,
+    /// One of the first two of a partition.
+    Partition,
 }
 
 impl Kind {
@@ -41,6 +44,7 @@ impl Kind {
             Self::Staging => b"PHXSTAG\x01",
             Self::Latest => b"PHXLAST\x01",
             Self::Object => b"PHXOBJT\x01",
+            Self::Partition => b"DSAPART\x01",
         }
     }
 }
@@ -51,11 +55,11 @@ pub fn size(payload: usize, unit: usize) -> usize {
 }
 
 /// A block of so many bytes, which the payload fits into.
-pub fn seal(kind: Kind, arena: u128, at: u64, payload: &[u8], size: usize) -> Vec<u8> {
+pub fn seal(kind: Kind, identity: u128, at: u64, payload: &[u8], size: usize) -> Vec<u8> {
     debug_assert!(FRAME + payload.len() + SUM <= size);
     let mut block = Vec::with_capacity(size);
     block.extend(kind.word());
-    block.extend(arena.to_le_bytes());
+    block.extend(identity.to_le_bytes());
     block.extend(at.to_le_bytes());
     block.extend((payload.len() as u64).to_le_bytes());
     block.extend(payload);
@@ -70,43 +74,48 @@ pub fn sum(block: &[u8]) -> u64 {
     block.last_chunk().map_or(0, |sum| u64::from_le_bytes(*sum))
 }
 
-/// The payload of a block that lies there, and the arena that it is of; none if it is not one.
+/// The payload of a block that lies there, and the identity of the file that it is of; none if it is not one.
 pub fn unseal(kind: Kind, at: u64, block: &[u8]) -> Option<(u128, &[u8])> {
     let (body, sum) = block.split_last_chunk::<SUM>()?;
     let mut fields = Fields(body);
     let framed = fields.take::<8>()? == kind.word();
-    let arena = u128::from_le_bytes(fields.take()?);
+    let identity = u128::from_le_bytes(fields.take()?);
     let placed = fields.u64()? == at;
     let length = usize::try_from(fields.u64()?).ok()?;
     let whole = framed && placed && crc(body) == u64::from_le_bytes(*sum);
     let payload = fields.0.get(..length).filter(|_| whole)?;
-    Some((arena, payload))
+    Some((identity, payload))
 }
 
-/// Fields that are read one after the other.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+/// Fields that are read one after the other; none where there are not as many bytes. What is left is inside.
+#[derive(Debug)]
+pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
-    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    /// So many.
+    pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*first)
     }
 
-    pub(crate) fn u8(&mut self) -> Option<u8> {
+    /// A number of one byte.
+    pub fn u8(&mut self) -> Option<u8> {
         self.take::<1>().map(|[byte]| byte)
     }
 
-    pub(crate) fn u32(&mut self) -> Option<u32> {
+    /// A number of four.
+    pub fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Option<u64> {
+    /// A number of eight.
+    pub fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
 
     /// So many bytes, as a byte before them says.
-    pub(crate) fn short(&mut self) -> Option<&'a [u8]> {
+    pub fn short(&mut self) -> Option<&'a [u8]> {
         let length = usize::from(self.u8()?);
         let (bytes, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -118,7 +127,7 @@ impl<'a> Fields<'a> {
 ///
 /// # Panics
 /// With more than 255.
-pub(crate) fn put_short(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn put_short(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(u8::try_from(bytes.len()).expect("a name that was checked"));
     out.extend(bytes);
 }

@@ -1,0 +1,151 @@
+//! Requests that have begun and not ended, and whose end is not to be told yet.
+
+use std::collections::VecDeque;
+use tarn_ring::{Cqe, Flags, Sqe, Ticket};
+
+/// A request as it was posted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Posted {
+    pub(crate) request: Sqe,
+    /// The number of its group: the unsignalled requests after a signalled one, and the next signalled one.
+    pub(crate) group: u64,
+}
+
+impl Posted {
+    pub(crate) fn is_signalled(&self) -> bool {
+        self.request.flags & Flags::UNSIGNALLED == 0
+    }
+
+    pub(crate) fn is_linked(&self) -> bool {
+        self.request.flags & Flags::LINKED != 0
+    }
+}
+
+/// A request under way, and those that wait for it.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    pub(crate) head: Posted,
+    pub(crate) rest: VecDeque<Posted>,
+}
+
+/// All that has not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    chains: Vec<Option<Chain>>,
+    free: Vec<Ticket>,
+    /// Requests in `chains`.
+    requests: u32,
+    /// Unsignalled ones of them, by their groups; the first is that of `oldest`, and never 0.
+    unsignalled: VecDeque<u32>,
+    oldest: u64,
+    /// Ends of signalled requests, while unsignalled ones that were posted before have not ended.
+    parked: Vec<(u64, Cqe)>,
+}
+
+impl Flight {
+    /// Places in the completion ring that are promised to what is here.
+    #[inline]
+    pub(crate) fn promised(&self) -> u32 {
+        self.requests + self.parked.len() as u32
+    }
+
+    /// The number that the next request under way will have.
+    #[inline]
+    pub(crate) fn ticket(&self) -> Ticket {
+        match self.free.last() {
+            Some(ticket) => *ticket,
+            None => self.chains.len() as Ticket,
+        }
+    }
+
+    /// A request is under way by the number that was said.
+    pub(crate) fn begin(&mut self, head: Posted, rest: VecDeque<Posted>) -> Ticket {
+        let ticket = self.ticket();
+        let chain = Some(Chain { head, rest });
+        match self.free.pop() {
+            Some(free) => self.chains[free as usize] = chain,
+            None => self.chains.push(chain),
+        }
+        ticket
+    }
+
+    /// A request waits for one that is under way.
+    pub(crate) fn hold(&mut self, behind: Ticket, posted: Posted) {
+        if let Some(Some(chain)) = self.chains.get_mut(behind as usize) {
+            chain.rest.push_back(posted);
+        }
+    }
+
+    /// What was under way by a number; none where there is no such number.
+    pub(crate) fn end(&mut self, ticket: Ticket) -> Option<Chain> {
+        let chain = self.chains.get_mut(ticket as usize)?.take()?;
+        self.free.push(ticket);
+        Some(chain)
+    }
+
+    /// A request is posted that does not end at once.
+    pub(crate) fn count(&mut self, posted: &Posted) {
+        self.requests += 1;
+        if posted.is_signalled() {
+            return;
+        }
+        if self.unsignalled.is_empty() {
+            self.oldest = posted.group;
+        }
+        // Requests are posted in the order of their groups.
+        let at = (posted.group - self.oldest) as usize;
+        if self.unsignalled.len() <= at {
+            self.unsignalled.resize(at + 1, 0);
+        }
+        self.unsignalled[at] += 1;
+    }
+
+    /// A request that was counted has ended.
+    pub(crate) fn uncount(&mut self, posted: &Posted) {
+        self.requests -= 1;
+        if posted.is_signalled() {
+            return;
+        }
+        self.unsignalled[(posted.group - self.oldest) as usize] -= 1;
+        while self.unsignalled.front() == Some(&0) {
+            self.unsignalled.pop_front();
+            self.oldest += 1;
+        }
+    }
+
+    /// What was parked and can be told now, as the unsignalled requests before it have ended.
+    pub(crate) fn release(&mut self, tell: &mut dyn FnMut(Cqe)) {
+        if self.parked.is_empty() {
+            return;
+        }
+        let parked = std::mem::take(&mut self.parked);
+        for (group, completion) in parked {
+            match self.waits(group) {
+                true => self.parked.push((group, completion)),
+                false => tell(completion),
+            }
+        }
+    }
+
+    /// Whether unsignalled requests up to a group have not ended.
+    #[inline]
+    pub(crate) fn waits(&self, group: u64) -> bool {
+        !self.unsignalled.is_empty() && self.oldest <= group
+    }
+
+    pub(crate) fn park(&mut self, group: u64, completion: Cqe) {
+        self.parked.push((group, completion));
+    }
+
+    /// Whether a request under way, or one that waits, has a region.
+    pub(crate) fn names(&self, region: u32) -> bool {
+        let named = |posted: &Posted| {
+            let request = posted.request;
+            request.memory == region || request.storage == region
+        };
+        let chains = self.chains.iter().flatten();
+        chains
+            .into_iter()
+            .any(|chain| named(&chain.head) || chain.rest.iter().any(named))
+    }
+}

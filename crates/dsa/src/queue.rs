@@ -1,0 +1,400 @@
+//! A queue pair.
+
+use crate::flight::{Chain, Flight, Posted};
+use crate::region::{MAX_STORAGES, NoRegion, Range, RegionId, Regions};
+use std::collections::VecDeque;
+use tarn_ring::{
+    Cqe, Failure, Flags, Level, Memory, Op, Rings, Span, Sqe, Started, Storage, Ticket,
+};
+
+/// How far ahead of the one that is done a request's storage is said to be expected. That lets so many lines come from memory at a time.
+const AHEAD: u32 = 8;
+/// Requests of more bytes fetch their own lines soon enough.
+const SMALL: u64 = 256;
+
+/// What holds for all requests of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// The level of writes that say none.
+    pub level: Level,
+    /// What is to be persistent may lie on a medium that keeps nothing without power.
+    pub volatile: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            level: Level::Visible,
+            volatile: false,
+        }
+    }
+}
+
+/// A queue pair, of one thread. It begins with its [`Rings`], as C programs see it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Queue<S> {
+    rings: Rings,
+    options: Options,
+    regions: Regions,
+    storages: Vec<Option<S>>,
+    flight: Flight,
+    /// The group of the next request.
+    group: u64,
+}
+
+const _: () = assert!(std::mem::offset_of!(Queue<()>, rings) == 0);
+
+/// What the next request has to do with the one before.
+enum Link {
+    None,
+    Failed,
+    /// It waits for it.
+    Behind(Ticket),
+}
+
+impl<S: Storage> Queue<S> {
+    /// A queue pair of so many requests, a power of two up to [`tarn_ring::MAX_ENTRIES`]; none for other numbers.
+    pub fn new(entries: u32, options: Options) -> Option<Self> {
+        Some(Self {
+            rings: Rings::new(entries)?,
+            options,
+            regions: Regions::default(),
+            storages: Vec::new(),
+            flight: Flight::default(),
+            group: 0,
+        })
+    }
+
+    /// The rings.
+    pub fn rings(&mut self) -> &mut Rings {
+        &mut self.rings
+    }
+
+    /// A region of the program's memory.
+    ///
+    /// # Errors
+    /// [`NoRegion::Full`].
+    pub fn register_memory(&mut self, memory: Memory) -> Result<RegionId, NoRegion> {
+        self.regions.add_memory(memory)
+    }
+
+    /// The storages that have regions, by their numbers.
+    pub fn storages(&self) -> impl Iterator<Item = (u32, &S)> {
+        let numbered = (0..).zip(&self.storages);
+        numbered.filter_map(|(number, storage)| Some((number, storage.as_ref()?)))
+    }
+
+    /// A region of a partition that has one already.
+    ///
+    /// # Errors
+    /// [`NoRegion::Invalid`] where it would not lie within the partition, and [`NoRegion::Full`].
+    pub fn register(
+        &mut self,
+        storage: u32,
+        start: u64,
+        length: u64,
+        writable: bool,
+    ) -> Result<RegionId, NoRegion> {
+        let there = self.storages.get_mut(storage as usize);
+        let there = there.and_then(Option::as_mut).ok_or(NoRegion::Invalid)?;
+        let end = start.checked_add(length).ok_or(NoRegion::Invalid)?;
+        if end > there.size() {
+            return Err(NoRegion::Invalid);
+        }
+        self.regions.add_storage(Range {
+            storage,
+            start,
+            length,
+            writable,
+        })
+    }
+
+    /// The first region of a partition.
+    ///
+    /// # Errors
+    /// As [`Queue::register`]; then the partition is not there.
+    pub fn register_new(
+        &mut self,
+        storage: S,
+        start: u64,
+        length: u64,
+        writable: bool,
+    ) -> Result<RegionId, NoRegion> {
+        let free = self.storages.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.storages.len());
+        if number == MAX_STORAGES {
+            return Err(NoRegion::Full);
+        }
+        if number == self.storages.len() {
+            self.storages.push(None);
+        }
+        self.storages[number] = Some(storage);
+        let region = self.register(number as u32, start, length, writable);
+        if region.is_err() {
+            self.storages[number] = None;
+        }
+        region
+    }
+
+    /// Gives a region back; with the last of a partition the queue pair lets go of that.
+    ///
+    /// # Errors
+    /// [`NoRegion::Busy`] while requests under way name it, and [`NoRegion::Invalid`].
+    pub fn unregister(&mut self, region: RegionId) -> Result<(), NoRegion> {
+        if self.flight.names(region) {
+            return Err(NoRegion::Busy);
+        }
+        if let Some(storage) = self.regions.remove(region)?
+            && !self.regions.uses(storage)
+        {
+            self.storages[storage as usize] = None;
+        }
+        Ok(())
+    }
+
+    /// Begins what was prepared, in order, as long as there is room for its completions. How many that were.
+    pub fn submit(&mut self) -> u32 {
+        let mut taken = 0;
+        let mut link = Link::None;
+        while self.rings.prepared() > 0 && self.rings.room() > self.flight.promised() {
+            if self.rings.prepared() > AHEAD {
+                self.expect(&self.rings.look(AHEAD));
+            }
+            let request = self.rings.look(0);
+            self.rings.take();
+            taken += 1;
+            let group = self.group;
+            let posted = Posted { request, group };
+            self.group += u64::from(posted.is_signalled());
+            link = match link {
+                Link::Behind(ticket) => {
+                    self.flight.count(&posted);
+                    self.flight.hold(ticket, posted);
+                    link
+                }
+                Link::Failed => {
+                    self.tell(&posted, Err(Failure::Cancelled));
+                    link
+                }
+                Link::None => self.post(posted),
+            };
+            if !posted.is_linked() {
+                link = Link::None;
+            }
+        }
+        self.settle();
+        taken
+    }
+
+    /// Begins a request, and says what the next has to do with it if that is linked.
+    #[inline]
+    fn post(&mut self, posted: Posted) -> Link {
+        match self.begin(&posted.request) {
+            Started::Done(result) => {
+                self.tell(&posted, result);
+                match result {
+                    Err(_) => Link::Failed,
+                    Ok(_) if posted.is_linked() => {
+                        // The next is to find it as it is to be: persistent, say.
+                        self.settle_storages();
+                        Link::None
+                    }
+                    Ok(_) => Link::None,
+                }
+            }
+            Started::Pending => {
+                self.flight.count(&posted);
+                Link::Behind(self.flight.begin(posted, VecDeque::new()))
+            }
+        }
+    }
+
+    /// Whether requests are under way.
+    pub fn is_idle(&self) -> bool {
+        self.flight.promised() == 0
+    }
+
+    /// Takes the ends of requests that were under way.
+    pub fn poll(&mut self) {
+        let mut ended = Vec::new();
+        for storage in self.storages.iter_mut().flatten() {
+            storage.reap(&mut |ticket, result| ended.push((ticket, result)));
+        }
+        for (ticket, result) in ended {
+            if let Some(chain) = self.flight.end(ticket) {
+                self.ended(chain, result);
+            }
+        }
+        self.settle();
+    }
+
+    /// The head of a chain has ended; what waited for it begins, or ends too.
+    fn ended(&mut self, chain: Chain, result: Result<u64, Failure>) {
+        let Chain { mut head, mut rest } = chain;
+        let mut result = result;
+        loop {
+            self.flight.uncount(&head);
+            self.tell(&head, result);
+            let Some(next) = rest.pop_front() else {
+                break;
+            };
+            head = next;
+            result = match result {
+                Err(_) => Err(Failure::Cancelled),
+                Ok(_) => {
+                    self.settle_storages();
+                    match self.begin(&head.request) {
+                        Started::Done(result) => result,
+                        Started::Pending => {
+                            self.flight.begin(head, rest);
+                            break;
+                        }
+                    }
+                }
+            };
+        }
+        let rings = &mut self.rings;
+        self.flight.release(&mut |parked| rings.complete(parked));
+    }
+
+    /// Writes what is to be told of a request's end.
+    #[inline]
+    fn tell(&mut self, posted: &Posted, result: Result<u64, Failure>) {
+        let is_signalled = posted.is_signalled();
+        if !is_signalled && result.is_ok() {
+            return;
+        }
+        let (value, code) = match result {
+            Ok(value) => (value, 0),
+            Err(why) => (0, why.code()),
+        };
+        let completion = Cqe {
+            user_data: posted.request.user_data,
+            value,
+            code,
+            flags: 0,
+        };
+        match is_signalled && self.flight.waits(posted.group) {
+            true => self.flight.park(posted.group, completion),
+            false => self.rings.complete(completion),
+        }
+    }
+
+    fn settle_storages(&mut self) {
+        for storage in self.storages.iter_mut().flatten() {
+            storage.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        self.settle_storages();
+        self.rings.publish();
+    }
+
+    /// A request will be done soon.
+    #[inline]
+    fn expect(&self, request: &Sqe) {
+        if request.length > SMALL {
+            return;
+        }
+        let there = self
+            .regions
+            .storage(request.storage, request.offset, 0, false);
+        if let Some((storage, at)) = there
+            && let Some(Some(storage)) = self.storages.get(storage)
+        {
+            storage.expect(at);
+        }
+    }
+
+    /// Begins what a request says.
+    #[inline]
+    fn begin(&mut self, request: &Sqe) -> Started {
+        self.try_begin(request)
+            .unwrap_or_else(|why| Started::Done(Err(why)))
+    }
+
+    #[inline]
+    fn try_begin(&mut self, request: &Sqe) -> Result<Started, Failure> {
+        let op = Op::of(request.op).ok_or(Failure::Invalid)?;
+        if request.flags & !Flags::ALL != 0 || request.reserved != 0 || request.reserved2 != 0 {
+            return Err(Failure::Invalid);
+        }
+        let ticket = self.flight.ticket();
+        let length = request.length;
+        Ok(match op {
+            Op::Nothing => Started::Done(Ok(0)),
+            Op::Read => {
+                let to = self.memory(request, true)?;
+                let (storage, at) = self.storage(request, length, false)?;
+                if length == 0 {
+                    return Ok(Started::Done(Ok(0)));
+                }
+                storage.read(at, to, ticket)
+            }
+            Op::Write => {
+                let level = Level::of(request.level, self.options.level);
+                let is_persistent = level.ok_or(Failure::Invalid)? == Level::Persistent;
+                let volatile = self.options.volatile;
+                let from = self.memory(request, false)?;
+                let (storage, at) = self.storage(request, length, true)?;
+                if is_persistent && !volatile && !storage.is_persistent() {
+                    return Err(Failure::Volatile);
+                }
+                if length == 0 {
+                    return Ok(Started::Done(Ok(0)));
+                }
+                storage.write(at, from, is_persistent, ticket)
+            }
+            Op::FetchAdd => {
+                let (storage, at) = self.word(request)?;
+                storage.fetch_add(at, request.operand, ticket)
+            }
+            Op::CompareSwap => {
+                let (storage, at) = self.word(request)?;
+                storage.compare_swap(at, request.expected, request.operand, ticket)
+            }
+            Op::Flush => {
+                let volatile = self.options.volatile;
+                let (storage, _) = self.storage(request, 0, false)?;
+                if !volatile && !storage.is_persistent() {
+                    return Err(Failure::Volatile);
+                }
+                storage.flush(ticket)
+            }
+        })
+    }
+
+    #[inline]
+    fn memory(&self, request: &Sqe, fill: bool) -> Result<Span, Failure> {
+        let span = self
+            .regions
+            .memory(request.memory, request.address, request.length, fill);
+        span.ok_or(Failure::Invalid)
+    }
+
+    #[inline]
+    fn storage(
+        &mut self,
+        request: &Sqe,
+        length: u64,
+        write: bool,
+    ) -> Result<(&mut S, u64), Failure> {
+        let there = self
+            .regions
+            .storage(request.storage, request.offset, length, write);
+        let (storage, at) = there.ok_or(Failure::Invalid)?;
+        let storage = self.storages.get_mut(storage).and_then(Option::as_mut);
+        Ok((storage.ok_or(Failure::Invalid)?, at))
+    }
+
+    /// 8 aligned bytes.
+    fn word(&mut self, request: &Sqe) -> Result<(&mut S, u64), Failure> {
+        let (storage, at) = self.storage(request, 8, true)?;
+        match at.is_multiple_of(8) {
+            true => Ok((storage, at)),
+            false => Err(Failure::Invalid),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+/*
+ * dsa.h: direct access to storage memory. A program opens partitions, registers regions of them and of its own memory with a queue
+ * pair, prepares requests, submits many at once, and reaps their completions.
+ *
+ * Link with -ltarn. No threads, no exit. A queue pair belongs to one thread; partitions are everybody's. For as long as a partition is
+ * open without DSA_NO_GUARD there is a handler of SIGBUS (docs/dsa.md): install your own before.
+ *
+ * Every function that returns int gives TARN_OK or another of enum tarn_code (tarn.h), unless it says otherwise; tarn_last_error() then
+ * says why. A partition is named by the path of a folder of a tier and its name in it: "/dev/shm/me/field".
+ *
+ * docs/dsa.md explains the words.
+ */
+#ifndef DSA_H
+#define DSA_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include "tarn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* An open partition, and a queue pair. */
+struct dsa_partition;
+
+/* What a request does. */
+enum dsa_op {
+    DSA_NOTHING = 0,
+    DSA_READ = 1,         /* from a partition to memory */
+    DSA_WRITE = 2,        /* from memory to a partition */
+    DSA_FETCH_ADD = 3,    /* adds to 8 aligned bytes of a partition */
+    DSA_COMPARE_SWAP = 4, /* replaces 8 aligned bytes of a partition if they are what is expected */
+    DSA_FLUSH = 5         /* what was completed before is persistent */
+};
+
+/* When a write is complete. */
+enum dsa_level {
+    DSA_POSTED = 1,    /* its memory may be used again */
+    DSA_VISIBLE = 2,   /* every later read sees it */
+    DSA_PERSISTENT = 3 /* it outlives a loss of power */
+};
+
+/* Flags of a request. */
+enum dsa_sqe_flags {
+    DSA_UNSIGNALLED = 1, /* success is told by the next signalled request that was posted after it */
+    DSA_LINKED = 2       /* the next request begins when this one has succeeded */
+};
+
+/* Flags of dsa_open(), dsa_queue_create() and of regions. */
+enum dsa_open_flags {
+    DSA_READ_ONLY = 1,
+    DSA_POPULATE = 2, /* all of it is mapped now; else each page costs a fault at its first use */
+    DSA_NO_GUARD = 4  /* no handler of SIGBUS: a partition whose file is made shorter by force kills who uses it */
+};
+enum dsa_queue_flags {
+    DSA_VOLATILE = 1 /* what is to be persistent may lie in memory that does not outlive a loss of power */
+};
+enum dsa_region_flags {
+    DSA_REGION_READ_ONLY = 1 /* of a partition: not written; of memory: not filled by reads */
+};
+
+/* A request: the functions below fill it. */
+struct dsa_sqe {
+    uint8_t op;    /* enum dsa_op */
+    uint8_t flags; /* enum dsa_sqe_flags */
+    uint8_t level; /* enum dsa_level of a write; 0 for that of the queue pair */
+    uint8_t reserved;
+    uint32_t memory;    /* a region of the program's memory */
+    uint32_t partition; /* a region of a partition */
+    uint32_t reserved2;
+    uint64_t address; /* in the program's memory */
+    uint64_t offset;  /* bytes from the beginning of the partition's region */
+    uint64_t length;  /* bytes */
+    uint64_t operand;
+    uint64_t expected;
+    uint64_t user_data; /* yours; the completion has it */
+};
+
+/* The end of a request. */
+struct dsa_cqe {
+    uint64_t user_data;
+    uint64_t value; /* bytes of a read or write; of atomic operations what was there before */
+    int32_t code;   /* TARN_OK, or why it failed */
+    uint32_t flags; /* 0 */
+};
+
+/* A queue pair. Its fields are the business of the inline functions below. */
+struct dsa_queue {
+    struct dsa_sqe *sqes;
+    struct dsa_cqe *cqes;
+    uint32_t sq_mask;
+    uint32_t sq_head;
+    uint32_t sq_tail;
+    uint32_t cq_mask;
+    uint32_t cq_head;
+    uint32_t cq_tail;
+};
+
+/* Who may have a partition besides its owner. */
+struct dsa_grant {
+    uint32_t id;   /* of a user, or of a group */
+    uint8_t group; /* 1: id is that of a group */
+    uint8_t write; /* 1: may write, too */
+    uint16_t reserved;
+};
+
+#define DSA_MAX_GRANTS 64
+
+/* What is left after a loss of power. */
+enum dsa_power_fail {
+    DSA_UNKNOWN = 0, /* not open */
+    DSA_LOST = 1,    /* nothing: it is memory */
+    DSA_SYNCED = 2,  /* what the system has synced */
+    DSA_FLUSHED = 3, /* what was flushed from the processor's caches */
+    DSA_FENCED = 4   /* what is in them, too */
+};
+
+struct dsa_info {
+    char name[256];
+    uint64_t bytes;
+    uint32_t owner;     /* a user */
+    uint32_t damaged;   /* 1: it cannot be opened, and all but its name is 0 */
+    int32_t power_fail; /* enum dsa_power_fail */
+    uint32_t grant_count;
+    struct dsa_grant grants[DSA_MAX_GRANTS];
+};
+
+/* Partitions. */
+
+/* Makes one of zeros; its room is taken, up to whole pages. */
+int dsa_create(const char *partition, uint64_t bytes, const struct dsa_grant *grants, size_t grant_count);
+/* Takes one away that nobody has open. */
+int dsa_delete(const char *partition);
+/* Makes one that nobody has open larger or smaller. */
+int dsa_resize(const char *partition, uint64_t bytes);
+/* The partitions of a folder. *count is how many there is room for, and then how many there are. */
+int dsa_list(const char *folder, struct dsa_info *list, size_t *count);
+int dsa_open(const char *partition, uint32_t flags, struct dsa_partition **opened);
+/* Its regions stay. No other thread may use it meanwhile. */
+int dsa_close(struct dsa_partition *partition);
+int dsa_partition_info(const struct dsa_partition *partition, struct dsa_info *info);
+/* Its bytes now; what others have added can be registered from now on. */
+int dsa_size(const struct dsa_partition *partition, uint64_t *bytes);
+/* Makes it larger while it is open; *now is what it has then. now may be NULL. */
+int dsa_grow(const struct dsa_partition *partition, uint64_t bytes, uint64_t *now);
+
+/* Queue pairs. */
+
+/* entries: a power of two up to 65536. level: of writes that say none, 0 for DSA_VISIBLE. */
+int dsa_queue_create(uint32_t entries, uint32_t level, uint32_t flags, struct dsa_queue **queue);
+int dsa_queue_destroy(struct dsa_queue *queue);
+/* The memory must be there until the region is given back. */
+int dsa_register_memory(struct dsa_queue *queue, void *address, size_t length, uint32_t flags, uint32_t *region);
+int dsa_register_partition(struct dsa_queue *queue, const struct dsa_partition *partition, uint64_t start,
+                           uint64_t length, uint32_t flags, uint32_t *region);
+/* TARN_EBUSY while requests under way name it. */
+int dsa_unregister(struct dsa_queue *queue, uint32_t region);
+/* Begins what was prepared, and takes the ends of what is under way. How many were begun: fewer than prepared when completions must be
+ * reaped first. */
+uint32_t dsa_submit(struct dsa_queue *queue);
+/* The same, and waits until there are so many completions. */
+int dsa_wait(struct dsa_queue *queue, uint32_t completions, uint64_t patience_ns);
+/* An eventfd that counts doorbells which brought completions, for poll(); -1 when there is none. It is the queue pair's: do not close it. */
+int dsa_fd(struct dsa_queue *queue);
+
+/* The next request, of zeros; NULL when the ring is full: submit. */
+static inline struct dsa_sqe *dsa_get_sqe(struct dsa_queue *queue)
+{
+    if (queue->sq_tail - queue->sq_head > queue->sq_mask)
+        return NULL;
+    struct dsa_sqe *sqe = &queue->sqes[queue->sq_tail & queue->sq_mask];
+    queue->sq_tail++;
+    memset(sqe, 0, sizeof *sqe);
+    return sqe;
+}
+
+static inline void dsa_prep_copy(struct dsa_sqe *sqe, uint8_t op, uint32_t partition, uint64_t offset, uint32_t memory,
+                                 const void *address, uint64_t length)
+{
+    sqe->op = op;
+    sqe->partition = partition;
+    sqe->offset = offset;
+    sqe->memory = memory;
+    sqe->address = (uint64_t)(uintptr_t)address;
+    sqe->length = length;
+}
+
+/* From offset of a partition's region to an address of a memory region. */
+static inline void dsa_prep_read(struct dsa_sqe *sqe, uint32_t partition, uint64_t offset, uint32_t memory,
+                                 void *address, uint64_t length)
+{
+    dsa_prep_copy(sqe, DSA_READ, partition, offset, memory, address, length);
+}
+
+/* From an address of a memory region to offset of a partition's region. */
+static inline void dsa_prep_write(struct dsa_sqe *sqe, uint32_t partition, uint64_t offset, uint32_t memory,
+                                  const void *address, uint64_t length)
+{
+    dsa_prep_copy(sqe, DSA_WRITE, partition, offset, memory, address, length);
+}
+
+static inline void dsa_prep_fetch_add(struct dsa_sqe *sqe, uint32_t partition, uint64_t offset, uint64_t add)
+{
+    sqe->op = DSA_FETCH_ADD;
+    sqe->partition = partition;
+    sqe->offset = offset;
+    sqe->operand = add;
+}
+
+static inline void dsa_prep_compare_swap(struct dsa_sqe *sqe, uint32_t partition, uint64_t offset, uint64_t expected,
+                                         uint64_t replacement)
+{
+    sqe->op = DSA_COMPARE_SWAP;
+    sqe->partition = partition;
+    sqe->offset = offset;
+    sqe->expected = expected;
+    sqe->operand = replacement;
+}
+
+/* All of the partition, of which this is a region. */
+static inline void dsa_prep_flush(struct dsa_sqe *sqe, uint32_t partition)
+{
+    sqe->op = DSA_FLUSH;
+    sqe->partition = partition;
+}
+
+static inline void dsa_sqe_set_data(struct dsa_sqe *sqe, uint64_t user_data)
+{
+    sqe->user_data = user_data;
+}
+
+static inline void dsa_sqe_set_flags(struct dsa_sqe *sqe, uint8_t flags)
+{
+    sqe->flags = flags;
+}
+
+static inline void dsa_sqe_set_level(struct dsa_sqe *sqe, uint8_t level)
+{
+    sqe->level = level;
+}
+
+/* Completions that can be reaped. */
+static inline uint32_t dsa_cq_ready(const struct dsa_queue *queue)
+{
+    return queue->cq_tail - queue->cq_head;
+}
+
+/* The next completion, which stays until dsa_cq_advance(); NULL when there is none now: submit, or wait. */
+static inline const struct dsa_cqe *dsa_peek_cqe(const struct dsa_queue *queue)
+{
+    return dsa_cq_ready(queue) ? &queue->cqes[queue->cq_head & queue->cq_mask] : NULL;
+}
+
+/* Gives so many completions back. */
+static inline void dsa_cq_advance(struct dsa_queue *queue, uint32_t count)
+{
+    queue->cq_head += count;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

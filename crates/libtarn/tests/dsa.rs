@@ -1,0 +1,64 @@
+//! C programs with direct access to storage memory.
+
+mod common;
+#[path = "common/page.rs"]
+mod page;
+
+use common::{compiler, said};
+use page::of_page;
+use std::process::Command;
+
+#[test]
+fn a_program_writes_reads_counts_and_waits() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = folder.path().join("dsa");
+    said(&mut compiler(
+        "cc",
+        &["-std=c11", "-D_POSIX_C_SOURCE=200809L"],
+        &["tests/dsa.c"],
+        &program,
+    ));
+    assert_eq!(
+        said(Command::new(&program).arg(folder.path()).arg("run")),
+        "field has 1048576 bytes, 1 may have it\n\
+         flushed: 42\n\
+         1000 read, the same\n\
+         readable before: 0\n\
+         readable after: 1, 3 completions\n\
+         0 5 9 \n\
+         the request is not valid\n\
+         the task was cancelled\n"
+    );
+}
+
+#[test]
+fn misuse_is_told_by_codes() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let checked = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    for (name, extra) in [("plain", &[][..]), ("checked", &checked)] {
+        let program = folder.path().join(name);
+        let flags = [
+            &["-std=c11", "-Wpedantic", "-D_POSIX_C_SOURCE=200809L"],
+            extra,
+        ];
+        said(&mut compiler(
+            "cc",
+            &flags.concat(),
+            &["tests/dsa.c"],
+            &program,
+        ));
+        let partitions = folder.path().join(format!("{name}.d"));
+        std::fs::create_dir(&partitions).unwrap();
+        let text = said(Command::new(&program).arg(partitions).arg("misuse"));
+        assert_eq!(text, "all misuse is told\n", "{name}");
+    }
+}
+
+/// What docs/dsa.md prints as C runs as it is printed.
+#[test]
+fn the_page_shows_a_program_that_works() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = of_page("dsa.md", folder.path());
+    let text = said(Command::new(&program).arg(folder.path().join("field")));
+    assert_eq!(text, "no error, 8\nno error, 0\n");
+}

@@ -1,0 +1,297 @@
+//! Storage memory that many queue pairs use at the same time: a part of a file, mapped.
+
+use crate::flush::{Flush, fence};
+use crate::guarded::Guarded;
+use crate::kernel::{self, STREAM};
+use crate::map::{Pages, failed, pages};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::mm::ProtFlags;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tarn_ports::{MediumError, PowerFail, Promises};
+use tarn_ring::{Failure, Span, Started, Storage, Ticket};
+
+/// A file from a page on, mapped as it is now. Dropped from the first field to the last.
+#[derive(Debug)]
+struct View {
+    guarded: Option<Guarded>,
+    pages: Pages,
+}
+
+/// How a file is to be mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Where in the file: a multiple of a page.
+    pub from: u64,
+    /// To be written, too.
+    pub writable: bool,
+    /// A page that is not there any more kills nobody.
+    pub guarded: bool,
+}
+
+/// Storage memory of this process. Nothing refers to its bytes: they are copied, and others may write to them.
+#[derive(Debug)]
+pub struct Shared {
+    view: Mutex<Arc<View>>,
+    mapping: Mapping,
+    promises: Promises,
+    file: OwnedFd,
+    path: PathBuf,
+    /// It could not be synced once: the system may say now that all is well.
+    failed: AtomicBool,
+}
+
+impl Shared {
+    /// Maps a file; `path` is for messages.
+    ///
+    /// # Errors
+    /// When it cannot be mapped: it ends before that, or is not open for that.
+    pub fn new(file: OwnedFd, path: &Path, mapping: Mapping) -> Result<Self, MediumError> {
+        let (view, promises) = view(&file, path, mapping)?;
+        Ok(Self {
+            view: Mutex::new(Arc::new(view)),
+            mapping,
+            promises,
+            file,
+            path: path.to_owned(),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// What it promises.
+    pub fn promises(&self) -> Promises {
+        self.promises
+    }
+
+    /// The file.
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// Maps what was added to the file. Who has it mapped as it was finds that when [`Storage::size`] is asked for.
+    ///
+    /// # Errors
+    /// When it cannot be mapped: then all is as it was.
+    pub fn extend(&self) -> Result<(), MediumError> {
+        let (new, _) = view(&self.file, &self.path, self.mapping)?;
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        Ok(())
+    }
+
+    /// Maps all pages now: later, each costs a fault at its first use.
+    ///
+    /// # Errors
+    /// When there is no memory for that.
+    pub fn populate(&self) -> Result<(), MediumError> {
+        let populated = match self.mapping.writable {
+            true => self.view().pages.populate(0),
+            false => Ok(()),
+        };
+        populated.map_err(failed("map", &self.path))
+    }
+
+    /// Makes all of it persistent where only the system can.
+    fn sync(&self) -> Result<(), Failure> {
+        if self.promises.power_fail == PowerFail::Synced {
+            let synced = rustix::fs::fdatasync(&self.file);
+            if self.failed.fetch_or(synced.is_err(), Ordering::SeqCst) || synced.is_err() {
+                return Err(Failure::Io);
+            }
+        }
+        Ok(())
+    }
+
+    fn view(&self) -> Arc<View> {
+        let view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&view)
+    }
+}
+
+fn view(file: &OwnedFd, path: &Path, mapping: Mapping) -> Result<(View, Promises), MediumError> {
+    let protection = match mapping.writable {
+        true => ProtFlags::READ | ProtFlags::WRITE,
+        false => ProtFlags::READ,
+    };
+    let (pages, promises) = pages(file.as_fd(), path, mapping.from, protection)?;
+    let start = pages.start.addr().get();
+    let range = start..start + pages.len;
+    // SAFETY: what is mapped here is only copied, and unmapped after this was dropped.
+    let guarded = mapping.guarded.then(|| unsafe { Guarded::new(range) });
+    let guarded = guarded.transpose().map_err(failed("guard", path))?;
+    Ok((View { guarded, pages }, promises))
+}
+
+/// Storage memory in the hands of one queue pair.
+#[derive(Debug)]
+pub struct Direct {
+    shared: Arc<Shared>,
+    view: Arc<View>,
+    flush: Flush,
+    power_fail: PowerFail,
+    /// Stores went past the caches, or lines were written back, since the last fence.
+    unfenced: bool,
+}
+
+impl Direct {
+    /// One more pair of hands.
+    pub fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            view: shared.view(),
+            flush: Flush::here(),
+            power_fail: shared.promises.power_fail,
+            unfenced: false,
+            shared: Arc::clone(shared),
+        }
+    }
+
+    /// What it is.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    #[inline]
+    fn at(&self, at: u64, length: usize) -> *mut u8 {
+        debug_assert!(at + length as u64 <= self.view.pages.len as u64);
+        // SAFETY: within what is mapped, as the caller has looked.
+        unsafe { self.view.pages.start.as_ptr().add(at as usize) }
+    }
+
+    #[inline]
+    fn done(&self, value: u64) -> Started {
+        let guarded = self.view.guarded.as_ref();
+        Started::Done(match guarded.is_some_and(Guarded::is_broken) {
+            true => Err(Failure::Corrupt),
+            false => Ok(value),
+        })
+    }
+
+    /// How lines get to the medium with a write. On persistent memory they always do: what is done is found by every flush, whoever has
+    /// done it.
+    #[inline]
+    fn flush_of(&self, persistent: bool) -> Flush {
+        match self.power_fail {
+            PowerFail::Flushed => self.flush,
+            // That prices it.
+            PowerFail::Lost if persistent => self.flush,
+            _ => Flush::None,
+        }
+    }
+
+    /// An atomic operation on a word.
+    fn word(&mut self, at: u64, change: impl FnOnce(&AtomicU64) -> u64) -> Started {
+        let word = self.at(at, 8);
+        // SAFETY: mapped to be written, and aligned, as the caller has looked.
+        let found = change(unsafe { AtomicU64::from_ptr(word.cast()) });
+        let flush = self.flush_of(false);
+        // SAFETY: as above.
+        unsafe { flush.write_back(word, 8) };
+        self.unfenced |= flush != Flush::None;
+        self.done(found)
+    }
+}
+
+/// Copies a few bytes without a call, where they are as many as often.
+///
+/// # Safety
+/// There are so many bytes at both, which do not overlap.
+#[inline]
+unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
+    /// # Safety
+    /// As above.
+    #[inline]
+    unsafe fn whole<const N: usize>(to: *mut u8, from: *const u8) {
+        // SAFETY: as the caller says; bytes have no alignment.
+        unsafe { to.cast::<[u8; N]>().write(from.cast::<[u8; N]>().read()) };
+    }
+    // SAFETY: as the caller says.
+    unsafe {
+        match length {
+            8 => whole::<8>(to, from),
+            16 => whole::<16>(to, from),
+            32 => whole::<32>(to, from),
+            64 => whole::<64>(to, from),
+            _ => to.copy_from_nonoverlapping(from, length),
+        }
+    }
+}
+
+impl Storage for Direct {
+    fn size(&mut self) -> u64 {
+        self.view = self.shared.view();
+        self.view.pages.len as u64
+    }
+
+    fn is_persistent(&self) -> bool {
+        self.power_fail != PowerFail::Lost
+    }
+
+    #[inline]
+    fn read(&mut self, at: u64, to: Span, _: Ticket) -> Started {
+        let length = to.len();
+        // SAFETY: so many bytes are mapped there, and the program's memory is another.
+        unsafe { copy(to.start(), self.at(at, length), length) };
+        self.done(length as u64)
+    }
+
+    #[inline]
+    fn write(&mut self, at: u64, from: Span, persistent: bool, _: Ticket) -> Started {
+        let length = from.len();
+        let (to, flush) = (self.at(at, length), self.flush_of(persistent));
+        // SAFETY: so many bytes are mapped there, to be written, and the program's memory is another.
+        unsafe {
+            if length >= STREAM {
+                kernel::stream(to, from.start(), length, flush);
+                self.unfenced = true;
+            } else {
+                copy(to, from.start(), length);
+                flush.write_back(to, length);
+                self.unfenced |= flush != Flush::None;
+            }
+        }
+        if persistent && let Err(why) = self.shared.sync() {
+            return Started::Done(Err(why));
+        }
+        self.done(length as u64)
+    }
+
+    fn fetch_add(&mut self, at: u64, add: u64, _: Ticket) -> Started {
+        self.word(at, |word| word.fetch_add(add, Ordering::SeqCst))
+    }
+
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, _: Ticket) -> Started {
+        self.word(at, |word| {
+            let order = Ordering::SeqCst;
+            word.compare_exchange(expected, new, order, order)
+                .unwrap_or_else(|found| found)
+        })
+    }
+
+    fn flush(&mut self, _: Ticket) -> Started {
+        // All else was on the medium when it was done.
+        self.settle();
+        match self.shared.sync() {
+            Ok(()) => self.done(0),
+            Err(why) => Started::Done(Err(why)),
+        }
+    }
+
+    #[inline]
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.unfenced) {
+            fence();
+        }
+    }
+
+    #[inline]
+    fn expect(&self, at: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint about what is mapped.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.at(at, 0).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+}

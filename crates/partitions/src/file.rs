@@ -1,0 +1,199 @@
+//! The file of a partition.
+
+use crate::folder::{Place, refused};
+use crate::{Code, Refusal};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, fdatasync, flock, fstat, fsync, ftruncate,
+    linkat, openat, unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite};
+use std::path::Path;
+use tarn_dsa::header::{COPY, DATA, Grant, Header, MAX_GRANTS, MAX_SIZE, PAGE};
+use tarn_media::reserve;
+
+/// Who else has a partition open while this is done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// Whoever.
+    Allowed,
+    /// Nobody.
+    None,
+}
+
+/// Makes a partition. It has its name once it is whole.
+pub(crate) fn make(place: &Place, size: u64, grants: Vec<Grant>) -> Result<(), Refusal> {
+    let size = whole(size)?;
+    if grants.len() > MAX_GRANTS {
+        let text = format!("an access list has at most {MAX_GRANTS} lines");
+        return Err(Refusal::new(Code::Invalid, text));
+    }
+    let (folder, path) = (place.open()?, place.path());
+    let taken = || {
+        let text = format!(
+            "{} is there already: delete it first, or take another name",
+            path.display()
+        );
+        Refusal::new(Code::Exists, text)
+    };
+    // Before its room is taken for nothing.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if openat(&folder, place.file(), flags, Mode::empty()).is_ok() {
+        return Err(taken());
+    }
+    // Without a name: what a killed program was making is gone with it.
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = openat(&folder, ".", flags, Mode::RUSR | Mode::WUSR);
+    let file = file.map_err(refused("make a partition in", &place.folder))?;
+    reserve(&file, DATA, DATA + size).map_err(refused("take the room of", &path))?;
+    let mut identity = [0; 16];
+    rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
+        .map_err(refused("name", &path))?;
+    let header = Header {
+        identity: u128::from_le_bytes(identity),
+        number: 0,
+        size,
+        owner: rustix::process::geteuid().as_raw(),
+        grants,
+    };
+    write(&file, &header, &path)?;
+    fsync(&file).map_err(refused("sync", &path))?;
+    let unnamed = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&file));
+    let named = linkat(
+        rustix::fs::CWD,
+        unnamed,
+        &folder,
+        place.file(),
+        AtFlags::SYMLINK_FOLLOW,
+    );
+    named.map_err(|e| match e {
+        Errno::EXIST => taken(),
+        e => refused("name", &path)(e),
+    })?;
+    fsync(&folder).map_err(refused("sync", &place.folder))
+}
+
+/// Bytes of a partition, up to whole pages.
+fn whole(size: u64) -> Result<u64, Refusal> {
+    match size {
+        1..=MAX_SIZE => Ok(size.next_multiple_of(PAGE)),
+        _ => {
+            let text = format!("a partition has 1 to {MAX_SIZE} bytes, not {size}");
+            Err(Refusal::new(Code::Invalid, text))
+        }
+    }
+}
+
+/// Opens a partition that is there, and holds its lock for as long as the file is open.
+pub(crate) fn open(
+    place: &Place,
+    folder: &OwnedFd,
+    writable: bool,
+    others: Others,
+) -> Result<(OwnedFd, Header), Refusal> {
+    let path = place.path();
+    let access = match writable {
+        true => OFlags::RDWR,
+        false => OFlags::RDONLY,
+    };
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(folder, place.file(), flags, Mode::empty());
+    let file = file.map_err(refused("open", &path))?;
+    let lock = match others {
+        Others::Allowed => FlockOperation::NonBlockingLockShared,
+        Others::None => FlockOperation::NonBlockingLockExclusive,
+    };
+    flock(&file, lock).map_err(|e| match (e, others) {
+        (Errno::WOULDBLOCK, Others::Allowed) => {
+            let text = format!("{} is being deleted or made smaller", path.display());
+            Refusal::new(Code::Busy, text)
+        }
+        (Errno::WOULDBLOCK, Others::None) => {
+            let text = format!("{} is open: close it everywhere first", path.display());
+            Refusal::new(Code::Busy, text)
+        }
+        (e, _) => refused("lock", &path)(e),
+    })?;
+    let header = header(&file, &path)?;
+    Ok((file, header))
+}
+
+/// What the file says of itself.
+pub(crate) fn header(file: &OwnedFd, path: &Path) -> Result<Header, Refusal> {
+    let stat = fstat(file).map_err(refused("examine", path))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        let text = format!("{} is no file", path.display());
+        return Err(Refusal::new(Code::Invalid, text));
+    }
+    if stat.st_nlink == 0 {
+        let text = format!("{} was deleted meanwhile", path.display());
+        return Err(Refusal::new(Code::NotFound, text));
+    }
+    let mut head = vec![0; 2 * COPY];
+    let mut read = 0;
+    while read < head.len() {
+        match pread(file, &mut head[read..], read as u64).map_err(refused("read", path))? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Header::newest(&head[..read], stat.st_size as u64).ok_or_else(|| {
+        let text = format!(
+            "{} is no partition, or of a newer version of tarn, or damaged: both copies of its header, or it was made shorter",
+            path.display()
+        );
+        Refusal::new(Code::Corrupt, text)
+    })
+}
+
+/// Gives a partition another size. Who makes it smaller has it alone; who makes it larger has its folder's lock.
+pub(crate) fn resize(
+    file: &OwnedFd,
+    old: &Header,
+    size: u64,
+    path: &Path,
+) -> Result<Header, Refusal> {
+    let new = Header {
+        number: old.number + 1,
+        size: whole(size)?,
+        ..old.clone()
+    };
+    if new.size > old.size {
+        reserve(file, DATA + old.size, DATA + new.size).map_err(|e| {
+            // The header says the old size: what is behind it is nobody's.
+            let _ = ftruncate(file, DATA + old.size);
+            refused("take the room of", path)(e)
+        })?;
+    }
+    write(file, &new, path)?;
+    fdatasync(file).map_err(refused("sync", path))?;
+    if new.size < old.size {
+        ftruncate(file, DATA + new.size).map_err(refused("make shorter", path))?;
+    }
+    Ok(new)
+}
+
+fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<(), Refusal> {
+    let copy = header.encode();
+    let mut done = 0;
+    while done < copy.len() {
+        let at = header.place() + done as u64;
+        done += pwrite(file, &copy[done..], at).map_err(refused("write", path))?;
+    }
+    Ok(())
+}
+
+/// Takes the name away. Nobody else has it open.
+pub(crate) fn delete(place: &Place) -> Result<(), Refusal> {
+    let (folder, _lock) = place.lock()?;
+    let path = place.path();
+    // A damaged one can be deleted too, if it is one that nobody has.
+    let opened = open(place, &folder, false, Others::None);
+    match opened {
+        Ok(_) => {}
+        Err(why) if why.code == Code::Corrupt => {}
+        Err(why) => return Err(why),
+    }
+    unlinkat(&folder, place.file(), AtFlags::empty()).map_err(refused("delete", &path))?;
+    fsync(folder.as_fd()).map_err(refused("sync", &place.folder))
+}

@@ -1,0 +1,17 @@
+//! L4: partitions of storage memory, and queue pairs to them, for Rust programs; `libtarn` and `tarn` are over this. docs/dsa.md.
+//!
+//! A [`Partition`] is opened by its name. A [`Queue`] of a thread has regions of partitions and of memory, takes requests and tells their
+//! ends.
+
+mod file;
+mod folder;
+mod partition;
+mod queue;
+
+pub use partition::{Info, OpenOptions, Partition};
+pub use queue::Queue;
+pub use tarn_dsa::header::{Grant, Who};
+pub use tarn_dsa::{Options, RegionId};
+pub use tarn_ports::{PowerFail, Promises};
+pub use tarn_proto::local::{Code, Refusal};
+pub use tarn_ring::{Cqe, Failure, Flags, Level, Memory, Op, Sqe};

@@ -1,0 +1,173 @@
+//! Queue pairs.
+
+use crate::folder::refused;
+use crate::{Code, Partition, Refusal};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tarn_dsa::{NoRegion, Options, RegionId};
+use tarn_media::Direct;
+use tarn_ring::{Cqe, MAX_ENTRIES, Memory, Sqe};
+
+/// A queue pair, of one thread. It begins with its `tarn_ring::Rings`, as C programs see it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Queue {
+    pair: tarn_dsa::Queue<Direct>,
+    /// Told of completions, where somebody waits for them with other things.
+    event: Option<OwnedFd>,
+}
+
+impl Queue {
+    /// A queue pair of so many requests.
+    ///
+    /// # Errors
+    /// `INVALID` unless it is a power of two up to 65,536.
+    pub fn new(entries: u32, options: Options) -> Result<Self, Refusal> {
+        let pair = tarn_dsa::Queue::new(entries, options).ok_or_else(|| {
+            let text = format!(
+                "a queue pair has a power of two of entries up to {MAX_ENTRIES}, not {entries}"
+            );
+            Refusal::new(Code::Invalid, text)
+        })?;
+        Ok(Self { pair, event: None })
+    }
+
+    /// A region of the program's memory.
+    ///
+    /// # Errors
+    /// `BUSY` where there are too many.
+    pub fn register_memory(&mut self, memory: Memory) -> Result<RegionId, Refusal> {
+        self.pair.register_memory(memory).map_err(no_region)
+    }
+
+    /// A region of a partition.
+    ///
+    /// # Errors
+    /// `INVALID` where it is not within the partition, `DENIED` where it is to be written and the partition is not, `BUSY` where there are
+    /// too many.
+    pub fn register(
+        &mut self,
+        partition: &Partition,
+        start: u64,
+        length: u64,
+        writable: bool,
+    ) -> Result<RegionId, Refusal> {
+        if writable && !partition.is_writable() {
+            let text = "the partition was opened to be read only";
+            return Err(Refusal::new(Code::Denied, text));
+        }
+        let known = self.pair.storages().find(|(_, there)| partition.is(there));
+        let region = match known.map(|(number, _)| number) {
+            Some(number) => self.pair.register(number, start, length, writable),
+            None => self
+                .pair
+                .register_new(partition.direct(), start, length, writable),
+        };
+        region.map_err(no_region)
+    }
+
+    /// Gives a region back.
+    ///
+    /// # Errors
+    /// `BUSY` while requests under way name it, `INVALID` where there is none.
+    pub fn unregister(&mut self, region: RegionId) -> Result<(), Refusal> {
+        self.pair.unregister(region).map_err(|why| match why {
+            NoRegion::Busy => {
+                let text = "requests under way name the region: reap their completions first";
+                Refusal::new(Code::Busy, text)
+            }
+            _ => Refusal::new(Code::Invalid, "the queue pair has no such region"),
+        })
+    }
+
+    /// Prepares a request; false when the ring is full.
+    pub fn prepare(&mut self, request: Sqe) -> bool {
+        self.pair.rings().prepare(request)
+    }
+
+    /// Begins what was prepared, as far as there is room for its completions, and takes the ends of what is under way. How many were begun.
+    #[inline]
+    pub fn submit(&mut self) -> u32 {
+        if !self.pair.is_idle() {
+            self.pair.poll();
+        }
+        let before = self.pair.rings().completed();
+        let begun = self.pair.submit();
+        if let Some(event) = &self.event
+            && self.pair.rings().completed() > before
+        {
+            // It is readable already if it cannot count further.
+            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+        }
+        begun
+    }
+
+    /// Begins what was prepared, and waits for so many completions.
+    ///
+    /// # Errors
+    /// `TIMEDOUT` when there are fewer after that time, `INVALID` where there will never be as many.
+    pub fn wait(&mut self, completions: u32, patience: Duration) -> Result<(), Refusal> {
+        let until = Instant::now().checked_add(patience);
+        loop {
+            self.submit();
+            if self.pair.rings().completed() >= completions {
+                return Ok(());
+            }
+            if self.pair.is_idle() {
+                let text = format!(
+                    "{completions} completions were waited for, and with what is under way there will be {}",
+                    self.pair.rings().completed()
+                );
+                return Err(Refusal::new(Code::Invalid, text));
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                let text =
+                    format!("there were fewer than {completions} completions in {patience:?}");
+                return Err(Refusal::new(Code::TimedOut, text));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The next completion, if there is one.
+    pub fn reap(&mut self) -> Option<Cqe> {
+        self.pair.rings().reap()
+    }
+
+    /// A descriptor of an eventfd that counts the doorbells that have brought completions: for poll loops. Who has read it reaps all
+    /// completions before it waits again.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub fn event(&mut self) -> Result<BorrowedFd<'_>, Refusal> {
+        let event = match self.event.take() {
+            Some(event) => event,
+            None => {
+                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+                let first = u32::from(self.pair.rings().completed() > 0);
+                eventfd(first, flags).map_err(refused("make", Path::new("an eventfd")))?
+            }
+        };
+        let event: &OwnedFd = self.event.insert(event);
+        Ok(event.as_fd())
+    }
+}
+
+fn no_region(why: NoRegion) -> Refusal {
+    match why {
+        NoRegion::Full => {
+            let text = format!(
+                "a queue pair has at most {} regions, of {} partitions: give some back",
+                tarn_dsa::MAX_REGIONS,
+                tarn_dsa::MAX_STORAGES
+            );
+            Refusal::new(Code::Busy, text)
+        }
+        _ => {
+            let text = "the region is not within the partition, as large as it is here: ask for its size again";
+            Refusal::new(Code::Invalid, text)
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Partitions in folders of this machine's memory and disk, and queue pairs to them.
+
+use std::cell::Cell;
+use std::fs::OpenOptions as Open;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use tarn_partitions::{
+    Code, Cqe, Failure, Grant, Memory, Op, OpenOptions, Options, Partition, Queue, Sqe, Who,
+};
+
+const MIB: u64 = 1 << 20;
+const READ_ONLY: OpenOptions = OpenOptions {
+    writable: false,
+    populate: false,
+    guarded: true,
+};
+
+/// A folder in memory.
+fn memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a folder in memory")
+}
+
+fn open(path: &Path) -> Partition {
+    Partition::open(path, OpenOptions::default()).expect("it is there")
+}
+
+fn made(folder: &Path, size: u64) -> PathBuf {
+    let path = folder.join("field");
+    Partition::create(&path, size, Vec::new()).expect("room");
+    path
+}
+
+/// A queue pair, some memory, and the regions of all of both.
+struct Hands {
+    queue: Queue,
+    cells: &'static [Cell<u8>],
+    memory: u32,
+    region: u32,
+}
+
+impl Hands {
+    fn new(partition: &Partition) -> Self {
+        let options = Options {
+            volatile: true,
+            ..Options::default()
+        };
+        let mut queue = Queue::new(64, options).unwrap();
+        let cells = Box::leak(vec![Cell::new(0); 64 << 10].into_boxed_slice());
+        let size = partition.size().unwrap();
+        Self {
+            memory: queue.register_memory(Memory::of(cells)).unwrap(),
+            region: queue
+                .register(partition, 0, size, partition.is_writable())
+                .unwrap(),
+            queue,
+            cells,
+        }
+    }
+
+    fn request(&self, op: Op, offset: u64, length: usize) -> Sqe {
+        Sqe {
+            op: op as u8,
+            memory: self.memory,
+            storage: self.region,
+            address: self.cells.as_ptr().addr() as u64,
+            offset,
+            length: length as u64,
+            ..Sqe::default()
+        }
+    }
+
+    fn done(&mut self, request: Sqe) -> Cqe {
+        assert!(self.queue.prepare(request));
+        assert_eq!(self.queue.submit(), 1);
+        self.queue.reap().expect("it is done at once")
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> i32 {
+        self.cells
+            .iter()
+            .zip(bytes)
+            .for_each(|(cell, byte)| cell.set(*byte));
+        self.done(self.request(Op::Write, offset, bytes.len())).code
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, i32> {
+        let done = self.done(self.request(Op::Read, offset, length));
+        match done.code {
+            0 => Ok(self.cells[..length].iter().map(Cell::get).collect()),
+            code => Err(code),
+        }
+    }
+}
+
+#[test]
+fn what_is_written_is_there_for_others_and_later() {
+    let folder = memory();
+    let path = made(folder.path(), 3 * MIB + 1);
+    let partition = open(&path);
+    assert_eq!(partition.size().unwrap(), 3 * MIB + 4096);
+    let mut one = Hands::new(&partition);
+    let other = open(&path);
+    let mut two = Hands::new(&other);
+    assert_eq!(two.read(0, 100).unwrap(), [0; 100]);
+    // Lengths on both sides of what goes past the caches, and any alignment.
+    let mut at = 1;
+    for length in [
+        1, 7, 8, 16, 31, 32, 64, 100, 4095, 4096, 4097, 10_000, 65_536,
+    ] {
+        let bytes: Vec<u8> = (0..length).map(|i| (i * 7 + length) as u8).collect();
+        assert_eq!(one.write(at, &bytes), 0);
+        assert_eq!(
+            two.read(at, length).unwrap(),
+            bytes,
+            "{length} bytes at {at}"
+        );
+        at += length as u64 + 3;
+    }
+    let last = 3 * MIB + 4095;
+    assert_eq!(one.write(last, b"x"), 0);
+    assert_eq!(one.write(last, b"xy"), Failure::Invalid.code());
+    drop((one, two, partition, other));
+    assert_eq!(Hands::new(&open(&path)).read(last, 1).unwrap(), b"x");
+}
+
+#[test]
+fn words_are_changed_by_one_at_a_time() {
+    let folder = memory();
+    let path = made(folder.path(), MIB);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let partition = open(&path);
+                let mut hands = Hands::new(&partition);
+                for _ in 0..2000 {
+                    let add = Sqe {
+                        operand: 3,
+                        ..hands.request(Op::FetchAdd, 64, 8)
+                    };
+                    assert_eq!(hands.done(add).code, 0);
+                    // A lock: whoever finds 0 there has it.
+                    let take = Sqe {
+                        operand: 1,
+                        ..hands.request(Op::CompareSwap, 128, 8)
+                    };
+                    while hands.done(take).value != 0 {
+                        thread::yield_now();
+                    }
+                    let held = u64::from_le_bytes(hands.read(192, 8).unwrap().try_into().unwrap());
+                    assert_eq!(hands.write(192, &(held + 1).to_le_bytes()), 0);
+                    let free = Sqe {
+                        expected: 1,
+                        ..hands.request(Op::CompareSwap, 128, 8)
+                    };
+                    assert_eq!(hands.done(free).value, 1);
+                }
+            });
+        }
+    });
+    let mut hands = Hands::new(&open(&path));
+    assert_eq!(hands.read(64, 8).unwrap(), 24_000_u64.to_le_bytes());
+    assert_eq!(hands.read(192, 8).unwrap(), 8_000_u64.to_le_bytes());
+}
+
+#[test]
+fn who_may_only_read_cannot_write() {
+    let folder = memory();
+    let path = made(folder.path(), MIB);
+    let partition = Partition::open(&path, READ_ONLY).unwrap();
+    let mut hands = Hands::new(&partition);
+    assert_eq!(hands.read(0, 8).unwrap(), [0; 8]);
+    assert_eq!(hands.write(0, b"x"), Failure::Invalid.code());
+    let to_write = hands.queue.register(&partition, 0, 8, true);
+    assert_eq!(to_write.unwrap_err().code, Code::Denied);
+}
+
+#[test]
+fn it_grows_while_others_have_it_and_they_find_that_when_they_ask() {
+    let folder = memory();
+    let path = made(folder.path(), MIB);
+    let (partition, other) = (open(&path), open(&path));
+    let mut two = Hands::new(&other);
+    let mut one = Hands::new(&partition);
+    assert_eq!(one.write(0, b"kept"), 0);
+    assert_eq!(partition.grow(5 * MIB).unwrap(), 5 * MIB);
+    assert_eq!(partition.grow(2 * MIB).unwrap(), 5 * MIB);
+    let region = one.queue.register(&partition, 4 * MIB, MIB, true).unwrap();
+    one.region = region;
+    assert_eq!(one.write(MIB - 3, b"end"), 0);
+    // Old regions go on, and new ones have what was added.
+    assert_eq!(two.read(0, 4).unwrap(), b"kept");
+    assert_eq!(other.size().unwrap(), 5 * MIB);
+    two.region = two.queue.register(&other, 0, 5 * MIB, false).unwrap();
+    assert_eq!(two.read(5 * MIB - 3, 3).unwrap(), b"end");
+}
+
+#[test]
+fn what_is_open_is_neither_deleted_nor_made_smaller() {
+    let folder = memory();
+    let path = made(folder.path(), 4 * MIB);
+    let partition = open(&path);
+    let mut hands = Hands::new(&partition);
+    drop(partition);
+    // A region holds it as well.
+    assert_eq!(Partition::delete(&path).unwrap_err().code, Code::Busy);
+    assert_eq!(Partition::resize(&path, MIB).unwrap_err().code, Code::Busy);
+    assert_eq!(hands.write(4 * MIB - 1, b"x"), 0);
+    let region = hands.region;
+    hands.queue.unregister(region).unwrap();
+    Partition::resize(&path, MIB).unwrap();
+    let file = path.with_extension("partition");
+    assert_eq!(file.metadata().unwrap().len(), 3 * MIB);
+    assert_eq!(open(&path).size().unwrap(), MIB);
+    Partition::resize(&path, 2 * MIB).unwrap();
+    assert_eq!(
+        Hands::new(&open(&path)).read(2 * MIB - 4, 4).unwrap(),
+        [0; 4]
+    );
+    Partition::delete(&path).unwrap();
+    assert_eq!(Partition::delete(&path).unwrap_err().code, Code::NotFound);
+    let gone = Partition::open(&path, OpenOptions::default()).unwrap_err();
+    assert_eq!(gone.code, Code::NotFound);
+}
+
+#[test]
+fn partitions_are_listed_with_who_may_have_them() {
+    let folder = memory();
+    let grants = vec![Grant {
+        who: Who::Group(7),
+        write: true,
+    }];
+    Partition::create(&folder.path().join("b"), MIB, grants.clone()).unwrap();
+    Partition::create(&folder.path().join("a"), 2 * MIB, Vec::new()).unwrap();
+    std::fs::write(folder.path().join("c.partition"), "no partition").unwrap();
+    std::fs::write(folder.path().join("other"), "").unwrap();
+    let found = Partition::list(folder.path()).unwrap();
+    let names: Vec<_> = found
+        .iter()
+        .map(|i| (&i.name[..], i.size, i.damaged.is_some()))
+        .collect();
+    assert_eq!(
+        names,
+        [("a", 2 * MIB, false), ("b", MIB, false), ("c", 0, true)]
+    );
+    assert_eq!(found[1].grants, grants);
+    assert_eq!(found[1].owner, rustix::process::geteuid().as_raw());
+    assert_eq!(open(&folder.path().join("b")).info().unwrap(), found[1]);
+    let mode = folder
+        .path()
+        .join("a.partition")
+        .metadata()
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn bad_names_sizes_and_places_are_refused() {
+    let folder = memory();
+    let create = |name: &str, size| {
+        Partition::create(&folder.path().join(name), size, Vec::new())
+            .unwrap_err()
+            .code
+    };
+    for name in [".hidden", "a\nb", &"x".repeat(201)] {
+        assert_eq!(create(name, MIB), Code::Invalid, "{name}");
+    }
+    assert_eq!(create("x", 0), Code::Invalid);
+    assert_eq!(create("x", u64::MAX), Code::Invalid);
+    assert_eq!(create("no/folder", MIB), Code::NotFound);
+    // More than there is memory: nobody is killed for it.
+    assert_eq!(create("x", 1 << 49), Code::NoSpace);
+    assert_eq!(
+        Partition::create(Path::new("/"), MIB, Vec::new())
+            .unwrap_err()
+            .code,
+        Code::Invalid
+    );
+    let path = made(folder.path(), MIB);
+    assert_eq!(create("field", MIB), Code::Exists);
+    let partition = open(&path);
+    assert_eq!(partition.grow(1 << 49).unwrap_err().code, Code::NoSpace);
+    assert_eq!(partition.size().unwrap(), MIB);
+    assert_eq!(Partition::list(folder.path()).unwrap().len(), 1);
+}
+
+#[test]
+fn a_damaged_header_is_found_and_the_other_copy_used() {
+    let folder = memory();
+    let path = made(folder.path(), MIB);
+    open(&path).grow(2 * MIB).unwrap();
+    let file = path.with_extension("partition");
+    let spoil = |at: u64| {
+        use std::os::unix::fs::FileExt;
+        let file = Open::new().write(true).open(&file).unwrap();
+        file.write_all_at(b"?", at).unwrap();
+    };
+    // The newer copy is the second.
+    spoil(4096 + 50);
+    assert_eq!(open(&path).size().unwrap(), MIB);
+    spoil(50);
+    let refused = Partition::open(&path, OpenOptions::default()).unwrap_err();
+    assert_eq!(refused.code, Code::Corrupt, "{refused}");
+    Partition::delete(&path).unwrap();
+}
+
+#[test]
+fn a_file_made_shorter_under_a_mapping_kills_nobody() {
+    let folder = memory();
+    let path = made(folder.path(), 4 * MIB);
+    let whole = folder.path().join("whole");
+    Partition::create(&whole, MIB, Vec::new()).unwrap();
+    let (partition, other) = (open(&path), open(&whole));
+    let mut hands = Hands::new(&partition);
+    let mut others = Hands::new(&other);
+    assert_eq!(hands.write(3 * MIB, b"there"), 0);
+    let file = Open::new()
+        .write(true)
+        .open(path.with_extension("partition"))
+        .unwrap();
+    file.set_len(3 * MIB).unwrap();
+    let corrupt = Failure::Corrupt.code();
+    assert_eq!(hands.read(3 * MIB, 5), Err(corrupt));
+    // It is broken for good here, and nothing else is.
+    assert_eq!(hands.write(0, b"x"), corrupt);
+    assert_eq!(others.write(0, b"x"), 0);
+    assert_eq!(partition.size().unwrap_err().code, Code::Corrupt);
+    let again = Partition::open(&path, OpenOptions::default()).unwrap_err();
+    assert_eq!(again.code, Code::Corrupt);
+}
+
+#[test]
+fn a_partition_of_a_disk_is_synced_when_it_is_flushed() {
+    // Where the tests' own files are: no memory, as a rule.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = made(folder.path(), MIB);
+    let partition = open(&path);
+    let mut hands = Hands::new(&partition);
+    let persistent = Sqe {
+        level: 3,
+        ..hands.request(Op::Write, 0, 5000)
+    };
+    assert_eq!(hands.done(persistent).code, 0);
+    let flush = hands.request(Op::Flush, 0, 0);
+    assert_eq!(hands.done(flush).code, 0);
+}

@@ -1,0 +1,120 @@
+//! Requests and completions, as C sees them too.
+
+/// What a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// Nothing.
+    Nothing = 0,
+    /// From a partition to the program's memory.
+    Read = 1,
+    /// From the program's memory to a partition.
+    Write = 2,
+    /// Adds to 8 bytes of a partition; the completion has what was there before.
+    FetchAdd = 3,
+    /// Replaces 8 bytes of a partition if they are what is expected; the completion has what was there before.
+    CompareSwap = 4,
+    /// What was completed before is persistent.
+    Flush = 5,
+}
+
+impl Op {
+    /// That of a number.
+    pub fn of(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Nothing,
+            1 => Self::Read,
+            2 => Self::Write,
+            3 => Self::FetchAdd,
+            4 => Self::CompareSwap,
+            5 => Self::Flush,
+            _ => return None,
+        })
+    }
+}
+
+/// When a write is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Level {
+    /// Its memory may be used again.
+    Posted = 1,
+    /// Every later read sees it.
+    Visible = 2,
+    /// It outlives a loss of power.
+    Persistent = 3,
+}
+
+impl Level {
+    /// That of a number; 0 is what `default` says.
+    pub fn of(number: u8, default: Self) -> Option<Self> {
+        Some(match number {
+            0 => default,
+            1 => Self::Posted,
+            2 => Self::Visible,
+            3 => Self::Persistent,
+            _ => return None,
+        })
+    }
+}
+
+/// The bits of [`Sqe::flags`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flags;
+
+impl Flags {
+    /// Success has no completion of its own.
+    pub const UNSIGNALLED: u8 = 1;
+    /// The next request begins when this one has succeeded.
+    pub const LINKED: u8 = 2;
+    /// Those that there are.
+    pub const ALL: u8 = Self::UNSIGNALLED | Self::LINKED;
+}
+
+/// A request: `struct dsa_sqe`. One of zeros does nothing.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sqe {
+    /// [`Op`].
+    pub op: u8,
+    /// [`Flags`].
+    pub flags: u8,
+    /// [`Level`] of a write; 0 for that of the queue pair.
+    pub level: u8,
+    /// 0.
+    pub reserved: u8,
+    /// The region of the program's memory.
+    pub memory: u32,
+    /// The region of a partition.
+    pub storage: u32,
+    /// 0.
+    pub reserved2: u32,
+    /// Where in the program's memory: an address.
+    pub address: u64,
+    /// Where in the region of the partition: bytes from its beginning.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What is added, or what takes the place of what is expected.
+    pub operand: u64,
+    /// What is expected.
+    pub expected: u64,
+    /// The program's own: the completion has it.
+    pub user_data: u64,
+}
+
+/// The end of a request: `struct dsa_cqe`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cqe {
+    /// Of the request.
+    pub user_data: u64,
+    /// Bytes of a read or write; what atomic operations have found.
+    pub value: u64,
+    /// 0, or [`crate::Failure::code`].
+    pub code: i32,
+    /// 0.
+    pub flags: u32,
+}
+
+const _: () = assert!(size_of::<Sqe>() == 64 && size_of::<Cqe>() == 24);

@@ -1,0 +1,14 @@
+//! L1: what a program, a queue pair and storage memory share: the rings of a queue pair, the requests in them, the memory that these
+//! name, and the trait of what they are done by. Nothing here touches the world. docs/dsa.md.
+
+#![allow(unsafe_code)]
+
+mod entry;
+mod memory;
+mod rings;
+mod storage;
+
+pub use entry::{Cqe, Flags, Level, Op, Sqe};
+pub use memory::{Memory, Span};
+pub use rings::{MAX_ENTRIES, Rings};
+pub use storage::{Failure, Started, Storage, Ticket};

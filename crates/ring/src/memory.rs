@@ -1,0 +1,107 @@
+//! Memory of the program.
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+/// A range of the program's memory that requests may name.
+#[derive(Debug)]
+pub struct Memory {
+    start: NonNull<u8>,
+    length: usize,
+    writable: bool,
+}
+
+impl Memory {
+    /// A range; `writable`: reads may fill it.
+    ///
+    /// # Safety
+    /// There is such memory, and it may be written if that is said, until this was dropped and all requests that name it have ended. The
+    /// bytes of a request under way are the request's: nobody writes to them, or reads what a read fills.
+    pub unsafe fn new(start: NonNull<u8>, length: usize, writable: bool) -> Self {
+        Self {
+            start,
+            length,
+            writable,
+        }
+    }
+
+    /// Memory that this program never gives back. What a read is filling is not to be looked at.
+    pub fn of(cells: &'static [Cell<u8>]) -> Self {
+        Self {
+            start: NonNull::from(cells).cast(),
+            length: cells.len(),
+            writable: true,
+        }
+    }
+
+    /// The bytes from an address on; none where some of them are not of it.
+    #[inline]
+    pub fn span(&self, address: u64, length: u64) -> Option<Span> {
+        let offset = address.wrapping_sub(self.start.addr().get() as u64);
+        let size = self.length as u64;
+        if length > size || offset > size - length {
+            return None;
+        }
+        // SAFETY: within the range, or just behind it.
+        let start = unsafe { self.start.add(offset as usize) };
+        Some(Span {
+            start,
+            length: length as usize,
+        })
+    }
+
+    /// Whether reads may fill it.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+}
+
+/// Bytes of a [`Memory`], lent to a request until it ends. Those of what is not writable must only be read.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+impl Span {
+    /// Where they begin.
+    #[inline]
+    pub fn start(self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// How many they are.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(self) -> usize {
+        self.length
+    }
+
+    /// Fills them, as far as there are as many.
+    pub fn fill(self, from: &[u8]) {
+        let length = self.length.min(from.len());
+        // SAFETY: as many are of a `Memory` that may be written, which who has made that promises; nothing borrows them.
+        unsafe { std::ptr::copy(from.as_ptr(), self.start(), length) };
+    }
+
+    /// Copies them, as far as there is room.
+    pub fn copy_to(self, to: &mut [u8]) {
+        let length = self.length.min(to.len());
+        // SAFETY: as above.
+        unsafe { std::ptr::copy(self.start(), to.as_mut_ptr(), length) };
+    }
+
+    /// The first of them, and the others; all are the first if there are not as many.
+    pub fn split(self, at: usize) -> (Self, Self) {
+        let at = at.min(self.length);
+        // SAFETY: within the range, or just behind it.
+        let rest = unsafe { self.start.add(at) };
+        let first = Self { length: at, ..self };
+        let rest = Self {
+            start: rest,
+            length: self.length - at,
+        };
+        (first, rest)
+    }
+}

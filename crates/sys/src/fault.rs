@@ -1,0 +1,219 @@
+//! Signals that faults of the processor are, and handlers for them.
+//!
+//! A handler may have interrupted anything, also an allocation, or whoever holds a lock. So all that it uses is atomic words and system
+//! calls, and what is not its own it hands on to the handler that was there before.
+
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use std::mem::{MaybeUninit, transmute};
+use std::sync::{Once, OnceLock};
+
+/// A handler with `SA_SIGINFO`.
+type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+/// What deals with faults that are its own, and says whether one was. It uses atomic words and system calls, nothing else.
+pub type Deal = fn(&Fault<'_>) -> bool;
+
+const OURS: Handler = on_fault;
+
+/// Which signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// `SIGSEGV`: nothing is mapped there, or it does not allow that.
+    Segv,
+    /// `SIGBUS`: something is mapped, and there is nothing behind it.
+    Bus,
+}
+
+/// Who deals with a signal's faults, and what was there before.
+struct Chain {
+    deal: OnceLock<Deal>,
+    before: OnceLock<libc::sigaction>,
+    install: Once,
+}
+
+static CHAINS: [Chain; 2] = [const {
+    Chain {
+        deal: OnceLock::new(),
+        before: OnceLock::new(),
+        install: Once::new(),
+    }
+}; 2];
+
+/// A fault.
+#[derive(Debug)]
+pub struct Fault<'a> {
+    /// Why, as `si_code` says.
+    pub code: c_int,
+    /// Of what was read or written.
+    pub address: usize,
+    context: &'a ucontext_t,
+}
+
+impl Fault<'_> {
+    /// Whether it was a write: bit 1 of the processor's error code.
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_write(&self) -> bool {
+        self.context.uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0
+    }
+
+    /// Whether it was a write, of what can be read: if not, it was a jump there.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_write(&self) -> bool {
+        self.context.uc_mcontext.pc as usize != self.address
+    }
+}
+
+impl Signal {
+    fn number(self) -> c_int {
+        match self {
+            Self::Segv => libc::SIGSEGV,
+            Self::Bus => libc::SIGBUS,
+        }
+    }
+
+    /// Lets somebody deal with its faults, once in a process: who is second changes nothing.
+    pub fn install(self, deal: Deal) {
+        let chain = chain(self.number());
+        chain.install.call_once(|| {
+            chain.deal.get_or_init(|| deal);
+            let before = *chain.before.get_or_init(|| self.current());
+            self.set(&libc::sigaction {
+                sa_sigaction: OURS as usize,
+                // A handler of another signal in between might fault too, or never come back.
+                sa_mask: all(),
+                sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK | before.sa_flags & libc::SA_RESTART,
+                ..before
+            });
+        });
+    }
+
+    /// Whether its handler is there still: if not, whoever faults dies.
+    pub fn is_installed(self) -> bool {
+        self.current().sa_sigaction == OURS as usize
+    }
+
+    /// Whether this thread has it blocked: then it dies as well.
+    pub fn is_blocked(self) -> bool {
+        let mut now = MaybeUninit::uninit();
+        // SAFETY: no new mask is given, and the old one is written.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), now.as_mut_ptr());
+            libc::sigismember(now.as_ptr(), self.number()) == 1
+        }
+    }
+
+    fn current(self) -> libc::sigaction {
+        let mut now = default();
+        // SAFETY: nothing is changed, and what there is is written.
+        unsafe { libc::sigaction(self.number(), std::ptr::null(), &raw mut now) };
+        now
+    }
+
+    fn set(self, action: &libc::sigaction) {
+        // SAFETY: ours, which may run at any time, or the default.
+        unsafe { libc::sigaction(self.number(), action, std::ptr::null_mut()) };
+    }
+}
+
+fn chain(signal: c_int) -> &'static Chain {
+    &CHAINS[usize::from(signal == libc::SIGBUS)]
+}
+
+/// All signals.
+fn all() -> libc::sigset_t {
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: it is written.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        all.assume_init()
+    }
+}
+
+/// What the kernel does if nobody says anything: it ends the process.
+fn default() -> libc::sigaction {
+    // SAFETY: numbers, and a function that there need not be.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives both to such a handler, and each thread has its `errno`.
+    let (fault, errno) = unsafe {
+        let fault = Fault {
+            code: (*info).si_code,
+            address: (*info).si_addr().addr(),
+            context: &*context.cast::<ucontext_t>(),
+        };
+        (fault, *libc::__errno_location())
+    };
+    let chain = chain(signal);
+    // What somebody has sent is no fault.
+    let ours = fault.code > 0 && chain.deal.get().is_some_and(|deal| deal(&fault));
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    if !ours {
+        let before = chain.before.get().copied().unwrap_or_else(default);
+        // SAFETY: what the kernel gave.
+        unsafe { hand_on(&before, signal, info, context) };
+    }
+}
+
+/// Does what would have been done without this handler.
+///
+/// # Safety
+/// The arguments are those of a handler with `SA_SIGINFO`.
+unsafe fn hand_on(
+    before: &libc::sigaction,
+    signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+) {
+    let which = match signal {
+        libc::SIGBUS => Signal::Bus,
+        _ => Signal::Segv,
+    };
+    // SAFETY: as the caller says.
+    let was_sent = unsafe { (*info).si_code } <= 0;
+    match before.sa_sigaction {
+        libc::SIG_IGN if was_sent => {}
+        // Nobody can ignore a fault. It happens again now, and ends the process.
+        libc::SIG_DFL | libc::SIG_IGN => {
+            which.set(&default());
+            if was_sent {
+                // SAFETY: it is taken when this handler has ended.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        handler => {
+            if before.sa_flags & libc::SA_RESETHAND != 0 {
+                which.set(&default());
+            }
+            // SAFETY: as the caller says.
+            unsafe { block_as(before, signal, &*context.cast::<ucontext_t>()) };
+            // SAFETY: somebody has given it to the kernel, to be called so.
+            unsafe {
+                match before.sa_flags & libc::SA_SIGINFO {
+                    0 => transmute::<usize, extern "C" fn(c_int)>(handler)(signal),
+                    _ => transmute::<usize, Handler>(handler)(signal, info, context),
+                }
+            }
+        }
+    }
+}
+
+/// Blocks the signals that are when such a handler is called.
+fn block_as(handler: &libc::sigaction, this: c_int, context: &ucontext_t) {
+    /// The kernel gives no more of a mask.
+    const SIGNALS: c_int = 64;
+    let mut mask = MaybeUninit::uninit();
+    // SAFETY: a set is made, and its signals are numbers that there are.
+    unsafe {
+        libc::sigemptyset(mask.as_mut_ptr());
+        for signal in 1..=SIGNALS {
+            let itself = signal == this && handler.sa_flags & libc::SA_NODEFER == 0;
+            let in_set = |set: &libc::sigset_t| libc::sigismember(set, signal) == 1;
+            if itself || in_set(&handler.sa_mask) || in_set(&context.uc_sigmask) {
+                libc::sigaddset(mask.as_mut_ptr(), signal);
+            }
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), std::ptr::null_mut());
+    }
+}
