@@ -1,7 +1,7 @@
 //! Requests that have begun and not ended, and whose end is not to be told yet.
 
 use std::collections::VecDeque;
-use tarn_ring::{Cqe, Flags, Sqe, Ticket};
+use tarn_ring::{Cqe, Sqe, Ticket};
 
 /// A request as it was posted.
 #[derive(Debug, Clone, Copy)]
@@ -9,16 +9,6 @@ pub(crate) struct Posted {
     pub(crate) request: Sqe,
     /// The number of its group: the unsignalled requests after a signalled one, and the next signalled one.
     pub(crate) group: u64,
-}
-
-impl Posted {
-    pub(crate) fn is_signalled(&self) -> bool {
-        self.request.flags & Flags::UNSIGNALLED == 0
-    }
-
-    pub(crate) fn is_linked(&self) -> bool {
-        self.request.flags & Flags::LINKED != 0
-    }
 }
 
 /// A request under way, and those that wait for it.
@@ -86,7 +76,7 @@ impl Flight {
     /// A request is posted that does not end at once.
     pub(crate) fn count(&mut self, posted: &Posted) {
         self.requests += 1;
-        if posted.is_signalled() {
+        if posted.request.is_signalled() {
             return;
         }
         if self.unsignalled.is_empty() {
@@ -103,7 +93,7 @@ impl Flight {
     /// A request that was counted has ended.
     pub(crate) fn uncount(&mut self, posted: &Posted) {
         self.requests -= 1;
-        if posted.is_signalled() {
+        if posted.request.is_signalled() {
             return;
         }
         self.unsignalled[(posted.group - self.oldest) as usize] -= 1;
@@ -133,6 +123,8 @@ impl Flight {
         !self.unsignalled.is_empty() && self.oldest <= group
     }
 
+    #[cold]
+    #[inline(never)]
     pub(crate) fn park(&mut self, group: u64, completion: Cqe) {
         self.parked.push((group, completion));
     }

@@ -7,11 +7,6 @@ use tarn_ring::{
     Cqe, Failure, Flags, Level, Memory, Op, Rings, Span, Sqe, Started, Storage, Ticket,
 };
 
-/// How far ahead of the one that is done a request's storage is said to be expected. That lets so many lines come from memory at a time.
-const AHEAD: u32 = 8;
-/// Requests of more bytes fetch their own lines soon enough.
-const SMALL: u64 = 256;
-
 /// What holds for all requests of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
@@ -41,6 +36,8 @@ pub struct Queue<S> {
     flight: Flight,
     /// The group of the next request.
     group: u64,
+    /// Unsignalled requests that are done, but not settled.
+    quiet: Vec<u64>,
 }
 
 const _: () = assert!(std::mem::offset_of!(Queue<()>, rings) == 0);
@@ -63,6 +60,7 @@ impl<S: Storage> Queue<S> {
             storages: Vec::new(),
             flight: Flight::default(),
             group: 0,
+            quiet: Vec::new(),
         })
     }
 
@@ -157,29 +155,37 @@ impl<S: Storage> Queue<S> {
     pub fn submit(&mut self) -> u32 {
         let mut taken = 0;
         let mut link = Link::None;
-        while self.rings.prepared() > 0 && self.rings.room() > self.flight.promised() {
-            if self.rings.prepared() > AHEAD {
-                self.expect(&self.rings.look(AHEAD));
-            }
-            let request = self.rings.look(0);
+        while self.rings.prepared() > 0 && self.rings.room() > self.promised() {
+            // Its fields stay in registers until it waits for something. In memory, each request would be read only once all that the one
+            // before has written is, and so one cache line would be fetched after the other.
+            let request = self.rings.first();
             self.rings.take();
             taken += 1;
             let group = self.group;
-            let posted = Posted { request, group };
-            self.group += u64::from(posted.is_signalled());
-            link = match link {
+            self.group += u64::from(request.is_signalled());
+            let result = match link {
                 Link::Behind(ticket) => {
-                    self.flight.count(&posted);
-                    self.flight.hold(ticket, posted);
-                    link
+                    self.hold(ticket, Posted { request, group });
+                    if !request.is_linked() {
+                        link = Link::None;
+                    }
+                    continue;
                 }
-                Link::Failed => {
-                    self.tell(&posted, Err(Failure::Cancelled));
-                    link
-                }
-                Link::None => self.post(posted),
+                Link::Failed => Started::Done(Err(Failure::Cancelled)),
+                Link::None => self.begin(&request),
             };
-            if !posted.is_linked() {
+            link = match result {
+                Started::Pending => Link::Behind(self.fly(Posted { request, group })),
+                Started::Done(result) => {
+                    self.tell(&request, group, result);
+                    // The next is to find it as it is to be: persistent, say.
+                    match result.is_ok() && (!request.is_linked() || self.settle_storages()) {
+                        true => Link::None,
+                        false => Link::Failed,
+                    }
+                }
+            };
+            if !request.is_linked() {
                 link = Link::None;
             }
         }
@@ -187,30 +193,29 @@ impl<S: Storage> Queue<S> {
         taken
     }
 
-    /// Begins a request, and says what the next has to do with it if that is linked.
-    #[inline]
-    fn post(&mut self, posted: Posted) -> Link {
-        match self.begin(&posted.request) {
-            Started::Done(result) => {
-                self.tell(&posted, result);
-                match result {
-                    Err(_) => Link::Failed,
-                    Ok(_) if posted.is_linked() => {
-                        // The next is to find it as it is to be: persistent, say.
-                        self.settle_storages();
-                        Link::None
-                    }
-                    Ok(_) => Link::None,
-                }
-            }
-            Started::Pending => {
-                self.flight.count(&posted);
-                Link::Behind(self.flight.begin(posted, VecDeque::new()))
-            }
-        }
+    /// A request is under way.
+    #[cold]
+    #[inline(never)]
+    fn fly(&mut self, posted: Posted) -> Ticket {
+        self.flight.count(&posted);
+        self.flight.begin(posted, VecDeque::new())
     }
 
-    /// Whether requests are under way.
+    /// A request waits for one that is under way.
+    #[cold]
+    #[inline(never)]
+    fn hold(&mut self, behind: Ticket, posted: Posted) {
+        self.flight.count(&posted);
+        self.flight.hold(behind, posted);
+    }
+
+    /// Places in the completion ring that are promised.
+    #[inline]
+    fn promised(&self) -> u32 {
+        self.flight.promised() + self.quiet.len() as u32
+    }
+
+    /// Whether no requests are under way.
     pub fn is_idle(&self) -> bool {
         self.flight.promised() == 0
     }
@@ -230,28 +235,27 @@ impl<S: Storage> Queue<S> {
     }
 
     /// The head of a chain has ended; what waited for it begins, or ends too.
+    #[inline(never)]
     fn ended(&mut self, chain: Chain, result: Result<u64, Failure>) {
         let Chain { mut head, mut rest } = chain;
         let mut result = result;
         loop {
             self.flight.uncount(&head);
-            self.tell(&head, result);
+            self.tell(&head.request, head.group, result);
             let Some(next) = rest.pop_front() else {
                 break;
             };
             head = next;
             result = match result {
                 Err(_) => Err(Failure::Cancelled),
-                Ok(_) => {
-                    self.settle_storages();
-                    match self.begin(&head.request) {
-                        Started::Done(result) => result,
-                        Started::Pending => {
-                            self.flight.begin(head, rest);
-                            break;
-                        }
+                Ok(_) if !self.settle_storages() => Err(Failure::Cancelled),
+                Ok(_) => match self.begin(&head.request) {
+                    Started::Done(result) => result,
+                    Started::Pending => {
+                        self.flight.begin(head, rest);
+                        break;
                     }
-                }
+                },
             };
         }
         let rings = &mut self.rings;
@@ -259,10 +263,11 @@ impl<S: Storage> Queue<S> {
     }
 
     /// Writes what is to be told of a request's end.
-    #[inline]
-    fn tell(&mut self, posted: &Posted, result: Result<u64, Failure>) {
-        let is_signalled = posted.is_signalled();
+    #[inline(always)]
+    fn tell(&mut self, request: &Sqe, group: u64, result: Result<u64, Failure>) {
+        let is_signalled = request.is_signalled();
         if !is_signalled && result.is_ok() {
+            self.quiet.push(request.user_data);
             return;
         }
         let (value, code) = match result {
@@ -270,20 +275,44 @@ impl<S: Storage> Queue<S> {
             Err(why) => (0, why.code()),
         };
         let completion = Cqe {
-            user_data: posted.request.user_data,
+            user_data: request.user_data,
             value,
             code,
             flags: 0,
         };
-        match is_signalled && self.flight.waits(posted.group) {
-            true => self.flight.park(posted.group, completion),
+        match is_signalled && self.flight.waits(group) {
+            true => self.flight.park(group, completion),
             false => self.rings.complete(completion),
         }
     }
 
-    fn settle_storages(&mut self) {
-        for storage in self.storages.iter_mut().flatten() {
-            storage.settle();
+    /// Settles what is done; false if it is not.
+    fn settle_storages(&mut self) -> bool {
+        let storages = self.storages.iter_mut().flatten();
+        let failed = storages.filter_map(|storage| storage.settle().err()).last();
+        if let Some(why) = failed {
+            self.unsettled(why);
+        }
+        self.quiet.clear();
+        failed.is_none()
+    }
+
+    /// All that is done and not told yet counts as failed.
+    #[cold]
+    fn unsettled(&mut self, why: Failure) {
+        let code = why.code();
+        self.rings.revise(&mut |completion| {
+            if completion.code == 0 {
+                (completion.code, completion.value) = (code, 0);
+            }
+        });
+        for user_data in self.quiet.drain(..) {
+            let completion = Cqe {
+                user_data,
+                code,
+                ..Cqe::default()
+            };
+            self.rings.complete(completion);
         }
     }
 
@@ -292,30 +321,14 @@ impl<S: Storage> Queue<S> {
         self.rings.publish();
     }
 
-    /// A request will be done soon.
-    #[inline]
-    fn expect(&self, request: &Sqe) {
-        if request.length > SMALL {
-            return;
-        }
-        let there = self
-            .regions
-            .storage(request.storage, request.offset, 0, false);
-        if let Some((storage, at)) = there
-            && let Some(Some(storage)) = self.storages.get(storage)
-        {
-            storage.expect(at);
-        }
-    }
-
     /// Begins what a request says.
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, request: &Sqe) -> Started {
         self.try_begin(request)
             .unwrap_or_else(|why| Started::Done(Err(why)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_begin(&mut self, request: &Sqe) -> Result<Started, Failure> {
         let op = Op::of(request.op).ok_or(Failure::Invalid)?;
         if request.flags & !Flags::ALL != 0 || request.reserved != 0 || request.reserved2 != 0 {
@@ -366,7 +379,7 @@ impl<S: Storage> Queue<S> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn memory(&self, request: &Sqe, fill: bool) -> Result<Span, Failure> {
         let span = self
             .regions
@@ -374,7 +387,7 @@ impl<S: Storage> Queue<S> {
         span.ok_or(Failure::Invalid)
     }
 
-    #[inline]
+    #[inline(always)]
     fn storage(
         &mut self,
         request: &Sqe,

@@ -26,6 +26,8 @@ struct Play {
     /// Those that end later.
     late: BTreeSet<u64>,
     failing: BTreeMap<u64, Failure>,
+    /// The next settling fails.
+    unsettled: Option<Failure>,
     pending: Vec<(Ticket, u64, u64)>,
     happened: Vec<Happened>,
 }
@@ -37,6 +39,7 @@ impl Played {
             persistent: false,
             late: BTreeSet::new(),
             failing: BTreeMap::new(),
+            unsettled: None,
             pending: Vec::new(),
             happened: Vec::new(),
         })))
@@ -92,8 +95,10 @@ impl Storage for Played {
         self.begin(0, ticket, 0)
     }
 
-    fn settle(&mut self) {
-        self.0.borrow_mut().happened.push(Happened::Settled);
+    fn settle(&mut self) -> Result<(), Failure> {
+        let mut play = self.0.borrow_mut();
+        play.happened.push(Happened::Settled);
+        play.unsettled.take().map_or(Ok(()), Err)
     }
 
     /// One at a time, the last first.
@@ -443,6 +448,23 @@ fn unsignalled_requests_are_told_of_by_the_next_signalled_one() {
     b.fails(5);
     b.post(&[b.write(5, quiet), b.write(6, quiet)]);
     assert_eq!(b.reap(), [(5, Failure::Io.code())]);
+}
+
+#[test]
+fn what_cannot_be_settled_has_failed_signalled_or_not() {
+    let mut b = bench(16);
+    let corrupt = Failure::Corrupt.code();
+    let quiet = Flags::UNSIGNALLED;
+    b.storage.0.borrow_mut().unsettled = Some(Failure::Corrupt);
+    b.post(&[b.write(1, 0), b.write(2, quiet), b.write(3, 0)]);
+    assert_eq!(b.reap(), [(1, corrupt), (3, corrupt), (2, corrupt)]);
+    // What is linked to it does not begin.
+    b.happened();
+    b.storage.0.borrow_mut().unsettled = Some(Failure::Corrupt);
+    b.post(&[b.write(4, Flags::LINKED), b.write(5, 0), b.write(6, quiet)]);
+    let cancelled = Failure::Cancelled.code();
+    assert_eq!(b.reap(), [(4, corrupt), (5, cancelled)]);
+    assert!(!b.happened().contains(&Happened::Began(5)));
 }
 
 #[test]

@@ -122,7 +122,25 @@ fn view(file: &OwnedFd, path: &Path, mapping: Mapping) -> Result<(View, Promises
     Ok((View { guarded, pages }, promises))
 }
 
+/// Small copies that wait for each other, at most: their table stays in the first cache.
+const FEW: usize = 64;
+/// A copy is small up to so many bytes.
+const SMALL: usize = 64;
+
+/// A small copy that is to be done.
+#[derive(Debug, Clone, Copy)]
+struct Few {
+    to: *mut u8,
+    from: *const u8,
+    length: usize,
+    /// Where lines are to be written back.
+    flush: Flush,
+}
+
 /// Storage memory in the hands of one queue pair.
+///
+/// Small copies are done together: what is looked at for each request would else stand between one's fetching of a cache line and the
+/// next one's, and the processor fetches only as many at a time as it can look ahead.
 #[derive(Debug)]
 pub struct Direct {
     shared: Arc<Shared>,
@@ -131,6 +149,8 @@ pub struct Direct {
     power_fail: PowerFail,
     /// Stores went past the caches, or lines were written back, since the last fence.
     unfenced: bool,
+    /// None after a doorbell.
+    few: Vec<Few>,
 }
 
 impl Direct {
@@ -141,6 +161,7 @@ impl Direct {
             flush: Flush::here(),
             power_fail: shared.promises.power_fail,
             unfenced: false,
+            few: Vec::with_capacity(FEW),
             shared: Arc::clone(shared),
         }
     }
@@ -157,10 +178,16 @@ impl Direct {
         unsafe { self.view.pages.start.as_ptr().add(at as usize) }
     }
 
+    /// Whether some of it was not there when it was touched.
+    #[inline]
+    fn is_broken(&self) -> bool {
+        let guarded = self.view.guarded.as_ref();
+        guarded.is_some_and(Guarded::is_broken)
+    }
+
     #[inline]
     fn done(&self, value: u64) -> Started {
-        let guarded = self.view.guarded.as_ref();
-        Started::Done(match guarded.is_some_and(Guarded::is_broken) {
+        Started::Done(match self.is_broken() {
             true => Err(Failure::Corrupt),
             false => Ok(value),
         })
@@ -176,6 +203,35 @@ impl Direct {
             PowerFail::Lost if persistent => self.flush,
             _ => Flush::None,
         }
+    }
+
+    /// A small copy is to be done.
+    #[inline(always)]
+    fn later(&mut self, to: *mut u8, from: *const u8, length: usize, flush: Flush) {
+        if self.few.len() == FEW {
+            self.copy_few();
+        }
+        self.few.push(Few {
+            to,
+            from,
+            length,
+            flush,
+        });
+    }
+
+    #[inline(never)]
+    fn copy_few(&mut self) {
+        for few in &self.few {
+            // SAFETY: what a request named, which has not ended: both are there, and the program's memory is another than what is mapped.
+            unsafe { copy(few.to, few.from, few.length) };
+        }
+        let flushed = self.few.iter().filter(|few| few.flush != Flush::None);
+        for few in flushed {
+            // SAFETY: as above.
+            unsafe { few.flush.write_back(few.to, few.length) };
+            self.unfenced = true;
+        }
+        self.few.clear();
     }
 
     /// An atomic operation on a word.
@@ -195,11 +251,11 @@ impl Direct {
 ///
 /// # Safety
 /// There are so many bytes at both, which do not overlap.
-#[inline]
+#[inline(always)]
 unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     /// # Safety
     /// As above.
-    #[inline]
+    #[inline(always)]
     unsafe fn whole<const N: usize>(to: *mut u8, from: *const u8) {
         // SAFETY: as the caller says; bytes have no alignment.
         unsafe { to.cast::<[u8; N]>().write(from.cast::<[u8; N]>().read()) };
@@ -226,31 +282,38 @@ impl Storage for Direct {
         self.power_fail != PowerFail::Lost
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&mut self, at: u64, to: Span, _: Ticket) -> Started {
         let length = to.len();
-        // SAFETY: so many bytes are mapped there, and the program's memory is another.
-        unsafe { copy(to.start(), self.at(at, length), length) };
+        let from = self.at(at, length);
+        match length {
+            0..=SMALL => self.later(to.start(), from, length, Flush::None),
+            // SAFETY: so many bytes are mapped there, and the program's memory is another.
+            _ => unsafe { to.start().copy_from_nonoverlapping(from, length) },
+        }
         self.done(length as u64)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&mut self, at: u64, from: Span, persistent: bool, _: Ticket) -> Started {
         let length = from.len();
         let (to, flush) = (self.at(at, length), self.flush_of(persistent));
-        // SAFETY: so many bytes are mapped there, to be written, and the program's memory is another.
-        unsafe {
-            if length >= STREAM {
+        match length {
+            0..=SMALL => self.later(to, from.start(), length, flush),
+            // SAFETY: so many bytes are mapped there, to be written, and the program's memory is another.
+            STREAM.. => unsafe {
                 kernel::stream(to, from.start(), length, flush);
                 self.unfenced = true;
-            } else {
-                copy(to, from.start(), length);
+            },
+            // SAFETY: as above.
+            _ => unsafe {
+                to.copy_from_nonoverlapping(from.start(), length);
                 flush.write_back(to, length);
                 self.unfenced |= flush != Flush::None;
-            }
+            },
         }
-        if persistent && let Err(why) = self.shared.sync() {
-            return Started::Done(Err(why));
+        if persistent && self.power_fail == PowerFail::Synced {
+            return self.flush(0);
         }
         self.done(length as u64)
     }
@@ -268,30 +331,22 @@ impl Storage for Direct {
     }
 
     fn flush(&mut self, _: Ticket) -> Started {
-        // All else was on the medium when it was done.
-        self.settle();
-        match self.shared.sync() {
-            Ok(()) => self.done(0),
-            Err(why) => Started::Done(Err(why)),
-        }
+        // All else was on the medium when its doorbell had ended.
+        let flushed = self.settle().and_then(|()| self.shared.sync());
+        Started::Done(flushed.map(|()| 0))
     }
 
     #[inline]
-    fn settle(&mut self) {
+    fn settle(&mut self) -> Result<(), Failure> {
+        if !self.few.is_empty() {
+            self.copy_few();
+        }
         if std::mem::take(&mut self.unfenced) {
             fence();
         }
-    }
-
-    #[inline]
-    fn expect(&self, at: u64) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint about what is mapped.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.at(at, 0).cast()) };
+        match self.is_broken() {
+            true => Err(Failure::Corrupt),
+            false => Ok(()),
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
     }
 }

@@ -103,6 +103,20 @@ pub struct Sqe {
     pub user_data: u64,
 }
 
+impl Sqe {
+    /// Whether its success has a completion of its own.
+    #[inline]
+    pub fn is_signalled(&self) -> bool {
+        self.flags & Flags::UNSIGNALLED == 0
+    }
+
+    /// Whether the next request waits for its success.
+    #[inline]
+    pub fn is_linked(&self) -> bool {
+        self.flags & Flags::LINKED != 0
+    }
+}
+
 /// The end of a request: `struct dsa_cqe`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

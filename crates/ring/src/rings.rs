@@ -87,10 +87,10 @@ impl Rings {
         true
     }
 
-    /// One of those that were prepared; the first is 0.
-    #[inline]
-    pub fn look(&self, number: u32) -> Sqe {
-        let entry = self.request(self.sq_head.wrapping_add(number));
+    /// The first of those that were prepared.
+    #[inline(always)]
+    pub fn first(&self) -> Sqe {
+        let entry = self.request(self.sq_head);
         // SAFETY: an entry of the ring, which nobody writes while this has it: any bytes are a request.
         unsafe { entry.read() }
     }
@@ -115,6 +115,17 @@ impl Rings {
     #[inline]
     pub fn publish(&mut self) {
         self.cq_tail = self.cq_written;
+    }
+
+    /// Changes the completions that are not to be seen yet.
+    #[cold]
+    pub fn revise(&mut self, change: &mut dyn FnMut(&mut Cqe)) {
+        let count = self.cq_written.wrapping_sub(self.cq_tail);
+        for number in 0..count.min(2 * self.entries) {
+            let entry = self.completion(self.cq_tail.wrapping_add(number));
+            // SAFETY: an entry of the ring, which was written, and nobody else has now.
+            change(unsafe { &mut *entry });
+        }
     }
 
     /// Completions that can be reaped.
@@ -203,13 +214,15 @@ mod tests {
                         requests.extend(fits.then_some(request));
                     }
                     2 if rings.prepared() > 0 && rings.room() > 0 => {
-                        let request = rings.look(0);
+                        let request = rings.first();
                         assert_eq!(Some(request), requests.pop_front());
                         rings.take();
                         rings.complete(cqe(request.user_data));
                         hidden.push_back(cqe(request.user_data));
                     }
                     3 => {
+                        rings.revise(&mut |c| c.code += 1);
+                        hidden.iter_mut().for_each(|c| c.code += 1);
                         rings.publish();
                         seen.append(&mut hidden);
                     }
@@ -230,12 +243,13 @@ mod tests {
             (rings.sqes, rings.cqes) = (std::ptr::null_mut(), std::ptr::null_mut());
             (rings.sq_mask, rings.cq_mask) = (u32::MAX, u32::MAX);
             for _ in 0..rings.prepared() {
-                let _ = rings.look(0);
+                let _ = rings.first();
                 rings.take();
                 if rings.room() > 0 {
                     rings.complete(cqe(1));
                 }
             }
+            rings.revise(&mut |c| c.code = 1);
             rings.publish();
             for _ in 0..10 {
                 rings.reap();

@@ -77,11 +77,10 @@ pub trait Storage {
 
     /// Ends a doorbell: what was [`Started::Done`] since the last one is visible, and persistent where it was to be; what is pending is on
     /// its way.
-    fn settle(&mut self);
-
-    /// It will be read or written soon.
-    #[inline]
-    fn expect(&self, _at: u64) {}
+    ///
+    /// # Errors
+    /// Why some of it may not be: all of it counts as failed.
+    fn settle(&mut self) -> Result<(), Failure>;
 
     /// Tells the ends of requests that were pending.
     fn reap(&mut self, _ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {}
