@@ -419,6 +419,8 @@ pub(crate) enum BenchCommand {
     Mixed(crate::bench::mixed::Args),
     /// What checkpoints cost, beside memcpy of the same bytes
     Ckpt(crate::bench::ckpt::Args),
+    /// Queue pairs to storage memory, beside the same copies without a queue
+    Dsa(crate::bench::dsa::Args),
     /// What many nodes need: transfers between two nodes beside bare TCP streams, tasks of tarnd
     Cluster(crate::bench::cluster::Args),
 }

@@ -103,6 +103,7 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
         BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
         BenchCommand::Plan(args) => ("plan", bench::plan::run(args)?),
         BenchCommand::Ckpt(args) => ("ckpt", bench::ckpt::run(args)?),
+        BenchCommand::Dsa(args) => ("dsa", bench::dsa::run(args)?),
         BenchCommand::Cluster(args) => ("cluster", bench::cluster::run(args)?),
         BenchCommand::Policies(args) => return bench::policies::run(cli, args),
         BenchCommand::Mixed(args) => return bench::mixed::run(cli, args),

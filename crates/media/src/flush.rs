@@ -79,7 +79,7 @@ impl Flush {
 }
 
 /// Stores before this, those past the caches and lines that were written back among them, come before what follows.
-pub(crate) fn fence() {
+pub fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 has it, and it touches no memory.
     unsafe {

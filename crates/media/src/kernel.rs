@@ -1,11 +1,13 @@
 //! Copies that checksum on the way: each byte is read once from memory, and checksummed and stored in one pass, or block by block while
 //! it is in the first cache. Stores go past the caches, as what is written is not read again soon.
 
-use crate::flush::{Flush, LINE, fence};
+use crate::flush::{Flush, LINE};
 #[cfg(target_arch = "x86_64")]
 use crate::fold;
 use std::ops::Range;
 use tarn_base::crc::{Crc, crc};
+
+pub use crate::flush::fence;
 
 /// Bytes that stay in the first cache between checksum and store.
 const BLOCK: usize = 16 << 10;
@@ -225,6 +227,16 @@ pub(crate) unsafe fn stream(to: *mut u8, from: *const u8, len: usize, flush: Flu
     // SAFETY: whole lines of the bytes that are there.
     unsafe { Stores::here().store(to.add(head), from.add(head), lines) };
     through(head + lines..len);
+}
+
+/// Copies bytes past the caches, without a checksum. [`fence`] must follow, once for many of them.
+///
+/// # Panics
+/// When they are not as many.
+pub fn past_caches(to: &mut [u8], from: &[u8]) {
+    assert_eq!(to.len(), from.len());
+    // SAFETY: as many are at both, and one of them is exclusive.
+    unsafe { stream(to.as_mut_ptr(), from.as_ptr(), from.len(), Flush::None) };
 }
 
 /// Copies what others may be writing to, and returns the checksum of what was copied, whatever lies there by now.

@@ -2,6 +2,7 @@
 
 pub(crate) mod ckpt;
 pub(crate) mod cluster;
+pub(crate) mod dsa;
 pub(crate) mod io;
 pub(crate) mod mixed;
 mod noop;
