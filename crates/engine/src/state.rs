@@ -779,6 +779,8 @@ impl State {
         if let Place::Node(spot) = at {
             self.ledger.vacate(*spot, replica.stored);
         }
+        // It may have to come there anew.
+        self.data.to_check.insert(part);
         self.note_unkept(part);
     }
 }
