@@ -13,6 +13,8 @@ use tarn_base::workflow::Workflow;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Coming,
+    /// It is there, and comes anew.
+    Renewed,
     There,
     Leaving,
     Damaged,

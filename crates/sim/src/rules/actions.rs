@@ -106,7 +106,11 @@ impl Account {
             } else {
                 0
             };
-            self.add(m.part, t.to.clone(), State::Coming, stored);
+            let coming = match self.is_there(m.part, &t.to) {
+                true => State::Renewed,
+                false => State::Coming,
+            };
+            self.add(m.part, t.to.clone(), coming, stored);
         }
         if let Place::Node(spot) = t.to {
             self.within_capacity(spot, room)?;

@@ -109,14 +109,20 @@ impl Account {
             return Err(("what ends was under way", id.to_string()));
         };
         for m in &t.parts {
-            self.remove(m.part, &t.to);
-            let copies = self.copies.get_mut(&m.part);
+            let copies = self.copies.entry(m.part).or_default();
+            match copies.get_mut(&t.to) {
+                Some(copy) if copy.state == State::Renewed => copy.state = State::There,
+                _ => drop(copies.remove(&t.to)),
+            }
             if damaged == Some(m.part)
                 && m.from != Place::Source
-                && let Some(copy) = copies.and_then(|c| c.get_mut(&m.from))
+                && let Some(copy) = copies.get_mut(&m.from)
                 && copy.state != State::Coming
             {
-                copy.state = State::Damaged;
+                copy.state = match copy.state {
+                    State::Renewed => State::Coming,
+                    _ => State::Damaged,
+                };
                 let dest = self.workflow.dataset(t.data).dest.as_ref();
                 if matches!(&m.from, Place::External(from) if Some(from) == dest) {
                     self.delivered.remove(&t.data);
