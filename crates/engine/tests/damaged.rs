@@ -3,8 +3,9 @@
 mod common;
 use common::*;
 use tarn_base::action::Action;
-use tarn_base::event::{Event, FailureKind};
-use tarn_base::part::{PartRef, Place, Transfer};
+use tarn_base::event::{Event, FailureKind, PriorDest, version_hash};
+use tarn_base::hash::Hash;
+use tarn_base::part::{PartClass, PartRef, Place, Transfer};
 
 /// Two instances make what two read, each alone on a node, once it lies at its `dest`.
 const READ_AT_DEST: &str = r#"
@@ -36,17 +37,19 @@ fn made(origin: u32) -> PartRef {
     }
 }
 
-fn begin(text: &str) -> (Hand, Vec<Action>) {
-    Hand::begin(&start(
+fn begin(text: &str, prior_dest: Vec<PriorDest>) -> (Hand, Vec<Action>) {
+    let mut s = start(
         workflow(text),
         cluster(2, 1, &[1000 * MB]),
         policy("fcfs+stage-through"),
-    ))
+    );
+    s.prior_dest = prior_dest;
+    Hand::begin(&s)
 }
 
 /// Both make, it is delivered, and both nodes read it part by part.
 fn delivered() -> (Hand, Vec<Transfer>) {
-    let (mut hand, begun) = begin(READ_AT_DEST);
+    let (mut hand, begun) = begin(READ_AT_DEST, Vec::new());
     let mut actions = Vec::new();
     for run in runs_in(&begun) {
         actions = hand.commits(&run, Some((0, MB)), 1);
@@ -111,6 +114,25 @@ fn what_is_found_damaged_while_it_is_written_anew_is_made_again_only_if_that_fai
     let again = runs_in(&hand.says(Event::Timer));
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].instance, instance(0, 1));
+}
+
+#[test]
+fn a_dest_that_an_earlier_run_has_left_is_believed_once() {
+    let text = READ_AT_DEST.replace(r#"["a", "b"]"#, r#"["a"]"#);
+    let hash = version_hash([(&PartClass::Whole, Hash(1))]);
+    let prior = PriorDest {
+        data: data(0),
+        hash,
+    };
+    let (mut hand, begun) = begin(&text, vec![prior]);
+    let reads = transfers_in(&hand.commits(&runs_in(&begun)[0], Some((0, MB)), 1));
+    assert!(
+        reads.iter().all(|t| t.parts[0].from == at_dest()),
+        "{reads:?}"
+    );
+    let again = runs_in(&all_find_damaged(&mut hand, &reads, made(0)));
+    let out = transfers_in(&hand.commits(&again[0], Some((0, MB)), 1));
+    assert!(out.iter().any(|t| t.to == at_dest()), "{out:?}");
 }
 
 #[test]

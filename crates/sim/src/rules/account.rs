@@ -39,6 +39,7 @@ pub(super) struct Account {
     pub(super) workflow: Workflow,
     pub(super) cluster: Cluster,
     pub(super) prior: Vec<PriorInstance>,
+    /// What earlier runs have left at destinations that have not been compared with it.
     pub(super) prior_dest: BTreeMap<DataId, Hash>,
     pub(super) parts: BTreeMap<PartRef, PartInfo>,
     /// Parts that had a copy once.

@@ -286,7 +286,7 @@ impl Account {
         }
         self.done.insert(id);
         self.ever.insert(id);
-        self.compare_with_dests(&outputs);
+        self.compare_with_dests(id);
         Ok(())
     }
 
@@ -371,6 +371,7 @@ impl Account {
                         self.add(part, Place::Node(at.1), State::There, stored);
                     }
                 }
+                self.compare_with_dests(id);
                 Ok(())
             }
             _ => Ok(()),
