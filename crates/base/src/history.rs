@@ -107,11 +107,11 @@ impl History {
                 };
                 self.transfer_done(*id, hashes, stored, end);
             }
-            Event::TransferFailed { id, failure, .. } => {
-                if let Some(t) = self.transfers.get_mut(id) {
-                    t.ended = Some((now, TransferEnd::Failed(failure.clone())));
-                }
-            }
+            Event::TransferFailed {
+                id,
+                failure,
+                damaged,
+            } => self.transfer_failed(*id, failure, *damaged),
             Event::Ended {
                 instance,
                 attempt,
@@ -177,6 +177,26 @@ impl History {
             self.came(*part, to.clone(), stored);
         }
         self.note_delivery(data, version, to);
+    }
+
+    /// What was found damaged outside stays there and is no replica any more. On nodes and in the drained area it is evicted.
+    fn transfer_failed(&mut self, id: TransferId, failure: &Failure, damaged: Option<PartRef>) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        t.ended = Some((self.now, TransferEnd::Failed(failure.clone())));
+        let mut moves = t.order.parts.iter();
+        let Some(m) = moves.find(|m| damaged == Some(m.part)).cloned() else {
+            return;
+        };
+        if let Place::External(folder) = &m.from {
+            self.remove_replica(m.part, &m.from);
+            let (data, version) = (m.part.data, m.part.version);
+            let holds = |d: &Delivery| d.version == version && d.path == *folder;
+            if self.delivered.get(&data).is_some_and(holds) {
+                self.delivered.remove(&data);
+            }
+        }
     }
 
     /// A transfer to the `dest` of its dataset is a delivery.

@@ -5,6 +5,7 @@ use tarn_base::action::Action;
 use tarn_base::event::Event;
 use tarn_base::history::History;
 use tarn_base::id::{DataId, InstanceId, StepId};
+use tarn_base::part::Place;
 
 fn event(value: Value) -> Event {
     serde_json::from_value(value).expect("an event")
@@ -17,8 +18,8 @@ fn actions(value: Value) -> Vec<Action> {
 /// One instance of `each` for each text of `raw` makes a part of `made`.
 fn begun() -> History {
     let link = json!({"read": 1, "write": 1, "latency": 0, "streams": 1, "emulated": false});
-    let dataset = |name: &str, source: Option<&str>| {
-        json!({"name": name, "source": source, "dest": null, "size": null, "scatter": null, "keep": "forever",
+    let dataset = |name: &str, source: Option<&str>, dest: Option<&str>| {
+        json!({"name": name, "source": source, "dest": dest, "size": null, "scatter": null, "keep": "forever",
                "copies": 1, "on_failure": "discard", "tier": null, "partition": "entries"})
     };
     let step = json!({
@@ -32,7 +33,7 @@ fn begun() -> History {
     let started = json!({
         "event": "started", "run": "w-1", "workspace": "w", "wall": 0,
         "workflow": {"name": "w", "external": null, "folder": "/", "steps": [step],
-                     "data": [dataset("raw", Some("/raw")), dataset("made", None)]},
+                     "data": [dataset("raw", Some("/raw"), None), dataset("made", None, Some("/out"))]},
         "cluster": {"hosts": [], "nodes": [], "external": link, "peer": link},
         "options": {"policy": "data", "verify": "copy"}, "prior": [], "prior_dest": []
     });
@@ -102,4 +103,44 @@ fn a_version_is_sealed_when_every_instance_is_done() {
         history.apply(2, &committed(index), &[]);
     }
     assert!(history.is_sealed(made, 1));
+}
+
+/// The first two parts of `made` are ordered to move.
+fn ordered(id: u64, from: &Value, to: &Value, kind: &str) -> Vec<Action> {
+    let part = |origin: u32| json!({"data": 1, "version": 1, "origin": origin, "seq": 0});
+    let parts = [0, 1].map(|origin| json!({"part": part(origin), "from": from}));
+    actions(
+        json!([{"do": "transfer", "id": id, "data": 1, "version": 1, "parts": parts, "to": to, "kind": kind,
+                    "verify": "copy", "priority": 0, "why": {"reason": "deliver"}}]),
+    )
+}
+
+#[test]
+fn what_is_found_damaged_at_a_dest_lies_there_no_more_and_is_no_delivery() {
+    let mut history = begun();
+    history.apply(1, &listed(&["a.txt", "b.txt"]), &noted(0));
+    for index in 0..2 {
+        history.apply(2, &committed(index), &[]);
+    }
+    let made = DataId(1);
+    let (node, dest) = (
+        json!({"node": {"node": 0, "tier": 0}}),
+        json!({"external": "/out"}),
+    );
+    let there = |h: &History| {
+        let parts = h.parts_of(made, 1).map(|(part, _)| h.places(part).count());
+        parts.collect::<Vec<_>>()
+    };
+    history.apply(3, &Event::Timer, &ordered(0, &node, &dest, "external-out"));
+    let hash = "00000000000000000000000000000001";
+    let done = json!({"event": "transfer-done", "id": 0, "bytes": 2, "hashes": [hash, hash], "stored": [1, 1], "took": 1});
+    history.apply(4, &event(done), &ordered(1, &dest, &node, "external-in"));
+    assert_eq!((there(&history), history.delivered.len()), (vec![1, 1], 1));
+    let damaged = json!({"data": 1, "version": 1, "origin": 1, "seq": 0});
+    let failed = json!({"event": "transfer-failed", "id": 1, "failure": {"kind": "corrupt", "message": "a byte"}, "damaged": damaged});
+    history.apply(5, &event(failed), &[]);
+    assert_eq!((there(&history), history.delivered.len()), (vec![1, 0], 0));
+    let key = history.parts_of(made, 1).last().map(|(_, i)| i.key.clone());
+    let gone = (key.expect("it was made"), Place::External("/out".into()));
+    assert_eq!(history.removed.get(&gone), Some(&5));
 }

@@ -23,10 +23,22 @@ pub(crate) struct Replica {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplicaState {
     Incoming(TransferId),
+    /// It is there, outside, and a transfer puts it there anew: nobody else begins to read it. If that fails, it has stayed.
+    Renewed(TransferId),
     Present,
     Leaving,
     /// It was found damaged: not to be read any more.
     Bad,
+}
+
+impl ReplicaState {
+    /// It is found damaged. What is on its way there may become whole.
+    pub(crate) fn damaged(self) -> Self {
+        match self {
+            Self::Incoming(id) | Self::Renewed(id) => Self::Incoming(id),
+            _ => Self::Bad,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -55,6 +67,24 @@ impl Part {
             refused: BTreeSet::new(),
             rests_until: 0,
             followed_in_vain: BTreeSet::new(),
+        }
+    }
+
+    /// The state of a replica that a transfer begins to bring.
+    pub(crate) fn coming(&self, to: &Place, id: TransferId) -> ReplicaState {
+        match self.replicas.get(to).map(|r| r.state) {
+            Some(ReplicaState::Present) => ReplicaState::Renewed(id),
+            _ => ReplicaState::Incoming(id),
+        }
+    }
+
+    /// A transfer to a place has failed: what was there before has stayed.
+    pub(crate) fn does_not_come(&mut self, to: &Place) {
+        match self.replicas.get_mut(to) {
+            Some(r) if matches!(r.state, ReplicaState::Renewed(_)) => {
+                r.state = ReplicaState::Present;
+            }
+            _ => drop(self.replicas.remove(to)),
         }
     }
 
@@ -228,12 +258,17 @@ impl Data {
         })
     }
 
-    /// All replicas but sources.
+    /// All replicas but sources. What is damaged outside stays there and is none.
     pub(crate) fn replicas(&self) -> Vec<(PartRef, StoreKey, Place)> {
         let mut all = Vec::new();
         for (name, part) in self.parts() {
             for (place, replica) in &part.replicas {
-                if *place != Place::Source && !matches!(replica.state, ReplicaState::Incoming(_)) {
+                let is_one = match (place, replica.state) {
+                    (Place::Source, _) | (_, ReplicaState::Incoming(_)) => false,
+                    (Place::External(_), state) => state != ReplicaState::Bad,
+                    _ => true,
+                };
+                if is_one {
                     all.push((name, part.info.key.clone(), place.clone()));
                 }
             }

@@ -374,16 +374,19 @@ impl State {
 
     fn step_complete(&mut self, id: StepId) {
         self.steps.incomplete = self.steps.incomplete.saturating_sub(1);
+        let announced = &mut self.steps.all[id.at()].announced;
+        let first = !std::mem::replace(announced, true);
         let made: Vec<_> = makes(self.start.workflow.step(id)).collect();
         for (data, version) in made {
             self.data.version_mut(data, version).sealed = true;
-            self.compare_with_dest(data, version);
+            if first {
+                self.compare_with_dest(data, version);
+            }
             self.note_sealed(data, version);
             self.check_parts(data, version);
             self.wake_readers(data, version);
         }
-        let state = &mut self.steps.all[id.at()];
-        if !std::mem::replace(&mut state.announced, true) {
+        if first {
             for follower in self.steps.followers.get(&id).cloned().unwrap_or_default() {
                 self.steps.after_left[follower.at()] -= 1;
                 self.steps.to_bind.insert(follower);
@@ -391,7 +394,8 @@ impl State {
         }
     }
 
-    /// A `dest` that already holds this content need not be written again, and can be read.
+    /// A `dest` that already holds this content need not be written again, and can be read. Asked once: later more is known of
+    /// it than what an earlier run has left.
     fn compare_with_dest(&mut self, data: DataId, version: u32) {
         let Some(prior) = self.start.prior_dest.iter().find(|p| p.data == data) else {
             return;

@@ -326,7 +326,7 @@ impl State {
             let stored = part.info.stored;
             let pins = readers.get(&(m.part, t.to.clone())).copied().unwrap_or(0);
             let replica = Replica {
-                state: ReplicaState::Incoming(t.id),
+                state: part.coming(&t.to, t.id),
                 stored: if matches!(t.to, Place::Node(_)) {
                     stored
                 } else {
@@ -443,12 +443,12 @@ impl State {
             let Some(part) = self.data.part_mut(m.part) else {
                 continue;
             };
-            part.replicas.remove(&t.to);
+            part.does_not_come(&t.to);
             let is_bad = damaged == Some(m.part);
             if is_bad && m.from != Place::Source && damaged_there {
                 part.failures = 0;
                 if let Some(r) = part.replicas.get_mut(&m.from) {
-                    r.state = ReplicaState::Bad;
+                    r.state = r.state.damaged();
                 }
                 self.dest_damaged(t.data, t.version, &m.from);
             } else if counts(failure.kind) && (is_bad || damaged.is_none()) {
@@ -779,6 +779,8 @@ impl State {
         if let Place::Node(spot) = at {
             self.ledger.vacate(*spot, replica.stored);
         }
+        // It may have to come there anew.
+        self.data.to_check.insert(part);
         self.note_unkept(part);
     }
 }

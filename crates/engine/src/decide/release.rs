@@ -88,7 +88,12 @@ impl Decide<'_> {
         let w = &self.state.start.workflow;
         let to_dest =
             w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
-        let outside = part.replicas.keys().any(|p| !matches!(p, Place::Node(_)));
+        let lies = |(at, r): (&Place, &Replica)| match at {
+            Place::Node(_) => false,
+            Place::External(_) => r.state != ReplicaState::Bad,
+            _ => true,
+        };
+        let outside = part.replicas.iter().any(lies);
         let stopping = match self.state.stop {
             Some(Stop::Interrupted(_)) => true,
             // As for what goes to a `dest`: one attempt is made, and the rest is for `tarn resume`.

@@ -26,6 +26,9 @@ const SEEDS: u64 = 15;
 /// Places at which the log of a seed is cut, to go on from there; one seed in [`ENUMERATED`] is cut after every third record.
 const CUTS: u64 = 2;
 const ENUMERATED: u64 = 25;
+/// Seeds that have found what no small test shows: the checker believed that a `dest` of an earlier run holds a version while
+/// some of that version was being made again.
+const FOUND: [(u64, &str); 1] = [(96_601_103, "heft+cache")];
 /// Events of one run; most have some hundred. So many are an engine that goes round in circles.
 const MAX_EVENTS: u32 = 20_000;
 
@@ -483,6 +486,15 @@ fn one_seed() {
     let policy = of("TARN_POLICY").unwrap_or_else(|| "data".into());
     if let Err(what) = check(seed, &policy, true) {
         panic!("{what}");
+    }
+}
+
+#[test]
+fn seeds_that_have_found_errors() {
+    for (seed, policy) in FOUND {
+        if let Err(what) = check(seed, policy, false) {
+            panic!("{what}");
+        }
     }
 }
 

@@ -13,6 +13,8 @@ use tarn_base::workflow::Workflow;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Coming,
+    /// It is there, and comes anew.
+    Renewed,
     There,
     Leaving,
     Damaged,
@@ -37,6 +39,7 @@ pub(super) struct Account {
     pub(super) workflow: Workflow,
     pub(super) cluster: Cluster,
     pub(super) prior: Vec<PriorInstance>,
+    /// What earlier runs have left at destinations that have not been compared with it.
     pub(super) prior_dest: BTreeMap<DataId, Hash>,
     pub(super) parts: BTreeMap<PartRef, PartInfo>,
     /// Parts that had a copy once.

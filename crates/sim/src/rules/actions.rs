@@ -106,7 +106,11 @@ impl Account {
             } else {
                 0
             };
-            self.add(m.part, t.to.clone(), State::Coming, stored);
+            let coming = match self.is_there(m.part, &t.to) {
+                true => State::Renewed,
+                false => State::Coming,
+            };
+            self.add(m.part, t.to.clone(), coming, stored);
         }
         if let Place::Node(spot) = t.to {
             self.within_capacity(spot, room)?;
@@ -282,7 +286,7 @@ impl Account {
         }
         self.done.insert(id);
         self.ever.insert(id);
-        self.compare_with_dests(&outputs);
+        self.compare_with_dests(id);
         Ok(())
     }
 
@@ -367,6 +371,7 @@ impl Account {
                         self.add(part, Place::Node(at.1), State::There, stored);
                     }
                 }
+                self.compare_with_dests(id);
                 Ok(())
             }
             _ => Ok(()),
