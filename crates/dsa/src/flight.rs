@@ -135,9 +135,8 @@ impl Flight {
             let request = posted.request;
             request.memory == region || request.storage == region
         };
-        let chains = self.chains.iter().flatten();
-        chains
-            .into_iter()
-            .any(|chain| named(&chain.head) || chain.rest.iter().any(named))
+        // 0 is none: requests have it where they name none.
+        let mut chains = self.chains.iter().flatten();
+        region != 0 && chains.any(|chain| named(&chain.head) || chain.rest.iter().any(named))
     }
 }

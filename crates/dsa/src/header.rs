@@ -52,6 +52,14 @@ impl Header {
         self.number % 2 * COPY as u64
     }
 
+    /// The same once more, in the other copy's place.
+    pub fn again(&self) -> Self {
+        Self {
+            number: self.number + 1,
+            ..self.clone()
+        }
+    }
+
     /// The copy.
     pub fn encode(&self) -> Vec<u8> {
         let mut payload = Vec::new();

@@ -159,6 +159,9 @@ impl<S: Storage> Queue<S> {
             // Its fields stay in registers until it waits for something. In memory, each request would be read only once all that the one
             // before has written is, and so one cache line would be fetched after the other.
             let request = self.rings.first();
+            if request.is_linked() && matches!(link, Link::None) && !self.fits() {
+                break;
+            }
             self.rings.take();
             taken += 1;
             let group = self.group;
@@ -207,6 +210,15 @@ impl<S: Storage> Queue<S> {
     fn hold(&mut self, behind: Ticket, posted: Posted) {
         self.flight.count(&posted);
         self.flight.hold(behind, posted);
+    }
+
+    /// Whether there is room for the completions of the whole chain that comes first: it is not cut.
+    #[cold]
+    fn fits(&self) -> bool {
+        let prepared = self.rings.prepared();
+        let linked = (0..prepared).take_while(|number| self.rings.look(*number).is_linked());
+        let chain = (linked.count() as u32 + 1).min(prepared);
+        self.rings.room() - self.promised() >= chain
     }
 
     /// Places in the completion ring that are promised.

@@ -253,11 +253,8 @@ fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
         },
     ];
     b.post(&bad);
-    assert!(
-        b.reap()
-            .iter()
-            .all(|(_, code)| *code == Failure::Invalid.code())
-    );
+    let invalid = (7, Failure::Invalid.code());
+    assert_eq!(b.reap(), vec![invalid; bad.len()]);
     assert_eq!(b.happened(), [Happened::Settled]);
     let none = Sqe {
         length: 0,
@@ -497,6 +494,24 @@ fn what_is_not_reaped_holds_the_next_back_and_nothing_is_lost() {
     }
     told.sort_unstable();
     assert!(told.iter().map(|(n, _)| *n).eq(0..100));
+}
+
+#[test]
+fn a_chain_begins_when_all_of_it_has_room() {
+    let mut b = bench(4);
+    b.fails(5);
+    // Seven of eight places are taken.
+    b.post(&[0, 1, 2, 3].map(|n| b.write(n, 0)));
+    b.post(&[4, 6, 7].map(|n| b.write(n, 0)));
+    let chain = [b.write(5, Flags::LINKED), b.write(8, 0), b.write(9, 0)];
+    for request in chain {
+        assert!(b.queue.rings().prepare(request));
+    }
+    assert_eq!(b.queue.submit(), 0);
+    assert_eq!(b.reap().len(), 7);
+    assert_eq!(b.queue.submit(), 3);
+    let (io, cancelled) = (Failure::Io.code(), Failure::Cancelled.code());
+    assert_eq!(b.reap(), [(5, io), (8, cancelled), (9, 0)]);
 }
 
 proptest! {

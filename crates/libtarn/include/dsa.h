@@ -2,8 +2,8 @@
  * dsa.h: direct access to storage memory. A program opens partitions, registers regions of them and of its own memory with a queue
  * pair, prepares requests, submits many at once, and reaps their completions.
  *
- * Link with -ltarn. No threads, no exit. A queue pair belongs to one thread; partitions are everybody's. For as long as a partition is
- * open without DSA_NO_GUARD there is a handler of SIGBUS (docs/dsa.md): install your own before.
+ * Link with -ltarn. No threads, no exit. A queue pair belongs to one thread; partitions are everybody's. From the
+ * first partition that is opened without DSA_NO_GUARD on there is a handler of SIGBUS (docs/dsa.md): install your own before.
  *
  * Every function that returns int gives TARN_OK or another of enum tarn_code (tarn.h), unless it says otherwise; tarn_last_error() then
  * says why. A partition is named by the path of a folder of a tier and its name in it: "/dev/shm/me/field".
@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* An open partition, and a queue pair. */
+/* An open partition. */
 struct dsa_partition;
 
 /* What a request does. */

@@ -34,8 +34,11 @@ static SLOTS: [Slot; MAX_RANGES] = [const {
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 fn deal(fault: &Fault<'_>) -> bool {
-    let has =
-        |slot: &&Slot| (slot.start.load(SeqCst)..slot.end.load(SeqCst)).contains(&fault.address);
+    // The place may be another range's in between.
+    let has = |slot: &&Slot| {
+        let start = slot.start.load(SeqCst);
+        (start..slot.end.load(SeqCst)).contains(&fault.address) && slot.start.load(SeqCst) == start
+    };
     let mut slots = SLOTS.iter().take(USED.load(SeqCst));
     let Some(slot) = slots.find(has) else {
         return false;

@@ -39,12 +39,17 @@ unsafe impl Sync for Pages {}
 impl Pages {
     /// Takes the memory of all pages from a byte on, and maps them, to be written.
     pub(crate) fn populate(&self, first: usize) -> Result<(), Errno> {
+        self.populate_by(first, Advice::LinuxPopulateWrite)
+    }
+
+    /// The same in one way or the other.
+    pub(crate) fn populate_by(&self, first: usize, advice: Advice) -> Result<(), Errno> {
         for at in (first..self.len).step_by(POPULATE) {
             let len = POPULATE.min(self.len - at);
             // SAFETY: a part of this range. No byte is changed.
             let taken = unsafe {
                 let start = self.start.as_ptr().add(at);
-                madvise(start.cast(), len, Advice::LinuxPopulateWrite)
+                madvise(start.cast(), len, advice)
             };
             match taken {
                 Ok(()) => {}
@@ -173,7 +178,13 @@ impl Mapped {
     }
 
     fn map(file: Held, path: &Path) -> Result<Self, MediumError> {
-        let (pages, promises) = pages(file.as_fd(), path, 0, ProtFlags::READ | ProtFlags::WRITE)?;
+        let (pages, promises) = pages(
+            file.as_fd(),
+            path,
+            0,
+            None,
+            ProtFlags::READ | ProtFlags::WRITE,
+        )?;
         Ok(Self {
             pages,
             promises,
@@ -211,7 +222,9 @@ pub fn reserve(file: impl AsFd, old: u64, new: u64) -> Result<(), io::Error> {
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, text));
         }
     }
-    ftruncate(&file, new)?;
+    if (fstat(&file)?.st_size as u64) < new {
+        ftruncate(&file, new)?;
+    }
     match fallocate(&file, FallocateFlags::empty(), old, more) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         other => Ok(other?),
@@ -232,14 +245,20 @@ fn examine(file: BorrowedFd<'_>, path: &Path, from: u64) -> Result<(Kind, usize)
     Ok((kind, len.ok_or_else(|| failed("map", path)(Errno::NODATA))?))
 }
 
-/// Maps a file from a page on, and finds what it promises.
+/// Maps a file from a page on, to its end or so many bytes, and finds what it promises.
 pub(crate) fn pages(
     file: BorrowedFd<'_>,
     path: &Path,
     from: u64,
+    length: Option<u64>,
     protection: ProtFlags,
 ) -> Result<(Pages, Promises), MediumError> {
-    let (kind, len) = examine(file, path, from)?;
+    let (kind, there) = examine(file, path, from)?;
+    let len = match length.map(usize::try_from) {
+        None => there,
+        Some(Ok(len)) if (1..=there).contains(&len) => len,
+        Some(_) => return Err(failed("map", path)(Errno::NODATA)),
+    };
     let map = |flags| {
         // SAFETY: a new range that the system chooses: no other is touched.
         unsafe { mmap(std::ptr::null_mut(), len, protection, flags, file, from) }
@@ -521,7 +540,7 @@ impl Seen {
     /// # Errors
     /// When it is empty, or cannot be mapped.
     pub fn of(file: impl AsFd, path: &Path) -> Result<Self, MediumError> {
-        let (pages, promises) = pages(file.as_fd(), path, 0, ProtFlags::READ)?;
+        let (pages, promises) = pages(file.as_fd(), path, 0, None, ProtFlags::READ)?;
         Ok(Self { pages, promises })
     }
 

@@ -5,7 +5,8 @@ use crate::guarded::Guarded;
 use crate::kernel::{self, STREAM};
 use crate::map::{Pages, failed, pages};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::mm::ProtFlags;
+use rustix::io::Errno;
+use rustix::mm::{Advice, ProtFlags};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,14 @@ use tarn_ring::{Failure, Span, Started, Storage, Ticket};
 struct View {
     guarded: Option<Guarded>,
     pages: Pages,
+}
+
+impl View {
+    /// Whether some of it was not there when it was touched.
+    #[inline]
+    fn is_broken(&self) -> bool {
+        self.guarded.as_ref().is_some_and(Guarded::is_broken)
+    }
 }
 
 /// How a file is to be mapped.
@@ -43,12 +52,17 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Maps a file; `path` is for messages.
+    /// Maps so many bytes of a file; `path` is for messages.
     ///
     /// # Errors
     /// When it cannot be mapped: it ends before that, or is not open for that.
-    pub fn new(file: OwnedFd, path: &Path, mapping: Mapping) -> Result<Self, MediumError> {
-        let (view, promises) = view(&file, path, mapping)?;
+    pub fn new(
+        file: OwnedFd,
+        path: &Path,
+        mapping: Mapping,
+        length: u64,
+    ) -> Result<Self, MediumError> {
+        let (view, promises) = view(&file, path, mapping, length)?;
         Ok(Self {
             view: Mutex::new(Arc::new(view)),
             mapping,
@@ -69,13 +83,21 @@ impl Shared {
         &self.file
     }
 
-    /// Maps what was added to the file. Who has it mapped as it was finds that when [`Storage::size`] is asked for.
+    /// Maps more bytes of the file; it is never mapped shorter. Who has it mapped as it was finds that when [`Storage::size`] is asked for.
     ///
     /// # Errors
-    /// When it cannot be mapped: then all is as it was.
-    pub fn extend(&self) -> Result<(), MediumError> {
-        let (new, _) = view(&self.file, &self.path, self.mapping)?;
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+    /// When it cannot be mapped, or is broken: then all is as it was.
+    pub fn extend(&self, length: u64) -> Result<(), MediumError> {
+        let mut now = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        if length <= now.pages.len as u64 {
+            return Ok(());
+        }
+        if now.is_broken() {
+            // What was written to pages that were not there any more is lost.
+            return Err(failed("map", &self.path)(Errno::IO));
+        }
+        let (new, _) = view(&self.file, &self.path, self.mapping, length)?;
+        *now = Arc::new(new);
         Ok(())
     }
 
@@ -84,10 +106,11 @@ impl Shared {
     /// # Errors
     /// When there is no memory for that.
     pub fn populate(&self) -> Result<(), MediumError> {
-        let populated = match self.mapping.writable {
-            true => self.view().pages.populate(0),
-            false => Ok(()),
+        let advice = match self.mapping.writable {
+            true => Advice::LinuxPopulateWrite,
+            false => Advice::LinuxPopulateRead,
         };
+        let populated = self.view().pages.populate_by(0, advice);
         populated.map_err(failed("map", &self.path))
     }
 
@@ -108,12 +131,17 @@ impl Shared {
     }
 }
 
-fn view(file: &OwnedFd, path: &Path, mapping: Mapping) -> Result<(View, Promises), MediumError> {
+fn view(
+    file: &OwnedFd,
+    path: &Path,
+    mapping: Mapping,
+    length: u64,
+) -> Result<(View, Promises), MediumError> {
     let protection = match mapping.writable {
         true => ProtFlags::READ | ProtFlags::WRITE,
         false => ProtFlags::READ,
     };
-    let (pages, promises) = pages(file.as_fd(), path, mapping.from, protection)?;
+    let (pages, promises) = pages(file.as_fd(), path, mapping.from, Some(length), protection)?;
     let start = pages.start.addr().get();
     let range = start..start + pages.len;
     // SAFETY: what is mapped here is only copied, and unmapped after this was dropped.
@@ -126,6 +154,9 @@ fn view(file: &OwnedFd, path: &Path, mapping: Mapping) -> Result<(View, Promises
 const FEW: usize = 64;
 /// A copy is small up to so many bytes.
 const SMALL: usize = 64;
+
+/// What is not mapped was asked for: who calls has not looked.
+const OUTSIDE: Started = Started::Done(Err(Failure::Invalid));
 
 /// A small copy that is to be done.
 #[derive(Debug, Clone, Copy)]
@@ -143,12 +174,14 @@ struct Few {
 /// next one's, and the processor fetches only as many at a time as it can look ahead.
 #[derive(Debug)]
 pub struct Direct {
-    shared: Arc<Shared>,
     view: Arc<View>,
+    shared: Arc<Shared>,
     flush: Flush,
     power_fail: PowerFail,
     /// Stores went past the caches, or lines were written back, since the last fence.
     unfenced: bool,
+    /// Something was done since the last doorbell.
+    used: bool,
     /// None after a doorbell.
     few: Vec<Few>,
 }
@@ -161,6 +194,7 @@ impl Direct {
             flush: Flush::here(),
             power_fail: shared.promises.power_fail,
             unfenced: false,
+            used: false,
             few: Vec::with_capacity(FEW),
             shared: Arc::clone(shared),
         }
@@ -171,23 +205,19 @@ impl Direct {
         &self.shared
     }
 
-    #[inline]
-    fn at(&self, at: u64, length: usize) -> *mut u8 {
-        debug_assert!(at + length as u64 <= self.view.pages.len as u64);
-        // SAFETY: within what is mapped, as the caller has looked.
-        unsafe { self.view.pages.start.as_ptr().add(at as usize) }
+    /// Where bytes are mapped; none where they are not all.
+    #[inline(always)]
+    fn at(&self, at: u64, length: usize) -> Option<*mut u8> {
+        let size = self.view.pages.len as u64;
+        let end = at.checked_add(length as u64).filter(|end| *end <= size);
+        // SAFETY: within what is mapped, or just behind it.
+        end.map(|_| unsafe { self.view.pages.start.as_ptr().add(at as usize) })
     }
 
-    /// Whether some of it was not there when it was touched.
-    #[inline]
-    fn is_broken(&self) -> bool {
-        let guarded = self.view.guarded.as_ref();
-        guarded.is_some_and(Guarded::is_broken)
-    }
-
-    #[inline]
-    fn done(&self, value: u64) -> Started {
-        Started::Done(match self.is_broken() {
+    #[inline(always)]
+    fn done(&mut self, value: u64) -> Started {
+        self.used = true;
+        Started::Done(match self.view.is_broken() {
             true => Err(Failure::Corrupt),
             false => Ok(value),
         })
@@ -236,8 +266,13 @@ impl Direct {
 
     /// An atomic operation on a word.
     fn word(&mut self, at: u64, change: impl FnOnce(&AtomicU64) -> u64) -> Started {
-        let word = self.at(at, 8);
-        // SAFETY: mapped to be written, and aligned, as the caller has looked.
+        let Some(word) = self
+            .at(at, 8)
+            .filter(|word| word.cast::<u64>().is_aligned())
+        else {
+            return OUTSIDE;
+        };
+        // SAFETY: mapped, to be written as the caller has looked, and aligned.
         let found = change(unsafe { AtomicU64::from_ptr(word.cast()) });
         let flush = self.flush_of(false);
         // SAFETY: as above.
@@ -285,7 +320,9 @@ impl Storage for Direct {
     #[inline(always)]
     fn read(&mut self, at: u64, to: Span, _: Ticket) -> Started {
         let length = to.len();
-        let from = self.at(at, length);
+        let Some(from) = self.at(at, length) else {
+            return OUTSIDE;
+        };
         match length {
             0..=SMALL => self.later(to.start(), from, length, Flush::None),
             // SAFETY: so many bytes are mapped there, and the program's memory is another.
@@ -297,7 +334,10 @@ impl Storage for Direct {
     #[inline(always)]
     fn write(&mut self, at: u64, from: Span, persistent: bool, _: Ticket) -> Started {
         let length = from.len();
-        let (to, flush) = (self.at(at, length), self.flush_of(persistent));
+        let flush = self.flush_of(persistent);
+        let Some(to) = self.at(at, length) else {
+            return OUTSIDE;
+        };
         match length {
             0..=SMALL => self.later(to, from.start(), length, flush),
             // SAFETY: so many bytes are mapped there, to be written, and the program's memory is another.
@@ -313,7 +353,8 @@ impl Storage for Direct {
             },
         }
         if persistent && self.power_fail == PowerFail::Synced {
-            return self.flush(0);
+            let flushed = self.settle().and_then(|()| self.shared.sync());
+            return Started::Done(flushed.map(|()| length as u64));
         }
         self.done(length as u64)
     }
@@ -341,10 +382,12 @@ impl Storage for Direct {
         if !self.few.is_empty() {
             self.copy_few();
         }
-        if std::mem::take(&mut self.unfenced) {
+        let used = std::mem::take(&mut self.used);
+        // Other processors than x86 do not keep stores in order.
+        if std::mem::take(&mut self.unfenced) || used && cfg!(not(target_arch = "x86_64")) {
             fence();
         }
-        match self.is_broken() {
+        match used && self.view.is_broken() {
             true => Err(Failure::Corrupt),
             false => Ok(()),
         }

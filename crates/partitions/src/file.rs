@@ -15,6 +15,8 @@ use tarn_media::reserve;
 /// Who else has a partition open while this is done to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Others {
+    /// It is only looked at: nobody is kept from anything.
+    Unasked,
     /// Whoever.
     Allowed,
     /// Nobody.
@@ -57,7 +59,6 @@ pub(crate) fn make(place: &Place, size: u64, grants: Vec<Grant>) -> Result<(), R
         grants,
     };
     write(&file, &header, &path)?;
-    fsync(&file).map_err(refused("sync", &path))?;
     let unnamed = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&file));
     let named = linkat(
         rustix::fs::CWD,
@@ -84,7 +85,7 @@ fn whole(size: u64) -> Result<u64, Refusal> {
     }
 }
 
-/// Opens a partition that is there, and holds its lock for as long as the file is open.
+/// Opens a partition that is there, and holds its lock, if it is to, for as long as the file is open.
 pub(crate) fn open(
     place: &Place,
     folder: &OwnedFd,
@@ -100,20 +101,22 @@ pub(crate) fn open(
     let file = openat(folder, place.file(), flags, Mode::empty());
     let file = file.map_err(refused("open", &path))?;
     let lock = match others {
-        Others::Allowed => FlockOperation::NonBlockingLockShared,
-        Others::None => FlockOperation::NonBlockingLockExclusive,
+        Others::Unasked => None,
+        Others::Allowed => Some(FlockOperation::NonBlockingLockShared),
+        Others::None => Some(FlockOperation::NonBlockingLockExclusive),
     };
-    flock(&file, lock).map_err(|e| match (e, others) {
-        (Errno::WOULDBLOCK, Others::Allowed) => {
-            let text = format!("{} is being deleted or made smaller", path.display());
-            Refusal::new(Code::Busy, text)
-        }
-        (Errno::WOULDBLOCK, Others::None) => {
-            let text = format!("{} is open: close it everywhere first", path.display());
-            Refusal::new(Code::Busy, text)
-        }
-        (e, _) => refused("lock", &path)(e),
-    })?;
+    lock.map_or(Ok(()), |lock| flock(&file, lock))
+        .map_err(|e| match (e, others) {
+            (Errno::WOULDBLOCK, Others::Allowed) => {
+                let text = format!("{} is being deleted or made smaller", path.display());
+                Refusal::new(Code::Busy, text)
+            }
+            (Errno::WOULDBLOCK, Others::None) => {
+                let text = format!("{} is open: close it everywhere first", path.display());
+                Refusal::new(Code::Busy, text)
+            }
+            (e, _) => refused("lock", &path)(e),
+        })?;
     let header = header(&file, &path)?;
     Ok((file, header))
 }
@@ -129,6 +132,10 @@ pub(crate) fn header(file: &OwnedFd, path: &Path) -> Result<Header, Refusal> {
         let text = format!("{} was deleted meanwhile", path.display());
         return Err(Refusal::new(Code::NotFound, text));
     }
+    header_of(file, stat.st_size as u64, path)
+}
+
+fn header_of(file: &OwnedFd, size: u64, path: &Path) -> Result<Header, Refusal> {
     let mut head = vec![0; 2 * COPY];
     let mut read = 0;
     while read < head.len() {
@@ -137,7 +144,7 @@ pub(crate) fn header(file: &OwnedFd, path: &Path) -> Result<Header, Refusal> {
             more => read += more,
         }
     }
-    Header::newest(&head[..read], stat.st_size as u64).ok_or_else(|| {
+    Header::newest(&head[..read], size).ok_or_else(|| {
         let text = format!(
             "{} is no partition, or of a newer version of tarn, or damaged: both copies of its header, or it was made shorter",
             path.display()
@@ -154,38 +161,45 @@ pub(crate) fn resize(
     path: &Path,
 ) -> Result<Header, Refusal> {
     let new = Header {
-        number: old.number + 1,
         size: whole(size)?,
-        ..old.clone()
+        ..old.again()
     };
+    let cut = |size: u64| ftruncate(file, DATA + size).map_err(refused("cut", path));
     if new.size > old.size {
+        // What a killed program has left behind the end nobody has mapped.
+        cut(old.size)?;
         reserve(file, DATA + old.size, DATA + new.size).map_err(|e| {
-            // The header says the old size: what is behind it is nobody's.
-            let _ = ftruncate(file, DATA + old.size);
+            let _ = cut(old.size);
             refused("take the room of", path)(e)
         })?;
     }
-    write(file, &new, path)?;
-    fdatasync(file).map_err(refused("sync", path))?;
+    let written = write(file, &new, path)?;
     if new.size < old.size {
-        ftruncate(file, DATA + new.size).map_err(refused("make shorter", path))?;
+        cut(new.size)?;
     }
-    Ok(new)
+    Ok(written)
 }
 
-fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<(), Refusal> {
-    let copy = header.encode();
-    let mut done = 0;
-    while done < copy.len() {
-        let at = header.place() + done as u64;
-        done += pwrite(file, &copy[done..], at).map_err(refused("write", path))?;
+/// Makes both copies of the header say the same, one after the other; the second is what holds then.
+fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, Refusal> {
+    let both = [header.clone(), header.again()];
+    for header in &both {
+        let copy = header.encode();
+        let mut done = 0;
+        while done < copy.len() {
+            let at = header.place() + done as u64;
+            done += pwrite(file, &copy[done..], at).map_err(refused("write", path))?;
+        }
+        fdatasync(file).map_err(refused("sync", path))?;
     }
-    Ok(())
+    let [_, last] = both;
+    Ok(last)
 }
 
 /// Takes the name away. Nobody else has it open.
 pub(crate) fn delete(place: &Place) -> Result<(), Refusal> {
-    let (folder, _lock) = place.lock()?;
+    let folder = place.open()?;
+    let _lock = place.lock(&folder)?;
     let path = place.path();
     // A damaged one can be deleted too, if it is one that nobody has.
     let opened = open(place, &folder, false, Others::None);

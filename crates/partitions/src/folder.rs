@@ -2,7 +2,7 @@
 
 use crate::{Code, Refusal};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,10 +26,7 @@ impl Place {
     /// That of a path such as `/dev/shm/me/field`, whose last part is the name.
     pub(crate) fn of(path: &Path) -> Result<Self, Refusal> {
         let name = path.file_name().and_then(|name| name.to_str());
-        let sound = |name: &&str| {
-            name.len() <= MAX_NAME && !name.starts_with('.') && !name.contains(char::is_control)
-        };
-        let Some(name) = name.filter(sound) else {
+        let Some(name) = name.filter(|name| is_sound(name)) else {
             let text = format!(
                 "{} is no name of a partition: a folder, and behind it 1 to {MAX_NAME} bytes of UTF-8 without control characters that do not begin with a dot",
                 path.display()
@@ -61,9 +58,13 @@ impl Place {
         open_folder(&self.folder)
     }
 
-    /// The open folder, whose names nobody else changes meanwhile.
-    pub(crate) fn lock(&self) -> Result<(OwnedFd, Lock<OwnedFd>), Refusal> {
-        let lock = Lock::wait(self.open()?, PATIENCE).map_err(|e| match e {
+    /// The lock of the open folder: nobody else deletes or resizes a partition in it meanwhile.
+    pub(crate) fn lock(&self, folder: &OwnedFd) -> Result<Lock<OwnedFd>, Refusal> {
+        // Opened once more: threads of this program exclude each other too.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = openat(folder, ".", flags, Mode::empty());
+        let own = own.map_err(refused("open the folder", &self.folder))?;
+        Lock::wait(own, PATIENCE).map_err(|e| match e {
             Errno::WOULDBLOCK => {
                 let text = format!(
                     "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
@@ -72,8 +73,7 @@ impl Place {
                 Refusal::new(Code::Busy, text)
             }
             e => refused("lock", &self.folder)(e),
-        })?;
-        Ok((self.open()?, lock))
+        })
     }
 }
 
@@ -85,7 +85,12 @@ pub(crate) fn open_folder(folder: &Path) -> Result<OwnedFd, Refusal> {
 /// The name that a file's name has.
 pub(crate) fn name(file: &[u8]) -> Option<&str> {
     let name = std::str::from_utf8(file).ok()?.strip_suffix(SUFFIX)?;
-    (!name.is_empty() && !name.starts_with('.')).then_some(name)
+    is_sound(name).then_some(name)
+}
+
+fn is_sound(name: &str) -> bool {
+    let length = 1..=MAX_NAME;
+    length.contains(&name.len()) && !name.starts_with('.') && !name.contains(char::is_control)
 }
 
 /// What a refusal of the system is to the caller.
@@ -105,7 +110,8 @@ pub(crate) fn code(e: &std::io::Error) -> Code {
         Some(Errno::NOENT | Errno::NOTDIR) => Code::NotFound,
         Some(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::LOOP) => Code::Denied,
         Some(Errno::NOSPC | Errno::NOMEM) => Code::NoSpace,
-        Some(Errno::DQUOT | Errno::FBIG) => Code::Quota,
+        Some(Errno::DQUOT) => Code::Quota,
+        Some(Errno::FBIG) => Code::Invalid,
         Some(Errno::EXIST) => Code::Exists,
         Some(Errno::OPNOTSUPP) => Code::Unsupported,
         None if e.kind() == std::io::ErrorKind::OutOfMemory => Code::NoSpace,

@@ -3,6 +3,7 @@
 use crate::file::{self, Others};
 use crate::folder::{Place, code, name, open_folder, refused};
 use crate::{Code, Refusal};
+use rustix::fd::OwnedFd;
 use rustix::fs::Dir;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,6 +54,8 @@ impl Default for OpenOptions {
 #[derive(Debug)]
 pub struct Partition {
     shared: Arc<Shared>,
+    /// It stays the same, wherever its path leads later.
+    folder: OwnedFd,
     place: Place,
     path: PathBuf,
     options: OpenOptions,
@@ -83,7 +86,8 @@ impl Partition {
     /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
     pub fn resize(path: &Path, size: u64) -> Result<(), Refusal> {
         let place = Place::of(path)?;
-        let (folder, _lock) = place.lock()?;
+        let folder = place.open()?;
+        let _lock = place.lock(&folder)?;
         let (file, header) = file::open(&place, &folder, true, Others::None)?;
         file::resize(&file, &header, size, &place.path()).map(drop)
     }
@@ -105,7 +109,7 @@ impl Partition {
                 folder: folder.to_owned(),
                 name: name.to_owned(),
             };
-            match file::open(&place, &fd, false, Others::Allowed) {
+            match file::open(&place, &fd, false, Others::Unasked) {
                 Ok((_, header)) => found.push(info(&place, &header)),
                 Err(why) if why.code == Code::NotFound => {}
                 Err(why) => found.push(Info {
@@ -129,15 +133,17 @@ impl Partition {
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
         let place = Place::of(path)?;
         let path = place.path();
-        let (file, header) = file::open(&place, &place.open()?, options.writable, Others::Allowed)?;
+        let folder = place.open()?;
+        let (file, header) = file::open(&place, &folder, options.writable, Others::Allowed)?;
         let mapping = Mapping {
             from: DATA,
             writable: options.writable,
             guarded: options.guarded,
         };
-        let shared = Shared::new(file, &path, mapping).map_err(unmapped)?;
+        let shared = Shared::new(file, &path, mapping, header.size).map_err(unmapped)?;
         let partition = Self {
             shared: Arc::new(shared),
+            folder,
             place,
             path,
             options,
@@ -175,9 +181,10 @@ impl Partition {
             let text = format!("{} was opened to be read only", self.path.display());
             return Err(Refusal::new(Code::Denied, text));
         }
-        let (_, _lock) = self.place.lock()?;
+        let _lock = self.place.lock(&self.folder)?;
         let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
         let now = file::header(self.shared.file(), &self.path)?;
+        self.never_shorter(&known, &now)?;
         let new = match size > now.size {
             true => file::resize(self.shared.file(), &now, size, &self.path)?,
             false => now,
@@ -186,12 +193,27 @@ impl Partition {
     }
 
     fn extend(&self, known: &mut Header, now: Header) -> Result<u64, Refusal> {
+        self.never_shorter(known, &now)?;
         if now.size > known.size {
-            self.shared.extend().map_err(unmapped)?;
+            self.shared.extend(now.size).map_err(unmapped)?;
             self.populate()?;
         }
         *known = now;
         Ok(known.size)
+    }
+
+    /// Nobody makes it smaller while it is open, by the rules.
+    fn never_shorter(&self, known: &Header, now: &Header) -> Result<(), Refusal> {
+        if now.size >= known.size {
+            return Ok(());
+        }
+        let text = format!(
+            "{} had {} bytes when it was opened, and says {} now: its file was made shorter, or its header is damaged",
+            self.path.display(),
+            known.size,
+            now.size
+        );
+        Err(Refusal::new(Code::Corrupt, text))
     }
 
     fn populate(&self) -> Result<(), Refusal> {

@@ -90,10 +90,10 @@ impl Queue {
     /// Begins what was prepared, as far as there is room for its completions, and takes the ends of what is under way. How many were begun.
     #[inline]
     pub fn submit(&mut self) -> u32 {
+        let before = self.pair.rings().completed();
         if !self.pair.is_idle() {
             self.pair.poll();
         }
-        let before = self.pair.rings().completed();
         let begun = self.pair.submit();
         if let Some(event) = &self.event
             && self.pair.rings().completed() > before

@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use tarn_partitions::{
-    Code, Cqe, Failure, Grant, Memory, Op, OpenOptions, Options, Partition, Queue, Sqe, Who,
+    Code, Cqe, Failure, Grant, Memory, Op, OpenOptions, Options, Partition, PowerFail, Queue, Sqe,
+    Who,
 };
 
 const MIB: u64 = 1 << 20;
@@ -290,17 +291,21 @@ fn bad_names_sizes_and_places_are_refused() {
 fn a_damaged_header_is_found_and_the_other_copy_used() {
     let folder = memory();
     let path = made(folder.path(), MIB);
-    open(&path).grow(2 * MIB).unwrap();
     let file = path.with_extension("partition");
     let spoil = |at: u64| {
         use std::os::unix::fs::FileExt;
         let file = Open::new().write(true).open(&file).unwrap();
         file.write_all_at(b"?", at).unwrap();
     };
-    // The newer copy is the second.
-    spoil(4096 + 50);
-    assert_eq!(open(&path).size().unwrap(), MIB);
+    // Each copy alone, of one that was never resized and of one that was: both say the same.
+    for (size, at) in [(MIB, 50), (2 * MIB, 4096 + 50), (3 * MIB, 50)] {
+        open(&path).grow(size).unwrap();
+        spoil(at);
+        assert_eq!(open(&path).size().unwrap(), size);
+        Partition::resize(&path, size).unwrap();
+    }
     spoil(50);
+    spoil(4096 + 50);
     let refused = Partition::open(&path, OpenOptions::default()).unwrap_err();
     assert_eq!(refused.code, Code::Corrupt, "{refused}");
     Partition::delete(&path).unwrap();
@@ -314,7 +319,7 @@ fn a_file_made_shorter_under_a_mapping_kills_nobody() {
     Partition::create(&whole, MIB, Vec::new()).unwrap();
     let (partition, other) = (open(&path), open(&whole));
     let mut hands = Hands::new(&partition);
-    let mut others = Hands::new(&other);
+    let others = hands.queue.register(&other, 0, MIB, true).unwrap();
     assert_eq!(hands.write(3 * MIB, b"there"), 0);
     let file = Open::new()
         .write(true)
@@ -323,26 +328,59 @@ fn a_file_made_shorter_under_a_mapping_kills_nobody() {
     file.set_len(3 * MIB).unwrap();
     let corrupt = Failure::Corrupt.code();
     assert_eq!(hands.read(3 * MIB, 5), Err(corrupt));
-    // It is broken for good here, and nothing else is.
+    // It is broken for good here, and nothing else of this queue pair is.
     assert_eq!(hands.write(0, b"x"), corrupt);
-    assert_eq!(others.write(0, b"x"), 0);
+    let of_other = Sqe {
+        storage: others,
+        ..hands.request(Op::Write, 0, 1)
+    };
+    assert_eq!(hands.done(of_other).code, 0);
     assert_eq!(partition.size().unwrap_err().code, Code::Corrupt);
+    assert_eq!(partition.grow(5 * MIB).unwrap_err().code, Code::Corrupt);
     let again = Partition::open(&path, OpenOptions::default()).unwrap_err();
     assert_eq!(again.code, Code::Corrupt);
 }
 
 #[test]
 fn a_partition_of_a_disk_is_synced_when_it_is_flushed() {
-    // Where the tests' own files are: no memory, as a rule.
+    // Where the tests' own files are.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = made(folder.path(), MIB);
     let partition = open(&path);
+    let is_memory = partition.promises().power_fail == PowerFail::Lost;
     let mut hands = Hands::new(&partition);
-    let persistent = Sqe {
+    let mut queue = Queue::new(2, Options::default()).unwrap();
+    let request = Sqe {
         level: 3,
+        memory: queue.register_memory(Memory::of(hands.cells)).unwrap(),
+        storage: queue.register(&partition, 0, MIB, true).unwrap(),
         ..hands.request(Op::Write, 0, 5000)
     };
-    assert_eq!(hands.done(persistent).code, 0);
+    assert!(queue.prepare(request) && queue.submit() == 1);
+    let done = queue.reap().unwrap();
+    let expected = match is_memory {
+        true => (Failure::Volatile.code(), 0),
+        false => (0, 5000),
+    };
+    assert_eq!((done.code, done.value), expected);
     let flush = hands.request(Op::Flush, 0, 0);
     assert_eq!(hands.done(flush).code, 0);
+}
+
+#[test]
+fn what_lies_behind_the_end_is_nobodys_and_is_gone_when_it_grows() {
+    let folder = memory();
+    let path = made(folder.path(), MIB);
+    let file = path.with_extension("partition");
+    // As a program leaves it that is killed while it makes it smaller.
+    let longer = Open::new().append(true).open(&file).unwrap();
+    std::io::Write::write_all(&mut &longer, &vec![7; MIB as usize]).unwrap();
+    let partition = open(&path);
+    let mut hands = Hands::new(&partition);
+    assert_eq!(partition.size().unwrap(), MIB);
+    let behind = hands.queue.register(&partition, 0, MIB + 1, true);
+    assert_eq!(behind.unwrap_err().code, Code::Invalid);
+    assert_eq!(partition.grow(2 * MIB).unwrap(), 2 * MIB);
+    hands.region = hands.queue.register(&partition, MIB, MIB, false).unwrap();
+    assert_eq!(hands.read(0, 8).unwrap(), [0; 8]);
 }

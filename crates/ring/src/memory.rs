@@ -47,6 +47,7 @@ impl Memory {
         Some(Span {
             start,
             length: length as usize,
+            writable: self.writable,
         })
     }
 
@@ -62,6 +63,7 @@ impl Memory {
 pub struct Span {
     start: NonNull<u8>,
     length: usize,
+    writable: bool,
 }
 
 impl Span {
@@ -78,9 +80,12 @@ impl Span {
         self.length
     }
 
-    /// Fills them, as far as there are as many.
+    /// Fills them, as far as there are as many, and if they may be written.
     pub fn fill(self, from: &[u8]) {
-        let length = self.length.min(from.len());
+        let length = match self.writable {
+            true => self.length.min(from.len()),
+            false => 0,
+        };
         // SAFETY: as many are of a `Memory` that may be written, which who has made that promises; nothing borrows them.
         unsafe { std::ptr::copy(from.as_ptr(), self.start(), length) };
     }
@@ -101,6 +106,7 @@ impl Span {
         let rest = Self {
             start: rest,
             length: self.length - at,
+            ..self
         };
         (first, rest)
     }

@@ -90,7 +90,13 @@ impl Rings {
     /// The first of those that were prepared.
     #[inline(always)]
     pub fn first(&self) -> Sqe {
-        let entry = self.request(self.sq_head);
+        self.look(0)
+    }
+
+    /// One of those that were prepared; the first is 0.
+    #[inline(always)]
+    pub fn look(&self, number: u32) -> Sqe {
+        let entry = self.request(self.sq_head.wrapping_add(number));
         // SAFETY: an entry of the ring, which nobody writes while this has it: any bytes are a request.
         unsafe { entry.read() }
     }
