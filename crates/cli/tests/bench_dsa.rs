@@ -18,6 +18,8 @@ fn queue_pairs_are_measured_beside_plain_copies_and_nothing_is_left() {
     let results = said["results"].as_array().unwrap();
     // Five cases, by one thread and by two, and these beside each other.
     assert_eq!(results.len(), 15);
+    let name = results[0]["name"].as_str().unwrap();
+    assert!(name.starts_with("read-4k-random, 1 threads"), "{name}");
     for result in results {
         assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
     }

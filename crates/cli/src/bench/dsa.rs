@@ -65,6 +65,13 @@ enum Case {
 }
 
 impl Case {
+    /// As it is asked for.
+    fn name(self) -> String {
+        use clap::ValueEnum;
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     fn op(self) -> Op {
         match self {
             Self::Read4k | Self::Read32b | Self::Latency4k => Op::Read,
@@ -131,7 +138,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
             rates.push((ours, beside));
             figures.push(Figure {
                 name: format!(
-                    "{case:?}, {threads} threads, {} by {}, {} requests a doorbell, {:?}",
+                    "{}, {threads} threads, {} by {}, {} requests a doorbell, {:?}",
+                    case.name(),
                     Bytes(args.mib * MIB),
                     Bytes(case.bytes()),
                     case.batch(args),
@@ -144,7 +152,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
         }
         if let [(one, plain_one), (all, plain_all)] = rates[..] {
             figures.push(Figure {
-                name: format!("{case:?}, {} threads beside one", args.threads),
+                name: format!("{}, {} threads beside one", case.name(), args.threads),
                 value: all / one,
                 unit: "fold",
                 against: Some((case.plain().into(), plain_all / plain_one)),
