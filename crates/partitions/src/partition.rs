@@ -5,12 +5,16 @@ use crate::folder::{Place, code, name, open_folder, refused};
 use crate::{Code, Refusal};
 use rustix::fd::OwnedFd;
 use rustix::fs::Dir;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_dsa::header::{DATA, Grant, Header};
 use tarn_media::{Direct, Mapping, Shared};
 use tarn_ports::{MediumError, Promises};
+use tarn_sys::lock::{Hold, hold};
 
+/// The byte of a partition's file that its lock is: between the copies of the header and the data.
+const LOCK: u64 = 1 << 20;
 /// Names of a folder that are looked at.
 const MAX_NAMES: usize = 1 << 16;
 
@@ -221,6 +225,25 @@ impl Partition {
             true => self.shared.populate().map_err(unmapped),
             false => Ok(()),
         }
+    }
+
+    /// Holds the partition's lock, or gives it back, at once: for who uses it to agree on who may. Nothing else heeds it, and it goes with
+    /// this open partition, however its process ends.
+    ///
+    /// # Errors
+    /// `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read.
+    pub fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        hold(self.shared.file(), LOCK, what).map_err(|e| match e {
+            Errno::WOULDBLOCK => {
+                let text = format!("another program holds the lock of {}", self.path.display());
+                Refusal::new(Code::Busy, text)
+            }
+            Errno::BADF => {
+                let text = format!("{} was opened to be read only", self.path.display());
+                Refusal::new(Code::Denied, text)
+            }
+            e => refused("lock", &self.path)(e),
+        })
     }
 
     /// What its medium promises.
