@@ -103,7 +103,7 @@ static const struct {
 } KEYS[] = {
     [FOLDER] = {"folder", "a folder of a tier"},
     [PARTITION] = {"partition", "a partition"},
-    [PARTITIONS] = {"partitions", "1 to 64 partitions, with commas between them"},
+    [PARTITIONS] = {"partitions", "1 to 1024 partitions, with commas between them"},
     [BLOCK] = {"block", "a multiple of 4K up to 1G, such as 1M"},
     [SIZE] = {"size", "4K to 1T, such as 64M"},
     [LEVEL] = {"level", "visible or persistent"},

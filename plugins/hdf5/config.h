@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 /* Bytes of a whole configuration. */
-#define CONFIG_BYTES 8192
-/* Partitions that one file lies in, as many as a queue pair takes. */
-#define CONFIG_PARTITIONS 64
+#define CONFIG_BYTES 65536
+/* Partitions that one file lies in: as many as are opened as one. */
+#define CONFIG_PARTITIONS 1024
 
 /* Why something failed, as a sentence. */
 struct why {
