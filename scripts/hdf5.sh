@@ -10,7 +10,7 @@ new=$(mktemp "$folder/.new.XXXXXX")
 trap 'rm -f "$new"' EXIT
 # libtarn.so is beside that folder where it was built, and two above it where it is installed.
 # shellcheck disable=SC2016  # the loader's $ORIGIN
-cc -std=c11 -O2 -fPIC -shared -fvisibility=hidden -Wall -Wextra -Werror -DTARN_VERSION="\"$version\"" -I crates/libtarn/include \
+cc -std=c11 -O2 -fPIC -shared -fvisibility=hidden -Wall -Wextra -Werror -D_GNU_SOURCE -DTARN_VERSION="\"$version\"" -I crates/libtarn/include \
     -o "$new" plugins/hdf5/*.c -L "$library" -ltarn -Wl,-rpath,'$ORIGIN/..:$ORIGIN/../..' -Wl,--no-undefined
 chmod 755 "$new"
 mv "$new" "$folder/libh5fdtarn.so"

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "hdf5.h"
 
 #include <dlfcn.h>

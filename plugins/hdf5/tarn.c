@@ -3,7 +3,6 @@
  * HDF5_DRIVER=tarn and finds it by HDF5_PLUGIN_PATH; docs/hdf5.md. It needs no symbol of HDF5, and of tarn
  * only libtarn.
  */
-#define _GNU_SOURCE
 #include "hdf5.h"
 #include "store.h"
 #include "vfd.h"
