@@ -107,6 +107,9 @@ pub(crate) enum Command {
     /// Checkpoints on this node (docs/checkpoints.md), and models of them
     #[command(subcommand)]
     Ckpt(crate::ckpt::CkptCommand),
+    /// HDF5 files in storage memory (docs/hdf5.md)
+    #[command(subcommand)]
+    H5(crate::h5::H5Command),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn

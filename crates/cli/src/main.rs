@@ -8,6 +8,7 @@ mod cluster;
 mod data;
 mod doctor;
 mod error;
+mod h5;
 mod inspect;
 mod live;
 mod nodes;
@@ -80,6 +81,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Cancel(which) => inspect::cancel(cli, which),
         Command::Data(command) => data::data(cli, command),
         Command::Ckpt(command) => ckpt::ckpt(cli, command),
+        Command::H5(command) => h5::h5(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
         Command::Bench(command) => benchmark(cli, command),
