@@ -275,11 +275,14 @@ static bool choose(struct store *store, const char *file, struct why *why) {
     return true;
 }
 
-static void give_back(struct store *store) {
+static void disconnect(struct store *store) {
     if (store->queue)
         dsa_queue_destroy(store->queue);
     if (store->partition)
         dsa_close(store->partition);
+}
+
+static void give_back(struct store *store) {
     for (size_t i = 0; i < store->count; i++)
         free(store->names[i]);
     free(store->config);
@@ -329,19 +332,19 @@ static int make_all(const struct store *store) {
     return TARN_OK;
 }
 
-/* Opens the partitions, and makes them before that if need be. *made: nobody has used them. */
-static bool get(struct store *store, unsigned mode, bool *made, uint64_t since, struct why *why) {
+/* Opens the partitions, and makes them before that if need be. */
+static bool get(struct store *store, unsigned mode, uint64_t since, struct why *why) {
     int code = open_all(store);
     while (code == TARN_ENOTFOUND && !(mode & STORE_MADE) && waits(store->config) &&
            again(since, store->config->patience))
         code = open_all(store);
     if (code == TARN_ENOTFOUND && mode & STORE_MADE) {
         code = make_all(store);
-        *made = code == TARN_OK;
-        if (*made || code == TARN_EEXISTS) /* by another program meanwhile */
+        store->made = code == TARN_OK;
+        if (store->made || code == TARN_EEXISTS) /* by another program meanwhile */
             code = open_all(store);
     }
-    return code == TARN_OK || failed(why, store, "open");
+    return code == TARN_OK || refuse(why, "%s", tarn_last_error());
 }
 
 /* A queue pair, and what it works on. */
@@ -367,10 +370,9 @@ static bool connect(struct store *store, struct why *why) {
 
 static bool open_store(struct store *store, unsigned mode, struct why *why) {
     uint64_t since = now();
-    bool made = false;
     store->writable = mode & STORE_WRITABLE;
     store->cut = mode & STORE_CUT;
-    if (!get(store, mode, &made, since, why) || !connect(store, why))
+    if (!get(store, mode, since, why) || !connect(store, why))
         return false;
     if (waits(store->config) && !store->writable && !await(store, since, why))
         return false;
@@ -378,8 +380,8 @@ static bool open_store(struct store *store, unsigned mode, struct why *why) {
         return false;
     if (mode & STORE_NEW && store->number)
         return refuse(why, "%s holds a file already", store->names[0]);
-    store->clean = made ? 0 : store->room;
-    store->grown = made;
+    store->clean = store->made ? 0 : store->room;
+    store->grown = store->made;
     if (!store->number && getrandom(store->identity, sizeof store->identity, 0) < 0)
         return refuse(why, "no random number");
     return true;
@@ -389,6 +391,9 @@ struct store *store_open(struct config *config, const char *name, unsigned mode,
     struct store *store = begin(config, name, why);
     if (!store || open_store(store, mode, why))
         return store;
+    disconnect(store);
+    for (size_t i = 0; store->made && i < store->count; i++)
+        dsa_delete(store->names[i]);
     give_back(store);
     return NULL;
 }
@@ -406,10 +411,7 @@ bool store_close(struct store *store, struct why *why) {
     bool good = store_flush(store, why);
     if (good && store->config->notify != NOTIFY_NEVER)
         good = store_notify(store, why);
-    dsa_queue_destroy(store->queue);
-    store->queue = NULL;
-    dsa_close(store->partition);
-    store->partition = NULL;
+    disconnect(store);
     tidy(store);
     give_back(store);
     return good;

@@ -14,6 +14,8 @@ use tarn_base::codes::Exit;
 use tarn_base::units::{parse_size, parse_time};
 use tarn_partitions::{Code, Refusal};
 
+pub(crate) use exec::{plugin_folder, tell};
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum H5Command {
     /// Run a program whose HDF5 files are partitions of storage memory (docs/hdf5.md)
@@ -21,7 +23,7 @@ pub(crate) enum H5Command {
     /// Copy a file out of its partition into an ordinary .h5
     Export {
         /// The partition; several that hold the file block by block, in their order, with commas between them
-        #[arg(value_delimiter = ',')]
+        #[arg(value_delimiter = ',', required = true)]
         partitions: Vec<PathBuf>,
         /// A file that does not exist yet
         file: PathBuf,
@@ -31,7 +33,7 @@ pub(crate) enum H5Command {
         /// The file
         file: PathBuf,
         /// The partition; several that are to hold it block by block, with commas between them
-        #[arg(value_delimiter = ',')]
+        #[arg(value_delimiter = ',', required = true)]
         partitions: Vec<PathBuf>,
         /// Bytes in one of several partitions before it is the next one's turn: a multiple of 4 KiB
         #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1 MiB")]

@@ -106,6 +106,7 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
         BenchCommand::Plan(args) => ("plan", bench::plan::run(args)?),
         BenchCommand::Ckpt(args) => ("ckpt", bench::ckpt::run(args)?),
         BenchCommand::Dsa(args) => ("dsa", bench::dsa::run(args)?),
+        BenchCommand::Hdf5(args) => ("hdf5", bench::hdf5::run(args)?),
         BenchCommand::Cluster(args) => ("cluster", bench::cluster::run(args)?),
         BenchCommand::Policies(args) => return bench::policies::run(cli, args),
         BenchCommand::Mixed(args) => return bench::mixed::run(cli, args),

@@ -7,6 +7,7 @@ use clap::Args;
 use rustix::fs::{Access, access};
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -40,7 +41,8 @@ for name, key in ('h5py', 'version.hdf5_version'), ('netCDF4', '__hdf5libversion
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExecArgs {
-    /// A folder of a tier: each HDF5 file that the program names is the partition of that file's name in it
+    /// A folder of a tier: each HDF5 file that the program names is the partition of that file's
+    /// name in it. It is made if it is not there
     #[arg(long, value_name = "DIR", required_unless_present = "partitions")]
     folder: Option<PathBuf>,
     /// The partition that holds the one file which the program uses, whatever it calls that; given several times, they hold it block by
@@ -70,19 +72,27 @@ pub(super) fn exec(args: &ExecArgs) -> CliResult {
         return Err(CliError::new(Exit::Usage, "no program"));
     };
     check_python(program)?;
-    let paths = env::var_os("HDF5_PLUGIN_PATH");
-    let others = paths.iter().flat_map(env::split_paths);
-    let paths =
-        env::join_paths(std::iter::once(plugin).chain(others)).map_err(anyhow::Error::from)?;
-    let failed = Command::new(program)
-        .args(arguments)
-        .env("HDF5_DRIVER", "tarn")
-        .env("HDF5_DRIVER_CONFIG", config)
-        .env("HDF5_PLUGIN_PATH", paths)
-        .exec();
+    let mut becomes = Command::new(program);
+    tell(&mut becomes, &plugin, &config)?;
+    let failed = becomes.args(arguments).exec();
     Err(failed)
         .with_context(|| format!("cannot run {}", program.display()))
         .exit(Exit::NotFound)
+}
+
+/// Tells the HDF5 of a program to use the driver, so configured. Other plug-ins stay.
+///
+/// # Errors
+/// When the plug-in's folder has a colon in its path.
+pub(crate) fn tell(command: &mut Command, plugin: &Path, config: &str) -> anyhow::Result<()> {
+    let others = env::var_os("HDF5_PLUGIN_PATH").unwrap_or_default();
+    let others = env::split_paths(&others).filter(|folder| !folder.as_os_str().is_empty());
+    let paths = env::join_paths(std::iter::once(plugin.to_owned()).chain(others))?;
+    command
+        .env("HDF5_DRIVER", "tarn")
+        .env("HDF5_DRIVER_CONFIG", config)
+        .env("HDF5_PLUGIN_PATH", paths);
+    Ok(())
 }
 
 /// What the driver is told.
@@ -91,6 +101,8 @@ fn configuration(args: &ExecArgs) -> CliResult<String> {
     match &args.partitions[..] {
         [] => {
             let folder = args.folder.as_deref().unwrap_or(Path::new("."));
+            // One that cannot be made is told of below.
+            let _ = std::fs::DirBuilder::new().mode(0o700).create(folder);
             items.push(format!("folder={}", place(folder)?));
         }
         several => {
@@ -148,7 +160,7 @@ fn partition(path: &Path) -> CliResult<String> {
 ///
 /// # Errors
 /// When there is none.
-fn plugin_folder() -> CliResult<PathBuf> {
+pub(crate) fn plugin_folder() -> CliResult<PathBuf> {
     let program = env::current_exe().map_err(anyhow::Error::from)?;
     let near = program.parent().unwrap_or(Path::new("/"));
     let folders = match env::var_os(VARIABLE) {

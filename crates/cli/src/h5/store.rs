@@ -149,7 +149,7 @@ impl Store {
         match self.queue.reap().map(|end| end.code) {
             Some(0) => Ok(()),
             Some(code) => {
-                let code = Code::ALL.into_iter().find(|c| c.number() == code);
+                let code = Code::ALL.iter().find(|c| c.number() == code);
                 let code = code.copied().unwrap_or(Code::Internal);
                 Err(Refusal::new(code, code.text()))
             }
@@ -280,7 +280,7 @@ impl Writer {
         let count = partitions.len() as u64;
         let each = match count {
             1 => PAGE + size,
-            _ if block == 0 || block % PAGE != 0 => {
+            _ if block == 0 || !block.is_multiple_of(PAGE) => {
                 let text = "--block must be a multiple of 4 KiB";
                 return Err(CliError::new(Exit::Usage, text));
             }
