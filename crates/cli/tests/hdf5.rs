@@ -310,3 +310,34 @@ with h5py.File('result.h5', 'w') as file:
     let dumped = said(Command::new("h5dump").args(["-H", &desk.path("result.h5")]));
     assert!(dumped.contains("( 1000 )"), "{dumped}");
 }
+
+#[test]
+fn the_benchmark_compares_it_with_hdf5s_own_drivers_and_leaves_nothing() {
+    let Some(desk) = Desk::new() else { return };
+    let mut bench = desk.command(&["bench", "hdf5", "--json", "--rounds", "1", "--mib", "4"]);
+    bench.args(["--operations", "50", "--partitions", "1,2", "--dir", "."]);
+    let output = bench
+        .args(["--python", &desk.python("new")])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = said["results"].as_array().unwrap();
+    for result in results {
+        assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    let named = |name: &str| {
+        let names = results
+            .iter()
+            .map(|result| result["name"].as_str().unwrap());
+        names.filter(|found| found.starts_with(name)).count()
+    };
+    // Beside sec2, or sec2 and another one, and by the number of partitions in C.
+    assert_eq!(
+        [named("seq-write,"), named("seq-read,"), named("random-4k ")],
+        [2, 4, 8]
+    );
+    assert_eq!([named("cold-"), named("h5py-")], [2, 7]);
+    assert_eq!(desk.names(), [""; 0]);
+}

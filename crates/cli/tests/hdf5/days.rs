@@ -324,7 +324,9 @@ fn what_cannot_work_is_refused_before_hdf5_crashes() {
     )
     .unwrap();
     assert!(refused("alone/hdf5").contains("there is no libtarn.so"));
-    let mut old = desk.script("old", &["folder"], "print('ran')");
+    let mut old = desk.command(&["h5", "exec", "--folder", ".", "--"]);
+    old.args([&desk.python("old"), "-c", "print('ran')"]);
+    assert_eq!(said(&mut old), "ran\n");
     let told = failed(old.env("PYTHONPATH", desk.before()));
     assert!(told.contains("has HDF5 1.12"), "{told}");
     let told = desk.refused(&["exec", "--folder", "no/such", "--", "true"]);

@@ -83,7 +83,8 @@ impl Desk {
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .env("TARN_HDF5_PLUGIN", &self.plugin)
-            .env_remove("HDF5_PLUGIN_PATH");
+            .env_remove("HDF5_PLUGIN_PATH")
+            .env_remove("LD_LIBRARY_PATH");
         command
     }
 
@@ -105,7 +106,14 @@ impl Desk {
             all => command.args(all),
         };
         let begin = "import h5py, numpy as np\n";
-        command.args(["--", &self.python(which), "-c", &format!("{begin}{text}")]);
+        // By way of env: `exec` does not look which HDF5 that is, which takes as long as the program.
+        command.args([
+            "--",
+            "env",
+            &self.python(which),
+            "-c",
+            &format!("{begin}{text}"),
+        ]);
         command
     }
 
