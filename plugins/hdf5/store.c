@@ -241,19 +241,25 @@ static bool await(struct store *store, uint64_t since, struct why *why) {
         store->names[0], (unsigned long long)changes, (unsigned long long)wanted);
 }
 
-/* The one name that a partition has for this program: its folder without links. */
+/* Others are of a dataspace of tarnd. */
+static bool is_path(const char *name) {
+    return name[0] == '/' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+           strncmp(name, "./", 2) == 0 || strncmp(name, "../", 3) == 0;
+}
+
+/* The one name that a partition has for this program: the path of its folder without links. */
 static char *plain(const char *folder, const char *name) {
-    char *whole = NULL, *real = realpath(folder, NULL);
+    char *whole = NULL, *real = is_path(folder) ? realpath(folder, NULL) : NULL;
     if (asprintf(&whole, "%s/%s", real ? real : folder, name) < 0)
         whole = NULL;
     free(real);
     return whole;
 }
 
-/* That of a partition that is named by its path; other names stay as they are. */
+/* That of a partition that is named by its path. */
 static char *plain_path(const char *path) {
     const char *slash = strrchr(path, '/');
-    if (!slash || slash == path)
+    if (!slash || slash == path || !is_path(path))
         return strdup(path);
     char *folder = strndup(path, (size_t)(slash - path));
     char *whole = folder ? plain(folder, slash + 1) : NULL;

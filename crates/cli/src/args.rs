@@ -110,6 +110,9 @@ pub(crate) enum Command {
     /// HDF5 files in storage memory (docs/hdf5.md)
     #[command(subcommand)]
     H5(crate::h5::H5Command),
+    /// Partitions of storage memory, for direct access (docs/dsa.md)
+    #[command(subcommand)]
+    Partition(crate::partition::PartitionCommand),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn

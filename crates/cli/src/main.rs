@@ -12,6 +12,7 @@ mod h5;
 mod inspect;
 mod live;
 mod nodes;
+mod partition;
 mod plan;
 mod print;
 mod progress;
@@ -82,6 +83,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Data(command) => data::data(cli, command),
         Command::Ckpt(command) => ckpt::ckpt(cli, command),
         Command::H5(command) => h5::h5(cli, command),
+        Command::Partition(command) => partition::partition(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
         Command::Bench(command) => benchmark(cli, command),

@@ -42,7 +42,7 @@ fn h5py_writes_and_reads_what_it_would_write_to_a_file() {
         assert_eq!(desk.run(which, &["folder"], &rich(&name)), hdf5);
         // Once more into the same partition, which holds an older file then.
         assert_eq!(desk.run(which, &["folder"], &rich(&name)), hdf5);
-        same(&desk, &format!("{which}.h5"), &plain);
+        same(&desk, &format!("./{which}.h5"), &plain);
     }
     let listed = desk.h5(&["ls", "."]);
     assert_eq!(listed.lines().count(), 2, "{listed}");
@@ -70,7 +70,7 @@ fn a_file_lies_in_several_partitions_block_by_block() {
     let plain = desk.path("plain");
     said(Command::new(desk.python("new")).args(["-c", &rich(&plain)]));
     desk.run("new", &right, &rich("any"));
-    same(&desk, "a,b,c", &plain);
+    same(&desk, "./a,./b,./c", &plain);
     let list = "print(len(h5py.File('any')))";
     assert_eq!(desk.run("old", &right, list), "9\n");
     for (wrong, why) in [
@@ -89,23 +89,23 @@ fn a_file_lies_in_several_partitions_block_by_block() {
         let told = desk.fails("new", &wrong, list);
         assert!(told.contains(why), "{told}");
     }
-    for wrong in ["b,a,c", "a,b", "a"] {
+    for wrong in ["./b,./a,./c", "./a,./b", "./a"] {
         let told = desk.refused(&["export", wrong, "none"]);
         assert!(told.contains("hold a file"), "{told}");
     }
     assert!(desk.h5(&["ls", "."]).contains("over 3 partitions"));
     // And from an ordinary file into others, and back.
-    desk.h5(&["import", "plain", "x,y", "--block", "128 KiB"]);
-    let told = desk.refused(&["import", "plain", "z,y", "--block", "128 KiB"]);
+    desk.h5(&["import", "plain", "./x,./y", "--block", "128 KiB"]);
+    let told = desk.refused(&["import", "plain", "./z,./y", "--block", "128 KiB"]);
     assert!(told.contains("is there already"), "{told}");
-    desk.h5(&["export", "x,y", "again"]);
+    desk.h5(&["export", "./x,./y", "again"]);
     assert_eq!(
         std::fs::read(&plain).unwrap(),
         std::fs::read(desk.path("again")).unwrap()
     );
-    let told = desk.refused(&["export", "x,y", "again"]);
+    let told = desk.refused(&["export", "./x,./y", "again"]);
     assert!(told.contains("is there already"), "{told}");
-    let told = desk.refused(&["import", "a.partition", "z"]);
+    let told = desk.refused(&["import", "a.partition", "./z"]);
     assert!(told.contains("is no HDF5 file"), "{told}");
     let more = [
         "a.partition",
@@ -141,7 +141,7 @@ with netCDF4.Dataset('weather.nc') as file:
     print(netCDF4.__hdf5libversion__, file['t'].shape)
 ";
     assert_eq!(desk.run("new", &["folder"], text), "2.2.0 (20, 100)\n");
-    desk.h5(&["export", "weather.nc", "weather"]);
+    desk.h5(&["export", "./weather.nc", "weather"]);
     let dumped = said(Command::new("h5dump").args(["-H", &desk.path("weather")]));
     assert!(dumped.contains("( 20, 100 )"), "{dumped}");
 }
@@ -258,7 +258,14 @@ fn the_plug_in_does_nothing_that_sanitizers_find() {
     let ubsan = said(Command::new("cc").arg("-print-file-name=libubsan.so"));
     for config in [
         &["folder"][..],
-        &["--partition", "a", "--partition", "b", "--set", "block=8K"],
+        &[
+            "--partition",
+            "./a",
+            "--partition",
+            "./b",
+            "--set",
+            "block=8K",
+        ],
     ] {
         let mut command = desk.script("old", config, &rich("x"));
         command.env("LD_PRELOAD", format!("{} {}", asan.trim(), ubsan.trim()));

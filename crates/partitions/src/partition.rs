@@ -1,21 +1,19 @@
 //! Partitions.
 
-use crate::file::{self, Others};
-use crate::folder::{Place, name, open_folder, refused};
+use crate::folder::{Folder, divide};
+use crate::name::{InSpace, Name};
 use crate::part::Part;
 use crate::store::Store;
 use crate::{Code, Refusal};
-use rustix::fs::Dir;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use tarn_dsa::header::{Grant, Header};
+use tarn_base::grant::Grant;
+use tarn_dsa::header::Header;
 use tarn_dsa::{Cyclic, Layout, MAX_PARTS};
 use tarn_ports::Promises;
+use tarn_proto::local::{Allocation, Kind, PartitionInfo};
 use tarn_sys::lock::Hold;
-
-/// Names of a folder that are looked at.
-const MAX_NAMES: usize = 1 << 16;
 
 /// What is known of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,13 +31,25 @@ pub struct Info {
 }
 
 impl Info {
-    pub(crate) fn of(place: &Place, header: &Header) -> Self {
+    pub(crate) fn of(name: &str, header: &Header) -> Self {
         Self {
-            name: place.name.clone(),
+            name: name.to_owned(),
             size: header.size,
             owner: header.owner,
             grants: header.grants.clone(),
             damaged: None,
+        }
+    }
+}
+
+impl From<PartitionInfo> for Info {
+    fn from(of: PartitionInfo) -> Self {
+        Self {
+            name: of.name,
+            size: of.bytes,
+            owner: of.owner,
+            grants: of.grants,
+            damaged: of.damaged,
         }
     }
 }
@@ -82,7 +92,19 @@ impl Partition {
     /// # Errors
     /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name or size.
     pub fn create(path: &Path, size: u64, grants: Vec<Grant>) -> Result<(), Refusal> {
-        file::make(&Place::of(path)?, size, grants)
+        let path = match Name::of(path)? {
+            Name::Path(path) => path,
+            Name::Space(within) => {
+                return within.done(|at| Kind::Allocate {
+                    at,
+                    bytes: size,
+                    how: Allocation::Make(grants),
+                });
+            }
+        };
+        let (folder, name) = divide(path)?;
+        let owner = rustix::process::geteuid().as_raw();
+        folder.create(name, size, owner, grants)
     }
 
     /// Takes a partition away.
@@ -90,7 +112,13 @@ impl Partition {
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`.
     pub fn delete(path: &Path) -> Result<(), Refusal> {
-        file::delete(&Place::of(path)?)
+        match Name::of(path)? {
+            Name::Path(path) => {
+                let (folder, name) = divide(path)?;
+                folder.delete(name)
+            }
+            Name::Space(within) => within.done(|at| Kind::Remove { at }),
+        }
     }
 
     /// Gives a partition that nobody has open another size; what it holds stays, as far as there is room.
@@ -98,11 +126,17 @@ impl Partition {
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
     pub fn resize(path: &Path, size: u64) -> Result<(), Refusal> {
-        let place = Place::of(path)?;
-        let folder = place.open()?;
-        let _lock = place.lock(&folder)?;
-        let (file, header) = file::open(&place, &folder, true, Others::None)?;
-        file::resize(&file, &header, size, &place.path()).map(drop)
+        match Name::of(path)? {
+            Name::Path(path) => {
+                let (folder, name) = divide(path)?;
+                folder.resize(name, size)
+            }
+            Name::Space(within) => within.done(|at| Kind::Allocate {
+                at,
+                bytes: size,
+                how: Allocation::Resize,
+            }),
+        }
     }
 
     /// The partitions of a folder, by name.
@@ -110,32 +144,18 @@ impl Partition {
     /// # Errors
     /// When it cannot be read.
     pub fn list(folder: &Path) -> Result<Vec<Info>, Refusal> {
-        let fd = open_folder(folder)?;
-        let failed = refused("read", folder);
-        let mut found = Vec::new();
-        for entry in Dir::read_from(&fd).map_err(&failed)?.take(MAX_NAMES) {
-            let entry = entry.map_err(&failed)?;
-            let Some(name) = name(entry.file_name().to_bytes()) else {
-                continue;
-            };
-            let place = Place {
-                folder: folder.to_owned(),
-                name: name.to_owned(),
-            };
-            match file::open(&place, &fd, false, Others::Unasked) {
-                Ok((_, header)) => found.push(Info::of(&place, &header)),
-                Err(why) if why.code == Code::NotFound => {}
-                Err(why) => found.push(Info {
-                    name: place.name,
-                    size: 0,
-                    owner: 0,
-                    grants: Vec::new(),
-                    damaged: Some(why.text),
-                }),
+        match Name::of_folder(folder)? {
+            Name::Path(path) => Folder::open(path)?.list(),
+            Name::Space(InSpace { node: Some(_), .. }) => {
+                let text = "partitions of another node are listed there";
+                Err(Refusal::new(Code::Unsupported, text))
+            }
+            Name::Space(within) => {
+                let tarnd = within.tarnd()?;
+                let all = tarnd.partitions(within.space, within.path.as_bytes())?;
+                Ok(all.into_iter().map(Info::from).collect())
             }
         }
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(found)
     }
 
     /// Opens a partition.

@@ -9,7 +9,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 use tarn_base::codes::Exit;
 
@@ -41,7 +41,7 @@ for name, key in ('h5py', 'version.hdf5_version'), ('netCDF4', '__hdf5libversion
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExecArgs {
-    /// A folder of a tier: each HDF5 file that the program names is the partition of that file's
+    /// A folder of a tier, or of a dataspace of tarnd: each HDF5 file that the program names is the partition of that file's
     /// name in it. It is made if it is not there
     #[arg(long, value_name = "DIR", required_unless_present = "partitions")]
     folder: Option<PathBuf>,
@@ -101,8 +101,10 @@ fn configuration(args: &ExecArgs) -> CliResult<String> {
     match &args.partitions[..] {
         [] => {
             let folder = args.folder.as_deref().unwrap_or(Path::new("."));
-            // One that cannot be made is told of below.
-            let _ = std::fs::DirBuilder::new().mode(0o700).create(folder);
+            if is_path(folder) {
+                // One that cannot be made is told of below.
+                let _ = std::fs::DirBuilder::new().mode(0o700).create(folder);
+            }
             items.push(format!("folder={}", place(folder)?));
         }
         several => {
@@ -120,8 +122,32 @@ fn configuration(args: &ExecArgs) -> CliResult<String> {
     Ok(items.join(";"))
 }
 
-/// A folder that can be written to, by its full path: the program may change its own.
+/// Whether it is a path; else it is in a dataspace of tarnd.
+fn is_path(name: &Path) -> bool {
+    let first = name.components().next();
+    matches!(
+        first,
+        Some(Component::RootDir | Component::CurDir | Component::ParentDir)
+    )
+}
+
+/// What the driver's configuration can say.
+fn plain(name: &Path) -> CliResult<String> {
+    let text = name.to_str().filter(|text| !text.contains([';', ',']));
+    text.map(str::to_owned).ok_or_else(|| {
+        let text = format!(
+            "{} has a semicolon, a comma or other characters than UTF-8, which the driver's configuration cannot say",
+            name.display()
+        );
+        CliError::new(Exit::Usage, text)
+    })
+}
+
+/// A folder, by its full path, as the program may change its own: it can be written to.
 fn place(folder: &Path) -> CliResult<String> {
+    if !is_path(folder) {
+        return plain(folder);
+    }
     let whole = folder
         .canonicalize()
         .with_context(|| format!("{} is no folder: make it first", folder.display()))
@@ -129,31 +155,15 @@ fn place(folder: &Path) -> CliResult<String> {
     access(&whole, Access::WRITE_OK | Access::EXEC_OK)
         .with_context(|| format!("no partition can be made in {}", whole.display()))
         .exit(Exit::State)?;
-    let text = whole.to_str().filter(|text| !text.contains([';', ',']));
-    text.map(str::to_owned).ok_or_else(|| {
-        let text = format!(
-            "{} has a semicolon, a comma or other characters than UTF-8 in its path, which the driver's configuration cannot say",
-            whole.display()
-        );
-        CliError::new(Exit::Usage, text)
-    })
+    plain(&whole)
 }
 
-/// A partition, which need not be there yet, by its full path.
+/// A partition, which need not be there yet.
 fn partition(path: &Path) -> CliResult<String> {
-    let name = path.file_name().and_then(OsStr::to_str);
-    let name = name.filter(|name| !name.contains([';', ',']));
-    let Some(name) = name else {
-        let text = format!("{} is no name of a partition", path.display());
-        return Err(CliError::new(Exit::Usage, text));
-    };
-    let folder = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    Ok(format!(
-        "{}/{name}",
-        place(folder.unwrap_or(Path::new(".")))?
-    ))
+    match (is_path(path), path.parent(), path.file_name()) {
+        (true, Some(folder), Some(name)) => plain(&Path::new(&place(folder)?).join(name)),
+        _ => plain(path),
+    }
 }
 
 /// The folder of a plug-in that is of this version and finds a library of this version.

@@ -48,7 +48,7 @@ fn one_program_writes_or_many_read() {
     assert!(told.contains("is open elsewhere"), "{told}");
     reader.end();
     let mut writer = desk.begin("old", &["folder"], HOLDS);
-    assert!(desk.refused(&["export", "x", "y"]).contains("lock"));
+    assert!(desk.refused(&["export", "./x", "y"]).contains("lock"));
     writer.child.kill().unwrap();
     writer.child.wait().unwrap();
     assert_eq!(desk.run("new", &["folder"], READS), "1\n");
@@ -75,7 +75,7 @@ print(last)
 ";
     let mut reader = desk.script("new", &["folder", "--set", "wait=newer"], reads);
     let reader = reader.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let mut waits = desk.command(&["h5", "wait", "x", "--newer-than", "9"]);
+    let mut waits = desk.command(&["h5", "wait", "./x", "--newer-than", "9"]);
     let waits = waits.stdout(std::process::Stdio::piped()).spawn().unwrap();
     desk.run("old", &["folder", "--set", "patience=60s"], writes);
     for (child, says) in [(reader, "9\n"), (waits, "10\n")] {
@@ -88,7 +88,7 @@ print(last)
         told.contains("was changed 10 times, and change 11 was waited for"),
         "{told}"
     );
-    let wait = ["wait", "x", "--patience", "10ms"];
+    let wait = ["wait", "./x", "--patience", "10ms"];
     let told = desk.refused(&wait);
     assert!(told.contains("not changed more than 10 times"), "{told}");
     // A flush counts if it is asked to; closing what was not written does not.
@@ -138,7 +138,14 @@ with h5py.File('x', 'w', FORMAT) as file:
         h5py.h5d.create(file.id, name, h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((4003,)), plist)
     file['small'] = 1
 ";
-    let both = ["--partition", "p", "--partition", "q", "--set", "block=4K"];
+    let both = [
+        "--partition",
+        "./p",
+        "--partition",
+        "./q",
+        "--set",
+        "block=4K",
+    ];
     desk.run("old", &both, &makes.replace("FORMAT", format));
     let shared = [&both[..], &["--set", "share=writers"]].concat();
     let writes = |rank: u32| {
@@ -206,7 +213,7 @@ fn a_wrong_configuration_is_refused_by_its_key() {
             "partitions=a,b;block=1000",
             "`block` must be a multiple of 4K",
         ),
-        ("partition=a;block=1M", "block= is for several"),
+        ("partition=./a;block=1M", "block= is for several"),
         ("folder=.;size=lots", "`size` must be"),
         ("folder=.;size=99999999999999999999", "`size` must be"),
         (
@@ -329,8 +336,8 @@ fn what_cannot_work_is_refused_before_hdf5_crashes() {
     assert_eq!(said(&mut old), "ran\n");
     let told = failed(old.env("PYTHONPATH", desk.before()));
     assert!(told.contains("has HDF5 1.12"), "{told}");
-    let told = desk.refused(&["exec", "--folder", "no/such", "--", "true"]);
-    assert!(told.contains("no/such is no folder"), "{told}");
+    let told = desk.refused(&["exec", "--folder", "./no/such", "--", "true"]);
+    assert!(told.contains("./no/such is no folder"), "{told}");
     let told = desk.refused(&["exec", "--folder", ".", "--", "no-such-program"]);
     assert!(told.contains("cannot run no-such-program"), "{told}");
 }
@@ -361,7 +368,7 @@ fn a_damaged_header_is_passed_over_or_refused() {
             "{mode}: {told}"
         );
     }
-    let told = desk.refused(&["export", "x", "y"]);
+    let told = desk.refused(&["export", "./x", "y"]);
     assert!(told.contains("header of one that is damaged"), "{told}");
     // The one that holds is the newer: with the older damaged nothing is lost.
     let number = |which: usize| before[(data as usize) + which * 2048 + 16];
