@@ -79,7 +79,7 @@ python_scripts() {
 }
 
 c_shim() {
-    git ls-files -z -- 'crates/fabric/shim/*.[ch]' | xargs -0 clang-format --dry-run --Werror
+    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'plugins/hdf5/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
 
 started=$SECONDS
@@ -89,7 +89,7 @@ check "cargo test" cargo_tests
 check "tests as an unprivileged user" scripts/test-unprivileged.sh
 check "shell scripts" shell_scripts
 check "python scripts" python_scripts
-check "C shim" c_shim
+check "C shim and plug-in" c_shim
 check "montage: tarn gives what the plain shell gives" scripts/montage-check.sh
 
 [ ! -s "$work/failed" ] || tail -n 300 "$work/failed"

@@ -1,14 +1,19 @@
 //! A partition of this node, mapped.
 
 use crate::file::{self, Others};
-use crate::folder::{Folder, code, divide};
+use crate::folder::{Folder, code, divide, refused};
 use crate::{Code, Info, OpenOptions, Refusal};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_dsa::header::{DATA, Header};
 use tarn_media::{Direct, Mapping, Shared};
 use tarn_ports::{MediumError, Promises};
+use tarn_sys::lock::{Hold, hold};
+
+/// The byte of a partition's file that its lock is: between the copies of the header and the data.
+const LOCK: u64 = 1 << 20;
 
 /// Where it is.
 #[derive(Debug)]
@@ -135,6 +140,15 @@ impl HerePart {
         }
     }
 
+    /// Holds its lock, or gives it back, at once.
+    pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        hold(self.shared.file(), LOCK, what).map_err(|e| match e {
+            Errno::WOULDBLOCK => taken(&self.path),
+            Errno::BADF => read_only(&self.path),
+            e => refused("lock", &self.path)(e),
+        })
+    }
+
     /// What its medium promises.
     pub(crate) fn promises(&self) -> Promises {
         self.shared.promises()
@@ -150,6 +164,18 @@ impl HerePart {
         let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
         header.identity
     }
+}
+
+/// The lock is somebody else's.
+pub(crate) fn taken(path: &Path) -> Refusal {
+    let text = format!("another program holds the lock of {}", path.display());
+    Refusal::new(Code::Busy, text)
+}
+
+/// It cannot be changed by this opening.
+pub(crate) fn read_only(path: &Path) -> Refusal {
+    let text = format!("{} was opened to be read only", path.display());
+    Refusal::new(Code::Denied, text)
 }
 
 fn unmapped(why: MediumError) -> Refusal {

@@ -24,3 +24,4 @@ pub use tarn_dsa::{MAX_PARTS, Options, RegionId};
 pub use tarn_ports::{PowerFail, Promises};
 pub use tarn_proto::local::{Code, Refusal};
 pub use tarn_ring::{Cqe, Failure, Flags, Level, Memory, Op, Sqe};
+pub use tarn_sys::lock::Hold;

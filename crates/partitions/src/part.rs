@@ -8,6 +8,7 @@ use crate::{Code, Info, OpenOptions, Refusal};
 use std::path::Path;
 use tarn_ports::Promises;
 use tarn_proto::local::{Allocation, Kind};
+use tarn_sys::lock::Hold;
 
 /// An open partition.
 #[derive(Debug)]
@@ -74,6 +75,11 @@ impl Part {
     /// Random, its own.
     pub(crate) fn identity(&self) -> u128 {
         ask!(self, it => it.identity())
+    }
+
+    /// Holds its lock, or gives it back, at once.
+    pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        ask!(self, it => it.lock(what))
     }
 
     /// What its medium promises.

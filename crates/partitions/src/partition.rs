@@ -1,6 +1,7 @@
 //! Partitions.
 
 use crate::folder::{Folder, divide};
+use crate::here::read_only;
 use crate::name::{InSpace, Name};
 use crate::part::Part;
 use crate::store::Store;
@@ -13,6 +14,7 @@ use tarn_dsa::header::Header;
 use tarn_dsa::{Cyclic, Layout, MAX_PARTS};
 use tarn_ports::Promises;
 use tarn_proto::local::{Allocation, Kind, PartitionInfo};
+use tarn_sys::lock::Hold;
 
 /// What is known of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -267,8 +269,7 @@ impl Partition {
     /// opened to be read only.
     pub fn grow(&self, size: u64) -> Result<u64, Refusal> {
         if !self.options.writable {
-            let text = format!("{} was opened to be read only", self.paths[0].display());
-            return Err(Refusal::new(Code::Denied, text));
+            return Err(read_only(&self.paths[0]));
         }
         let each = self.layout.map_or(size, |layout| layout.part(size));
         for (path, part) in self.paths.iter().zip(self.parts()) {
@@ -279,6 +280,15 @@ impl Partition {
 
     fn whole(&self, part: u64) -> u64 {
         self.layout.map_or(part, |layout| layout.size(part))
+    }
+
+    /// Holds the partition's lock, of several the first one's, or gives it back, at once: for who uses it to agree on who may. Nothing
+    /// else heeds it, and it goes with this open partition, however its process ends.
+    ///
+    /// # Errors
+    /// `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read.
+    pub fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        self.first.lock(what)
     }
 
     /// What its medium promises; of several, the one that promises least.
