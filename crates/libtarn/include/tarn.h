@@ -224,6 +224,8 @@ int tarn_job_remove_process(struct tarn_connection *connection, uint64_t job, in
 
 int tarn_stats(struct tarn_connection *connection, struct tarn_stats *stats);
 
+/* The version of this library, such as "0.1.0"; never NULL. */
+const char *tarn_version(void);
 /* A short sentence for a code; never NULL. */
 const char *tarn_code_text(int code);
 /* Why the last call of this thread failed; never NULL, valid until this thread's next call. */

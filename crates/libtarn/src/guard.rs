@@ -44,6 +44,17 @@ pub extern "C" fn tarn_last_error() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn tarn_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => c"",
+        };
+    VERSION.as_ptr()
+}
+
 // SAFETY: the name is this library's own; the header says what callers promise.
 #[unsafe(no_mangle)]
 pub extern "C" fn tarn_code_text(code: c_int) -> *const c_char {
@@ -98,6 +109,11 @@ mod tests {
         assert!(text(tarn_last_error()).contains("inside libtarn"));
         assert_eq!(guard(|| Err(invalid("a\0b"))), 1);
         assert_eq!(text(tarn_last_error()), "ab");
+    }
+
+    #[test]
+    fn the_library_says_its_version() {
+        assert_eq!(text(tarn_version()), env!("CARGO_PKG_VERSION"));
     }
 
     /// The header has the same numbers.

@@ -16,5 +16,5 @@ mod phx;
 pub use abi::{tarn_outcome, tarn_place, tarn_space, tarn_stats, tarn_status, tarn_task};
 pub use calls::*;
 pub use dsa::*;
-pub use guard::{tarn_code_text, tarn_last_error};
+pub use guard::{tarn_code_text, tarn_last_error, tarn_version};
 pub use phx::*;
