@@ -32,12 +32,20 @@ for line in sys.stdin:
         print(os.path.dirname(message["manifest_path"]), message["executable"], sep="\t")'
 }
 
-# lane NAME NICE: runs the test programs that are listed in this file one after the other, as cargo does.
+# lane NAME NICE: runs the test programs that are listed in this file one after the other, as cargo does. All that a program says is
+# shown when it fails, and once more at the very end; else its count.
 lane() {
     local folder program status=0
     while IFS=$'\t' read -r folder program; do
-        (cd "$folder" && CARGO_MANIFEST_DIR=$folder exec nice -n "$2" "$program" --show-output) < /dev/null > "$work/$1.one" 2>&1 || status=1
-        { echo "     Running $program" && cat "$work/$1.one"; } | tee -a "$work/$1.log"
+        echo "     Running $program" > "$work/$1.one"
+        if (cd "$folder" && CARGO_MANIFEST_DIR=$folder exec nice -n "$2" "$program" --show-output) < /dev/null >> "$work/$1.one" 2>&1; then
+            echo "${program##*/}: $(grep '^test result:' "$work/$1.one")"
+        else
+            status=1
+            cat "$work/$1.one"
+            { echo && echo "     Running $program" && sed -n '/^failures:$/,$p' "$work/$1.one" && tail -n 5 "$work/$1.one"; } >> "$work/failed"
+        fi
+        cat "$work/$1.one" >> "$work/$1.log"
     done < "$work/$1"
     return "$status"
 }
@@ -84,6 +92,7 @@ check "python scripts" python_scripts
 check "C shim" c_shim
 check "montage: tarn gives what the plain shell gives" scripts/montage-check.sh
 
+[ ! -s "$work/failed" ] || tail -n 300 "$work/failed"
 for line in "${skipped[@]}"; do echo "NOT TESTED HERE: $line" >&2; done
 for name in "${failures[@]}"; do echo "FAILED: $name" >&2; done
 result=ok

@@ -1,5 +1,6 @@
 //! Requests that have begun and not ended, and whose end is not to be told yet.
 
+use crate::slab::Slab;
 use std::collections::VecDeque;
 use tarn_ring::{Cqe, Sqe, Ticket};
 
@@ -18,18 +19,26 @@ pub(crate) struct Chain {
     pub(crate) rest: VecDeque<Posted>,
 }
 
+/// The end of a request that is not told yet.
+#[derive(Debug)]
+struct Parked {
+    group: u64,
+    completion: Cqe,
+    /// What it has done counts.
+    settled: bool,
+}
+
 /// All that has not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    chains: Vec<Option<Chain>>,
-    free: Vec<Ticket>,
+    chains: Slab<Chain>,
     /// Requests in `chains`.
     requests: u32,
     /// Unsignalled ones of them, by their groups; the first is that of `oldest`, and never 0.
     unsignalled: VecDeque<u32>,
     oldest: u64,
     /// Ends of signalled requests, while unsignalled ones that were posted before have not ended.
-    parked: Vec<(u64, Cqe)>,
+    parked: Vec<Parked>,
 }
 
 impl Flight {
@@ -42,35 +51,24 @@ impl Flight {
     /// The number that the next request under way will have.
     #[inline]
     pub(crate) fn ticket(&self) -> Ticket {
-        match self.free.last() {
-            Some(ticket) => *ticket,
-            None => self.chains.len() as Ticket,
-        }
+        self.chains.next()
     }
 
     /// A request is under way by the number that was said.
     pub(crate) fn begin(&mut self, head: Posted, rest: VecDeque<Posted>) -> Ticket {
-        let ticket = self.ticket();
-        let chain = Some(Chain { head, rest });
-        match self.free.pop() {
-            Some(free) => self.chains[free as usize] = chain,
-            None => self.chains.push(chain),
-        }
-        ticket
+        self.chains.insert(Chain { head, rest })
     }
 
     /// A request waits for one that is under way.
     pub(crate) fn hold(&mut self, behind: Ticket, posted: Posted) {
-        if let Some(Some(chain)) = self.chains.get_mut(behind as usize) {
+        if let Some(chain) = self.chains.get_mut(behind) {
             chain.rest.push_back(posted);
         }
     }
 
     /// What was under way by a number; none where there is no such number.
     pub(crate) fn end(&mut self, ticket: Ticket) -> Option<Chain> {
-        let chain = self.chains.get_mut(ticket as usize)?.take()?;
-        self.free.push(ticket);
-        Some(chain)
+        self.chains.remove(ticket)
     }
 
     /// A request is posted that does not end at once.
@@ -108,11 +106,21 @@ impl Flight {
         if self.parked.is_empty() {
             return;
         }
-        let parked = std::mem::take(&mut self.parked);
-        for (group, completion) in parked {
-            match self.waits(group) {
-                true => self.parked.push((group, completion)),
-                false => tell(completion),
+        for parked in std::mem::take(&mut self.parked) {
+            match self.waits(parked.group) {
+                true => self.parked.push(parked),
+                false => tell(parked.completion),
+            }
+        }
+    }
+
+    /// What is parked counts: as it is, or as failed where it was not settled before.
+    #[inline]
+    pub(crate) fn settle(&mut self, result: Result<(), i32>) {
+        for parked in self.parked.iter_mut().filter(|parked| !parked.settled) {
+            parked.settled = true;
+            if let Err(code) = result {
+                parked.completion.fail(code);
             }
         }
     }
@@ -126,7 +134,11 @@ impl Flight {
     #[cold]
     #[inline(never)]
     pub(crate) fn park(&mut self, group: u64, completion: Cqe) {
-        self.parked.push((group, completion));
+        self.parked.push(Parked {
+            group,
+            completion,
+            settled: false,
+        });
     }
 
     /// Whether a request under way, or one that waits, has a region.
@@ -136,7 +148,7 @@ impl Flight {
             request.memory == region || request.storage == region
         };
         // 0 is none: requests have it where they name none.
-        let mut chains = self.chains.iter().flatten();
+        let mut chains = self.chains.iter();
         region != 0 && chains.any(|chain| named(&chain.head) || chain.rest.iter().any(named))
     }
 }

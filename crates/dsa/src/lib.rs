@@ -2,10 +2,13 @@
 //! ends are told; and what is in a partition's header. Generic over the storage, so that nothing is dispatched on the way of a copy.
 //! docs/dsa.md.
 
+mod cyclic;
 mod flight;
 pub mod header;
 mod queue;
 mod region;
+mod slab;
 
+pub use cyclic::{Cyclic, Layout, MAX_PARTS};
 pub use queue::{Options, Queue};
 pub use region::{MAX_REGIONS, MAX_STORAGES, NoRegion, RegionId};

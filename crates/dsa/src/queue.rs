@@ -305,6 +305,8 @@ impl<S: Storage> Queue<S> {
         if let Some(why) = failed {
             self.unsettled(why);
         }
+        self.flight
+            .settle(failed.map_or(Ok(()), |why| Err(why.code())));
         self.quiet.clear();
         failed.is_none()
     }
@@ -313,11 +315,7 @@ impl<S: Storage> Queue<S> {
     #[cold]
     fn unsettled(&mut self, why: Failure) {
         let code = why.code();
-        self.rings.revise(&mut |completion| {
-            if completion.code == 0 {
-                (completion.code, completion.value) = (code, 0);
-            }
-        });
+        self.rings.revise(&mut |completion| completion.fail(code));
         for user_data in self.quiet.drain(..) {
             let completion = Cqe {
                 user_data,

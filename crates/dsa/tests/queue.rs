@@ -1,116 +1,14 @@
 //! Queue pairs over a storage whose requests end at once, later, in another order, or badly.
 
+mod played;
+
+use played::{Happened, Played};
 use proptest::prelude::*;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use tarn_dsa::{NoRegion, Options, Queue};
-use tarn_ring::{Cqe, Failure, Flags, Level, Memory, Op, Span, Sqe, Started, Storage, Ticket};
-
-/// What has happened to a storage, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Happened {
-    Began(u64),
-    Ended(u64, Result<u64, Failure>),
-    Settled,
-}
-
-/// A storage of some bytes. What is asked of it at byte n is numbered n, and does what the plan says of n.
-#[derive(Debug, Clone)]
-struct Played(Rc<RefCell<Play>>);
-
-#[derive(Debug)]
-struct Play {
-    bytes: Vec<u8>,
-    persistent: bool,
-    /// Those that end later.
-    late: BTreeSet<u64>,
-    failing: BTreeMap<u64, Failure>,
-    /// The next settling fails.
-    unsettled: Option<Failure>,
-    pending: Vec<(Ticket, u64, u64)>,
-    happened: Vec<Happened>,
-}
-
-impl Played {
-    fn new(size: usize) -> Self {
-        Self(Rc::new(RefCell::new(Play {
-            bytes: vec![0; size],
-            persistent: false,
-            late: BTreeSet::new(),
-            failing: BTreeMap::new(),
-            unsettled: None,
-            pending: Vec::new(),
-            happened: Vec::new(),
-        })))
-    }
-
-    fn begin(&self, at: u64, ticket: Ticket, value: u64) -> Started {
-        let mut play = self.0.borrow_mut();
-        play.happened.push(Happened::Began(at));
-        if play.late.contains(&at) {
-            play.pending.push((ticket, at, value));
-            return Started::Pending;
-        }
-        let result = play.result(at, value);
-        play.happened.push(Happened::Ended(at, result));
-        Started::Done(result)
-    }
-}
-
-impl Play {
-    fn result(&self, at: u64, value: u64) -> Result<u64, Failure> {
-        self.failing.get(&at).map_or(Ok(value), |why| Err(*why))
-    }
-}
-
-impl Storage for Played {
-    fn size(&mut self) -> u64 {
-        self.0.borrow().bytes.len() as u64
-    }
-
-    fn is_persistent(&self) -> bool {
-        self.0.borrow().persistent
-    }
-
-    fn read(&mut self, at: u64, to: Span, ticket: Ticket) -> Started {
-        to.fill(&self.0.borrow().bytes[at as usize..]);
-        self.begin(at, ticket, to.len() as u64)
-    }
-
-    fn write(&mut self, at: u64, from: Span, _: bool, ticket: Ticket) -> Started {
-        from.copy_to(&mut self.0.borrow_mut().bytes[at as usize..]);
-        self.begin(at, ticket, from.len() as u64)
-    }
-
-    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> Started {
-        self.begin(at, ticket, add)
-    }
-
-    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> Started {
-        self.begin(at, ticket, expected ^ new)
-    }
-
-    fn flush(&mut self, ticket: Ticket) -> Started {
-        self.begin(0, ticket, 0)
-    }
-
-    fn settle(&mut self) -> Result<(), Failure> {
-        let mut play = self.0.borrow_mut();
-        play.happened.push(Happened::Settled);
-        play.unsettled.take().map_or(Ok(()), Err)
-    }
-
-    /// One at a time, the last first.
-    fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
-        let mut play = self.0.borrow_mut();
-        if let Some((ticket, at, value)) = play.pending.pop() {
-            let result = play.result(at, value);
-            play.happened.push(Happened::Ended(at, result));
-            ended(ticket, result);
-        }
-    }
-}
+use tarn_ring::{Cqe, Failure, Flags, Level, Memory, Op, Sqe};
 
 const SIZE: usize = 4096;
 
@@ -462,6 +360,21 @@ fn what_cannot_be_settled_has_failed_signalled_or_not() {
     let cancelled = Failure::Cancelled.code();
     assert_eq!(b.reap(), [(4, corrupt), (5, cancelled)]);
     assert!(!b.happened().contains(&Happened::Began(5)));
+}
+
+#[test]
+fn what_waits_to_be_told_has_failed_too_if_it_cannot_be_settled() {
+    let mut b = bench(16);
+    b.late(&[1]);
+    let quiet = Flags::UNSIGNALLED;
+    // The third is told with the first, but not settled with it.
+    b.post(&[b.write(1, quiet), b.write(2, 0)]);
+    b.storage.0.borrow_mut().unsettled = Some(Failure::Corrupt);
+    b.post(&[b.write(3, quiet), b.write(4, 0)]);
+    let corrupt = Failure::Corrupt.code();
+    assert_eq!(b.reap(), [(3, corrupt)]);
+    b.queue.poll();
+    assert_eq!(b.reap(), [(2, 0), (4, corrupt)]);
 }
 
 #[test]

@@ -48,7 +48,7 @@ enum dsa_sqe_flags {
     DSA_LINKED = 2       /* the next request begins when this one has succeeded */
 };
 
-/* Flags of dsa_open(), dsa_queue_create() and of regions. */
+/* Flags of dsa_open() and dsa_open_cyclic(), of dsa_queue_create(), and of regions. */
 enum dsa_open_flags {
     DSA_READ_ONLY = 1,
     DSA_POPULATE = 2, /* all of it is mapped now; else each page costs a fault at its first use */
@@ -138,6 +138,9 @@ int dsa_resize(const char *partition, uint64_t bytes);
 /* The partitions of a folder. *count is how many there is room for, and then how many there are. */
 int dsa_list(const char *folder, struct dsa_info *list, size_t *count);
 int dsa_open(const char *partition, uint32_t flags, struct dsa_partition **opened);
+/* Opens up to 1024 as one, in blocks of a multiple of 4096 bytes: byte x of it lies in partitions[x / block % count]. */
+int dsa_open_cyclic(const char *const *partitions, size_t count, uint64_t block, uint32_t flags,
+                    struct dsa_partition **opened);
 /* Its regions stay. No other thread may use it meanwhile. */
 int dsa_close(struct dsa_partition *partition);
 int dsa_partition_info(const struct dsa_partition *partition, struct dsa_info *info);

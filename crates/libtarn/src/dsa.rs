@@ -11,10 +11,11 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_partitions::{
-    Grant, Info, Level, Memory, OpenOptions, Options, Partition, PowerFail, Queue, Refusal, Who,
+    Grant, Info, Level, MAX_PARTS, Memory, OpenOptions, Options, Partition, PowerFail, Queue,
+    Refusal, Who,
 };
 
-/// Flags of `dsa_open`.
+/// Flags of `dsa_open` and `dsa_open_cyclic`.
 const READ_ONLY: u32 = 1;
 const POPULATE: u32 = 2;
 const NO_GUARD: u32 = 4;
@@ -202,18 +203,46 @@ pub unsafe extern "C" fn dsa_open(
     opened: *mut *mut Partition,
 ) -> c_int {
     guard(|| {
-        only(flags, READ_ONLY | POPULATE | NO_GUARD)?;
-        let options = OpenOptions {
-            writable: flags & READ_ONLY == 0,
-            populate: flags & POPULATE != 0,
-            guarded: flags & NO_GUARD == 0,
-        };
+        let options = open_options(flags)?;
         // SAFETY: as the header says.
         unsafe {
             give(&PARTITIONS, opened, || {
                 Partition::open(named(name)?, options)
             })
         }
+    })
+}
+
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dsa_open_cyclic(
+    names: *const *const c_char,
+    count: usize,
+    block: u64,
+    flags: u32,
+    opened: *mut *mut Partition,
+) -> c_int {
+    guard(|| {
+        let options = open_options(flags)?;
+        if names.is_null() || count > MAX_PARTS {
+            let text = format!("`names` is not NULL, and has at most {MAX_PARTS}");
+            return Err(invalid(text));
+        }
+        // SAFETY: there are so many.
+        let paths = (0..count).map(|at| unsafe { named(*names.add(at)) });
+        let paths = paths.collect::<Result<Vec<_>, _>>()?;
+        let open = || Partition::open_cyclic(&paths, block, options);
+        // SAFETY: as the header says.
+        unsafe { give(&PARTITIONS, opened, open) }
+    })
+}
+
+fn open_options(flags: u32) -> Result<OpenOptions, Refusal> {
+    only(flags, READ_ONLY | POPULATE | NO_GUARD)?;
+    Ok(OpenOptions {
+        writable: flags & READ_ONLY == 0,
+        populate: flags & POPULATE != 0,
+        guarded: flags & NO_GUARD == 0,
     })
 }
 

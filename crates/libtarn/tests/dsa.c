@@ -118,6 +118,17 @@ static int run(const char *path)
     CHECK(dsa_delete(path), TARN_EBUSY);
     CHECK(dsa_close(partition), TARN_OK);
     CHECK(dsa_queue_destroy(queue), TARN_OK);
+
+    /* As one of two, its second block is the third of both. */
+    char more[4200];
+    snprintf(more, sizeof more, "%s.more", path);
+    const char *both[] = {path, more};
+    CHECK(dsa_create(more, 4 * MIB, NULL, 0), TARN_OK);
+    CHECK(dsa_open_cyclic(both, 2, MIB, 0, &partition), TARN_OK);
+    CHECK(dsa_size(partition, &bytes), TARN_OK);
+    CHECK((int)(bytes >> 20), 8);
+    CHECK(dsa_close(partition), TARN_OK);
+    CHECK(dsa_delete(more), TARN_OK);
     CHECK(dsa_delete(path), TARN_OK);
     return failed;
 }
@@ -147,6 +158,13 @@ static int misuse(const char *folder, const char *path)
     CHECK(dsa_open(path, 1u << 31, &none), TARN_EINVALID);
     CHECK(dsa_open(path, 0, &partition), TARN_OK);
     CHECK(dsa_open(path, DSA_READ_ONLY, &reader), TARN_OK);
+    const char *twice[] = {path, path}, *missing[] = {path, NULL};
+    CHECK(dsa_open_cyclic(twice, 2, MIB, 0, &none), TARN_EINVALID);
+    CHECK(dsa_open_cyclic(missing, 2, MIB, 0, &none), TARN_EINVALID);
+    CHECK(dsa_open_cyclic(twice, 1, 1000, 0, &none), TARN_EINVALID);
+    CHECK(dsa_open_cyclic(twice, 0, MIB, 0, &none), TARN_EINVALID);
+    CHECK(dsa_open_cyclic(NULL, 1, MIB, 0, &none), TARN_EINVALID);
+    CHECK(dsa_open_cyclic(twice, SIZE_MAX, MIB, 0, &none), TARN_EINVALID);
     CHECK(dsa_resize(path, 2 * MIB), TARN_EBUSY);
     CHECK(dsa_list(folder, all, NULL), TARN_EINVALID);
     CHECK(dsa_list(folder, NULL, &count), TARN_EINVALID);

@@ -5,13 +5,15 @@
 
 mod file;
 mod folder;
+mod part;
 mod partition;
 mod queue;
+mod store;
 
 pub use partition::{Info, OpenOptions, Partition};
 pub use queue::Queue;
 pub use tarn_dsa::header::{Grant, Who};
-pub use tarn_dsa::{Options, RegionId};
+pub use tarn_dsa::{MAX_PARTS, Options, RegionId};
 pub use tarn_ports::{PowerFail, Promises};
 pub use tarn_proto::local::{Code, Refusal};
 pub use tarn_ring::{Cqe, Failure, Flags, Level, Memory, Op, Sqe};

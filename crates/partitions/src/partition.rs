@@ -1,15 +1,17 @@
 //! Partitions.
 
 use crate::file::{self, Others};
-use crate::folder::{Place, code, name, open_folder, refused};
+use crate::folder::{Place, name, open_folder, refused};
+use crate::part::Part;
+use crate::store::Store;
 use crate::{Code, Refusal};
-use rustix::fd::OwnedFd;
 use rustix::fs::Dir;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use tarn_dsa::header::{DATA, Grant, Header};
-use tarn_media::{Direct, Mapping, Shared};
-use tarn_ports::{MediumError, Promises};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use tarn_dsa::header::{Grant, Header};
+use tarn_dsa::{Cyclic, Layout, MAX_PARTS};
+use tarn_ports::Promises;
 
 /// Names of a folder that are looked at.
 const MAX_NAMES: usize = 1 << 16;
@@ -27,6 +29,18 @@ pub struct Info {
     pub grants: Vec<Grant>,
     /// Why it cannot be used, if it cannot.
     pub damaged: Option<String>,
+}
+
+impl Info {
+    pub(crate) fn of(place: &Place, header: &Header) -> Self {
+        Self {
+            name: place.name.clone(),
+            size: header.size,
+            owner: header.owner,
+            grants: header.grants.clone(),
+            damaged: None,
+        }
+    }
 }
 
 /// How a partition is opened.
@@ -50,16 +64,14 @@ impl Default for OpenOptions {
     }
 }
 
-/// An open partition. While it, or a region of it, is there, it is neither deleted nor made smaller.
+/// An open partition, or several as one. While it, or a region of it, is there, it is neither deleted nor made smaller.
 #[derive(Debug)]
 pub struct Partition {
-    shared: Arc<Shared>,
-    /// It stays the same, wherever its path leads later.
-    folder: OwnedFd,
-    place: Place,
-    path: PathBuf,
+    first: Part,
+    others: Vec<Part>,
+    /// Of several.
+    layout: Option<Layout>,
     options: OpenOptions,
-    header: Mutex<Header>,
 }
 
 impl Partition {
@@ -110,7 +122,7 @@ impl Partition {
                 name: name.to_owned(),
             };
             match file::open(&place, &fd, false, Others::Unasked) {
-                Ok((_, header)) => found.push(info(&place, &header)),
+                Ok((_, header)) => found.push(Info::of(&place, &header)),
                 Err(why) if why.code == Code::NotFound => {}
                 Err(why) => found.push(Info {
                     name: place.name,
@@ -131,101 +143,104 @@ impl Partition {
     /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged, `NOSPACE` where there is no
     /// memory to map it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
-        let place = Place::of(path)?;
-        let path = place.path();
-        let folder = place.open()?;
-        let (file, header) = file::open(&place, &folder, options.writable, Others::Allowed)?;
-        let mapping = Mapping {
-            from: DATA,
-            writable: options.writable,
-            guarded: options.guarded,
-        };
-        let shared = Shared::new(file, &path, mapping, header.size).map_err(unmapped)?;
-        let partition = Self {
-            shared: Arc::new(shared),
-            folder,
-            place,
-            path,
+        Ok(Self {
+            first: Part::open(path, options)?,
+            others: Vec::new(),
+            layout: None,
             options,
-            header: Mutex::new(header),
-        };
-        partition.populate()?;
-        Ok(partition)
+        })
     }
 
-    /// What is known of it, now: others may have made it larger.
+    /// Opens several partitions as one, block by block in turn: byte x of it lies in partition (x / `block`) mod n. What is behind the whole
+    /// rows of blocks of the smallest is not used. Its order and its block are not written anywhere: who opens it says them.
     ///
     /// # Errors
-    /// When its header cannot be read.
+    /// As [`Partition::open`], and `INVALID`: no partition, more than [`MAX_PARTS`], one of them twice, or a block that is no multiple of
+    /// 4096.
+    pub fn open_cyclic<P: AsRef<Path>>(
+        paths: &[P],
+        block: u64,
+        options: OpenOptions,
+    ) -> Result<Self, Refusal> {
+        let sound = paths.split_first().zip(Layout::new(paths.len(), block));
+        let Some(((first, others), layout)) = sound else {
+            let text = format!(
+                "1 to {MAX_PARTS} partitions are opened as one, in blocks of a multiple of 4096 bytes; not {} in blocks of {block}",
+                paths.len()
+            );
+            return Err(Refusal::new(Code::Invalid, text));
+        };
+        let open = |path: &P| Part::open(path.as_ref(), options);
+        let cyclic = Self {
+            first: open(first)?,
+            others: others.iter().map(open).collect::<Result<_, _>>()?,
+            layout: Some(layout),
+            options,
+        };
+        let identities: BTreeSet<_> = cyclic.parts().map(Part::identity).collect();
+        match identities.len() == paths.len() {
+            true => Ok(cyclic),
+            false => {
+                let text = "a partition is named twice, or is a copy of another one";
+                Err(Refusal::new(Code::Invalid, text))
+            }
+        }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// What is known of it, now: others may have made it larger. Of several, what is known of the first, but for the bytes: those are of all.
+    ///
+    /// # Errors
+    /// When a header cannot be read.
     pub fn info(&self) -> Result<Info, Refusal> {
-        let header = file::header(self.shared.file(), &self.path)?;
-        Ok(info(&self.place, &header))
+        let mut info = self.first.info()?;
+        for part in &self.others {
+            info.size = info.size.min(part.info()?.size);
+        }
+        info.size = self.whole(info.size);
+        Ok(info)
     }
 
     /// Bytes that can be used. If others have made it larger, it is larger here from now on.
     ///
     /// # Errors
-    /// When its header cannot be read, or what was added cannot be mapped.
+    /// When a header cannot be read, or what was added cannot be mapped.
     pub fn size(&self) -> Result<u64, Refusal> {
-        let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = file::header(self.shared.file(), &self.path)?;
-        self.extend(&mut known, now)
+        self.least(Part::size)
     }
 
-    /// Makes it larger while it is open; it is never made smaller by this.
+    /// Makes it larger while it is open; it is never made smaller by this. What it has then.
     ///
     /// # Errors
-    /// `NOSPACE`: it is as it was. `DENIED` where it was opened to be read only.
+    /// `NOSPACE`: it is as it was, but for room that some of several have taken already, which the next call uses. `DENIED` where it was
+    /// opened to be read only.
     pub fn grow(&self, size: u64) -> Result<u64, Refusal> {
-        if !self.options.writable {
-            let text = format!("{} was opened to be read only", self.path.display());
-            return Err(Refusal::new(Code::Denied, text));
-        }
-        let _lock = self.place.lock(&self.folder)?;
-        let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = file::header(self.shared.file(), &self.path)?;
-        self.never_shorter(&known, &now)?;
-        let new = match size > now.size {
-            true => file::resize(self.shared.file(), &now, size, &self.path)?,
-            false => now,
-        };
-        self.extend(&mut known, new)
+        let each = self.layout.map_or(size, |layout| layout.part(size));
+        self.least(|part| part.grow(each))
     }
 
-    fn extend(&self, known: &mut Header, now: Header) -> Result<u64, Refusal> {
-        self.never_shorter(known, &now)?;
-        if now.size > known.size {
-            self.shared.extend(now.size).map_err(unmapped)?;
-            self.populate()?;
+    /// Bytes of the whole, by those of its smallest part.
+    fn least(&self, size: impl Fn(&Part) -> Result<u64, Refusal>) -> Result<u64, Refusal> {
+        let mut least = size(&self.first)?;
+        for part in &self.others {
+            least = least.min(size(part)?);
         }
-        *known = now;
-        Ok(known.size)
+        Ok(self.whole(least))
     }
 
-    /// Nobody makes it smaller while it is open, by the rules.
-    fn never_shorter(&self, known: &Header, now: &Header) -> Result<(), Refusal> {
-        if now.size >= known.size {
-            return Ok(());
-        }
-        let text = format!(
-            "{} had {} bytes when it was opened, and says {} now: its file was made shorter, or its header is damaged",
-            self.path.display(),
-            known.size,
-            now.size
-        );
-        Err(Refusal::new(Code::Corrupt, text))
+    fn whole(&self, part: u64) -> u64 {
+        self.layout.map_or(part, |layout| layout.size(part))
     }
 
-    fn populate(&self) -> Result<(), Refusal> {
-        match self.options.populate {
-            true => self.shared.populate().map_err(unmapped),
-            false => Ok(()),
-        }
-    }
-
-    /// What its medium promises.
+    /// What its medium promises; of several, the one that promises least.
     pub fn promises(&self) -> Promises {
-        self.shared.promises()
+        let others = self.others.iter().map(Part::promises);
+        others.fold(self.first.promises(), |one, other| {
+            std::cmp::min_by_key(one, other, |promises| promises.power_fail)
+        })
     }
 
     /// Whether it may be written.
@@ -234,29 +249,18 @@ impl Partition {
     }
 
     /// The partition in the hands of one queue pair.
-    pub(crate) fn direct(&self) -> Direct {
-        Direct::new(&self.shared)
+    pub(crate) fn store(&self) -> Option<Store> {
+        match self.layout {
+            None => Some(Store::One(self.first.direct())),
+            Some(layout) => {
+                let parts = self.parts().map(Part::direct).collect();
+                Cyclic::new(parts, layout).map(Store::Many)
+            }
+        }
     }
 
-    pub(crate) fn is(&self, direct: &Direct) -> bool {
-        Arc::ptr_eq(&self.shared, direct.shared())
+    /// Whether that is of this partition, as it was opened here.
+    pub(crate) fn is(&self, store: &Store) -> bool {
+        Arc::ptr_eq(self.first.shared(), store.first().shared())
     }
-}
-
-fn info(place: &Place, header: &Header) -> Info {
-    Info {
-        name: place.name.clone(),
-        size: header.size,
-        owner: header.owner,
-        grants: header.grants.clone(),
-        damaged: None,
-    }
-}
-
-fn unmapped(why: MediumError) -> Refusal {
-    let kind = match &why {
-        MediumError::Io { source, .. } => code(source),
-        _ => Code::Internal,
-    };
-    Refusal::new(kind, why.to_string())
 }

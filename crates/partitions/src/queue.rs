@@ -1,20 +1,20 @@
 //! Queue pairs.
 
 use crate::folder::refused;
+use crate::store::Store;
 use crate::{Code, Partition, Refusal};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tarn_dsa::{NoRegion, Options, RegionId};
-use tarn_media::Direct;
 use tarn_ring::{Cqe, MAX_ENTRIES, Memory, Sqe};
 
 /// A queue pair, of one thread. It begins with its `tarn_ring::Rings`, as C programs see it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Queue {
-    pair: tarn_dsa::Queue<Direct>,
+    pair: tarn_dsa::Queue<Store>,
     /// Told of completions, where somebody waits for them with other things.
     event: Option<OwnedFd>,
 }
@@ -61,9 +61,10 @@ impl Queue {
         let known = self.pair.storages().find(|(_, there)| partition.is(there));
         let region = match known.map(|(number, _)| number) {
             Some(number) => self.pair.register(number, start, length, writable),
-            None => self
-                .pair
-                .register_new(partition.direct(), start, length, writable),
+            None => match partition.store() {
+                Some(store) => self.pair.register_new(store, start, length, writable),
+                None => Err(NoRegion::Invalid),
+            },
         };
         region.map_err(no_region)
     }

@@ -126,6 +126,64 @@ fn what_is_written_is_there_for_others_and_later() {
 }
 
 #[test]
+fn several_are_one_block_by_block() {
+    let folder = memory();
+    let paths: Vec<_> = ["a", "b", "c"].map(|name| folder.path().join(name)).into();
+    for (path, blocks) in paths.iter().zip([4, 3, 5]) {
+        Partition::create(path, blocks * 8192, Vec::new()).expect("room");
+    }
+    let options = OpenOptions::default();
+    let whole = Partition::open_cyclic(&paths, 8192, options).unwrap();
+    // Whole rows of the smallest.
+    assert_eq!(whole.size().unwrap(), 3 * 3 * 8192);
+    assert_eq!(whole.info().unwrap().size, 3 * 3 * 8192);
+    assert_eq!(whole.promises().power_fail, PowerFail::Lost);
+    let bytes: Vec<u8> = (0..40_000_u32).map(|i| (i * 7 / 3) as u8).collect();
+    assert_eq!(Hands::new(&whole).write(5000, &bytes), 0);
+    // Every byte where the layout says, and nothing else.
+    for (part, path) in paths.iter().enumerate() {
+        let one = Hands::new(&open(path)).read(0, 3 * 8192).unwrap();
+        for (there, byte) in one.iter().enumerate() {
+            let at = (there / 8192 * 3 + part) * 8192 + there % 8192;
+            let written = at.checked_sub(5000).and_then(|at| bytes.get(at));
+            assert_eq!(byte, written.unwrap_or(&0), "byte {there} of part {part}");
+        }
+    }
+    // It grows, and words of it are changed in one place whoever does it.
+    assert_eq!(whole.grow(14 * 8192 + 1).unwrap(), 15 * 8192);
+    let mut one = Hands::new(&whole);
+    let add = Sqe {
+        operand: 5,
+        ..one.request(Op::FetchAdd, 13 * 8192 + 8, 0)
+    };
+    assert_eq!(one.done(add).value, 0);
+    let second = Sqe {
+        operand: 1,
+        ..Hands::new(&open(&paths[1])).request(Op::FetchAdd, 4 * 8192 + 8, 0)
+    };
+    assert_eq!(Hands::new(&open(&paths[1])).done(second).value, 5);
+    let full = whole.grow(1 << 60).unwrap_err();
+    assert_eq!(full.code, Code::Invalid, "{full}");
+    assert_eq!(whole.size().unwrap(), 15 * 8192);
+    // Each of them is open.
+    assert_eq!(Partition::delete(&paths[2]).unwrap_err().code, Code::Busy);
+    drop((one, whole));
+    Partition::delete(&paths[2]).unwrap();
+
+    let refused = |paths: &[PathBuf], block| {
+        let refused = Partition::open_cyclic(paths, block, options).unwrap_err();
+        (refused.code, refused.text)
+    };
+    assert_eq!(refused(&paths, 8192).0, Code::NotFound);
+    let (code, text) = refused(&[paths[0].clone(), paths[0].clone()], 8192);
+    assert!(code == Code::Invalid && text.contains("twice"), "{text}");
+    assert_eq!(refused(&paths, 1000).0, Code::Invalid);
+    assert_eq!(refused(&[], 4096).0, Code::Invalid);
+    let reader = Partition::open_cyclic(&paths[..2], 4096, READ_ONLY).unwrap();
+    assert_eq!(reader.grow(1 << 30).unwrap_err().code, Code::Denied);
+}
+
+#[test]
 fn words_are_changed_by_one_at_a_time() {
     let folder = memory();
     let path = made(folder.path(), MIB);

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// When what was written to a medium outlives a loss of power.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// When what was written to a medium outlives a loss of power, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PowerFail {
     /// Never: it is memory. It outlives the process.
     Lost,

@@ -131,4 +131,13 @@ pub struct Cqe {
     pub flags: u32,
 }
 
+impl Cqe {
+    /// Makes a success a failure.
+    pub fn fail(&mut self, code: i32) {
+        if self.code == 0 {
+            (self.code, self.value) = (code, 0);
+        }
+    }
+}
+
 const _: () = assert!(size_of::<Sqe>() == 64 && size_of::<Cqe>() == 24);

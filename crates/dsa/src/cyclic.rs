@@ -1,0 +1,219 @@
+//! Several storages as one, block by block in turn: block k is block k / n of storage k mod n. The distributed shared memory of Schürmann et
+//! al. 2014, section 4.3, where the storages are those of several nodes.
+
+use crate::slab::Slab;
+use tarn_ring::{Failure, Span, Started, Storage, Ticket};
+
+/// Storages in one, at most.
+pub const MAX_PARTS: usize = 1024;
+
+/// Where a byte of the whole lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    parts: u64,
+    block: u64,
+}
+
+impl Layout {
+    /// So many storages, in blocks of so many bytes, a multiple of 4096; none for other numbers, or without a storage.
+    pub fn new(parts: usize, block: u64) -> Option<Self> {
+        let is_sound = block > 0 && block.is_multiple_of(4096) && block <= crate::header::MAX_SIZE;
+        (is_sound && (1..=MAX_PARTS).contains(&parts)).then_some(Self {
+            parts: parts as u64,
+            block,
+        })
+    }
+
+    /// The storage of a byte, where it lies there, and how many from it on lie behind each other.
+    #[inline]
+    pub fn place(self, at: u64) -> (usize, u64, u64) {
+        let (block, within) = (at / self.block, at % self.block);
+        let there = block / self.parts * self.block + within;
+        ((block % self.parts) as usize, there, self.block - within)
+    }
+
+    /// Bytes of the whole, if each storage has so many: whole rows of blocks.
+    pub fn size(self, part: u64) -> u64 {
+        let row = part / self.block * self.block;
+        row.saturating_mul(self.parts)
+    }
+
+    /// Bytes that each storage needs, so that the whole has at least so many.
+    pub fn part(self, size: u64) -> u64 {
+        let blocks = size.div_ceil(self.block).div_ceil(self.parts);
+        blocks.saturating_mul(self.block)
+    }
+}
+
+/// A request some of whose pieces have not ended.
+#[derive(Debug)]
+struct Joint {
+    ticket: Ticket,
+    left: u32,
+    result: Result<u64, Failure>,
+}
+
+/// Several storages as one.
+#[derive(Debug)]
+pub struct Cyclic<S> {
+    /// At least one.
+    parts: Vec<S>,
+    layout: Layout,
+    joints: Slab<Joint>,
+    /// Pieces under way, by the numbers that their storages know: whose they are.
+    pieces: Slab<Ticket>,
+}
+
+impl<S: Storage> Cyclic<S> {
+    /// These storages, in this order; none where they are not as many as the layout says.
+    pub fn new(parts: Vec<S>, layout: Layout) -> Option<Self> {
+        (parts.len() as u64 == layout.parts).then_some(Self {
+            parts,
+            layout,
+            joints: Slab::default(),
+            pieces: Slab::default(),
+        })
+    }
+
+    /// The first of them.
+    pub fn first(&self) -> &S {
+        &self.parts[0]
+    }
+
+    /// Begins one request as several, each with a number of its own.
+    fn join(
+        &mut self,
+        ticket: Ticket,
+        pieces: impl IntoIterator<Item = (usize, impl FnOnce(&mut S, Ticket) -> Started)>,
+    ) -> Started {
+        let joint = self.joints.next();
+        let (mut left, mut whole) = (0, Ok(0));
+        for (part, begin) in pieces {
+            match begin(&mut self.parts[part], self.pieces.next()) {
+                Started::Done(result) => whole = and(whole, result),
+                Started::Pending => {
+                    self.pieces.insert(joint);
+                    left += 1;
+                }
+            }
+        }
+        if left == 0 {
+            return Started::Done(whole);
+        }
+        self.joints.insert(Joint {
+            ticket,
+            left,
+            result: whole,
+        });
+        Started::Pending
+    }
+
+    fn copy(
+        &mut self,
+        at: u64,
+        span: Span,
+        ticket: Ticket,
+        begin: impl Fn(&mut S, u64, Span, Ticket) -> Started,
+    ) -> Started {
+        let (layout, begin) = (self.layout, &begin);
+        let (mut at, mut rest) = (at, span);
+        let pieces = std::iter::from_fn(move || {
+            if rest.len() == 0 {
+                return None;
+            }
+            let (part, there, length) = layout.place(at);
+            let (piece, more) = rest.split(usize::try_from(length).unwrap_or(usize::MAX));
+            (at, rest) = (at + piece.len() as u64, more);
+            Some((part, move |storage: &mut S, ticket| {
+                begin(storage, there, piece, ticket)
+            }))
+        });
+        self.join(ticket, pieces)
+    }
+
+    /// An operation on 8 aligned bytes, which no block divides.
+    fn word(
+        &mut self,
+        at: u64,
+        ticket: Ticket,
+        begin: impl FnOnce(&mut S, u64, Ticket) -> Started,
+    ) -> Started {
+        let (part, there, _) = self.layout.place(at);
+        let begin = move |storage: &mut S, ticket| begin(storage, there, ticket);
+        self.join(ticket, [(part, begin)])
+    }
+}
+
+/// What two pieces are together.
+fn and(one: Result<u64, Failure>, other: Result<u64, Failure>) -> Result<u64, Failure> {
+    Ok(one? + other?)
+}
+
+impl<S: Storage> Storage for Cyclic<S> {
+    fn size(&mut self) -> u64 {
+        let least = self.parts.iter_mut().map(Storage::size).min();
+        self.layout.size(least.unwrap_or(0))
+    }
+
+    fn is_persistent(&self) -> bool {
+        self.parts.iter().all(Storage::is_persistent)
+    }
+
+    fn read(&mut self, at: u64, to: Span, ticket: Ticket) -> Started {
+        self.copy(at, to, ticket, S::read)
+    }
+
+    fn write(&mut self, at: u64, from: Span, persistent: bool, ticket: Ticket) -> Started {
+        self.copy(at, from, ticket, |storage, at, from, ticket| {
+            storage.write(at, from, persistent, ticket)
+        })
+    }
+
+    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> Started {
+        self.word(at, ticket, |storage, at, ticket| {
+            storage.fetch_add(at, add, ticket)
+        })
+    }
+
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> Started {
+        self.word(at, ticket, |storage, at, ticket| {
+            storage.compare_swap(at, expected, new, ticket)
+        })
+    }
+
+    fn flush(&mut self, ticket: Ticket) -> Started {
+        let all = 0..self.parts.len();
+        self.join(ticket, all.map(|part| (part, S::flush)))
+    }
+
+    fn settle(&mut self) -> Result<(), Failure> {
+        let settled = self.parts.iter_mut().map(Storage::settle);
+        settled.fold(Ok(()), Result::and)
+    }
+
+    fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
+        let Self {
+            parts,
+            joints,
+            pieces,
+            ..
+        } = self;
+        for part in parts {
+            part.reap(&mut |ticket, result| {
+                let Some(joint) = pieces.remove(ticket) else {
+                    return;
+                };
+                let Some(whole) = joints.get_mut(joint) else {
+                    return;
+                };
+                whole.result = and(whole.result, result);
+                whole.left -= 1;
+                if whole.left == 0
+                    && let Some(whole) = joints.remove(joint)
+                {
+                    ended(whole.ticket, whole.result);
+                }
+            });
+        }
+    }
+}
