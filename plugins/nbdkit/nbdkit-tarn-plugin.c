@@ -13,10 +13,10 @@
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL
 
 enum {
-    ENTRIES = 16,        /* of a queue pair: what one doorbell of zeros has */
-    ZEROS = 1 << 20,     /* bytes of one of these */
-    MAX_PARTITIONS = 64, /* as many as a queue pair knows */
-    ALIGNED = 4096       /* a page: what is smaller costs as much */
+    ENTRIES = 16,          /* of a queue pair: what one doorbell of zeros has */
+    ZEROS = 1 << 20,       /* bytes of one of these */
+    MAX_PARTITIONS = 1024, /* as many as the library takes */
+    ALIGNED = 4096         /* a page: what is smaller costs as much */
 };
 /* After so many nanoseconds nothing is known of a request any more. */
 #define PATIENCE (600 * UINT64_C(1000000000))
@@ -45,8 +45,7 @@ struct connection {
     uint64_t bytes;
 };
 
-static int number_of(int code)
-{
+static int number_of(int code) {
     switch (code) {
     case TARN_OK:
         return 0;
@@ -65,42 +64,34 @@ static int number_of(int code)
 }
 
 /* A call of libtarn that failed. */
-static int refused(int code)
-{
+static int refused(int code) {
     nbdkit_error("%s", tarn_last_error());
     nbdkit_set_error(number_of(code));
     return -1;
 }
 
-static void worker_end(void *of_thread)
-{
+static void worker_end(void *of_thread) {
     struct worker *worker = of_thread;
     dsa_queue_destroy(worker->queue);
     free(worker);
 }
 
-static void tarn_load(void)
-{
+static void tarn_load(void) {
     if (pthread_key_create(&own_worker, worker_end) != 0) {
         nbdkit_error("there is no room for what each thread keeps");
         exit(EXIT_FAILURE);
     }
 }
 
-static void tarn_unload(void)
-{
+static void tarn_unload(void) {
     if (partition)
         dsa_close(partition);
     pthread_key_delete(own_worker);
 }
 
-static void tarn_dump_plugin(void)
-{
-    printf("tarn_library=%s\n", tarn_version());
-}
+static void tarn_dump_plugin(void) { printf("tarn_library=%s\n", tarn_version()); }
 
-static int truth(const char *key, const char *value, bool *to)
-{
+static int truth(const char *key, const char *value, bool *to) {
     int parsed = nbdkit_parse_bool(value);
     if (parsed < 0) {
         nbdkit_error("%s says neither yes nor no", key);
@@ -110,8 +101,7 @@ static int truth(const char *key, const char *value, bool *to)
     return 0;
 }
 
-static int tarn_config(const char *key, const char *value)
-{
+static int tarn_config(const char *key, const char *value) {
     bool accepts;
     if (strcmp(key, "partition") == 0) {
         if (name_count == MAX_PARTITIONS) {
@@ -137,10 +127,10 @@ static int tarn_config(const char *key, const char *value)
     return -1;
 }
 
-static int tarn_config_complete(void)
-{
+static int tarn_config_complete(void) {
     if (strcmp(tarn_version(), TARN_VERSION) != 0) {
-        nbdkit_error("this plug-in is of tarn %s, and the library that it has found of tarn %s: install both of one version",
+        nbdkit_error("this plug-in is of tarn %s, and the library that it has found of tarn %s: install both "
+                     "of one version",
                      TARN_VERSION, tarn_version());
         return -1;
     }
@@ -149,15 +139,15 @@ static int tarn_config_complete(void)
         return -1;
     }
     if ((name_count > 1) != (block > 0)) {
-        nbdkit_error("block=SIZE says how several partitions take turns: give it with several, and not with one");
+        nbdkit_error(
+            "block=SIZE says how several partitions take turns: give it with several, and not with one");
         return -1;
     }
     return 0;
 }
 
 /* While errors are still seen by whoever starts the server. */
-static int tarn_get_ready(void)
-{
+static int tarn_get_ready(void) {
     const uint32_t flags = read_only ? DSA_READ_ONLY : 0;
     int code = name_count == 1 ? dsa_open(names[0], flags, &partition)
                                : dsa_open_cyclic(names, name_count, block, flags, &partition);
@@ -168,16 +158,16 @@ static int tarn_get_ready(void)
     if (code != TARN_OK)
         return refused(code);
     if (no_volatile && info.power_fail == DSA_LOST) {
-        nbdkit_error("%s lies in memory, which does not outlive a loss of power: take a partition on another medium, "
-                     "or leave out volatile=no",
-                     names[0]);
+        nbdkit_error(
+            "%s lies in memory, which does not outlive a loss of power: take a partition on another medium, "
+            "or leave out volatile=no",
+            names[0]);
         return -1;
     }
     return 0;
 }
 
-static void *tarn_open(int readonly)
-{
+static void *tarn_open(int readonly) {
     (void)readonly; /* nbdkit sees to that */
     struct connection *connection = malloc(sizeof *connection);
     if (!connection) {
@@ -193,19 +183,14 @@ static void *tarn_open(int readonly)
     return connection;
 }
 
-static void tarn_close_connection(void *handle)
-{
-    free(handle);
-}
+static void tarn_close_connection(void *handle) { free(handle); }
 
-static int64_t tarn_get_size(void *handle)
-{
+static int64_t tarn_get_size(void *handle) {
     const struct connection *connection = handle;
     return connection->bytes;
 }
 
-static int tarn_block_size(void *handle, uint32_t *minimum, uint32_t *preferred, uint32_t *maximum)
-{
+static int tarn_block_size(void *handle, uint32_t *minimum, uint32_t *preferred, uint32_t *maximum) {
     (void)handle;
     *minimum = 1;
     *preferred = ALIGNED;
@@ -213,46 +198,40 @@ static int tarn_block_size(void *handle, uint32_t *minimum, uint32_t *preferred,
     return 0;
 }
 
-static int tarn_can_write(void *handle)
-{
+static int tarn_can_write(void *handle) {
     (void)handle;
     return !read_only;
 }
 
-static int yes(void *handle)
-{
+static int yes(void *handle) {
     (void)handle;
     return 1;
 }
 
-static int tarn_can_fua(void *handle)
-{
+static int tarn_can_fua(void *handle) {
     (void)handle;
     return NBDKIT_FUA_NATIVE;
 }
 
 /* A read, whose result is dropped, brings what the medium has. */
-static int tarn_can_cache(void *handle)
-{
+static int tarn_can_cache(void *handle) {
     (void)handle;
     return NBDKIT_CACHE_EMULATE;
 }
 
 /* The whole device, as large as this connection knows it. */
-static int region(struct worker *worker, uint64_t bytes)
-{
+static int region(struct worker *worker, uint64_t bytes) {
     if (worker->bytes > 0)
         dsa_unregister(worker->queue, worker->device);
     worker->bytes = 0;
-    int code = dsa_register_partition(worker->queue, partition, 0, bytes, read_only ? DSA_REGION_READ_ONLY : 0,
-                                      &worker->device);
+    int code = dsa_register_partition(worker->queue, partition, 0, bytes,
+                                      read_only ? DSA_REGION_READ_ONLY : 0, &worker->device);
     if (code == TARN_OK)
         worker->bytes = bytes;
     return code;
 }
 
-static struct worker *worker_make(void)
-{
+static struct worker *worker_make(void) {
     struct worker *worker = calloc(1, sizeof *worker);
     if (!worker) {
         nbdkit_error("no memory for a queue pair");
@@ -278,8 +257,7 @@ static struct worker *worker_make(void)
 }
 
 /* This thread's queue pair, which has all of the connection's device; NULL with an error. */
-static struct worker *worker_of(const struct connection *connection)
-{
+static struct worker *worker_of(const struct connection *connection) {
     struct worker *worker = pthread_getspecific(own_worker);
     if (!worker)
         worker = worker_make();
@@ -294,8 +272,7 @@ static struct worker *worker_of(const struct connection *connection)
 }
 
 /* Does what was prepared. */
-static int done(struct worker *worker, uint32_t count)
-{
+static int done(struct worker *worker, uint32_t count) {
     int failed = TARN_OK;
     dsa_submit(worker->queue);
     if (dsa_cq_ready(worker->queue) < count && dsa_wait(worker->queue, count, PATIENCE) != TARN_OK) {
@@ -315,8 +292,7 @@ static int done(struct worker *worker, uint32_t count)
     return -1;
 }
 
-static int tarn_pread(void *handle, void *to, uint32_t count, uint64_t offset, uint32_t flags)
-{
+static int tarn_pread(void *handle, void *to, uint32_t count, uint64_t offset, uint32_t flags) {
     (void)flags;
     struct worker *worker = worker_of(handle);
     if (!worker)
@@ -325,8 +301,7 @@ static int tarn_pread(void *handle, void *to, uint32_t count, uint64_t offset, u
     return done(worker, 1);
 }
 
-static int tarn_pwrite(void *handle, const void *from, uint32_t count, uint64_t offset, uint32_t flags)
-{
+static int tarn_pwrite(void *handle, const void *from, uint32_t count, uint64_t offset, uint32_t flags) {
     struct worker *worker = worker_of(handle);
     if (!worker)
         return -1;
@@ -337,21 +312,18 @@ static int tarn_pwrite(void *handle, const void *from, uint32_t count, uint64_t 
     return done(worker, 1);
 }
 
-static int flush(struct worker *worker)
-{
+static int flush(struct worker *worker) {
     dsa_prep_flush(dsa_get_sqe(worker->queue), worker->device);
     return done(worker, 1);
 }
 
-static int tarn_flush(void *handle, uint32_t flags)
-{
+static int tarn_flush(void *handle, uint32_t flags) {
     (void)flags;
     struct worker *worker = worker_of(handle);
     return worker ? flush(worker) : -1;
 }
 
-static int tarn_zero(void *handle, uint32_t count, uint64_t offset, uint32_t flags)
-{
+static int tarn_zero(void *handle, uint32_t count, uint64_t offset, uint32_t flags) {
     struct worker *worker = worker_of(handle);
     if (!worker)
         return -1;
@@ -370,17 +342,16 @@ static int tarn_zero(void *handle, uint32_t count, uint64_t offset, uint32_t fla
 }
 
 /* All room of a partition stays taken: there is nothing to give back, and what was there may be read. */
-static int tarn_trim(void *handle, uint32_t count, uint64_t offset, uint32_t flags)
-{
+static int tarn_trim(void *handle, uint32_t count, uint64_t offset, uint32_t flags) {
     (void)count;
     (void)offset;
     return flags & NBDKIT_FLAG_FUA ? tarn_flush(handle, 0) : 0;
 }
 
-#define CONFIG_HELP                                                                    \
-    "partition=NAME (required) A partition, such as /dev/shm/me/disk; several take turns.\n" \
-    "block=SIZE                Bytes of such a turn.\n"                                \
-    "readonly=yes              It is opened to be read only.\n"                        \
+#define CONFIG_HELP                                                                                          \
+    "partition=NAME (required) A partition, such as /dev/shm/me/disk; several take turns.\n"                 \
+    "block=SIZE                Bytes of such a turn.\n"                                                      \
+    "readonly=yes              It is opened to be read only.\n"                                              \
     "volatile=no               A partition that lies in memory is refused."
 
 static struct nbdkit_plugin plugin = {

@@ -107,6 +107,9 @@ pub(crate) enum Command {
     /// Checkpoints on this node (docs/checkpoints.md), and models of them
     #[command(subcommand)]
     Ckpt(crate::ckpt::CkptCommand),
+    /// A partition of storage memory as a block device (docs/block.md)
+    #[command(subcommand)]
+    Block(crate::block::BlockCommand),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn
@@ -421,6 +424,8 @@ pub(crate) enum BenchCommand {
     Ckpt(crate::bench::ckpt::Args),
     /// Queue pairs to storage memory, beside the same copies without a queue
     Dsa(crate::bench::dsa::Args),
+    /// A partition as a block device, beside nbdkit's memory plug-in
+    Block(crate::bench::block::Args),
     /// What many nodes need: transfers between two nodes beside bare TCP streams, tasks of tarnd
     Cluster(crate::bench::cluster::Args),
 }

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod block;
 mod chronicle;
 mod ckpt;
 mod cluster;
@@ -80,6 +81,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Cancel(which) => inspect::cancel(cli, which),
         Command::Data(command) => data::data(cli, command),
         Command::Ckpt(command) => ckpt::ckpt(cli, command),
+        Command::Block(command) => block::block(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
         Command::Bench(command) => benchmark(cli, command),
@@ -103,6 +105,7 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
         BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
         BenchCommand::Plan(args) => ("plan", bench::plan::run(args)?),
         BenchCommand::Ckpt(args) => ("ckpt", bench::ckpt::run(args)?),
+        BenchCommand::Block(args) => ("block", bench::block::run(args)?),
         BenchCommand::Dsa(args) => ("dsa", bench::dsa::run(args)?),
         BenchCommand::Cluster(args) => ("cluster", bench::cluster::run(args)?),
         BenchCommand::Policies(args) => return bench::policies::run(cli, args),
