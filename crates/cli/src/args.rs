@@ -107,6 +107,9 @@ pub(crate) enum Command {
     /// Checkpoints on this node (docs/checkpoints.md), and models of them
     #[command(subcommand)]
     Ckpt(crate::ckpt::CkptCommand),
+    /// Partitions of storage memory, for direct access (docs/dsa.md)
+    #[command(subcommand)]
+    Partition(crate::partition::PartitionCommand),
     /// A partition of storage memory as a block device (docs/block.md)
     #[command(subcommand)]
     Block(crate::block::BlockCommand),

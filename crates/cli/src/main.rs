@@ -12,6 +12,7 @@ mod error;
 mod inspect;
 mod live;
 mod nodes;
+mod partition;
 mod plan;
 mod print;
 mod progress;
@@ -82,6 +83,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Data(command) => data::data(cli, command),
         Command::Ckpt(command) => ckpt::ckpt(cli, command),
         Command::Block(command) => block::block(cli, command),
+        Command::Partition(command) => partition::partition(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
         Command::Bench(command) => benchmark(cli, command),

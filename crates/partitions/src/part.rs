@@ -2,19 +2,29 @@
 
 use crate::file::{self, Others};
 use crate::folder::{Folder, code, divide};
+use crate::name::Name;
 use crate::{Code, Info, OpenOptions, Refusal};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_dsa::header::{DATA, Header};
 use tarn_media::{Direct, Mapping, Shared};
 use tarn_ports::{MediumError, Promises};
+use tarn_proto::local::{Allocation, Kind};
+
+/// Who makes it larger.
+#[derive(Debug)]
+enum Home {
+    /// This program, in its folder.
+    Folder(Folder, String),
+    /// The tarnd that has lent it, by this name.
+    Tarnd(PathBuf),
+}
 
 /// An open partition.
 #[derive(Debug)]
 pub(crate) struct Part {
     shared: Arc<Shared>,
-    folder: Folder,
-    name: String,
+    home: Home,
     path: PathBuf,
     options: OpenOptions,
     header: Mutex<Header>,
@@ -27,9 +37,27 @@ impl Part {
     /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged, `NOSPACE` where there is no
     /// memory to map it.
     pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
-        let (folder, name) = divide(path)?;
-        let path = folder.path_of(name);
-        let (file, header) = file::open(&folder, name, options.writable, Others::Allowed)?;
+        let (file, header, home, path) = match Name::of(path)? {
+            Name::Path(path) => {
+                let (folder, name) = divide(path)?;
+                let (file, header) = file::open(&folder, name, options.writable, Others::Allowed)?;
+                let path = folder.path_of(name);
+                (file, header, Home::Folder(folder, name.to_owned()), path)
+            }
+            Name::Space(within) => {
+                let tarnd = within.tarnd()?;
+                if within.node.is_some_and(|node| node != tarnd.node()) {
+                    let text = "partitions of other nodes cannot be opened from here";
+                    return Err(Refusal::new(Code::Unsupported, text));
+                }
+                let path_there = within.file();
+                let lent =
+                    tarnd.open_partition(within.space, path_there.as_bytes(), options.writable);
+                let file = lent?;
+                let header = file::header(&file, path)?;
+                (file, header, Home::Tarnd(path.to_owned()), path.to_owned())
+            }
+        };
         let mapping = Mapping {
             from: DATA,
             writable: options.writable,
@@ -38,8 +66,7 @@ impl Part {
         let shared = Shared::new(file, &path, mapping, header.size).map_err(unmapped)?;
         let part = Self {
             shared: Arc::new(shared),
-            folder,
-            name: name.to_owned(),
+            home,
             path,
             options,
             header: Mutex::new(header),
@@ -54,7 +81,14 @@ impl Part {
     /// When its header cannot be read.
     pub(crate) fn info(&self) -> Result<Info, Refusal> {
         let header = file::header(self.shared.file(), &self.path)?;
-        Ok(Info::of(&self.name, &header))
+        let name = match &self.home {
+            Home::Folder(_, name) => name,
+            Home::Tarnd(path) => path
+                .file_name()
+                .and_then(|n| n.to_str())
+                .unwrap_or_default(),
+        };
+        Ok(Info::of(name, &header))
     }
 
     /// Bytes that can be used. If others have made it larger, it is larger here from now on.
@@ -76,15 +110,19 @@ impl Part {
             let text = format!("{} was opened to be read only", self.path.display());
             return Err(Refusal::new(Code::Denied, text));
         }
-        let _lock = self.folder.lock()?;
-        let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = file::header(self.shared.file(), &self.path)?;
-        self.never_shorter(&known, &now)?;
-        let new = match size > now.size {
-            true => file::resize(self.shared.file(), &now, size, &self.path)?,
-            false => now,
-        };
-        self.extend(&mut known, new)
+        match &self.home {
+            Home::Folder(folder, name) => drop(folder.grow(name, size)?),
+            Home::Tarnd(path) => {
+                if let Name::Space(within) = Name::of(path)? {
+                    within.done(|at| Kind::Allocate {
+                        at,
+                        bytes: size,
+                        how: Allocation::Grow,
+                    })?;
+                }
+            }
+        }
+        self.size()
     }
 
     fn extend(&self, known: &mut Header, now: Header) -> Result<u64, Refusal> {
