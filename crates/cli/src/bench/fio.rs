@@ -1,6 +1,6 @@
 //! What fio measures, for benchmarks that stand beside it or ask through it.
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -20,13 +20,18 @@ pub(super) fn rate(reads: bool, options: &[String]) -> anyhow::Result<f64> {
     let out = Command::new("fio")
         .args(["--name=bench", "--output-format=json", "--thread=1"])
         .args(options)
+        // The libpmem engine else refuses what is no persistent memory.
+        .env("PMEM_IS_PMEM_FORCE", "1")
         .stdin(Stdio::null())
         .output()
         .context("cannot start fio (Debian: apt-get install fio)")?;
     let told = String::from_utf8_lossy(&out.stdout);
+    // Its engines may say something before.
+    let (before, text) = match told.find("\n{") {
+        Some(at) => told.split_at(at),
+        None => ("", &*told),
+    };
     let job = || -> Option<Value> {
-        // Its engines may say something before.
-        let text = &told[told.find("\n{").map_or(0, |at| at + 1)..];
         let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         let said = values.flatten().next()?;
         said["jobs"].get(0).cloned()
@@ -34,11 +39,8 @@ pub(super) fn rate(reads: bool, options: &[String]) -> anyhow::Result<f64> {
     let job = job().unwrap_or_default();
     let rate = job[if reads { "read" } else { "write" }]["iops"].as_f64();
     let rate = rate.filter(|rate| *rate > 0.0 && out.status.success() && job["error"] == 0);
-    ensure!(
-        rate.is_some(),
-        "fio {}: {}",
-        options.join(" "),
-        String::from_utf8_lossy(&out.stderr).trim()
-    );
-    Ok(rate.unwrap_or_default())
+    rate.with_context(|| {
+        let error = String::from_utf8_lossy(&out.stderr);
+        format!("fio {}: {before} {}", options.join(" "), error.trim())
+    })
 }
