@@ -409,14 +409,14 @@ fn what_is_missing_or_of_another_version_is_named() {
     // `tarn` alone in a folder.
     let (tarn, plugin) = desk.alone();
     let serve = || {
-        let mut command = Command::new(&tarn);
+        let mut command = nbd::program(&tarn);
         command.args(["block", "serve", &partition]);
         command
     };
     let told = fails(&mut serve());
     assert!(told.contains("`make build` makes it"), "{told}");
 
-    desk.other_version(&plugin);
+    desk.compile(&["-DTARN_VERSION=\"9.9.9\""], &plugin);
     let told = fails(&mut serve());
     assert!(told.contains("of tarn 9.9.9, and this is tarn"), "{told}");
     let own = format!("partition={partition}");
@@ -435,6 +435,35 @@ fn what_is_missing_or_of_another_version_is_named() {
     // Its library is not where it is looked for.
     let told = fails(&mut serve());
     assert!(told.contains("libtarn.so"), "{told}");
+}
+
+#[test]
+fn the_plug_in_is_sound_where_sanitizers_look() {
+    let Some(desk) = Desk::new(&["cc", "qemu-io", "nbdcopy"]) else {
+        return;
+    };
+    let own = format!("-DTARN_VERSION=\"{}\"", env!("CARGO_PKG_VERSION"));
+    let plugin = desk.path("checked.so");
+    let checked = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    desk.compile(&[&own, checked[0], checked[1]], &plugin);
+    let sanitizer = said(Command::new("cc").arg("-print-file-name=libasan.so"));
+    let (partition, image) = (desk.partition("disk"), desk.path("image"));
+    let clients = format!(
+        "unset LD_PRELOAD
+        qemu-io -f raw -c 'write -f -P 1 1 70001' -c 'write -z -f 9 3M' -c 'discard 0 1M' -c flush \
+            -c 'read -P 0 9 3M' \"$uri\" && nbdcopy --connections=4 \"$uri\" {0} && nbdcopy --flush {0} \"$uri\"",
+        image.display()
+    );
+    let mut command = Command::new("nbdkit");
+    command
+        .env("LD_PRELOAD", sanitizer.trim())
+        .env("ASAN_OPTIONS", "detect_leaks=0")
+        .args(["-U", "-"])
+        .arg(&plugin)
+        .arg(format!("partition={partition}"));
+    let text = said(command.args(["--run", &clients]));
+    assert!(!text.contains("verification failed"), "{text}");
+    assert_eq!(fs::metadata(image).unwrap().len(), SIZE);
 }
 
 #[test]

@@ -24,6 +24,13 @@ pub(crate) fn missing(program: &str) -> bool {
     !found
 }
 
+/// A program that finds its libraries by itself, not by what cargo says, and ends after a minute at the latest.
+pub(crate) fn program(path: &Path) -> Command {
+    let mut command = Command::new("/usr/bin/timeout");
+    command.arg("60").arg(path).env_remove("LD_LIBRARY_PATH");
+    command
+}
+
 /// What a command that succeeds says.
 pub(crate) fn said(command: &mut Command) -> String {
     let out = command.stdin(Stdio::null()).output().unwrap();
@@ -126,6 +133,7 @@ impl Desk {
             .args(["block", "serve"])
             .args(arguments)
             .env("XDG_RUNTIME_DIR", self.path("run"))
+            .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null());
         command
     }
@@ -151,7 +159,9 @@ impl Desk {
 
     /// What it says when it does not serve.
     pub(crate) fn refused<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> String {
-        fails(&mut self.command(arguments))
+        let mut command = program(Path::new(env!("CARGO_BIN_EXE_tarn")));
+        command.args(["block", "serve"]).args(arguments);
+        fails(command.env("XDG_RUNTIME_DIR", self.path("run")))
     }
 
     /// A `tarn` alone in a folder, and where it looks for the plug-in.
@@ -163,14 +173,16 @@ impl Desk {
         (tarn, folder.join(PLUGIN))
     }
 
-    /// Makes a plug-in that says another version.
-    pub(crate) fn other_version(&self, to: &Path) {
+    /// Makes a plug-in with flags of the compiler.
+    pub(crate) fn compile(&self, flags: &[&str], to: &Path) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let library = self.library();
         let folder = library.parent().unwrap();
         said(
             Command::new("cc")
-                .args(["-fPIC", "-shared", "-DTARN_VERSION=\"9.9.9\"", "-o"])
+                .args(["-std=c11", "-g", "-fPIC", "-shared"])
+                .args(flags)
+                .arg("-o")
                 .arg(to)
                 .arg("-I")
                 .arg(root.join("crates/libtarn/include"))
