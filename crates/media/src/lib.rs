@@ -20,6 +20,7 @@ mod profiles;
 mod promises;
 mod shared;
 pub mod slow;
+mod units;
 
 pub use external::{ExternalFolder, Reader};
 pub use flush::Flush;
@@ -27,3 +28,4 @@ pub use folder::Folder;
 pub use map::{Mapped, Part, Seen, reserve};
 pub use shared::{Direct, Mapping, Shared};
 pub use slow::{Device, Profile, Slow};
+pub use units::{Queued, Units, Using, unit_of};
