@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod codes;
 pub mod crc;
 pub mod event;
+pub mod grant;
 pub mod hash;
 pub mod history;
 pub mod id;

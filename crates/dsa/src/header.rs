@@ -1,6 +1,7 @@
 //! What a partition's file begins with. docs/formats.md, "Partitions".
 
 use tarn_base::block::{self, Fields, Kind};
+use tarn_base::grant::{Grant, MAX_GRANTS, Who};
 
 /// Bytes of a copy of the header.
 pub const COPY: usize = 4096;
@@ -16,28 +17,8 @@ pub const MAX_UNIT: u32 = 16384;
 pub const DATA: u64 = 2 << 20;
 /// Bytes of a partition, at most.
 pub const MAX_SIZE: u64 = 1 << 50;
-/// Who is on an access list, at most.
-pub const MAX_GRANTS: usize = 64;
 /// Bytes of a partition are a multiple of these.
 pub const PAGE: u64 = 4096;
-
-/// Who may have a partition, besides its owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
-    /// A user, as the kernel numbers them.
-    User(u32),
-    /// A group.
-    Group(u32),
-}
-
-/// One line of an access list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grant {
-    /// Who may read it.
-    pub who: Who,
-    /// And write it.
-    pub write: bool,
-}
 
 /// What is said of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,15 +1,16 @@
 //! The file of a partition.
 
-use crate::folder::{Place, refused};
+use crate::folder::{Folder, file_of, refused};
 use crate::{Code, Refusal};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, fdatasync, flock, fstat, fsync, ftruncate,
     linkat, openat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::path::Path;
-use tarn_dsa::header::{COPY, DATA, Grant, Header, MAX_GRANTS, MAX_SIZE, PAGE};
+use tarn_base::grant::{Grant, MAX_GRANTS};
+use tarn_dsa::header::{COPY, DATA, Header, MAX_SIZE, PAGE};
 use tarn_media::reserve;
 
 /// Who else has a partition open while this is done to it.
@@ -24,13 +25,19 @@ pub(crate) enum Others {
 }
 
 /// Makes a partition. It has its name once it is whole.
-pub(crate) fn make(place: &Place, size: u64, grants: Vec<Grant>) -> Result<(), Refusal> {
+pub(crate) fn make(
+    folder: &Folder,
+    name: &str,
+    size: u64,
+    owner: u32,
+    grants: Vec<Grant>,
+) -> Result<(), Refusal> {
     let size = whole(size)?;
     if grants.len() > MAX_GRANTS {
         let text = format!("an access list has at most {MAX_GRANTS} lines");
         return Err(Refusal::new(Code::Invalid, text));
     }
-    let (folder, path) = (place.open()?, place.path());
+    let path = folder.path_of(name);
     let taken = || {
         let text = format!(
             "{} is there already: delete it first, or take another name",
@@ -40,13 +47,13 @@ pub(crate) fn make(place: &Place, size: u64, grants: Vec<Grant>) -> Result<(), R
     };
     // Before its room is taken for nothing.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    if openat(&folder, place.file(), flags, Mode::empty()).is_ok() {
+    if openat(&folder.fd, file_of(name), flags, Mode::empty()).is_ok() {
         return Err(taken());
     }
     // Without a name: what a killed program was making is gone with it.
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let file = openat(&folder, ".", flags, Mode::RUSR | Mode::WUSR);
-    let file = file.map_err(refused("make a partition in", &place.folder))?;
+    let file = openat(&folder.fd, ".", flags, Mode::RUSR | Mode::WUSR);
+    let file = file.map_err(refused("make a partition in", folder.path()))?;
     reserve(&file, DATA, DATA + size).map_err(refused("take the room of", &path))?;
     let mut identity = [0; 16];
     rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
@@ -55,7 +62,7 @@ pub(crate) fn make(place: &Place, size: u64, grants: Vec<Grant>) -> Result<(), R
         identity: u128::from_le_bytes(identity),
         number: 0,
         size,
-        owner: rustix::process::geteuid().as_raw(),
+        owner,
         grants,
     };
     write(&file, &header, &path)?;
@@ -63,15 +70,15 @@ pub(crate) fn make(place: &Place, size: u64, grants: Vec<Grant>) -> Result<(), R
     let named = linkat(
         rustix::fs::CWD,
         unnamed,
-        &folder,
-        place.file(),
+        &folder.fd,
+        file_of(name),
         AtFlags::SYMLINK_FOLLOW,
     );
     named.map_err(|e| match e {
         Errno::EXIST => taken(),
         e => refused("name", &path)(e),
     })?;
-    fsync(&folder).map_err(refused("sync", &place.folder))
+    fsync(&folder.fd).map_err(refused("sync", folder.path()))
 }
 
 /// Bytes of a partition, up to whole pages.
@@ -87,18 +94,18 @@ fn whole(size: u64) -> Result<u64, Refusal> {
 
 /// Opens a partition that is there, and holds its lock, if it is to, for as long as the file is open.
 pub(crate) fn open(
-    place: &Place,
-    folder: &OwnedFd,
+    folder: &Folder,
+    name: &str,
     writable: bool,
     others: Others,
 ) -> Result<(OwnedFd, Header), Refusal> {
-    let path = place.path();
+    let path = folder.path_of(name);
     let access = match writable {
         true => OFlags::RDWR,
         false => OFlags::RDONLY,
     };
     let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = openat(folder, place.file(), flags, Mode::empty());
+    let file = openat(&folder.fd, file_of(name), flags, Mode::empty());
     let file = file.map_err(refused("open", &path))?;
     let lock = match others {
         Others::Unasked => None,
@@ -197,17 +204,16 @@ fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, Refusal
 }
 
 /// Takes the name away. Nobody else has it open.
-pub(crate) fn delete(place: &Place) -> Result<(), Refusal> {
-    let folder = place.open()?;
-    let _lock = place.lock(&folder)?;
-    let path = place.path();
+pub(crate) fn delete(folder: &Folder, name: &str) -> Result<(), Refusal> {
+    let _lock = folder.lock()?;
+    let path = folder.path_of(name);
     // A damaged one can be deleted too, if it is one that nobody has.
-    let opened = open(place, &folder, false, Others::None);
-    match opened {
+    match open(folder, name, false, Others::None) {
         Ok(_) => {}
         Err(why) if why.code == Code::Corrupt => {}
         Err(why) => return Err(why),
     }
-    unlinkat(&folder, place.file(), AtFlags::empty()).map_err(refused("delete", &path))?;
-    fsync(folder.as_fd()).map_err(refused("sync", &place.folder))
+    let unlinked = unlinkat(&folder.fd, file_of(name), AtFlags::empty());
+    unlinked.map_err(refused("delete", &path))?;
+    fsync(&folder.fd).map_err(refused("sync", folder.path()))
 }

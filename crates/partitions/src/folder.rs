@@ -1,96 +1,212 @@
-//! Names of partitions, and the folder that they are in.
+//! Folders of partitions, and the names in them.
 
-use crate::{Code, Refusal};
+use crate::file::{self, Others};
+use crate::{Code, Info, Refusal};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::fs::{Dir, Mode, OFlags, open, openat};
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tarn_base::grant::Grant;
 use tarn_sys::lock::Lock;
 
 /// What a partition's file is called behind its name.
-const SUFFIX: &str = ".partition";
+pub const SUFFIX: &str = ".partition";
 /// Bytes of a name; with the suffix it is one of a file.
 const MAX_NAME: usize = 200;
+/// Names of a folder that are looked at.
+const MAX_NAMES: usize = 1 << 16;
 /// How long the lock of a folder is waited for: it is held for as long as a name takes to become durable, or room to be taken.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a partition is, or would be.
-#[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) folder: PathBuf,
-    pub(crate) name: String,
+/// An open folder of partitions. It stays the same, wherever its path leads later.
+#[derive(Debug)]
+pub struct Folder {
+    pub(crate) fd: OwnedFd,
+    path: PathBuf,
 }
 
-impl Place {
-    /// That of a path such as `/dev/shm/me/field`, whose last part is the name.
-    pub(crate) fn of(path: &Path) -> Result<Self, Refusal> {
-        let name = path.file_name().and_then(|name| name.to_str());
-        let Some(name) = name.filter(|name| is_sound(name)) else {
-            let text = format!(
-                "{} is no name of a partition: a folder, and behind it 1 to {MAX_NAME} bytes of UTF-8 without control characters that do not begin with a dot",
-                path.display()
-            );
-            return Err(Refusal::new(Code::Invalid, text));
-        };
-        let folder = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        Ok(Self {
-            folder: folder.to_owned(),
-            name: name.to_owned(),
-        })
+impl Folder {
+    /// A folder by its path.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: &Path) -> Result<Self, Refusal> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = open(path, flags, Mode::empty()).map_err(refused("open the folder", path))?;
+        Ok(Self::opened(fd, path.to_owned()))
     }
 
-    /// The file's name in the folder.
-    pub(crate) fn file(&self) -> String {
-        format!("{}{SUFFIX}", self.name)
+    /// One that is open already; `path` is for messages.
+    pub fn opened(fd: OwnedFd, path: PathBuf) -> Self {
+        Self { fd, path }
     }
 
-    /// The file, for messages.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.folder.join(self.file())
+    /// Makes a partition of so many bytes, up to whole pages, all of zeros; its room is taken.
+    ///
+    /// # Errors
+    /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name, size or list.
+    pub fn create(
+        &self,
+        name: &str,
+        size: u64,
+        owner: u32,
+        grants: Vec<Grant>,
+    ) -> Result<(), Refusal> {
+        file::make(self, sound(name)?, size, owner, grants)
     }
 
-    /// The open folder.
-    pub(crate) fn open(&self) -> Result<OwnedFd, Refusal> {
-        open_folder(&self.folder)
+    /// Takes a partition away.
+    ///
+    /// # Errors
+    /// `BUSY` while anybody has it open, `NOTFOUND`.
+    pub fn delete(&self, name: &str) -> Result<(), Refusal> {
+        file::delete(self, sound(name)?)
     }
 
-    /// The lock of the open folder: nobody else deletes or resizes a partition in it meanwhile.
-    pub(crate) fn lock(&self, folder: &OwnedFd) -> Result<Lock<OwnedFd>, Refusal> {
+    /// Gives a partition that nobody has open another size; what it holds stays, as far as there is room.
+    ///
+    /// # Errors
+    /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
+    pub fn resize(&self, name: &str, size: u64) -> Result<(), Refusal> {
+        let name = sound(name)?;
+        let _lock = self.lock()?;
+        let (file, header) = file::open(self, name, true, Others::None)?;
+        file::resize(&file, &header, size, &self.path_of(name)).map(drop)
+    }
+
+    /// Makes a partition larger, which others may have open; it is never made smaller by this. What it has then.
+    ///
+    /// # Errors
+    /// `NOTFOUND`, `NOSPACE`: it is as it was.
+    pub fn grow(&self, name: &str, size: u64) -> Result<u64, Refusal> {
+        let name = sound(name)?;
+        let _lock = self.lock()?;
+        let (file, header) = file::open(self, name, true, Others::Allowed)?;
+        match size > header.size {
+            true => Ok(file::resize(&file, &header, size, &self.path_of(name))?.size),
+            false => Ok(header.size),
+        }
+    }
+
+    /// A partition's file for another program, and what is known of it. It is open there for as long as the descriptor is.
+    ///
+    /// # Errors
+    /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged.
+    pub fn lend(&self, name: &str, writable: bool) -> Result<(OwnedFd, Info), Refusal> {
+        let name = sound(name)?;
+        let (file, header) = file::open(self, name, writable, Others::Allowed)?;
+        Ok((file, Info::of(name, &header)))
+    }
+
+    /// What is known of a partition.
+    ///
+    /// # Errors
+    /// `NOTFOUND`, `DENIED`, `CORRUPT` where its header is damaged.
+    pub fn look(&self, name: &str) -> Result<Info, Refusal> {
+        let name = sound(name)?;
+        let (_, header) = file::open(self, name, false, Others::Unasked)?;
+        Ok(Info::of(name, &header))
+    }
+
+    /// The partitions of the folder, by name.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn list(&self) -> Result<Vec<Info>, Refusal> {
+        let failed = refused("read", &self.path);
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&self.fd).map_err(&failed)?.take(MAX_NAMES) {
+            let entry = entry.map_err(&failed)?;
+            let Some(name) = name(entry.file_name().to_bytes()) else {
+                continue;
+            };
+            match self.look(name) {
+                Ok(info) => found.push(info),
+                Err(why) if why.code == Code::NotFound => {}
+                Err(why) => found.push(Info {
+                    name: name.to_owned(),
+                    size: 0,
+                    owner: 0,
+                    grants: Vec::new(),
+                    damaged: Some(why.text),
+                }),
+            }
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    /// Its lock: nobody else deletes or resizes a partition in it meanwhile.
+    pub(crate) fn lock(&self) -> Result<Lock<OwnedFd>, Refusal> {
         // Opened once more: threads of this program exclude each other too.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let own = openat(folder, ".", flags, Mode::empty());
-        let own = own.map_err(refused("open the folder", &self.folder))?;
+        let own = openat(&self.fd, ".", flags, Mode::empty());
+        let own = own.map_err(refused("open the folder", &self.path))?;
         Lock::wait(own, PATIENCE).map_err(|e| match e {
             Errno::WOULDBLOCK => {
                 let text = format!(
                     "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
-                    self.folder.display()
+                    self.path.display()
                 );
                 Refusal::new(Code::Busy, text)
             }
-            e => refused("lock", &self.folder)(e),
+            e => refused("lock", &self.path)(e),
         })
+    }
+
+    /// Its path, for messages.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A partition's file, for messages.
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        self.path.join(file_of(name))
     }
 }
 
-pub(crate) fn open_folder(folder: &Path) -> Result<OwnedFd, Refusal> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    open(folder, flags, Mode::empty()).map_err(refused("open the folder", folder))
+/// The folder and the name that a path such as `/dev/shm/me/field` is.
+pub(crate) fn divide(path: &Path) -> Result<(Folder, &str), Refusal> {
+    let name = sound_in(path.file_name().unwrap_or_default(), path)?;
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok((Folder::open(folder)?, name))
+}
+
+/// The file's name in its folder.
+pub(crate) fn file_of(name: &str) -> String {
+    format!("{name}{SUFFIX}")
+}
+
+fn sound(name: &str) -> Result<&str, Refusal> {
+    sound_in(OsStr::new(name), Path::new(name))
+}
+
+fn sound_in<'n>(name: &'n OsStr, shown: &Path) -> Result<&'n str, Refusal> {
+    let name = name.to_str().filter(|name| is_sound(name));
+    name.ok_or_else(|| {
+        let text = format!(
+            "{} is no name of a partition: a folder, and behind it 1 to {MAX_NAME} bytes of UTF-8 without control characters and slashes that do not begin with a dot",
+            shown.display()
+        );
+        Refusal::new(Code::Invalid, text)
+    })
 }
 
 /// The name that a file's name has.
-pub(crate) fn name(file: &[u8]) -> Option<&str> {
+fn name(file: &[u8]) -> Option<&str> {
     let name = std::str::from_utf8(file).ok()?.strip_suffix(SUFFIX)?;
     is_sound(name).then_some(name)
 }
 
 fn is_sound(name: &str) -> bool {
     let length = 1..=MAX_NAME;
-    length.contains(&name.len()) && !name.starts_with('.') && !name.contains(char::is_control)
+    let bad = |c: char| c.is_control() || c == '/';
+    length.contains(&name.len()) && !name.starts_with('.') && !name.contains(bad)
 }
 
 /// What a refusal of the system is to the caller.

@@ -10,9 +10,10 @@ mod partition;
 mod queue;
 mod store;
 
+pub use folder::{Folder, SUFFIX};
 pub use partition::{Info, OpenOptions, Partition};
 pub use queue::Queue;
-pub use tarn_dsa::header::{Grant, Who};
+pub use tarn_base::grant::{Grant, Who};
 pub use tarn_dsa::{MAX_PARTS, Options, RegionId};
 pub use tarn_ports::{PowerFail, Promises};
 pub use tarn_proto::local::{Code, Refusal};

@@ -1,9 +1,8 @@
 //! One partition.
 
 use crate::file::{self, Others};
-use crate::folder::{Place, code};
+use crate::folder::{Folder, code, divide};
 use crate::{Code, Info, OpenOptions, Refusal};
-use rustix::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_dsa::header::{DATA, Header};
@@ -14,9 +13,8 @@ use tarn_ports::{MediumError, Promises};
 #[derive(Debug)]
 pub(crate) struct Part {
     shared: Arc<Shared>,
-    /// It stays the same, wherever its path leads later.
-    folder: OwnedFd,
-    place: Place,
+    folder: Folder,
+    name: String,
     path: PathBuf,
     options: OpenOptions,
     header: Mutex<Header>,
@@ -29,10 +27,9 @@ impl Part {
     /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged, `NOSPACE` where there is no
     /// memory to map it.
     pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
-        let place = Place::of(path)?;
-        let path = place.path();
-        let folder = place.open()?;
-        let (file, header) = file::open(&place, &folder, options.writable, Others::Allowed)?;
+        let (folder, name) = divide(path)?;
+        let path = folder.path_of(name);
+        let (file, header) = file::open(&folder, name, options.writable, Others::Allowed)?;
         let mapping = Mapping {
             from: DATA,
             writable: options.writable,
@@ -42,7 +39,7 @@ impl Part {
         let part = Self {
             shared: Arc::new(shared),
             folder,
-            place,
+            name: name.to_owned(),
             path,
             options,
             header: Mutex::new(header),
@@ -57,7 +54,7 @@ impl Part {
     /// When its header cannot be read.
     pub(crate) fn info(&self) -> Result<Info, Refusal> {
         let header = file::header(self.shared.file(), &self.path)?;
-        Ok(Info::of(&self.place, &header))
+        Ok(Info::of(&self.name, &header))
     }
 
     /// Bytes that can be used. If others have made it larger, it is larger here from now on.
@@ -79,7 +76,7 @@ impl Part {
             let text = format!("{} was opened to be read only", self.path.display());
             return Err(Refusal::new(Code::Denied, text));
         }
-        let _lock = self.place.lock(&self.folder)?;
+        let _lock = self.folder.lock()?;
         let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
         let now = file::header(self.shared.file(), &self.path)?;
         self.never_shorter(&known, &now)?;

@@ -1,20 +1,16 @@
 //! Partitions.
 
-use crate::file::{self, Others};
-use crate::folder::{Place, name, open_folder, refused};
+use crate::folder::{Folder, divide};
 use crate::part::Part;
 use crate::store::Store;
 use crate::{Code, Refusal};
-use rustix::fs::Dir;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use tarn_dsa::header::{Grant, Header};
+use tarn_base::grant::Grant;
+use tarn_dsa::header::Header;
 use tarn_dsa::{Cyclic, Layout, MAX_PARTS};
 use tarn_ports::Promises;
-
-/// Names of a folder that are looked at.
-const MAX_NAMES: usize = 1 << 16;
 
 /// What is known of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +28,9 @@ pub struct Info {
 }
 
 impl Info {
-    pub(crate) fn of(place: &Place, header: &Header) -> Self {
+    pub(crate) fn of(name: &str, header: &Header) -> Self {
         Self {
-            name: place.name.clone(),
+            name: name.to_owned(),
             size: header.size,
             owner: header.owner,
             grants: header.grants.clone(),
@@ -81,7 +77,9 @@ impl Partition {
     /// # Errors
     /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name or size.
     pub fn create(path: &Path, size: u64, grants: Vec<Grant>) -> Result<(), Refusal> {
-        file::make(&Place::of(path)?, size, grants)
+        let (folder, name) = divide(path)?;
+        let owner = rustix::process::geteuid().as_raw();
+        folder.create(name, size, owner, grants)
     }
 
     /// Takes a partition away.
@@ -89,7 +87,8 @@ impl Partition {
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`.
     pub fn delete(path: &Path) -> Result<(), Refusal> {
-        file::delete(&Place::of(path)?)
+        let (folder, name) = divide(path)?;
+        folder.delete(name)
     }
 
     /// Gives a partition that nobody has open another size; what it holds stays, as far as there is room.
@@ -97,11 +96,8 @@ impl Partition {
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
     pub fn resize(path: &Path, size: u64) -> Result<(), Refusal> {
-        let place = Place::of(path)?;
-        let folder = place.open()?;
-        let _lock = place.lock(&folder)?;
-        let (file, header) = file::open(&place, &folder, true, Others::None)?;
-        file::resize(&file, &header, size, &place.path()).map(drop)
+        let (folder, name) = divide(path)?;
+        folder.resize(name, size)
     }
 
     /// The partitions of a folder, by name.
@@ -109,32 +105,7 @@ impl Partition {
     /// # Errors
     /// When it cannot be read.
     pub fn list(folder: &Path) -> Result<Vec<Info>, Refusal> {
-        let fd = open_folder(folder)?;
-        let failed = refused("read", folder);
-        let mut found = Vec::new();
-        for entry in Dir::read_from(&fd).map_err(&failed)?.take(MAX_NAMES) {
-            let entry = entry.map_err(&failed)?;
-            let Some(name) = name(entry.file_name().to_bytes()) else {
-                continue;
-            };
-            let place = Place {
-                folder: folder.to_owned(),
-                name: name.to_owned(),
-            };
-            match file::open(&place, &fd, false, Others::Unasked) {
-                Ok((_, header)) => found.push(Info::of(&place, &header)),
-                Err(why) if why.code == Code::NotFound => {}
-                Err(why) => found.push(Info {
-                    name: place.name,
-                    size: 0,
-                    owner: 0,
-                    grants: Vec::new(),
-                    damaged: Some(why.text),
-                }),
-            }
-        }
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(found)
+        Folder::open(folder)?.list()
     }
 
     /// Opens a partition.
