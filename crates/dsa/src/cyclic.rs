@@ -192,9 +192,9 @@ impl<S: Storage> Storage for Cyclic<S> {
         settled.fold(Ok(()), Result::and)
     }
 
-    fn tell(&mut self, event: BorrowedFd<'_>) -> bool {
-        let told = self.parts.iter_mut().map(|part| part.tell(event));
-        told.fold(true, |all, one| all && one)
+    fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
+        let told = self.parts.iter_mut().map(|part| part.notify(event));
+        told.filter(|told| !told).count() == 0
     }
 
     fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {

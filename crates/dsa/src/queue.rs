@@ -234,10 +234,10 @@ impl<S: Storage> Queue<S> {
     }
 
     /// An eventfd is told from now on when requests under way may have ended; false where [`Queue::poll`] is to be called again and again.
-    pub fn tell(&mut self, event: BorrowedFd<'_>) -> bool {
+    pub fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
         let storages = self.storages.iter_mut().flatten();
-        let told = storages.map(|storage| storage.tell(event));
-        told.fold(true, |all, one| all && one)
+        let told = storages.map(|storage| storage.notify(event));
+        told.filter(|told| !told).count() == 0
     }
 
     /// Takes the ends of requests that were under way.

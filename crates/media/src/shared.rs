@@ -393,7 +393,7 @@ impl Storage for Direct {
         }
     }
 
-    fn tell(&mut self, _: BorrowedFd<'_>) -> bool {
+    fn notify(&mut self, _: BorrowedFd<'_>) -> bool {
         // Nothing is ever pending.
         true
     }

@@ -418,9 +418,9 @@ impl Storage for Queued {
             .for_each(|(ticket, result)| ended(ticket, result));
     }
 
-    fn tell(&mut self, event: BorrowedFd<'_>) -> bool {
+    fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
         let own = event.try_clone_to_owned();
-        own.is_ok_and(|own| self.core.lock().tell(own))
+        own.is_ok_and(|own| self.core.lock().notify(own))
     }
 }
 

@@ -1,18 +1,27 @@
 //! One partition.
 
-use crate::file::{self, Others};
-use crate::folder::{Folder, code, divide};
+use crate::file::{self, Others, unusable};
+use crate::folder::{Folder, divide};
+use crate::store::Hands;
 use crate::{Code, Info, OpenOptions, Refusal};
+use rustix::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_dsa::header::{DATA, Header};
-use tarn_media::{Direct, Mapping, Shared};
-use tarn_ports::{MediumError, Promises};
+use tarn_media::{Direct, Mapping, Queued, Shared, Units};
+use tarn_ports::Promises;
+
+/// How a partition is used, as its header says.
+#[derive(Debug)]
+enum Access {
+    Mapped(Arc<Shared>),
+    Units(Arc<Units>),
+}
 
 /// An open partition.
 #[derive(Debug)]
 pub(crate) struct Part {
-    shared: Arc<Shared>,
+    access: Access,
     folder: Folder,
     name: String,
     path: PathBuf,
@@ -30,14 +39,24 @@ impl Part {
         let (folder, name) = divide(path)?;
         let path = folder.path_of(name);
         let (file, header) = file::open(&folder, name, options.writable, Others::Allowed)?;
-        let mapping = Mapping {
-            from: DATA,
-            writable: options.writable,
-            guarded: options.guarded,
+        let (writable, guarded) = (options.writable, options.guarded);
+        let access = match header.unit {
+            0 => {
+                let mapping = Mapping {
+                    from: DATA,
+                    writable,
+                    guarded,
+                };
+                let shared = Shared::new(file, &path, mapping, header.size);
+                Access::Mapped(Arc::new(shared.map_err(unusable)?))
+            }
+            _ => {
+                let units = file::units(file, &header, &path, writable, guarded)?;
+                Access::Units(Arc::new(units))
+            }
         };
-        let shared = Shared::new(file, &path, mapping, header.size).map_err(unmapped)?;
         let part = Self {
-            shared: Arc::new(shared),
+            access,
             folder,
             name: name.to_owned(),
             path,
@@ -53,7 +72,7 @@ impl Part {
     /// # Errors
     /// When its header cannot be read.
     pub(crate) fn info(&self) -> Result<Info, Refusal> {
-        let header = file::header(self.shared.file(), &self.path)?;
+        let header = file::header(self.file(), &self.path)?;
         Ok(Info::of(&self.name, &header))
     }
 
@@ -63,7 +82,7 @@ impl Part {
     /// When its header cannot be read, or what was added cannot be mapped.
     pub(crate) fn size(&self) -> Result<u64, Refusal> {
         let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = file::header(self.shared.file(), &self.path)?;
+        let now = file::header(self.file(), &self.path)?;
         self.extend(&mut known, now)
     }
 
@@ -78,10 +97,10 @@ impl Part {
         }
         let _lock = self.folder.lock()?;
         let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = file::header(self.shared.file(), &self.path)?;
+        let now = file::header(self.file(), &self.path)?;
         self.never_shorter(&known, &now)?;
         let new = match size > now.size {
-            true => file::resize(self.shared.file(), &now, size, &self.path)?,
+            true => file::resize(self.file(), &now, size, &self.path)?,
             false => now,
         };
         self.extend(&mut known, new)
@@ -90,7 +109,10 @@ impl Part {
     fn extend(&self, known: &mut Header, now: Header) -> Result<u64, Refusal> {
         self.never_shorter(known, &now)?;
         if now.size > known.size {
-            self.shared.extend(now.size).map_err(unmapped)?;
+            match &self.access {
+                Access::Mapped(shared) => shared.extend(now.size).map_err(unusable)?,
+                Access::Units(units) => units.extend(now.size),
+            }
             self.populate()?;
         }
         *known = now;
@@ -112,20 +134,29 @@ impl Part {
     }
 
     fn populate(&self) -> Result<(), Refusal> {
-        match self.options.populate {
-            true => self.shared.populate().map_err(unmapped),
-            false => Ok(()),
+        match &self.access {
+            Access::Mapped(shared) if self.options.populate => shared.populate().map_err(unusable),
+            _ => Ok(()),
         }
     }
 
     /// What its medium promises.
     pub(crate) fn promises(&self) -> Promises {
-        self.shared.promises()
+        match &self.access {
+            Access::Mapped(shared) => shared.promises(),
+            Access::Units(units) => units.promises(),
+        }
     }
 
     /// The partition in the hands of one queue pair.
-    pub(crate) fn direct(&self) -> Direct {
-        Direct::new(&self.shared)
+    ///
+    /// # Errors
+    /// When it is used in units, and cannot be opened once more.
+    pub(crate) fn hands(&self) -> Result<Hands, Refusal> {
+        match &self.access {
+            Access::Mapped(shared) => Ok(Hands::Mapped(Direct::new(shared))),
+            Access::Units(units) => Queued::new(units).map(Hands::Units).map_err(unusable),
+        }
     }
 
     /// Random, its own.
@@ -134,16 +165,19 @@ impl Part {
         header.identity
     }
 
-    /// What it is mapped by.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    /// Whether those are hands of this, as it was opened here.
+    pub(crate) fn is(&self, hands: &Hands) -> bool {
+        match (&self.access, hands) {
+            (Access::Mapped(own), Hands::Mapped(direct)) => Arc::ptr_eq(own, direct.shared()),
+            (Access::Units(own), Hands::Units(queued)) => Arc::ptr_eq(own, queued.units()),
+            _ => false,
+        }
     }
-}
 
-fn unmapped(why: MediumError) -> Refusal {
-    let kind = match &why {
-        MediumError::Io { source, .. } => code(source),
-        _ => Code::Internal,
-    };
-    Refusal::new(kind, why.to_string())
+    fn file(&self) -> &OwnedFd {
+        match &self.access {
+            Access::Mapped(shared) => shared.file(),
+            Access::Units(units) => units.file(),
+        }
+    }
 }

@@ -6,7 +6,6 @@ use crate::store::Store;
 use crate::{Code, Refusal};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 use tarn_base::grant::Grant;
 use tarn_dsa::header::Header;
 use tarn_dsa::{Cyclic, Layout, MAX_PARTS};
@@ -19,6 +18,8 @@ pub struct Info {
     pub name: String,
     /// Bytes.
     pub size: u64,
+    /// Bytes that it is written by; 0: it is mapped.
+    pub unit: u32,
     /// The user that it belongs to.
     pub owner: u32,
     /// Who else may have it.
@@ -32,6 +33,7 @@ impl Info {
         Self {
             name: name.to_owned(),
             size: header.size,
+            unit: header.unit,
             owner: header.owner,
             grants: header.grants.clone(),
             damaged: None,
@@ -44,7 +46,7 @@ impl Info {
 pub struct OpenOptions {
     /// To be written, too.
     pub writable: bool,
-    /// All of it is mapped now; else each page costs a fault at its first use.
+    /// All of it is mapped now; else each page costs a fault at its first use. In units there is nothing to map.
     pub populate: bool,
     /// Pages that are not there any more kill nobody, by a handler of SIGBUS.
     pub guarded: bool,
@@ -80,6 +82,22 @@ impl Partition {
         let (folder, name) = divide(path)?;
         let owner = rustix::process::geteuid().as_raw();
         folder.create(name, size, owner, grants)
+    }
+
+    /// The same, in units of at least so many bytes, a power of two of 512 to 16,384, whatever the medium is; or mapped, with 0. Without
+    /// this, memory and DAX are mapped, and all else is used in units of 4096 bytes or more.
+    ///
+    /// # Errors
+    /// As [`Partition::create`].
+    pub fn create_units(
+        path: &Path,
+        size: u64,
+        unit: u32,
+        grants: Vec<Grant>,
+    ) -> Result<(), Refusal> {
+        let (folder, name) = divide(path)?;
+        let owner = rustix::process::geteuid().as_raw();
+        folder.create_units(name, size, unit, owner, grants)
     }
 
     /// Takes a partition away.
@@ -220,18 +238,17 @@ impl Partition {
     }
 
     /// The partition in the hands of one queue pair.
-    pub(crate) fn store(&self) -> Option<Store> {
-        match self.layout {
-            None => Some(Store::One(self.first.direct())),
-            Some(layout) => {
-                let parts = self.parts().map(Part::direct).collect();
-                Cyclic::new(parts, layout).map(Store::Many)
-            }
-        }
+    pub(crate) fn store(&self) -> Result<Store, Refusal> {
+        let Some(layout) = self.layout else {
+            return self.first.hands().map(Store::One);
+        };
+        let parts = self.parts().map(Part::hands).collect::<Result<_, _>>()?;
+        let cyclic = Cyclic::new(parts, layout).map(Store::Many);
+        cyclic.ok_or_else(|| Refusal::new(Code::Internal, "the layout is of other partitions"))
     }
 
     /// Whether that is of this partition, as it was opened here.
     pub(crate) fn is(&self, store: &Store) -> bool {
-        Arc::ptr_eq(self.first.shared(), store.first().shared())
+        self.first.is(store.first())
     }
 }

@@ -87,7 +87,7 @@ pub trait Storage {
     fn reap(&mut self, _ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {}
 
     /// From now on an eventfd is told whenever [`Storage::reap`] may have more to tell; false where it is to be asked again and again.
-    fn tell(&mut self, _event: BorrowedFd<'_>) -> bool {
+    fn notify(&mut self, _event: BorrowedFd<'_>) -> bool {
         false
     }
 }

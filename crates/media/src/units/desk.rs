@@ -252,8 +252,8 @@ impl Desk {
     }
 
     /// An eventfd is told of ends from now on.
-    pub(super) fn tell(&mut self, event: OwnedFd) -> bool {
-        let is_told = self.engine.tell(rustix::fd::AsFd::as_fd(&event));
+    pub(super) fn notify(&mut self, event: OwnedFd) -> bool {
+        let is_told = self.engine.notify(rustix::fd::AsFd::as_fd(&event));
         self.event = Some(event);
         // What has ended before was not told.
         self.tell_if(self.calls > 0 || !self.ended.is_empty());

@@ -76,7 +76,7 @@ pub(super) trait Engine: Debug + Send {
     fn wait(&mut self);
 
     /// An eventfd is told of ends that come later, from now on; false where it can not.
-    fn tell(&mut self, event: BorrowedFd<'_>) -> bool;
+    fn notify(&mut self, event: BorrowedFd<'_>) -> bool;
 }
 
 /// Does them at once.
@@ -140,7 +140,7 @@ impl Engine for Blocking {
 
     fn wait(&mut self) {}
 
-    fn tell(&mut self, _: BorrowedFd<'_>) -> bool {
+    fn notify(&mut self, _: BorrowedFd<'_>) -> bool {
         true
     }
 }

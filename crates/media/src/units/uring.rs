@@ -169,7 +169,7 @@ impl Engine for Ring {
         }
     }
 
-    fn tell(&mut self, event: BorrowedFd<'_>) -> bool {
+    fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
         let submitter = self.ring.submitter();
         // Fails where there was none.
         let _ = submitter.unregister_eventfd();
