@@ -17,7 +17,7 @@ use engine::{Blocking, Engine};
 use layout::{GATE, Layout, USERS};
 use marks::Marks;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstat, open, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, fstat, openat, statx};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::path::{Path, PathBuf};
@@ -127,7 +127,7 @@ fn reopened(file: &OwnedFd, writable: bool, direct: bool) -> Result<OwnedFd, Err
         false => OFlags::empty(),
     };
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    open(path, access | direct | OFlags::CLOEXEC, Mode::empty())
+    openat(CWD, path, access | direct | OFlags::CLOEXEC, Mode::empty())
 }
 
 impl Units {
