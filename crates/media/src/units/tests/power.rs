@@ -335,4 +335,30 @@ proptest::proptest! {
         world.ops.iter_mut().for_each(|op| op.persistent = true);
         world.check(&data, usize::MAX, false);
     }
+
+    #[test]
+    fn whole_units_and_parts_of_them_written_at_the_same_time_are_both_there(seed in 0..u64::MAX) {
+        let mut world = World::new(seed);
+        let mut programs = [world.program(), world.program()];
+        let part = 5..9;
+        for round in 1..20 {
+            let whole = World::bytes(&vec![round; WORDS]);
+            programs[0].desk.post(0, 0, Work::Write(whole), false);
+            let change = World::bytes(&vec![round + 100; part.len()]);
+            programs[1].desk.post(0, part.start as u64 * 8, Work::Write(change), false);
+            let mut ended = 0;
+            while ended < 2 {
+                let which = world.dice.below(2) as usize;
+                programs[which].desk.go_on();
+                ended += programs[which].desk.ends().len();
+            }
+            let mut data = vec![0; UNIT];
+            rustix::io::pread(&world.file, &mut data, FROM as u64).unwrap();
+            for (number, word) in data.chunks_exact(8).enumerate() {
+                let word = u64::from_ne_bytes(word.try_into().unwrap());
+                let is_in_both = part.contains(&number) && word == round + 100;
+                proptest::prop_assert!(word == round || is_in_both, "{number}: {word} of {round}");
+            }
+        }
+    }
 }
