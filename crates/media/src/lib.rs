@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod bare;
 mod external;
 mod flush;
 #[cfg(target_arch = "x86_64")]
@@ -22,6 +23,7 @@ mod shared;
 pub mod slow;
 mod units;
 
+pub use bare::Bare;
 pub use external::{ExternalFolder, Reader};
 pub use flush::Flush;
 pub use folder::Folder;

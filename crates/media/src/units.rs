@@ -425,7 +425,7 @@ impl Storage for Queued {
 }
 
 /// Memory of whole pages.
-fn pool(len: usize) -> Result<Pages, Errno> {
+pub(crate) fn pool(len: usize) -> Result<Pages, Errno> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new range that the system chooses: no other is touched.
     let start =

@@ -1,6 +1,8 @@
 //! `tarn bench dsa`: queue pairs to storage memory, beside the same copies without any queue. After dsa_bench (Schürmann et al. 2014,
 //! section 5).
 
+mod disk;
+
 use super::scratch::Scratch;
 use super::{Figure, median};
 use anyhow::ensure;
@@ -30,6 +32,9 @@ pub(crate) struct Args {
     /// A folder on the tier to measure
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
+    /// A folder on a disk: cases of disks are measured in it, by one thread and a sixteenth of the requests, and left out without one
+    #[arg(long, value_name = "DIR")]
+    disk: Option<PathBuf>,
     /// Threads at the same time, each with its own queue pair and part of the partition; one alone is measured too
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
@@ -62,6 +67,12 @@ enum Case {
     /// 4 KiB from anywhere, one after the other
     #[value(name = "latency-4k-read")]
     Latency4k,
+    /// 4 KiB from anywhere in the folder of --disk, in units
+    #[value(name = "disk-read-4k-random")]
+    DiskRead4k,
+    /// 4 KiB to anywhere there
+    #[value(name = "disk-write-4k-random")]
+    DiskWrite4k,
 }
 
 impl Case {
@@ -74,15 +85,15 @@ impl Case {
 
     fn op(self) -> Op {
         match self {
-            Self::Read4k | Self::Read32b | Self::Latency4k => Op::Read,
-            Self::Write4k | Self::Write32b => Op::Write,
+            Self::Read4k | Self::Read32b | Self::Latency4k | Self::DiskRead4k => Op::Read,
+            Self::Write4k | Self::Write32b | Self::DiskWrite4k => Op::Write,
         }
     }
 
     fn bytes(self) -> u64 {
         match self {
-            Self::Read4k | Self::Write4k | Self::Latency4k => 4096,
             Self::Read32b | Self::Write32b => 32,
+            _ => 4096,
         }
     }
 
@@ -100,8 +111,13 @@ impl Case {
         }
     }
 
+    fn is_of_disk(self) -> bool {
+        matches!(self, Self::DiskRead4k | Self::DiskWrite4k)
+    }
+
     fn plain(self) -> &'static str {
         match self {
+            Self::DiskRead4k | Self::DiskWrite4k => "io_uring alone, O_DIRECT",
             Self::Write4k => "stores past the caches, a fence a batch",
             _ => "a loop of memcpy",
         }
@@ -120,7 +136,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
     };
     let scratch = Scratch::new(&args.dir)?;
     let path = scratch.path().join("partition");
-    Partition::create(&path, args.mib * MIB, Vec::new())?;
+    // Mapped, wherever it is.
+    Partition::create_units(&path, args.mib * MIB, 0, Vec::new())?;
     let options = OpenOptions {
         populate: true,
         ..OpenOptions::default()
@@ -128,7 +145,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
     let partition = Partition::open(&path, options)?;
     let mut plain = Mapped::create(&scratch.path().join("plain"), args.mib * MIB)?;
     let mut figures = Vec::new();
-    for case in cases {
+    for case in cases.iter().filter(|case| !case.is_of_disk()) {
         let mut rates = Vec::new();
         let mut threads = vec![1, args.threads];
         threads.dedup();
@@ -160,6 +177,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
         }
     }
     drop(partition);
+    let disk = cases.iter().filter(|case| case.is_of_disk());
+    match &args.disk {
+        Some(folder) => figures.extend(disk::run(args, disk, folder)?),
+        None => ensure!(
+            args.cases.is_empty() || disk.count() == 0,
+            "a case of a disk needs its folder: --disk DIR"
+        ),
+    }
     Ok(figures)
 }
 
