@@ -107,6 +107,9 @@ pub(crate) enum Command {
     /// Checkpoints on this node (docs/checkpoints.md), and models of them
     #[command(subcommand)]
     Ckpt(crate::ckpt::CkptCommand),
+    /// Partitions of storage memory, for direct access (docs/dsa.md)
+    #[command(subcommand)]
+    Partition(crate::partition::PartitionCommand),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn

@@ -11,6 +11,7 @@ mod error;
 mod inspect;
 mod live;
 mod nodes;
+mod partition;
 mod plan;
 mod print;
 mod progress;
@@ -80,6 +81,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Cancel(which) => inspect::cancel(cli, which),
         Command::Data(command) => data::data(cli, command),
         Command::Ckpt(command) => ckpt::ckpt(cli, command),
+        Command::Partition(command) => partition::partition(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
         Command::Bench(command) => benchmark(cli, command),

@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_proto::local::{
-    CancelResult, Code, JobChange, JobId, MAX_BATCH, MAX_IDS, MAX_PACKET, OLDEST, Outcome,
-    PacketError, PauseResult, Refusal, RegionId, Reply, Request, Scope, SpaceChange, SpaceInfo,
-    Stats, Status, TaskId, TaskSpec, Uid, VERSION, decode, encode,
+    CancelResult, Code, End, JobChange, JobId, MAX_BATCH, MAX_IDS, MAX_PACKET, OLDEST, Outcome,
+    PacketError, PartitionInfo, PauseResult, Refusal, RegionId, Reply, Request, Scope, SpaceChange,
+    SpaceInfo, Stats, Status, TaskId, TaskSpec, Uid, VERSION, decode, encode,
 };
 use tarn_sys::fdpass::{receive_packet, send_packet};
 
@@ -26,6 +26,8 @@ pub const SOCKET: &str = "TARN_SOCKET";
 
 /// How long a tarnd is asked again that has no connection left.
 pub const CROWDED: Duration = Duration::from_secs(10);
+/// Partitions of a folder that are listed.
+const MAX_PARTITIONS: usize = 1 << 16;
 /// Between two attempts at that: the first and the longest.
 const BETWEEN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
@@ -49,12 +51,15 @@ struct State {
     /// The number of the last request; 0 is no request's.
     number: u32,
     /// Replies that came for requests whose threads have not looked yet.
-    replies: BTreeMap<u32, Reply>,
+    replies: BTreeMap<u32, Answer>,
     /// Whether a thread reads.
     reading: bool,
     /// Why the connection is of no use any more.
     lost: Option<Refusal>,
 }
+
+/// A reply, and the descriptor that came with it.
+type Answer = (Reply, Option<OwnedFd>);
 
 /// A connection to tarnd.
 #[derive(Debug)]
@@ -162,6 +167,10 @@ impl Client {
     }
 
     fn call_with(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Reply> {
+        Ok(self.exchange(request, fd)?.0)
+    }
+
+    fn exchange(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Answer> {
         let number = {
             let mut state = lock(&self.state);
             if let Some(why) = &state.lost {
@@ -187,8 +196,8 @@ impl Client {
         let reply = self.read_all_for(number, &mut buffer);
         lock(&self.buffers).push(buffer);
         match reply? {
-            Reply::Refused(why) => Err(why),
-            reply => Ok(reply),
+            (Reply::Refused(why), _) => Err(why),
+            answer => Ok(answer),
         }
     }
 
@@ -206,7 +215,7 @@ impl Client {
     }
 
     /// The reply of a request: read by this thread, or by another one for it.
-    fn read_all_for(&self, number: u32, buffer: &mut Vec<u8>) -> Result<Reply> {
+    fn read_all_for(&self, number: u32, buffer: &mut Vec<u8>) -> Result<Answer> {
         let mut state = lock(&self.state);
         loop {
             if let Some(reply) = state.replies.remove(&number) {
@@ -228,19 +237,19 @@ impl Client {
             state = lock(&self.state);
             state.reading = false;
             match read {
-                Ok((of, reply)) if of == number => {
+                Ok((of, answer)) if of == number => {
                     self.more.notify_all();
-                    return Ok(reply);
+                    return Ok(answer);
                 }
                 // Not about a request, but about the connection.
-                Ok((0, Reply::Refused(why))) | Err(why) => state.lost = Some(why),
-                Ok((of, reply)) => drop(state.replies.insert(of, reply)),
+                Ok((0, (Reply::Refused(why), _))) | Err(why) => state.lost = Some(why),
+                Ok((of, answer)) => drop(state.replies.insert(of, answer)),
             }
             self.more.notify_all();
         }
     }
 
-    fn read(&self, buffer: &mut Vec<u8>) -> Result<(u32, Reply)> {
+    fn read(&self, buffer: &mut Vec<u8>) -> Result<(u32, Answer)> {
         buffer.resize(MAX_PACKET, 0);
         let mut reset = false;
         loop {
@@ -257,7 +266,7 @@ impl Client {
                         PacketError::Version(_) => Refusal::new(Code::Version, e.to_string()),
                         _ => lost(e),
                     })?;
-                    return Ok((packet.number, packet.message));
+                    return Ok((packet.number, (packet.message, got.fd)));
                 }
             }
         }
@@ -493,6 +502,60 @@ impl Client {
         }
     }
 
+    /// Submits one task and waits for its end.
+    ///
+    /// # Errors
+    /// Why it was refused or has failed; `TIMEDOUT`: then it is cancelled.
+    pub fn carry_out(&self, task: TaskSpec, patience: Duration) -> Result<Outcome> {
+        let submitted = self.submit(&[task])?.into_iter().next();
+        let id = submitted.unwrap_or_else(|| Err(unexpected()))?;
+        let ended = self.wait(&[id], Until::All, Some(patience));
+        let ended = ended.inspect_err(|_| drop(self.cancel(&[id])))?;
+        let outcome = ended.into_iter().next().ok_or_else(unexpected)?;
+        match outcome.end {
+            End::Done => Ok(outcome),
+            End::Failed(why) => Err(why),
+        }
+    }
+
+    /// The file of a partition: it is open here for as long as the descriptor is.
+    ///
+    /// # Errors
+    /// `NOTFOUND`; `DENIED` where this user may not have it; `BUSY` while it is deleted or made smaller; `CORRUPT`.
+    pub fn open_partition(&self, space: &str, path: &[u8], write: bool) -> Result<OwnedFd> {
+        let request = Request::Open {
+            space: space.into(),
+            path: path.into(),
+            write,
+        };
+        match self.exchange(&request, None)? {
+            (Reply::Opened, Some(file)) => Ok(file),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The partitions of a folder of a dataspace that this user may have, by name; at most 65,536.
+    ///
+    /// # Errors
+    /// `NOTFOUND` where there is no such dataspace or folder.
+    pub fn partitions(&self, space: &str, path: &[u8]) -> Result<Vec<PartitionInfo>> {
+        let mut all: Vec<PartitionInfo> = Vec::new();
+        loop {
+            let request = Request::Partitions {
+                space: space.into(),
+                path: path.into(),
+                after: all.last().map_or(String::new(), |last| last.name.clone()),
+            };
+            match self.call(&request)? {
+                Reply::Partitions(some) if some.is_empty() || all.len() >= MAX_PARTITIONS => {
+                    return Ok(all);
+                }
+                Reply::Partitions(some) => all.extend(some),
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+
     /// The dataspaces of this node.
     ///
     /// # Errors
@@ -575,7 +638,7 @@ mod tests {
         // Gone before the program reads.
         let client = refused();
         let (number, reply) = client.read(&mut Vec::new()).unwrap();
-        assert!(number == 0 && matches!(reply, Reply::Refused(why) if why.code == Code::Busy));
+        assert!(number == 0 && matches!(reply.0, Reply::Refused(why) if why.code == Code::Busy));
         let end = client.read(&mut Vec::new());
         assert_eq!(end.unwrap_err().code, Code::Lost);
         // Gone before the program asks: the send tells of the reset.

@@ -31,6 +31,8 @@ pub(crate) struct Outgoing {
     /// Records that must be durable first.
     pub(crate) after: u64,
     pub(crate) packet: Vec<u8>,
+    /// It goes with it.
+    pub(crate) fd: Option<OwnedFd>,
 }
 
 /// A program's connection.
@@ -39,7 +41,11 @@ pub(crate) struct Connection {
     fd: OwnedFd,
     pub(crate) user: Uid,
     pub(crate) pid: i32,
+    /// The groups of another user than tarnd's, who may have partitions and nothing else.
+    pub(crate) guest: Option<Vec<u32>>,
     pub(crate) job: Option<JobId>,
+    /// Partitions that are being opened or listed for it.
+    pub(crate) lending: u32,
     /// Whether versions were agreed on.
     pub(crate) greeted: bool,
     /// It is closed once all replies are out.
@@ -58,7 +64,9 @@ impl Connection {
             fd,
             user,
             pid,
+            guest: None,
             job: None,
+            lending: 0,
             greeted: false,
             closing: false,
             regions: BTreeMap::new(),
@@ -81,7 +89,7 @@ impl Connection {
 
     /// Replies in order: one that may go now goes now, unless others wait before it.
     pub(crate) fn send(&mut self, reply: Outgoing, durable: u64) -> io::Result<()> {
-        if self.unread.is_empty() && reply.after <= durable && self.try_send(&reply.packet)? {
+        if self.unread.is_empty() && reply.after <= durable && self.try_send(&reply)? {
             return Ok(());
         }
         self.unread_bytes += reply.packet.len();
@@ -92,7 +100,7 @@ impl Connection {
     /// Sends what waits and may go.
     pub(crate) fn flush(&mut self, durable: u64) -> io::Result<()> {
         while let Some(reply) = self.unread.pop_front() {
-            if reply.after > durable || !self.try_send(&reply.packet)? {
+            if reply.after > durable || !self.try_send(&reply)? {
                 self.unread.push_front(reply);
                 return Ok(());
             }
@@ -106,8 +114,9 @@ impl Connection {
         self.unread.front().is_some_and(|r| r.after <= durable)
     }
 
-    fn try_send(&self, packet: &[u8]) -> io::Result<bool> {
-        match send_packet(&self.fd, packet, None, SendFlags::DONTWAIT) {
+    fn try_send(&self, reply: &Outgoing) -> io::Result<bool> {
+        let fd = reply.fd.as_ref().map(AsFd::as_fd);
+        match send_packet(&self.fd, &reply.packet, fd, SendFlags::DONTWAIT) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(e) => Err(e),

@@ -50,6 +50,9 @@ pub(crate) struct Options {
     /// A user's share, where it is not 1. Again for more
     #[arg(long = "weight", value_name = "UID=N", value_parser = weight)]
     pub(crate) weights: Vec<(Uid, u32)>,
+    /// Other users may connect too, to open the partitions whose access lists name them, and for nothing else: docs/dsa.md
+    #[arg(long, conflicts_with_all = ["node", "step"])]
+    pub(crate) guests: bool,
     /// Only processes of registered jobs may submit
     #[arg(long)]
     pub(crate) jobs_only: bool,

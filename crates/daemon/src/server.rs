@@ -11,7 +11,7 @@ use crate::options::Options;
 use crate::peers::{Host, Peers};
 use crate::progress::Running;
 use crate::waits::Waits;
-use crate::work::{Job, Kept, Memory, Plan, Spot, Workers, set_tag};
+use crate::work::{Done, Job, Kept, Memory, Plan, Spot, Workers, set_tag};
 use crate::{Fault, progress};
 use anyhow::Context;
 use roots::Roots;
@@ -36,6 +36,7 @@ use tarn_journal::{LockError, RunLock};
 use tarn_local::machine::host_name;
 use tarn_ports::Control;
 use tarn_proto::local::{Code, MAX_PACKET, Outcome, Refusal, Reply, TaskId, Uid, VERSION, encode};
+use tarn_sys::fdpass::peer_groups;
 use tarn_tasks::{Action, Answer, Config, Core, Event, Record};
 
 /// Connections at a time: each takes a descriptor and may hold 64 more for memory. Nodes have some hundred cores, and a program
@@ -43,6 +44,9 @@ use tarn_tasks::{Action, Answer, Config, Core, Event, Record};
 const MAX_CONNECTIONS: usize = 1024;
 /// Of these, kept for tarnd itself: what other nodes ask comes over connections of its own.
 const RESERVED: usize = 8;
+/// Those of other users than tarnd's, and of each of them.
+const MAX_GUESTS: usize = 256;
+const MAX_OF_GUEST: usize = 64;
 /// Packets read from one connection before the next one's turn.
 const MAX_TURN: usize = 16;
 /// How long nobody is accepted after that has failed, such as for want of descriptors.
@@ -94,6 +98,8 @@ struct Server {
     /// Readable after a signal, and when the program has ended.
     signals: Option<UnixStream>,
     own: Uid,
+    /// Other users may have partitions.
+    guests: bool,
     /// The kernel's name for this boot: numbers and starts of processes mean nothing after another.
     boot: Vec<u8>,
     clock: Clock,
@@ -145,7 +151,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     let own = options.node_name.clone().unwrap_or_else(host_name);
     let folder = std::fs::canonicalize(options.state()).map_err(|e| state(e.into()))?;
     set_tag(&own, &folder);
-    let listener = listen_at(options.socket())?;
+    let listener = listen_at(options.socket(), options.guests)?;
     let _socket = Remove(options.socket());
     let (reader, writer) = UnixStream::pair().map_err(|e| state(e.into()))?;
     // Under `nohup` it stays when the terminal goes.
@@ -221,6 +227,7 @@ impl Server {
             leaving: None,
             signals: None,
             own,
+            guests: options.guests,
             boot: std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             clock,
             roots: (!options.step).then(Roots::default),
@@ -503,7 +510,18 @@ impl Server {
     /// What the workers have done.
     fn collect(&mut self) -> anyhow::Result<()> {
         drain(self.workers.wake());
-        for event in self.workers.done() {
+        for done in self.workers.done() {
+            let event = match done {
+                Done::Event(event) => event,
+                Done::Lent(lent) => {
+                    let (key, number) = lent.to;
+                    if let Some(connection) = self.connections.get_mut(&key) {
+                        connection.lending = connection.lending.saturating_sub(1);
+                    }
+                    self.send_with(key, number, &lent.reply, (0, lent.file));
+                    continue;
+                }
+            };
             if let Event::Surveyed {
                 space,
                 used: Err(why),
@@ -548,12 +566,21 @@ impl Server {
                 continue;
             };
             let (user, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+            let groups = match user == self.own {
+                true => None,
+                // Whoever's groups are not known has none.
+                false => Some(peer_groups(&fd).unwrap_or_default()),
+            };
             let mut connection = Connection::new(fd, user, pid);
+            connection.guest = groups;
             if let Err(why) = self.admits(user, pid) {
                 tracing::warn!(user, pid, "connection refused: {why}");
-                let after = 0;
-                let packet = packet_of(0, &Reply::Refused(why));
-                let _ = connection.send(Outgoing { after, packet }, 0);
+                let refused = Outgoing {
+                    after: 0,
+                    packet: packet_of(0, &Reply::Refused(why)),
+                    fd: None,
+                };
+                let _ = connection.send(refused, 0);
                 continue;
             }
             let key = self.next;
@@ -575,12 +602,23 @@ impl Server {
     }
 
     fn admits(&self, user: Uid, pid: i32) -> Result<(), Refusal> {
-        if user != self.own {
+        let guests = || self.connections.values().filter(|c| c.guest.is_some());
+        if user != self.own && !self.guests {
             let text = format!(
                 "this tarnd serves user {} only, and this is user {user}",
                 self.own
             );
             return Err(Refusal::new(Code::Denied, text));
+        }
+        if user != self.own
+            && (guests().count() >= MAX_GUESTS
+                || guests().filter(|c| c.user == user).count() >= MAX_OF_GUEST)
+        {
+            let text = format!(
+                "other users than {} have {MAX_GUESTS} connections at most, each of them {MAX_OF_GUEST}: close some",
+                self.own
+            );
+            return Err(Refusal::new(Code::Busy, text));
         }
         let itself = u32::try_from(pid).is_ok_and(|pid| pid == std::process::id());
         let most = MAX_CONNECTIONS - if itself { 0 } else { RESERVED };
@@ -638,12 +676,22 @@ impl Server {
     }
 
     fn send(&mut self, key: Key, number: u32, reply: &Reply, after: u64) {
+        self.send_with(key, number, reply, (after, None));
+    }
+
+    fn send_with(
+        &mut self,
+        key: Key,
+        number: u32,
+        reply: &Reply,
+        (after, fd): (u64, Option<OwnedFd>),
+    ) {
         let packet = packet_of(number, reply);
         let durable = self.journal.durable();
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
         };
-        match connection.send(Outgoing { after, packet }, durable) {
+        match connection.send(Outgoing { after, packet, fd }, durable) {
             Ok(()) => self.set_interest(key),
             Err(_) => self.close(key),
         }

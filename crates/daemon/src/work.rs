@@ -2,6 +2,7 @@
 
 mod copy;
 mod memory;
+mod partition;
 mod place;
 mod remote;
 mod survey;
@@ -20,11 +21,12 @@ use tarn_local::sockets::Near;
 use tarn_movers::Trees;
 use tarn_movers::throttle::Limiter;
 use tarn_ports::Control;
-use tarn_proto::local::{Code, Kind, Place, Refusal, TaskId, TaskSpec, Uid, Verify};
+use tarn_proto::local::{Allocation, Code, Kind, Place, Refusal, TaskId, TaskSpec, Uid, Verify};
 use tarn_tasks::{Event, Finish, Size, Task};
 
 pub(crate) use copy::{SINGLE, list_of, release};
 pub(crate) use memory::hash_memory;
+pub(crate) use partition::{Lending, Lent, Wanted};
 pub(crate) use place::{Held, Id, above, hidden, id_of, kind_of, open_folder, set_tag, told};
 
 /// Threads that touch files; each copy may use some of the mover's beside it.
@@ -62,6 +64,8 @@ pub(crate) struct Plan {
     pub(crate) from: Spot,
     /// Of copies and moves.
     pub(crate) to: Option<Spot>,
+    /// Of a partition: the bytes that it is to have.
+    pub(crate) allocation: Option<(u64, Allocation)>,
     /// Names and roots of the dataspaces, which a destination outside must have nothing to do with.
     pub(crate) spaces: Vec<(String, PathBuf)>,
     /// The node that does it for this one, and what it is asked for.
@@ -86,6 +90,7 @@ pub(crate) enum Verb {
     Copy,
     Move,
     Remove,
+    Allocate,
 }
 
 /// Memory that tasks use: (source, destination).
@@ -134,12 +139,18 @@ impl Plan {
             Kind::Copy { from, to } => (Verb::Copy, from, Some(to)),
             Kind::Move { from, to } => (Verb::Move, from, Some(to)),
             Kind::Remove { at } => (Verb::Remove, at, None),
+            Kind::Allocate { at, .. } => (Verb::Allocate, at, None),
+        };
+        let allocation = match kind {
+            Kind::Allocate { bytes, how, .. } => Some((*bytes, how.clone())),
+            _ => None,
         };
         Ok(Some(Self {
             id: task.id,
             verb,
             from: spot(from, &memory.0)?,
             to: to.map(|to| spot(to, &memory.1)).transpose()?,
+            allocation,
             spaces: Vec::new(),
             handed: handed(own, task),
             verify: task.spec.verify,
@@ -219,14 +230,24 @@ pub(crate) enum Job {
     Run(Plan, Arc<Control>),
     /// Remove what a task has half done that does not go on.
     Discard(Plan),
+    /// Open or list partitions for a program.
+    Lend(Lending),
     /// Find out what is in a space. With `Some`, leftovers of earlier tarnds are removed.
     Survey(String, PathBuf, Option<Kept>),
+}
+
+/// What became of something.
+pub(crate) enum Done {
+    /// The core is to hear of it.
+    Event(Event),
+    /// A program is.
+    Lent(Lent),
 }
 
 struct Shared {
     jobs: Mutex<Jobs>,
     more: Condvar,
-    done: Mutex<Vec<Event>>,
+    done: Mutex<Vec<Done>>,
     wake: OwnedFd,
     mover: Trees,
     external: Option<Arc<Limiter>>,
@@ -291,7 +312,7 @@ impl Workers {
     }
 
     /// What has been done since the last call.
-    pub(crate) fn done(&self) -> Vec<Event> {
+    pub(crate) fn done(&self) -> Vec<Done> {
         std::mem::take(&mut *lock(&self.0.done))
     }
 
@@ -322,10 +343,14 @@ fn work(shared: &Shared) {
                 jobs.idle -= 1;
             }
         };
-        let Some(event) = shared.perform(job) else {
+        let done = match job {
+            Job::Lend(lending) => Some(Done::Lent(lending.answer())),
+            job => shared.perform(job).map(Done::Event),
+        };
+        let Some(done) = done else {
             continue;
         };
-        lock(&shared.done).push(event);
+        lock(&shared.done).push(done);
         let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
     }
 }
@@ -359,10 +384,14 @@ impl Shared {
                 remote::discard(self, &plan);
                 return None;
             }
+            Job::Lend(_) => return None,
         })
     }
 
     fn measure(&self, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
+        if let Some((bytes, how)) = &plan.allocation {
+            return partition::measure(plan, *bytes, how);
+        }
         match &plan.from {
             Spot::Memory { length, .. } => Ok(Size {
                 bytes: *length,
@@ -379,6 +408,9 @@ impl Shared {
         }
         if let Some(path) = plan.fills_outside() {
             place::check_outside(path, &plan.spaces)?;
+        }
+        if let Some((bytes, how)) = &plan.allocation {
+            return partition::allocate(plan, *bytes, how);
         }
         match (&plan.from, &plan.to) {
             (from, None) => copy::remove_spot(self, plan, from),

@@ -30,6 +30,27 @@ fn the_c_example_and_the_c_test() {
     assert_eq!(read(&other.path("fast/from-c")), b"from C");
 }
 
+/// The same program as with folders' paths, by names of a dataspace.
+#[test]
+fn partitions_are_used_by_their_names() {
+    let daemon = Daemon::start(&[]);
+    let program = daemon.path("program");
+    let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
+    let file = ["../libtarn/tests/dsa.c"];
+    said(&mut compiler("cc", &flags, &file, &program));
+    let mut command = Command::new(&program);
+    command
+        .args(["fast", "run"])
+        .env("TARN_SOCKET", daemon.socket());
+    let text = said(&mut command);
+    assert!(
+        text.starts_with("field has 1048576 bytes, 1 may have it\n"),
+        "{text}"
+    );
+    assert!(text.contains("1000 read, the same\n"), "{text}");
+    assert_eq!(daemon.client().partitions("fast", b"").unwrap(), []);
+}
+
 #[test]
 fn the_python_tests_and_the_python_example() {
     let (daemon, other) = pair(&[]);

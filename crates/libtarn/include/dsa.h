@@ -7,7 +7,8 @@
  * first partition that is opened without DSA_NO_GUARD on there is a handler of SIGBUS (docs/dsa.md): install your own before.
  *
  * Every function that returns int gives TARN_OK or another of enum tarn_code (tarn.h), unless it says otherwise; tarn_last_error() then
- * says why. A partition is named by the path of a folder of a tier and its name in it: "/dev/shm/me/field".
+ * says why. A partition is named by the path of a folder of a tier and its name in it, "/dev/shm/me/field" or "./field",
+ * or as the tarnd that $TARN_SOCKET names has it: "SPACE/field", "NODE:SPACE/field".
  *
  * docs/dsa.md explains the words.
  */

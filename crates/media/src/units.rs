@@ -17,7 +17,7 @@ use engine::{Blocking, Engine};
 use layout::{GATE, Layout, USERS};
 use marks::Marks;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, fstat, openat, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstat, open, statx};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::path::{Path, PathBuf};
@@ -104,7 +104,8 @@ fn grain(file: &OwnedFd) -> (bool, Grain) {
         None => (4096, 4096),
     };
     let fits = |align: u32, most: u32| align.is_power_of_two() && align <= most;
-    match fits(bytes, 16384) && fits(memory, 4096) && reopened(file, false, true).is_ok() {
+    let is_direct = fits(bytes, 16384) && fits(memory, 4096) && avoid_cache(file, true).is_ok();
+    match is_direct && avoid_cache(file, false).is_ok() {
         true => {
             let (bytes, memory) = (bytes as usize, memory as usize);
             (true, Grain { bytes, memory })
@@ -116,18 +117,21 @@ fn grain(file: &OwnedFd) -> (bool, Grain) {
     }
 }
 
+/// Has an open file used without the page cache, or with it.
+fn avoid_cache(file: &OwnedFd, avoided: bool) -> Result<(), Errno> {
+    let mut flags = fcntl_getfl(file)?;
+    flags.set(OFlags::DIRECT, avoided);
+    fcntl_setfl(file, flags)
+}
+
 /// The same file, opened once more.
-fn reopened(file: &OwnedFd, writable: bool, direct: bool) -> Result<OwnedFd, Errno> {
+fn reopened(file: &OwnedFd, writable: bool) -> Result<OwnedFd, Errno> {
     let access = match writable {
         true => OFlags::RDWR,
         false => OFlags::RDONLY,
     };
-    let direct = match direct {
-        true => OFlags::DIRECT,
-        false => OFlags::empty(),
-    };
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    openat(CWD, path, access | direct | OFlags::CLOEXEC, Mode::empty())
+    open(path, access | OFlags::CLOEXEC, Mode::empty())
 }
 
 impl Units {
@@ -180,7 +184,7 @@ impl Units {
     fn join(&self) -> Result<Option<OwnedFd>, Errno> {
         let own = match self.using.writable {
             true => None,
-            false => match reopened(&self.file, true, false) {
+            false => match reopened(&self.file, true) {
                 Ok(own) => Some(own),
                 Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
                     // Nobody has it open: what is in its slots is of no one who lives.
@@ -282,12 +286,12 @@ pub struct Queued {
 }
 
 impl Queued {
-    /// One more pair of hands. Where io_uring is not allowed, calls block.
+    /// One more pair of hands, by an open file of its own if that is given. Where io_uring is not allowed, calls block.
     ///
     /// # Errors
-    /// When the file cannot be opened once more, or there is no memory.
-    pub fn new(units: &Arc<Units>) -> Result<Self, MediumError> {
-        Self::with(units, |file, pool| {
+    /// When the file cannot be opened once more, is another one, or there is no memory.
+    pub fn new(units: &Arc<Units>, own: Option<OwnedFd>) -> Result<Self, MediumError> {
+        Self::with(units, own, |file, pool| {
             let start = pool.start.addr().get();
             // SAFETY: the desk has both, and drops the ring first.
             let ring = unsafe {
@@ -302,10 +306,24 @@ impl Queued {
 
     fn with(
         units: &Arc<Units>,
+        own: Option<OwnedFd>,
         engine: impl FnOnce(&Arc<OwnedFd>, &Pages) -> Box<dyn Engine>,
     ) -> Result<Self, MediumError> {
         let failed = failed("use", &units.path);
-        let file = reopened(&units.file, units.using.writable, units.direct).map_err(&failed)?;
+        let file = match own {
+            Some(own) => own,
+            None => reopened(&units.file, units.using.writable).map_err(&failed)?,
+        };
+        let (known, found) = (fstat(&units.file), fstat(&file));
+        let known = known.map_err(&failed)?;
+        let is_same =
+            |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino) == (known.st_dev, known.st_ino);
+        if !is_same(found.map_err(&failed)?) {
+            return Err(failed(Errno::STALE));
+        }
+        if units.direct {
+            avoid_cache(&file, true).map_err(&failed)?;
+        }
         let file = Arc::new(file);
         let pool = pool(DEPTH * BUFFER).map_err(failed)?;
         let engine = engine(&file, &pool);

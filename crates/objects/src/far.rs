@@ -7,10 +7,10 @@ use crate::store::Store;
 use rustix::fs::{fstat, fsync, renameat};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use tarn_client::{Client, Until};
+use tarn_client::Client;
 use tarn_phx::object::{NEWEST, check_key, file};
 use tarn_phx::{Code, Fault};
-use tarn_proto::local::{Code as Why, End, Kind, Place, Refusal, TaskSpec};
+use tarn_proto::local::{Code as Why, Kind, Place, Refusal, TaskSpec};
 use tarn_sys::beneath::join;
 
 /// How long a transfer may take.
@@ -122,33 +122,8 @@ impl Store {
 
 /// Has a task done.
 fn copy(client: &Client, kind: Kind) -> Result<(), Fault> {
-    let submitted = client.submit(&[TaskSpec::new(kind)]).map_err(fault)?;
-    let id = submitted
-        .into_iter()
-        .next()
-        .unwrap_or_else(|| Err(unknown()));
-    let id = id.map_err(fault)?;
-    let ended = client.wait(&[id], Until::All, Some(PATIENCE));
-    if ended.is_err() {
-        // Nobody waits for it any more.
-        let _ = client.cancel(&[id]);
-    }
-    let outcome = ended
-        .map_err(fault)?
-        .pop()
-        .ok_or_else(unknown)
-        .map_err(fault)?;
-    match outcome.end {
-        End::Done => Ok(()),
-        End::Failed(why) => Err(fault(why)),
-    }
-}
-
-fn unknown() -> Refusal {
-    Refusal::new(
-        Why::Internal,
-        "tarnd does not know the task that it was given",
-    )
+    let done = client.carry_out(TaskSpec::new(kind), PATIENCE);
+    done.map(drop).map_err(fault)
 }
 
 /// What tarnd says, in the codes of this library.

@@ -9,10 +9,19 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use tarn_base::grant::{Grant, MAX_GRANTS};
 use tarn_dsa::header::{DATA, HEAD, Header, MAX_SIZE, MAX_UNIT, MIN_UNIT, PAGE, is_unit};
 use tarn_media::{Units, Using, reserve, unit_of};
 use tarn_ports::MediumError;
+use tarn_sys::lock::{Hold, hold};
+
+/// The byte of the file whose lock is the header's: who changes it has that, or has the partition alone.
+const HEADER: u64 = 0;
+/// How long that is waited for: it is held for as long as room takes to be had.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two attempts.
+const BETWEEN: Duration = Duration::from_millis(1);
 
 /// Who else has a partition open while this is done to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,7 +216,30 @@ pub(crate) fn unusable(why: MediumError) -> Refusal {
     Refusal::new(kind, why.to_string())
 }
 
-/// Gives a partition another size. Who makes it smaller has it alone; who makes it larger has its folder's lock.
+/// Makes a partition larger that others may have open, if it is not as large; bytes of it then. The file is open here only.
+pub(crate) fn grow(file: &OwnedFd, size: u64, path: &Path) -> Result<u64, Refusal> {
+    let until = Instant::now() + PATIENCE;
+    while let Err(e) = hold(file, HEADER, Hold::Alone) {
+        if e != Errno::WOULDBLOCK {
+            return Err(refused("lock", path)(e));
+        }
+        if Instant::now() >= until {
+            let text = format!(
+                "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
+                path.display()
+            );
+            return Err(Refusal::new(Code::Busy, text));
+        }
+        std::thread::sleep(BETWEEN);
+    }
+    let now = header(file, path)?;
+    match size > now.size {
+        true => Ok(resize(file, &now, size, path)?.size),
+        false => Ok(now.size),
+    }
+}
+
+/// Gives a partition another size. Who makes it smaller has it alone; who makes it larger has that, or its header's lock.
 pub(crate) fn resize(
     file: &OwnedFd,
     old: &Header,
@@ -252,7 +284,6 @@ fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, Refusal
 
 /// Takes the name away. Nobody else has it open.
 pub(crate) fn delete(folder: &Folder, name: &str) -> Result<(), Refusal> {
-    let _lock = folder.lock()?;
     let path = folder.path_of(name);
     // A damaged one can be deleted too, if it is one that nobody has.
     match open(folder, name, false, Others::None) {

@@ -3,13 +3,11 @@
 use crate::file::{self, Others};
 use crate::{Code, Info, Refusal};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Dir, Mode, OFlags, open, openat};
+use rustix::fs::{Dir, Mode, OFlags, open};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tarn_base::grant::Grant;
-use tarn_sys::lock::Lock;
 
 /// What a partition's file is called behind its name.
 pub const SUFFIX: &str = ".partition";
@@ -17,9 +15,6 @@ pub const SUFFIX: &str = ".partition";
 const MAX_NAME: usize = 200;
 /// Names of a folder that are looked at.
 const MAX_NAMES: usize = 1 << 16;
-/// How long the lock of a folder is waited for: it is held for as long as a name takes to become durable, or room to be taken.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// An open folder of partitions. It stays the same, wherever its path leads later.
 #[derive(Debug)]
 pub struct Folder {
@@ -86,7 +81,6 @@ impl Folder {
     /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
     pub fn resize(&self, name: &str, size: u64) -> Result<(), Refusal> {
         let name = sound(name)?;
-        let _lock = self.lock()?;
         let (file, header) = file::open(self, name, true, Others::None)?;
         let path = self.path_of(name);
         if header.unit > 0 {
@@ -103,12 +97,8 @@ impl Folder {
     /// `NOTFOUND`, `NOSPACE`: it is as it was.
     pub fn grow(&self, name: &str, size: u64) -> Result<u64, Refusal> {
         let name = sound(name)?;
-        let _lock = self.lock()?;
-        let (file, header) = file::open(self, name, true, Others::Allowed)?;
-        match size > header.size {
-            true => Ok(file::resize(&file, &header, size, &self.path_of(name))?.size),
-            false => Ok(header.size),
-        }
+        let (file, _) = file::open(self, name, true, Others::Allowed)?;
+        file::grow(&file, size, &self.path_of(name))
     }
 
     /// A partition's file for another program, and what is known of it. It is open there for as long as the descriptor is.
@@ -160,24 +150,6 @@ impl Folder {
         Ok(found)
     }
 
-    /// Its lock: nobody else deletes or resizes a partition in it meanwhile.
-    pub(crate) fn lock(&self) -> Result<Lock<OwnedFd>, Refusal> {
-        // Opened once more: threads of this program exclude each other too.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let own = openat(&self.fd, ".", flags, Mode::empty());
-        let own = own.map_err(refused("open the folder", &self.path))?;
-        Lock::wait(own, PATIENCE).map_err(|e| match e {
-            Errno::WOULDBLOCK => {
-                let text = format!(
-                    "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
-                    self.path.display()
-                );
-                Refusal::new(Code::Busy, text)
-            }
-            e => refused("lock", &self.path)(e),
-        })
-    }
-
     /// Its path, for messages.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -204,7 +176,8 @@ pub(crate) fn file_of(name: &str) -> String {
     format!("{name}{SUFFIX}")
 }
 
-fn sound(name: &str) -> Result<&str, Refusal> {
+/// A name, if it is one.
+pub(crate) fn sound(name: &str) -> Result<&str, Refusal> {
     sound_in(OsStr::new(name), Path::new(name))
 }
 

@@ -5,6 +5,7 @@
 
 mod file;
 mod folder;
+mod name;
 mod part;
 mod partition;
 mod queue;
@@ -14,6 +15,7 @@ pub use folder::{Folder, SUFFIX};
 pub use partition::{Info, OpenOptions, Partition};
 pub use queue::Queue;
 pub use tarn_base::grant::{Grant, Who};
+pub use tarn_dsa::header::{DATA as HEAD, PAGE};
 pub use tarn_dsa::{MAX_PARTS, Options, RegionId};
 pub use tarn_ports::{PowerFail, Promises};
 pub use tarn_proto::local::{Code, Refusal};

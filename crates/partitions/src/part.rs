@@ -2,6 +2,7 @@
 
 use crate::file::{self, Others, unusable};
 use crate::folder::{Folder, divide};
+use crate::name::{InSpace, Name};
 use crate::store::Hands;
 use crate::{Code, Info, OpenOptions, Refusal};
 use rustix::fd::OwnedFd;
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tarn_dsa::header::{DATA, Header};
 use tarn_media::{Direct, Mapping, Queued, Shared, Units};
 use tarn_ports::Promises;
+use tarn_proto::local::{Allocation, Kind};
 
 /// How a partition is used, as its header says.
 #[derive(Debug)]
@@ -18,12 +20,20 @@ enum Access {
     Units(Arc<Units>),
 }
 
+/// Who makes it larger.
+#[derive(Debug)]
+enum Home {
+    /// This program, in its folder.
+    Folder(Folder, String),
+    /// The tarnd that has lent it, by this name.
+    Tarnd(PathBuf),
+}
+
 /// An open partition.
 #[derive(Debug)]
 pub(crate) struct Part {
     access: Access,
-    folder: Folder,
-    name: String,
+    home: Home,
     path: PathBuf,
     options: OpenOptions,
     header: Mutex<Header>,
@@ -36,9 +46,19 @@ impl Part {
     /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged, `NOSPACE` where there is no
     /// memory to map it.
     pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
-        let (folder, name) = divide(path)?;
-        let path = folder.path_of(name);
-        let (file, header) = file::open(&folder, name, options.writable, Others::Allowed)?;
+        let (file, header, home, path) = match Name::of(path)? {
+            Name::Path(path) => {
+                let (folder, name) = divide(path)?;
+                let (file, header) = file::open(&folder, name, options.writable, Others::Allowed)?;
+                let path = folder.path_of(name);
+                (file, header, Home::Folder(folder, name.to_owned()), path)
+            }
+            Name::Space(within) => {
+                let file = lent(&within, options.writable)?;
+                let header = file::header(&file, path)?;
+                (file, header, Home::Tarnd(path.to_owned()), path.to_owned())
+            }
+        };
         let (writable, guarded) = (options.writable, options.guarded);
         let access = match header.unit {
             0 => {
@@ -57,8 +77,7 @@ impl Part {
         };
         let part = Self {
             access,
-            folder,
-            name: name.to_owned(),
+            home,
             path,
             options,
             header: Mutex::new(header),
@@ -73,7 +92,14 @@ impl Part {
     /// When its header cannot be read.
     pub(crate) fn info(&self) -> Result<Info, Refusal> {
         let header = file::header(self.file(), &self.path)?;
-        Ok(Info::of(&self.name, &header))
+        let name = match &self.home {
+            Home::Folder(_, name) => name,
+            Home::Tarnd(path) => path
+                .file_name()
+                .and_then(|n| n.to_str())
+                .unwrap_or_default(),
+        };
+        Ok(Info::of(name, &header))
     }
 
     /// Bytes that can be used. If others have made it larger, it is larger here from now on.
@@ -95,15 +121,19 @@ impl Part {
             let text = format!("{} was opened to be read only", self.path.display());
             return Err(Refusal::new(Code::Denied, text));
         }
-        let _lock = self.folder.lock()?;
-        let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = file::header(self.file(), &self.path)?;
-        self.never_shorter(&known, &now)?;
-        let new = match size > now.size {
-            true => file::resize(self.file(), &now, size, &self.path)?,
-            false => now,
-        };
-        self.extend(&mut known, new)
+        match &self.home {
+            Home::Folder(folder, name) => drop(folder.grow(name, size)?),
+            Home::Tarnd(path) => {
+                if let Name::Space(within) = Name::of(path)? {
+                    within.done(|at| Kind::Allocate {
+                        at,
+                        bytes: size,
+                        how: Allocation::Grow,
+                    })?;
+                }
+            }
+        }
+        self.size()
     }
 
     fn extend(&self, known: &mut Header, now: Header) -> Result<u64, Refusal> {
@@ -153,10 +183,19 @@ impl Part {
     /// # Errors
     /// When it is used in units, and cannot be opened once more.
     pub(crate) fn hands(&self) -> Result<Hands, Refusal> {
-        match &self.access {
-            Access::Mapped(shared) => Ok(Hands::Mapped(Direct::new(shared))),
-            Access::Units(units) => Queued::new(units).map(Hands::Units).map_err(unusable),
-        }
+        let units = match &self.access {
+            Access::Mapped(shared) => return Ok(Hands::Mapped(Direct::new(shared))),
+            Access::Units(units) => units,
+        };
+        let lent = match &self.home {
+            Home::Folder(..) => None,
+            // Who may have it may not open the file.
+            Home::Tarnd(path) => match Name::of(path)? {
+                Name::Space(within) => Some(lent(&within, self.options.writable)?),
+                Name::Path(_) => None,
+            },
+        };
+        Queued::new(units, lent).map(Hands::Units).map_err(unusable)
     }
 
     /// Random, its own.
@@ -180,4 +219,15 @@ impl Part {
             Access::Units(units) => units.file(),
         }
     }
+}
+
+/// The file, as this node's tarnd opens it.
+fn lent(within: &InSpace<'_>, writable: bool) -> Result<OwnedFd, Refusal> {
+    let tarnd = within.tarnd()?;
+    if within.node.is_some_and(|node| node != tarnd.node()) {
+        let text = "partitions of other nodes cannot be opened from here";
+        return Err(Refusal::new(Code::Unsupported, text));
+    }
+    let path = within.file();
+    tarnd.open_partition(within.space, path.as_bytes(), writable)
 }

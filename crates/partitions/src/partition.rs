@@ -1,6 +1,7 @@
 //! Partitions.
 
 use crate::folder::{Folder, divide};
+use crate::name::{InSpace, Name};
 use crate::part::Part;
 use crate::store::Store;
 use crate::{Code, Refusal};
@@ -10,6 +11,7 @@ use tarn_base::grant::Grant;
 use tarn_dsa::header::Header;
 use tarn_dsa::{Cyclic, Layout, MAX_PARTS};
 use tarn_ports::Promises;
+use tarn_proto::local::{Allocation, Kind, PartitionInfo};
 
 /// What is known of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +39,19 @@ impl Info {
             owner: header.owner,
             grants: header.grants.clone(),
             damaged: None,
+        }
+    }
+}
+
+impl From<PartitionInfo> for Info {
+    fn from(of: PartitionInfo) -> Self {
+        Self {
+            name: of.name,
+            size: of.bytes,
+            unit: of.unit,
+            owner: of.owner,
+            grants: of.grants,
+            damaged: of.damaged,
         }
     }
 }
@@ -79,6 +94,16 @@ impl Partition {
     /// # Errors
     /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name or size.
     pub fn create(path: &Path, size: u64, grants: Vec<Grant>) -> Result<(), Refusal> {
+        let path = match Name::of(path)? {
+            Name::Path(path) => path,
+            Name::Space(within) => {
+                return within.done(|at| Kind::Allocate {
+                    at,
+                    bytes: size,
+                    how: Allocation::Make(grants),
+                });
+            }
+        };
         let (folder, name) = divide(path)?;
         let owner = rustix::process::geteuid().as_raw();
         folder.create(name, size, owner, grants)
@@ -88,13 +113,17 @@ impl Partition {
     /// this, memory and DAX are mapped, and all else is used in units of 4096 bytes or more.
     ///
     /// # Errors
-    /// As [`Partition::create`].
+    /// As [`Partition::create`], and `UNSUPPORTED` in a dataspace of tarnd, which makes them as their medium is.
     pub fn create_units(
         path: &Path,
         size: u64,
         unit: u32,
         grants: Vec<Grant>,
     ) -> Result<(), Refusal> {
+        let Name::Path(path) = Name::of(path)? else {
+            let text = "tarnd makes partitions as their medium is: no unit can be said";
+            return Err(Refusal::new(Code::Unsupported, text));
+        };
         let (folder, name) = divide(path)?;
         let owner = rustix::process::geteuid().as_raw();
         folder.create_units(name, size, unit, owner, grants)
@@ -105,8 +134,13 @@ impl Partition {
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`.
     pub fn delete(path: &Path) -> Result<(), Refusal> {
-        let (folder, name) = divide(path)?;
-        folder.delete(name)
+        match Name::of(path)? {
+            Name::Path(path) => {
+                let (folder, name) = divide(path)?;
+                folder.delete(name)
+            }
+            Name::Space(within) => within.done(|at| Kind::Remove { at }),
+        }
     }
 
     /// Gives a partition that nobody has open another size; what it holds stays, as far as there is room.
@@ -114,8 +148,17 @@ impl Partition {
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
     pub fn resize(path: &Path, size: u64) -> Result<(), Refusal> {
-        let (folder, name) = divide(path)?;
-        folder.resize(name, size)
+        match Name::of(path)? {
+            Name::Path(path) => {
+                let (folder, name) = divide(path)?;
+                folder.resize(name, size)
+            }
+            Name::Space(within) => within.done(|at| Kind::Allocate {
+                at,
+                bytes: size,
+                how: Allocation::Resize,
+            }),
+        }
     }
 
     /// The partitions of a folder, by name.
@@ -123,7 +166,18 @@ impl Partition {
     /// # Errors
     /// When it cannot be read.
     pub fn list(folder: &Path) -> Result<Vec<Info>, Refusal> {
-        Folder::open(folder)?.list()
+        match Name::of_folder(folder)? {
+            Name::Path(path) => Folder::open(path)?.list(),
+            Name::Space(InSpace { node: Some(_), .. }) => {
+                let text = "partitions of another node are listed there";
+                Err(Refusal::new(Code::Unsupported, text))
+            }
+            Name::Space(within) => {
+                let tarnd = within.tarnd()?;
+                let all = tarnd.partitions(within.space, within.path.as_bytes())?;
+                Ok(all.into_iter().map(Info::from).collect())
+            }
+        }
     }
 
     /// Opens a partition.

@@ -125,11 +125,14 @@ fn what_is_written_is_there_for_others_and_later() {
     }
 }
 
-/// What a batch of requests does, and what it should.
+/// How long a piece is, and whether it is written: with what, from where in memory, and whether that is persistent.
+type Piece = (u16, Option<(u8, u8, bool)>);
+
+/// What a batch of requests does.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Disjoint pieces of a range: how long, and whether and how each is written.
-    Write(u64, Vec<(u16, Option<(u8, u8, bool)>)>),
+    /// Disjoint pieces of a range.
+    Write(u64, Vec<Piece>),
     Add(u64, u64),
     Read(u64, usize, usize),
     Flush,
@@ -258,7 +261,7 @@ fn a_cyclic_partition_is_of_units_and_of_memory() {
     Partition::create(&paths[1], MIB, Vec::new()).unwrap();
     let whole = Partition::open_cyclic(&paths, 12288, OpenOptions::default()).unwrap();
     let mut hands = Hands::new(&whole);
-    let bytes: Vec<u8> = (0..200_000).map(|i| (i * 13 >> 4) as u8).collect();
+    let bytes: Vec<u8> = (0..200_000).map(|i| ((i * 13) >> 4) as u8).collect();
     assert_eq!(hands.write(5000, 3, &bytes).value, 200_000);
     assert!(hands.read(5000, 0, 200_000).unwrap() == bytes);
     assert_eq!(hands.add(24576, 1).code, 0);

@@ -13,12 +13,14 @@ mod task;
 pub use bytes::PathBytes;
 pub use code::Code;
 pub use message::{
-    Access, CancelResult, JobChange, Limit, PauseResult, Reply, Request, Scope, SpaceChange,
-    SpaceInfo, SpaceSpec, Stats,
+    Access, CancelResult, JobChange, Limit, PartitionInfo, PauseResult, Reply, Request, Scope,
+    SpaceChange, SpaceInfo, SpaceSpec, Stats,
 };
 pub use packet::{Packet, PacketError, decode, encode, versions};
 pub use peer::{Ask, PEER_VERSION, Said, pack, unpack};
-pub use task::{Checksum, End, Kind, Outcome, Place, Refusal, State, Status, TaskSpec, Verify};
+pub use task::{
+    Allocation, Checksum, End, Kind, Outcome, Place, Refusal, State, Status, TaskSpec, Verify,
+};
 
 /// A task's id: never given twice by one tarnd, restarts included.
 pub type TaskId = u64;

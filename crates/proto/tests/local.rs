@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tarn_base::grant::{Grant, Who};
 use tarn_proto::local::*;
 
 fn path() -> impl Strategy<Value = PathBytes> {
@@ -27,12 +28,30 @@ fn place() -> impl Strategy<Value = Place> {
     ]
 }
 
+fn allocation() -> impl Strategy<Value = Allocation> {
+    let who = prop_oneof![
+        any::<u32>().prop_map(Who::User),
+        any::<u32>().prop_map(Who::Group)
+    ];
+    let grant = (who, any::<bool>()).prop_map(|(who, write)| Grant { who, write });
+    prop_oneof![
+        vec(grant, 0..5).prop_map(Allocation::Make),
+        Just(Allocation::Resize),
+        Just(Allocation::Grow),
+    ]
+}
+
 fn task() -> impl Strategy<Value = TaskSpec> {
     let kind = prop_oneof![
         Just(Kind::Nothing),
         (place(), place()).prop_map(|(from, to)| Kind::Copy { from, to }),
         (place(), place()).prop_map(|(from, to)| Kind::Move { from, to }),
         place().prop_map(|at| Kind::Remove { at }),
+        (place(), any::<u64>(), allocation()).prop_map(|(at, bytes, how)| Kind::Allocate {
+            at,
+            bytes,
+            how
+        }),
     ];
     let rest = (
         any::<u8>(),
@@ -78,6 +97,16 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Spaces),
         scope().prop_map(Request::Pause),
         scope().prop_map(Request::Resume),
+        ("[a-z]{0,9}", path(), any::<bool>()).prop_map(|(space, path, write)| Request::Open {
+            space,
+            path,
+            write
+        }),
+        ("[a-z]{0,9}", path(), "[a-z]{0,9}").prop_map(|(space, path, after)| Request::Partitions {
+            space,
+            path,
+            after
+        }),
     ]
 }
 

@@ -6,7 +6,7 @@ use rustix::net::{
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Descriptors in one message: standard input, output and error.
 pub const MAX_FDS: usize = 3;
@@ -55,6 +55,37 @@ pub fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
     }
     Ok(fds)
+}
+
+/// The groups of who is at the other end of a unix socket, as the kernel says.
+///
+/// # Errors
+/// What getsockopt(2) says (SO_PEERGROUPS: Linux 4.13).
+pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; 64];
+    loop {
+        let mut bytes = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        // SAFETY: as many bytes as are said can be written there.
+        let code = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut bytes,
+            )
+        };
+        let needed = bytes as usize / size_of::<u32>();
+        if code == 0 {
+            groups.truncate(needed);
+            return Ok(groups);
+        }
+        let e = io::Error::last_os_error();
+        if e.raw_os_error() != Some(libc::ERANGE) || needed <= groups.len() {
+            return Err(e);
+        }
+        groups.resize(needed, 0);
+    }
 }
 
 /// Sends a whole packet with at most one descriptor. Never blocks, never a SIGPIPE.

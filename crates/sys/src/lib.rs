@@ -11,4 +11,5 @@ pub mod memory;
 pub mod namespace;
 pub mod process;
 pub mod signals;
+pub mod users;
 pub mod writeback;

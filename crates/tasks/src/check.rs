@@ -2,8 +2,9 @@
 
 use crate::core::Core;
 use tarn_base::bounds::{MAX_NAME_BYTES, MAX_PATH_BYTES};
+use tarn_base::grant::MAX_GRANTS;
 use tarn_proto::local::{
-    Code, Kind, MAX_AFTER, PathBytes, Place, Refusal, SpaceSpec, TaskSpec, Uid,
+    Allocation, Code, Kind, MAX_AFTER, PathBytes, Place, Refusal, SpaceSpec, TaskSpec, Uid,
 };
 
 /// What tarn makes and removes in a space begins with this; programs may not name it.
@@ -150,6 +151,21 @@ impl Core {
                 .place(user, from, Use::Remove)
                 .and_then(|()| self.place(user, to, Use::Write)),
             Kind::Remove { at } => self.place(user, at, Use::Remove),
+            Kind::Allocate { at, how, .. } => {
+                if let Allocation::Make(grants) = how
+                    && grants.len() > MAX_GRANTS
+                {
+                    return Err(invalid(format!(
+                        "an access list has at most {MAX_GRANTS} lines"
+                    )));
+                }
+                if !matches!(at, Place::Space { .. } | Place::Node { .. }) {
+                    return Err(invalid(
+                        "a partition is in a dataspace: name it as its place",
+                    ));
+                }
+                self.place(user, at, Use::Write)
+            }
         }?;
         let (from, to) = spec.kind.places();
         let memory = |p: Option<&Place>| matches!(p, Some(Place::Memory { .. }));

@@ -85,7 +85,7 @@ impl Task {
         let place = match &self.spec.kind {
             Kind::Nothing => None,
             Kind::Copy { to, .. } | Kind::Move { to, .. } => Some(to),
-            Kind::Remove { at } => Some(at),
+            Kind::Remove { at } | Kind::Allocate { at, .. } => Some(at),
         };
         match place {
             Some(Place::Node { node, .. }) => Some(node),

@@ -196,6 +196,10 @@ impl Core {
                 }),
                 _ => task.size,
             },
+            Kind::Allocate { at, .. } => match at {
+                Place::Space { .. } => task.size,
+                _ => Some(Size::default()),
+            },
         }
     }
 

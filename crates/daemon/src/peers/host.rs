@@ -338,6 +338,11 @@ pub(crate) fn handed(own: &str, task: &tarn_tasks::Task) -> Option<(String, Task
     let kind = match &task.spec.kind {
         Kind::Nothing => return None,
         Kind::Remove { at } => Kind::Remove { at: there(at) },
+        Kind::Allocate { at, bytes, how } => Kind::Allocate {
+            at: there(at),
+            bytes: *bytes,
+            how: how.clone(),
+        },
         Kind::Copy { from, to } => Kind::Copy {
             from: there(from),
             to: there(to),

@@ -3,17 +3,19 @@
 use super::{Server, Ticket, reply_of};
 use crate::connection::Key;
 use crate::waits::Wait;
-use crate::work::Memory;
+use crate::work::{Job, Lending, Memory, Wanted};
 use rustix::fd::OwnedFd;
 use std::time::Duration;
 use tarn_proto::local::{
-    Code, JobChange, JobId, Kind, MAX_BATCH, MAX_IDS, Outcome, PacketError, Place, Refusal, Reply,
-    Request, Scope, SpaceChange, Stats, Status, TaskId, TaskSpec, decode, versions,
+    Code, JobChange, JobId, Kind, MAX_BATCH, MAX_IDS, Outcome, PacketError, PathBytes, Place,
+    Refusal, Reply, Request, Scope, SpaceChange, Stats, Status, TaskId, TaskSpec, decode, versions,
 };
 use tarn_tasks::{Added, Answer, Event, Process};
 
 /// Requests of one connection that wait for tasks.
 const MAX_WAITS: usize = 64;
+/// Partitions that are opened or listed for one connection at a time.
+const MAX_LENDING: u32 = 16;
 /// Bytes of outcomes in one reply: the rest is asked for again.
 const MAX_OUTCOMES: usize = 56 << 10;
 /// Bytes of an outcome without its text, at most.
@@ -66,6 +68,19 @@ impl Server {
                 let text = "the first request must be Hello";
                 self.send(key, number, &refused(Code::Invalid, text), 0);
             }
+            Request::Open { space, path, write } => {
+                self.lend(key, number, (space, path), Wanted::One(write))?;
+            }
+            Request::Partitions { space, path, after } => {
+                self.lend(key, number, (space, path), Wanted::List(after))?;
+            }
+            _ if self.is_guest(key) => {
+                let text = format!(
+                    "of this tarnd, which is user {}'s, other users may only have partitions",
+                    self.own
+                );
+                self.send(key, number, &refused(Code::Denied, text), 0);
+            }
             Request::Submit(tasks) => self.submit(key, number, tasks)?,
             Request::Wait { ids, any, timeout } => self.wait(key, number, ids, any, timeout),
             Request::Status(ids) => self.status(key, number, &ids),
@@ -117,6 +132,57 @@ impl Server {
             Request::Stats => {
                 let stats = self.stats();
                 self.send(key, number, &Reply::Stats(stats), 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_guest(&self, key: Key) -> bool {
+        let connection = self.connections.get(&key);
+        connection.is_none_or(|c| c.guest.is_some())
+    }
+
+    /// Opens or lists partitions, which a thread does that may touch files.
+    fn lend(
+        &mut self,
+        key: Key,
+        number: u32,
+        (space, path): (String, PathBytes),
+        wanted: Wanted,
+    ) -> anyhow::Result<()> {
+        let Some(connection) = self.connections.get(&key) else {
+            return Ok(());
+        };
+        if connection.lending >= MAX_LENDING {
+            let text =
+                format!("{MAX_LENDING} partitions are being opened for this connection already");
+            self.send(key, number, &refused(Code::Busy, text), 0);
+            return Ok(());
+        }
+        let guest = connection.guest.clone();
+        let guest = guest.map(|groups| (connection.user, groups));
+        let is_list = matches!(wanted, Wanted::List(_));
+        let checked = tarn_tasks::check_path(&path, is_list);
+        let root = self.root(&space).ok_or_else(|| {
+            let text = format!(
+                "there is no dataspace `{}` on this node",
+                space.escape_debug()
+            );
+            Refusal::new(Code::NotFound, text)
+        });
+        match checked.and(root) {
+            Err(why) => self.send(key, number, &Reply::Refused(why), 0),
+            Ok(root) => {
+                if let Some(connection) = self.connections.get_mut(&key) {
+                    connection.lending += 1;
+                }
+                self.workers.give(Job::Lend(Lending {
+                    to: (key, number),
+                    space: (space, root),
+                    path: path.0,
+                    wanted,
+                    guest,
+                }))?;
             }
         }
         Ok(())

@@ -21,8 +21,8 @@ impl Drop for Remove<'_> {
     }
 }
 
-/// Listens at a path, whose leftover of an earlier tarnd is removed.
-pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, Fault> {
+/// Listens at a path, whose leftover of an earlier tarnd is removed; `guests`: other users may connect.
+pub(super) fn listen_at(path: &Path, guests: bool) -> Result<OwnedFd, Fault> {
     let state = |e: Errno, doing: &str| {
         let text = format!("cannot {doing} the socket {}: {e}", path.display());
         Fault::new(Exit::State, anyhow::anyhow!(text))
@@ -49,8 +49,9 @@ pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, Fault> {
         }
         Err(_) => {}
     }
-    // Only this user may connect; nobody can in between.
-    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    // Only who may can connect, in between too.
+    let mask = if guests { 0o111 } else { 0o177 };
+    let before = rustix::process::umask(Mode::from_raw_mode(mask));
     let bound = bind(&socket, &address);
     rustix::process::umask(before);
     bound.map_err(|e| state(e, "make"))?;

@@ -1,7 +1,7 @@
 //! Copies, moves and removals of files and trees.
 
 use super::place::{Held, Id, hidden, id_of, kind_of, told};
-use super::{Plan, Shared, Spot, Verb};
+use super::{Plan, Shared, Spot, Verb, partition};
 use crate::peers::fingerprint;
 use rustix::fs::FileType;
 use std::path::PathBuf;
@@ -387,6 +387,12 @@ pub(super) fn finish(
 
 /// Removes a file or tree: at once by name, then what it held.
 pub(super) fn remove_spot(shared: &Shared, plan: &Plan, at: &Spot) -> Result<Finish, Refusal> {
+    if let Some(freed) = partition::delete(plan) {
+        return Ok(Finish {
+            freed: freed?,
+            ..Finish::nothing()
+        });
+    }
     let held = &Held::open(at, false)?;
     let gone = hidden(plan.id, ".gone");
     if held.stat()?.is_some() {

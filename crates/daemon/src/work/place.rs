@@ -154,6 +154,11 @@ impl Held {
         &self.folder
     }
 
+    /// The folder's path, for messages.
+    pub(crate) fn shown(&self) -> &Path {
+        &self.shown
+    }
+
     pub(crate) fn place(&self) -> &str {
         &self.place
     }

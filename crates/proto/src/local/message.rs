@@ -2,6 +2,7 @@
 
 use super::{JobId, Outcome, PathBytes, Refusal, RegionId, Status, TaskId, TaskSpec, Uid};
 use serde::{Deserialize, Serialize};
+use tarn_base::grant::Grant;
 
 /// What a program asks. The first request of a connection is [`Request::Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,24 @@ pub enum Request {
     Pause(Scope),
     /// They go on. Answered as `Pause`.
     Resume(Scope),
+    /// Answered by `Opened`, with the partition's file: it is open for as long as somebody has that.
+    Open {
+        /// The dataspace.
+        space: String,
+        /// The file, below its root.
+        path: PathBytes,
+        /// To be written, too.
+        write: bool,
+    },
+    /// The partitions of a folder that the user may have. Answered by `Partitions`.
+    Partitions {
+        /// The dataspace.
+        space: String,
+        /// The folder, below its root.
+        path: PathBytes,
+        /// Only those whose names come after this one.
+        after: String,
+    },
 }
 
 /// What is paused or resumed.
@@ -99,6 +118,27 @@ pub enum Reply {
     Stats(Stats),
     /// One for each id that was to be paused or resumed.
     Paused(Vec<PauseResult>),
+    /// A descriptor comes with this packet.
+    Opened,
+    /// By name, as many as a packet holds; none when there are no more.
+    Partitions(Vec<PartitionInfo>),
+}
+
+/// A partition as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionInfo {
+    /// Its name.
+    pub name: String,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Bytes that it is written by; 0: it is mapped.
+    pub unit: u32,
+    /// The user that it belongs to.
+    pub owner: Uid,
+    /// Who else may have it.
+    pub grants: Vec<Grant>,
+    /// Why it cannot be used, if it cannot.
+    pub damaged: Option<String>,
 }
 
 /// What became of a wish to pause or resume.

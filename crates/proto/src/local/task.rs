@@ -3,6 +3,7 @@
 use super::{Code, JobId, PathBytes, RegionId, TaskId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use tarn_base::grant::Grant;
 
 /// Where data is or goes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,11 +73,32 @@ pub enum Kind {
         /// To here.
         to: Place,
     },
-    /// Removes a file or tree.
+    /// Removes a file or tree; a partition only while nobody has it open.
     Remove {
         /// This one.
         at: Place,
     },
+    /// Makes a partition of a dataspace, or gives it another size.
+    Allocate {
+        /// Its file.
+        at: Place,
+        /// Bytes of data that it is to have.
+        bytes: u64,
+        /// Which of both.
+        how: Allocation,
+    },
+}
+
+/// What is done to a partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Allocation {
+    /// It is made, and who else may have it is kept with it: at most [`tarn_base::grant::MAX_GRANTS`].
+    Make(Vec<Grant>),
+    /// It gets another size, while nobody has it open.
+    Resize,
+    /// It gets no smaller, whoever has it open.
+    Grow,
 }
 
 impl Kind {
@@ -86,6 +108,7 @@ impl Kind {
             Self::Nothing => (None, None),
             Self::Copy { from, to } | Self::Move { from, to } => (Some(from), Some(to)),
             Self::Remove { at } => (Some(at), None),
+            Self::Allocate { at, .. } => (None, Some(at)),
         }
     }
 
@@ -95,6 +118,7 @@ impl Kind {
             Self::Nothing => (None, None),
             Self::Copy { from, to } | Self::Move { from, to } => (Some(from), Some(to)),
             Self::Remove { at } => (Some(at), None),
+            Self::Allocate { at, .. } => (None, Some(at)),
         };
         one.into_iter().chain(other)
     }

@@ -74,7 +74,7 @@ fn file() -> OwnedFd {
 }
 
 fn begin(file: &OwnedFd) -> Arc<Units> {
-    let own = reopened(file, true, false).unwrap();
+    let own = reopened(file, true).unwrap();
     Arc::new(Units::new(own, Path::new("units"), USING, SIZE as u64).unwrap())
 }
 
@@ -92,7 +92,7 @@ impl World {
     }
 
     fn program(&mut self) -> Program {
-        let file = Arc::new(reopened(&self.units.file, true, false).unwrap());
+        let file = Arc::new(reopened(&self.units.file, true).unwrap());
         let dice = Dice(self.dice.below(u64::MAX));
         let medium = Played::new(Arc::clone(&file), Arc::clone(&self.log), dice);
         let pool = pool(DEPTH * BUFFER).unwrap();

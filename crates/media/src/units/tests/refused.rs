@@ -32,7 +32,7 @@ fn units(file: &OwnedFd) -> Arc<Units> {
         writable: true,
         guarded: true,
     };
-    let own = super::super::reopened(file, true, false).unwrap();
+    let own = super::super::reopened(file, true).unwrap();
     Arc::new(Units::new(own, Path::new("units"), using, SIZE).unwrap())
 }
 
@@ -83,7 +83,7 @@ fn read(queued: &mut Queued, at: u64, length: usize, skip: usize) -> Result<Vec<
 
 /// All kinds of requests.
 fn works(queued: &mut Queued) {
-    let all: Vec<u8> = (0..SIZE).map(|i| (i * 31 >> 3) as u8).collect();
+    let all: Vec<u8> = (0..SIZE).map(|i| ((i * 31) >> 3) as u8).collect();
     for (at, length, skip) in [
         (0, SIZE, 0),
         (UNIT, 3 * UNIT, 7),
@@ -116,8 +116,8 @@ fn works(queued: &mut Queued) {
     assert_eq!(end(queued, started), Err(Failure::Invalid));
 }
 
-/// Has the system refuse some calls to this thread: `call`, if an argument has one of some bits, or any if those are 0.
-fn refuse(call: libc::c_long, argument: u32, bits: u32, errno: i32) {
+/// Has the system refuse some calls to this thread: `call`, if its second argument is as is said, and the third has some bits.
+fn refuse(call: libc::c_long, second: Option<libc::c_int>, third: libc::c_int, errno: i32) {
     let statement = |code: u32, jt, jf, k| libc::sock_filter {
         code: code as u16,
         jt,
@@ -128,18 +128,27 @@ fn refuse(call: libc::c_long, argument: u32, bits: u32, errno: i32) {
     let if_equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let if_set = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
-    let any = if_equal ^ libc::BPF_JEQ ^ libc::BPF_JA;
-    let mut program = [
-        statement(load, 0, 0, 0),
-        statement(if_equal, 0, 3, call as u32),
-        statement(load, 0, 0, 16 + 8 * argument),
-        match bits {
-            0 => statement(any, 0, 0, 0),
-            _ => statement(if_set, 0, 1, bits),
-        },
-        statement(answer, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
-        statement(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
+    let refused = statement(answer, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32);
+    let allowed = statement(answer, 0, 0, libc::SECCOMP_RET_ALLOW);
+    let call = call as u32;
+    let mut program = match second {
+        None => vec![
+            statement(load, 0, 0, 0),
+            statement(if_equal, 0, 1, call),
+            refused,
+            allowed,
+        ],
+        Some(second) => vec![
+            statement(load, 0, 0, 0),
+            statement(if_equal, 0, 5, call),
+            statement(load, 0, 0, 16 + 8),
+            statement(if_equal, 0, 3, second as u32),
+            statement(load, 0, 0, 16 + 2 * 8),
+            statement(if_set, 0, 1, third as u32),
+            refused,
+            allowed,
+        ],
+    };
     let program = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
@@ -163,16 +172,16 @@ fn in_a_thread(of: impl FnOnce() + Send + 'static) {
 #[test]
 fn by_io_uring_and_without_the_page_cache_all_kinds_of_requests_work() {
     let units = units(&file());
-    let mut queued = Queued::new(&units).unwrap();
+    let mut queued = Queued::new(&units, None).unwrap();
     works(&mut queued);
 }
 
 #[test]
 fn without_io_uring_the_same_is_done_by_calls_that_block() {
     in_a_thread(|| {
-        refuse(libc::SYS_io_uring_setup, 0, 0, libc::EPERM);
+        refuse(libc::SYS_io_uring_setup, None, 0, libc::EPERM);
         let units = units(&file());
-        let mut queued = Queued::new(&units).unwrap();
+        let mut queued = Queued::new(&units, None).unwrap();
         assert!(format!("{:?}", queued.core).contains("Blocking"));
         works(&mut queued);
     });
@@ -181,10 +190,15 @@ fn without_io_uring_the_same_is_done_by_calls_that_block() {
 #[test]
 fn where_the_page_cache_cannot_be_avoided_it_is_used() {
     in_a_thread(|| {
-        refuse(libc::SYS_openat, 2, libc::O_DIRECT as u32, libc::EINVAL);
+        refuse(
+            libc::SYS_fcntl,
+            Some(libc::F_SETFL),
+            libc::O_DIRECT,
+            libc::EINVAL,
+        );
         let units = units(&file());
         assert!(!units.direct);
-        let mut queued = Queued::new(&units).unwrap();
+        let mut queued = Queued::new(&units, None).unwrap();
         works(&mut queued);
     });
 }
@@ -224,12 +238,12 @@ impl Engine for Failing {
 #[test]
 fn what_fails_is_told_and_the_next_one_deals_with_what_it_has_left() {
     let units = units(&file());
-    let mut other = Queued::new(&units).unwrap();
+    let mut other = Queued::new(&units, None).unwrap();
     // The unit is read, the shadow is written, the unit, and the slot is cleared.
     for calls in 0..=4 {
         let before = vec![calls as u8; UNIT as usize];
         assert_eq!(write(&mut other, 0, &before, 0), Ok(UNIT));
-        let mut failing = Queued::with(&units, |file, _| {
+        let mut failing = Queued::with(&units, None, |file, _| {
             Box::new(Failing {
                 inner: Blocking::new(Arc::clone(file)),
                 left: calls,
@@ -256,7 +270,7 @@ fn what_fails_is_told_and_the_next_one_deals_with_what_it_has_left() {
 #[test]
 fn a_program_that_does_not_look_keeps_nobody_waiting() {
     let units = units(&file());
-    let mut idle = Queued::new(&units).unwrap();
+    let mut idle = Queued::new(&units, None).unwrap();
     for ticket in 0..8 {
         let (at, length) = match ticket % 2 {
             0 => (0, UNIT),
@@ -266,7 +280,7 @@ fn a_program_that_does_not_look_keeps_nobody_waiting() {
         assert_eq!(idle.write(at, span, false, ticket), Started::Pending);
     }
     idle.settle().unwrap();
-    let mut other = Queued::new(&units).unwrap();
+    let mut other = Queued::new(&units, None).unwrap();
     assert_eq!(write(&mut other, 128, &[2; 8], 0), Ok(8));
     let mut ended = 0;
     let until = Instant::now() + PATIENCE;
@@ -280,7 +294,7 @@ fn a_program_that_does_not_look_keeps_nobody_waiting() {
 fn what_is_under_way_ends_before_the_hands_are_gone() {
     let units = units(&file());
     for _ in 0..20 {
-        let mut queued = Queued::new(&units).unwrap();
+        let mut queued = Queued::new(&units, None).unwrap();
         let mut kept = Vec::new();
         for ticket in 0..200 {
             let span = bytes(&[3; 5000], ticket as usize % 2);
@@ -291,7 +305,7 @@ fn what_is_under_way_ends_before_the_hands_are_gone() {
         }
         queued.settle().unwrap();
     }
-    let mut queued = Queued::new(&units).unwrap();
+    let mut queued = Queued::new(&units, None).unwrap();
     // No lock is left, and no slot is wanted by anybody.
     assert_eq!(write(&mut queued, 0, &vec![0; SIZE as usize], 0), Ok(SIZE));
 }
@@ -301,7 +315,7 @@ fn a_file_that_was_made_shorter_is_broken() {
     for whole in [true, false] {
         let file = file();
         let units = units(&file);
-        let mut queued = Queued::new(&units).unwrap();
+        let mut queued = Queued::new(&units, None).unwrap();
         assert_eq!(write(&mut queued, 0, &[1; 9000], 0), Ok(9000));
         ftruncate(&file, FROM + UNIT).unwrap();
         assert_eq!(read(&mut queued, 0, 100, 0).map(|read| read[0]), Ok(1));

@@ -1,0 +1,48 @@
+//! `tarn partition` by the real binary.
+
+mod common;
+
+use common::Site;
+use serde_json::json;
+
+#[test]
+fn partitions_are_made_listed_resized_and_taken_away() {
+    let site = Site::new("");
+    let tarn = |arguments: &[&str]| site.tarn(&[&["partition"], arguments].concat());
+    tarn(&["ls", "./tier"]).exits(0).says("no partitions");
+    let who = ["--grant", "user:1234", "--grant", "group:root:rw"];
+    tarn(&[&["create", "./tier/field", "1 MiB"][..], &who].concat()).exits(0);
+    let path = site.path("tier/field.partition");
+    assert_eq!(path.metadata().unwrap().len(), 3 << 20);
+    tarn(&["create", "./tier/field", "1 MiB"])
+        .exits(1)
+        .says("delete it first");
+    tarn(&["ls", "./tier"])
+        .exits(0)
+        .says("user:1234 group:0:rw");
+    let listed = site.tarn(&["--json", "partition", "ls", "./tier"]).exits(0);
+    let owner = rustix::process::geteuid().as_raw();
+    let grants = json!([
+        { "who": { "user": 1234 }, "write": false },
+        { "who": { "group": 0 }, "write": true },
+    ]);
+    assert_eq!(
+        listed.summary(),
+        json!({ "schema": 1, "name": "field", "bytes": 1 << 20, "owner": owner, "grants": grants, "damaged": null })
+    );
+    tarn(&["resize", "./tier/field", "2 MiB"]).exits(0);
+    let open = tarn_partitions::Partition::open(&site.path("tier/field"), Default::default());
+    let open = open.unwrap();
+    assert_eq!(open.size().unwrap(), 2 << 20);
+    tarn(&["rm", "./tier/field"]).exits(6).says("close it");
+    drop(open);
+    tarn(&["rm", "./tier/field"]).exits(0);
+    tarn(&["rm", "./tier/field"]).exits(7);
+    tarn(&["create", "field", "1 MiB"]).exits(2).says("./field");
+    tarn(&["create", "./field", "1 MiB", "--grant", "all"]).exits(2);
+    tarn(&["create", "./nowhere/field", "1 MiB"]).exits(7);
+    // There is no tarnd here.
+    tarn(&["create", "fast/field", "1 MiB"])
+        .exits(7)
+        .says("TARN_SOCKET");
+}

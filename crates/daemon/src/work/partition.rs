@@ -1,0 +1,210 @@
+//! Partitions of the dataspaces.
+
+use super::{Held, Plan, Spot};
+use crate::connection::Key;
+use rustix::fd::OwnedFd;
+use std::path::PathBuf;
+use tarn_base::grant::admits;
+use tarn_partitions::{Folder, HEAD, Info, PAGE, SUFFIX};
+use tarn_proto::local::{Allocation, Code, PartitionInfo, Refusal, Reply, Uid};
+use tarn_tasks::{Finish, Size};
+
+/// Bytes of partitions in one reply: the rest is asked for again.
+const MAX_LISTED: usize = 48 << 10;
+/// Bytes that one takes there beside its name, its text and its list.
+const LISTED: usize = 64;
+
+/// The folder of a partition's file, and its name in it.
+fn place(spot: &Spot, make: bool) -> Result<(Folder, String), Refusal> {
+    let held = Held::open(spot, make)?;
+    let name = std::str::from_utf8(held.name()).ok();
+    let name = name.and_then(|name| name.strip_suffix(SUFFIX));
+    let name = name.ok_or_else(|| {
+        let text = format!(
+            "`{}` is no partition: its name ends with {SUFFIX}",
+            held.place()
+        );
+        Refusal::new(Code::Invalid, text)
+    })?;
+    Ok((folder_of(&held)?, name.to_owned()))
+}
+
+fn folder_of(held: &Held) -> Result<Folder, Refusal> {
+    let folder = held.folder().try_clone().map_err(|e| {
+        let text = format!("`{}` cannot be opened: {e}", held.place());
+        Refusal::new(Code::Io, text)
+    })?;
+    Ok(Folder::opened(folder, held.shown().into()))
+}
+
+/// Bytes that a partition takes.
+fn file(bytes: u64) -> u64 {
+    HEAD.saturating_add(bytes)
+        .checked_next_multiple_of(PAGE)
+        .unwrap_or(u64::MAX)
+}
+
+/// What one would take more than it does.
+pub(super) fn measure(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Size, Refusal> {
+    let room = match how {
+        Allocation::Make(_) => file(bytes),
+        Allocation::Resize | Allocation::Grow => {
+            let (folder, name) = place(&plan.from, false)?;
+            file(bytes).saturating_sub(file(folder.look(&name)?.size))
+        }
+    };
+    Ok(Size { bytes: 0, room })
+}
+
+/// Makes one, or gives it another size.
+pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Finish, Refusal> {
+    let (folder, name) = place(&plan.from, matches!(how, Allocation::Make(_)))?;
+    let before = match how {
+        Allocation::Make(_) => 0,
+        _ => file(folder.look(&name)?.size),
+    };
+    match how {
+        Allocation::Make(grants) => {
+            let owner = rustix::process::geteuid().as_raw();
+            match folder.create(&name, bytes, owner, grants.clone()) {
+                // An earlier tarnd has come to the end.
+                Err(why) if plan.resumed && why.code == Code::Exists => {}
+                made => made?,
+            }
+        }
+        Allocation::Resize => folder.resize(&name, bytes)?,
+        Allocation::Grow => drop(folder.grow(&name, bytes)?),
+    }
+    Ok(Finish {
+        stored: file(folder.look(&name)?.size),
+        replaced: before,
+        ..Finish::nothing()
+    })
+}
+
+/// Takes a partition away that nobody has open; bytes that were freed. None where it is no partition's file.
+pub(super) fn delete(plan: &Plan) -> Option<Result<u64, Refusal>> {
+    let Spot::Path { path, .. } = &plan.from else {
+        return None;
+    };
+    path.ends_with(SUFFIX.as_bytes()).then(|| {
+        let (folder, name) = place(&plan.from, false)?;
+        let size = match folder.look(&name) {
+            Err(why) if plan.resumed && why.code == Code::NotFound => return Ok(0),
+            Err(why) if why.code == Code::Corrupt => 0,
+            info => file(info?.size),
+        };
+        folder.delete(&name)?;
+        Ok(size)
+    })
+}
+
+/// What a program wants of partitions.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    /// This file, to be written too.
+    One(bool),
+    /// Those of this folder that come after a name.
+    List(String),
+}
+
+/// Partitions for a program.
+#[derive(Debug)]
+pub(crate) struct Lending {
+    /// Who is answered.
+    pub(crate) to: (Key, u32),
+    /// The space and its root.
+    pub(crate) space: (String, PathBuf),
+    /// Below it.
+    pub(crate) path: Vec<u8>,
+    pub(crate) wanted: Wanted,
+    /// Who asks, and their groups; none for who may have all.
+    pub(crate) guest: Option<(Uid, Vec<u32>)>,
+}
+
+/// The answer.
+pub(crate) struct Lent {
+    pub(crate) to: (Key, u32),
+    pub(crate) reply: Reply,
+    pub(crate) file: Option<OwnedFd>,
+}
+
+impl Lending {
+    pub(super) fn answer(self) -> Lent {
+        let (reply, file) = match &self.wanted {
+            Wanted::One(write) => match self.open(*write) {
+                Ok(file) => (Reply::Opened, Some(file)),
+                Err(why) => (Reply::Refused(why), None),
+            },
+            Wanted::List(after) => match self.list(after) {
+                Ok(some) => (Reply::Partitions(some), None),
+                Err(why) => (Reply::Refused(why), None),
+            },
+        };
+        Lent {
+            to: self.to,
+            reply,
+            file,
+        }
+    }
+
+    fn spot(&self, path: Vec<u8>) -> Spot {
+        Spot::Path {
+            space: Some(self.space.clone()),
+            path,
+        }
+    }
+
+    fn admits(&self, info: &Info, write: bool) -> bool {
+        let Some((user, groups)) = &self.guest else {
+            return true;
+        };
+        info.damaged.is_none() && admits(info.owner, &info.grants, *user, groups, write)
+    }
+
+    fn open(&self, write: bool) -> Result<OwnedFd, Refusal> {
+        // Who is not on its list does not learn whether there is one.
+        let denied = || {
+            let text = format!(
+                "user {} may not have the partition, or there is none: its owner can make one with this user on its access list",
+                self.guest.as_ref().map_or(0, |(user, _)| *user)
+            );
+            Refusal::new(Code::Denied, text)
+        };
+        let (folder, name) = match (place(&self.spot(self.path.clone()), false), &self.guest) {
+            (Err(_), Some(_)) => return Err(denied()),
+            (found, _) => found?,
+        };
+        match (folder.lend(&name, write), &self.guest) {
+            (Ok((file, info)), _) if self.admits(&info, write) => Ok(file),
+            (Ok(_) | Err(_), Some(_)) => Err(denied()),
+            (lent, None) => lent.map(|(file, _)| file),
+        }
+    }
+
+    fn list(&self, after: &str) -> Result<Vec<PartitionInfo>, Refusal> {
+        let mut inside = self.path.clone();
+        if !inside.is_empty() {
+            inside.push(b'/');
+        }
+        inside.extend_from_slice(SUFFIX.as_bytes());
+        let folder = folder_of(&Held::open(&self.spot(inside), false)?)?;
+        let mut room = MAX_LISTED;
+        let all = folder.list()?.into_iter();
+        let wanted = all.filter(|info| *info.name > *after && self.admits(info, false));
+        let some = wanted.map_while(|info| {
+            let text = info.damaged.as_ref().map_or(0, String::len);
+            let takes = LISTED + info.name.len() + text + 8 * info.grants.len();
+            room = room.checked_sub(takes)?;
+            Some(PartitionInfo {
+                name: info.name,
+                bytes: info.size,
+                unit: info.unit,
+                owner: info.owner,
+                grants: info.grants,
+                damaged: info.damaged,
+            })
+        });
+        Ok(some.collect())
+    }
+}
