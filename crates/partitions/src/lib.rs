@@ -3,17 +3,21 @@
 //! A [`Partition`] is opened by its name. A [`Queue`] of a thread has regions of partitions and of memory, takes requests and tells their
 //! ends.
 
+mod far;
 mod file;
 mod folder;
+mod here;
 mod name;
 mod part;
 mod partition;
 mod queue;
 mod store;
+mod target;
 
 pub use folder::{Folder, SUFFIX};
 pub use partition::{Info, OpenOptions, Partition};
 pub use queue::Queue;
+pub use target::Serving;
 pub use tarn_base::grant::{Grant, Who};
 pub use tarn_dsa::header::{DATA as HEAD, PAGE};
 pub use tarn_dsa::{MAX_PARTS, Options, RegionId};

@@ -29,6 +29,19 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The one of a number; whatever is not known is an error of the medium.
+    pub fn of_code(code: i32) -> Self {
+        let all = [
+            Self::Invalid,
+            Self::Cancelled,
+            Self::Volatile,
+            Self::Corrupt,
+            Self::Lost,
+        ];
+        let found = all.into_iter().find(|failure| failure.code() == code);
+        found.unwrap_or(Self::Io)
+    }
+
     /// Its number in C: one of `enum tarn_code`.
     pub fn code(self) -> i32 {
         match self {
@@ -49,6 +62,43 @@ pub enum Started {
     Done(Result<u64, Failure>),
     /// [`Storage::reap`] tells its end.
     Pending,
+}
+
+/// Storage memory that is used by one request after the other, from bytes that are this program's: for other nodes. Offsets and lengths may
+/// be anything.
+pub trait Target {
+    /// Bytes of it now.
+    fn size(&mut self) -> u64;
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// `Invalid` for what it has not, and why else it cannot.
+    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure>;
+
+    /// Copies bytes in: they are visible, or `persistent`.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure>;
+
+    /// Adds to 8 aligned bytes; what was there.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure>;
+
+    /// Replaces 8 aligned bytes if they are what is expected; what was there.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure>;
+
+    /// Makes persistent what was done before.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    fn flush(&mut self) -> Result<(), Failure>;
 }
 
 /// Storage memory, in the hands of one queue pair; others have the same in theirs. Offsets are bytes from the beginning of a partition, and
