@@ -11,8 +11,10 @@ demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # openfoam (some 500 MB) is what the test of examples/openfoam runs, lammps that of examples/lammps.
 # Where services start by themselves, Debian starts munged too; the cluster has its own.
 slurm=(iproute2 munge procps slurm-wlm slurm-wlm-basic-plugins)
+# nbdkit-plugin-dev makes the plug-in for `tarn block`; the others of its group are its clients.
+block=(e2fsprogs fio gnutls-bin libnbd-bin nbdkit nbdkit-plugin-dev qemu-utils)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${links[@]}" "${slurm[@]}")
+test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${block[@]}" "${links[@]}" "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
 # The example by itself, and the slow external store of its benchmark.
 openfoam=("${test[@]}" glusterfs-server)

@@ -15,6 +15,8 @@ install -d "$to/bin" "$to/lib/pkgconfig" "$to/include" "$to/share/tarn" "$to/sha
 for program in tarn tarnd libtarnfabric.so; do # the last is looked for beside the programs
     [ ! -e "$built/$program" ] || install -t "$to/bin" "$built/$program"
 done
+plugin=nbdkit-tarn-plugin.so # `tarn block` looks for it there, and it for the library in the folder above
+[ ! -e "$built/$plugin" ] || install -D -t "$to/lib/tarn" "$built/$plugin"
 install -m 644 -t "$to/lib" "$built/libtarn.so" "$built/libtarn.a"
 if [ -d "$built/hdf5" ]; then # a folder of its own, where `tarn h5 exec` looks for it
     install -d "$to/lib/tarn/hdf5"

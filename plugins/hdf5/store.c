@@ -465,10 +465,6 @@ bool store_lock(struct store *store, bool write, struct why *why) {
             "%s is open elsewhere%s: close it there, or give patience= to wait for that, or several writers "
             "share=writers",
             store->names[0], kind == DSA_ALONE ? "" : " to be written");
-    if (code == TARN_EUNSUPPORTED)
-        return refuse(
-            why, "cannot lock %s: %s; see to it that one program writes, and set HDF5_USE_FILE_LOCKING=FALSE",
-            store->names[0], tarn_last_error());
     if (code != TARN_OK)
         return failed(why, store, "lock");
     store->used = true;

@@ -113,6 +113,9 @@ pub(crate) enum Command {
     /// Partitions of storage memory, for direct access (docs/dsa.md)
     #[command(subcommand)]
     Partition(crate::partition::PartitionCommand),
+    /// A partition of storage memory as a block device (docs/block.md)
+    #[command(subcommand)]
+    Block(crate::block::BlockCommand),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn
@@ -429,6 +432,8 @@ pub(crate) enum BenchCommand {
     Dsa(crate::bench::dsa::Args),
     /// HDF5 through tarn's file driver, beside its own drivers for files and memory
     Hdf5(crate::bench::hdf5::Args),
+    /// A partition as a block device, beside nbdkit's memory plug-in
+    Block(crate::bench::block::Args),
     /// What many nodes need: transfers between two nodes beside bare TCP streams, tasks of tarnd
     Cluster(crate::bench::cluster::Args),
 }

@@ -6,13 +6,11 @@ mod list;
 mod store;
 
 use crate::args::Cli;
-use crate::error::{CliError, CliResult};
+use crate::error::CliResult;
 use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
-use tarn_base::codes::Exit;
 use tarn_base::units::{parse_size, parse_time};
-use tarn_partitions::{Code, Refusal};
 
 pub(crate) use exec::{plugin_folder, tell};
 
@@ -73,18 +71,6 @@ pub(crate) fn h5(cli: &Cli, command: &H5Command) -> CliResult {
             patience,
         } => list::wait(cli, partition, *newer_than, *patience),
     }
-}
-
-/// What a refusal of a partition is to who has called.
-fn refused(why: Refusal) -> CliError {
-    let exit = match why.code {
-        Code::NotFound => Exit::NotFound,
-        Code::Busy => Exit::Busy,
-        Code::NoSpace | Code::Quota => Exit::NoRoom,
-        Code::Internal => Exit::Internal,
-        _ => Exit::State,
-    };
-    CliError::new(exit, why.text)
 }
 
 fn size(text: &str) -> Result<u64, String> {

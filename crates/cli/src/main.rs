@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod block;
 mod chronicle;
 mod ckpt;
 mod cluster;
@@ -83,6 +84,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Data(command) => data::data(cli, command),
         Command::Ckpt(command) => ckpt::ckpt(cli, command),
         Command::H5(command) => h5::h5(cli, command),
+        Command::Block(command) => block::block(cli, command),
         Command::Partition(command) => partition::partition(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
@@ -107,6 +109,7 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
         BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
         BenchCommand::Plan(args) => ("plan", bench::plan::run(args)?),
         BenchCommand::Ckpt(args) => ("ckpt", bench::ckpt::run(args)?),
+        BenchCommand::Block(args) => ("block", bench::block::run(args)?),
         BenchCommand::Dsa(args) => ("dsa", bench::dsa::run(args)?),
         BenchCommand::Hdf5(args) => ("hdf5", bench::hdf5::run(args)?),
         BenchCommand::Cluster(args) => ("cluster", bench::cluster::run(args)?),

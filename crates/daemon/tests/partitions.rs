@@ -343,11 +343,9 @@ fn stream(client: &Client, name: &str, write: bool) -> Result<(TcpStream, u64), 
 
 fn ask(verb: Verb, at: u64, operand: u64) -> Ask {
     Ask {
-        verb,
-        length: 0,
         at,
         operand,
-        expected: 0,
+        ..Ask::of(verb)
     }
 }
 
@@ -392,10 +390,14 @@ fn one_of_another_node_is_open_there_for_as_long_as_its_stream_is() {
     allocate(&there, place, 2 * MIB, Allocation::Grow).unwrap();
     assert_eq!(answer(&one, behind, b"data").value, 4);
     assert_eq!(answer(&one, ask(Verb::Size, 0, 0), &[]).value, 2 * MIB);
+    // A lock is its stream's.
+    let hold = |stream, what| answer(stream, ask(Verb::Hold, 0, what), &[]).code;
+    assert_eq!([hold(&one, 2), hold(&two, 1), hold(&one, 1)], [0, 2, 0]);
+    assert_eq!([hold(&two, 2), hold(&one, 0), hold(&two, 2)], [2, 0, 0]);
     // Who may only read cannot write.
     let (reader, _) = stream(&client, "f", false).unwrap();
-    assert_eq!(answer(&reader, behind, b"none").code, 1);
-    assert_eq!(answer(&reader, ask(Verb::FetchAdd, 8, 1), &[]).code, 1);
+    assert_eq!(answer(&reader, behind, b"none").code, 4);
+    assert_eq!(answer(&reader, ask(Verb::FetchAdd, 8, 1), &[]).code, 4);
     drop((one, two, reader));
     let until = Instant::now() + LONG;
     while let Err(why) = delete(&there, "f") {

@@ -17,7 +17,7 @@ mod stream;
 
 pub use arriving::Arriving;
 pub use client::{Client, Line, MAX_ADDRESSES, Patience, RemoteTree};
-pub use far::Far;
+pub use far::{Far, result};
 pub use handshake::Key;
 pub use probe::Probe;
 pub use rma::{LIBRARY, Rma};

@@ -1,6 +1,7 @@
 //! A partition of another node: each queue pair has a stream of its own to it.
 
 use crate::folder::refused;
+use crate::here::{read_only, taken};
 use crate::name::InSpace;
 use crate::{Code, Info, OpenOptions, Refusal};
 use std::io::{Read, Write};
@@ -9,10 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tarn_fabric::Far;
+use tarn_fabric::{Far, result};
 use tarn_ports::{PowerFail, Promises};
 use tarn_proto::local::FarPartition;
 use tarn_proto::storage::{Answer, Ask, Verb};
+use tarn_ring::Failure;
+use tarn_sys::lock::Hold;
 
 /// How long the other node may take to say how large the partition is.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,13 +59,41 @@ impl FarPart {
 
     /// Bytes of it now.
     pub(crate) fn size(&self) -> Result<u64, Refusal> {
+        let size = match self.ask(Verb::Size, 0)? {
+            Ok(size) => size,
+            Err(_) => {
+                let text = format!("{} cannot be looked at on its node", self.path.display());
+                return Err(Refusal::new(Code::Io, text));
+            }
+        };
+        Ok(size.max(self.size.fetch_max(size, Ordering::Relaxed)))
+    }
+
+    /// Holds its lock there, or gives it back, at once: it goes with this opening.
+    pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        let what = match what {
+            Hold::Nothing => 0,
+            Hold::Shared => 1,
+            Hold::Alone => 2,
+        };
+        self.ask(Verb::Hold, what)?
+            .map(drop)
+            .map_err(|why| match why {
+                Failure::Busy => taken(&self.path),
+                Failure::Denied => read_only(&self.path),
+                why => {
+                    let text = format!("{} cannot be locked: {why}", self.path.display());
+                    Refusal::new(Code::Io, text)
+                }
+            })
+    }
+
+    /// Asks its node for something; what it says of that.
+    fn ask(&self, verb: Verb, operand: u64) -> Result<Result<u64, Failure>, Refusal> {
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let ask = Ask {
-            verb: Verb::Size,
-            length: 0,
-            at: 0,
-            operand: 0,
-            expected: 0,
+            operand,
+            ..Ask::of(verb)
         };
         let mut answer = [0; Answer::BYTES];
         let asked = stream
@@ -72,13 +103,7 @@ impl FarPart {
             let text = format!("the node of {} does not answer: {e}", self.path.display());
             Refusal::new(Code::Lost, text)
         })?;
-        let answer = Answer::decode(answer);
-        if answer.code != 0 {
-            let text = format!("{} cannot be looked at on its node", self.path.display());
-            return Err(Refusal::new(Code::Io, text));
-        }
-        let before = self.size.fetch_max(answer.value, Ordering::Relaxed);
-        Ok(answer.value.max(before))
+        Ok(result(Answer::decode(answer)))
     }
 
     /// Random, its own.

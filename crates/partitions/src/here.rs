@@ -141,19 +141,10 @@ impl HerePart {
     }
 
     /// Holds its lock, or gives it back, at once.
-    ///
-    /// # Errors
-    /// `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read.
     pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
         hold(self.shared.file(), LOCK, what).map_err(|e| match e {
-            Errno::WOULDBLOCK => {
-                let text = format!("another program holds the lock of {}", self.path.display());
-                Refusal::new(Code::Busy, text)
-            }
-            Errno::BADF => {
-                let text = format!("{} was opened to be read only", self.path.display());
-                Refusal::new(Code::Denied, text)
-            }
+            Errno::WOULDBLOCK => taken(&self.path),
+            Errno::BADF => read_only(&self.path),
             e => refused("lock", &self.path)(e),
         })
     }
@@ -173,6 +164,18 @@ impl HerePart {
         let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
         header.identity
     }
+}
+
+/// The lock is somebody else's.
+pub(crate) fn taken(path: &Path) -> Refusal {
+    let text = format!("another program holds the lock of {}", path.display());
+    Refusal::new(Code::Busy, text)
+}
+
+/// It cannot be changed by this opening.
+pub(crate) fn read_only(path: &Path) -> Refusal {
+    let text = format!("{} was opened to be read only", path.display());
+    Refusal::new(Code::Denied, text)
 }
 
 fn unmapped(why: MediumError) -> Refusal {

@@ -78,17 +78,8 @@ impl Part {
     }
 
     /// Holds its lock, or gives it back, at once.
-    ///
-    /// # Errors
-    /// As [`HerePart::lock`]; `UNSUPPORTED` where it is another node's.
     pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
-        match self {
-            Self::Here(part) => part.lock(what),
-            Self::There(_) => {
-                let text = "the lock of a partition of another node cannot be held from here";
-                Err(Refusal::new(Code::Unsupported, text))
-            }
-        }
+        ask!(self, it => it.lock(what))
     }
 
     /// What its medium promises.

@@ -1,6 +1,7 @@
 //! Partitions.
 
 use crate::folder::{Folder, divide};
+use crate::here::read_only;
 use crate::name::{InSpace, Name};
 use crate::part::Part;
 use crate::store::Store;
@@ -268,8 +269,7 @@ impl Partition {
     /// opened to be read only.
     pub fn grow(&self, size: u64) -> Result<u64, Refusal> {
         if !self.options.writable {
-            let text = format!("{} was opened to be read only", self.paths[0].display());
-            return Err(Refusal::new(Code::Denied, text));
+            return Err(read_only(&self.paths[0]));
         }
         let each = self.layout.map_or(size, |layout| layout.part(size));
         for (path, part) in self.paths.iter().zip(self.parts()) {
@@ -286,8 +286,7 @@ impl Partition {
     /// else heeds it, and it goes with this open partition, however its process ends.
     ///
     /// # Errors
-    /// `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read; `UNSUPPORTED` where it is
-    /// another node's.
+    /// `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read.
     pub fn lock(&self, what: Hold) -> Result<(), Refusal> {
         self.first.lock(what)
     }

@@ -1,13 +1,14 @@
 //! A partition of this node for a program of another one.
 
 use crate::here::HerePart;
-use crate::{OpenOptions, Refusal};
+use crate::{Code, OpenOptions, Refusal};
 use rustix::fd::OwnedFd;
 use std::path::Path;
 use tarn_media::Direct;
 use tarn_ports::PowerFail;
 use tarn_proto::local::{FarPartition, PartitionInfo};
-use tarn_ring::{Failure, Target};
+use tarn_ring::{Failure, Storage, Target};
+use tarn_sys::lock::Hold;
 
 /// A partition that is open for another node.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl Lent {
         mut once: impl FnMut(&mut Direct) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let result = once(&mut self.direct);
-        let before = Target::size(&mut self.direct);
+        let before = self.direct.size();
         match result {
             Err(Failure::Invalid) if self.size() > before => once(&mut self.direct),
             result => result,
@@ -73,26 +74,39 @@ impl Target for Lent {
     fn size(&mut self) -> u64 {
         // One that cannot be looked at is as large as it was.
         let size = self.part.size();
-        size.unwrap_or_else(|_| Target::size(&mut self.direct))
+        size.unwrap_or_else(|_| self.direct.size())
     }
 
     fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
-        self.done(|direct| Target::read(direct, at, to))
+        self.done(|direct| direct.read_now(at, to))
     }
 
     fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure> {
-        self.done(|direct| Target::write(direct, at, from, persistent))
+        self.done(|direct| direct.write_now(at, from, persistent))
     }
 
     fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
-        self.done(|direct| Target::fetch_add(direct, at, add))
+        self.done(|direct| direct.fetch_add_now(at, add))
     }
 
     fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure> {
-        self.done(|direct| Target::compare_swap(direct, at, expected, new))
+        self.done(|direct| direct.compare_swap_now(at, expected, new))
+    }
+
+    fn hold(&mut self, alone: Option<bool>) -> Result<(), Failure> {
+        let what = match alone {
+            None => Hold::Nothing,
+            Some(false) => Hold::Shared,
+            Some(true) => Hold::Alone,
+        };
+        self.part.lock(what).map_err(|why| match why.code {
+            Code::Busy => Failure::Busy,
+            Code::Denied => Failure::Denied,
+            _ => Failure::Io,
+        })
     }
 
     fn flush(&mut self) -> Result<(), Failure> {
-        Target::flush(&mut self.direct)
+        self.direct.flush_now()
     }
 }

@@ -23,6 +23,8 @@ pub enum Verb {
     Flush,
     /// How many bytes there are now.
     Size,
+    /// Holds the partition's lock: `operand` 1 with others, 2 alone, 0 no more.
+    Hold,
 }
 
 /// A request.
@@ -44,6 +46,17 @@ impl Ask {
     /// Bytes on the wire.
     pub const BYTES: usize = 32;
 
+    /// One of nothing but its verb.
+    pub fn of(verb: Verb) -> Self {
+        Self {
+            verb,
+            length: 0,
+            at: 0,
+            operand: 0,
+            expected: 0,
+        }
+    }
+
     /// As it is sent.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
@@ -55,6 +68,7 @@ impl Ask {
             Verb::CompareSwap => 5,
             Verb::Flush => 6,
             Verb::Size => 7,
+            Verb::Hold => 8,
         };
         out[4..8].copy_from_slice(&self.length.to_le_bytes());
         out[8..16].copy_from_slice(&self.at.to_le_bytes());
@@ -77,6 +91,7 @@ impl Ask {
             5 => Verb::CompareSwap,
             6 => Verb::Flush,
             7 => Verb::Size,
+            8 => Verb::Hold,
             _ => return Err(Malformed("a request to storage memory that there is not")),
         };
         let ask = Self {
@@ -140,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn every_verb_comes_back(verb in 1..=7_u8, length in 0..=MAX_PIECE as u32, rest in any::<[u8; 24]>()) {
+        fn every_verb_comes_back(verb in 1..=8_u8, length in 0..=MAX_PIECE as u32, rest in any::<[u8; 24]>()) {
             let mut bytes = [0; Ask::BYTES];
             bytes[0] = verb;
             bytes[4..8].copy_from_slice(&length.to_le_bytes());

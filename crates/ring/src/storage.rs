@@ -11,6 +11,12 @@ pub enum Failure {
     /// It makes no sense: a region that there is not, bytes outside, a wrong right.
     #[error("the request is not valid")]
     Invalid,
+    /// Somebody else holds the lock.
+    #[error("another program holds the lock")]
+    Busy,
+    /// It was opened to be read only.
+    #[error("it was opened to be read only")]
+    Denied,
     /// The request before it in its chain has failed.
     #[error("a request that this one is linked to has failed")]
     Cancelled,
@@ -33,6 +39,8 @@ impl Failure {
     pub fn of_code(code: i32) -> Self {
         let all = [
             Self::Invalid,
+            Self::Busy,
+            Self::Denied,
             Self::Cancelled,
             Self::Volatile,
             Self::Corrupt,
@@ -46,6 +54,8 @@ impl Failure {
     pub fn code(self) -> i32 {
         match self {
             Self::Invalid => 1,
+            Self::Busy => 2,
+            Self::Denied => 4,
             Self::Corrupt => 9,
             Self::Io => 10,
             Self::Cancelled => 11,
@@ -93,6 +103,12 @@ pub trait Target {
     /// # Errors
     /// As [`Target::read`].
     fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure>;
+
+    /// Holds its lock, shared or `alone`, or gives it back.
+    ///
+    /// # Errors
+    /// `Busy` when somebody else holds it otherwise, `Denied` to hold alone what may not be written.
+    fn hold(&mut self, alone: Option<bool>) -> Result<(), Failure>;
 
     /// Makes persistent what was done before.
     ///

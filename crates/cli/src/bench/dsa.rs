@@ -1,18 +1,23 @@
-//! `tarn bench dsa`: queue pairs to storage memory, beside the same copies without any queue. After dsa_bench (Schürmann et al. 2014,
-//! section 5).
+//! `tarn bench dsa`: queue pairs to storage memory, beside the same copies without any queue, and beside fio. After dsa_bench
+//! (Schürmann et al. 2014, section 5), which is the case `phases`.
+
+mod beside;
+mod phases;
+mod scaling;
+mod turns;
 
 use super::scratch::Scratch;
-use super::{Figure, median};
+use super::{Figure, fio, median};
+use crate::print::say;
 use anyhow::ensure;
 use std::cell::Cell;
-use std::path::PathBuf;
-use std::sync::Barrier;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tarn_base::random::Random;
 use tarn_base::units::Bytes;
 use tarn_media::{Mapped, Part, kernel};
 use tarn_partitions::{Level, Memory, Op, OpenOptions, Options, Partition, Queue, Sqe};
-use tarn_ports::Medium;
+use turns::{Pair, in_turns};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a thread's own memory: more than the first two caches hold.
@@ -24,9 +29,13 @@ pub(crate) struct Args {
     /// What to measure; all when not given
     #[arg(long = "case", value_enum)]
     cases: Vec<Case>,
-    /// Measured rounds; two more are for warming up
+    /// Measured rounds
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+    /// Rounds before these, and passes over all of the memory before the first: where a machine is virtual, fresh memory is slow
+    /// at first
+    #[arg(long, value_name = "ROUNDS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(..=100))]
+    warm: u32,
     /// A folder on the tier to measure
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
@@ -42,6 +51,8 @@ pub(crate) struct Args {
     /// Requests of a thread and round
     #[arg(long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     requests: u64,
+    #[command(flatten)]
+    phases: phases::Phases,
 }
 
 /// What is measured.
@@ -62,6 +73,40 @@ enum Case {
     /// 4 KiB from anywhere, one after the other
     #[value(name = "latency-4k-read")]
     Latency4k,
+    /// read-4k-random by one thread, beside fio's libpmem engine
+    #[value(name = "read-4k-random-fio")]
+    ReadFio,
+    /// The same beside its mmap engine
+    #[value(name = "read-4k-random-fio-mmap")]
+    ReadFioMmap,
+    /// The same beside its io_uring engine, 32 requests at a time
+    #[value(name = "read-4k-random-fio-io-uring")]
+    ReadFioUring,
+    /// write-4k-persist by one thread, beside fio's libpmem engine
+    #[value(name = "write-4k-persist-fio")]
+    WriteFio,
+    /// The same beside its mmap engine, which makes nothing persistent
+    #[value(name = "write-4k-persist-fio-mmap")]
+    WriteFioMmap,
+    /// The same beside its io_uring engine, 32 requests at a time, which makes nothing persistent
+    #[value(name = "write-4k-persist-fio-io-uring")]
+    WriteFioUring,
+    /// read-4k-random over 1, 2, 4 and 8 partitions that are used as one, by 1, 2, 4 ... threads
+    #[value(name = "scaling")]
+    Scaling,
+    /// A phase of writes, then one of reads, as the options say
+    #[value(name = "phases")]
+    Phases,
+}
+
+/// What requests are like.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    op: Op,
+    bytes: u64,
+    level: Level,
+    /// Requests of a doorbell.
+    batch: u32,
 }
 
 impl Case {
@@ -72,31 +117,34 @@ impl Case {
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    fn op(self) -> Op {
-        match self {
-            Self::Read4k | Self::Read32b | Self::Latency4k => Op::Read,
-            Self::Write4k | Self::Write32b => Op::Write,
-        }
-    }
-
-    fn bytes(self) -> u64 {
-        match self {
-            Self::Read4k | Self::Write4k | Self::Latency4k => 4096,
-            Self::Read32b | Self::Write32b => 32,
-        }
-    }
-
-    fn level(self) -> Level {
-        match self {
-            Self::Write4k => Level::Persistent,
-            _ => Level::Visible,
-        }
-    }
-
-    fn batch(self, args: &Args) -> u32 {
-        match self {
+    fn shape(self, args: &Args) -> Shape {
+        let (op, bytes, level) = match self {
+            Self::Read32b => (Op::Read, 32, Level::Visible),
+            Self::Write32b => (Op::Write, 32, Level::Visible),
+            Self::Write4k | Self::WriteFio | Self::WriteFioMmap | Self::WriteFioUring => {
+                (Op::Write, 4096, Level::Persistent)
+            }
+            _ => (Op::Read, 4096, Level::Visible),
+        };
+        let batch = match self {
             Self::Latency4k => 1,
             _ => args.batch,
+        };
+        Shape {
+            op,
+            bytes,
+            level,
+            batch,
+        }
+    }
+
+    /// The engine of fio that it stands beside.
+    fn engine(self) -> Option<&'static str> {
+        match self {
+            Self::ReadFio | Self::WriteFio => Some("libpmem"),
+            Self::ReadFioMmap | Self::WriteFioMmap => Some("mmap"),
+            Self::ReadFioUring | Self::WriteFioUring => Some("io_uring"),
+            _ => None,
         }
     }
 
@@ -119,117 +167,144 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
         some => some,
     };
     let scratch = Scratch::new(&args.dir)?;
-    let path = scratch.path().join("partition");
-    Partition::create(&path, args.mib * MIB, Vec::new())?;
-    let options = OpenOptions {
-        populate: true,
-        ..OpenOptions::default()
-    };
-    let partition = Partition::open(&path, options)?;
-    let mut plain = Mapped::create(&scratch.path().join("plain"), args.mib * MIB)?;
+    let ground = Ground::new(args, scratch.path())?;
     let mut figures = Vec::new();
     for case in cases {
-        let mut rates = Vec::new();
-        let mut threads = vec![1, args.threads];
-        threads.dedup();
-        for threads in threads {
-            let both = compared(args, *case, threads, &partition, &mut plain)?;
-            let (ours, beside) = (median(&both[0]), median(&both[1]));
-            rates.push((ours, beside));
-            figures.push(Figure {
-                name: format!(
-                    "{}, {threads} threads, {} by {}, {} requests a doorbell, {:?}",
-                    case.name(),
-                    Bytes(args.mib * MIB),
-                    Bytes(case.bytes()),
-                    case.batch(args),
-                    partition.promises().power_fail,
-                ),
-                value: ours,
-                unit: "M/s",
-                against: Some((case.plain().into(), beside)),
-            });
-        }
-        if let [(one, plain_one), (all, plain_all)] = rates[..] {
-            figures.push(Figure {
-                name: format!("{}, {} threads beside one", case.name(), args.threads),
-                value: all / one,
-                unit: "fold",
-                against: Some((case.plain().into(), plain_all / plain_one)),
-            });
+        match (case, case.engine()) {
+            (_, Some(_)) if args.cases.is_empty() && !fio::here() => {
+                say!("note: {} is left out: there is no fio", case.name());
+            }
+            (_, Some(engine)) => figures.push(beside::measure(args, *case, engine, &ground)?),
+            (Case::Scaling, _) => figures.extend(scaling::measure(args, &ground)?),
+            (Case::Phases, _) => figures.extend(phases::measure(args, &ground)?),
+            _ => figures.extend(copies(args, *case, &ground)?),
         }
     }
-    drop(partition);
     Ok(figures)
 }
 
-/// Millions of requests a second of each round, of queue pairs and of plain copies, in turns.
-fn compared(
-    args: &Args,
-    case: Case,
-    threads: u32,
-    partition: &Partition,
-    plain: &mut Mapped,
-) -> anyhow::Result<[Vec<f64>; 2]> {
-    const WARM: u32 = 2;
-    let part = args.mib * MIB / u64::from(threads) / 4096 * 4096;
-    let parts: Vec<_> = (0..u64::from(threads))
-        .map(|n| n * part..(n + 1) * part)
-        .collect();
-    let barrier = Barrier::new(threads as usize);
-    let windows = plain.windows(&parts)?;
-    let rates: anyhow::Result<Vec<[Vec<f64>; 2]>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = parts
-            .iter()
-            .zip(windows)
-            .map(|(range, window)| {
-                let barrier = &barrier;
-                let of_one = move || -> anyhow::Result<[Vec<f64>; 2]> {
-                    let hands = Hands::new(args, case, partition, range.start, part);
-                    // Who fails early still comes to all meetings.
-                    let (mut hands, mut failed) = match hands {
-                        Ok(hands) => (Some(hands), None),
-                        Err(why) => (None, Some(why)),
-                    };
-                    let mut beside = Plain::new(args, case, window, part);
-                    let mut rates = [Vec::new(), Vec::new()];
-                    for round in 0..args.rounds + WARM {
-                        barrier.wait();
-                        let begun = Instant::now();
-                        beside.round();
-                        let took = begun.elapsed();
-                        barrier.wait();
-                        let begun = Instant::now();
-                        if let Some(Err(why)) = hands.as_mut().map(Hands::round) {
-                            (hands, failed) = (None, Some(why));
-                        }
-                        let rate = |took: f64| args.requests as f64 / took / 1e6;
-                        if round >= WARM {
-                            rates[0].push(rate(begun.elapsed().as_secs_f64()));
-                            rates[1].push(rate(took.as_secs_f64()));
-                        }
-                    }
-                    failed.map_or(Ok(rates), Err)
-                };
-                scope.spawn(of_one)
-            })
-            .collect();
-        let ended = threads.into_iter().map(|thread| {
-            let died = |_| Err(anyhow::anyhow!("a thread has died"));
-            thread.join().unwrap_or_else(died)
-        });
-        ended.collect()
-    });
-    // What all have done together.
-    let mut sums = [0, 1].map(|_| vec![0.0; args.rounds as usize]);
-    for one in rates? {
-        for (sums, rates) in sums.iter_mut().zip(one) {
-            sums.iter_mut()
-                .zip(rates)
-                .for_each(|(sum, rate)| *sum += rate);
+/// What is measured on: a partition, and as much memory of the same tier for plain copies.
+struct Ground<'a> {
+    folder: &'a Path,
+    partition: Partition,
+    plain: std::cell::RefCell<Mapped>,
+}
+
+impl<'a> Ground<'a> {
+    fn new(args: &Args, folder: &'a Path) -> anyhow::Result<Self> {
+        let path = folder.join("partition");
+        Partition::create(&path, args.mib * MIB, Vec::new())?;
+        let ground = Self {
+            folder,
+            partition: Partition::open(&path, populated())?,
+            plain: Mapped::create(&folder.join("plain"), args.mib * MIB)?.into(),
+        };
+        for _ in 0..args.warm {
+            ground.pass(args)?;
         }
+        Ok(ground)
     }
-    Ok(sums)
+
+    /// Goes over all of both.
+    fn pass(&self, args: &Args) -> anyhow::Result<()> {
+        let shape = Shape {
+            op: Op::Write,
+            bytes: LOCAL,
+            level: Level::Visible,
+            batch: 1,
+        };
+        let all = (0..args.mib).map(|at| at * LOCAL).collect();
+        Hands::new(shape, &self.partition, 0, args.mib * MIB, all)?.round()?;
+        self.plain.borrow_mut().bytes().fill(1);
+        Ok(())
+    }
+
+    /// In turns with plain copies of the same.
+    fn compared(
+        &self,
+        args: &Args,
+        shape: Shape,
+        threads: u32,
+        partition: &Partition,
+    ) -> anyhow::Result<[Vec<f64>; 2]> {
+        let mut plain = self.plain.borrow_mut();
+        let part = args.mib * MIB / u64::from(threads) / 4096 * 4096;
+        in_turns(args, threads, part, &mut plain, |start, window| {
+            let places = places(args, shape.bytes, part);
+            Ok(Copies {
+                hands: Hands::new(shape, partition, start, part, places.clone())?,
+                plain: Plain::new(shape, window, places),
+            })
+        })
+    }
+}
+
+fn populated() -> OpenOptions {
+    OpenOptions {
+        populate: true,
+        ..OpenOptions::default()
+    }
+}
+
+/// One of the cases that stand beside plain copies only: by one thread, by several, and these beside each other.
+fn copies(args: &Args, case: Case, ground: &Ground<'_>) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let shape = case.shape(args);
+    let mut rates = Vec::new();
+    let mut threads = vec![1, args.threads];
+    threads.dedup();
+    for threads in threads {
+        let both = ground.compared(args, shape, threads, &ground.partition)?;
+        let (ours, beside) = (median(&both[0]), median(&both[1]));
+        rates.push((ours, beside));
+        figures.push(Figure {
+            name: name(args, case, threads, shape, &ground.partition),
+            value: ours,
+            unit: "M/s",
+            against: Some((case.plain().into(), beside)),
+        });
+    }
+    if let [(one, plain_one), (all, plain_all)] = rates[..] {
+        figures.push(Figure {
+            name: format!("{}, {} threads beside one", case.name(), args.threads),
+            value: all / one,
+            unit: "fold",
+            against: Some((case.plain().into(), plain_all / plain_one)),
+        });
+    }
+    Ok(figures)
+}
+
+/// Of a result.
+fn name(args: &Args, case: Case, threads: u32, shape: Shape, partition: &Partition) -> String {
+    format!(
+        "{}, {threads} threads, {} by {}, {} requests a doorbell, {:?}",
+        case.name(),
+        Bytes(args.mib * MIB),
+        Bytes(shape.bytes),
+        shape.batch,
+        partition.promises().power_fail,
+    )
+}
+
+/// The same by a queue pair and without.
+struct Copies<'a> {
+    hands: Hands,
+    plain: Plain<'a>,
+}
+
+impl Pair for Copies<'_> {
+    fn ours(&mut self) -> anyhow::Result<Duration> {
+        let begun = Instant::now();
+        self.hands.round()?;
+        Ok(begun.elapsed())
+    }
+
+    fn plain(&mut self) -> Duration {
+        let begun = Instant::now();
+        self.plain.round();
+        begun.elapsed()
+    }
 }
 
 /// Where the requests of a thread go: places of their size in its part. Both read the same list.
@@ -251,35 +326,34 @@ struct Hands {
 
 impl Hands {
     fn new(
-        args: &Args,
-        case: Case,
+        shape: Shape,
         partition: &Partition,
         start: u64,
         part: u64,
+        requests: Vec<u64>,
     ) -> anyhow::Result<Self> {
         let options = Options {
             volatile: true,
             ..Options::default()
         };
-        let batch = case.batch(args);
-        let mut queue = Queue::new(batch, options)?;
+        let mut queue = Queue::new(shape.batch, options)?;
         let filled = (0..LOCAL).map(|at| Cell::new(at as u8));
         // As long as the program: some MiB a case.
         let cells: &'static [Cell<u8>] = Box::leak(filled.collect());
         let template = Sqe {
-            op: case.op() as u8,
-            level: case.level() as u8,
+            op: shape.op as u8,
+            level: shape.level as u8,
             memory: queue.register_memory(Memory::of(cells))?,
             storage: queue.register(partition, start, part, true)?,
-            length: case.bytes(),
+            length: shape.bytes,
             ..Sqe::default()
         };
         Ok(Self {
             queue,
             cells,
-            requests: places(args, case.bytes(), part),
+            requests,
             template,
-            batch: batch as usize,
+            batch: shape.batch as usize,
         })
     }
 
@@ -315,36 +389,34 @@ struct Plain<'a> {
     window: Part<'a>,
     memory: Vec<u8>,
     requests: Vec<u64>,
-    case: Case,
-    batch: usize,
+    shape: Shape,
 }
 
 impl<'a> Plain<'a> {
-    fn new(args: &Args, case: Case, window: Part<'a>, part: u64) -> Self {
+    fn new(shape: Shape, window: Part<'a>, requests: Vec<u64>) -> Self {
         Self {
             window,
             memory: (0..LOCAL).map(|at| at as u8).collect(),
-            requests: places(args, case.bytes(), part),
-            case,
-            batch: case.batch(args) as usize,
+            requests,
+            shape,
         }
     }
 
     fn round(&mut self) {
-        let length = self.case.bytes() as usize;
+        let length = self.shape.bytes as usize;
         let bytes = self.window.bytes();
-        for places in self.requests.chunks(self.batch) {
+        for places in self.requests.chunks(self.shape.batch as usize) {
             for (number, at) in (0..).zip(places) {
                 let local: usize = number * length % LOCAL as usize;
                 let here = &mut self.memory[local..local + length];
                 let there = &mut bytes[*at as usize..*at as usize + length];
-                match (self.case.op(), self.case.level()) {
+                match (self.shape.op, self.shape.level) {
                     (Op::Read, _) => here.copy_from_slice(there),
                     (_, Level::Persistent) => kernel::past_caches(there, here),
                     _ => there.copy_from_slice(here),
                 }
             }
-            if self.case.level() == Level::Persistent {
+            if self.shape.level == Level::Persistent {
                 kernel::fence();
             }
         }

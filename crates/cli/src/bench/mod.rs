@@ -1,8 +1,10 @@
 //! `tarn bench`: figures beside the plain tool's, and the form in which they are given.
 
+pub(crate) mod block;
 pub(crate) mod ckpt;
 pub(crate) mod cluster;
 pub(crate) mod dsa;
+mod fio;
 pub(crate) mod hdf5;
 pub(crate) mod io;
 pub(crate) mod mixed;

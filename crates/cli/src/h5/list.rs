@@ -1,9 +1,9 @@
 //! `tarn h5 ls` and `wait`.
 
-use super::refused;
 use super::store::{Header, Room, Store, changes, page_room};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult};
+use crate::partition::refused;
 use crate::print::{self, out};
 use serde_json::json;
 use std::path::{Path, PathBuf};

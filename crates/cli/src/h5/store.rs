@@ -1,7 +1,7 @@
 //! An HDF5 file in a partition, or in several. `plugins/hdf5` reads and writes the same; docs/formats.md says what lies where.
 
-use super::refused;
 use crate::error::{CliError, CliResult};
+use crate::partition::refused;
 use std::cell::Cell;
 use std::path::PathBuf;
 use tarn_base::codes::Exit;

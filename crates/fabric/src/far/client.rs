@@ -1,6 +1,6 @@
 //! The node that uses it.
 
-use super::keep_alive;
+use super::{keep_alive, result};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -195,10 +195,7 @@ impl Far {
             };
             let answer = Answer::decode(*head);
             self.unread.start += Answer::BYTES;
-            let result = match answer.code {
-                0 => Ok(answer.value),
-                code => Err(Failure::of_code(i32::try_from(code).unwrap_or(0))),
-            };
+            let result = result(answer);
             let reads = piece.ask.verb == Verb::Read && result.is_ok();
             if reads && answer.value != u64::from(piece.ask.length) {
                 return Err(ErrorKind::InvalidData.into());
@@ -240,11 +237,10 @@ impl Far {
 
 fn ask(verb: Verb, at: u64, operand: u64, expected: u64) -> Ask {
     Ask {
-        verb,
-        length: 0,
         at,
         operand,
         expected,
+        ..Ask::of(verb)
     }
 }
 

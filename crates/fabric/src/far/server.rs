@@ -49,6 +49,10 @@ fn done(ask: &Ask, piece: &[u8], target: &mut dyn Target, out: &mut Vec<u8>) {
         Verb::CompareSwap => target.compare_swap(ask.at, ask.expected, ask.operand),
         Verb::Flush => target.flush().map(|()| 0),
         Verb::Size => Ok(target.size()),
+        Verb::Hold => {
+            let alone = (ask.operand > 0).then_some(ask.operand == 2);
+            target.hold(alone).map(|()| 0)
+        }
     };
     let answer = match result {
         Ok(value) => Answer { code: 0, value },

@@ -72,6 +72,10 @@ impl Target for Bytes {
         self.word(at, |was| if was == expected { new } else { was })
     }
 
+    fn hold(&mut self, alone: Option<bool>) -> Result<(), Failure> {
+        alone.map_or(Ok(()), |_| Err(Failure::Busy))
+    }
+
     fn flush(&mut self) -> Result<(), Failure> {
         self.with(|(_, flushed)| *flushed += 1);
         Ok(())
