@@ -1,6 +1,7 @@
 #include "store.h"
 #include "header.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 #define SEEN 256
 /* Between two looks at what is waited for. */
 #define PAUSE 200000
+/* ns that a request may take: a medium that takes longer is lost. */
+#define LOST ((uint64_t)300 * 1000000000)
 
 static bool failed(struct why *why, const struct store *store, const char *what) {
     return refuse(why, "cannot %s %s: %s", what, store->names[0], tarn_last_error());
@@ -26,7 +29,7 @@ static bool finish(struct store *store, const char *what, struct why *why) {
     int code = TARN_OK;
     uint32_t begun = store->queue->sq_tail - store->queue->sq_head;
     if (dsa_submit(store->queue) != begun || dsa_cq_ready(store->queue) < begun) {
-        if (dsa_wait(store->queue, begun, UINT64_MAX) != TARN_OK)
+        if (dsa_wait(store->queue, begun, LOST) != TARN_OK)
             return failed(why, store, what);
     }
     while ((cqe = dsa_peek_cqe(store->queue))) {
@@ -180,12 +183,14 @@ bool store_notify(struct store *store, struct why *why) {
     return finish(store, "write to", why) && persist(store, why);
 }
 
-/* What was the last change of a file that this program has opened. HDF5 calls one at a time. */
+/* What was the last change of a file that this program has opened. It may have several HDF5s, each with a
+ * lock of its own. */
 static struct seen {
     char *name;
     uint64_t changes;
 } seen[SEEN];
 static size_t oldest;
+static pthread_mutex_t seeing = PTHREAD_MUTEX_INITIALIZER;
 
 static struct seen *seen_of(const char *name) {
     for (size_t i = 0; i < SEEN; i++)
@@ -194,7 +199,16 @@ static struct seen *seen_of(const char *name) {
     return NULL;
 }
 
+static uint64_t last_seen(const char *name) {
+    pthread_mutex_lock(&seeing);
+    const struct seen *known = seen_of(name);
+    uint64_t changes = known ? known->changes : 0;
+    pthread_mutex_unlock(&seeing);
+    return changes;
+}
+
 static void see(const char *name, uint64_t changes) {
+    pthread_mutex_lock(&seeing);
     struct seen *known = seen_of(name);
     if (!known) {
         known = &seen[oldest++ % SEEN];
@@ -202,6 +216,7 @@ static void see(const char *name, uint64_t changes) {
         known->name = strdup(name);
     }
     known->changes = changes;
+    pthread_mutex_unlock(&seeing);
 }
 
 static uint64_t now(void) {
@@ -222,10 +237,9 @@ static bool waits(const struct config *config) { return config->newer || config-
 
 /* Waits for the change that was asked for, and remembers which there is. */
 static bool await(struct store *store, uint64_t since, struct why *why) {
-    struct seen *known = seen_of(store->names[0]);
     uint64_t wanted = store->config->changes, changes;
     if (store->config->newer)
-        wanted = (known ? known->changes : 0) + 1;
+        wanted = last_seen(store->names[0]) + 1;
     do {
         if (!raw(store, DSA_READ, HEADER_CHANGES, &changes, sizeof changes, why))
             return false;
@@ -407,7 +421,7 @@ struct store *store_open(struct config *config, const char *name, unsigned mode,
 /* Takes the partitions away, or what of them is not needed; while others have them open they stay. */
 static void tidy(const struct store *store) {
     for (size_t i = 0; i < store->count; i++)
-        if (store->config->removed)
+        if (store->config->removed && store->used)
             dsa_delete(store->names[i]);
         else if (store->grown)
             dsa_resize(store->names[i], each(store, store->said));
@@ -453,6 +467,7 @@ bool store_lock(struct store *store, bool write, struct why *why) {
             store->names[0], kind == DSA_ALONE ? "" : " to be written");
     if (code != TARN_OK)
         return failed(why, store, "lock");
+    store->used = true;
     /* Who had it before may have changed it since it was opened here. */
     if (!take_room(store, why) || !look(store, why))
         return false;
@@ -509,7 +524,7 @@ static bool reach(struct store *store, uint64_t bytes, struct why *why) {
 }
 
 bool store_write(struct store *store, const struct piece *pieces, size_t count, struct why *why) {
-    store->changed = store->touched = true;
+    store->changed = store->touched = store->used = true;
     for (size_t i = 0; i < count; i++) {
         const struct piece *piece = &pieces[i];
         uint64_t end = piece->address + piece->size;

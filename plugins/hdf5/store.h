@@ -32,6 +32,7 @@ struct store {
     bool cut;     /* it is begun anew, whatever the header says */
     bool touched; /* since the last flush */
     bool changed; /* since the last notice */
+    bool used;    /* locked or written to, not only looked at */
     bool made;    /* by this: nobody has used it before */
     bool grown;   /* by this, so that room that is not needed is given back */
 };

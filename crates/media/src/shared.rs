@@ -106,7 +106,9 @@ impl Shared {
     /// # Errors
     /// When there is no memory for that.
     pub fn populate(&self) -> Result<(), MediumError> {
-        let advice = match self.mapping.writable {
+        // Files in memory are not told of a page's first write: to be read, sixteen pages are mapped by one fault, and can be written.
+        let in_memory = self.promises.power_fail == PowerFail::Lost;
+        let advice = match self.mapping.writable && !in_memory {
             true => Advice::LinuxPopulateWrite,
             false => Advice::LinuxPopulateRead,
         };
