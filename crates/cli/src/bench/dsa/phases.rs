@@ -89,7 +89,7 @@ impl Pattern {
         let word = match self {
             Self::Zeros => 0,
             Self::Counting => place / 8 + round,
-            Self::Random => mix(place / 8 ^ round << 48),
+            Self::Random => mix((place / 8) ^ (round << 48)),
         };
         word.to_le_bytes()[place as usize % 8]
     }
@@ -490,7 +490,7 @@ mod tests {
                     let at = spacing.at(number);
                     let exact = at % (2 * align) == align;
                     assert!(
-                        at % align == 0 && (exact || align >= 4096),
+                        at.is_multiple_of(align) && (exact || align >= 4096),
                         "{bytes} {align}"
                     );
                     assert!(spacing.at(number + 1) >= at + bytes);
