@@ -7,14 +7,14 @@ build=(build-essential)
 demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # libfabric-dev makes libtarnfabric.so, clang-format checks its source, libhwloc15 knows processor sockets (strace sees who asks),
 # chromium opens the report, two check the scripts, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and
-# the last are for the test cluster.
+# the last are for the test cluster. hdf5-tools compares files, python3-venv is for the Pythons of PyPI at the end.
 # openfoam (some 500 MB) is what the test of examples/openfoam runs, lammps that of examples/lammps.
 # Where services start by themselves, Debian starts munged too; the cluster has its own.
 slurm=(iproute2 munge procps slurm-wlm slurm-wlm-basic-plugins)
 # nbdkit-plugin-dev makes the plug-in for `tarn block`; the others of its group are its clients.
 block=(e2fsprogs fio gnutls-bin libnbd-bin nbdkit nbdkit-plugin-dev qemu-utils)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-test=("${demo[@]}" chromium clang-format lammps libfabric-dev libhwloc15 openfoam pyflakes3 shellcheck strace "${block[@]}" "${links[@]}" "${slurm[@]}")
+test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${block[@]}" "${links[@]}" "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
 # The example by itself, and the slow external store of its benchmark.
 openfoam=("${test[@]}" glusterfs-server)
@@ -64,3 +64,10 @@ if ! command -v cargo > /dev/null && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/car
     fail "cargo is missing. Get Rust with rustup, then try again:" \
         "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh   (https://rustup.rs)"
 fi
+
+case "$1" in
+    test | soak | openfoam | all)
+        cd "$(dirname "$(realpath "$0")")/.."
+        scripts/hdf5-python.sh "${CARGO_TARGET_DIR:-target}/hdf5-python" || fail "pip could not install h5py and netCDF4 from PyPI; its messages are above"
+        ;;
+esac

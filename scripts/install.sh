@@ -18,6 +18,10 @@ done
 plugin=nbdkit-tarn-plugin.so # `tarn block` looks for it there, and it for the library in the folder above
 [ ! -e "$built/$plugin" ] || install -D -t "$to/lib/tarn" "$built/$plugin"
 install -m 644 -t "$to/lib" "$built/libtarn.so" "$built/libtarn.a"
+if [ -d "$built/hdf5" ]; then # a folder of its own, where `tarn h5 exec` looks for it
+    install -d "$to/lib/tarn/hdf5"
+    install -t "$to/lib/tarn/hdf5" "$built"/hdf5/{libh5fdtarn.so,bench}
+fi
 install -m 644 -t "$to/include" crates/libtarn/include/*.h
 install -m 644 -t "$to/share/tarn" bindings/fortran/phx.f90 bindings/python/tarn.py
 install -m 644 -t "$to/share/man/man3" docs/man/*.3

@@ -107,6 +107,9 @@ pub(crate) enum Command {
     /// Checkpoints on this node (docs/checkpoints.md), and models of them
     #[command(subcommand)]
     Ckpt(crate::ckpt::CkptCommand),
+    /// HDF5 files in storage memory (docs/hdf5.md)
+    #[command(subcommand)]
+    H5(crate::h5::H5Command),
     /// Partitions of storage memory, for direct access (docs/dsa.md)
     #[command(subcommand)]
     Partition(crate::partition::PartitionCommand),
@@ -429,6 +432,8 @@ pub(crate) enum BenchCommand {
     Dsa(crate::bench::dsa::Args),
     /// A partition as a block device, beside nbdkit's memory plug-in
     Block(crate::bench::block::Args),
+    /// HDF5 through tarn's file driver, beside its own drivers for files and memory
+    Hdf5(crate::bench::hdf5::Args),
     /// What many nodes need: transfers between two nodes beside bare TCP streams, tasks of tarnd
     Cluster(crate::bench::cluster::Args),
 }

@@ -9,6 +9,7 @@ mod cluster;
 mod data;
 mod doctor;
 mod error;
+mod h5;
 mod inspect;
 mod live;
 mod nodes;
@@ -83,6 +84,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Data(command) => data::data(cli, command),
         Command::Ckpt(command) => ckpt::ckpt(cli, command),
         Command::Block(command) => block::block(cli, command),
+        Command::H5(command) => h5::h5(cli, command),
         Command::Partition(command) => partition::partition(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
@@ -109,6 +111,7 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
         BenchCommand::Ckpt(args) => ("ckpt", bench::ckpt::run(args)?),
         BenchCommand::Block(args) => ("block", bench::block::run(args)?),
         BenchCommand::Dsa(args) => ("dsa", bench::dsa::run(args)?),
+        BenchCommand::Hdf5(args) => ("hdf5", bench::hdf5::run(args)?),
         BenchCommand::Cluster(args) => ("cluster", bench::cluster::run(args)?),
         BenchCommand::Policies(args) => return bench::policies::run(cli, args),
         BenchCommand::Mixed(args) => return bench::mixed::run(cli, args),

@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_proto::local::{
-    CancelResult, Code, End, JobChange, JobId, MAX_BATCH, MAX_IDS, MAX_PACKET, OLDEST, Outcome,
-    PacketError, PartitionInfo, PauseResult, Refusal, RegionId, Reply, Request, Scope, SpaceChange,
-    SpaceInfo, Stats, Status, TaskId, TaskSpec, Uid, VERSION, decode, encode,
+    CancelResult, Code, End, FarPartition, JobChange, JobId, MAX_BATCH, MAX_IDS, MAX_PACKET,
+    OLDEST, Outcome, PacketError, PartitionInfo, PauseResult, Refusal, RegionId, Reply, Request,
+    Scope, SpaceChange, SpaceInfo, Stats, Status, TaskId, TaskSpec, Uid, VERSION, decode, encode,
 };
 use tarn_sys::fdpass::{receive_packet, send_packet};
 
@@ -518,18 +518,26 @@ impl Client {
         }
     }
 
-    /// The file of a partition: it is open here for as long as the descriptor is.
+    /// The file of a partition, or a stream to one of another node: it is open for as long as the descriptor is.
     ///
     /// # Errors
     /// `NOTFOUND`; `DENIED` where this user may not have it; `BUSY` while it is deleted or made smaller; `CORRUPT`.
-    pub fn open_partition(&self, space: &str, path: &[u8], write: bool) -> Result<OwnedFd> {
+    pub fn open_partition(
+        &self,
+        node: Option<&str>,
+        space: &str,
+        path: &[u8],
+        write: bool,
+    ) -> Result<(OwnedFd, Option<FarPartition>)> {
         let request = Request::Open {
+            node: node.map(str::to_owned),
             space: space.into(),
             path: path.into(),
             write,
         };
         match self.exchange(&request, None)? {
-            (Reply::Opened, Some(file)) => Ok(file),
+            (Reply::Opened, Some(file)) => Ok((file, None)),
+            (Reply::OpenedThere(far), Some(stream)) => Ok((stream, Some(far))),
             _ => Err(unexpected()),
         }
     }

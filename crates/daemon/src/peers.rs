@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::net::ToSocketAddrs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +22,7 @@ use tarn_fabric::{
 };
 use tarn_movers::throttle::Limiter;
 use tarn_ports::{Control, Watch};
-use tarn_proto::local::{Ask, Code, PathBytes, Refusal, Said, pack, unpack};
+use tarn_proto::local::{Ask, Code, FarPartition, PathBytes, Refusal, Said, pack, unpack};
 
 /// Bytes of the file of peers.
 const MAX_FILE: u64 = 4 << 20;
@@ -245,12 +246,19 @@ impl Peers {
     pub(crate) fn ask(&self, node: &str, ask: &Ask, watch: &dyn Watch) -> Result<Said, Refusal> {
         let internal = |why: String| Refusal::new(Code::Internal, why);
         let body = pack(ask).map_err(internal)?;
-        let reply = self.call(node, &body, watch)?;
-        match unpack(&reply)
-            .map_err(|why| Refusal::new(Code::Version, format!("node {node}: {why}")))?
-        {
-            Said::Refused(why) => Err(Refusal::new(why.code, format!("node {node}: {}", why.text))),
-            said => Ok(said),
+        said(node, &self.call(node, &body, watch)?)
+    }
+
+    /// Has a node open a partition: what it says of it, and the stream that it has given over to that.
+    pub(crate) fn lend(&self, node: &str, ask: &Ask) -> Result<(FarPartition, OwnedFd), Refusal> {
+        let internal = |why: String| Refusal::new(Code::Internal, why);
+        let body = pack(ask).map_err(internal)?;
+        let (client, watch) = (self.client(node)?, Control::default());
+        let mut line = client.line(&watch).map_err(|e| told(&e, &[]))?;
+        let reply = client.call_on(&mut line, &body, &watch);
+        match said(node, &reply.map_err(|e| told(&e, &[]))?)? {
+            Said::Lent(far) => Ok((far, line.into_stream().into())),
+            _ => Err(unexpected(node)),
         }
     }
 
@@ -365,6 +373,16 @@ pub(crate) struct Far {
     /// What it is known by when it is to be removed.
     pub(crate) print: u128,
     pub(crate) tree: RemoteTree,
+}
+
+/// What a node has answered.
+fn said(node: &str, reply: &[u8]) -> Result<Said, Refusal> {
+    let said =
+        unpack(reply).map_err(|why| Refusal::new(Code::Version, format!("node {node}: {why}")));
+    match said? {
+        Said::Refused(why) => Err(Refusal::new(why.code, format!("node {node}: {}", why.text))),
+        said => Ok(said),
+    }
 }
 
 pub(crate) fn unexpected(node: &str) -> Refusal {

@@ -26,7 +26,7 @@ use tarn_tasks::{Event, Finish, Size, Task};
 
 pub(crate) use copy::{SINGLE, list_of, release};
 pub(crate) use memory::hash_memory;
-pub(crate) use partition::{Lending, Lent, Wanted};
+pub(crate) use partition::{Lending, Lent, Wanted, serve};
 pub(crate) use place::{Held, Id, above, hidden, id_of, kind_of, open_folder, set_tag, told};
 
 /// Threads that touch files; each copy may use some of the mover's beside it.
@@ -344,7 +344,7 @@ fn work(shared: &Shared) {
             }
         };
         let done = match job {
-            Job::Lend(lending) => Some(Done::Lent(lending.answer())),
+            Job::Lend(lending) => Some(Done::Lent(lending.answer(shared))),
             job => shared.perform(job).map(Done::Event),
         };
         let Some(done) = done else {

@@ -3,6 +3,8 @@
 mod common;
 #[path = "../../libtarn/tests/common/mod.rs"]
 mod linked;
+#[path = "../../libtarn/tests/common/page.rs"]
+mod page;
 
 use common::*;
 use linked::{compiler, library, said, source};
@@ -49,6 +51,22 @@ fn partitions_are_used_by_their_names() {
     );
     assert!(text.contains("1000 read, the same\n"), "{text}");
     assert_eq!(daemon.client().partitions("fast", b"").unwrap(), []);
+}
+
+/// The program of docs/dsa.md, by the name of a partition of another node.
+#[test]
+fn partitions_of_another_node_are_used_by_their_names() {
+    let (here, there) = pair(&[]);
+    let program = page::of_page("dsa.md", here.dir.path());
+    let name = "b:fast/field";
+    let run = || {
+        let mut command = Command::new(&program);
+        command.arg(name).env("TARN_SOCKET", here.socket());
+        said(&mut command)
+    };
+    assert_eq!(run(), "no error, 8\nno error, 0\n");
+    assert_eq!(run(), "no error, 8\nno error, 0\n");
+    assert_eq!(there.client().partitions("fast", b"").unwrap(), []);
 }
 
 #[test]

@@ -5,14 +5,17 @@ mod common;
 use common::*;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tarn_base::grant::{Grant, Who};
 use tarn_client::Client;
 use tarn_partitions::{Folder, HEAD};
 use tarn_proto::local::{Allocation, Code, JobChange, Kind, Limit, Place, Refusal, TaskSpec};
+use tarn_proto::storage::{Answer, Ask, Verb};
 
 const MIB: u64 = 1 << 20;
 
@@ -35,7 +38,9 @@ fn delete(client: &Client, name: &str) -> Result<(), Refusal> {
 }
 
 fn open(client: &Client, name: &str, write: bool) -> Result<OwnedFd, Refusal> {
-    client.open_partition("fast", file(name).as_bytes(), write)
+    let opened = client.open_partition(None, "fast", file(name).as_bytes(), write)?;
+    assert!(opened.1.is_none());
+    Ok(opened.0)
 }
 
 fn used(client: &Client) -> u64 {
@@ -144,7 +149,7 @@ fn what_is_no_partition_is_refused() {
     };
     let long = make(&client, "a", MIB, &[grant; 65]).unwrap_err();
     assert_eq!(long.code, Code::Invalid);
-    let slow = client.open_partition("slow", b"a.partition", false);
+    let slow = client.open_partition(None, "slow", b"a.partition", false);
     assert_eq!(slow.unwrap_err().code, Code::NotFound);
     // A link does not lead out, and what only looks like one is none.
     let outside = tempfile::tempdir().unwrap();
@@ -154,7 +159,7 @@ fn what_is_no_partition_is_refused() {
         .unwrap();
     let link = daemon.path("fast/link");
     std::os::unix::fs::symlink(outside.path(), &link).unwrap();
-    let through = client.open_partition("fast", b"link/a.partition", false);
+    let through = client.open_partition(None, "fast", b"link/a.partition", false);
     assert_eq!(through.unwrap_err().code, Code::Denied);
     std::os::unix::fs::symlink(
         outside.path().join(file("a")),
@@ -323,4 +328,89 @@ fn another_node_makes_them_for_this_one() {
     client
         .carry_out(remove(there("f")), Duration::from_secs(20))
         .unwrap();
+}
+
+/// A stream to a partition of the other node, and its size.
+fn stream(client: &Client, name: &str, write: bool) -> Result<(TcpStream, u64), Refusal> {
+    let file = file(name);
+    let opened = client.open_partition(Some("b"), "fast", file.as_bytes(), write)?;
+    let far = opened.1.expect("it is of another node");
+    let stream = TcpStream::from(opened.0);
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    Ok((stream, far.info.bytes))
+}
+
+fn ask(verb: Verb, at: u64, operand: u64) -> Ask {
+    Ask {
+        at,
+        operand,
+        ..Ask::of(verb)
+    }
+}
+
+fn answer(mut stream: &TcpStream, ask: Ask, bytes: &[u8]) -> Answer {
+    stream
+        .write_all(&[&ask.encode()[..], bytes].concat())
+        .unwrap();
+    let mut answer = [0; Answer::BYTES];
+    stream.read_exact(&mut answer).unwrap();
+    Answer::decode(answer)
+}
+
+#[test]
+fn one_of_another_node_is_open_there_for_as_long_as_its_stream_is() {
+    let (a, mut b) = pair(&[]);
+    let (client, there) = (a.client(), b.client());
+    let none = stream(&client, "f", true).unwrap_err();
+    assert_eq!(none.code, Code::NotFound, "{none}");
+    make(&there, "f", MIB, &[]).unwrap();
+    let (one, size) = stream(&client, "f", true).unwrap();
+    assert_eq!(size, MIB);
+    assert_eq!(delete(&there, "f").unwrap_err().code, Code::Busy);
+    // Words are changed at its node, whoever does it.
+    let (two, _) = stream(&client, "f", true).unwrap();
+    let values: u64 = std::thread::scope(|scope| {
+        let add = |stream| {
+            (0..500)
+                .map(|_| answer(stream, ask(Verb::FetchAdd, 8, 1), &[]).value)
+                .sum::<u64>()
+        };
+        let threads = [&one, &two].map(|stream| scope.spawn(move || add(stream)));
+        threads.map(|thread| thread.join().unwrap()).iter().sum()
+    });
+    assert_eq!(values, (0..1000).sum::<u64>());
+    // It grows there, and who asks learns that; what is behind the end is refused, and the stream goes on.
+    let behind = Ask {
+        length: 4,
+        ..ask(Verb::Write, MIB, 0)
+    };
+    assert_eq!(answer(&one, behind, b"data").code, 1);
+    let place = fast(&file("f"));
+    allocate(&there, place, 2 * MIB, Allocation::Grow).unwrap();
+    assert_eq!(answer(&one, behind, b"data").value, 4);
+    assert_eq!(answer(&one, ask(Verb::Size, 0, 0), &[]).value, 2 * MIB);
+    // A lock is its stream's.
+    let hold = |stream, what| answer(stream, ask(Verb::Hold, 0, what), &[]).code;
+    assert_eq!([hold(&one, 2), hold(&two, 1), hold(&one, 1)], [0, 2, 0]);
+    assert_eq!([hold(&two, 2), hold(&one, 0), hold(&two, 2)], [2, 0, 0]);
+    // Who may only read cannot write.
+    let (reader, _) = stream(&client, "f", false).unwrap();
+    assert_eq!(answer(&reader, behind, b"none").code, 4);
+    assert_eq!(answer(&reader, ask(Verb::FetchAdd, 8, 1), &[]).code, 4);
+    drop((one, two, reader));
+    let until = Instant::now() + LONG;
+    while let Err(why) = delete(&there, "f") {
+        assert!(why.code == Code::Busy && Instant::now() < until, "{why}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A node that dies takes its streams along.
+    make(&there, "g", MIB, &[]).unwrap();
+    let (mut lost, _) = stream(&client, "g", true).unwrap();
+    b.kill();
+    assert!(matches!(lost.read(&mut [0; 1]), Ok(0) | Err(_)));
+    let gone = stream(&client, "g", true).unwrap_err();
+    assert!(matches!(gone.code, Code::Io | Code::Lost), "{gone}");
+    b.again();
+    assert!(stream(&client, "g", true).is_ok());
 }

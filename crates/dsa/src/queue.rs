@@ -77,10 +77,10 @@ impl<S: Storage> Queue<S> {
         self.regions.add_memory(memory)
     }
 
-    /// The storages that have regions, by their numbers.
-    pub fn storages(&self) -> impl Iterator<Item = (u32, &S)> {
-        let numbered = (0..).zip(&self.storages);
-        numbered.filter_map(|(number, storage)| Some((number, storage.as_ref()?)))
+    /// Whether there is a storage of this number.
+    pub fn has(&self, storage: u32) -> bool {
+        let storage = self.storages.get(storage as usize);
+        storage.is_some_and(Option::is_some)
     }
 
     /// A region of a partition that has one already.
@@ -108,7 +108,7 @@ impl<S: Storage> Queue<S> {
         })
     }
 
-    /// The first region of a partition.
+    /// The first region of a partition, and the number that the partition has from now on.
     ///
     /// # Errors
     /// As [`Queue::register`]; then the partition is not there.
@@ -118,7 +118,7 @@ impl<S: Storage> Queue<S> {
         start: u64,
         length: u64,
         writable: bool,
-    ) -> Result<RegionId, NoRegion> {
+    ) -> Result<(RegionId, u32), NoRegion> {
         let free = self.storages.iter().position(Option::is_none);
         let number = free.unwrap_or(self.storages.len());
         if number == MAX_STORAGES {
@@ -132,7 +132,7 @@ impl<S: Storage> Queue<S> {
         if region.is_err() {
             self.storages[number] = None;
         }
-        region
+        region.map(|region| (region, number as u32))
     }
 
     /// Gives a region back; with the last of a partition the queue pair lets go of that.

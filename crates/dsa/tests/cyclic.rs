@@ -67,7 +67,7 @@ proptest! {
         let whole = Cyclic::new(storages, Layout::new(parts, BLOCK as u64).unwrap()).unwrap();
         let mut queue = Queue::new(16, Options::default()).unwrap();
         let memory = queue.register_memory(Memory::of(cells)).unwrap();
-        let region = queue.register_new(whole, 0, size as u64, true).unwrap();
+        let region = queue.register_new(whole, 0, size as u64, true).unwrap().0;
         let mut model = vec![0; size];
         let mut carry = |op: Op, at: usize, length: usize| {
             let request = Sqe {

@@ -28,7 +28,7 @@ fn bench(entries: u32) -> Bench {
     let memory = queue.register_memory(Memory::of(cells)).unwrap();
     let region = queue.register_new(storage.clone(), 0, SIZE as u64, true);
     Bench {
-        region: region.unwrap(),
+        region: region.unwrap().0,
         queue,
         storage,
         cells,
@@ -195,7 +195,7 @@ fn what_is_to_be_persistent_is_refused_by_memory_unless_that_is_accepted() {
     };
     let mut queue = Queue::new(8, options).unwrap();
     let memory = queue.register_memory(Memory::of(b.cells)).unwrap();
-    let storage = queue.register_new(Played::new(SIZE), 0, 8, true).unwrap();
+    let storage = queue.register_new(Played::new(SIZE), 0, 8, true).unwrap().0;
     let mine = Sqe {
         memory,
         storage,

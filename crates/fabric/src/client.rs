@@ -292,6 +292,11 @@ pub struct Line {
 }
 
 impl Line {
+    /// The stream itself, once the peer has given it over to storage memory.
+    pub fn into_stream(self) -> TcpStream {
+        self.socket
+    }
+
     /// Whether the peer has not closed it.
     pub fn is_open(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

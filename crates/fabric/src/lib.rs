@@ -6,6 +6,7 @@
 
 mod arriving;
 mod client;
+mod far;
 mod handshake;
 mod probe;
 mod rma;
@@ -16,11 +17,12 @@ mod stream;
 
 pub use arriving::Arriving;
 pub use client::{Client, Line, MAX_ADDRESSES, Patience, RemoteTree};
+pub use far::{Far, result};
 pub use handshake::Key;
 pub use probe::Probe;
 pub use rma::{LIBRARY, Rma};
 pub use server::{Counts, Limits, Server};
-pub use shelf::{Part, Refusal, Registry, Served, Shelf};
+pub use shelf::{Called, MakeTarget, Part, Refusal, Registry, Served, Shelf};
 pub use tarn_proto::data::{RunId, Tree};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,10 +1,11 @@
 //! One stream of a server: requests are read, and answered in order.
 
 use crate::arriving::Waited;
+use crate::far;
 use crate::handshake::{Says, Secret};
 use crate::rma::{Domain, Opened};
 use crate::server::Shared;
-use crate::shelf::{Part, Served};
+use crate::shelf::{Called, MakeTarget, Part, Refusal, Served};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, fstat, sendfile};
 use rustix::io::{Errno, pread};
@@ -49,6 +50,8 @@ struct Unable(Status, String);
 pub(crate) struct Answering<'a> {
     socket: &'a TcpStream,
     requests: BufReader<&'a TcpStream>,
+    /// Of the connection.
+    number: u64,
     run: RunId,
     secret: Secret,
     /// Calls so far.
@@ -64,13 +67,14 @@ pub(crate) struct Answering<'a> {
 
 impl<'a> Answering<'a> {
     pub(crate) fn new(
-        socket: &'a TcpStream,
+        (socket, number): (&'a TcpStream, u64),
         (run, secret): (RunId, Secret),
         shared: &'a Shared,
     ) -> Self {
         Self {
             socket,
             requests: BufReader::with_capacity(REQUESTS, socket),
+            number,
             run,
             secret,
             calls: 0,
@@ -96,9 +100,12 @@ impl<'a> Answering<'a> {
                 .set_read_timeout(Some(self.shared.limits.stall))?;
             self.requests.read_exact(&mut body)?;
             if let Some(call) = Call::decode(&body).map_err(invalid)? {
-                self.call(&call)?;
+                let given_over = self.call(&call)?;
                 self.flush(SendFlags::empty())?;
-                continue;
+                match given_over {
+                    Some(make) => return self.give_over(make),
+                    None => continue,
+                }
             }
             match Asked::decode(&body).map_err(invalid)? {
                 Asked::Read(request) => {
@@ -113,7 +120,7 @@ impl<'a> Answering<'a> {
     }
 
     /// Answers a call; the peer gets a sign of life now and then.
-    fn call(&mut self, call: &Call<'_>) -> io::Result<()> {
+    fn call(&mut self, call: &Call<'_>) -> io::Result<Option<MakeTarget>> {
         let number = self.calls;
         self.calls += 1;
         if call.number != number {
@@ -147,6 +154,17 @@ impl<'a> Answering<'a> {
                 }
             }
         })?;
+        let (replied, mut given_over) = match replied {
+            Ok(Called::Said(reply)) => (Ok(reply), None),
+            Ok(Called::Storage(reply, make)) => match shared.give_over(self.number) {
+                true => (Ok(reply), Some(make)),
+                false => {
+                    let text = "so many streams to partitions are open here that there is no room for one more: close some";
+                    (Err(Refusal(text.into())), None)
+                }
+            },
+            Err(why) => (Err(why), None),
+        };
         let (status, reply) = match replied {
             Ok(reply) if reply.len() <= MAX_REPLY => (Status::Content, reply),
             Ok(_) => (Status::Refused, b"the answer is longer than allowed".into()),
@@ -156,6 +174,7 @@ impl<'a> Answering<'a> {
                 (Status::Refused, text)
             }
         };
+        given_over = given_over.filter(|_| status == Status::Content);
         self.out
             .extend_from_slice(&head(number, status, reply.len() as u64).encode());
         if status == Status::Content {
@@ -163,7 +182,20 @@ impl<'a> Answering<'a> {
             self.out.extend_from_slice(&proof);
         }
         self.flush(SendFlags::MORE)?;
-        send_all(self.socket, &reply, SendFlags::empty())
+        send_all(self.socket, &reply, SendFlags::empty())?;
+        Ok(given_over)
+    }
+
+    /// From now on the stream is a partition's: it may be idle, and its peer may be slow, but both are to be alive.
+    fn give_over(&mut self, make: MakeTarget) -> io::Result<()> {
+        if !self.requests.buffer().is_empty() {
+            let why = "a request before the stream was given over";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        self.socket.set_read_timeout(None)?;
+        self.socket.set_write_timeout(None)?;
+        far::keep_alive(self.socket)?;
+        far::serve(self.socket, &mut *make())
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {

@@ -35,6 +35,8 @@ pub struct Limits {
     pub streams: usize,
     /// Streams from one address.
     pub streams_of_one: usize,
+    /// Streams that were given over to storage memory, beside these.
+    pub storages: usize,
     /// A stream without a request for so long is closed.
     pub idle: Duration,
     /// A stream on which nothing moves for so long, in the middle of a request or an answer, is closed.
@@ -48,6 +50,7 @@ impl Default for Limits {
         Self {
             streams: 64,
             streams_of_one: 16,
+            storages: 256,
             idle: Duration::from_secs(60),
             stall: Duration::from_secs(30),
             arrival: Duration::from_secs(600),
@@ -107,6 +110,8 @@ enum Standing {
     Stranger,
     /// It has a place among the streams.
     Proven,
+    /// It was given over to storage memory.
+    Storage,
     /// It ends.
     SentAway,
 }
@@ -162,6 +167,22 @@ impl Shared {
                 Verdict::Busy
             }
             None => Verdict::Busy,
+        }
+    }
+}
+
+impl Shared {
+    /// A stream is given over to storage memory, if there is room: such streams stay open for as long as programs want.
+    pub(crate) fn give_over(&self, number: u64) -> bool {
+        let mut live = lock(&self.live);
+        let room = live.count(Standing::Storage) < self.limits.storages;
+        let stream = live.connections.get_mut(&number);
+        match stream.filter(|c| room && c.standing == Standing::Proven) {
+            Some(c) => {
+                c.standing = Standing::Storage;
+                true
+            }
+            None => false,
         }
     }
 }
@@ -333,7 +354,7 @@ fn stream(socket: &TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
         return Ok(());
     };
     shared.counters.streams.fetch_add(1, Ordering::Relaxed);
-    match Answering::new(socket, (run, secret), shared).run() {
+    match Answering::new((socket, number), (run, secret), shared).run() {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(e),
         // A peer that goes away, or is slow, is its own affair.
         _ => Ok(()),

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tarn_ports::Control;
 use tarn_proto::data::{RunId, Tree};
+use tarn_ring::Target;
 use tarn_sys::beneath::Root;
 
 /// A tree that may be read.
@@ -41,6 +42,17 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
+/// Makes what a stream is given over to, in that stream's own thread.
+pub type MakeTarget = Box<dyn FnOnce() -> Box<dyn Target> + Send>;
+
+/// What a call is answered with.
+pub enum Called {
+    /// This, and the stream goes on as it was.
+    Said(Vec<u8>),
+    /// This, and from then on the stream is given over to storage memory: who has called uses it by [`crate::Far`].
+    Storage(Vec<u8>, MakeTarget),
+}
+
 /// What a server asks before it answers. Asked for each request, so what is withdrawn is not served any more.
 pub trait Registry: Send + Sync {
     /// The key of a run; `None` for one that is not known here.
@@ -57,7 +69,7 @@ pub trait Registry: Send + Sync {
     ///
     /// # Errors
     /// When nothing can be asked here.
-    fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Vec<u8>, Refusal> {
+    fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Called, Refusal> {
         let _ = (run, body, control);
         Err(Refusal("nothing but files can be asked for here".into()))
     }

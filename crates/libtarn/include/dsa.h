@@ -118,6 +118,13 @@ enum dsa_power_fail {
     DSA_FENCED = 4   /* what is in them, too */
 };
 
+/* Kinds of dsa_lock(). */
+enum dsa_lock_kind {
+    DSA_UNLOCKED = 0,
+    DSA_SHARED = 1, /* others may hold it so, too */
+    DSA_ALONE = 2   /* nobody else holds it */
+};
+
 struct dsa_info {
     char name[256];
     uint64_t bytes;
@@ -149,6 +156,10 @@ int dsa_partition_info(const struct dsa_partition *partition, struct dsa_info *i
 int dsa_size(const struct dsa_partition *partition, uint64_t *bytes);
 /* Makes it larger while it is open; *now is what it has then. now may be NULL. */
 int dsa_grow(const struct dsa_partition *partition, uint64_t bytes, uint64_t *now);
+
+/* Changes what this open partition (of several, the first) holds of its lock, at once or not at all: for who uses it to agree on who
+ * may. Nothing else heeds it; it goes when the partition is closed, or its program ends. */
+int dsa_lock(const struct dsa_partition *partition, int kind);
 
 /* Queue pairs. */
 

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_partitions::{
-    Grant, Info, Level, MAX_PARTS, Memory, OpenOptions, Options, Partition, PowerFail, Queue,
+    Grant, Hold, Info, Level, MAX_PARTS, Memory, OpenOptions, Options, Partition, PowerFail, Queue,
     Refusal, Who,
 };
 
@@ -287,6 +287,21 @@ pub unsafe extern "C" fn dsa_grow(from: *const Partition, bytes: u64, now: *mut 
             *now = size;
         }
         Ok(())
+    })
+}
+
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dsa_lock(from: *const Partition, kind: c_int) -> c_int {
+    guard(|| {
+        let hold = match kind {
+            0 => Hold::Nothing,
+            1 => Hold::Shared,
+            2 => Hold::Alone,
+            _ => return Err(invalid("there is no such kind of a lock")),
+        };
+        // SAFETY: as the header says.
+        unsafe { partition(from) }?.lock(hold)
     })
 }
 

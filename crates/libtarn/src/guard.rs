@@ -44,6 +44,10 @@ pub extern "C" fn tarn_last_error() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
+/// What who looks into the library's file finds, without loading it.
+#[used]
+static MARK: &str = concat!("tarn-libtarn-version=", env!("CARGO_PKG_VERSION"), "\0");
+
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn tarn_version() -> *const c_char {

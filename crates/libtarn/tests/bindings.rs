@@ -194,6 +194,7 @@ fn what_is_installed_is_found_by_pkg_config() {
     }
     let (folder, program) = place();
     let prefix = folder.path().join("usr");
+    said(Command::new(source("../../scripts/hdf5.sh")).arg(library()));
     said(
         Command::new(source("../../scripts/install.sh"))
             .arg(library())
@@ -228,6 +229,7 @@ fn what_is_installed_is_found_by_pkg_config() {
         "include/phx_mpi.h",
         "include/tarn_objects.h",
         "include/dsa.h",
+        "lib/tarn/hdf5/libh5fdtarn.so",
         "share/man/man3/phx_init.3",
     ] {
         assert!(prefix.join(file).is_file(), "{file}");

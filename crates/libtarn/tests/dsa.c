@@ -165,6 +165,17 @@ static int misuse(const char *folder, const char *path)
     CHECK(dsa_open_cyclic(twice, 0, MIB, 0, &none), TARN_EINVALID);
     CHECK(dsa_open_cyclic(NULL, 1, MIB, 0, &none), TARN_EINVALID);
     CHECK(dsa_open_cyclic(twice, SIZE_MAX, MIB, 0, &none), TARN_EINVALID);
+    CHECK(dsa_lock(none, DSA_SHARED), TARN_EINVALID);
+    CHECK(dsa_lock(partition, 3), TARN_EINVALID);
+    CHECK(dsa_lock(reader, DSA_ALONE), TARN_EDENIED);
+    CHECK(dsa_lock(reader, DSA_SHARED), TARN_OK);
+    CHECK(dsa_lock(partition, DSA_SHARED), TARN_OK);
+    CHECK(dsa_lock(partition, DSA_ALONE), TARN_EBUSY);
+    CHECK(dsa_lock(reader, DSA_UNLOCKED), TARN_OK);
+    CHECK(dsa_lock(partition, DSA_ALONE), TARN_OK);
+    CHECK(dsa_lock(reader, DSA_SHARED), TARN_EBUSY);
+    CHECK(dsa_lock(partition, DSA_UNLOCKED), TARN_OK);
+    CHECK(dsa_lock(reader, DSA_SHARED), TARN_OK);
     CHECK(dsa_resize(path, 2 * MIB), TARN_EBUSY);
     CHECK(dsa_list(folder, all, NULL), TARN_EINVALID);
     CHECK(dsa_list(folder, NULL, &count), TARN_EINVALID);

@@ -4,7 +4,7 @@ mod common;
 #[path = "common/page.rs"]
 mod page;
 
-use common::{compiler, said};
+use common::{compiler, said, source};
 use page::of_page;
 use std::process::Command;
 

@@ -20,6 +20,7 @@ mod profiles;
 mod promises;
 mod shared;
 pub mod slow;
+mod target;
 
 pub use external::{ExternalFolder, Reader};
 pub use flush::Flush;

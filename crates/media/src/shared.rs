@@ -78,6 +78,11 @@ impl Shared {
         self.promises
     }
 
+    /// Whether it may be written.
+    pub fn is_writable(&self) -> bool {
+        self.mapping.writable
+    }
+
     /// The file.
     pub fn file(&self) -> &OwnedFd {
         &self.file

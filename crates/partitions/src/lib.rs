@@ -3,20 +3,25 @@
 //! A [`Partition`] is opened by its name. A [`Queue`] of a thread has regions of partitions and of memory, takes requests and tells their
 //! ends.
 
+mod far;
 mod file;
 mod folder;
+mod here;
 mod name;
 mod part;
 mod partition;
 mod queue;
 mod store;
+mod target;
 
 pub use folder::{Folder, SUFFIX};
 pub use partition::{Info, OpenOptions, Partition};
 pub use queue::Queue;
+pub use target::Serving;
 pub use tarn_base::grant::{Grant, Who};
 pub use tarn_dsa::header::{DATA as HEAD, PAGE};
 pub use tarn_dsa::{MAX_PARTS, Options, RegionId};
 pub use tarn_ports::{PowerFail, Promises};
 pub use tarn_proto::local::{Code, Refusal};
 pub use tarn_ring::{Cqe, Failure, Flags, Level, Memory, Op, Sqe};
+pub use tarn_sys::lock::Hold;

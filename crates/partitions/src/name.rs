@@ -72,6 +72,19 @@ impl<'n> Name<'n> {
     }
 }
 
+impl<'n> InSpace<'n> {
+    /// That of a partition that is in a dataspace.
+    pub(crate) fn of(path: &'n Path) -> Result<Self, Refusal> {
+        match Name::of(path)? {
+            Name::Space(within) => Ok(within),
+            Name::Path(_) => {
+                let text = format!("{} is in no dataspace", path.display());
+                Err(Refusal::new(Code::Invalid, text))
+            }
+        }
+    }
+}
+
 impl InSpace<'_> {
     /// The tarnd that `$TARN_SOCKET` names.
     pub(crate) fn tarnd(&self) -> Result<Client, Refusal> {

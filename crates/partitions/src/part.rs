@@ -1,187 +1,97 @@
-//! One partition.
+//! A partition, wherever it is.
 
-use crate::file::{self, Others};
-use crate::folder::{Folder, code, divide};
+use crate::far::FarPart;
+use crate::here::HerePart;
 use crate::name::Name;
+use crate::store::Hands;
 use crate::{Code, Info, OpenOptions, Refusal};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use tarn_dsa::header::{DATA, Header};
-use tarn_media::{Direct, Mapping, Shared};
-use tarn_ports::{MediumError, Promises};
+use std::path::Path;
+use tarn_ports::Promises;
 use tarn_proto::local::{Allocation, Kind};
-
-/// Who makes it larger.
-#[derive(Debug)]
-enum Home {
-    /// This program, in its folder.
-    Folder(Folder, String),
-    /// The tarnd that has lent it, by this name.
-    Tarnd(PathBuf),
-}
+use tarn_sys::lock::Hold;
 
 /// An open partition.
 #[derive(Debug)]
-pub(crate) struct Part {
-    shared: Arc<Shared>,
-    home: Home,
-    path: PathBuf,
-    options: OpenOptions,
-    header: Mutex<Header>,
+pub(crate) enum Part {
+    /// Of this node.
+    Here(HerePart),
+    /// Of another one.
+    There(FarPart),
+}
+
+/// Asks whichever it is.
+macro_rules! ask {
+    ($part:ident, $it:ident => $answer:expr) => {
+        match $part {
+            Part::Here($it) => $answer,
+            Part::There($it) => $answer,
+        }
+    };
 }
 
 impl Part {
-    /// Opens a partition.
-    ///
-    /// # Errors
-    /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged, `NOSPACE` where there is no
-    /// memory to map it.
+    /// Opens one by its name.
     pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
-        let (file, header, home, path) = match Name::of(path)? {
-            Name::Path(path) => {
-                let (folder, name) = divide(path)?;
-                let (file, header) = file::open(&folder, name, options.writable, Others::Allowed)?;
-                let path = folder.path_of(name);
-                (file, header, Home::Folder(folder, name.to_owned()), path)
-            }
-            Name::Space(within) => {
-                let tarnd = within.tarnd()?;
-                if within.node.is_some_and(|node| node != tarnd.node()) {
-                    let text = "partitions of other nodes cannot be opened from here";
-                    return Err(Refusal::new(Code::Unsupported, text));
-                }
-                let path_there = within.file();
-                let lent =
-                    tarnd.open_partition(within.space, path_there.as_bytes(), options.writable);
-                let file = lent?;
-                let header = file::header(&file, path)?;
-                (file, header, Home::Tarnd(path.to_owned()), path.to_owned())
-            }
+        let within = match Name::of(path)? {
+            Name::Path(path) => return HerePart::open(path, options).map(Self::Here),
+            Name::Space(within) => within,
         };
-        let mapping = Mapping {
-            from: DATA,
-            writable: options.writable,
-            guarded: options.guarded,
-        };
-        let shared = Shared::new(file, &path, mapping, header.size).map_err(unmapped)?;
-        let part = Self {
-            shared: Arc::new(shared),
-            home,
-            path,
-            options,
-            header: Mutex::new(header),
-        };
-        part.populate()?;
-        Ok(part)
-    }
-
-    /// What is known of it, now: others may have made it larger.
-    ///
-    /// # Errors
-    /// When its header cannot be read.
-    pub(crate) fn info(&self) -> Result<Info, Refusal> {
-        let header = file::header(self.shared.file(), &self.path)?;
-        let name = match &self.home {
-            Home::Folder(_, name) => name,
-            Home::Tarnd(path) => path
-                .file_name()
-                .and_then(|n| n.to_str())
-                .unwrap_or_default(),
-        };
-        Ok(Info::of(name, &header))
-    }
-
-    /// Bytes that can be used. If others have made it larger, it is larger here from now on.
-    ///
-    /// # Errors
-    /// When its header cannot be read, or what was added cannot be mapped.
-    pub(crate) fn size(&self) -> Result<u64, Refusal> {
-        let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = file::header(self.shared.file(), &self.path)?;
-        self.extend(&mut known, now)
-    }
-
-    /// Makes it larger while it is open; it is never made smaller by this.
-    ///
-    /// # Errors
-    /// `NOSPACE`: it is as it was. `DENIED` where it was opened to be read only.
-    pub(crate) fn grow(&self, size: u64) -> Result<u64, Refusal> {
-        if !self.options.writable {
-            let text = format!("{} was opened to be read only", self.path.display());
-            return Err(Refusal::new(Code::Denied, text));
+        let tarnd = within.tarnd()?;
+        if within.node.is_some_and(|node| node != tarnd.node()) {
+            return FarPart::open(path, &within, options).map(Self::There);
         }
-        match &self.home {
-            Home::Folder(folder, name) => drop(folder.grow(name, size)?),
-            Home::Tarnd(path) => {
-                if let Name::Space(within) = Name::of(path)? {
-                    within.done(|at| Kind::Allocate {
-                        at,
-                        bytes: size,
-                        how: Allocation::Grow,
-                    })?;
-                }
+        let file = within.file();
+        let lent = tarnd.open_partition(None, within.space, file.as_bytes(), options.writable);
+        HerePart::lent(lent?.0, path, options).map(Self::Here)
+    }
+
+    /// What is known of it, now.
+    pub(crate) fn info(&self) -> Result<Info, Refusal> {
+        ask!(self, it => it.info())
+    }
+
+    /// Bytes that can be used, now.
+    pub(crate) fn size(&self) -> Result<u64, Refusal> {
+        ask!(self, it => it.size())
+    }
+
+    /// Makes it larger, if it is not as large; its size then. `path` is how it was named.
+    pub(crate) fn grow(&self, path: &Path, size: u64) -> Result<u64, Refusal> {
+        match (self, Name::of(path)?) {
+            (Self::Here(part), Name::Path(_)) => return part.grow(size),
+            (_, Name::Space(within)) => within.done(|at| Kind::Allocate {
+                at,
+                bytes: size,
+                how: Allocation::Grow,
+            })?,
+            (Self::There(_), Name::Path(_)) => {
+                let text = "a partition of another node has no path";
+                return Err(Refusal::new(Code::Internal, text));
             }
         }
         self.size()
     }
 
-    fn extend(&self, known: &mut Header, now: Header) -> Result<u64, Refusal> {
-        self.never_shorter(known, &now)?;
-        if now.size > known.size {
-            self.shared.extend(now.size).map_err(unmapped)?;
-            self.populate()?;
-        }
-        *known = now;
-        Ok(known.size)
+    /// Random, its own.
+    pub(crate) fn identity(&self) -> u128 {
+        ask!(self, it => it.identity())
     }
 
-    /// Nobody makes it smaller while it is open, by the rules.
-    fn never_shorter(&self, known: &Header, now: &Header) -> Result<(), Refusal> {
-        if now.size >= known.size {
-            return Ok(());
-        }
-        let text = format!(
-            "{} had {} bytes when it was opened, and says {} now: its file was made shorter, or its header is damaged",
-            self.path.display(),
-            known.size,
-            now.size
-        );
-        Err(Refusal::new(Code::Corrupt, text))
-    }
-
-    fn populate(&self) -> Result<(), Refusal> {
-        match self.options.populate {
-            true => self.shared.populate().map_err(unmapped),
-            false => Ok(()),
-        }
+    /// Holds its lock, or gives it back, at once.
+    pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        ask!(self, it => it.lock(what))
     }
 
     /// What its medium promises.
     pub(crate) fn promises(&self) -> Promises {
-        self.shared.promises()
+        ask!(self, it => it.promises())
     }
 
-    /// The partition in the hands of one queue pair.
-    pub(crate) fn direct(&self) -> Direct {
-        Direct::new(&self.shared)
+    /// One more pair of hands.
+    pub(crate) fn hands(&self) -> Result<Hands, Refusal> {
+        Ok(match self {
+            Self::Here(part) => Hands::Here(part.direct()),
+            Self::There(part) => Hands::There(Box::new(part.hands()?)),
+        })
     }
-
-    /// Random, its own.
-    pub(crate) fn identity(&self) -> u128 {
-        let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        header.identity
-    }
-
-    /// What it is mapped by.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-}
-
-fn unmapped(why: MediumError) -> Refusal {
-    let kind = match &why {
-        MediumError::Io { source, .. } => code(source),
-        _ => Code::Internal,
-    };
-    Refusal::new(kind, why.to_string())
 }

@@ -1,18 +1,20 @@
 //! Partitions.
 
 use crate::folder::{Folder, divide};
+use crate::here::read_only;
 use crate::name::{InSpace, Name};
 use crate::part::Part;
 use crate::store::Store;
 use crate::{Code, Refusal};
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_base::grant::Grant;
 use tarn_dsa::header::Header;
 use tarn_dsa::{Cyclic, Layout, MAX_PARTS};
 use tarn_ports::Promises;
 use tarn_proto::local::{Allocation, Kind, PartitionInfo};
+use tarn_sys::lock::Hold;
 
 /// What is known of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +55,18 @@ impl From<PartitionInfo> for Info {
     }
 }
 
+impl From<Info> for PartitionInfo {
+    fn from(info: Info) -> Self {
+        Self {
+            name: info.name,
+            bytes: info.size,
+            owner: info.owner,
+            grants: info.grants,
+            damaged: info.damaged,
+        }
+    }
+}
+
 /// How a partition is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -77,8 +91,12 @@ impl Default for OpenOptions {
 /// An open partition, or several as one. While it, or a region of it, is there, it is neither deleted nor made smaller.
 #[derive(Debug)]
 pub struct Partition {
+    /// As they were named.
+    paths: Vec<PathBuf>,
     first: Part,
     others: Vec<Part>,
+    /// Its own: by it queue pairs know it again.
+    own: u64,
     /// Of several.
     layout: Option<Layout>,
     options: OpenOptions,
@@ -163,12 +181,18 @@ impl Partition {
     /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged, `NOSPACE` where there is no
     /// memory to map it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
-        Ok(Self {
-            first: Part::open(path, options)?,
+        Ok(Self::one(path, Part::open(path, options)?, options))
+    }
+
+    fn one(path: &Path, first: Part, options: OpenOptions) -> Self {
+        Self {
+            paths: vec![path.to_owned()],
+            first,
             others: Vec::new(),
+            own: OPENED.fetch_add(1, Ordering::Relaxed),
             layout: None,
             options,
-        })
+        }
     }
 
     /// Opens several partitions as one, block by block in turn: byte x of it lies in partition (x / `block`) mod n. What is behind the whole
@@ -192,8 +216,10 @@ impl Partition {
         };
         let open = |path: &P| Part::open(path.as_ref(), options);
         let cyclic = Self {
+            paths: paths.iter().map(|path| path.as_ref().to_owned()).collect(),
             first: open(first)?,
             others: others.iter().map(open).collect::<Result<_, _>>()?,
+            own: OPENED.fetch_add(1, Ordering::Relaxed),
             layout: Some(layout),
             options,
         };
@@ -227,9 +253,13 @@ impl Partition {
     /// Bytes that can be used. If others have made it larger, it is larger here from now on.
     ///
     /// # Errors
-    /// When a header cannot be read, or what was added cannot be mapped.
+    /// When a header cannot be read, or what was added cannot be mapped; `LOST` when its node does not answer.
     pub fn size(&self) -> Result<u64, Refusal> {
-        self.least(Part::size)
+        let mut least = self.first.size()?;
+        for part in &self.others {
+            least = least.min(part.size()?);
+        }
+        Ok(self.whole(least))
     }
 
     /// Makes it larger while it is open; it is never made smaller by this. What it has then.
@@ -238,21 +268,27 @@ impl Partition {
     /// `NOSPACE`: it is as it was, but for room that some of several have taken already, which the next call uses. `DENIED` where it was
     /// opened to be read only.
     pub fn grow(&self, size: u64) -> Result<u64, Refusal> {
-        let each = self.layout.map_or(size, |layout| layout.part(size));
-        self.least(|part| part.grow(each))
-    }
-
-    /// Bytes of the whole, by those of its smallest part.
-    fn least(&self, size: impl Fn(&Part) -> Result<u64, Refusal>) -> Result<u64, Refusal> {
-        let mut least = size(&self.first)?;
-        for part in &self.others {
-            least = least.min(size(part)?);
+        if !self.options.writable {
+            return Err(read_only(&self.paths[0]));
         }
-        Ok(self.whole(least))
+        let each = self.layout.map_or(size, |layout| layout.part(size));
+        for (path, part) in self.paths.iter().zip(self.parts()) {
+            part.grow(path, each)?;
+        }
+        self.size()
     }
 
     fn whole(&self, part: u64) -> u64 {
         self.layout.map_or(part, |layout| layout.size(part))
+    }
+
+    /// Holds the partition's lock, of several the first one's, or gives it back, at once: for who uses it to agree on who may. Nothing
+    /// else heeds it, and it goes with this open partition, however its process ends.
+    ///
+    /// # Errors
+    /// `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read.
+    pub fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        self.first.lock(what)
     }
 
     /// What its medium promises; of several, the one that promises least.
@@ -269,18 +305,21 @@ impl Partition {
     }
 
     /// The partition in the hands of one queue pair.
-    pub(crate) fn store(&self) -> Option<Store> {
-        match self.layout {
-            None => Some(Store::One(self.first.direct())),
-            Some(layout) => {
-                let parts = self.parts().map(Part::direct).collect();
-                Cyclic::new(parts, layout).map(Store::Many)
-            }
-        }
+    pub(crate) fn store(&self) -> Result<Store, Refusal> {
+        let Some(layout) = self.layout else {
+            return Ok(Store::One(self.first.hands()?));
+        };
+        let parts = self.parts().map(Part::hands).collect::<Result<_, _>>()?;
+        let cyclic = Cyclic::new(parts, layout);
+        let wrong = || Refusal::new(Code::Internal, "another number of partitions");
+        cyclic.map(Store::Many).ok_or_else(wrong)
     }
 
-    /// Whether that is of this partition, as it was opened here.
-    pub(crate) fn is(&self, store: &Store) -> bool {
-        Arc::ptr_eq(self.first.shared(), store.first().shared())
+    /// What tells it from all others that this process has opened.
+    pub(crate) fn own(&self) -> u64 {
+        self.own
     }
 }
+
+/// Partitions that were opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);

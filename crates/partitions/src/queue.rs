@@ -5,6 +5,7 @@ use crate::store::Store;
 use crate::{Code, Partition, Refusal};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tarn_dsa::{NoRegion, Options, RegionId};
@@ -15,6 +16,8 @@ use tarn_ring::{Cqe, MAX_ENTRIES, Memory, Sqe};
 #[repr(C)]
 pub struct Queue {
     pair: tarn_dsa::Queue<Store>,
+    /// Which open partition a storage is of.
+    known: BTreeMap<u32, u64>,
     /// Told of completions, where somebody waits for them with other things.
     event: Option<OwnedFd>,
 }
@@ -31,7 +34,11 @@ impl Queue {
             );
             Refusal::new(Code::Invalid, text)
         })?;
-        Ok(Self { pair, event: None })
+        Ok(Self {
+            pair,
+            known: BTreeMap::new(),
+            event: None,
+        })
     }
 
     /// A region of the program's memory.
@@ -58,13 +65,19 @@ impl Queue {
             let text = "the partition was opened to be read only";
             return Err(Refusal::new(Code::Denied, text));
         }
-        let known = self.pair.storages().find(|(_, there)| partition.is(there));
-        let region = match known.map(|(number, _)| number) {
+        // Those that the queue pair has let go of are none.
+        self.known.retain(|number, _| self.pair.has(*number));
+        let known = self.known.iter().find(|(_, own)| **own == partition.own());
+        let region = match known.map(|(number, _)| *number) {
             Some(number) => self.pair.register(number, start, length, writable),
-            None => match partition.store() {
-                Some(store) => self.pair.register_new(store, start, length, writable),
-                None => Err(NoRegion::Invalid),
-            },
+            None => {
+                let store = partition.store()?;
+                let made = self.pair.register_new(store, start, length, writable);
+                made.map(|(region, number)| {
+                    self.known.insert(number, partition.own());
+                    region
+                })
+            }
         };
         region.map_err(no_region)
     }

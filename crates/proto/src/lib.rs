@@ -4,3 +4,4 @@
 pub mod data;
 pub mod local;
 pub mod node;
+pub mod storage;

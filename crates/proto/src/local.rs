@@ -13,8 +13,8 @@ mod task;
 pub use bytes::PathBytes;
 pub use code::Code;
 pub use message::{
-    Access, CancelResult, JobChange, Limit, PartitionInfo, PauseResult, Reply, Request, Scope,
-    SpaceChange, SpaceInfo, SpaceSpec, Stats,
+    Access, CancelResult, FarPartition, JobChange, Limit, PartitionInfo, PauseResult, Reply,
+    Request, Scope, SpaceChange, SpaceInfo, SpaceSpec, Stats,
 };
 pub use packet::{Packet, PacketError, decode, encode, versions};
 pub use peer::{Ask, PEER_VERSION, Said, pack, unpack};

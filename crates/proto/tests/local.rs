@@ -97,11 +97,14 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Spaces),
         scope().prop_map(Request::Pause),
         scope().prop_map(Request::Resume),
-        ("[a-z]{0,9}", path(), any::<bool>()).prop_map(|(space, path, write)| Request::Open {
-            space,
-            path,
-            write
-        }),
+        (any::<Option<u8>>(), "[a-z]{0,9}", path(), any::<bool>()).prop_map(
+            |(node, space, path, write)| Request::Open {
+                node: node.map(|n| format!("n{n}")),
+                space,
+                path,
+                write
+            }
+        ),
         ("[a-z]{0,9}", path(), "[a-z]{0,9}").prop_map(|(space, path, after)| Request::Partitions {
             space,
             path,

@@ -11,6 +11,12 @@ pub enum Failure {
     /// It makes no sense: a region that there is not, bytes outside, a wrong right.
     #[error("the request is not valid")]
     Invalid,
+    /// Somebody else holds the lock.
+    #[error("another program holds the lock")]
+    Busy,
+    /// It was opened to be read only.
+    #[error("it was opened to be read only")]
+    Denied,
     /// The request before it in its chain has failed.
     #[error("a request that this one is linked to has failed")]
     Cancelled,
@@ -29,10 +35,27 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The one of a number; whatever is not known is an error of the medium.
+    pub fn of_code(code: i32) -> Self {
+        let all = [
+            Self::Invalid,
+            Self::Busy,
+            Self::Denied,
+            Self::Cancelled,
+            Self::Volatile,
+            Self::Corrupt,
+            Self::Lost,
+        ];
+        let found = all.into_iter().find(|failure| failure.code() == code);
+        found.unwrap_or(Self::Io)
+    }
+
     /// Its number in C: one of `enum tarn_code`.
     pub fn code(self) -> i32 {
         match self {
             Self::Invalid => 1,
+            Self::Busy => 2,
+            Self::Denied => 4,
             Self::Corrupt => 9,
             Self::Io => 10,
             Self::Cancelled => 11,
@@ -49,6 +72,49 @@ pub enum Started {
     Done(Result<u64, Failure>),
     /// [`Storage::reap`] tells its end.
     Pending,
+}
+
+/// Storage memory that is used by one request after the other, from bytes that are this program's: for other nodes. Offsets and lengths may
+/// be anything.
+pub trait Target {
+    /// Bytes of it now.
+    fn size(&mut self) -> u64;
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// `Invalid` for what it has not, and why else it cannot.
+    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure>;
+
+    /// Copies bytes in: they are visible, or `persistent`.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure>;
+
+    /// Adds to 8 aligned bytes; what was there.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure>;
+
+    /// Replaces 8 aligned bytes if they are what is expected; what was there.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure>;
+
+    /// Holds its lock, shared or `alone`, or gives it back.
+    ///
+    /// # Errors
+    /// `Busy` when somebody else holds it otherwise, `Denied` to hold alone what may not be written.
+    fn hold(&mut self, alone: Option<bool>) -> Result<(), Failure>;
+
+    /// Makes persistent what was done before.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    fn flush(&mut self) -> Result<(), Failure>;
 }
 
 /// Storage memory, in the hands of one queue pair; others have the same in theirs. Offsets are bytes from the beginning of a partition, and

@@ -5,6 +5,7 @@ pub(crate) mod ckpt;
 pub(crate) mod cluster;
 pub(crate) mod dsa;
 mod fio;
+pub(crate) mod hdf5;
 pub(crate) mod io;
 pub(crate) mod mixed;
 mod noop;

@@ -15,7 +15,9 @@ use std::time::{Duration, SystemTime};
 use tarn_base::hash::Hash;
 use tarn_base::manifest::{Entry, EntryKind, Manifest};
 use tarn_client::{Client, Until};
-use tarn_fabric::{Key, Part, Refusal as NotServed, Registry, RunId, Served, Tree};
+use tarn_fabric::{
+    Called, Key, MakeTarget, Part, Refusal as NotServed, Registry, RunId, Served, Tree,
+};
 use tarn_movers::Trees;
 use tarn_ports::Control;
 use tarn_proto::local::{
@@ -146,6 +148,14 @@ impl Host {
         Held::open(&spot, false)
     }
 
+    /// Opens a partition for a program of another node.
+    fn lend(&self, space: &str, path: &[u8], write: bool) -> Result<(Said, MakeTarget), Refusal> {
+        tarn_tasks::check_path(&path.into(), false)?;
+        let space = (space.to_owned(), self.root(space)?);
+        let serving = work::serve(space, path, write)?;
+        Ok((Said::Lent(serving.told()?), Box::new(|| serving.target())))
+    }
+
     fn answer(&self, ask: Ask, control: &Control) -> Result<Said, Refusal> {
         match ask {
             Ask::List {
@@ -191,6 +201,7 @@ impl Host {
                 Ok(Said::Stands(status, ended.0.into_iter().next()))
             }),
             Ask::Cancel(id) => self.own(|client| client.cancel(&[id])).map(|_| Said::Done),
+            Ask::Lend { .. } => Err(Refusal::new(Code::Internal, "it is lent with its stream")),
         }
     }
 
@@ -301,10 +312,21 @@ impl Registry for Host {
         }
     }
 
-    fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Vec<u8>, NotServed> {
+    fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Called, NotServed> {
         let ask: Ask = unpack(body).map_err(NotServed)?;
+        if let Ask::Lend { space, path, write } = &ask {
+            return match self.lend(space, &path.0, *write) {
+                Ok((said, make)) => {
+                    let said = pack(&said).map_err(NotServed)?;
+                    Ok(Called::Storage(said, make))
+                }
+                Err(why) => pack(&Said::Refused(why))
+                    .map(Called::Said)
+                    .map_err(NotServed),
+            };
+        }
         let said = self.answer(ask, control).unwrap_or_else(Said::Refused);
-        pack(&said).map_err(NotServed)
+        pack(&said).map(Called::Said).map_err(NotServed)
     }
 }
 

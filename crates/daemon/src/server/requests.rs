@@ -68,11 +68,17 @@ impl Server {
                 let text = "the first request must be Hello";
                 self.send(key, number, &refused(Code::Invalid, text), 0);
             }
-            Request::Open { space, path, write } => {
-                self.lend(key, number, (space, path), Wanted::One(write))?;
+            Request::Open {
+                node,
+                space,
+                path,
+                write,
+            } => {
+                let node = node.filter(|node| *node != self.node);
+                self.lend(key, number, (node, space, path), Wanted::One(write))?;
             }
             Request::Partitions { space, path, after } => {
-                self.lend(key, number, (space, path), Wanted::List(after))?;
+                self.lend(key, number, (None, space, path), Wanted::List(after))?;
             }
             _ if self.is_guest(key) => {
                 let text = format!(
@@ -147,7 +153,7 @@ impl Server {
         &mut self,
         key: Key,
         number: u32,
-        (space, path): (String, PathBytes),
+        (node, space, path): (Option<String>, String, PathBytes),
         wanted: Wanted,
     ) -> anyhow::Result<()> {
         let Some(connection) = self.connections.get(&key) else {
@@ -163,7 +169,19 @@ impl Server {
         let guest = guest.map(|groups| (connection.user, groups));
         let is_list = matches!(wanted, Wanted::List(_));
         let checked = tarn_tasks::check_path(&path, is_list);
-        let root = self.root(&space).ok_or_else(|| {
+        let checked = match (&node, &guest) {
+            (Some(_), Some(_)) => {
+                let text = "other users than this tarnd's have partitions of this node only";
+                Err(Refusal::new(Code::Denied, text))
+            }
+            (Some(node), None) => tarn_tasks::check_name("node", node).and(checked),
+            (None, _) => checked,
+        };
+        let root = match &node {
+            Some(_) => Some(Default::default()),
+            None => self.root(&space),
+        };
+        let root = root.ok_or_else(|| {
             let text = format!(
                 "there is no dataspace `{}` on this node",
                 space.escape_debug()
@@ -178,6 +196,7 @@ impl Server {
                 }
                 self.workers.give(Job::Lend(Lending {
                     to: (key, number),
+                    node,
                     space: (space, root),
                     path: path.0,
                     wanted,

@@ -1,12 +1,12 @@
 //! Partitions of the dataspaces.
 
-use super::{Held, Plan, Spot};
+use super::{Held, Plan, Shared, Spot};
 use crate::connection::Key;
 use rustix::fd::OwnedFd;
 use std::path::PathBuf;
 use tarn_base::grant::admits;
-use tarn_partitions::{Folder, HEAD, Info, PAGE, SUFFIX};
-use tarn_proto::local::{Allocation, Code, PartitionInfo, Refusal, Reply, Uid};
+use tarn_partitions::{Folder, HEAD, Info, PAGE, SUFFIX, Serving};
+use tarn_proto::local::{Allocation, Ask, Code, FarPartition, PartitionInfo, Refusal, Reply, Uid};
 use tarn_tasks::{Finish, Size};
 
 /// Bytes of partitions in one reply: the rest is asked for again.
@@ -99,6 +99,22 @@ pub(super) fn delete(plan: &Plan) -> Option<Result<u64, Refusal>> {
     })
 }
 
+/// Opens one for a program of another node.
+pub(crate) fn serve(
+    space: (String, PathBuf),
+    path: &[u8],
+    write: bool,
+) -> Result<Serving, Refusal> {
+    let shown = PathBuf::from(format!("{}/{}", space.0, String::from_utf8_lossy(path)));
+    let spot = Spot::Path {
+        space: Some(space),
+        path: path.to_vec(),
+    };
+    let (folder, name) = place(&spot, false)?;
+    let (file, _) = folder.lend(&name, write)?;
+    Serving::new(file, &shown, write)
+}
+
 /// What a program wants of partitions.
 #[derive(Debug)]
 pub(crate) enum Wanted {
@@ -113,7 +129,9 @@ pub(crate) enum Wanted {
 pub(crate) struct Lending {
     /// Who is answered.
     pub(crate) to: (Key, u32),
-    /// The space and its root.
+    /// The node that has it, if it is another one.
+    pub(crate) node: Option<String>,
+    /// The space and its root; none of another node's.
     pub(crate) space: (String, PathBuf),
     /// Below it.
     pub(crate) path: Vec<u8>,
@@ -130,8 +148,12 @@ pub(crate) struct Lent {
 }
 
 impl Lending {
-    pub(super) fn answer(self) -> Lent {
+    pub(super) fn answer(self, shared: &Shared) -> Lent {
         let (reply, file) = match &self.wanted {
+            Wanted::One(write) if self.node.is_some() => match self.open_there(shared, *write) {
+                Ok((far, stream)) => (Reply::OpenedThere(far), Some(stream)),
+                Err(why) => (Reply::Refused(why), None),
+            },
             Wanted::One(write) => match self.open(*write) {
                 Ok(file) => (Reply::Opened, Some(file)),
                 Err(why) => (Reply::Refused(why), None),
@@ -182,6 +204,17 @@ impl Lending {
         }
     }
 
+    /// Has another node open it.
+    fn open_there(&self, shared: &Shared, write: bool) -> Result<(FarPartition, OwnedFd), Refusal> {
+        let ask = Ask::Lend {
+            space: self.space.0.clone(),
+            path: self.path.as_slice().into(),
+            write,
+        };
+        let node = self.node.as_deref().unwrap_or_default();
+        shared.peers()?.lend(node, &ask)
+    }
+
     fn list(&self, after: &str) -> Result<Vec<PartitionInfo>, Refusal> {
         let mut inside = self.path.clone();
         if !inside.is_empty() {
@@ -196,13 +229,7 @@ impl Lending {
             let text = info.damaged.as_ref().map_or(0, String::len);
             let takes = LISTED + info.name.len() + text + 8 * info.grants.len();
             room = room.checked_sub(takes)?;
-            Some(PartitionInfo {
-                name: info.name,
-                bytes: info.size,
-                owner: info.owner,
-                grants: info.grants,
-                damaged: info.damaged,
-            })
+            Some(PartitionInfo::from(info))
         });
         Ok(some.collect())
     }

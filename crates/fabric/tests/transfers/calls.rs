@@ -6,7 +6,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tarn_fabric::{Client, Key, Limits, Part, Refusal, Registry, RunId, Served, Server, Tree};
+use tarn_fabric::{
+    Called, Client, Key, Limits, Part, Refusal, Registry, RunId, Served, Server, Tree,
+};
 use tarn_ports::{Control, PeerTree, Piece};
 use tarn_proto::data::{Hello, MAX_REQUEST, Welcome};
 
@@ -26,7 +28,7 @@ impl Registry for Echo {
         part.ok_or_else(|| Refusal("nothing".into()))
     }
 
-    fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Vec<u8>, Refusal> {
+    fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Called, Refusal> {
         match body {
             b"no" => Err(Refusal("not that".into())),
             b"for ever" => {
@@ -38,9 +40,9 @@ impl Registry for Echo {
             }
             b"slow" => {
                 std::thread::sleep(Duration::from_millis(2500));
-                Ok(b"at last".to_vec())
+                Ok(Called::Said(b"at last".to_vec()))
             }
-            said => Ok(said.repeat(3)),
+            said => Ok(Called::Said(said.repeat(3))),
         }
     }
 }

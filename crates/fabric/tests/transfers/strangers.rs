@@ -21,7 +21,7 @@ fn error_of(client: Client) -> String {
 }
 
 /// Waits for a server to have noticed.
-fn until(what: impl Fn() -> bool) {
+pub(crate) fn until(mut what: impl FnMut() -> bool) {
     let start = Instant::now();
     while !what() {
         assert!(start.elapsed() < Duration::from_secs(8), "nothing happened");

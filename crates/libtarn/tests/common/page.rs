@@ -1,6 +1,6 @@
 //! Programs that pages of docs show.
 
-use crate::common::{compiler, said, source};
+use super::{compiler, said, source};
 use std::path::{Path, PathBuf};
 
 /// The first program in C that a page of docs shows, compiled in a folder.

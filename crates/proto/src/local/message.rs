@@ -52,8 +52,10 @@ pub enum Request {
     Pause(Scope),
     /// They go on. Answered as `Pause`.
     Resume(Scope),
-    /// Answered by `Opened`, with the partition's file: it is open for as long as somebody has that.
+    /// Answered by `Opened`, with the partition's file: it is open for as long as somebody has that. One of another node: by `OpenedThere`.
     Open {
+        /// Another node.
+        node: Option<String>,
         /// The dataspace.
         space: String,
         /// The file, below its root.
@@ -118,8 +120,11 @@ pub enum Reply {
     Stats(Stats),
     /// One for each id that was to be paused or resumed.
     Paused(Vec<PauseResult>),
-    /// A descriptor comes with this packet.
+    /// The file comes with this packet.
     Opened,
+    /// A stream to the other node comes with this packet, given over to the partition (`crate::storage`): it is open there for as long as
+    /// the stream is.
+    OpenedThere(FarPartition),
     /// By name, as many as a packet holds; none when there are no more.
     Partitions(Vec<PartitionInfo>),
 }
@@ -137,6 +142,17 @@ pub struct PartitionInfo {
     pub grants: Vec<Grant>,
     /// Why it cannot be used, if it cannot.
     pub damaged: Option<String>,
+}
+
+/// A partition of another node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FarPartition {
+    /// What is known of it.
+    pub info: PartitionInfo,
+    /// Random, its own.
+    pub identity: u128,
+    /// Whether what is flushed there outlives a loss of power.
+    pub persistent: bool,
 }
 
 /// What became of a wish to pause or resume.

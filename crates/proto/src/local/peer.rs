@@ -2,7 +2,7 @@
 //!
 //! A message is `u16` version, little-endian, then the message in postcard.
 
-use super::{Outcome, PathBytes, Refusal, Status, TaskId, TaskSpec};
+use super::{FarPartition, Outcome, PathBytes, Refusal, Status, TaskId, TaskSpec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,15 @@ pub enum Ask {
     Look(TaskId),
     /// It is not wanted any more. Answered by `Done`.
     Cancel(TaskId),
+    /// Opens a partition. Answered by `Lent`; then the stream is given over to it (`crate::storage`).
+    Lend {
+        /// The dataspace.
+        space: String,
+        /// The file, below its root.
+        path: PathBytes,
+        /// To be written, too.
+        write: bool,
+    },
 }
 
 /// What is answered.
@@ -62,6 +71,8 @@ pub enum Said {
     Stands(Status, Option<Outcome>),
     /// It is done.
     Done,
+    /// It is open.
+    Lent(FarPartition),
     /// It is not done, and why.
     Refused(Refusal),
 }

@@ -1,0 +1,83 @@
+//! `tarn h5`: programs whose HDF5 files are partitions of storage memory, and such files as ordinary ones. docs/hdf5.md.
+
+mod copy;
+mod exec;
+mod list;
+mod store;
+
+use crate::args::Cli;
+use crate::error::CliResult;
+use clap::Subcommand;
+use std::path::PathBuf;
+use std::time::Duration;
+use tarn_base::units::{parse_size, parse_time};
+
+pub(crate) use exec::{plugin_folder, tell};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum H5Command {
+    /// Run a program whose HDF5 files are partitions of storage memory (docs/hdf5.md)
+    Exec(exec::ExecArgs),
+    /// Copy a file out of its partition into an ordinary .h5
+    Export {
+        /// The partition; several that hold the file block by block, in their order, with commas between them
+        #[arg(value_delimiter = ',', required = true)]
+        partitions: Vec<PathBuf>,
+        /// A file that does not exist yet
+        file: PathBuf,
+    },
+    /// Copy an ordinary .h5 into a partition that does not exist yet
+    Import {
+        /// The file
+        file: PathBuf,
+        /// The partition; several that are to hold it block by block, with commas between them
+        #[arg(value_delimiter = ',', required = true)]
+        partitions: Vec<PathBuf>,
+        /// Bytes in one of several partitions before it is the next one's turn: a multiple of 4 KiB
+        #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1 MiB")]
+        block: u64,
+    },
+    /// The HDF5 files that lie in partitions of a folder
+    Ls {
+        /// The folder
+        folder: PathBuf,
+    },
+    /// Wait until a file has been changed, and print how often that was
+    Wait {
+        /// Its partition, the first of several
+        partition: PathBuf,
+        /// More often than so many times [default: than now]
+        #[arg(long, value_name = "N")]
+        newer_than: Option<u64>,
+        /// Give up after this
+        #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
+        patience: Duration,
+    },
+}
+
+pub(crate) fn h5(cli: &Cli, command: &H5Command) -> CliResult {
+    match command {
+        H5Command::Exec(args) => exec::exec(args),
+        H5Command::Export { partitions, file } => copy::export(cli, partitions, file),
+        H5Command::Import {
+            file,
+            partitions,
+            block,
+        } => copy::import(cli, file, partitions, *block),
+        H5Command::Ls { folder } => list::ls(cli, folder),
+        H5Command::Wait {
+            partition,
+            newer_than,
+            patience,
+        } => list::wait(cli, partition, *newer_than, *patience),
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|e| e.to_string())
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let nanos = parse_time(text).map_err(|e| e.to_string())?;
+    Ok(Duration::from_nanos(nanos))
+}

@@ -1,0 +1,262 @@
+//! `tarn h5 exec`: what HDF5 must be told to use the plug-in, after a look at whether it can. HDF5 itself crashes where a driver is not found, and
+//! one that is too old writes ordinary files and says nothing.
+
+use crate::error::{CliError, CliResult, ExitWith};
+use anyhow::Context;
+use clap::Args;
+use rustix::fs::{Access, access};
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::{Command, Stdio};
+use tarn_base::codes::Exit;
+
+/// What the plug-in is called, in a folder that has nothing else.
+const PLUGIN: &str = "libh5fdtarn.so";
+const LIBRARY: &str = "libtarn.so";
+/// Where such a folder is said to be.
+const VARIABLE: &str = "TARN_HDF5_PLUGIN";
+/// What stands before the version in each of them.
+const MARKS: [(&str, &str); 2] = [
+    (PLUGIN, "tarn-hdf5-plugin-version="),
+    (LIBRARY, "tarn-libtarn-version="),
+];
+/// The first HDF5 that loads drivers.
+const LEAST: (u32, u32) = (1, 14);
+/// Says which HDF5 a Python would use.
+const ASK: &str = "
+import importlib
+for name, key in ('h5py', 'version.hdf5_version'), ('netCDF4', '__hdf5libversion__'), ('tables', 'hdf5_version'):
+    try:
+        found = importlib.import_module(name)
+    except ImportError:
+        continue
+    for part in key.split('.'):
+        found = getattr(found, part)
+    print(name, found)
+    break
+";
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ExecArgs {
+    /// A folder of a tier, or of a dataspace of tarnd: each HDF5 file that the program names is the partition of that file's
+    /// name in it. It is made if it is not there
+    #[arg(long, value_name = "DIR", required_unless_present = "partitions")]
+    folder: Option<PathBuf>,
+    /// The partition that holds the one file which the program uses, whatever it calls that; given several times, they hold it block by
+    /// block
+    #[arg(
+        long = "partition",
+        value_name = "PARTITION",
+        conflicts_with = "folder"
+    )]
+    partitions: Vec<PathBuf>,
+    /// More of the driver's configuration, such as level=persistent or wait=newer (docs/hdf5.md)
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    more: Vec<String>,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program.
+///
+/// # Errors
+/// When the plug-in, what it needs, or the program is not there.
+pub(super) fn exec(args: &ExecArgs) -> CliResult {
+    let config = configuration(args)?;
+    let plugin = plugin_folder()?;
+    let Some((program, arguments)) = args.command.split_first() else {
+        return Err(CliError::new(Exit::Usage, "no program"));
+    };
+    check_python(program)?;
+    let mut becomes = Command::new(program);
+    tell(&mut becomes, &plugin, &config)?;
+    let failed = becomes.args(arguments).exec();
+    Err(failed)
+        .with_context(|| format!("cannot run {}", program.display()))
+        .exit(Exit::NotFound)
+}
+
+/// Tells the HDF5 of a program to use the driver, so configured. Other plug-ins stay.
+///
+/// # Errors
+/// When the plug-in's folder has a colon in its path.
+pub(crate) fn tell(command: &mut Command, plugin: &Path, config: &str) -> anyhow::Result<()> {
+    let others = env::var_os("HDF5_PLUGIN_PATH").unwrap_or_default();
+    let others = env::split_paths(&others).filter(|folder| !folder.as_os_str().is_empty());
+    let paths = env::join_paths(std::iter::once(plugin.to_owned()).chain(others))?;
+    command
+        .env("HDF5_DRIVER", "tarn")
+        .env("HDF5_DRIVER_CONFIG", config)
+        .env("HDF5_PLUGIN_PATH", paths);
+    Ok(())
+}
+
+/// What the driver is told.
+fn configuration(args: &ExecArgs) -> CliResult<String> {
+    let mut items = Vec::new();
+    match &args.partitions[..] {
+        [] => {
+            let folder = args.folder.as_deref().unwrap_or(Path::new("."));
+            if is_path(folder) {
+                // One that cannot be made is told of below.
+                let _ = std::fs::DirBuilder::new().mode(0o700).create(folder);
+            }
+            items.push(format!("folder={}", place(folder)?));
+        }
+        several => {
+            let names: CliResult<Vec<_>> = several.iter().map(|name| partition(name)).collect();
+            items.push(format!("partitions={}", names?.join(",")));
+        }
+    }
+    for item in &args.more {
+        if !item.contains('=') || item.contains(';') {
+            let text = format!("--set {item}: give KEY=VALUE");
+            return Err(CliError::new(Exit::Usage, text));
+        }
+        items.push(item.clone());
+    }
+    Ok(items.join(";"))
+}
+
+/// Whether it is a path; else it is in a dataspace of tarnd.
+fn is_path(name: &Path) -> bool {
+    let first = name.components().next();
+    matches!(
+        first,
+        Some(Component::RootDir | Component::CurDir | Component::ParentDir)
+    )
+}
+
+/// What the driver's configuration can say.
+fn plain(name: &Path) -> CliResult<String> {
+    let text = name.to_str().filter(|text| !text.contains([';', ',']));
+    text.map(str::to_owned).ok_or_else(|| {
+        let text = format!(
+            "{} has a semicolon, a comma or other characters than UTF-8, which the driver's configuration cannot say",
+            name.display()
+        );
+        CliError::new(Exit::Usage, text)
+    })
+}
+
+/// A folder, by its full path, as the program may change its own: it can be written to.
+fn place(folder: &Path) -> CliResult<String> {
+    if !is_path(folder) {
+        return plain(folder);
+    }
+    let whole = folder
+        .canonicalize()
+        .with_context(|| format!("{} is no folder: make it first", folder.display()))
+        .exit(Exit::NotFound)?;
+    access(&whole, Access::WRITE_OK | Access::EXEC_OK)
+        .with_context(|| format!("no partition can be made in {}", whole.display()))
+        .exit(Exit::State)?;
+    plain(&whole)
+}
+
+/// A partition, which need not be there yet.
+fn partition(path: &Path) -> CliResult<String> {
+    match (is_path(path), path.parent(), path.file_name()) {
+        (true, Some(folder), Some(name)) => plain(&Path::new(&place(folder)?).join(name)),
+        _ => plain(path),
+    }
+}
+
+/// The folder of a plug-in that is of this version and finds a library of this version.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn plugin_folder() -> CliResult<PathBuf> {
+    let program = env::current_exe().map_err(anyhow::Error::from)?;
+    let near = program.parent().unwrap_or(Path::new("/"));
+    let folders = match env::var_os(VARIABLE) {
+        Some(folder) => vec![PathBuf::from(folder)],
+        None => vec![near.join("hdf5"), near.join("../lib/tarn/hdf5")],
+    };
+    let Some(folder) = folders.iter().find(|folder| folder.join(PLUGIN).is_file()) else {
+        let named: Vec<_> = folders
+            .iter()
+            .map(|folder| folder.display().to_string())
+            .collect();
+        let text = format!(
+            "there is no {PLUGIN} in {}, and HDF5 would crash without it: `make build` makes it, `make install` installs it beside this tarn, or {VARIABLE} names its folder",
+            named.join(" or ")
+        );
+        return Err(CliError::new(Exit::NotFound, text));
+    };
+    let folder = folder
+        .canonicalize()
+        .with_context(|| format!("cannot use {}", folder.display()))?;
+    // As the loader looks for it.
+    let first = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let first = env::split_paths(&first).filter(|folder| !folder.as_os_str().is_empty());
+    let own = [folder.join(".."), folder.join("../..")];
+    let mut libraries = first.chain(own).map(|folder| folder.join(LIBRARY));
+    let library = libraries.find(|library| library.is_file()).ok_or_else(|| {
+        let text = format!(
+            "there is no {LIBRARY} beside {} or above that: install both together",
+            folder.display()
+        );
+        CliError::new(Exit::NotFound, text)
+    })?;
+    for (path, (name, mark)) in [folder.join(PLUGIN), library].iter().zip(MARKS) {
+        let version = version(path, mark)?;
+        if version != env!("CARGO_PKG_VERSION") {
+            let text = format!(
+                "{} is {name} of tarn {version}, and this is tarn {}: install them together",
+                path.display(),
+                env!("CARGO_PKG_VERSION")
+            );
+            return Err(CliError::new(Exit::State, text));
+        }
+    }
+    Ok(folder)
+}
+
+/// The version that a library says in its file.
+fn version(library: &Path, mark: &str) -> CliResult<String> {
+    let bytes =
+        std::fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let rest = text.find(mark).map_or("", |at| &text[at + mark.len()..]);
+    let version: String = rest.chars().take_while(char::is_ascii_graphic).collect();
+    Ok(match version.is_empty() {
+        true => "an unknown version".to_owned(),
+        false => version,
+    })
+}
+
+/// Refuses a Python whose HDF5 would not load the driver, as far as that can be known.
+fn check_python(program: &OsStr) -> CliResult<()> {
+    let name = Path::new(program).file_name().unwrap_or(program);
+    if !name.as_encoded_bytes().starts_with(b"python") {
+        return Ok(());
+    }
+    // Without the driver: nothing is to be loaded for this.
+    let output = Command::new(program)
+        .args(["-c", ASK])
+        .env_remove("HDF5_DRIVER")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let said = said.unwrap_or_default();
+    let Some((module, hdf5)) = said.trim().split_once(' ') else {
+        return Ok(());
+    };
+    let mut numbers = hdf5.split('.').map_while(|number| number.parse().ok());
+    match numbers.next().zip(numbers.next()) {
+        Some(version) if version < LEAST => {
+            let text = format!(
+                "{module} of {} has HDF5 {hdf5}, which would write ordinary files and say nothing: 1.14 is the first that loads drivers (h5py has it from 3.10 on)",
+                program.display()
+            );
+            Err(CliError::new(Exit::State, text))
+        }
+        _ => Ok(()),
+    }
+}

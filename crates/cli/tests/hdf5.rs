@@ -1,0 +1,350 @@
+//! Unmodified programs with HDF5 whose files are partitions: what they write is what they would write to files.
+
+#[path = "hdf5/days.rs"]
+mod days;
+#[path = "hdf5/desk.rs"]
+mod desk;
+#[path = "../../libtarn/tests/common/mod.rs"]
+#[allow(dead_code)]
+mod linked;
+
+use desk::{Desk, plugin};
+use linked::{said, source};
+use std::process::Command;
+
+/// What writes and reads all kinds of things.
+const RICH: &str = include_str!("hdf5/rich.py");
+
+/// [`RICH`], whose file has this name.
+fn rich(name: &str) -> String {
+    format!("import sys\nsys.argv = ['', '{name}']\n{RICH}")
+}
+
+/// Both hold the same, and the tools read what is exported.
+fn same(desk: &Desk, partitions: &str, plain: &str) {
+    let exported = format!("{plain}.exported");
+    desk.h5(&["export", partitions, &exported]);
+    said(Command::new("h5diff").args([plain, &exported]));
+    let dumped = said(Command::new("h5dump").args(["-d", "/rows", &exported]));
+    assert!(dumped.contains("SIMPLE { ( 50, 10 )"), "{dumped}");
+    let packed = format!("{plain}.packed");
+    said(Command::new("h5repack").args([&exported, &packed]));
+    said(Command::new("h5diff").args([&packed, plain]));
+}
+
+#[test]
+fn h5py_writes_and_reads_what_it_would_write_to_a_file() {
+    let Some(desk) = Desk::new() else { return };
+    for (which, hdf5) in [("old", "1.14.2\n"), ("new", "2.0.0\n")] {
+        let plain = desk.path(&format!("{which}.plain"));
+        said(Command::new(desk.python(which)).args(["-c", &rich(&plain)]));
+        let name = format!("/no/such/folder/{which}.h5");
+        assert_eq!(desk.run(which, &["folder"], &rich(&name)), hdf5);
+        // Once more into the same partition, which holds an older file then.
+        assert_eq!(desk.run(which, &["folder"], &rich(&name)), hdf5);
+        same(&desk, &format!("./{which}.h5"), &plain);
+    }
+    let listed = desk.h5(&["ls", "."]);
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    assert!(
+        listed.contains("new.h5  3.5") && listed.contains("changed 4 times"),
+        "{listed}"
+    );
+}
+
+#[test]
+fn a_file_lies_in_several_partitions_block_by_block() {
+    let Some(desk) = Desk::new() else { return };
+    let [a, b, c] = ["a", "b", "c"].map(|name| desk.path(name));
+    let with = |names: [&String; 3], block: &str| {
+        let mut config: Vec<_> = names
+            .iter()
+            .flat_map(|name| ["--partition", name])
+            .map(str::to_owned)
+            .collect();
+        config.extend(["--set".into(), format!("block={block}")]);
+        config
+    };
+    let right = with([&a, &b, &c], "64K");
+    let right: Vec<_> = right.iter().map(String::as_str).collect();
+    let plain = desk.path("plain");
+    said(Command::new(desk.python("new")).args(["-c", &rich(&plain)]));
+    desk.run("new", &right, &rich("any"));
+    same(&desk, "./a,./b,./c", &plain);
+    let list = "print(len(h5py.File('any')))";
+    assert_eq!(desk.run("old", &right, list), "9\n");
+    for (wrong, why) in [
+        (
+            with([&a, &c, &b], "64K"),
+            "is not number 2 of the partitions",
+        ),
+        (with([&b, &a, &c], "64K"), "is number 2 of 3 partitions"),
+        (with([&a, &b, &c], "32K"), "blocks of 65536 bytes"),
+        (
+            vec!["--partition".into(), a.clone()],
+            "is number 1 of 3 partitions",
+        ),
+    ] {
+        let wrong: Vec<_> = wrong.iter().map(String::as_str).collect();
+        let told = desk.fails("new", &wrong, list);
+        assert!(told.contains(why), "{told}");
+    }
+    for wrong in ["./b,./a,./c", "./a,./b", "./a"] {
+        let told = desk.refused(&["export", wrong, "none"]);
+        assert!(told.contains("hold a file"), "{told}");
+    }
+    assert!(desk.h5(&["ls", "."]).contains("over 3 partitions"));
+    // And from an ordinary file into others, and back.
+    desk.h5(&["import", "plain", "./x,./y", "--block", "128 KiB"]);
+    let told = desk.refused(&["import", "plain", "./z,./y", "--block", "128 KiB"]);
+    assert!(told.contains("is there already"), "{told}");
+    desk.h5(&["export", "./x,./y", "again"]);
+    assert_eq!(
+        std::fs::read(&plain).unwrap(),
+        std::fs::read(desk.path("again")).unwrap()
+    );
+    let told = desk.refused(&["export", "./x,./y", "again"]);
+    assert!(told.contains("is there already"), "{told}");
+    let told = desk.refused(&["import", "a.partition", "./z"]);
+    assert!(told.contains("is no HDF5 file"), "{told}");
+    let more = [
+        "a.partition",
+        "again",
+        "b.partition",
+        "c.partition",
+        "plain",
+        "plain.exported",
+        "plain.packed",
+    ];
+    assert_eq!(
+        desk.names(),
+        [&more[..], &["x.partition", "y.partition"]].concat()
+    );
+}
+
+#[test]
+fn netcdf_writes_and_reads_through_partitions() {
+    let Some(desk) = Desk::new() else { return };
+    let text = "
+import netCDF4
+with netCDF4.Dataset('weather.nc', 'w') as file:
+    file.createDimension('time', None)
+    file.createDimension('x', 100)
+    t = file.createVariable('t', 'f8', ('time', 'x'), zlib=True)
+    t.unit = 'K'
+    for step in range(20):
+        t[step] = np.arange(100) + step
+# What netCDF looks at by itself; docs/hdf5.md.
+open('weather.nc', 'wb').write(b'\\x89HDF\\r\\n\\x1a\\n--------')
+with netCDF4.Dataset('weather.nc') as file:
+    assert (file['t'][7] == np.arange(100) + 7).all() and file['t'].unit == 'K'
+    print(netCDF4.__hdf5libversion__, file['t'].shape)
+";
+    assert_eq!(desk.run("new", &["folder"], text), "2.2.0 (20, 100)\n");
+    desk.h5(&["export", "./weather.nc", "weather"]);
+    let dumped = said(Command::new("h5dump").args(["-H", &desk.path("weather")]));
+    assert!(dumped.contains("( 20, 100 )"), "{dumped}");
+}
+
+#[test]
+fn what_is_not_kept_goes_with_the_last_who_has_it_open() {
+    let Some(desk) = Desk::new() else { return };
+    let text = "
+with h5py.File('x', 'w') as file:
+    file['a'] = np.ones(1 << 17)
+";
+    desk.run("old", &["folder", "--set", "keep=no"], text);
+    assert_eq!(desk.names(), [""; 0]);
+    desk.run("old", &["folder", "--set", "size=64K"], text);
+    // No more room than it needs.
+    let size = std::fs::metadata(desk.path("x.partition")).unwrap().len();
+    assert!(size <= (2 << 20) + (1 << 20) + 8192, "{size}");
+    let text = "
+file = h5py.File('x', 'a')
+other = h5py.File('x', 'a')
+file['b'] = 1
+assert 'b' in other
+file.close()
+other['c'] = 2
+other.close()
+print(list(h5py.File('x')))
+";
+    assert_eq!(desk.run("new", &["folder"], text), "['a', 'b', 'c']\n");
+}
+
+#[test]
+fn the_plug_in_needs_no_symbol_of_hdf5() {
+    let folder = plugin("symbols", "");
+    let library = folder.join("libh5fdtarn.so");
+    let symbols = |which| said(Command::new("nm").args(["-D", which]).arg(&library));
+    let needed = symbols("--undefined-only");
+    let of_hdf5 = needed.lines().filter(|line| line.contains(" H5"));
+    assert_eq!(of_hdf5.count(), 0, "{needed}");
+    assert!(needed.contains("dsa_submit"), "{needed}");
+    let given = symbols("--defined-only");
+    assert_eq!(given.lines().count(), 2, "{given}");
+}
+
+/// Of the first and the newest HDF5 that has this kind of plug-ins in a crate with HDF5's sources.
+#[test]
+fn the_plug_in_declares_what_hdf5s_own_headers_declare() {
+    let desk = tempfile::tempdir().unwrap();
+    let config = "#define H5_SIZEOF_LONG 8\n#define H5_SIZEOF_LONG_LONG 8\n#define H5_SIZEOF_SIZE_T 8\n#define H5_SIZEOF_SSIZE_T 8\n";
+    std::fs::write(desk.path().join("H5pubconf.h"), config).unwrap();
+    for (version, major, minor) in [("0.9.0", 1, 14), ("0.10.4", 2, 2)] {
+        let package = desk.path().join(version);
+        std::fs::create_dir_all(package.join("src")).unwrap();
+        std::fs::write(package.join("src/lib.rs"), "").unwrap();
+        let text = format!(
+            "[package]\nname = \"headers\"\nedition = \"2024\"\n[dependencies]\nhdf5-metno-src = \"={version}\"\n[workspace]\n"
+        );
+        std::fs::write(package.join("Cargo.toml"), text).unwrap();
+        let cargo = |arguments: &[&str]| {
+            let mut command = Command::new(env!("CARGO"));
+            let output = command
+                .args(arguments)
+                .current_dir(&package)
+                .output()
+                .unwrap();
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            output.stdout
+        };
+        cargo(&["fetch"]);
+        let metadata = cargo(&["metadata", "--format-version", "1", "--offline"]);
+        let metadata: serde_json::Value = serde_json::from_slice(&metadata).unwrap();
+        let packages = metadata["packages"].as_array().unwrap();
+        let found = packages
+            .iter()
+            .find(|package| package["name"] == "hdf5-metno-src");
+        let manifest = found.unwrap()["manifest_path"].as_str().unwrap();
+        let headers = std::path::Path::new(manifest).with_file_name("ext/hdf5/src");
+        let public = std::fs::read_to_string(headers.join("H5public.h")).unwrap();
+        for number in [format!("MAJOR {major}"), format!("MINOR {minor}")] {
+            assert!(
+                public.contains(&format!("H5_VERS_{number}")),
+                "{version}: {number}"
+            );
+        }
+        said(
+            Command::new("cc")
+                .args([
+                    "-std=c11",
+                    "-Wall",
+                    "-Wextra",
+                    "-Werror",
+                    "-fsyntax-only",
+                    "-I",
+                ])
+                .arg(desk.path())
+                .arg("-I")
+                .arg(&headers)
+                .arg("-I")
+                .arg(headers.join("H5FDsubfiling"))
+                .arg(source("../../plugins/hdf5/tests/headers.c")),
+        );
+    }
+}
+
+#[test]
+fn the_plug_in_does_nothing_that_sanitizers_find() {
+    let Some(mut desk) = Desk::new() else { return };
+    let flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -g";
+    desk.plugin = plugin("checked", flags);
+    let asan = said(Command::new("cc").arg("-print-file-name=libasan.so"));
+    let ubsan = said(Command::new("cc").arg("-print-file-name=libubsan.so"));
+    for config in [
+        &["folder"][..],
+        &[
+            "--partition",
+            "./a",
+            "--partition",
+            "./b",
+            "--set",
+            "block=8K",
+        ],
+    ] {
+        let mut command = desk.script("old", config, &rich("x"));
+        command.env("LD_PRELOAD", format!("{} {}", asan.trim(), ubsan.trim()));
+        assert_eq!(
+            said(command.env("ASAN_OPTIONS", "detect_leaks=0")),
+            "1.14.2\n"
+        );
+    }
+}
+
+/// The two lines that README.md has, word for word, around a program that knows nothing of tarn.
+#[test]
+fn the_lines_of_the_readme_run_a_program() {
+    let Some(desk) = Desk::new() else { return };
+    let readme = std::fs::read_to_string(source("../../README.md")).unwrap();
+    let lines: Vec<_> = readme
+        .lines()
+        .filter(|line| line.starts_with("tarn h5 "))
+        .collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let program = "
+import h5py
+with h5py.File('result.h5', 'w') as file:
+    file['x'] = range(1000)
+";
+    std::fs::write(desk.path("simulate.py"), program).unwrap();
+    let near = std::path::Path::new(env!("CARGO_BIN_EXE_tarn"))
+        .parent()
+        .unwrap();
+    let python = desk.python("new");
+    let python = std::path::Path::new(&python).parent().unwrap();
+    let path = format!(
+        "{}:{}:{}",
+        near.display(),
+        python.display(),
+        std::env::var("PATH").unwrap()
+    );
+    for line in lines {
+        // A folder of this test's own in the place of that of a user.
+        let line = line.replace("/dev/shm/me", desk.dir.path().to_str().unwrap());
+        said(
+            Command::new("bash")
+                .args(["-ec", &line])
+                .current_dir(desk.dir.path())
+                .env("TARN_HDF5_PLUGIN", &desk.plugin)
+                .env("PATH", &path),
+        );
+    }
+    let dumped = said(Command::new("h5dump").args(["-H", &desk.path("result.h5")]));
+    assert!(dumped.contains("( 1000 )"), "{dumped}");
+}
+
+#[test]
+fn the_benchmark_compares_it_with_hdf5s_own_drivers_and_leaves_nothing() {
+    let Some(desk) = Desk::new() else { return };
+    let mut bench = desk.command(&["bench", "hdf5", "--json", "--rounds", "1", "--mib", "4"]);
+    bench.args(["--operations", "50", "--partitions", "1,2", "--dir", "."]);
+    let output = bench
+        .args(["--python", &desk.python("new")])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = said["results"].as_array().unwrap();
+    for result in results {
+        assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    let named = |name: &str| {
+        let names = results
+            .iter()
+            .map(|result| result["name"].as_str().unwrap());
+        names.filter(|found| found.starts_with(name)).count()
+    };
+    // Beside sec2, or sec2 and another one, and by the number of partitions in C.
+    assert_eq!(
+        [named("seq-write,"), named("seq-read,"), named("random-4k ")],
+        [2, 4, 8]
+    );
+    assert_eq!([named("cold-"), named("h5py-")], [2, 7]);
+    assert_eq!(desk.names(), [""; 0]);
+}

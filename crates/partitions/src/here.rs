@@ -1,0 +1,187 @@
+//! A partition of this node, mapped.
+
+use crate::file::{self, Others};
+use crate::folder::{Folder, code, divide, refused};
+use crate::{Code, Info, OpenOptions, Refusal};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tarn_dsa::header::{DATA, Header};
+use tarn_media::{Direct, Mapping, Shared};
+use tarn_ports::{MediumError, Promises};
+use tarn_sys::lock::{Hold, hold};
+
+/// The byte of a partition's file that its lock is: between the copies of the header and the data.
+const LOCK: u64 = 1 << 20;
+
+/// Where it is.
+#[derive(Debug)]
+enum Home {
+    /// In this folder, by this name.
+    Folder(Folder, String),
+    /// In a dataspace: tarnd makes it larger.
+    Tarnd,
+}
+
+/// An open partition of this node.
+#[derive(Debug)]
+pub(crate) struct HerePart {
+    shared: Arc<Shared>,
+    home: Home,
+    path: PathBuf,
+    options: OpenOptions,
+    header: Mutex<Header>,
+}
+
+impl HerePart {
+    /// One of a folder.
+    pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
+        let (folder, name) = divide(path)?;
+        let (file, header) = file::open(&folder, name, options.writable, Others::Allowed)?;
+        let path = folder.path_of(name);
+        let home = Home::Folder(folder, name.to_owned());
+        Self::map(file, header, home, path, options)
+    }
+
+    /// One of a dataspace, as it was named, whose file tarnd has lent.
+    pub(crate) fn lent(file: OwnedFd, path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
+        let header = file::header(&file, path)?;
+        let path = path.to_owned();
+        Self::map(file, header, Home::Tarnd, path, options)
+    }
+
+    fn map(
+        file: OwnedFd,
+        header: Header,
+        home: Home,
+        path: PathBuf,
+        options: OpenOptions,
+    ) -> Result<Self, Refusal> {
+        let mapping = Mapping {
+            from: DATA,
+            writable: options.writable,
+            guarded: options.guarded,
+        };
+        let shared = Shared::new(file, &path, mapping, header.size).map_err(unmapped)?;
+        let part = Self {
+            shared: Arc::new(shared),
+            home,
+            path,
+            options,
+            header: Mutex::new(header),
+        };
+        part.populate()?;
+        Ok(part)
+    }
+
+    /// What is known of it, now: others may have made it larger.
+    ///
+    /// # Errors
+    /// When its header cannot be read.
+    pub(crate) fn info(&self) -> Result<Info, Refusal> {
+        let header = file::header(self.shared.file(), &self.path)?;
+        let name = match &self.home {
+            Home::Folder(_, name) => name,
+            Home::Tarnd => {
+                let name = self.path.file_name().and_then(|name| name.to_str());
+                name.unwrap_or_default()
+            }
+        };
+        Ok(Info::of(name, &header))
+    }
+
+    /// Bytes that can be used. If others have made it larger, it is larger here from now on.
+    ///
+    /// # Errors
+    /// When its header cannot be read, or what was added cannot be mapped.
+    pub(crate) fn size(&self) -> Result<u64, Refusal> {
+        let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = file::header(self.shared.file(), &self.path)?;
+        self.extend(&mut known, now)
+    }
+
+    /// Makes it larger, in a folder; its size then.
+    pub(crate) fn grow(&self, size: u64) -> Result<u64, Refusal> {
+        if let Home::Folder(folder, name) = &self.home {
+            folder.grow(name, size)?;
+        }
+        self.size()
+    }
+
+    fn extend(&self, known: &mut Header, now: Header) -> Result<u64, Refusal> {
+        self.never_shorter(known, &now)?;
+        if now.size > known.size {
+            self.shared.extend(now.size).map_err(unmapped)?;
+            self.populate()?;
+        }
+        *known = now;
+        Ok(known.size)
+    }
+
+    /// Nobody makes it smaller while it is open, by the rules.
+    fn never_shorter(&self, known: &Header, now: &Header) -> Result<(), Refusal> {
+        if now.size >= known.size {
+            return Ok(());
+        }
+        let text = format!(
+            "{} had {} bytes when it was opened, and says {} now: its file was made shorter, or its header is damaged",
+            self.path.display(),
+            known.size,
+            now.size
+        );
+        Err(Refusal::new(Code::Corrupt, text))
+    }
+
+    fn populate(&self) -> Result<(), Refusal> {
+        match self.options.populate {
+            true => self.shared.populate().map_err(unmapped),
+            false => Ok(()),
+        }
+    }
+
+    /// Holds its lock, or gives it back, at once.
+    pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        hold(self.shared.file(), LOCK, what).map_err(|e| match e {
+            Errno::WOULDBLOCK => taken(&self.path),
+            Errno::BADF => read_only(&self.path),
+            e => refused("lock", &self.path)(e),
+        })
+    }
+
+    /// What its medium promises.
+    pub(crate) fn promises(&self) -> Promises {
+        self.shared.promises()
+    }
+
+    /// The partition in the hands of one queue pair.
+    pub(crate) fn direct(&self) -> Direct {
+        Direct::new(&self.shared)
+    }
+
+    /// Random, its own.
+    pub(crate) fn identity(&self) -> u128 {
+        let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
+        header.identity
+    }
+}
+
+/// The lock is somebody else's.
+pub(crate) fn taken(path: &Path) -> Refusal {
+    let text = format!("another program holds the lock of {}", path.display());
+    Refusal::new(Code::Busy, text)
+}
+
+/// It cannot be changed by this opening.
+pub(crate) fn read_only(path: &Path) -> Refusal {
+    let text = format!("{} was opened to be read only", path.display());
+    Refusal::new(Code::Denied, text)
+}
+
+fn unmapped(why: MediumError) -> Refusal {
+    let kind = match &why {
+        MediumError::Io { source, .. } => code(source),
+        _ => Code::Internal,
+    };
+    Refusal::new(kind, why.to_string())
+}

@@ -1,0 +1,112 @@
+//! A partition of this node for a program of another one.
+
+use crate::here::HerePart;
+use crate::{Code, OpenOptions, Refusal};
+use rustix::fd::OwnedFd;
+use std::path::Path;
+use tarn_media::Direct;
+use tarn_ports::PowerFail;
+use tarn_proto::local::{FarPartition, PartitionInfo};
+use tarn_ring::{Failure, Storage, Target};
+use tarn_sys::lock::Hold;
+
+/// A partition that is open for another node.
+#[derive(Debug)]
+pub struct Serving(HerePart);
+
+impl Serving {
+    /// One whose file [`crate::Folder::lend`] has lent; `path` is what it is called in messages.
+    ///
+    /// # Errors
+    /// `CORRUPT` where its header is damaged, `NOSPACE` where there is no memory to map it.
+    pub fn new(file: OwnedFd, path: &Path, writable: bool) -> Result<Self, Refusal> {
+        let options = OpenOptions {
+            writable,
+            ..OpenOptions::default()
+        };
+        HerePart::lent(file, path, options).map(Self)
+    }
+
+    /// What the other node is told.
+    ///
+    /// # Errors
+    /// When the header cannot be read.
+    pub fn told(&self) -> Result<FarPartition, Refusal> {
+        Ok(FarPartition {
+            info: PartitionInfo::from(self.0.info()?),
+            identity: self.0.identity(),
+            persistent: self.0.promises().power_fail != PowerFail::Lost,
+        })
+    }
+
+    /// What its requests are done by.
+    pub fn target(self) -> Box<dyn Target> {
+        let direct = self.0.direct();
+        Box::new(Lent {
+            part: self.0,
+            direct,
+        })
+    }
+}
+
+/// An open partition, and what its requests are done by.
+struct Lent {
+    part: HerePart,
+    direct: Direct,
+}
+
+impl Lent {
+    /// Does something, once more where the partition has become larger meanwhile.
+    fn done<T>(
+        &mut self,
+        mut once: impl FnMut(&mut Direct) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let result = once(&mut self.direct);
+        let before = self.direct.size();
+        match result {
+            Err(Failure::Invalid) if self.size() > before => once(&mut self.direct),
+            result => result,
+        }
+    }
+}
+
+impl Target for Lent {
+    fn size(&mut self) -> u64 {
+        // One that cannot be looked at is as large as it was.
+        let size = self.part.size();
+        size.unwrap_or_else(|_| self.direct.size())
+    }
+
+    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
+        self.done(|direct| direct.read_now(at, to))
+    }
+
+    fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure> {
+        self.done(|direct| direct.write_now(at, from, persistent))
+    }
+
+    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
+        self.done(|direct| direct.fetch_add_now(at, add))
+    }
+
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure> {
+        self.done(|direct| direct.compare_swap_now(at, expected, new))
+    }
+
+    fn hold(&mut self, alone: Option<bool>) -> Result<(), Failure> {
+        let what = match alone {
+            None => Hold::Nothing,
+            Some(false) => Hold::Shared,
+            Some(true) => Hold::Alone,
+        };
+        self.part.lock(what).map_err(|why| match why.code {
+            Code::Busy => Failure::Busy,
+            Code::Denied => Failure::Denied,
+            _ => Failure::Io,
+        })
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.direct.flush_now()
+    }
+}

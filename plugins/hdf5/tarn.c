@@ -1,0 +1,358 @@
+/*
+ * tarn.c: a virtual file driver of HDF5 whose files are partitions of storage memory. HDF5 loads it where
+ * HDF5_DRIVER=tarn and finds it by HDF5_PLUGIN_PATH; docs/hdf5.md. It needs no symbol of HDF5, and of tarn
+ * only libtarn.
+ */
+#include "hdf5.h"
+#include "store.h"
+#include "vfd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* HDF5 leaves 256 to 511 to drivers that it does not know; it finds this one by its name. */
+#define VALUE 413
+/* As far as a partition goes. */
+#define MAX_ADDRESS ((uint64_t)1 << 50)
+/* Pieces that are handed over together. */
+#define PIECES 256
+/* Bytes that are compared at once. */
+#define COMPARED 4096
+/* What `tarn h5 exec` looks for in the file of this library. */
+#define MARK "tarn-hdf5-plugin-version="
+
+static const char version[] = MARK TARN_VERSION;
+
+/* One of another time may not have it. */
+extern const char *tarn_version(void) __attribute__((weak));
+
+struct file {
+    struct vfd_file pub;
+    struct hdf5 hdf5;
+    struct store *store;
+    uint64_t eoa;
+    bool writers; /* it is one of several */
+};
+
+static bool same_version(struct why *why) {
+    const char *own = version + strlen(MARK), *library = tarn_version ? tarn_version() : "an older one";
+    if (strcmp(own, library) == 0)
+        return true;
+    return refuse(
+        why,
+        "this plug-in is of tarn %s, and the libtarn.so that it has found is %s: set HDF5_PLUGIN_PATH and "
+        "LD_LIBRARY_PATH to those of one version (`tarn h5 exec` does)",
+        own, library);
+}
+
+/* What HDF5 was told in HDF5_DRIVER_CONFIG, or by H5Pset_driver_by_name(). */
+static struct config *configured(const struct hdf5 *hdf5, int64_t fapl, struct why *why) {
+    struct config *config = calloc(1, sizeof *config);
+    if (!config) {
+        refuse(why, "no memory");
+        return NULL;
+    }
+    ssize_t length = hdf5->config(fapl, config->text, sizeof config->text);
+    if (length >= (ssize_t)sizeof config->text)
+        refuse(why, "HDF5_DRIVER_CONFIG has more than %d bytes", CONFIG_BYTES - 1);
+    else if (config_read(config, why))
+        return config;
+    free(config);
+    return NULL;
+}
+
+/* HDF5 crashes where an error is none of its own: it is told on stderr where nothing else can be. */
+static bool found(struct hdf5 *hdf5, const void *caller) {
+    if (hdf5_find(hdf5, caller))
+        return true;
+    fprintf(stderr,
+            "tarn: the HDF5 of this program hides its functions from plug-ins: link it as a shared library, "
+            "1.14 or later\n");
+    return false;
+}
+
+static struct vfd_file *open_file(const char *name, unsigned flags, int64_t fapl, uint64_t max_address) {
+    struct hdf5 hdf5;
+    struct why why;
+    (void)max_address;
+    if (!found(&hdf5, __builtin_return_address(0)))
+        return NULL;
+    struct config *config = same_version(&why) ? configured(&hdf5, fapl, &why) : NULL;
+    struct file *file = config ? calloc(1, sizeof *file) : NULL;
+    if (!file) {
+        free(config);
+        hdf5_fail(&hdf5, hdf5.cannot_open, "open", config ? "no memory" : why.text);
+        return NULL;
+    }
+    file->hdf5 = hdf5;
+    file->writers = config->writers && flags & VFD_RDWR;
+    unsigned mode = flags & VFD_RDWR ? STORE_WRITABLE : 0;
+    mode |= flags & VFD_CREAT ? STORE_MADE : 0;
+    mode |= flags & VFD_EXCL ? STORE_NEW : 0;
+    mode |= flags & VFD_TRUNC ? STORE_CUT : 0;
+    file->store = store_open(config, name, mode, &why);
+    if (file->store)
+        return &file->pub;
+    hdf5_fail(&hdf5, hdf5.cannot_open, "open", why.text);
+    free(file);
+    return NULL;
+}
+
+static int close_file(struct vfd_file *pub) {
+    struct file *file = (struct file *)pub;
+    struct why why;
+    int code = store_close(file->store, &why)
+                   ? 0
+                   : hdf5_fail(&file->hdf5, file->hdf5.write_failed, "close", why.text);
+    free(file);
+    return code;
+}
+
+static int remove_file(const char *name, int64_t fapl) {
+    struct hdf5 hdf5;
+    struct why why;
+    if (!found(&hdf5, __builtin_return_address(0)))
+        return -1;
+    struct config *config = same_version(&why) ? configured(&hdf5, fapl, &why) : NULL;
+    if (config && store_remove(config, name, &why))
+        return 0;
+    return hdf5_fail(&hdf5, hdf5.cannot_open, "delete", why.text);
+}
+
+static int compare(const struct vfd_file *one, const struct vfd_file *other) {
+    return store_compare(((const struct file *)one)->store, ((const struct file *)other)->store);
+}
+
+/* docs/hdf5.md says why these and no others. */
+static int query(const struct vfd_file *file, unsigned long *features) {
+    (void)file;
+    *features =
+        VFD_AGGREGATE_METADATA | VFD_ACCUMULATE_METADATA | VFD_AGGREGATE_SMALLDATA | VFD_DEFAULT_COMPATIBLE;
+    return 0;
+}
+
+static uint64_t get_eoa(const struct vfd_file *file, enum vfd_mem kind) {
+    (void)kind;
+    return ((const struct file *)file)->eoa;
+}
+
+/* Room is taken before HDF5 gives its addresses away: what it has been promised can be written when it closes
+ * the file. */
+static int set_eoa(struct vfd_file *pub, enum vfd_mem kind, uint64_t address) {
+    struct file *file = (struct file *)pub;
+    struct why why;
+    (void)kind;
+    bool good = true;
+    if (file->writers && address > file->store->eof)
+        good = refuse(&why,
+                      "share=writers: all that the file is to hold must be made, and the file closed, before "
+                      "several write to it");
+    else if (file->store->writable)
+        good = store_reserve(file->store, address, &why);
+    if (!good)
+        return hdf5_fail(&file->hdf5, file->hdf5.no_room, "set_eoa", why.text);
+    file->eoa = address;
+    return 0;
+}
+
+static uint64_t get_eof(const struct vfd_file *file, enum vfd_mem kind) {
+    (void)kind;
+    return ((const struct file *)file)->store->eof;
+}
+
+static int fail_read(const struct file *file, const struct why *why) {
+    return hdf5_fail(&file->hdf5, file->hdf5.read_failed, "read", why->text);
+}
+
+static int fail_write(const struct file *file, const struct why *why) {
+    return hdf5_fail(&file->hdf5, file->hdf5.write_failed, "write", why->text);
+}
+
+static int read_file(struct vfd_file *pub, enum vfd_mem kind, int64_t dxpl, uint64_t address, size_t size,
+                     void *buffer) {
+    struct file *file = (struct file *)pub;
+    struct why why;
+    (void)kind, (void)dxpl;
+    struct piece piece = {address, size, buffer};
+    return store_read(file->store, &piece, 1, &why) ? 0 : fail_read(file, &why);
+}
+
+/* Of a superblock, the marks that a file is open to be written, which several writers would take from each
+ * other: four bytes in versions 0 and 1, from 2 on one, and the checksum of all. */
+static bool is_mark(const struct piece *piece, size_t at) {
+    const unsigned char *bytes = piece->buffer;
+    if (piece->size < 48 || memcmp(bytes, "\x89HDF\r\n\x1a\n", 8) != 0)
+        return false;
+    return bytes[8] < 2 ? at >= 20 && at < 24 : at == 11 || (at >= 44 && at < 48);
+}
+
+/* One of several writers changes nothing but data: what it has of the file's structure must be what all have.
+ */
+static bool is_there(struct file *file, const struct piece *piece, struct why *why) {
+    char bytes[COMPARED];
+    for (size_t done = 0; done < piece->size; done += COMPARED) {
+        size_t length = piece->size - done < COMPARED ? piece->size - done : COMPARED;
+        struct piece there = {piece->address + done, length, bytes};
+        if (!store_read(file->store, &there, 1, why))
+            return false;
+        for (size_t at = done; at < done + length; at++)
+            if (bytes[at - done] != ((char *)piece->buffer)[at] && !is_mark(piece, at))
+                return refuse(
+                    why, "share=writers: only data of datasets that are there, contiguous, allocated early "
+                         "and without filters, can be written; this would change the file's structure");
+    }
+    return true;
+}
+
+static bool write_pieces(struct file *file, const struct piece *pieces, const enum vfd_mem *kinds,
+                         size_t count, struct why *why) {
+    struct piece data[PIECES];
+    size_t kept = 0;
+    if (!file->writers)
+        return store_write(file->store, pieces, count, why);
+    for (size_t i = 0; i < count; i++) {
+        bool inside = pieces[i].address + pieces[i].size <= file->store->eof;
+        if (kinds[i] == VFD_MEM_DRAW && inside)
+            data[kept++] = pieces[i];
+        else if (!is_there(file, &pieces[i], why))
+            return false;
+    }
+    return kept == 0 || store_write(file->store, data, kept, why);
+}
+
+static int write_file(struct vfd_file *pub, enum vfd_mem kind, int64_t dxpl, uint64_t address, size_t size,
+                      const void *buffer) {
+    struct file *file = (struct file *)pub;
+    struct why why;
+    (void)dxpl;
+    struct piece piece = {address, size, (void *)buffer};
+    return write_pieces(file, &piece, &kind, 1, &why) ? 0 : fail_write(file, &why);
+}
+
+/* A list of pieces as HDF5 gives it: from a size of 0 on all have the one before, and so have kinds from
+ * VFD_MEM_NOLIST on. */
+struct list {
+    const uint64_t *addresses;
+    const size_t *sizes;
+    const enum vfd_mem *kinds;
+    void *const *buffers;
+    size_t at, count, size;
+    enum vfd_mem kind;
+    bool same_size, same_kind;
+};
+
+/* The next pieces; how many. */
+static size_t some(struct list *list, struct piece *pieces, enum vfd_mem *kinds) {
+    size_t count = 0;
+    for (; count < PIECES && list->at < list->count; count++, list->at++) {
+        size_t i = list->at;
+        list->same_size = list->same_size || (i > 0 && list->sizes[i] == 0);
+        list->same_kind = list->same_kind || (i > 0 && list->kinds[i] == VFD_MEM_NOLIST);
+        if (!list->same_size)
+            list->size = list->sizes[i];
+        if (!list->same_kind)
+            list->kind = list->kinds[i];
+        pieces[count] = (struct piece){list->addresses[i], list->size, list->buffers[i]};
+        kinds[count] = list->kind;
+    }
+    return count;
+}
+
+static int read_vector(struct vfd_file *pub, int64_t dxpl, uint32_t count, enum vfd_mem kinds[],
+                       uint64_t addresses[], size_t sizes[], void *buffers[]) {
+    struct file *file = (struct file *)pub;
+    struct list list = {
+        .addresses = addresses, .sizes = sizes, .kinds = kinds, .buffers = buffers, .count = count};
+    struct piece pieces[PIECES];
+    enum vfd_mem each[PIECES];
+    struct why why;
+    (void)dxpl;
+    for (size_t n; (n = some(&list, pieces, each)) > 0;)
+        if (!store_read(file->store, pieces, n, &why))
+            return fail_read(file, &why);
+    return 0;
+}
+
+static int write_vector(struct vfd_file *pub, int64_t dxpl, uint32_t count, enum vfd_mem kinds[],
+                        uint64_t addresses[], size_t sizes[], const void *buffers[]) {
+    struct file *file = (struct file *)pub;
+    struct list list = {
+        .addresses = addresses, .sizes = sizes, .kinds = kinds, .buffers = (void **)buffers, .count = count};
+    struct piece pieces[PIECES];
+    enum vfd_mem each[PIECES];
+    struct why why;
+    (void)dxpl;
+    for (size_t n; (n = some(&list, pieces, each)) > 0;)
+        if (!write_pieces(file, pieces, each, n, &why))
+            return fail_write(file, &why);
+    return 0;
+}
+
+static int flush(struct vfd_file *pub, int64_t dxpl, bool closing) {
+    struct file *file = (struct file *)pub;
+    struct why why;
+    (void)dxpl;
+    bool good = store_flush(file->store, &why);
+    if (good && !closing && file->store->config->notify == NOTIFY_FLUSH)
+        good = store_notify(file->store, &why);
+    return good ? 0 : fail_write(file, &why);
+}
+
+static int truncate_file(struct vfd_file *pub, int64_t dxpl, bool closing) {
+    struct file *file = (struct file *)pub;
+    struct why why;
+    (void)dxpl, (void)closing;
+    return file->writers || store_resize(file->store, file->eoa, &why) ? 0 : fail_write(file, &why);
+}
+
+static int lock(struct vfd_file *pub, bool write) {
+    struct file *file = (struct file *)pub;
+    struct why why;
+    return store_lock(file->store, write, &why)
+               ? 0
+               : hdf5_fail(&file->hdf5, file->hdf5.cannot_lock, "lock", why.text);
+}
+
+static int unlock(struct vfd_file *pub) {
+    struct file *file = (struct file *)pub;
+    struct why why;
+    return store_unlock(file->store, &why)
+               ? 0
+               : hdf5_fail(&file->hdf5, file->hdf5.cannot_lock, "unlock", why.text);
+}
+
+static const struct vfd_class driver = {
+    .version = VFD_CLASS_VERSION,
+    .value = VALUE,
+    .name = "tarn",
+    .max_address = MAX_ADDRESS,
+    .close_degree = VFD_CLOSE_WEAK,
+    .open = open_file,
+    .close = close_file,
+    .compare = compare,
+    .query = query,
+    .get_eoa = get_eoa,
+    .set_eoa = set_eoa,
+    .get_eof = get_eof,
+    .read = read_file,
+    .write = write_file,
+    .read_vector = read_vector,
+    .write_vector = write_vector,
+    .flush = flush,
+    .truncate = truncate_file,
+    .lock = lock,
+    .unlock = unlock,
+    .remove = remove_file,
+    /* What is data and what is structure keep apart, as in sec2. */
+    .free_lists = {VFD_MEM_SUPER, VFD_MEM_SUPER, VFD_MEM_SUPER, VFD_MEM_DRAW, VFD_MEM_DRAW, VFD_MEM_SUPER,
+                   VFD_MEM_SUPER},
+};
+
+/* What HDF5 asks a plug-in for. */
+__attribute__((visibility("default"))) int H5PLget_plugin_type(void);
+__attribute__((visibility("default"))) const void *H5PLget_plugin_info(void);
+
+int H5PLget_plugin_type(void) { return VFD_PLUGIN_TYPE; }
+
+const void *H5PLget_plugin_info(void) { return &driver; }
