@@ -2,7 +2,8 @@
 //!
 //! A [`Mapped`] is a file (on a tmpfs, a DAX file system or any other) or a DAX device, mapped for its only writer; [`Slow`] plays an
 //! NVRAM of a given profile on any medium. Bytes go in by [`kernel`], which reads them once, past the caches, and checksums them on
-//! the way. A [`Shared`] is a part of a file that many use at once, each by a [`Direct`] of its own: docs/dsa.md.
+//! the way. A [`Shared`] is a part of a file that many use at once, each by a [`Direct`] of its own; [`Units`] is one that is not mapped,
+//! but written in units, each by a [`Queued`]: docs/dsa.md.
 
 #![allow(unsafe_code)]
 
@@ -32,4 +33,4 @@ pub use map::{Mapped, Part, Seen, reserve};
 pub use shared::{Direct, Mapping, Shared};
 pub use slow::{Device, Profile, Slow};
 pub use target::Now;
-pub use units::{Queued, Units, Using, unit_of};
+pub use units::{Queued, Units, Using, clear_slots, unit_of};

@@ -93,6 +93,15 @@ pub fn unit_of(file: &OwnedFd, path: &Path, asked: Option<u32>) -> Result<u32, M
     Ok(asked.unwrap_or(USUAL).max(grain.bytes as u32))
 }
 
+/// Writes zeros to the slots of a new file: blocks that were never written cost a file system's commit at their first use.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn clear_slots(file: &OwnedFd, path: &Path) -> Result<(), MediumError> {
+    let zeros = vec![0; layout::SLOTS as usize];
+    recover::write_all(file, layout::SLOTS, &zeros).map_err(failed("write the slots of", path))
+}
+
 /// Whether a file can be used without the page cache, and what it must be aligned to then.
 fn grain(file: &OwnedFd) -> (bool, Grain) {
     let flags = StatxFlags::DIOALIGN;

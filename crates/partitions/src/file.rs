@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tarn_base::grant::{Grant, MAX_GRANTS};
 use tarn_dsa::header::{DATA, HEAD, Header, MAX_SIZE, MAX_UNIT, MIN_UNIT, PAGE, is_unit};
-use tarn_media::{Units, Using, reserve, unit_of};
+use tarn_media::{Units, Using, clear_slots, reserve, unit_of};
 use tarn_ports::MediumError;
 use tarn_sys::lock::{Hold, hold};
 
@@ -83,6 +83,9 @@ pub(crate) fn make(
         _ => 0,
     };
     reserve(&file, first, DATA + size).map_err(refused("take the room of", &path))?;
+    if unit > 0 {
+        clear_slots(&file, &path).map_err(unusable)?;
+    }
     let mut identity = [0; 16];
     rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
         .map_err(refused("name", &path))?;

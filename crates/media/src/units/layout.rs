@@ -12,6 +12,8 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) const GATE: Range<u64> = MARKS..MARKS + 1;
 /// The byte that all who use it have locked.
 pub(super) const USERS: Range<u64> = MARKS + 1..MARKS + 2;
+/// Where the bytes are that are the locks of slots, one each: behind the marks.
+const LOCKS: u64 = MARKS + PAGE;
 /// Where the slots are, and the bytes that there are for them.
 pub(super) const SLOTS: u64 = 1 << 20;
 /// Slots, at most.
@@ -56,6 +58,11 @@ impl Layout {
     pub(super) fn place(self, slots: Range<u64>) -> Range<u64> {
         let at = |slot| SLOTS + slot * 2 * self.unit;
         at(slots.start)..at(slots.end)
+    }
+
+    /// The bytes that are the locks of slots.
+    pub(super) fn locks(self, slots: Range<u64>) -> Range<u64> {
+        LOCKS + slots.start..LOCKS + slots.end
     }
 
     /// Fills the first half of a slot: whose unit's content the other half is.

@@ -121,7 +121,7 @@ impl Locks {
             if self.of(slots).iter().all(|slot| slot.shared > 0) {
                 continue;
             }
-            let bytes = self.layout.place(slots.clone());
+            let bytes = self.layout.locks(slots.clone());
             let locked = set(&file, &bytes, Lock::Shared);
             if !matches!(locked, Ok(true)) {
                 for before in &ranges[..number] {
@@ -156,7 +156,7 @@ impl Locks {
         while at < slots.end {
             let run = (at..slots.end).take_while(|slot| !is_used(*slot)).count() as u64;
             if run > 0 {
-                set(&file, &self.layout.place(at..at + run), Lock::None)?;
+                set(&file, &self.layout.locks(at..at + run), Lock::None)?;
             }
             at += run + 1;
         }
@@ -169,7 +169,7 @@ impl Locks {
         if own.shared > 0 || own.exclusive {
             return Ok(false);
         }
-        own.exclusive = set(file, &self.layout.place(slot..slot + 1), Lock::Exclusive)?;
+        own.exclusive = set(file, &self.layout.locks(slot..slot + 1), Lock::Exclusive)?;
         self.held += u32::from(own.exclusive);
         Ok(own.exclusive)
     }
@@ -178,7 +178,7 @@ impl Locks {
     pub(super) fn give_back(&mut self, file: impl AsFd, slot: u64) -> Result<(), Errno> {
         self.held -= 1;
         self.slots[slot as usize].exclusive = false;
-        set(file, &self.layout.place(slot..slot + 1), Lock::None).map(drop)
+        set(file, &self.layout.locks(slot..slot + 1), Lock::None).map(drop)
     }
 
     /// Somebody would have a slot alone, or not any more.

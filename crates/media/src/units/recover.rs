@@ -50,7 +50,7 @@ impl Units {
     }
 }
 
-fn write_all(file: impl AsFd, at: u64, from: &[u8]) -> Result<(), Errno> {
+pub(super) fn write_all(file: impl AsFd, at: u64, from: &[u8]) -> Result<(), Errno> {
     let mut done = 0;
     while done < from.len() {
         match pwrite(&file, &from[done..], at + done as u64) {
