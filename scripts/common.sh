@@ -10,8 +10,8 @@ tarn_built() {
     [ "$1" = debug ] || options=(--release)
     cargo build --quiet --locked -p tarn-cli -p tarn-daemon -p tarn-libtarn "${options[@]}"
     scripts/shim.sh "$target/$1" || [ $? -eq 3 ]
-    scripts/nbdkit.sh "$target/$1" || [ $? -eq 3 ]
     scripts/hdf5.sh "$target/$1"
+    scripts/nbdkit.sh "$target/$1" || [ $? -eq 3 ]
     # shellcheck disable=SC2034  # used by those who source this
     tarn=$(realpath "$target/$1/tarn")
 }

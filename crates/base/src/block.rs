@@ -30,8 +30,10 @@ pub enum Kind {
     Latest,
     /// The last of an object's file.
     Object,
-    /// One of the first two of a partition.
+    /// One of the two that say what a partition is.
     Partition,
+    /// What stands before a copy of a unit of a partition.
+    Shadow,
 }
 
 impl Kind {
@@ -45,6 +47,7 @@ impl Kind {
             Self::Latest => b"PHXLAST\x01",
             Self::Object => b"PHXOBJT\x01",
             Self::Partition => b"DSAPART\x01",
+            Self::Shadow => b"DSASHDW\x01",
         }
     }
 }

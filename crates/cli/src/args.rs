@@ -430,10 +430,10 @@ pub(crate) enum BenchCommand {
     Ckpt(crate::bench::ckpt::Args),
     /// Queue pairs to storage memory, beside the same copies without a queue
     Dsa(crate::bench::dsa::Args),
-    /// A partition as a block device, beside nbdkit's memory plug-in
-    Block(crate::bench::block::Args),
     /// HDF5 through tarn's file driver, beside its own drivers for files and memory
     Hdf5(crate::bench::hdf5::Args),
+    /// A partition as a block device, beside nbdkit's memory plug-in
+    Block(crate::bench::block::Args),
     /// What many nodes need: transfers between two nodes beside bare TCP streams, tasks of tarnd
     Cluster(crate::bench::cluster::Args),
 }

@@ -2,6 +2,7 @@
 //! al. 2014, section 4.3, where the storages are those of several nodes.
 
 use crate::slab::Slab;
+use std::os::fd::BorrowedFd;
 use tarn_ring::{Failure, Span, Started, Storage, Ticket};
 
 /// Storages in one, at most.
@@ -189,6 +190,11 @@ impl<S: Storage> Storage for Cyclic<S> {
     fn settle(&mut self) -> Result<(), Failure> {
         let settled = self.parts.iter_mut().map(Storage::settle);
         settled.fold(Ok(()), Result::and)
+    }
+
+    fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
+        let told = self.parts.iter_mut().map(|part| part.notify(event));
+        told.filter(|told| !told).count() == 0
     }
 
     fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {

@@ -3,8 +3,16 @@
 use tarn_base::block::{self, Fields, Kind};
 use tarn_base::grant::{Grant, MAX_GRANTS, Who};
 
-/// Bytes of a copy of the header: the first is at 0, the second behind it.
+/// Bytes of a copy of the header.
 pub const COPY: usize = 4096;
+/// The first copy is at 0, the second here: no unit of a medium has both.
+pub const SECOND: u64 = MAX_UNIT as u64;
+/// Bytes that both copies are in.
+pub const HEAD: usize = SECOND as usize + COPY;
+/// Bytes that a medium can write at once, at least and at most.
+pub const MIN_UNIT: u32 = 512;
+/// As above.
+pub const MAX_UNIT: u32 = 16384;
 /// Where the data begins: behind the copies, and where a large page does.
 pub const DATA: u64 = 2 << 20;
 /// Bytes of a partition, at most.
@@ -21,6 +29,8 @@ pub struct Header {
     pub number: u64,
     /// Bytes of data.
     pub size: u64,
+    /// Bytes that it is written by, a power of two; 0: it is mapped.
+    pub unit: u32,
     /// The user that it belongs to.
     pub owner: u32,
     /// Who else may have it, at most [`MAX_GRANTS`].
@@ -30,7 +40,7 @@ pub struct Header {
 impl Header {
     /// Where this one's copy lies: they are written in turn.
     pub fn place(&self) -> u64 {
-        self.number % 2 * COPY as u64
+        self.number % 2 * SECOND
     }
 
     /// The same once more, in the other copy's place.
@@ -46,6 +56,7 @@ impl Header {
         let mut payload = Vec::new();
         payload.extend(self.number.to_le_bytes());
         payload.extend(self.size.to_le_bytes());
+        payload.extend(self.unit.to_le_bytes());
         payload.extend(self.owner.to_le_bytes());
         let grants = self.grants.iter().take(MAX_GRANTS);
         payload.push(grants.len() as u8);
@@ -63,8 +74,8 @@ impl Header {
     /// The one that holds, of the two copies that a file begins with; none where it has none. `file` is how many bytes the file has: a
     /// header that says more is none.
     pub fn newest(head: &[u8], file: u64) -> Option<Self> {
-        let copies = head.chunks_exact(COPY).take(2).zip([0, COPY as u64]);
-        let headers = copies.filter_map(|(copy, at)| Self::decode(copy, at));
+        let copy = |at: u64| Self::decode(head.get(at as usize..)?.get(..COPY)?, at);
+        let headers = [0, SECOND].into_iter().filter_map(copy);
         let whole = headers.filter(|header| header.size <= file.saturating_sub(DATA));
         whole.max_by_key(|header| header.number)
     }
@@ -72,7 +83,8 @@ impl Header {
     fn decode(copy: &[u8], at: u64) -> Option<Self> {
         let (identity, payload) = block::unseal(Kind::Partition, at, copy)?;
         let mut fields = Fields(payload);
-        let (number, size, owner) = (fields.u64()?, fields.u64()?, fields.u32()?);
+        let (number, size) = (fields.u64()?, fields.u64()?);
+        let (unit, owner) = (fields.u32()?, fields.u32()?);
         let count = usize::from(fields.u8()?);
         let grant = |fields: &mut Fields<'_>| {
             let (kind, id) = (fields.u8()?, fields.u32()?);
@@ -88,6 +100,7 @@ impl Header {
             identity,
             number,
             size,
+            unit,
             owner,
             grants: grants?,
         };
@@ -95,9 +108,15 @@ impl Header {
             && fields.0.is_empty()
             && header.place() == at
             && size <= MAX_SIZE
-            && size.is_multiple_of(PAGE);
+            && size.is_multiple_of(PAGE)
+            && (unit == 0 || is_unit(unit) && size.is_multiple_of(unit.into()));
         sound.then_some(header)
     }
+}
+
+/// Whether a partition can be written by so many bytes.
+pub fn is_unit(unit: u32) -> bool {
+    unit.is_power_of_two() && (MIN_UNIT..=MAX_UNIT).contains(&unit)
 }
 
 #[cfg(test)]
@@ -119,15 +138,23 @@ mod tests {
             identity: 9,
             number,
             size,
+            unit: 4096,
             owner: 1,
             grants,
         }
     }
 
+    fn copies(first: &[u8], second: &[u8]) -> Vec<u8> {
+        let mut head = vec![0; HEAD];
+        head[..COPY].copy_from_slice(first);
+        head[SECOND as usize..].copy_from_slice(second);
+        head
+    }
+
     /// Both copies: the first header, and the next.
     fn grown() -> (Vec<u8>, Header, Header) {
         let (old, new) = (header(4, 8192), header(5, 16384));
-        ([old.encode(), new.encode()].concat(), old, new)
+        (copies(&old.encode(), &new.encode()), old, new)
     }
 
     #[test]
@@ -136,16 +163,37 @@ mod tests {
         assert_eq!(Header::newest(&both, DATA + 16384), Some(new.clone()));
         assert_eq!(Header::newest(&both, DATA + 16383), Some(old.clone()));
         assert_eq!(Header::newest(&both, DATA + 100), None);
-        let swapped = [new.encode(), old.encode()].concat();
+        let swapped = copies(&new.encode(), &old.encode());
         assert_eq!(Header::newest(&swapped, u64::MAX), None);
         assert_eq!(Header::newest(&[], u64::MAX), None);
-        assert_eq!(Header::newest(&[0; 2 * COPY], u64::MAX), None);
+        assert_eq!(Header::newest(&[0; HEAD], u64::MAX), None);
         let full = Header {
             grants: vec![old.grants[0]; MAX_GRANTS],
             ..old
         };
-        let copies = [full.encode(), vec![0; COPY]].concat();
-        assert_eq!(Header::newest(&copies, u64::MAX), Some(full));
+        let first = copies(&full.encode(), &[0; COPY]);
+        assert_eq!(Header::newest(&first, u64::MAX), Some(full));
+    }
+
+    #[test]
+    fn a_unit_is_a_power_of_two_that_divides_the_size() {
+        for (unit, size, sound) in [
+            (0, 4096, true),
+            (512, 4096, true),
+            (16384, 16384, true),
+            (8192, 12288, false),
+            (256, 4096, false),
+            (32768, 32768, false),
+            (5000, 20_480_000, false),
+        ] {
+            let header = Header {
+                unit,
+                ..header(4, size)
+            };
+            let head = copies(&header.encode(), &[0; COPY]);
+            let found = Header::newest(&head, u64::MAX);
+            assert_eq!(found, sound.then_some(header), "{unit} of {size}");
+        }
     }
 
     proptest::proptest! {
@@ -154,9 +202,10 @@ mod tests {
         fn a_torn_header_is_the_one_before(words in proptest::collection::vec(proptest::bool::ANY, COPY / 8)) {
             let (both, old, new) = grown();
             let before = header(3, 4096).encode();
-            let mut image = [&both[..COPY], &before].concat();
+            let mut image = copies(&both[..COPY], &before);
             for (word, _) in words.iter().enumerate().filter(|(_, there)| **there) {
-                let range = COPY + word * 8..COPY + word * 8 + 8;
+                let at = SECOND as usize + word * 8;
+                let range = at..at + 8;
                 image[range.clone()].copy_from_slice(&both[range]);
             }
             let found = Header::newest(&image, u64::MAX);
@@ -166,7 +215,7 @@ mod tests {
         #[test]
         fn a_flipped_bit_is_found(bit in 0..COPY * 8) {
             let (mut both, old, _) = grown();
-            both[COPY + bit / 8] ^= 1 << (bit % 8);
+            both[SECOND as usize + bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Header::newest(&both, u64::MAX), Some(old));
         }
 

@@ -3,6 +3,7 @@
 use crate::flight::{Chain, Flight, Posted};
 use crate::region::{MAX_STORAGES, NoRegion, Range, RegionId, Regions};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use tarn_ring::{
     Cqe, Failure, Flags, Level, Memory, Op, Rings, Span, Sqe, Started, Storage, Ticket,
 };
@@ -230,6 +231,13 @@ impl<S: Storage> Queue<S> {
     /// Whether no requests are under way.
     pub fn is_idle(&self) -> bool {
         self.flight.promised() == 0
+    }
+
+    /// An eventfd is told from now on when requests under way may have ended; false where [`Queue::poll`] is to be called again and again.
+    pub fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
+        let storages = self.storages.iter_mut().flatten();
+        let told = storages.map(|storage| storage.notify(event));
+        told.filter(|told| !told).count() == 0
     }
 
     /// Takes the ends of requests that were under way.

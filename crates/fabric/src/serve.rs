@@ -195,7 +195,7 @@ impl<'a> Answering<'a> {
         self.socket.set_read_timeout(None)?;
         self.socket.set_write_timeout(None)?;
         far::keep_alive(self.socket)?;
-        far::serve(self.socket, &mut *make())
+        far::serve(self.socket, &mut *make()?)
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {

@@ -5,6 +5,7 @@ use crate::handshake::Key;
 use crate::lock;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tarn_ports::Control;
@@ -43,7 +44,7 @@ pub struct Part {
 pub struct Refusal(pub String);
 
 /// Makes what a stream is given over to, in that stream's own thread.
-pub type MakeTarget = Box<dyn FnOnce() -> Box<dyn Target> + Send>;
+pub type MakeTarget = Box<dyn FnOnce() -> io::Result<Box<dyn Target>> + Send>;
 
 /// What a call is answered with.
 pub enum Called {

@@ -2,7 +2,8 @@
  * dsa.h: direct access to storage memory. A program opens partitions, registers regions of them and of its own memory with a queue
  * pair, prepares requests, submits many at once, and reaps their completions.
  *
- * Link with -ltarn. No threads, no exit. A queue pair belongs to one thread; partitions are everybody's. From the
+ * Link with -ltarn. No exit, and no threads but one, that takes no signals, for a queue pair that writes to a medium in units (docs/dsa.md).
+ * A queue pair belongs to one thread; partitions are everybody's. From the
  * first partition that is opened without DSA_NO_GUARD on there is a handler of SIGBUS (docs/dsa.md): install your own before.
  *
  * Every function that returns int gives TARN_OK or another of enum tarn_code (tarn.h), unless it says otherwise; tarn_last_error() then
@@ -133,12 +134,16 @@ struct dsa_info {
     int32_t power_fail; /* enum dsa_power_fail */
     uint32_t grant_count;
     struct dsa_grant grants[DSA_MAX_GRANTS];
+    uint32_t unit; /* bytes that it is written by; 0: it is mapped */
 };
 
 /* Partitions. */
 
 /* Makes one of zeros; its room is taken, up to whole pages. */
 int dsa_create(const char *partition, uint64_t bytes, const struct dsa_grant *grants, size_t grant_count);
+/* The same, written by units of at least so many bytes, 512 to 16384, whatever the medium is; mapped if unit is 0. */
+int dsa_create_units(const char *partition, uint64_t bytes, uint32_t unit, const struct dsa_grant *grants,
+                     size_t grant_count);
 /* Takes one away that nobody has open. */
 int dsa_delete(const char *partition);
 /* Makes one that nobody has open larger or smaller. */
@@ -177,7 +182,8 @@ int dsa_unregister(struct dsa_queue *queue, uint32_t region);
 uint32_t dsa_submit(struct dsa_queue *queue);
 /* The same, and waits until there are so many completions. */
 int dsa_wait(struct dsa_queue *queue, uint32_t completions, uint64_t patience_ns);
-/* An eventfd that counts doorbells which brought completions, for poll(); -1 when there is none. It is the queue pair's: do not close it. */
+/* An eventfd for poll(): readable when a doorbell has brought completions, or something has ended since. Read it, submit, and reap all. -1
+ * when there is none. It is the queue pair's: do not close it. */
 int dsa_fd(struct dsa_queue *queue);
 
 /* The next request, of zeros; NULL when the ring is full: submit. */

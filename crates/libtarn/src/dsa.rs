@@ -48,6 +48,7 @@ pub struct dsa_info {
     pub power_fail: i32,
     pub grant_count: u32,
     pub grants: [dsa_grant; GRANTS],
+    pub unit: u32,
 }
 
 static PARTITIONS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
@@ -137,24 +138,46 @@ pub unsafe extern "C" fn dsa_create(
     grant_count: usize,
 ) -> c_int {
     guard(|| {
-        if grants.is_null() && grant_count > 0 || grant_count > GRANTS {
-            let text = format!("an access list is not NULL, and has at most {GRANTS} lines");
-            return Err(invalid(text));
-        }
-        let grant = |at| {
-            // SAFETY: there are so many.
-            let grant = unsafe { *grants.add(at) };
-            let who = match grant.group {
-                0 => Who::User(grant.id),
-                _ => Who::Group(grant.id),
-            };
-            let write = grant.write != 0;
-            Grant { who, write }
-        };
-        let grants = (0..grant_count).map(grant).collect();
         // SAFETY: as the header says.
-        Partition::create(unsafe { named(partition) }?, bytes, grants)
+        let (path, grants) = unsafe { (named(partition)?, granted(grants, grant_count)?) };
+        Partition::create(path, bytes, grants)
     })
+}
+
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dsa_create_units(
+    partition: *const c_char,
+    bytes: u64,
+    unit: u32,
+    grants: *const dsa_grant,
+    grant_count: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: as the header says.
+        let (path, grants) = unsafe { (named(partition)?, granted(grants, grant_count)?) };
+        Partition::create_units(path, bytes, unit, grants)
+    })
+}
+
+/// # Safety
+/// There are so many, or it is NULL.
+unsafe fn granted(grants: *const dsa_grant, grant_count: usize) -> Result<Vec<Grant>, Refusal> {
+    if grants.is_null() && grant_count > 0 || grant_count > GRANTS {
+        let text = format!("an access list is not NULL, and has at most {GRANTS} lines");
+        return Err(invalid(text));
+    }
+    let grant = |at| {
+        // SAFETY: as the caller says.
+        let grant = unsafe { *grants.add(at) };
+        let who = match grant.group {
+            0 => Who::User(grant.id),
+            _ => Who::Group(grant.id),
+        };
+        let write = grant.write != 0;
+        Grant { who, write }
+    };
+    Ok((0..grant_count).map(grant).collect())
 }
 
 // SAFETY: as above.
@@ -333,6 +356,7 @@ fn told(info: &Info, power_fail: Option<PowerFail>) -> dsa_info {
         },
         grant_count: info.grants.len() as u32,
         grants,
+        unit: info.unit,
     }
 }
 

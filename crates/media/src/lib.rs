@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod bare;
 mod external;
 mod flush;
 #[cfg(target_arch = "x86_64")]
@@ -21,10 +22,14 @@ mod promises;
 mod shared;
 pub mod slow;
 mod target;
+mod units;
 
+pub use bare::Bare;
 pub use external::{ExternalFolder, Reader};
 pub use flush::Flush;
 pub use folder::Folder;
 pub use map::{Mapped, Part, Seen, reserve};
 pub use shared::{Direct, Mapping, Shared};
 pub use slow::{Device, Profile, Slow};
+pub use target::Now;
+pub use units::{Queued, Units, Using, unit_of};

@@ -4,7 +4,7 @@ use crate::flush::{Flush, fence};
 use crate::guarded::Guarded;
 use crate::kernel::{self, STREAM};
 use crate::map::{Pages, failed, pages};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, ProtFlags};
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use tarn_ring::{Failure, Span, Started, Storage, Ticket};
 
 /// A file from a page on, mapped as it is now. Dropped from the first field to the last.
 #[derive(Debug)]
-struct View {
+pub(crate) struct View {
     guarded: Option<Guarded>,
-    pages: Pages,
+    pub(crate) pages: Pages,
 }
 
 impl View {
     /// Whether some of it was not there when it was touched.
     #[inline]
-    fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.guarded.as_ref().is_some_and(Guarded::is_broken)
     }
 }
@@ -76,11 +76,6 @@ impl Shared {
     /// What it promises.
     pub fn promises(&self) -> Promises {
         self.promises
-    }
-
-    /// Whether it may be written.
-    pub fn is_writable(&self) -> bool {
-        self.mapping.writable
     }
 
     /// The file.
@@ -136,7 +131,7 @@ impl Shared {
     }
 }
 
-fn view(
+pub(crate) fn view(
     file: &OwnedFd,
     path: &Path,
     mapping: Mapping,
@@ -396,5 +391,10 @@ impl Storage for Direct {
             true => Err(Failure::Corrupt),
             false => Ok(()),
         }
+    }
+
+    fn notify(&mut self, _: BorrowedFd<'_>) -> bool {
+        // Nothing is ever pending.
+        true
     }
 }

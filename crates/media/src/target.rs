@@ -1,16 +1,13 @@
-//! Mapped storage memory for bytes that are this program's own, one request after the other: for other nodes.
+//! Storage memory for bytes that are this program's own, one request after the other: for other nodes.
 
-use crate::shared::Direct;
 use std::ptr::NonNull;
 use tarn_ring::{Failure, Memory, Span, Started, Storage};
 
-/// What was done within the call; only files that are not mapped have anything pending.
-fn now(storage: &mut Direct, started: Started) -> Result<u64, Failure> {
-    let settled = storage.settle();
-    match started {
-        Started::Done(result) => settled.and(result),
-        Started::Pending => Err(Failure::Io),
-    }
+/// A storage whose requests have ended when their calls return.
+#[derive(Debug)]
+pub struct Now<S> {
+    storage: S,
+    writable: bool,
 }
 
 /// The span of some bytes, for as long as the call takes.
@@ -24,7 +21,39 @@ unsafe fn span(start: *mut u8, length: usize) -> Option<Span> {
     memory.span(start.addr().get() as u64, length as u64)
 }
 
-impl Direct {
+impl<S: Storage> Now<S> {
+    /// Over a storage that is used for nothing else.
+    pub fn new(storage: S, writable: bool) -> Self {
+        Self { storage, writable }
+    }
+
+    /// Bytes of it.
+    pub fn size(&mut self) -> u64 {
+        self.storage.size()
+    }
+
+    /// What became of a request that was begun, once it has ended: its memory is lent until then.
+    fn end(&mut self, started: Started) -> Result<u64, Failure> {
+        let settled = self.storage.settle();
+        let result = match started {
+            Started::Done(result) => result,
+            Started::Pending => self.wait(),
+        };
+        settled.and(result)
+    }
+
+    fn wait(&mut self) -> Result<u64, Failure> {
+        loop {
+            let mut end = None;
+            self.storage.reap(&mut |_, result| end = Some(result));
+            if let Some(result) = end {
+                return result;
+            }
+            let _ = self.storage.settle();
+            std::thread::yield_now();
+        }
+    }
+
     fn has(&mut self, at: u64, length: u64) -> Result<(), Failure> {
         let end = at.checked_add(length);
         match end.is_some_and(|end| end <= self.size()) {
@@ -34,7 +63,7 @@ impl Direct {
     }
 
     fn may_change(&mut self, at: u64, length: u64) -> Result<(), Failure> {
-        match self.shared().is_writable() {
+        match self.writable {
             true => self.has(at, length),
             false => Err(Failure::Denied),
         }
@@ -51,52 +80,53 @@ impl Direct {
     ///
     /// # Errors
     /// `Invalid` for what there is not, and why else it cannot.
-    pub fn read_now(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
+    pub fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
         self.has(at, to.len() as u64)?;
         // SAFETY: they are borrowed until this returns, and the request has ended then.
         let span = unsafe { span(to.as_mut_ptr(), to.len()) };
-        let started = self.read(at, span.ok_or(Failure::Invalid)?, 0);
-        now(self, started).map(drop)
+        let started = self.storage.read(at, span.ok_or(Failure::Invalid)?, 0);
+        self.end(started).map(drop)
     }
 
     /// Copies bytes in: they are visible, or `persistent`.
     ///
     /// # Errors
-    /// As [`Direct::read_now`], and `Denied` where nothing may be written.
-    pub fn write_now(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure> {
+    /// As [`Now::read`], and `Denied` where nothing may be written.
+    pub fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure> {
         self.may_change(at, from.len() as u64)?;
         // SAFETY: as above; a write only reads them.
         let span = unsafe { span(from.as_ptr().cast_mut(), from.len()) };
-        let started = self.write(at, span.ok_or(Failure::Invalid)?, persistent, 0);
-        now(self, started).map(drop)
+        let span = span.ok_or(Failure::Invalid)?;
+        let started = self.storage.write(at, span, persistent, 0);
+        self.end(started).map(drop)
     }
 
     /// Adds to 8 aligned bytes; what was there.
     ///
     /// # Errors
-    /// As [`Direct::write_now`].
-    pub fn fetch_add_now(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
+    /// As [`Now::write`].
+    pub fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
         self.word_at(at)?;
-        let started = self.fetch_add(at, add, 0);
-        now(self, started)
+        let started = self.storage.fetch_add(at, add, 0);
+        self.end(started)
     }
 
     /// Replaces 8 aligned bytes if they are what is expected; what was there.
     ///
     /// # Errors
-    /// As [`Direct::write_now`].
-    pub fn compare_swap_now(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure> {
+    /// As [`Now::write`].
+    pub fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure> {
         self.word_at(at)?;
-        let started = self.compare_swap(at, expected, new, 0);
-        now(self, started)
+        let started = self.storage.compare_swap(at, expected, new, 0);
+        self.end(started)
     }
 
     /// Makes persistent what was done before.
     ///
     /// # Errors
     /// When it cannot.
-    pub fn flush_now(&mut self) -> Result<(), Failure> {
-        let started = self.flush(0);
-        now(self, started).map(drop)
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        let started = self.storage.flush(0);
+        self.end(started).map(drop)
     }
 }

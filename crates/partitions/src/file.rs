@@ -1,6 +1,6 @@
 //! The file of a partition.
 
-use crate::folder::{Folder, file_of, refused};
+use crate::folder::{Folder, code, file_of, refused};
 use crate::{Code, Refusal};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
@@ -11,8 +11,9 @@ use rustix::io::{Errno, pread, pwrite};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tarn_base::grant::{Grant, MAX_GRANTS};
-use tarn_dsa::header::{COPY, DATA, Header, MAX_SIZE, PAGE};
-use tarn_media::reserve;
+use tarn_dsa::header::{DATA, HEAD, Header, MAX_SIZE, MAX_UNIT, MIN_UNIT, PAGE, is_unit};
+use tarn_media::{Units, Using, reserve, unit_of};
+use tarn_ports::MediumError;
 use tarn_sys::lock::{Hold, hold};
 
 /// The byte of the file whose lock is the header's: who changes it has that, or has the partition alone.
@@ -38,10 +39,17 @@ pub(crate) fn make(
     folder: &Folder,
     name: &str,
     size: u64,
+    unit: Option<u32>,
     owner: u32,
     grants: Vec<Grant>,
 ) -> Result<(), Refusal> {
-    let size = whole(size)?;
+    if unit.is_some_and(|unit| unit != 0 && !is_unit(unit)) {
+        let text = format!(
+            "a unit is a power of two of {MIN_UNIT} to {MAX_UNIT} bytes, or 0 where the partition is to be mapped"
+        );
+        return Err(Refusal::new(Code::Invalid, text));
+    }
+    whole(size, 0)?;
     if grants.len() > MAX_GRANTS {
         let text = format!("an access list has at most {MAX_GRANTS} lines");
         return Err(Refusal::new(Code::Invalid, text));
@@ -63,7 +71,18 @@ pub(crate) fn make(
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let file = openat(&folder.fd, ".", flags, Mode::RUSR | Mode::WUSR);
     let file = file.map_err(refused("make a partition in", folder.path()))?;
-    reserve(&file, DATA, DATA + size).map_err(refused("take the room of", &path))?;
+    ftruncate(&file, DATA).map_err(refused("make", &path))?;
+    let unit = match unit {
+        Some(0) => 0,
+        asked => unit_of(&file, &path, asked).map_err(unusable)?,
+    };
+    let size = whole(size, unit)?;
+    // Slots are before the data.
+    let first = match unit {
+        0 => DATA,
+        _ => 0,
+    };
+    reserve(&file, first, DATA + size).map_err(refused("take the room of", &path))?;
     let mut identity = [0; 16];
     rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
         .map_err(refused("name", &path))?;
@@ -71,6 +90,7 @@ pub(crate) fn make(
         identity: u128::from_le_bytes(identity),
         number: 0,
         size,
+        unit,
         owner,
         grants,
     };
@@ -90,10 +110,10 @@ pub(crate) fn make(
     fsync(&folder.fd).map_err(refused("sync", folder.path()))
 }
 
-/// Bytes of a partition, up to whole pages.
-fn whole(size: u64) -> Result<u64, Refusal> {
+/// Bytes of a partition, up to whole pages and units.
+fn whole(size: u64, unit: u32) -> Result<u64, Refusal> {
     match size {
-        1..=MAX_SIZE => Ok(size.next_multiple_of(PAGE)),
+        1..=MAX_SIZE => Ok(size.next_multiple_of(PAGE.max(unit.into()))),
         _ => {
             let text = format!("a partition has 1 to {MAX_SIZE} bytes, not {size}");
             Err(Refusal::new(Code::Invalid, text))
@@ -152,7 +172,7 @@ pub(crate) fn header(file: &OwnedFd, path: &Path) -> Result<Header, Refusal> {
 }
 
 fn header_of(file: &OwnedFd, size: u64, path: &Path) -> Result<Header, Refusal> {
-    let mut head = vec![0; 2 * COPY];
+    let mut head = vec![0; HEAD];
     let mut read = 0;
     while read < head.len() {
         match pread(file, &mut head[read..], read as u64).map_err(refused("read", path))? {
@@ -167,6 +187,33 @@ fn header_of(file: &OwnedFd, size: u64, path: &Path) -> Result<Header, Refusal> 
         );
         Refusal::new(Code::Corrupt, text)
     })
+}
+
+/// Begins to use an open partition in units, and so makes whole what is torn.
+pub(crate) fn units(
+    file: OwnedFd,
+    header: &Header,
+    path: &Path,
+    writable: bool,
+    guarded: bool,
+) -> Result<Units, Refusal> {
+    let using = Using {
+        from: DATA,
+        unit: header.unit,
+        identity: header.identity,
+        writable,
+        guarded,
+    };
+    Units::new(file, path, using, header.size).map_err(unusable)
+}
+
+/// Why a medium cannot be used.
+pub(crate) fn unusable(why: MediumError) -> Refusal {
+    let kind = match &why {
+        MediumError::Io { source, .. } => code(source),
+        _ => Code::Internal,
+    };
+    Refusal::new(kind, why.to_string())
 }
 
 /// Makes a partition larger that others may have open, if it is not as large; bytes of it then. The file is open here only.
@@ -200,7 +247,7 @@ pub(crate) fn resize(
     path: &Path,
 ) -> Result<Header, Refusal> {
     let new = Header {
-        size: whole(size)?,
+        size: whole(size, old.unit)?,
         ..old.again()
     };
     let cut = |size: u64| ftruncate(file, DATA + size).map_err(refused("cut", path));

@@ -49,7 +49,22 @@ impl Folder {
         owner: u32,
         grants: Vec<Grant>,
     ) -> Result<(), Refusal> {
-        file::make(self, sound(name)?, size, owner, grants)
+        file::make(self, sound(name)?, size, None, owner, grants)
+    }
+
+    /// The same, in units of at least so many bytes, a power of two of 512 to 16,384, whatever the medium is; or mapped, with 0.
+    ///
+    /// # Errors
+    /// As [`Folder::create`].
+    pub fn create_units(
+        &self,
+        name: &str,
+        size: u64,
+        unit: u32,
+        owner: u32,
+        grants: Vec<Grant>,
+    ) -> Result<(), Refusal> {
+        file::make(self, sound(name)?, size, Some(unit), owner, grants)
     }
 
     /// Takes a partition away.
@@ -67,7 +82,13 @@ impl Folder {
     pub fn resize(&self, name: &str, size: u64) -> Result<(), Refusal> {
         let name = sound(name)?;
         let (file, header) = file::open(self, name, true, Others::None)?;
-        file::resize(&file, &header, size, &self.path_of(name)).map(drop)
+        let path = self.path_of(name);
+        if header.unit > 0 {
+            // What a loss of power has left must not come to units that are made later.
+            let own = file.try_clone().map_err(refused("open", &path))?;
+            file::units(own, &header, &path, true, false)?;
+        }
+        file::resize(&file, &header, size, &path).map(drop)
     }
 
     /// Makes a partition larger, which others may have open; it is never made smaller by this. What it has then.
@@ -118,6 +139,7 @@ impl Folder {
                 Err(why) => found.push(Info {
                     name: name.to_owned(),
                     size: 0,
+                    unit: 0,
                     owner: 0,
                     grants: Vec::new(),
                     damaged: Some(why.text),
@@ -202,6 +224,7 @@ pub(crate) fn code(e: &std::io::Error) -> Code {
         Some(Errno::DQUOT) => Code::Quota,
         Some(Errno::FBIG) => Code::Invalid,
         Some(Errno::EXIST) => Code::Exists,
+        Some(Errno::BUSY) => Code::Busy,
         Some(Errno::OPNOTSUPP) => Code::Unsupported,
         None if e.kind() == std::io::ErrorKind::OutOfMemory => Code::NoSpace,
         _ => Code::Io,

@@ -1,19 +1,21 @@
-//! A partition of this node, mapped.
+//! A partition of this node.
 
-use crate::file::{self, Others};
-use crate::folder::{Folder, code, divide, refused};
+use crate::file::{self, Others, unusable};
+use crate::folder::{Folder, divide, refused};
+use crate::name::InSpace;
+use crate::store::Hands;
 use crate::{Code, Info, OpenOptions, Refusal};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_dsa::header::{DATA, Header};
-use tarn_media::{Direct, Mapping, Shared};
-use tarn_ports::{MediumError, Promises};
+use tarn_media::{Direct, Mapping, Queued, Shared, Units};
+use tarn_ports::Promises;
 use tarn_sys::lock::{Hold, hold};
 
-/// The byte of a partition's file that its lock is: between the copies of the header and the data.
-const LOCK: u64 = 1 << 20;
+/// The byte of a partition's file that its lock is: docs/formats.md.
+const LOCK: u64 = 32_770;
 
 /// Where it is.
 #[derive(Debug)]
@@ -24,10 +26,17 @@ enum Home {
     Tarnd,
 }
 
+/// How it is used, as its header says.
+#[derive(Debug)]
+enum Access {
+    Mapped(Arc<Shared>),
+    Units(Arc<Units>),
+}
+
 /// An open partition of this node.
 #[derive(Debug)]
 pub(crate) struct HerePart {
-    shared: Arc<Shared>,
+    access: Access,
     home: Home,
     path: PathBuf,
     options: OpenOptions,
@@ -58,14 +67,24 @@ impl HerePart {
         path: PathBuf,
         options: OpenOptions,
     ) -> Result<Self, Refusal> {
-        let mapping = Mapping {
-            from: DATA,
-            writable: options.writable,
-            guarded: options.guarded,
+        let (writable, guarded) = (options.writable, options.guarded);
+        let access = match header.unit {
+            0 => {
+                let mapping = Mapping {
+                    from: DATA,
+                    writable,
+                    guarded,
+                };
+                let shared = Shared::new(file, &path, mapping, header.size);
+                Access::Mapped(Arc::new(shared.map_err(unusable)?))
+            }
+            _ => {
+                let units = file::units(file, &header, &path, writable, guarded)?;
+                Access::Units(Arc::new(units))
+            }
         };
-        let shared = Shared::new(file, &path, mapping, header.size).map_err(unmapped)?;
         let part = Self {
-            shared: Arc::new(shared),
+            access,
             home,
             path,
             options,
@@ -80,7 +99,7 @@ impl HerePart {
     /// # Errors
     /// When its header cannot be read.
     pub(crate) fn info(&self) -> Result<Info, Refusal> {
-        let header = file::header(self.shared.file(), &self.path)?;
+        let header = file::header(self.file(), &self.path)?;
         let name = match &self.home {
             Home::Folder(_, name) => name,
             Home::Tarnd => {
@@ -97,7 +116,7 @@ impl HerePart {
     /// When its header cannot be read, or what was added cannot be mapped.
     pub(crate) fn size(&self) -> Result<u64, Refusal> {
         let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = file::header(self.shared.file(), &self.path)?;
+        let now = file::header(self.file(), &self.path)?;
         self.extend(&mut known, now)
     }
 
@@ -112,7 +131,10 @@ impl HerePart {
     fn extend(&self, known: &mut Header, now: Header) -> Result<u64, Refusal> {
         self.never_shorter(known, &now)?;
         if now.size > known.size {
-            self.shared.extend(now.size).map_err(unmapped)?;
+            match &self.access {
+                Access::Mapped(shared) => shared.extend(now.size).map_err(unusable)?,
+                Access::Units(units) => units.extend(now.size),
+            }
             self.populate()?;
         }
         *known = now;
@@ -134,15 +156,15 @@ impl HerePart {
     }
 
     fn populate(&self) -> Result<(), Refusal> {
-        match self.options.populate {
-            true => self.shared.populate().map_err(unmapped),
-            false => Ok(()),
+        match &self.access {
+            Access::Mapped(shared) if self.options.populate => shared.populate().map_err(unusable),
+            _ => Ok(()),
         }
     }
 
     /// Holds its lock, or gives it back, at once.
     pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
-        hold(self.shared.file(), LOCK, what).map_err(|e| match e {
+        hold(self.file(), LOCK, what).map_err(|e| match e {
             Errno::WOULDBLOCK => taken(&self.path),
             Errno::BADF => read_only(&self.path),
             e => refused("lock", &self.path)(e),
@@ -151,12 +173,40 @@ impl HerePart {
 
     /// What its medium promises.
     pub(crate) fn promises(&self) -> Promises {
-        self.shared.promises()
+        match &self.access {
+            Access::Mapped(shared) => shared.promises(),
+            Access::Units(units) => units.promises(),
+        }
     }
 
-    /// The partition in the hands of one queue pair.
-    pub(crate) fn direct(&self) -> Direct {
-        Direct::new(&self.shared)
+    /// One more pair of hands.
+    ///
+    /// # Errors
+    /// When it is used in units, and cannot be opened once more.
+    pub(crate) fn hands(&self) -> Result<Hands, Refusal> {
+        let units = match &self.access {
+            Access::Mapped(shared) => return Ok(Hands::Mapped(Direct::new(shared))),
+            Access::Units(units) => units,
+        };
+        let lent = match &self.home {
+            Home::Folder(..) => None,
+            // Who may have it may not open the file.
+            Home::Tarnd => Some(lent(&InSpace::of(&self.path)?, self.options.writable)?),
+        };
+        Queued::new(units, lent)
+            .map(|queued| Hands::Units(Box::new(queued)))
+            .map_err(unusable)
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.options.writable
+    }
+
+    fn file(&self) -> &OwnedFd {
+        match &self.access {
+            Access::Mapped(shared) => shared.file(),
+            Access::Units(units) => units.file(),
+        }
     }
 
     /// Random, its own.
@@ -164,6 +214,15 @@ impl HerePart {
         let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
         header.identity
     }
+}
+
+/// The file, as this node's tarnd opens it.
+fn lent(within: &InSpace<'_>, writable: bool) -> Result<OwnedFd, Refusal> {
+    let path = within.file();
+    let lent = within
+        .tarnd()?
+        .open_partition(None, within.space, path.as_bytes(), writable);
+    Ok(lent?.0)
 }
 
 /// The lock is somebody else's.
@@ -176,12 +235,4 @@ pub(crate) fn taken(path: &Path) -> Refusal {
 pub(crate) fn read_only(path: &Path) -> Refusal {
     let text = format!("{} was opened to be read only", path.display());
     Refusal::new(Code::Denied, text)
-}
-
-fn unmapped(why: MediumError) -> Refusal {
-    let kind = match &why {
-        MediumError::Io { source, .. } => code(source),
-        _ => Code::Internal,
-    };
-    Refusal::new(kind, why.to_string())
 }

@@ -89,9 +89,9 @@ impl Part {
 
     /// One more pair of hands.
     pub(crate) fn hands(&self) -> Result<Hands, Refusal> {
-        Ok(match self {
-            Self::Here(part) => Hands::Here(part.direct()),
-            Self::There(part) => Hands::There(Box::new(part.hands()?)),
-        })
+        match self {
+            Self::Here(part) => part.hands(),
+            Self::There(part) => Ok(Hands::There(Box::new(part.hands()?))),
+        }
     }
 }

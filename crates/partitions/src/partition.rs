@@ -23,6 +23,8 @@ pub struct Info {
     pub name: String,
     /// Bytes.
     pub size: u64,
+    /// Bytes that it is written by; 0: it is mapped.
+    pub unit: u32,
     /// The user that it belongs to.
     pub owner: u32,
     /// Who else may have it.
@@ -36,6 +38,7 @@ impl Info {
         Self {
             name: name.to_owned(),
             size: header.size,
+            unit: header.unit,
             owner: header.owner,
             grants: header.grants.clone(),
             damaged: None,
@@ -48,6 +51,7 @@ impl From<PartitionInfo> for Info {
         Self {
             name: of.name,
             size: of.bytes,
+            unit: of.unit,
             owner: of.owner,
             grants: of.grants,
             damaged: of.damaged,
@@ -60,6 +64,7 @@ impl From<Info> for PartitionInfo {
         Self {
             name: info.name,
             bytes: info.size,
+            unit: info.unit,
             owner: info.owner,
             grants: info.grants,
             damaged: info.damaged,
@@ -72,7 +77,7 @@ impl From<Info> for PartitionInfo {
 pub struct OpenOptions {
     /// To be written, too.
     pub writable: bool,
-    /// All of it is mapped now; else each page costs a fault at its first use.
+    /// All of it is mapped now; else each page costs a fault at its first use. In units there is nothing to map.
     pub populate: bool,
     /// Pages that are not there any more kill nobody, by a handler of SIGBUS.
     pub guarded: bool,
@@ -122,6 +127,26 @@ impl Partition {
         let (folder, name) = divide(path)?;
         let owner = rustix::process::geteuid().as_raw();
         folder.create(name, size, owner, grants)
+    }
+
+    /// The same, in units of at least so many bytes, a power of two of 512 to 16,384, whatever the medium is; or mapped, with 0. Without
+    /// this, memory and DAX are mapped, and all else is used in units of 4096 bytes or more.
+    ///
+    /// # Errors
+    /// As [`Partition::create`], and `UNSUPPORTED` in a dataspace of tarnd, which makes them as their medium is.
+    pub fn create_units(
+        path: &Path,
+        size: u64,
+        unit: u32,
+        grants: Vec<Grant>,
+    ) -> Result<(), Refusal> {
+        let Name::Path(path) = Name::of(path)? else {
+            let text = "tarnd makes partitions as their medium is: no unit can be said";
+            return Err(Refusal::new(Code::Unsupported, text));
+        };
+        let (folder, name) = divide(path)?;
+        let owner = rustix::process::geteuid().as_raw();
+        folder.create_units(name, size, unit, owner, grants)
     }
 
     /// Takes a partition away.

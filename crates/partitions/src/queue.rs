@@ -3,7 +3,7 @@
 use crate::folder::refused;
 use crate::store::Store;
 use crate::{Code, Partition, Refusal};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,8 +18,12 @@ pub struct Queue {
     pair: tarn_dsa::Queue<Store>,
     /// Which open partition a storage is of.
     known: BTreeMap<u32, u64>,
-    /// Told of completions, where somebody waits for them with other things.
+    /// Told of completions.
     event: Option<OwnedFd>,
+    /// The program has it too, and waits for them with other things.
+    lent: bool,
+    /// It is told of what is under way, too.
+    told: bool,
 }
 
 impl Queue {
@@ -38,6 +42,8 @@ impl Queue {
             pair,
             known: BTreeMap::new(),
             event: None,
+            lent: false,
+            told: true,
         })
     }
 
@@ -73,6 +79,9 @@ impl Queue {
             None => {
                 let store = partition.store()?;
                 let made = self.pair.register_new(store, start, length, writable);
+                if let Some(event) = &self.event {
+                    self.told = self.pair.notify(event.as_fd());
+                }
                 made.map(|(region, number)| {
                     self.known.insert(number, partition.own());
                     region
@@ -109,13 +118,18 @@ impl Queue {
             self.pair.poll();
         }
         let begun = self.pair.submit();
-        if let Some(event) = &self.event
-            && self.pair.rings().completed() > before
-        {
+        if self.lent && self.pair.rings().completed() > before {
+            self.ring();
+        }
+        begun
+    }
+
+    /// Has the eventfd readable.
+    fn ring(&self) {
+        if let Some(event) = &self.event {
             // It is readable already if it cannot count further.
             let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
         }
-        begun
     }
 
     /// Begins what was prepared, and waits for so many completions.
@@ -124,6 +138,20 @@ impl Queue {
     /// `TIMEDOUT` when there are fewer after that time, `INVALID` where there will never be as many.
     pub fn wait(&mut self, completions: u32, patience: Duration) -> Result<(), Refusal> {
         let until = Instant::now().checked_add(patience);
+        let waited = self.wait_until(completions, until, patience);
+        if self.lent && self.pair.rings().completed() > 0 {
+            // It was read here.
+            self.ring();
+        }
+        waited
+    }
+
+    fn wait_until(
+        &mut self,
+        completions: u32,
+        until: Option<Instant>,
+        patience: Duration,
+    ) -> Result<(), Refusal> {
         loop {
             self.submit();
             if self.pair.rings().completed() >= completions {
@@ -141,8 +169,35 @@ impl Queue {
                     format!("there were fewer than {completions} completions in {patience:?}");
                 return Err(Refusal::new(Code::TimedOut, text));
             }
-            std::thread::yield_now();
+            self.sleep(until);
         }
+    }
+
+    /// Until something of what is under way may have ended.
+    fn sleep(&mut self, until: Option<Instant>) {
+        let is_new = self.event.is_none();
+        if self.make_event().is_err() || !self.told {
+            std::thread::yield_now();
+        } else if !is_new && let Some(event) = &self.event {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let _ = poll(&mut [PollFd::new(event, PollFlags::IN)], left.as_ref());
+            let _ = rustix::io::read(event, &mut [0; 8]);
+        }
+    }
+
+    fn make_event(&mut self) -> Result<&OwnedFd, Refusal> {
+        let event = match self.event.take() {
+            Some(event) => event,
+            None => {
+                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+                let event = eventfd(0, flags);
+                let event = event.map_err(refused("make", Path::new("an eventfd")))?;
+                self.told = self.pair.notify(event.as_fd());
+                event
+            }
+        };
+        Ok(self.event.insert(event))
     }
 
     /// The next completion, if there is one.
@@ -150,22 +205,17 @@ impl Queue {
         self.pair.rings().reap()
     }
 
-    /// A descriptor of an eventfd that counts the doorbells that have brought completions: for poll loops. Who has read it reaps all
-    /// completions before it waits again.
+    /// A descriptor of an eventfd that counts the doorbells that have brought completions, and what has ended since: for poll loops. Who has
+    /// read it submits, if only nothing, and reaps all completions before it waits again.
     ///
     /// # Errors
     /// When the system gives none.
     pub fn event(&mut self) -> Result<BorrowedFd<'_>, Refusal> {
-        let event = match self.event.take() {
-            Some(event) => event,
-            None => {
-                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-                let first = u32::from(self.pair.rings().completed() > 0);
-                eventfd(first, flags).map_err(refused("make", Path::new("an eventfd")))?
-            }
-        };
-        let event: &OwnedFd = self.event.insert(event);
-        Ok(event.as_fd())
+        self.make_event()?;
+        if !std::mem::replace(&mut self.lent, true) && self.pair.rings().completed() > 0 {
+            self.ring();
+        }
+        Ok(self.make_event()?.as_fd())
     }
 }
 

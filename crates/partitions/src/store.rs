@@ -1,15 +1,18 @@
 //! What an open partition is to a queue pair.
 
+use std::os::fd::BorrowedFd;
 use tarn_dsa::Cyclic;
 use tarn_fabric::Far;
-use tarn_media::Direct;
+use tarn_media::{Direct, Queued};
 use tarn_ring::{Failure, Span, Started, Storage, Ticket};
 
 /// A partition in the hands of a queue pair.
 #[derive(Debug)]
 pub(crate) enum Hands {
-    /// Mapped here.
-    Here(Direct),
+    /// Mapped.
+    Mapped(Direct),
+    /// In units.
+    Units(Box<Queued>),
     /// By a stream to its node.
     There(Box<Far>),
 }
@@ -21,57 +24,55 @@ pub(crate) enum Store {
     Many(Cyclic<Hands>),
 }
 
-/// A storage that is one of two.
-macro_rules! either {
-    ($whole:ident, $one:ident, $other:ident) => {
+/// A storage that is one of several: whichever it is, it is asked.
+macro_rules! any {
+    ($whole:ident: $($one:ident),+) => {
         impl Storage for $whole {
             fn size(&mut self) -> u64 {
-                either!(self, $whole, $one, $other, it => it.size())
+                match self { $(Self::$one(it) => it.size()),+ }
             }
 
             fn is_persistent(&self) -> bool {
-                either!(self, $whole, $one, $other, it => it.is_persistent())
+                match self { $(Self::$one(it) => it.is_persistent()),+ }
             }
 
             #[inline(always)]
             fn read(&mut self, at: u64, to: Span, ticket: Ticket) -> Started {
-                either!(self, $whole, $one, $other, it => it.read(at, to, ticket))
+                match self { $(Self::$one(it) => it.read(at, to, ticket)),+ }
             }
 
             #[inline(always)]
             fn write(&mut self, at: u64, from: Span, persistent: bool, ticket: Ticket) -> Started {
-                either!(self, $whole, $one, $other, it => it.write(at, from, persistent, ticket))
+                match self { $(Self::$one(it) => it.write(at, from, persistent, ticket)),+ }
             }
 
             fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> Started {
-                either!(self, $whole, $one, $other, it => it.fetch_add(at, add, ticket))
+                match self { $(Self::$one(it) => it.fetch_add(at, add, ticket)),+ }
             }
 
-            fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> Started {
-                either!(self, $whole, $one, $other, it => it.compare_swap(at, expected, new, ticket))
+            fn compare_swap(&mut self, at: u64, old: u64, new: u64, ticket: Ticket) -> Started {
+                match self { $(Self::$one(it) => it.compare_swap(at, old, new, ticket)),+ }
             }
 
             fn flush(&mut self, ticket: Ticket) -> Started {
-                either!(self, $whole, $one, $other, it => it.flush(ticket))
+                match self { $(Self::$one(it) => it.flush(ticket)),+ }
             }
 
             #[inline(always)]
             fn settle(&mut self) -> Result<(), Failure> {
-                either!(self, $whole, $one, $other, it => it.settle())
+                match self { $(Self::$one(it) => it.settle()),+ }
             }
 
             fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
-                either!(self, $whole, $one, $other, it => it.reap(ended))
+                match self { $(Self::$one(it) => it.reap(ended)),+ }
             }
-        }
-    };
-    ($self:ident, $whole:ident, $one:ident, $other:ident, $it:ident => $answer:expr) => {
-        match $self {
-            $whole::$one($it) => $answer,
-            $whole::$other($it) => $answer,
+
+            fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
+                match self { $(Self::$one(it) => it.notify(event)),+ }
+            }
         }
     };
 }
 
-either!(Hands, Here, There);
-either!(Store, One, Many);
+any!(Hands: Mapped, Units, There);
+any!(Store: One, Many);

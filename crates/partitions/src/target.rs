@@ -1,13 +1,14 @@
 //! A partition of this node for a program of another one.
 
 use crate::here::HerePart;
+use crate::store::Hands;
 use crate::{Code, OpenOptions, Refusal};
 use rustix::fd::OwnedFd;
 use std::path::Path;
-use tarn_media::Direct;
+use tarn_media::Now;
 use tarn_ports::PowerFail;
 use tarn_proto::local::{FarPartition, PartitionInfo};
-use tarn_ring::{Failure, Storage, Target};
+use tarn_ring::{Failure, Target};
 use tarn_sys::lock::Hold;
 
 /// A partition that is open for another node.
@@ -40,31 +41,34 @@ impl Serving {
     }
 
     /// What its requests are done by.
-    pub fn target(self) -> Box<dyn Target> {
-        let direct = self.0.direct();
-        Box::new(Lent {
+    ///
+    /// # Errors
+    /// When it is used in units, and cannot be opened once more.
+    pub fn target(self) -> Result<Box<dyn Target>, Refusal> {
+        let hands = Now::new(self.0.hands()?, self.0.is_writable());
+        Ok(Box::new(Lent {
             part: self.0,
-            direct,
-        })
+            hands,
+        }))
     }
 }
 
 /// An open partition, and what its requests are done by.
 struct Lent {
     part: HerePart,
-    direct: Direct,
+    hands: Now<Hands>,
 }
 
 impl Lent {
     /// Does something, once more where the partition has become larger meanwhile.
     fn done<T>(
         &mut self,
-        mut once: impl FnMut(&mut Direct) -> Result<T, Failure>,
+        mut once: impl FnMut(&mut Now<Hands>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let result = once(&mut self.direct);
-        let before = self.direct.size();
+        let result = once(&mut self.hands);
+        let before = self.hands.size();
         match result {
-            Err(Failure::Invalid) if self.size() > before => once(&mut self.direct),
+            Err(Failure::Invalid) if self.size() > before => once(&mut self.hands),
             result => result,
         }
     }
@@ -74,23 +78,23 @@ impl Target for Lent {
     fn size(&mut self) -> u64 {
         // One that cannot be looked at is as large as it was.
         let size = self.part.size();
-        size.unwrap_or_else(|_| self.direct.size())
+        size.unwrap_or_else(|_| self.hands.size())
     }
 
     fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
-        self.done(|direct| direct.read_now(at, to))
+        self.done(|hands| hands.read(at, to))
     }
 
     fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure> {
-        self.done(|direct| direct.write_now(at, from, persistent))
+        self.done(|hands| hands.write(at, from, persistent))
     }
 
     fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
-        self.done(|direct| direct.fetch_add_now(at, add))
+        self.done(|hands| hands.fetch_add(at, add))
     }
 
     fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure> {
-        self.done(|direct| direct.compare_swap_now(at, expected, new))
+        self.done(|hands| hands.compare_swap(at, expected, new))
     }
 
     fn hold(&mut self, alone: Option<bool>) -> Result<(), Failure> {
@@ -107,6 +111,6 @@ impl Target for Lent {
     }
 
     fn flush(&mut self) -> Result<(), Failure> {
-        self.direct.flush_now()
+        self.hands.flush()
     }
 }

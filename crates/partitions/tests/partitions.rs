@@ -356,14 +356,14 @@ fn a_damaged_header_is_found_and_the_other_copy_used() {
         file.write_all_at(b"?", at).unwrap();
     };
     // Each copy alone, of one that was never resized and of one that was: both say the same.
-    for (size, at) in [(MIB, 50), (2 * MIB, 4096 + 50), (3 * MIB, 50)] {
+    for (size, at) in [(MIB, 50), (2 * MIB, 16384 + 50), (3 * MIB, 50)] {
         open(&path).grow(size).unwrap();
         spoil(at);
         assert_eq!(open(&path).size().unwrap(), size);
         Partition::resize(&path, size).unwrap();
     }
     spoil(50);
-    spoil(4096 + 50);
+    spoil(16384 + 50);
     let refused = Partition::open(&path, OpenOptions::default()).unwrap_err();
     assert_eq!(refused.code, Code::Corrupt, "{refused}");
     Partition::delete(&path).unwrap();
@@ -400,10 +400,11 @@ fn a_file_made_shorter_under_a_mapping_kills_nobody() {
 }
 
 #[test]
-fn a_partition_of_a_disk_is_synced_when_it_is_flushed() {
+fn a_partition_of_a_disk_that_is_mapped_is_synced_when_it_is_flushed() {
     // Where the tests' own files are.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = made(folder.path(), MIB);
+    let path = folder.path().join("field");
+    Partition::create_units(&path, MIB, 0, Vec::new()).expect("room");
     let partition = open(&path);
     let is_memory = partition.promises().power_fail == PowerFail::Lost;
     let mut hands = Hands::new(&partition);

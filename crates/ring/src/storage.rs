@@ -1,6 +1,7 @@
 //! What requests are done by.
 
 use crate::memory::Span;
+use std::os::fd::BorrowedFd;
 
 /// A request under way, as who has begun it numbers it.
 pub type Ticket = u32;
@@ -150,4 +151,9 @@ pub trait Storage {
 
     /// Tells the ends of requests that were pending.
     fn reap(&mut self, _ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {}
+
+    /// From now on an eventfd is told whenever [`Storage::reap`] may have more to tell; false where it is to be asked again and again.
+    fn notify(&mut self, _event: BorrowedFd<'_>) -> bool {
+        false
+    }
 }

@@ -2,6 +2,7 @@
 //! (Schürmann et al. 2014, section 5), which is the case `phases`.
 
 mod beside;
+mod disk;
 mod phases;
 mod scaling;
 mod turns;
@@ -9,7 +10,7 @@ mod turns;
 use super::scratch::Scratch;
 use super::{Figure, fio, median};
 use crate::print::say;
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -39,6 +40,9 @@ pub(crate) struct Args {
     /// A folder on the tier to measure
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
+    /// A folder on a disk: cases of disks are measured in it, by one thread and a sixteenth of the requests, and left out without one
+    #[arg(long, value_name = "DIR")]
+    disk: Option<PathBuf>,
     /// Threads at the same time, each with its own queue pair and part of the partition; one alone is measured too
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
@@ -97,6 +101,12 @@ enum Case {
     /// A phase of writes, then one of reads, as the options say
     #[value(name = "phases")]
     Phases,
+    /// 4 KiB from anywhere in the folder of --disk, in units
+    #[value(name = "disk-read-4k-random")]
+    DiskRead4k,
+    /// 4 KiB to anywhere there
+    #[value(name = "disk-write-4k-random")]
+    DiskWrite4k,
 }
 
 /// What requests are like.
@@ -124,6 +134,7 @@ impl Case {
             Self::Write4k | Self::WriteFio | Self::WriteFioMmap | Self::WriteFioUring => {
                 (Op::Write, 4096, Level::Persistent)
             }
+            Self::DiskWrite4k => (Op::Write, 4096, Level::Visible),
             _ => (Op::Read, 4096, Level::Visible),
         };
         let batch = match self {
@@ -150,6 +161,7 @@ impl Case {
 
     fn plain(self) -> &'static str {
         match self {
+            Self::DiskRead4k | Self::DiskWrite4k => "io_uring alone, O_DIRECT",
             Self::Write4k => "stores past the caches, a fence a batch",
             _ => "a loop of memcpy",
         }
@@ -177,6 +189,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
             (_, Some(engine)) => figures.push(beside::measure(args, *case, engine, &ground)?),
             (Case::Scaling, _) => figures.extend(scaling::measure(args, &ground)?),
             (Case::Phases, _) => figures.extend(phases::measure(args, &ground)?),
+            (Case::DiskRead4k | Case::DiskWrite4k, _) => match &args.disk {
+                Some(folder) => figures.push(disk::measure(args, *case, folder)?),
+                None if args.cases.is_empty() => {
+                    say!(
+                        "note: {} is left out: name its folder by --disk",
+                        case.name()
+                    );
+                }
+                None => bail!("{} needs a folder of a disk: --disk DIR", case.name()),
+            },
             _ => figures.extend(copies(args, *case, &ground)?),
         }
     }
@@ -193,7 +215,8 @@ struct Ground<'a> {
 impl<'a> Ground<'a> {
     fn new(args: &Args, folder: &'a Path) -> anyhow::Result<Self> {
         let path = folder.join("partition");
-        Partition::create(&path, args.mib * MIB, Vec::new())?;
+        // Mapped, wherever it is.
+        Partition::create_units(&path, args.mib * MIB, 0, Vec::new())?;
         let ground = Self {
             folder,
             partition: Partition::open(&path, populated())?,

@@ -153,7 +153,10 @@ impl Host {
         tarn_tasks::check_path(&path.into(), false)?;
         let space = (space.to_owned(), self.root(space)?);
         let serving = work::serve(space, path, write)?;
-        Ok((Said::Lent(serving.told()?), Box::new(|| serving.target())))
+        Ok((
+            Said::Lent(serving.told()?),
+            Box::new(|| serving.target().map_err(std::io::Error::other)),
+        ))
     }
 
     fn answer(&self, ask: Ask, control: &Control) -> Result<Said, Refusal> {

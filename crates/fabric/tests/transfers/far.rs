@@ -96,7 +96,7 @@ impl Registry for Lender {
 
     fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, Refusal> {
         let bytes = self.0.clone();
-        let make: MakeTarget = Box::new(move || Box::new(bytes));
+        let make: MakeTarget = Box::new(move || Ok(Box::new(bytes)));
         match body {
             b"lend" => Ok(Called::Storage(b"lent".to_vec(), make)),
             _ => Err(Refusal("it is not that".into())),

@@ -136,6 +136,8 @@ pub struct PartitionInfo {
     pub name: String,
     /// Bytes of data.
     pub bytes: u64,
+    /// Bytes that it is written by; 0: it is mapped.
+    pub unit: u32,
     /// The user that it belongs to.
     pub owner: Uid,
     /// Who else may have it.

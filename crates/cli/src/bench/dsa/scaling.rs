@@ -19,7 +19,7 @@ pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<Fi
             .map(|n| ground.folder.join(format!("part-{count}-{n}")))
             .collect();
         for name in &names {
-            Partition::create(name, bytes, Vec::new())?;
+            Partition::create_units(name, bytes, 0, Vec::new())?;
         }
         let partition = Partition::open_cyclic(&names, BLOCK, populated())?;
         let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2));

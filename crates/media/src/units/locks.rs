@@ -1,0 +1,192 @@
+//! Locks of open file descriptions on bytes of a file, and those of slots: who has an open file excludes itself too.
+
+use super::layout::Layout;
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Between two attempts.
+const BETWEEN: Duration = Duration::from_millis(1);
+
+/// How bytes are to be locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// With others.
+    Shared,
+    /// Alone.
+    Exclusive,
+    /// Not any more.
+    None,
+}
+
+fn record(bytes: &Range<u64>, lock: Lock) -> libc::flock {
+    let kind = match lock {
+        Lock::Shared => libc::F_RDLCK,
+        Lock::Exclusive => libc::F_WRLCK,
+        Lock::None => libc::F_UNLCK,
+    };
+    libc::flock {
+        l_type: kind as _,
+        l_whence: libc::SEEK_SET as _,
+        l_start: bytes.start as _,
+        l_len: (bytes.end - bytes.start) as _,
+        l_pid: 0,
+    }
+}
+
+fn call(file: impl AsFd, command: libc::c_int, record: &mut libc::flock) -> Result<(), Errno> {
+    // SAFETY: the record is this function's caller's, and as the command wants it.
+    let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, record) };
+    match done {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    }
+}
+
+/// Locks bytes, or gives them back; false where somebody else has them.
+pub(super) fn set(file: impl AsFd, bytes: &Range<u64>, lock: Lock) -> Result<bool, Errno> {
+    match call(file, libc::F_OFD_SETLK, &mut record(bytes, lock)) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether nobody else has bytes locked.
+pub(super) fn is_free(file: impl AsFd, bytes: &Range<u64>) -> Result<bool, Errno> {
+    let mut record = record(bytes, Lock::Exclusive);
+    call(file, libc::F_OFD_GETLK, &mut record)?;
+    Ok(record.l_type == libc::F_UNLCK as libc::c_short)
+}
+
+/// Locks bytes alone, and waits for that as long as is said.
+pub(super) fn wait(file: impl AsFd, bytes: &Range<u64>, patience: Duration) -> Result<(), Errno> {
+    let until = Instant::now() + patience;
+    while !set(&file, bytes, Lock::Exclusive)? {
+        if Instant::now() >= until {
+            return Err(Errno::BUSY);
+        }
+        std::thread::sleep(BETWEEN);
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    shared: u32,
+    exclusive: bool,
+    /// Of this file's users, that would have it alone: nobody shares it meanwhile.
+    wanting: u32,
+}
+
+/// The locks of slots that an open file has.
+#[derive(Debug)]
+pub(super) struct Locks {
+    layout: Layout,
+    slots: Vec<Slot>,
+    /// How many locks were taken and not given back.
+    held: u32,
+}
+
+impl Locks {
+    pub(super) fn new(layout: Layout) -> Self {
+        Self {
+            layout,
+            slots: vec![Slot::default(); layout.slots() as usize],
+            held: 0,
+        }
+    }
+
+    /// Whether there are any.
+    pub(super) fn are_held(&self) -> bool {
+        self.held > 0
+    }
+
+    fn of(&mut self, slots: &Range<u64>) -> &mut [Slot] {
+        &mut self.slots[slots.start as usize..slots.end as usize]
+    }
+
+    /// Locks the slots of some units with others; false where somebody has one alone.
+    pub(super) fn share(&mut self, file: impl AsFd, units: &Range<u64>) -> Result<bool, Errno> {
+        let ranges = self.layout.slots_of(units.clone());
+        let is_kept = |slot: &Slot| slot.exclusive || slot.wanting > 0;
+        if ranges
+            .iter()
+            .any(|slots| self.of(slots).iter().any(is_kept))
+        {
+            return Ok(false);
+        }
+        for (number, slots) in ranges.iter().enumerate() {
+            if self.of(slots).iter().all(|slot| slot.shared > 0) {
+                continue;
+            }
+            let bytes = self.layout.place(slots.clone());
+            let locked = set(&file, &bytes, Lock::Shared);
+            if !matches!(locked, Ok(true)) {
+                for before in &ranges[..number] {
+                    self.unlock(&file, before)?;
+                }
+                return locked;
+            }
+        }
+        for slots in &ranges {
+            self.of(slots).iter_mut().for_each(|slot| slot.shared += 1);
+        }
+        self.held += 1;
+        Ok(true)
+    }
+
+    /// Gives back what was shared.
+    pub(super) fn unshare(&mut self, file: impl AsFd, units: &Range<u64>) -> Result<(), Errno> {
+        self.held -= 1;
+        let ranges = self.layout.slots_of(units.clone());
+        for slots in &ranges {
+            self.of(slots).iter_mut().for_each(|slot| slot.shared -= 1);
+        }
+        ranges
+            .iter()
+            .try_for_each(|slots| self.unlock(&file, slots))
+    }
+
+    /// Unlocks those of some slots that are not used any more.
+    fn unlock(&self, file: impl AsFd, slots: &Range<u64>) -> Result<(), Errno> {
+        let is_used = |slot: u64| self.slots[slot as usize].shared > 0;
+        let mut at = slots.start;
+        while at < slots.end {
+            let run = (at..slots.end).take_while(|slot| !is_used(*slot)).count() as u64;
+            if run > 0 {
+                set(&file, &self.layout.place(at..at + run), Lock::None)?;
+            }
+            at += run + 1;
+        }
+        Ok(())
+    }
+
+    /// Locks a slot alone; false where somebody has it.
+    pub(super) fn take(&mut self, file: impl AsFd, slot: u64) -> Result<bool, Errno> {
+        let own = &mut self.slots[slot as usize];
+        if own.shared > 0 || own.exclusive {
+            return Ok(false);
+        }
+        own.exclusive = set(file, &self.layout.place(slot..slot + 1), Lock::Exclusive)?;
+        self.held += u32::from(own.exclusive);
+        Ok(own.exclusive)
+    }
+
+    /// Gives back what was locked alone.
+    pub(super) fn give_back(&mut self, file: impl AsFd, slot: u64) -> Result<(), Errno> {
+        self.held -= 1;
+        self.slots[slot as usize].exclusive = false;
+        set(file, &self.layout.place(slot..slot + 1), Lock::None).map(drop)
+    }
+
+    /// Somebody would have a slot alone, or not any more.
+    pub(super) fn want(&mut self, slot: u64, wanted: bool) {
+        let wanting = &mut self.slots[slot as usize].wanting;
+        match wanted {
+            true => *wanting += 1,
+            false => *wanting -= 1,
+        }
+    }
+}

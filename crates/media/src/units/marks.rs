@@ -1,0 +1,51 @@
+//! Which slots may have a shadow that is not in place: a page of the file that all have mapped.
+
+use super::layout::{MARKS, PAGE};
+use crate::shared::{Mapping, View, view};
+use rustix::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use tarn_ports::{MediumError, Promises};
+
+/// The marks of a file.
+#[derive(Debug)]
+pub(super) struct Marks(View);
+
+impl Marks {
+    /// Those of a file, and what its mapping promises.
+    pub(super) fn new(
+        file: &OwnedFd,
+        path: &Path,
+        writable: bool,
+        guarded: bool,
+    ) -> Result<(Self, Promises), MediumError> {
+        let mapping = Mapping {
+            from: MARKS,
+            writable,
+            guarded,
+        };
+        let (view, promises) = view(file, path, mapping, PAGE)?;
+        Ok((Self(view), promises))
+    }
+
+    fn of(&self, slot: u64) -> &AtomicU8 {
+        let at = slot as usize % PAGE as usize;
+        // SAFETY: within the page, which is mapped for as long as this lives; all use it so.
+        unsafe { AtomicU8::from_ptr(self.0.pages.start.as_ptr().add(at)) }
+    }
+
+    /// Whether a slot has one.
+    pub(super) fn is_set(&self, slot: u64) -> bool {
+        self.of(slot).load(SeqCst) != 0
+    }
+
+    /// Who calls has the slot alone, and the file to be written.
+    pub(super) fn set(&self, slot: u64, marked: bool) {
+        self.of(slot).store(marked.into(), SeqCst);
+    }
+
+    /// Whether the page was not there when it was touched.
+    pub(super) fn is_broken(&self) -> bool {
+        self.0.is_broken()
+    }
+}
