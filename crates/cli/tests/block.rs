@@ -315,6 +315,10 @@ fn another_users_partition_is_refused() {
     for file in [desk.plugin(), desk.library()] {
         fs::copy(&file, folder.join(file.file_name().unwrap())).unwrap();
     }
+    // A socket of its own: by the name `-`, one that is refused leaves a folder behind.
+    let own = folder.join("own");
+    fs::create_dir(&own).unwrap();
+    chown(&own, Some(65534), Some(65534)).unwrap();
     let serve = |partition: &str| {
         let mut command = Command::new("setpriv");
         command
@@ -324,8 +328,8 @@ fn another_users_partition_is_refused() {
                 "--clear-groups",
                 "nbdkit",
                 "-U",
-                "-",
             ])
+            .arg(own.join("socket"))
             .arg(folder.join("nbdkit-tarn-plugin.so"))
             .arg(format!("partition={partition}"))
             .args(["--run", "true"])
@@ -422,7 +426,8 @@ fn what_is_missing_or_of_another_version_is_named() {
     let own = format!("partition={partition}");
     let told = fails(
         Command::new("nbdkit")
-            .args(["-f", "-U", "-"])
+            .args(["-f", "-U"])
+            .arg(desk.path("socket"))
             .arg(&plugin)
             .arg(own),
     );

@@ -6,6 +6,7 @@ use crate::name::InSpace;
 use crate::store::Hands;
 use crate::{Code, Info, OpenOptions, Refusal};
 use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,8 +23,10 @@ const LOCK: u64 = 32_770;
 enum Home {
     /// In this folder, by this name.
     Folder(Folder, String),
-    /// In a dataspace: tarnd makes it larger.
+    /// In a dataspace: tarnd makes it larger, and opens it anew.
     Tarnd,
+    /// In a dataspace of this tarnd.
+    Own,
 }
 
 /// How it is used, as its header says.
@@ -56,8 +59,13 @@ impl HerePart {
     /// One of a dataspace, as it was named, whose file tarnd has lent.
     pub(crate) fn lent(file: OwnedFd, path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
         let header = file::header(&file, path)?;
-        let path = path.to_owned();
-        Self::map(file, header, Home::Tarnd, path, options)
+        Self::map(file, header, Home::Tarnd, path.to_owned(), options)
+    }
+
+    /// One of a dataspace of this process, which is tarnd.
+    pub(crate) fn own(file: OwnedFd, path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
+        let header = file::header(&file, path)?;
+        Self::map(file, header, Home::Own, path.to_owned(), options)
     }
 
     fn map(
@@ -102,7 +110,7 @@ impl HerePart {
         let header = file::header(self.file(), &self.path)?;
         let name = match &self.home {
             Home::Folder(_, name) => name,
-            Home::Tarnd => {
+            Home::Tarnd | Home::Own => {
                 let name = self.path.file_name().and_then(|name| name.to_str());
                 name.unwrap_or_default()
             }
@@ -189,7 +197,7 @@ impl HerePart {
             Access::Units(units) => units,
         };
         let lent = match &self.home {
-            Home::Folder(..) => None,
+            Home::Folder(..) | Home::Own => None,
             // Who may have it may not open the file.
             Home::Tarnd => Some(lent(&InSpace::of(&self.path)?, self.options.writable)?),
         };
@@ -216,13 +224,16 @@ impl HerePart {
     }
 }
 
-/// The file, as this node's tarnd opens it.
+/// The file, as this node's tarnd opens it once more.
 fn lent(within: &InSpace<'_>, writable: bool) -> Result<OwnedFd, Refusal> {
     let path = within.file();
     let lent = within
         .tarnd()?
         .open_partition(None, within.space, path.as_bytes(), writable);
-    Ok(lent?.0)
+    let (file, _) = lent?;
+    // It is open here by another descriptor already. An io_uring lets go of this one some time after it was closed.
+    flock(&file, FlockOperation::Unlock).map_err(refused("unlock", Path::new(&path)))?;
+    Ok(file)
 }
 
 /// The lock is somebody else's.

@@ -25,7 +25,7 @@ impl Serving {
             writable,
             ..OpenOptions::default()
         };
-        HerePart::lent(file, path, options).map(Self)
+        HerePart::own(file, path, options).map(Self)
     }
 
     /// What the other node is told.

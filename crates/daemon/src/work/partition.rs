@@ -4,6 +4,7 @@ use super::{Held, Plan, Shared, Spot};
 use crate::connection::Key;
 use rustix::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use tarn_base::grant::admits;
 use tarn_partitions::{Folder, HEAD, Info, PAGE, SUFFIX, Serving};
 use tarn_proto::local::{Allocation, Ask, Code, FarPartition, PartitionInfo, Refusal, Reply, Uid};
@@ -13,6 +14,10 @@ use tarn_tasks::{Finish, Size};
 const MAX_LISTED: usize = 48 << 10;
 /// Bytes that one takes there beside its name, its text and its list.
 const LISTED: usize = 64;
+
+/// How long a stream that was closed may be there still, and between two looks.
+const CLOSING: Duration = Duration::from_millis(300);
+const BETWEEN: Duration = Duration::from_millis(5);
 
 /// The folder of a partition's file, and its name in it.
 fn place(spot: &Spot, make: bool) -> Result<(Folder, String), Refusal> {
@@ -44,6 +49,20 @@ fn file(bytes: u64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
+/// Does what nobody else may have the partition open for; for a moment, somebody may: a program of another node has closed it, and its
+/// stream is not noticed to have ended yet.
+fn patiently(does: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
+    let until = Instant::now() + CLOSING;
+    loop {
+        match does() {
+            Err(why) if why.code == Code::Busy && Instant::now() < until => {
+                std::thread::sleep(BETWEEN);
+            }
+            done => return done,
+        }
+    }
+}
+
 /// What one would take more than it does.
 pub(super) fn measure(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Size, Refusal> {
     let room = match how {
@@ -72,7 +91,7 @@ pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Fini
                 made => made?,
             }
         }
-        Allocation::Resize => folder.resize(&name, bytes)?,
+        Allocation::Resize => patiently(|| folder.resize(&name, bytes))?,
         Allocation::Grow => drop(folder.grow(&name, bytes)?),
     }
     Ok(Finish {
@@ -94,7 +113,7 @@ pub(super) fn delete(plan: &Plan) -> Option<Result<u64, Refusal>> {
             Err(why) if why.code == Code::Corrupt => 0,
             info => file(info?.size),
         };
-        folder.delete(&name)?;
+        patiently(|| folder.delete(&name))?;
         Ok(size)
     })
 }

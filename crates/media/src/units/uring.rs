@@ -133,6 +133,7 @@ impl Ring {
 }
 
 impl Engine for Ring {
+    // SAFETY: the trait's: the memory is there until the number has ended.
     unsafe fn begin(&mut self, number: u32, io: Io) {
         let entry = self.entry(io).user_data(number.into());
         // SAFETY: as the caller says; the file is registered.

@@ -151,6 +151,7 @@ impl Played {
 }
 
 impl Engine for Played {
+    // SAFETY: the trait's: the memory is there until the number has ended.
     unsafe fn begin(&mut self, number: u32, io: Io) {
         let mut log = self.log.lock().unwrap();
         let (bytes, synced) = match io {

@@ -212,6 +212,7 @@ struct Failing {
 }
 
 impl Engine for Failing {
+    // SAFETY: the trait's: the memory is there until the number has ended.
     unsafe fn begin(&mut self, number: u32, io: Io) {
         if self.left == 0 {
             return self.failed.push(number);
