@@ -12,7 +12,7 @@ use tarn_sys::fault::{Fault, Signal};
 /// Ranges that a process guards at the same time, at most.
 const MAX_RANGES: usize = 1024;
 
-static SLOTS: [Slot<AtomicUsize>; MAX_RANGES] = [const { Slot::FREE }; MAX_RANGES];
+static SLOTS: [Slot<AtomicUsize>; MAX_RANGES] = [const { Slot::free() }; MAX_RANGES];
 static USED: AtomicUsize = AtomicUsize::new(0);
 static TABLE: Table<'static, AtomicUsize> = Table {
     slots: &SLOTS,

@@ -60,12 +60,14 @@ pub(super) struct Table<'t, W> {
 
 impl Slot<AtomicUsize> {
     /// One without a range.
-    pub(super) const FREE: Self = Self {
-        turn: AtomicUsize::new(0),
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        broken: AtomicUsize::new(0),
-    };
+    pub(super) const fn free() -> Self {
+        Self {
+            turn: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            broken: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl<W: Word> Slot<W> {
