@@ -235,7 +235,17 @@ static bool again(uint64_t since, uint64_t patience) {
 
 static bool waits(const struct config *config) { return config->newer || config->changes; }
 
-/* Waits for the change that was asked for, and remembers which there is. */
+/* Remembers the change that there is now: what is read from here on has it. */
+static bool remember(struct store *store, struct why *why) {
+    uint64_t changes;
+    if (!raw(store, DSA_READ, HEADER_CHANGES, &changes, sizeof changes, why))
+        return false;
+    see(store->names[0], changes);
+    return true;
+}
+
+/* Waits for the change that was asked for, and remembers which there is; another one may follow before the
+ * file is locked. */
 static bool await(struct store *store, uint64_t since, struct why *why) {
     uint64_t wanted = store->config->changes, changes;
     if (store->config->newer)
@@ -473,7 +483,7 @@ bool store_lock(struct store *store, bool write, struct why *why) {
         return false;
     if (store->number)
         store->clean = store->room;
-    return true;
+    return store->writable || !waits(store->config) || remember(store, why);
 }
 
 bool store_unlock(struct store *store, struct why *why) {
