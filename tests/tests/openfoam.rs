@@ -76,11 +76,12 @@ fn assert_same(one: &BTreeMap<PathBuf, Vec<u8>>, other: &BTreeMap<PathBuf, Vec<u
     }
 }
 
+const RUN: &str = "tarn run --tier scm=/scm/$USER:64MiB workflow.toml";
+
 /// What lies in the folders of the example after a run of tarn is what OpenFOAM alone makes of the same case.
-fn as_plain(cluster: &Cluster, folder: &Path, options: &str) {
+fn as_plain(cluster: &Cluster, folder: &Path, options: &str, tarn: &str) {
     // OpenFOAM writes the name of the case's folder into the files for VTK.
     run(cluster, "alice", "foam/plain.sh foam/cavity vtk");
-    let tarn = "tarn run --tier scm=/scm/$USER:64MiB workflow.toml";
     let said = run(
         cluster,
         "alice",
@@ -104,7 +105,7 @@ fn mpirun_solves_on_two_nodes() {
         return;
     };
     // More tasks than the step has on a node: its ranks are spread all the same.
-    as_plain(&cluster, &folder, "-N2 -n16");
+    as_plain(&cluster, &folder, "-N2 -n16", RUN);
 }
 
 #[test]
@@ -116,5 +117,7 @@ fn srun_solves_on_two_nodes() {
         &folder.join("workflow.toml"),
         &[("\"solve.sh", "\"solve-srun.sh")],
     );
-    as_plain(&cluster, &folder, "-N2 --ntasks-per-node=2");
+    // A rank that Debian's Open MPI has begun by PMIx dies now and then at address 0, whatever it is to do: who sees that resumes.
+    let again = format!("sh -c '{RUN} || tarn resume'");
+    as_plain(&cluster, &folder, "-N2 --ntasks-per-node=2", &again);
 }
