@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn who_faults_finds_its_own_range_whatever_others_do() {
         let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
+        model.preemption_bound = Some(5);
         model.check(|| {
             let table = std::sync::Arc::new(table(2));
             let theirs = std::sync::Arc::clone(&table);
