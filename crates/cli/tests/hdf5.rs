@@ -32,6 +32,21 @@ fn same(desk: &Desk, partitions: &str, plain: &str) {
     said(Command::new("h5diff").args([&packed, plain]));
 }
 
+/// On a disk, where a partition is used in units and nothing ends within its doorbell.
+#[test]
+fn files_on_a_disk_go_in_and_out_too() {
+    let Some(desk) = Desk::new() else { return };
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let name = |name: &str| disk.path().join(name).to_str().unwrap().to_owned();
+    let config = ["--folder", disk.path().to_str().unwrap()];
+    desk.run("new", &config, &rich("result.h5"));
+    desk.h5(&["export", &name("result.h5"), &name("plain")]);
+    desk.h5(&["import", &name("plain"), &name("copy")]);
+    desk.h5(&["export", &name("copy"), &name("again")]);
+    let read = |file: &str| std::fs::read(name(file)).unwrap();
+    assert!(read("plain") == read("again") && read("plain").starts_with(b"\x89HDF"));
+}
+
 #[test]
 fn h5py_writes_and_reads_what_it_would_write_to_a_file() {
     let Some(desk) = Desk::new() else { return };

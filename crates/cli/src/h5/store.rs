@@ -4,6 +4,7 @@ use crate::error::{CliError, CliResult};
 use crate::partition::refused;
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::time::Duration;
 use tarn_base::codes::Exit;
 use tarn_base::crc::crc;
 use tarn_partitions::{
@@ -20,6 +21,8 @@ const SECOND: usize = 2048;
 const CHANGES: usize = 1024;
 /// Bytes that are copied at once.
 const CHUNK: u64 = 8 << 20;
+/// How long a request may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 const MAGIC: u64 = u64::from_le_bytes(*b"TARNHDF5");
 const VERSION: u64 = 1;
 
@@ -145,7 +148,8 @@ impl Store {
             length: length as u64,
             ..Sqe::default()
         });
-        self.queue.submit();
+        // On a disk, and on another node, it does not end within its doorbell.
+        self.queue.wait(1, PATIENCE)?;
         match self.queue.reap().map(|end| end.code) {
             Some(0) => Ok(()),
             Some(code) => {
