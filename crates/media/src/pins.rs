@@ -1,10 +1,11 @@
 //! Which bytes of a file readers have pinned: shared locks of byte ranges that belong to an open file (`F_OFD_SETLK`). The kernel drops
 //! them as the file is closed, also when the process is killed, and knows them all: nothing of it is stored anywhere.
 
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
+use tarn_sys::lock::{Hold, held, hold};
 
 /// Ranges that are told apart; if there are more, all that was not looked at counts as pinned.
 const MAX_PINNED: usize = 1024;
@@ -15,7 +16,9 @@ pub(crate) fn pin(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
         // To lock no bytes is to lock all to the end of the file.
         return Ok(());
     }
-    lock(file, libc::F_OFD_SETLK, libc::F_RDLCK, range)?;
+    if !hold(file, range, Hold::Shared)? {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
     // What is read from now on was not written before a writer saw the lock, or is what it wrote before: both sides look after they
     // have told.
     fence(Ordering::SeqCst);
@@ -47,21 +50,14 @@ pub(crate) fn pinned(file: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Vec<
 
 /// Some of a range that another open file has locked.
 fn locked(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Option<Range<u64>>> {
-    let found = match lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, range) {
-        Ok(found) => found,
+    let found = match held(file, range).map_err(io::Error::from) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Ok(None),
         // Where there are no such locks nobody has one.
         Err(e) if is_unsupported(&e) => return Ok(None),
         Err(e) => return Err(e),
     };
-    if i32::from(found.l_type) == libc::F_UNLCK {
-        return Ok(None);
-    }
-    let start = found.l_start.cast_unsigned();
-    let end = match found.l_len.cast_unsigned() {
-        0 => range.end,
-        length => start.saturating_add(length),
-    };
-    let some = start.max(range.start)..end.min(range.end);
+    let some = found.start.max(range.start)..found.end.min(range.end);
     // A lock that is none of the range's would be asked for again and again.
     (!some.is_empty())
         .then_some(Some(some))
@@ -71,26 +67,6 @@ fn locked(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Option<Range<u
 fn is_unsupported(error: &io::Error) -> bool {
     let none = [libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|e| none.contains(&e))
-}
-
-fn lock(
-    file: BorrowedFd<'_>,
-    command: i32,
-    kind: i32,
-    range: &Range<u64>,
-) -> io::Result<libc::flock> {
-    let too_far = |_| io::Error::from(io::ErrorKind::InvalidInput);
-    // SAFETY: zeros are valid: numbers. The process's id must be 0.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as i16;
-    lock.l_whence = libc::SEEK_SET as i16;
-    lock.l_start = i64::try_from(range.start).map_err(too_far)?;
-    lock.l_len = i64::try_from(range.end - range.start).map_err(too_far)?;
-    // SAFETY: an open file, and a lock that the kernel may write to for as long as the call takes.
-    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } {
-        0 => Ok(lock),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 #[cfg(test)]
@@ -140,7 +116,7 @@ mod tests {
         assert_eq!(all(), []);
         // All to the end, wherever that is.
         let whole = File::open(&path).unwrap();
-        lock(whole.as_fd(), libc::F_OFD_SETLK, libc::F_RDLCK, &(50..50)).unwrap();
+        assert!(hold(&whole, &(50..50), Hold::Shared).unwrap());
         let rest = pinned(writer.as_fd(), 0..1 << 40).unwrap();
         assert_eq!((rest.len(), &rest[0]), (1, &(50..1 << 40)));
     }

@@ -28,6 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tarn_ports::{MediumError, PowerFail, Promises};
 use tarn_ring::{Failure, Span, Started, Storage, Ticket};
+use tarn_sys::lock::{Hold, held, hold, hold_alone};
 use tarn_sys::signals::Blocked;
 
 /// What a medium is written by if nobody says more: what disks write whole, and file systems too.
@@ -197,7 +198,7 @@ impl Units {
                 Ok(own) => Some(own),
                 Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
                     // Nobody has it open: what is in its slots is of no one who lives.
-                    let is_torn = locks::is_free(&self.file, &USERS)? && self.shadows()? > 0;
+                    let is_torn = held(&self.file, &USERS)?.is_none() && self.shadows()? > 0;
                     return match is_torn {
                         true => Err(Errno::BUSY),
                         false => Ok(None),
@@ -207,13 +208,15 @@ impl Units {
             },
         };
         let keeper = own.as_ref().unwrap_or(&self.file);
-        locks::wait(keeper, &GATE, PATIENCE)?;
-        if locks::set(keeper, &USERS, locks::Lock::Exclusive)? {
+        if !hold_alone(keeper, &GATE, PATIENCE)? {
+            return Err(Errno::BUSY);
+        }
+        if hold(keeper, &USERS, Hold::Alone)? {
             self.recover(keeper)?;
         }
         // From alone to shared there is no moment without.
-        locks::set(keeper, &USERS, locks::Lock::Shared)?;
-        locks::set(keeper, &GATE, locks::Lock::None)?;
+        hold(keeper, &USERS, Hold::Shared)?;
+        hold(keeper, &GATE, Hold::Nothing)?;
         Ok(own)
     }
 

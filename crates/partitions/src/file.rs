@@ -8,20 +8,19 @@ use rustix::fs::{
     linkat, openat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
+use std::ops::Range;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tarn_base::grant::{Grant, MAX_GRANTS};
 use tarn_dsa::header::{DATA, HEAD, Header, MAX_SIZE, MAX_UNIT, MIN_UNIT, PAGE, is_unit};
 use tarn_media::{Units, Using, clear_slots, reserve, unit_of};
 use tarn_ports::MediumError;
-use tarn_sys::lock::{Hold, hold};
+use tarn_sys::lock::hold_alone;
 
 /// The byte of the file whose lock is the header's: who changes it has that, or has the partition alone.
-const HEADER: u64 = 0;
+const HEADER: Range<u64> = 0..1;
 /// How long that is waited for: it is held for as long as room takes to be had.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two attempts.
-const BETWEEN: Duration = Duration::from_millis(1);
 
 /// Who else has a partition open while this is done to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,19 +220,13 @@ pub(crate) fn unusable(why: MediumError) -> Refusal {
 
 /// Makes a partition larger that others may have open, if it is not as large; bytes of it then. The file is open here only.
 pub(crate) fn grow(file: &OwnedFd, size: u64, path: &Path) -> Result<u64, Refusal> {
-    let until = Instant::now() + PATIENCE;
-    while let Err(e) = hold(file, HEADER, Hold::Alone) {
-        if e != Errno::WOULDBLOCK {
-            return Err(refused("lock", path)(e));
-        }
-        if Instant::now() >= until {
-            let text = format!(
-                "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
-                path.display()
-            );
-            return Err(Refusal::new(Code::Busy, text));
-        }
-        std::thread::sleep(BETWEEN);
+    let held = hold_alone(file, &HEADER, PATIENCE).map_err(refused("lock", path))?;
+    if !held {
+        let text = format!(
+            "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
+            path.display()
+        );
+        return Err(Refusal::new(Code::Busy, text));
     }
     let now = header(file, path)?;
     match size > now.size {

@@ -172,11 +172,12 @@ impl HerePart {
 
     /// Holds its lock, or gives it back, at once.
     pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
-        hold(self.file(), LOCK, what).map_err(|e| match e {
-            Errno::WOULDBLOCK => taken(&self.path),
-            Errno::BADF => read_only(&self.path),
-            e => refused("lock", &self.path)(e),
-        })
+        match hold(self.file(), &(LOCK..LOCK + 1), what) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(taken(&self.path)),
+            Err(Errno::BADF) => Err(read_only(&self.path)),
+            Err(e) => Err(refused("lock", &self.path)(e)),
+        }
     }
 
     /// What its medium promises.

@@ -1,8 +1,9 @@
-//! Locks of open folders, which whoever changes their names holds for a moment; and of a byte of a file, which an open file holds.
+//! Locks of open folders, which whoever changes their names holds for a moment; and of bytes of a file, which an open file holds.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Between two attempts.
@@ -37,45 +38,90 @@ impl<F: AsFd> Drop for Lock<F> {
     }
 }
 
-/// What an open file holds of a byte of it.
+/// What an open file holds of some bytes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing.
     Nothing,
-    /// Others may hold it so too.
+    /// Others may hold them so too.
     Shared,
-    /// Nobody else holds it. The file is open to be written.
+    /// Nobody else holds them. The file is open to be written.
     Alone,
 }
 
-/// Changes what an open file holds of a byte, at once or not at all. It goes with the open file: when all descriptors of it, in whatever
-/// process, are closed.
-///
-/// # Errors
-/// `EWOULDBLOCK` when another open file holds it otherwise; `EBADF` when it is not open for that.
-pub fn hold(file: impl AsFd, byte: u64, what: Hold) -> Result<(), Errno> {
-    // SAFETY: a structure of numbers, for which all zeros are values.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = match what {
+fn record(bytes: &Range<u64>, what: Hold) -> Result<libc::flock, Errno> {
+    let number = |n: u64| libc::off_t::try_from(n).map_err(|_| Errno::INVAL);
+    // SAFETY: a structure of numbers, for which all zeros are values. The process's must be 0.
+    let mut record: libc::flock = unsafe { std::mem::zeroed() };
+    record.l_type = match what {
         Hold::Nothing => libc::F_UNLCK,
         Hold::Shared => libc::F_RDLCK,
         Hold::Alone => libc::F_WRLCK,
     } as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = libc::off_t::try_from(byte).map_err(|_| Errno::INVAL)?;
-    lock.l_len = 1;
+    record.l_whence = libc::SEEK_SET as libc::c_short;
+    record.l_start = number(bytes.start)?;
+    record.l_len = number(bytes.end.saturating_sub(bytes.start))?;
+    Ok(record)
+}
+
+fn call(file: impl AsFd, command: libc::c_int, record: &mut libc::flock) -> Result<(), Errno> {
     loop {
-        // SAFETY: the descriptor is open, and the structure is read only.
-        match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
-            0 => return Ok(()),
-            _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+        // SAFETY: the descriptor is open, and the kernel may write to the record for as long as the call takes.
+        match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, &raw mut *record) } {
+            -1 => match Errno::from_io_error(&std::io::Error::last_os_error()) {
                 Some(Errno::INTR) => {}
-                Some(Errno::ACCESS) => return Err(Errno::WOULDBLOCK),
                 Some(e) => return Err(e),
                 None => return Err(Errno::IO),
             },
+            _ => return Ok(()),
         }
     }
+}
+
+/// Changes what an open file holds of some bytes, at once or not at all; false where another open file holds some of them otherwise. No
+/// bytes are all from there on. It goes with the open file: when all descriptors of it, in whatever process, are closed.
+///
+/// # Errors
+/// `EBADF` when it is not open for that, and what else fcntl(2) says.
+pub fn hold(file: impl AsFd, bytes: &Range<u64>, what: Hold) -> Result<bool, Errno> {
+    match call(file, libc::F_OFD_SETLK, &mut record(bytes, what)?) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Holds bytes alone, and waits for that as long as is said; false where somebody else has held them for all that time.
+///
+/// # Errors
+/// As [`hold`].
+pub fn hold_alone(file: impl AsFd, bytes: &Range<u64>, patience: Duration) -> Result<bool, Errno> {
+    let until = Instant::now() + patience;
+    while !hold(&file, bytes, Hold::Alone)? {
+        if Instant::now() >= until {
+            return Ok(false);
+        }
+        std::thread::sleep(BETWEEN);
+    }
+    Ok(true)
+}
+
+/// Any of the bytes that another open file holds, however; the kernel tells one such lock, not the first.
+///
+/// # Errors
+/// What fcntl(2) says.
+pub fn held(file: impl AsFd, bytes: &Range<u64>) -> Result<Option<Range<u64>>, Errno> {
+    let mut found = record(bytes, Hold::Alone)?;
+    call(file, libc::F_OFD_GETLK, &mut found)?;
+    if i32::from(found.l_type) == libc::F_UNLCK {
+        return Ok(None);
+    }
+    let start = found.l_start.cast_unsigned();
+    let end = match found.l_len.cast_unsigned() {
+        0 => u64::MAX,
+        length => start.saturating_add(length),
+    };
+    Ok(Some(start..end))
 }
 
 #[cfg(test)]
@@ -84,20 +130,24 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn an_open_file_holds_a_byte_until_it_is_closed() {
+    fn an_open_file_holds_bytes_until_it_is_closed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let again = || File::options().read(true).write(true).open(file.path());
         let (one, other) = (again().unwrap(), again().unwrap());
-        hold(&one, 7, Hold::Shared).unwrap();
-        hold(&other, 7, Hold::Shared).unwrap();
-        assert_eq!(hold(&one, 7, Hold::Alone), Err(Errno::WOULDBLOCK));
-        hold(&one, 8, Hold::Alone).unwrap();
-        hold(&other, 7, Hold::Nothing).unwrap();
-        hold(&one, 7, Hold::Alone).unwrap();
-        assert_eq!(hold(&other, 7, Hold::Shared), Err(Errno::WOULDBLOCK));
+        let (seven, eight) = (&(7..8), &(8..9));
+        assert_eq!(hold(&one, seven, Hold::Shared), Ok(true));
+        assert_eq!(hold(&other, seven, Hold::Shared), Ok(true));
+        assert_eq!(hold(&one, seven, Hold::Alone), Ok(false));
+        assert_eq!(hold(&one, eight, Hold::Alone), Ok(true));
+        assert_eq!(held(&other, &(8..100)), Ok(Some(8..9)));
+        assert_eq!(held(&one, eight), Ok(None));
+        assert_eq!(hold(&other, seven, Hold::Nothing), Ok(true));
+        assert_eq!(hold(&one, seven, Hold::Alone), Ok(true));
+        assert_eq!(hold(&other, seven, Hold::Shared), Ok(false));
+        assert_eq!(hold_alone(&other, seven, Duration::ZERO), Ok(false));
         drop(one);
-        hold(&other, 7, Hold::Alone).unwrap();
+        assert_eq!(hold_alone(&other, seven, Duration::from_secs(9)), Ok(true));
         let reader = File::open(file.path()).unwrap();
-        assert_eq!(hold(&reader, 9, Hold::Alone), Err(Errno::BADF));
+        assert_eq!(hold(&reader, &(9..10), Hold::Alone), Err(Errno::BADF));
     }
 }

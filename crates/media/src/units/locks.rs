@@ -1,76 +1,10 @@
-//! Locks of open file descriptions on bytes of a file, and those of slots: who has an open file excludes itself too.
+//! The locks of slots: who has an open file excludes itself too.
 
 use super::layout::Layout;
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::ops::Range;
-use std::time::{Duration, Instant};
-
-/// Between two attempts.
-const BETWEEN: Duration = Duration::from_millis(1);
-
-/// How bytes are to be locked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lock {
-    /// With others.
-    Shared,
-    /// Alone.
-    Exclusive,
-    /// Not any more.
-    None,
-}
-
-fn record(bytes: &Range<u64>, lock: Lock) -> libc::flock {
-    let kind = match lock {
-        Lock::Shared => libc::F_RDLCK,
-        Lock::Exclusive => libc::F_WRLCK,
-        Lock::None => libc::F_UNLCK,
-    };
-    libc::flock {
-        l_type: kind as _,
-        l_whence: libc::SEEK_SET as _,
-        l_start: bytes.start as _,
-        l_len: (bytes.end - bytes.start) as _,
-        l_pid: 0,
-    }
-}
-
-fn call(file: impl AsFd, command: libc::c_int, record: &mut libc::flock) -> Result<(), Errno> {
-    // SAFETY: the record is this function's caller's, and as the command wants it.
-    let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, record) };
-    match done {
-        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        _ => Ok(()),
-    }
-}
-
-/// Locks bytes, or gives them back; false where somebody else has them.
-pub(super) fn set(file: impl AsFd, bytes: &Range<u64>, lock: Lock) -> Result<bool, Errno> {
-    match call(file, libc::F_OFD_SETLK, &mut record(bytes, lock)) {
-        Ok(()) => Ok(true),
-        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
-/// Whether nobody else has bytes locked.
-pub(super) fn is_free(file: impl AsFd, bytes: &Range<u64>) -> Result<bool, Errno> {
-    let mut record = record(bytes, Lock::Exclusive);
-    call(file, libc::F_OFD_GETLK, &mut record)?;
-    Ok(record.l_type == libc::F_UNLCK as libc::c_short)
-}
-
-/// Locks bytes alone, and waits for that as long as is said.
-pub(super) fn wait(file: impl AsFd, bytes: &Range<u64>, patience: Duration) -> Result<(), Errno> {
-    let until = Instant::now() + patience;
-    while !set(&file, bytes, Lock::Exclusive)? {
-        if Instant::now() >= until {
-            return Err(Errno::BUSY);
-        }
-        std::thread::sleep(BETWEEN);
-    }
-    Ok(())
-}
+use tarn_sys::lock::{Hold, hold};
 
 #[derive(Debug, Clone, Default)]
 struct Slot {
@@ -122,7 +56,7 @@ impl Locks {
                 continue;
             }
             let bytes = self.layout.locks(slots.clone());
-            let locked = set(&file, &bytes, Lock::Shared);
+            let locked = hold(&file, &bytes, Hold::Shared);
             if !matches!(locked, Ok(true)) {
                 for before in &ranges[..number] {
                     self.unlock(&file, before)?;
@@ -156,7 +90,7 @@ impl Locks {
         while at < slots.end {
             let run = (at..slots.end).take_while(|slot| !is_used(*slot)).count() as u64;
             if run > 0 {
-                set(&file, &self.layout.locks(at..at + run), Lock::None)?;
+                hold(&file, &self.layout.locks(at..at + run), Hold::Nothing)?;
             }
             at += run + 1;
         }
@@ -169,7 +103,7 @@ impl Locks {
         if own.shared > 0 || own.exclusive {
             return Ok(false);
         }
-        own.exclusive = set(file, &self.layout.locks(slot..slot + 1), Lock::Exclusive)?;
+        own.exclusive = hold(file, &self.layout.locks(slot..slot + 1), Hold::Alone)?;
         self.held += u32::from(own.exclusive);
         Ok(own.exclusive)
     }
@@ -178,7 +112,7 @@ impl Locks {
     pub(super) fn give_back(&mut self, file: impl AsFd, slot: u64) -> Result<(), Errno> {
         self.held -= 1;
         self.slots[slot as usize].exclusive = false;
-        set(file, &self.layout.locks(slot..slot + 1), Lock::None).map(drop)
+        hold(file, &self.layout.locks(slot..slot + 1), Hold::Nothing).map(drop)
     }
 
     /// Somebody would have a slot alone, or not any more.
