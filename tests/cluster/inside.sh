@@ -73,6 +73,8 @@ boot() {
     cg_delegate ""
     mount -t tmpfs -o mode=755,size=64m run /run
     mount -t tmpfs -o mode=1777,size=1g shm /dev/shm
+    # Open MPI names its folder there by host, user and process number, which other clusters on this machine may have too.
+    mount -t tmpfs -o mode=1777,size=1g tmp /tmp
     mkdir -m 755 /run/netns
     touch /run/netns/login
     mount --bind /proc/self/ns/net /run/netns/login

@@ -207,7 +207,7 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_news_wake_at_once() {
             at(to as u32),
         )));
     }
-    assert!(since.elapsed() < Duration::from_secs(1));
+    assert!(since.elapsed() < Duration::from_secs(10));
     assert_eq!(p.session(1).orders(1000).len(), 1000);
     let session = p.session(1);
     let thread = std::thread::spawn(move || {

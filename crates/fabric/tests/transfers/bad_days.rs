@@ -110,18 +110,19 @@ fn a_cancelled_copy_ends_at_once_though_the_peer_is_silent() {
     let client = through(&ends, 5 << 20, Then::IsSilent, Duration::from_secs(60));
     let job = job(vec![remote(&client, ends.manifest())], &ends.to);
     let control = Control::default();
-    let start = Instant::now();
-    let error = std::thread::scope(|scope| {
+    let (error, start) = std::thread::scope(|scope| {
         let copying = scope.spawn(|| Trees::new().copy(&job, &control));
         while control.done.load(Ordering::Relaxed) == 0 {
             std::thread::sleep(Duration::from_millis(5));
         }
         control.cancel.store(true, Ordering::Relaxed);
-        copying.join().unwrap().unwrap_err()
+        let start = Instant::now();
+        (copying.join().unwrap().unwrap_err(), start)
     });
     assert_eq!(error.failure.kind, FailureKind::Cancelled);
+    // Long before its patience ends, on a machine with much else to do too.
     assert!(
-        start.elapsed() < Duration::from_secs(3),
+        start.elapsed() < Duration::from_secs(10),
         "{:?}",
         start.elapsed()
     );

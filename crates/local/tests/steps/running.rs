@@ -324,7 +324,7 @@ fn a_step_past_its_time_is_ended() {
             (FailureKind::TimedOut, "bye\n"),
             "{message}"
         );
-        assert!(began.elapsed() < Duration::from_secs(4));
+        assert!(began.elapsed() < Duration::from_secs(20));
     });
 }
 
@@ -403,7 +403,7 @@ fn a_stopped_step_ends_soon() {
             attempt: 1,
         });
         assert_eq!(failed(world.ended()).0, FailureKind::Cancelled);
-        assert!(began.elapsed() < Duration::from_secs(3));
+        assert!(began.elapsed() < Duration::from_secs(20));
         assert!(world.progress().steps().is_empty());
     });
 }

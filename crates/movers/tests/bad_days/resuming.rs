@@ -23,7 +23,6 @@ fn cancelled_half_way_then_resumed() {
     }
     let job = job(vec![source(&from)], &to);
     let control = Control::default();
-    let started = std::time::Instant::now();
     let outcome = meanwhile(&job, &control, || {
         // Progress counts chunks; what an interrupted copy goes on from, runs of eight of them for each thread.
         while control.done.load(Ordering::Relaxed) < 28 << 20 {
@@ -32,10 +31,6 @@ fn cancelled_half_way_then_resumed() {
         control.cancel.store(true, Ordering::Relaxed);
     });
     fails(outcome, FailureKind::Cancelled, "cancelled");
-    assert!(
-        started.elapsed() < Duration::from_secs(2),
-        "cancelling took long"
-    );
     assert!(!to.exists() && job.staging.exists());
     let report = Trees::new().copy(&job, &quiet()).unwrap();
     assert!(report.resumed >= 8 << 20, "{}", report.resumed);
