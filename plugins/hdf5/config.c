@@ -164,7 +164,6 @@ bool config_read(struct config *config, struct why *why) {
     char *rest = NULL;
     config->block = KIB * KIB;
     config->size = KIB * KIB;
-    config->populated = true;
     for (char *item = strtok_r(config->text, ";", &rest); item; item = strtok_r(NULL, ";", &rest)) {
         char *value = strchr(item, '=');
         if (!value)

@@ -19,8 +19,15 @@
 /* ns that a request may take: a medium that takes longer is lost. */
 #define LOST ((uint64_t)300 * 1000000000)
 
+static bool cannot(struct why *why, const struct store *store, const char *what, const char *text) {
+    if (store->count == 1)
+        return refuse(why, "cannot %s %s: %s", what, store->names[0], text);
+    return refuse(why, "cannot %s %s or one of the %zu after it: %s", what, store->names[0], store->count - 1,
+                  text);
+}
+
 static bool failed(struct why *why, const struct store *store, const char *what) {
-    return refuse(why, "cannot %s %s: %s", what, store->names[0], tarn_last_error());
+    return cannot(why, store, what, tarn_last_error());
 }
 
 /* Submits what was prepared and takes its ends. */
@@ -39,7 +46,7 @@ static bool finish(struct store *store, const char *what, struct why *why) {
     }
     if (code == TARN_OK)
         return true;
-    return refuse(why, "cannot %s %s: %s", what, store->names[0], tarn_code_text(code));
+    return cannot(why, store, what, tarn_code_text(code));
 }
 
 /* The next request; what was prepared is done when the ring is full. */

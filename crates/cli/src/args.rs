@@ -189,15 +189,8 @@ impl Transport {
 }
 
 pub(crate) fn transport(text: &str) -> Result<Transport, String> {
-    match text.split_once(':').unwrap_or((text, "tcp;ofi_rxm")) {
-        _ if text == "tcp" => Ok(Transport::Tcp),
-        ("libfabric", provider) if !provider.is_empty() => {
-            Ok(Transport::Libfabric(provider.to_owned()))
-        }
-        _ => Err(
-            "give tcp, libfabric, or libfabric:PROVIDER, such as `libfabric:verbs;ofi_rxm`".into(),
-        ),
-    }
+    let provider = tarn_fabric::transport(text)?;
+    Ok(provider.map_or(Transport::Tcp, Transport::Libfabric))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -23,6 +23,10 @@ pub(crate) enum PartitionCommand {
         /// Who else may have it: user:NAME or group:NAME to read, user:NAME:rw to write too. Again for more
         #[arg(long = "grant", value_name = "WHO", value_parser = grant)]
         grants: Vec<Grant>,
+        /// Bytes that it is written by at least, a power of two of 512 B to 16 KiB, or `mapped` [default: memory is mapped, a disk written by
+        /// 4 KiB]
+        #[arg(long, value_name = "BYTES|mapped", value_parser = unit)]
+        unit: Option<u32>,
     },
     /// Give one that nobody has open another size
     Resize {
@@ -34,7 +38,7 @@ pub(crate) enum PartitionCommand {
     },
     /// The partitions of a folder, or of a dataspace or a folder in it
     Ls {
-        /// /FOLDER, ./FOLDER, SPACE or SPACE/FOLDER
+        /// /FOLDER, ./FOLDER, SPACE or SPACE/FOLDER, NODE:SPACE or NODE:SPACE/FOLDER
         folder: PathBuf,
     },
     /// Take away one that nobody has open
@@ -50,7 +54,14 @@ pub(crate) fn partition(cli: &Cli, command: &PartitionCommand) -> CliResult {
             name,
             bytes,
             grants,
+            unit: None,
         } => Partition::create(name, *bytes, grants.clone()),
+        PartitionCommand::Create {
+            name,
+            bytes,
+            grants,
+            unit: Some(unit),
+        } => Partition::create_units(name, *bytes, *unit, grants.clone()),
         PartitionCommand::Resize { name, bytes } => Partition::resize(name, *bytes),
         PartitionCommand::Rm { name } => Partition::delete(name),
         PartitionCommand::Ls { folder } => return ls(cli, folder),
@@ -65,6 +76,7 @@ struct Line<'a> {
     schema: u32,
     name: &'a str,
     bytes: u64,
+    unit: u32,
     owner: u32,
     grants: &'a [Grant],
     damaged: Option<&'a str>,
@@ -81,6 +93,7 @@ fn ls(cli: &Cli, folder: &Path) -> CliResult {
                 schema: 1,
                 name: &info.name,
                 bytes: info.size,
+                unit: info.unit,
                 owner: info.owner,
                 grants: &info.grants,
                 damaged: info.damaged.as_deref(),
@@ -103,8 +116,12 @@ fn line(info: &Info) -> CliResult<()> {
         format!(" {what}:{id}{}", if grant.write { ":rw" } else { "" })
     });
     let bytes = Bytes(info.size).to_string();
+    let used = match info.unit {
+        0 => "mapped".to_owned(),
+        unit => format!("by {}", Bytes(unit.into())),
+    };
     out!(
-        "{:<32} {bytes:>10}  user {}{}",
+        "{:<32} {bytes:>10}  {used:<11} user {}{}",
         info.name,
         info.owner,
         grants.collect::<String>()
@@ -127,6 +144,18 @@ pub(crate) fn refused(why: Refusal) -> CliError {
 
 fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|e| e.to_string())
+}
+
+/// 0 for `mapped`.
+fn unit(text: &str) -> Result<u32, String> {
+    let wrong = || "give a power of two of 512 B to 16 KiB, or `mapped`".to_owned();
+    match text {
+        "mapped" => Ok(0),
+        text => match size(text)? {
+            0 => Err(wrong()),
+            bytes => u32::try_from(bytes).map_err(|_| wrong()),
+        },
+    }
 }
 
 /// `user:NAME`, `group:NAME`, by name or number, and `:rw` behind it.

@@ -84,6 +84,28 @@ fn queue_pairs_are_measured_beside_fio() {
 }
 
 #[test]
+fn another_process_is_measured_beside_libfabric_alone() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let beside = Path::new(env!("CARGO_BIN_EXE_tarn")).parent().unwrap();
+    let mut build = Command::new(root.join("scripts/shim.sh"));
+    match build.arg(beside).status().unwrap().code() {
+        Some(3) => return eprintln!("SKIPPED: no libfabric-dev"),
+        code => assert_eq!(code, Some(0)),
+    }
+    let cases = ["remote-tcp", "remote-shm"];
+    let options: Vec<_> = cases.iter().flat_map(|case| ["--case", case]).collect();
+    let results = results(&options);
+    // Writes and reads, several at the same time and one after the other.
+    assert_eq!(results.len(), 4 * cases.len());
+    for (results, case) in results.chunks(4).zip(cases) {
+        for ((name, result), what) in results.iter().zip(["writes", "reads"].iter().cycle()) {
+            assert!(name.starts_with(&format!("{case}, {what}")), "{name}");
+            assert_eq!(result["against"]["name"], "libfabric alone");
+        }
+    }
+}
+
+#[test]
 fn phases_are_as_asked_for_and_what_is_read_is_looked_at() {
     let usual = results(&["--case", "phases", "--verify"]);
     let [(write, _), (read, _)] = &usual[..] else {

@@ -1,6 +1,9 @@
 //! `tarn block serve`, asked by real clients: nbdinfo, nbdcopy, nbdfuse, qemu-io, fio.
 
+#[path = "nbd/far.rs"]
+mod far;
 mod nbd;
+mod nodes;
 
 use nbd::{Client, Desk, SIZE, ends_well, fails, said};
 use std::fs;
@@ -123,30 +126,8 @@ fn several_clients_at_once_find_what_each_has_written() {
     };
     let partition = desk.partition("disk");
     let served = desk.serve(&[&partition]);
-    let each = SIZE / 4;
-    let text = said(
-        Command::new("fio")
-            .args([
-                "--name=clients",
-                "--ioengine=nbd",
-                "--thread=1",
-                "--numjobs=4",
-            ])
-            .args([
-                "--rw=randrw",
-                "--bsrange=1k-64k",
-                "--iodepth=8",
-                "--verify=crc32c",
-            ])
-            .args(["--verify_fatal=1", "--fsync=16", "--output-format=json"])
-            .args([
-                format!("--size={each}"),
-                format!("--offset_increment={each}"),
-            ])
-            .arg(format!("--uri={}", served.uri))
-            .current_dir(desk.path("")),
-    );
-    assert_eq!(text.matches("\"error\" : 0").count(), 4, "{text}");
+    let options = ["--rw=randrw", "--bsrange=1k-64k", "--fsync=16"];
+    served.clients(SIZE / 4, &options);
 }
 
 #[test]

@@ -10,8 +10,9 @@ fn partitions_are_made_listed_resized_and_taken_away() {
     let site = Site::new("");
     let tarn = |arguments: &[&str]| site.tarn(&[&["partition"], arguments].concat());
     tarn(&["ls", "./tier"]).exits(0).says("no partitions");
-    let who = ["--grant", "user:1234", "--grant", "group:root:rw"];
-    tarn(&[&["create", "./tier/field", "1 MiB"][..], &who].concat()).exits(0);
+    let own = "--unit=4KiB --grant=user:1234 --grant=group:root:rw";
+    let own: Vec<_> = own.split(' ').collect();
+    tarn(&[&["create", "./tier/field", "1 MiB"][..], &own].concat()).exits(0);
     let path = site.path("tier/field.partition");
     assert_eq!(path.metadata().unwrap().len(), 3 << 20);
     tarn(&["create", "./tier/field", "1 MiB"])
@@ -28,7 +29,7 @@ fn partitions_are_made_listed_resized_and_taken_away() {
     ]);
     assert_eq!(
         listed.summary(),
-        json!({ "schema": 1, "name": "field", "bytes": 1 << 20, "owner": owner, "grants": grants, "damaged": null })
+        json!({ "schema": 1, "name": "field", "bytes": 1 << 20, "unit": 4096, "owner": owner, "grants": grants, "damaged": null })
     );
     tarn(&["resize", "./tier/field", "2 MiB"]).exits(0);
     let open = tarn_partitions::Partition::open(&site.path("tier/field"), Default::default());
@@ -41,6 +42,16 @@ fn partitions_are_made_listed_resized_and_taken_away() {
     tarn(&["create", "field", "1 MiB"]).exits(2).says("./field");
     tarn(&["create", "./field", "1 MiB", "--grant", "all"]).exits(2);
     tarn(&["create", "./nowhere/field", "1 MiB"]).exits(7);
+    // By units of one's own choice, wherever it is.
+    tarn(&["create", "./tier/flash", "20 KiB", "--unit", "8 KiB"]).exits(0);
+    tarn(&["create", "./tier/mapped", "1 MiB", "--unit", "mapped"]).exits(0);
+    let listed = tarn(&["ls", "./tier"]).exits(0);
+    let lines: Vec<_> = listed.out.lines().collect();
+    assert!(lines[0].contains("24.00 KiB  by 8.00 KiB"), "{lines:?}");
+    assert!(lines[1].contains("1.00 MiB  mapped"), "{lines:?}");
+    for bad in ["0 B", "3000 B", "32 KiB", "8 GiB", "some"] {
+        tarn(&["create", "./tier/bad", "1 MiB", "--unit", bad]).exits(2);
+    }
     // There is no tarnd here.
     tarn(&["create", "fast/field", "1 MiB"])
         .exits(7)

@@ -542,14 +542,20 @@ impl Client {
         }
     }
 
-    /// The partitions of a folder of a dataspace that this user may have, by name; at most 65,536.
+    /// The partitions of a folder of a dataspace, of this node or of another one, that this user may have, by name; at most 65,536.
     ///
     /// # Errors
-    /// `NOTFOUND` where there is no such dataspace or folder.
-    pub fn partitions(&self, space: &str, path: &[u8]) -> Result<Vec<PartitionInfo>> {
+    /// `NOTFOUND` where there is no such dataspace or folder, `UNSUPPORTED` for a node that this one's tarnd does not know.
+    pub fn partitions(
+        &self,
+        node: Option<&str>,
+        space: &str,
+        path: &[u8],
+    ) -> Result<Vec<PartitionInfo>> {
         let mut all: Vec<PartitionInfo> = Vec::new();
         loop {
             let request = Request::Partitions {
+                node: node.map(str::to_owned),
                 space: space.into(),
                 path: path.into(),
                 after: all.last().map_or(String::new(), |last| last.name.clone()),

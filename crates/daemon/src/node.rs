@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use talk::Host;
 use tarn_base::codes::Exit;
 use tarn_control::{Patience, RunKeys, Server};
-use tarn_fabric::{LIBRARY, Rma};
+use tarn_fabric::Rma;
 use tarn_local::machine::host_name;
 use tarn_proto::node::{Start, Started};
 
@@ -75,7 +75,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     let keys: RunKeys = serde_json::from_value(start.keys)
         .map_err(|_| anyhow!("the keys of the run are none of this release of tarn"))?;
     let helper = std::env::current_exe().context("tarnd does not find itself")?;
-    let library = helper.with_file_name(LIBRARY);
+    let library = tarn_fabric::library().context("tarnd does not find itself")?;
     let load = |provider: String| Rma::load(&library, &provider).map_err(|why| anyhow!(why));
     let rma = start.rma.map(load).transpose()?;
     let replicas = Replicas::new(start.data, rma.clone());

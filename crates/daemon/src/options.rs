@@ -43,6 +43,10 @@ pub(crate) struct Options {
     /// The file that names the other nodes' tarnds and has the key that all know, mode 0600: docs/tasks.md
     #[arg(long, value_name = "FILE")]
     pub(crate) peers: Option<PathBuf>,
+    /// How programs read and write partitions of other nodes: tcp, or libfabric[:PROVIDER] where the other tarnd was started with the same,
+    /// which needs libtarnfabric.so beside tarnd: docs/dsa.md
+    #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value = "tcp", requires = "peers", conflicts_with_all = ["node", "step"])]
+    pub(crate) transport: Transport,
     /// A persistent tier of programs with checkpoints, and their folder in memory [default: /dev/shm]: what those that died have left
     /// there is brought to the tier. Again for more
     #[arg(long, value_name = "TIER[:MEMORY]", value_parser = checkpoints, conflicts_with_all = ["node", "step"])]
@@ -123,6 +127,14 @@ fn space(text: &str) -> Result<(String, SpaceSpec), String> {
     };
     tarn_tasks::check_space(name, &spec).map_err(|why| why.text)?;
     Ok((name.to_owned(), spec))
+}
+
+/// The provider of libfabric, if there is one.
+#[derive(Debug, Clone)]
+pub(crate) struct Transport(pub(crate) Option<String>);
+
+fn transport(text: &str) -> Result<Transport, String> {
+    tarn_fabric::transport(text).map(Transport)
 }
 
 /// `TIER[:MEMORY]`; a tier that is there may have colons in its name.

@@ -12,17 +12,20 @@ use std::fs::File;
 use std::io::Read;
 use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_base::manifest::Manifest;
 use tarn_base::units::parse_rate;
 use tarn_fabric::{
-    Client, Key, Limits, Line, MAX_ADDRESSES, Patience, RemoteTree, RunId, Server, Tree,
+    Client, Key, Limits, Line, MAX_ADDRESSES, Patience, RemoteTree, Rma, RunId, Server, Tree,
 };
 use tarn_movers::throttle::Limiter;
 use tarn_ports::{Control, Watch};
-use tarn_proto::local::{Ask, Code, FarPartition, PathBytes, Refusal, Said, pack, unpack};
+use tarn_proto::local::{
+    Ask, Code, FarPartition, PathBytes, Refusal, Said, WindowUse, pack, unpack,
+};
 
 /// Bytes of the file of peers.
 const MAX_FILE: u64 = 4 << 20;
@@ -93,6 +96,8 @@ pub(crate) struct Peers {
     run: RunId,
     key: Key,
     others: BTreeMap<String, Peer>,
+    /// libfabric, if it is used.
+    rma: Option<Arc<Rma>>,
 }
 
 fn key_of(digits: &str) -> Option<[u8; 32]> {
@@ -154,6 +159,7 @@ impl Peers {
             run: *run.0.first_chunk().context("a key is too short")?,
             key: Key::derive(&secret, b"tarn tasks data")?,
             others: BTreeMap::new(),
+            rma: None,
         };
         for (name, node) in written.nodes {
             tarn_tasks::check_name("node", &name).map_err(|why| anyhow::anyhow!(why.text))?;
@@ -193,6 +199,14 @@ impl Peers {
         Ok(peers)
     }
 
+    /// From now on windows are used, by a provider of libfabric.
+    pub(crate) fn use_windows(&mut self, provider: &str) -> anyhow::Result<()> {
+        let library = tarn_fabric::library().context("tarnd does not find itself")?;
+        let rma = Rma::load(&library, provider).map_err(anyhow::Error::msg)?;
+        self.rma = Some(rma);
+        Ok(())
+    }
+
     /// The nodes that can be reached, and how many tasks at a time over the link to each.
     pub(crate) fn slots(&self) -> BTreeMap<String, u32> {
         let slots = self.others.iter().map(|(name, p)| (name.clone(), p.slots));
@@ -209,9 +223,10 @@ impl Peers {
         let registry = Arc::clone(host);
         let limits = Limits::default();
         // Both kinds of addresses where the kernel has both.
-        match Server::start(("::", self.port), Arc::clone(&registry) as _, limits, None) {
+        let same = Arc::clone(&registry) as _;
+        match Server::start(("::", self.port), same, limits, self.rma.clone()) {
             Err(e) if e.kind() != std::io::ErrorKind::AddrInUse => {
-                Server::start(("0.0.0.0", self.port), registry, limits, None)
+                Server::start(("0.0.0.0", self.port), registry, limits, self.rma.clone())
             }
             served => served,
         }
@@ -257,7 +272,13 @@ impl Peers {
         let mut line = client.line(&watch).map_err(|e| told(&e, &[]))?;
         let reply = client.call_on(&mut line, &body, &watch);
         match said(node, &reply.map_err(|e| told(&e, &[]))?)? {
-            Said::Lent(far) => Ok((far, line.into_stream().into())),
+            Said::Lent(mut far) => {
+                far.windows = self.rma.as_ref().map(|rma| WindowUse {
+                    provider: rma.provider().to_owned(),
+                    library: rma.library().as_os_str().as_bytes().into(),
+                });
+                Ok((far, line.into_stream().into()))
+            }
             _ => Err(unexpected(node)),
         }
     }

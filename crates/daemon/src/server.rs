@@ -162,7 +162,11 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     }
     reader.set_nonblocking(true).map_err(|e| state(e.into()))?;
     let peers = options.peers.as_deref().map(|path| Peers::read(path, &own));
-    let peers = peers.transpose().map_err(|e| Fault::new(Exit::Usage, e))?;
+    let mut peers = peers.transpose().map_err(|e| Fault::new(Exit::Usage, e))?;
+    if let (Some(peers), Some(provider)) = (&mut peers, &options.transport.0) {
+        let used = peers.use_windows(provider);
+        used.map_err(|e| Fault::new(Exit::Usage, e))?;
+    }
     let host = peers.as_ref().map(|p| Host::new(p, options.socket()));
     let data = peers.as_ref().zip(host.as_ref());
     let data = data.map(|(peers, host)| peers.serve(host)).transpose();

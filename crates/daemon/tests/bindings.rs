@@ -8,7 +8,12 @@ mod page;
 
 use common::*;
 use linked::{compiler, library, said, source};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use tarn_base::grant::{Grant, Who};
+use tarn_proto::local::{Allocation, Code, Kind, TaskSpec};
 
 #[test]
 fn the_c_example_and_the_c_test() {
@@ -52,7 +57,7 @@ fn partitions_are_used_by_their_names() {
         "{text}"
     );
     assert!(text.contains("1000 read, the same\n"), "{text}");
-    assert_eq!(daemon.client().partitions("fast", b"").unwrap(), []);
+    assert_eq!(daemon.client().partitions(None, "fast", b"").unwrap(), []);
 }
 
 /// The program of docs/dsa.md, by the name of a partition of another node.
@@ -68,7 +73,117 @@ fn partitions_of_another_node_are_used_by_their_names() {
     for name in ["b:fast/field", "fast/field", "b:fast/field"] {
         assert_eq!(run(name), "no error, 8\nno error, 0\n", "{name}");
     }
-    assert_eq!(there.client().partitions("fast", b"").unwrap(), []);
+    assert_eq!(there.client().partitions(None, "fast", b"").unwrap(), []);
+}
+
+/// What libtarn's tests do with partitions of a folder, by names of one's own node and of another one.
+#[test]
+fn programs_of_two_nodes_change_neighbours_in_a_unit_of_their_own_choice() {
+    let (here, there) = pair(&[]);
+    let program = here.path("units");
+    let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
+    let file = ["../libtarn/tests/units.c"];
+    said(&mut compiler("cc", &flags, &file, &program));
+    let asked = |daemon: &Daemon, name: &str, what: &[&str]| {
+        let mut command = Command::new(&program);
+        command
+            .arg(name)
+            .args(what)
+            .env("TARN_SOCKET", daemon.socket());
+        command
+    };
+    said(&mut asked(&here, "b:fast/field", &["make", "8192"]));
+    std::thread::scope(|scope| {
+        let programs = [
+            (&there, "fast/field", "1"),
+            (&here, "b:fast/field", "2"),
+            (&here, "b:fast/field", "3"),
+        ];
+        for (daemon, name, number) in programs {
+            let mut command = asked(daemon, name, &["neighbour", number, "40"]);
+            scope.spawn(move || said(&mut command));
+        }
+    });
+    for (daemon, name) in [(&there, "fast/field"), (&here, "b:fast/field")] {
+        let words = said(&mut asked(daemon, name, &["show", "4"]));
+        assert_eq!(words, "120 40 40 40 of 8192\n");
+    }
+}
+
+#[test]
+fn other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_readers_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be another user");
+        return;
+    }
+    let daemon = Daemon::start(&["--guests"]);
+    std::fs::set_permissions(daemon.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = daemon.path("units");
+    let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
+    let file = ["../libtarn/tests/units.c"];
+    said(&mut compiler("cc", &flags, &file, &program));
+    // Where they may go.
+    std::fs::copy(library().join("libtarn.so"), daemon.path("libtarn.so")).unwrap();
+    let (own, writer, reader) = (0, 65534, 65533);
+    let grant = |user, write| Grant {
+        who: Who::User(user),
+        write,
+    };
+    let how = Allocation::Make {
+        grants: vec![grant(writer, true), grant(reader, false)],
+        unit: Some(8192),
+    };
+    let (at, bytes) = (fast("field.partition"), 1 << 20);
+    let made = TaskSpec::new(Kind::Allocate { at, bytes, how });
+    daemon.client().carry_out(made, LONG).unwrap();
+    let asked = |user: u32, what: &[&str]| {
+        let mut command = Command::new(&program);
+        command
+            .arg("fast/field")
+            .args(what)
+            .env("TARN_SOCKET", daemon.socket())
+            .env("LD_LIBRARY_PATH", daemon.dir.path())
+            .uid(user)
+            .gid(user);
+        command
+    };
+    std::thread::scope(|scope| {
+        for (user, number) in [(own, "1"), (writer, "2"), (writer, "3")] {
+            let mut command = asked(user, &["neighbour", number, "40"]);
+            scope.spawn(move || said(&mut command));
+        }
+    });
+    for user in [own, writer, reader] {
+        let words = said(&mut asked(user, &["show", "5"]));
+        assert_eq!(words, "120 40 40 40 0 of 8192\n");
+    }
+    let refused = asked(reader, &["neighbour", "4", "1"]).output().unwrap();
+    assert!(!refused.status.success());
+    // One that is killed keeps nobody from its unit.
+    let mut killed = asked(writer, &["neighbour", "4", "1000000"]);
+    let mut killed = killed.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(killed.stdout.take().unwrap()).lines();
+    let first: Vec<_> = lines.by_ref().take(5).collect();
+    assert_eq!(first.len(), 5);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let told = lines.map_while(Result::ok).last();
+    let told: u64 = told.map_or(5, |last| last.parse().unwrap());
+    said(&mut asked(own, &["neighbour", "1", "50"]));
+    let words = said(&mut asked(reader, &["show", "5"]));
+    let words: Vec<u64> = words.split(' ').map_while(|w| w.parse().ok()).collect();
+    assert_eq!(words[1..4], [50, 40, 40]);
+    assert!((told..=told + 1).contains(&words[4]), "{told} {words:?}");
+    assert!((170 + told..=171 + told).contains(&words[0]), "{words:?}");
+    // Nobody has it open any more.
+    let gone = daemon
+        .client()
+        .carry_out(remove(fast("field.partition")), LONG);
+    assert!(gone.is_ok(), "{gone:?}");
+    let none = daemon
+        .client()
+        .open_partition(None, "fast", b"field.partition", false);
+    assert_eq!(none.unwrap_err().code, Code::NotFound);
 }
 
 #[test]

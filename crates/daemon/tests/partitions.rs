@@ -28,8 +28,16 @@ fn allocate(client: &Client, at: Place, bytes: u64, how: Allocation) -> Result<(
     client.carry_out(task, LONG).map(drop)
 }
 
+fn made(unit: Option<u32>) -> Allocation {
+    Allocation::Make {
+        grants: Vec::new(),
+        unit,
+    }
+}
+
 fn make(client: &Client, name: &str, bytes: u64, grants: &[Grant]) -> Result<(), Refusal> {
-    let how = Allocation::Make(grants.to_vec());
+    let grants = grants.to_vec();
+    let how = Allocation::Make { grants, unit: None };
     allocate(client, fast(&file(name)), bytes, how)
 }
 
@@ -64,12 +72,12 @@ fn one_is_made_lent_grown_and_taken_away_and_its_room_is_counted() {
     let exists = make(&client, "run/field", MIB, &[]).unwrap_err();
     assert_eq!(exists.code, Code::Exists, "{exists}");
 
-    let list = client.partitions("fast", b"run").unwrap();
+    let list = client.partitions(None, "fast", b"run").unwrap();
     assert_eq!(
         (list.len(), &*list[0].name, list[0].bytes),
         (1, "field", 10 * MIB)
     );
-    assert_eq!(client.partitions("fast", b"").unwrap(), []);
+    assert_eq!(client.partitions(None, "fast", b"").unwrap(), []);
 
     // Who has it open keeps it, as large as it is at least.
     let lent = open(&client, "run/field", true).unwrap();
@@ -111,7 +119,7 @@ fn what_it_may_hold_bounds_them_together_with_all_else() {
     assert_eq!(grown.code, Code::NoSpace, "{grown}");
     let huge = make(&client, "c", u64::MAX, &[]).unwrap_err();
     assert_eq!(huge.code, Code::NoSpace, "{huge}");
-    assert_eq!(client.partitions("fast", b"").unwrap().len(), 1);
+    assert_eq!(client.partitions(None, "fast", b"").unwrap().len(), 1);
 
     // A job's limit counts for what its processes make.
     let limits = vec![Limit {
@@ -133,11 +141,46 @@ fn what_it_may_hold_bounds_them_together_with_all_else() {
 }
 
 #[test]
+fn one_has_the_unit_that_was_asked_for_here_and_on_another_node() {
+    let (a, b) = pair(&[]);
+    let (client, there) = (a.client(), b.client());
+    let far = |name: &str| Place::Node {
+        node: "b".into(),
+        space: "fast".into(),
+        path: file(name).as_str().into(),
+    };
+    let unit = |at, how| allocate(&client, at, 20 << 10, how);
+    for (asking, name) in [(&client, None), (&there, Some("b"))] {
+        let at = |file: &str| match name {
+            None => fast(&crate::file(file)),
+            Some(_) => far(file),
+        };
+        let before = used(asking);
+        unit(at("flash"), made(Some(8192))).unwrap();
+        assert_eq!(used(asking) - before, HEAD + (24 << 10));
+        unit(at("mapped"), made(Some(0))).unwrap();
+        let list = client.partitions(name, "fast", b"").unwrap();
+        let list: Vec<_> = list.iter().map(|i| (&*i.name, i.bytes, i.unit)).collect();
+        assert_eq!(list, [("flash", 24 << 10, 8192), ("mapped", 20 << 10, 0)]);
+        // It stays so when its size changes.
+        let before = used(asking);
+        allocate(&client, at("flash"), 25 << 10, Allocation::Grow).unwrap();
+        assert_eq!(used(asking) - before, 8 << 10);
+        for bad in [1, 3000, 32 << 10, u32::MAX] {
+            let why = unit(at("bad"), made(Some(bad))).unwrap_err();
+            assert_eq!(why.code, Code::Invalid, "{bad}: {why}");
+        }
+    }
+}
+
+#[test]
 fn what_is_no_partition_is_refused() {
     let daemon = Daemon::start(&[]);
     let client = daemon.client();
-    let how = || Allocation::Make(Vec::new());
-    let refused = |at: Place, bytes| allocate(&client, at, bytes, how()).unwrap_err().code;
+    let refused = |at: Place, bytes| {
+        let made = allocate(&client, at, bytes, made(None));
+        made.unwrap_err().code
+    };
     assert_eq!(refused(fast("field"), MIB), Code::Invalid);
     assert_eq!(refused(fast("../field.partition"), MIB), Code::Invalid);
     assert_eq!(refused(fast(".x.partition"), MIB), Code::Invalid);
@@ -155,7 +198,7 @@ fn what_is_no_partition_is_refused() {
     let outside = tempfile::tempdir().unwrap();
     Folder::open(outside.path())
         .unwrap()
-        .create("a", MIB, 0, Vec::new())
+        .create("a", MIB, None, 0, Vec::new())
         .unwrap();
     let link = daemon.path("fast/link");
     std::os::unix::fs::symlink(outside.path(), &link).unwrap();
@@ -169,7 +212,7 @@ fn what_is_no_partition_is_refused() {
     assert_eq!(open(&client, "b", false).unwrap_err().code, Code::Denied);
     std::fs::write(daemon.path("fast/c.partition"), [0; 10_000]).unwrap();
     assert_eq!(open(&client, "c", false).unwrap_err().code, Code::Corrupt);
-    let list = client.partitions("fast", b"").unwrap();
+    let list = client.partitions(None, "fast", b"").unwrap();
     assert!(list.iter().all(|info| info.damaged.is_some()), "{list:?}");
     // It can be taken away all the same.
     delete(&client, "c").unwrap();
@@ -185,7 +228,7 @@ fn they_outlive_tarnd_and_what_was_durable_is_made_after_a_kill() {
         ..TaskSpec::new(Kind::Allocate {
             at: fast(&file(name)),
             bytes: MIB,
-            how: Allocation::Make(Vec::new()),
+            how: made(Some(8192)),
         })
     };
     let ids: Vec<_> = (0..8)
@@ -197,7 +240,9 @@ fn they_outlive_tarnd_and_what_was_durable_is_made_after_a_kill() {
     for id in ids {
         assert_eq!(code(&wait(&client, id)), None);
     }
-    assert_eq!(client.partitions("fast", b"").unwrap().len(), 9);
+    let list = client.partitions(None, "fast", b"").unwrap();
+    assert_eq!(list.iter().filter(|info| info.unit == 8192).count(), 8);
+    assert_eq!(list.len(), 9);
     // It is open still.
     assert_eq!(delete(&client, "a").unwrap_err().code, Code::Busy);
     drop(kept);
@@ -215,9 +260,11 @@ fn many_are_listed_in_order() {
     let folder = Folder::open(&daemon.path("fast")).unwrap();
     for n in 0..120 {
         let name = format!("{n:03}-{}", "x".repeat(150));
-        folder.create(&name, 4096, 7, vec![grant; 64]).unwrap();
+        folder
+            .create(&name, 4096, None, 7, vec![grant; 64])
+            .unwrap();
     }
-    let list = daemon.client().partitions("fast", b"").unwrap();
+    let list = daemon.client().partitions(None, "fast", b"").unwrap();
     assert_eq!(list.len(), 120);
     assert!(list.is_sorted_by(|a, b| a.name < b.name));
     assert!(
@@ -274,7 +321,7 @@ fn other_users_have_what_its_list_gives_them_and_nothing_else() {
         // Whether there is one is not told either.
         let (there, not) = (open(&guest, "mine", false), open(&guest, "none", false));
         assert_eq!(there.unwrap_err(), not.unwrap_err());
-        let list = guest.partitions("fast", b"").unwrap();
+        let list = guest.partitions(None, "fast", b"").unwrap();
         assert_eq!(list.iter().map(|i| &*i.name).collect::<Vec<_>>(), ["read"]);
         // And nothing else.
         denied(make(&guest, "new", MIB, &[]).unwrap_err());
@@ -317,9 +364,9 @@ fn another_node_makes_them_for_this_one() {
         space: "fast".into(),
         path: file(name).as_str().into(),
     };
-    allocate(&client, there("f"), MIB, Allocation::Make(Vec::new())).unwrap();
+    allocate(&client, there("f"), MIB, made(None)).unwrap();
     allocate(&client, there("f"), 2 * MIB, Allocation::Grow).unwrap();
-    let list = b.client().partitions("fast", b"").unwrap();
+    let list = b.client().partitions(None, "fast", b"").unwrap();
     assert_eq!((list.len(), list[0].bytes), (1, 2 * MIB));
     let lent = open(&b.client(), "f", false).unwrap();
     let busy = client.carry_out(remove(there("f")), LONG).unwrap_err();
@@ -328,6 +375,61 @@ fn another_node_makes_them_for_this_one() {
     client
         .carry_out(remove(there("f")), Duration::from_secs(20))
         .unwrap();
+}
+
+#[test]
+fn those_of_another_node_are_listed_by_the_own_one() {
+    let (a, b) = pair(&["--guests"]);
+    let (client, there) = (a.client(), b.client());
+    // More than one answer holds. Sparse: only their names and lists count here.
+    let folder = Folder::open(&b.path("fast")).unwrap();
+    let grant = Grant {
+        who: Who::User(65534),
+        write: false,
+    };
+    for n in 0..120 {
+        let name = format!("{n:03}-{}", "x".repeat(150));
+        folder
+            .create(&name, 4096, None, 7, vec![grant; 64])
+            .unwrap();
+    }
+    make(&there, "run/field", MIB, &[]).unwrap();
+    std::fs::write(b.path("fast/run/bad.partition"), [0; 10_000]).unwrap();
+    for path in [&b""[..], b"run"] {
+        let list = client.partitions(Some("b"), "fast", path).unwrap();
+        assert_eq!(list, there.partitions(None, "fast", path).unwrap());
+    }
+    let run = client.partitions(Some("b"), "fast", b"run").unwrap();
+    let names: Vec<_> = run.iter().map(|info| &*info.name).collect();
+    assert_eq!(names, ["bad", "field"]);
+    // Its own it lists itself, whatever they are called by.
+    make(&client, "own", MIB, &[]).unwrap();
+    let own = client.partitions(Some("a"), "fast", b"").unwrap();
+    assert_eq!((own.len(), &*own[0].name), (1, "own"));
+    let refused =
+        |node, space, path: &[u8]| client.partitions(Some(node), space, path).unwrap_err();
+    let none = refused("b", "slow", b"");
+    assert_eq!(none.code, Code::NotFound);
+    assert!(none.text.contains("node b: "), "{none}");
+    assert_eq!(refused("b", "fast", b"none").code, Code::NotFound);
+    assert_eq!(refused("b", "fast", b"..").code, Code::Invalid);
+    assert_eq!(
+        refused("b", "fast", b"run/field.partition").code,
+        Code::NotFound
+    );
+    assert_eq!(refused("c", "fast", b"").code, Code::Unsupported);
+    assert_eq!(refused("b/c", "fast", b"").code, Code::Invalid);
+    // Other users are served here only, though that node's list has them.
+    std::fs::set_permissions(a.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let socket = a.socket();
+    let denied = by(65534, &[], || {
+        let guest = Client::connect(&socket, None).unwrap();
+        guest.partitions(Some("b"), "fast", b"").unwrap_err()
+    });
+    assert!(denied.is_none_or(|why| why.code == Code::Denied));
+    drop(b);
+    let gone = client.partitions(Some("b"), "fast", b"").unwrap_err();
+    assert!(matches!(gone.code, Code::Io | Code::Lost), "{gone}");
 }
 
 /// A stream to a partition of the other node, and its size.

@@ -192,8 +192,8 @@ impl<S: Storage> Storage for Cyclic<S> {
         settled.fold(Ok(()), Result::and)
     }
 
-    fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
-        let told = self.parts.iter_mut().map(|part| part.notify(event));
+    fn notify(&mut self, event: BorrowedFd<'_>, poll: BorrowedFd<'_>) -> bool {
+        let told = self.parts.iter_mut().map(|part| part.notify(event, poll));
         told.filter(|told| !told).count() == 0
     }
 

@@ -233,10 +233,11 @@ impl<S: Storage> Queue<S> {
         self.flight.promised() == 0
     }
 
-    /// An eventfd is told from now on when requests under way may have ended; false where [`Queue::poll`] is to be called again and again.
-    pub fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
+    /// From now on `poll`, an epoll descriptor that has the eventfd `event`, is readable when requests under way may have ended; false where
+    /// [`Queue::poll`] is to be called again and again.
+    pub fn notify(&mut self, event: BorrowedFd<'_>, poll: BorrowedFd<'_>) -> bool {
         let storages = self.storages.iter_mut().flatten();
-        let told = storages.map(|storage| storage.notify(event));
+        let told = storages.map(|storage| storage.notify(event, poll));
         told.filter(|told| !told).count() == 0
     }
 

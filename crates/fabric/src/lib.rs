@@ -20,7 +20,7 @@ pub use client::{Client, Line, MAX_ADDRESSES, Patience, RemoteTree};
 pub use far::{Far, result};
 pub use handshake::Key;
 pub use probe::Probe;
-pub use rma::{LIBRARY, Rma};
+pub use rma::{Bare, BareWindow, LIBRARY, Rma, library, transport};
 pub use server::{Counts, Limits, Server};
 pub use shelf::{Called, MakeTarget, Part, Refusal, Registry, Served, Shelf};
 pub use tarn_proto::data::{RunId, Tree};

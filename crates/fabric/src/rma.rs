@@ -1,10 +1,16 @@
-//! Content by RMA: a server opens *windows* onto its files, and a client reads from them without the server's doing. libfabric does
+//! Bytes by RMA: a server opens *windows* onto its files, and a client reads from them, or writes to them, without the server's doing. libfabric does
 //! it, through a C shim that is loaded when somebody asks for it; all else goes over the stream as ever.
 //!
 //! An endpoint makes progress only while somebody calls it. One thread does, while windows are open or read from, and a moment
 //! longer: an idle daemon idles.
 
+mod bare;
+mod lane;
 mod shim;
+
+pub use bare::{Bare, BareWindow};
+pub(crate) use lane::Lane;
+pub(crate) use shim::Way;
 
 use crate::handshake::nonce;
 use crate::lock;
@@ -13,14 +19,22 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tarn_proto::data::Window;
+use tarn_proto::data::{MAX_NAME, Window};
 
 /// What the library is called, beside `tarnd`.
 pub const LIBRARY: &str = "libtarnfabric.so";
+
+/// The library beside this program.
+///
+/// # Errors
+/// When the program does not find itself.
+pub fn library() -> io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name(LIBRARY))
+}
 /// Addresses of this host with an endpoint.
 const ADDRESSES: usize = 16;
 /// Peers that an endpoint knows.
@@ -40,9 +54,43 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of the stack on which an endpoint is opened: libfabric asks every provider.
 const STACK: usize = 8 << 20;
 
+/// The provider that `--transport` names; none for TCP.
+///
+/// # Errors
+/// What can be given.
+pub fn transport(text: &str) -> Result<Option<String>, String> {
+    match text.split_once(':').unwrap_or((text, "tcp;ofi_rxm")) {
+        _ if text == "tcp" => Ok(None),
+        ("libfabric", provider) if (1..=MAX_NAME).contains(&provider.len()) => {
+            Ok(Some(provider.to_owned()))
+        }
+        _ => Err(
+            "give tcp, libfabric, or libfabric:PROVIDER, such as `libfabric:verbs;ofi_rxm`".into(),
+        ),
+    }
+}
+
+/// Opens an endpoint where there is room for that.
+fn on_stack<T: Send>(open: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let opened = thread.spawn_scoped(scope, open);
+        let opened = opened.map_err(|e| format!("cannot start a thread: {e}"))?;
+        let panicked = |_| "an error inside tarn".to_owned();
+        opened.join().map_err(panicked).and_then(|opened| opened)
+    })
+}
+
+/// Where an endpoint is, of a host that is reached at an address, which a socket of both kinds of addresses may have written in the other
+/// kind's way; shm has no addresses.
+fn source(provider: &str, at: IpAddr) -> Option<IpAddr> {
+    (!provider.starts_with("shm")).then_some(at.to_canonical())
+}
+
 /// libfabric, with one provider.
 pub struct Rma {
     shim: Arc<Shim>,
+    library: PathBuf,
     provider: String,
     domains: Mutex<BTreeMap<IpAddr, Arc<Domain>>>,
     given_up: AtomicBool,
@@ -67,6 +115,7 @@ impl Rma {
         })?;
         let rma = Self {
             shim,
+            library: library.to_owned(),
             provider: provider.to_owned(),
             domains: Mutex::default(),
             given_up: AtomicBool::new(false),
@@ -77,15 +126,18 @@ impl Rma {
         Ok(Arc::new(rma))
     }
 
+    /// What was loaded.
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+
+    /// Which of libfabric.
+    pub fn provider(&self) -> &str {
+        &self.provider
+    }
+
     fn endpoint(&self, at: Option<IpAddr>) -> Result<Endpoint, String> {
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK);
-            let open = || Endpoint::open(&self.shim, &self.provider, at);
-            let opened = thread.spawn_scoped(scope, open);
-            let opened = opened.map_err(|e| format!("cannot start a thread: {e}"))?;
-            let panicked = |_| "an error inside tarn".to_owned();
-            opened.join().map_err(panicked).and_then(|opened| opened)
-        })
+        on_stack(|| Endpoint::open(&self.shim, &self.provider, at))
     }
 
     /// The endpoint at an address of this host, if there can be one.
@@ -93,11 +145,8 @@ impl Rma {
         if self.given_up.load(Ordering::Relaxed) {
             return None;
         }
-        // This one has no addresses.
-        let (at, node) = match self.provider.starts_with("shm") {
-            true => (Ipv4Addr::UNSPECIFIED.into(), None),
-            false => (at, Some(at)),
-        };
+        let node = source(&self.provider, at);
+        let at = node.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let mut domains = lock(&self.domains);
         if let Some(domain) = domains.get(&at) {
             return Some(Arc::clone(domain));
@@ -188,17 +237,21 @@ impl Domain {
         }
     }
 
-    /// Opens a window onto a stretch (offset and length) of a file.
+    /// Opens a window onto a stretch (offset and length) of a file, to be read or written too, which ends a stream when the file is found to
+    /// have become shorter.
     pub(crate) fn open(
         self: &Arc<Self>,
         file: BorrowedFd<'_>,
         stretch: (u64, u64),
+        (writable, stream): (bool, Option<BorrowedFd<'_>>),
     ) -> io::Result<(Opened, Window)> {
         let user = self.user()?;
         // Nobody finds it by guessing, where the provider lets one choose.
         let secret = nonce()?;
         let wanted = u64::from_le_bytes(std::array::from_fn(|i| secret[i]));
-        let (opening, from, key) = self.endpoint.window(file, stretch, wanted)?;
+        let (opening, from, key) =
+            self.endpoint
+                .window(file, stretch, (writable, stream), wanted)?;
         let opened = Opened {
             _opening: opening,
             _user: user,

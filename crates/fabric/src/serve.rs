@@ -192,10 +192,8 @@ impl<'a> Answering<'a> {
             let why = "a request before the stream was given over";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        self.socket.set_read_timeout(None)?;
-        self.socket.set_write_timeout(None)?;
         far::keep_alive(self.socket)?;
-        far::serve(self.socket, &mut *make()?)
+        far::serve(self.socket, &mut *make()?, self.shared.rma.as_deref())
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {
@@ -366,7 +364,8 @@ impl<'a> Answering<'a> {
             && item.len > TOGETHER
             && self.windows.len() < WINDOWS
             && let Some(domain) = &self.domain
-            && let Ok((opened, window)) = domain.open(open.fd.as_fd(), (item.offset, item.len))
+            && let Ok((opened, window)) =
+                domain.open(open.fd.as_fd(), (item.offset, item.len), (false, None))
         {
             let head = Answer {
                 status: Status::Window,

@@ -53,7 +53,7 @@ enum dsa_sqe_flags {
 /* Flags of dsa_open() and dsa_open_cyclic(), of dsa_queue_create(), and of regions. */
 enum dsa_open_flags {
     DSA_READ_ONLY = 1,
-    DSA_POPULATE = 2, /* all of it is mapped now; else each page costs a fault at its first use */
+    DSA_POPULATE = 2, /* all of it is mapped now; else piece by piece as it is used (docs/dsa.md) */
     DSA_NO_GUARD = 4  /* no handler of SIGBUS: a partition whose file is made shorter by force kills who uses it */
 };
 enum dsa_queue_flags {
@@ -148,7 +148,8 @@ int dsa_create_units(const char *partition, uint64_t bytes, uint32_t unit, const
 int dsa_delete(const char *partition);
 /* Makes one that nobody has open larger or smaller. */
 int dsa_resize(const char *partition, uint64_t bytes);
-/* The partitions of a folder. *count is how many there is room for, and then how many there are. */
+/* The partitions of a folder, or of a dataspace or a folder in it ("SPACE/run", "NODE:SPACE"). *count is how many there is room for,
+ * and then how many there are. */
 int dsa_list(const char *folder, struct dsa_info *list, size_t *count);
 int dsa_open(const char *partition, uint32_t flags, struct dsa_partition **opened);
 /* Opens up to 1024 as one, in blocks of a multiple of 4096 bytes: byte x of it lies in partitions[x / block % count]. */
@@ -182,8 +183,8 @@ int dsa_unregister(struct dsa_queue *queue, uint32_t region);
 uint32_t dsa_submit(struct dsa_queue *queue);
 /* The same, and waits until there are so many completions. */
 int dsa_wait(struct dsa_queue *queue, uint32_t completions, uint64_t patience_ns);
-/* An eventfd for poll(): readable when a doorbell has brought completions, or something has ended since. Read it, submit, and reap all. -1
- * when there is none. It is the queue pair's: do not close it. */
+/* A descriptor for poll(): readable when a doorbell has brought completions, or something has ended since. Then submit, and reap all: there
+ * is nothing to read from it. -1 when there is none. It is the queue pair's: do not close it. */
 int dsa_fd(struct dsa_queue *queue);
 
 /* The next request, of zeros; NULL when the ring is full: submit. */

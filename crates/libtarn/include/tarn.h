@@ -37,7 +37,7 @@ enum tarn_code {
     TARN_ECANCELLED = 11,   /* the task was cancelled */
     TARN_EDEPENDENCY = 12,  /* a task that it follows has failed */
     TARN_EUNSUPPORTED = 13, /* tarnd cannot do this */
-    TARN_ELOST = 14,        /* the connection to tarnd is gone */
+    TARN_ELOST = 14,        /* the connection to tarnd, or to another node, is gone */
     TARN_ETIMEDOUT = 15,    /* the time was over before that */
     TARN_EVERSION = 16,     /* tarnd and this library speak different versions */
     TARN_EINTERNAL = 17,    /* an error inside tarn */

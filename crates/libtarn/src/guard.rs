@@ -77,7 +77,7 @@ pub extern "C" fn tarn_code_text(code: c_int) -> *const c_char {
         11 => c"the task was cancelled",
         12 => c"a task that this one follows has failed",
         13 => c"this is not supported",
-        14 => c"the connection to tarnd is lost",
+        14 => c"the connection to tarnd, or to another node, is lost",
         15 => c"the time is over",
         16 => c"tarnd and this program speak different versions",
         17 => c"an error inside tarn",

@@ -2,6 +2,7 @@
  * dsa.c: a program with direct access, and what it does wrong on purpose.
  *
  * dsa FOLDER run: writes, reads, counts and waits. dsa FOLDER misuse: every wrong call gives its code.
+ * dsa FOLDER limited: writes to a partition that is longer than files may become by this program.
  */
 #include "dsa.h"
 #define WHY tarn_last_error()
@@ -9,6 +10,7 @@
 
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define ENTRIES 64
@@ -88,15 +90,12 @@ static int run(const char *path)
 
     /* A poll loop that waits for the queue pair among other things. */
     struct pollfd event = {.fd = dsa_fd(queue), .events = POLLIN};
-    uint64_t count;
     printf("readable before: %d\n", poll(&event, 1, 0));
     dsa_prep_fetch_add(dsa_get_sqe(queue), region, MIB - 8, 5);
     dsa_prep_compare_swap(dsa_get_sqe(queue), region, MIB - 8, 5, 9);
     dsa_prep_fetch_add(dsa_get_sqe(queue), region, MIB - 8, 0);
     dsa_submit(queue);
     printf("readable after: %d, %u completions\n", poll(&event, 1, 0), dsa_cq_ready(queue));
-    if (read(event.fd, &count, sizeof count) != sizeof count)
-        return 1;
     for (int i = 0; i < 3; i++) {
         printf("%llu ", (unsigned long long)dsa_peek_cqe(queue)->value);
         dsa_cq_advance(queue, 1);
@@ -251,11 +250,41 @@ static int misuse(const char *folder, const char *path)
     return failed;
 }
 
+static int limited(const char *path)
+{
+    struct dsa_partition *partition;
+    struct dsa_queue *queue;
+    struct rlimit limit = {MIB, MIB};
+    uint32_t memory, region;
+    static char data[2 * MIB];
+
+    CHECK(dsa_create(path, 4 * MIB, NULL, 0), TARN_OK);
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK(dsa_open(path, 0, &partition), TARN_OK);
+    CHECK(dsa_queue_create(ENTRIES, 0, 0, &queue), TARN_OK);
+    if (failed)
+        return 1;
+    CHECK(dsa_register_partition(queue, partition, 0, 4 * MIB, 0, &region), TARN_OK);
+    CHECK(dsa_register_memory(queue, data, sizeof data, 0, &memory), TARN_OK);
+    memset(data, 'x', sizeof data);
+    dsa_prep_write(dsa_get_sqe(queue), region, MIB, memory, data, sizeof data);
+    CHECK((int)dsa_submit(queue), 1);
+    CHECK((int)reaped(queue, TARN_OK), 1);
+    CHECK(dsa_queue_destroy(queue), TARN_OK);
+    CHECK(dsa_close(partition), TARN_OK);
+    CHECK(dsa_delete(path), TARN_OK);
+    if (!failed)
+        printf("written all the same\n");
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     char path[4096];
     if (argc != 3)
         return 2;
     snprintf(path, sizeof path, "%s/field", argv[1]);
+    if (strcmp(argv[2], "limited") == 0)
+        return limited(path);
     return strcmp(argv[2], "run") ? misuse(argv[1], path) : run(path);
 }

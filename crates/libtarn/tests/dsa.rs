@@ -14,7 +14,7 @@ fn a_program_writes_reads_counts_and_waits() {
     let program = folder.path().join("dsa");
     said(&mut compiler(
         "cc",
-        &["-std=c11", "-D_POSIX_C_SOURCE=200809L"],
+        &["-std=c11", "-D_XOPEN_SOURCE=700"],
         &["tests/dsa.c"],
         &program,
     ));
@@ -29,6 +29,11 @@ fn a_program_writes_reads_counts_and_waits() {
          the request is not valid\n\
          the task was cancelled\n"
     );
+    // Who writes beyond the limit by a system call is killed.
+    assert_eq!(
+        said(Command::new(&program).arg(folder.path()).arg("limited")),
+        "written all the same\n"
+    );
 }
 
 #[test]
@@ -37,10 +42,7 @@ fn misuse_is_told_by_codes() {
     let checked = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     for (name, extra) in [("plain", &[][..]), ("checked", &checked)] {
         let program = folder.path().join(name);
-        let flags = [
-            &["-std=c11", "-Wpedantic", "-D_POSIX_C_SOURCE=200809L"],
-            extra,
-        ];
+        let flags = [&["-std=c11", "-Wpedantic", "-D_XOPEN_SOURCE=700"], extra];
         said(&mut compiler(
             "cc",
             &flags.concat(),

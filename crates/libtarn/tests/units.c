@@ -2,7 +2,7 @@
  * units.c: a program that shares units of a partition with others like it.
  *
  * units PARTITION make UNIT, or neighbour N TURNS: adds 1 to the counter at the beginning and writes its own word, N, TURNS times, and says
- * each turn that it has completed; or show COUNT: prints the counter and so many words, and the unit.
+ * each turn that it has completed; or show COUNT: prints the counter and so many words, and the unit, which it only reads.
  */
 #include "dsa.h"
 #define WHY tarn_last_error()
@@ -18,13 +18,13 @@ static struct dsa_queue *queue;
 static uint32_t memory, region;
 static uint64_t words[64];
 
-static void open_it(const char *path)
+static void open_it(const char *path, uint32_t flags)
 {
     uint64_t bytes = 0;
-    CHECK(dsa_open(path, 0, &partition), TARN_OK);
+    CHECK(dsa_open(path, flags, &partition), TARN_OK);
     CHECK(dsa_queue_create(8, 0, 0, &queue), TARN_OK);
     CHECK(dsa_size(partition, &bytes), TARN_OK);
-    CHECK(dsa_register_partition(queue, partition, 0, bytes, 0, &region), TARN_OK);
+    CHECK(dsa_register_partition(queue, partition, 0, bytes, flags ? DSA_REGION_READ_ONLY : 0, &region), TARN_OK);
     CHECK(dsa_register_memory(queue, words, sizeof words, 0, &memory), TARN_OK);
 }
 
@@ -50,8 +50,11 @@ int main(int argc, char **argv)
         CHECK(dsa_create_units(argv[1], 1 << 20, (uint32_t)number, NULL, 0), TARN_OK);
         return failed;
     }
-    open_it(argv[1]);
-    if (strcmp(argv[2], "neighbour") == 0) {
+    int writes = strcmp(argv[2], "neighbour") == 0;
+    open_it(argv[1], writes ? 0 : DSA_READ_ONLY);
+    if (failed)
+        return failed;
+    if (writes) {
         for (uint64_t turn = 1; turn <= turns && !failed; turn++) {
             dsa_prep_fetch_add(dsa_get_sqe(queue), region, 0, 1);
             CHECK(ended(), TARN_OK);

@@ -6,6 +6,7 @@ mod table;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
+pub(crate) use table::Word;
 use table::{Slot, Table};
 use tarn_sys::fault::{Fault, Signal};
 

@@ -39,13 +39,14 @@ unsafe impl Sync for Pages {}
 impl Pages {
     /// Takes the memory of all pages from a byte on, and maps them, to be written.
     pub(crate) fn populate(&self, first: usize) -> Result<(), Errno> {
-        self.populate_by(first, Advice::LinuxPopulateWrite)
+        self.populate_by(first..self.len, Advice::LinuxPopulateWrite)
     }
 
-    /// The same in one way or the other.
-    pub(crate) fn populate_by(&self, first: usize, advice: Advice) -> Result<(), Errno> {
-        for at in (first..self.len).step_by(POPULATE) {
-            let len = POPULATE.min(self.len - at);
+    /// The same in one way or the other, for some of them.
+    pub(crate) fn populate_by(&self, bytes: Range<usize>, advice: Advice) -> Result<(), Errno> {
+        let end = self.len.min(bytes.end);
+        for at in (bytes.start..end).step_by(POPULATE) {
+            let len = POPULATE.min(end - at);
             // SAFETY: a part of this range. No byte is changed.
             let taken = unsafe {
                 let start = self.start.as_ptr().add(at);

@@ -1,43 +1,16 @@
 //! Storage memory that many queue pairs use at the same time: a part of a file, mapped.
 
 use crate::flush::{Flush, fence};
-use crate::guarded::Guarded;
 use crate::kernel::{self, STREAM};
-use crate::map::{Pages, failed, pages};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use crate::map::failed;
+use crate::view::{Copying, Mapping, View};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mm::{Advice, ProtFlags};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_ports::{MediumError, PowerFail, Promises};
 use tarn_ring::{Failure, Span, Started, Storage, Ticket};
-
-/// A file from a page on, mapped as it is now. Dropped from the first field to the last.
-#[derive(Debug)]
-pub(crate) struct View {
-    guarded: Option<Guarded>,
-    pub(crate) pages: Pages,
-}
-
-impl View {
-    /// Whether some of it was not there when it was touched.
-    #[inline]
-    pub(crate) fn is_broken(&self) -> bool {
-        self.guarded.as_ref().is_some_and(Guarded::is_broken)
-    }
-}
-
-/// How a file is to be mapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mapping {
-    /// Where in the file: a multiple of a page.
-    pub from: u64,
-    /// To be written, too.
-    pub writable: bool,
-    /// A page that is not there any more kills nobody.
-    pub guarded: bool,
-}
 
 /// Storage memory of this process. Nothing refers to its bytes: they are copied, and others may write to them.
 #[derive(Debug)]
@@ -62,7 +35,7 @@ impl Shared {
         mapping: Mapping,
         length: u64,
     ) -> Result<Self, MediumError> {
-        let (view, promises) = view(&file, path, mapping, length)?;
+        let (view, promises) = View::new(&file, path, mapping, length, None)?;
         Ok(Self {
             view: Mutex::new(Arc::new(view)),
             mapping,
@@ -96,24 +69,9 @@ impl Shared {
             // What was written to pages that were not there any more is lost.
             return Err(failed("map", &self.path)(Errno::IO));
         }
-        let (new, _) = view(&self.file, &self.path, self.mapping, length)?;
+        let (new, _) = View::new(&self.file, &self.path, self.mapping, length, Some(&now))?;
         *now = Arc::new(new);
         Ok(())
-    }
-
-    /// Maps all pages now: later, each costs a fault at its first use.
-    ///
-    /// # Errors
-    /// When there is no memory for that.
-    pub fn populate(&self) -> Result<(), MediumError> {
-        // Files in memory are not told of a page's first write: to be read, sixteen pages are mapped by one fault, and can be written.
-        let in_memory = self.promises.power_fail == PowerFail::Lost;
-        let advice = match self.mapping.writable && !in_memory {
-            true => Advice::LinuxPopulateWrite,
-            false => Advice::LinuxPopulateRead,
-        };
-        let populated = self.view().pages.populate_by(0, advice);
-        populated.map_err(failed("map", &self.path))
     }
 
     /// Makes all of it persistent where only the system can.
@@ -131,25 +89,6 @@ impl Shared {
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&view)
     }
-}
-
-pub(crate) fn view(
-    file: &OwnedFd,
-    path: &Path,
-    mapping: Mapping,
-    length: u64,
-) -> Result<(View, Promises), MediumError> {
-    let protection = match mapping.writable {
-        true => ProtFlags::READ | ProtFlags::WRITE,
-        false => ProtFlags::READ,
-    };
-    let (pages, promises) = pages(file.as_fd(), path, mapping.from, Some(length), protection)?;
-    let start = pages.start.addr().get();
-    let range = start..start + pages.len;
-    // SAFETY: what is mapped here is only copied, and unmapped after this was dropped.
-    let guarded = mapping.guarded.then(|| unsafe { Guarded::new(range) });
-    let guarded = guarded.transpose().map_err(failed("guard", path))?;
-    Ok((View { guarded, pages }, promises))
 }
 
 /// Small copies that wait for each other, at most: their table stays in the first cache.
@@ -266,6 +205,58 @@ impl Direct {
         self.few.clear();
     }
 
+    /// Copies bytes out of what is mapped.
+    #[inline(always)]
+    fn get(&mut self, from: *const u8, to: Span) {
+        match to.len() {
+            0..=SMALL => self.later(to.start(), from, to.len(), Flush::None),
+            // SAFETY: so many bytes are mapped there, and the program's memory is another.
+            length => unsafe { to.start().copy_from_nonoverlapping(from, length) },
+        }
+    }
+
+    /// Copies bytes into what is mapped, to be written.
+    #[inline(always)]
+    fn put(&mut self, to: *mut u8, from: Span, flush: Flush) {
+        match from.len() {
+            0..=SMALL => self.later(to, from.start(), from.len(), flush),
+            // SAFETY: so many bytes are mapped there, to be written, and the program's memory is another.
+            length @ STREAM.. => unsafe {
+                kernel::stream(to, from.start(), length, flush);
+                self.unfenced = true;
+            },
+            // SAFETY: as above.
+            length => unsafe {
+                to.copy_from_nonoverlapping(from.start(), length);
+                flush.write_back(to, length);
+                self.unfenced |= flush != Flush::None;
+            },
+        }
+    }
+
+    /// Does a request's parts one after the other, where some are not mapped yet: the system copies, or they are mapped now.
+    #[cold]
+    #[inline(never)]
+    fn do_parts(&mut self, at: u64, span: Span, copying: Copying, flush: Flush) {
+        let (mut at, mut left) = (at, span);
+        while left.len() > 0 {
+            let (part, others) = self.view.first(at, left);
+            // Lines are written back here.
+            let by_system = flush == Flush::None;
+            let file = &self.shared.file;
+            let done = self.view.begin(file, at, part, copying, by_system);
+            let (_, rest) = part.split(done);
+            if let Some(here) = self.at(at + done as u64, rest.len()) {
+                match copying {
+                    Copying::Out => self.get(here, rest),
+                    Copying::In => self.put(here, rest, flush),
+                }
+            }
+            at += part.len() as u64;
+            left = others;
+        }
+    }
+
     /// An atomic operation on a word.
     fn word(&mut self, at: u64, change: impl FnOnce(&AtomicU64) -> u64) -> Started {
         let Some(word) = self
@@ -325,10 +316,9 @@ impl Storage for Direct {
         let Some(from) = self.at(at, length) else {
             return OUTSIDE;
         };
-        match length {
-            0..=SMALL => self.later(to.start(), from, length, Flush::None),
-            // SAFETY: so many bytes are mapped there, and the program's memory is another.
-            _ => unsafe { to.start().copy_from_nonoverlapping(from, length) },
+        match self.view.is_mapped(at, length) {
+            true => self.get(from, to),
+            false => self.do_parts(at, to, Copying::Out, Flush::None),
         }
         self.done(length as u64)
     }
@@ -340,19 +330,9 @@ impl Storage for Direct {
         let Some(to) = self.at(at, length) else {
             return OUTSIDE;
         };
-        match length {
-            0..=SMALL => self.later(to, from.start(), length, flush),
-            // SAFETY: so many bytes are mapped there, to be written, and the program's memory is another.
-            STREAM.. => unsafe {
-                kernel::stream(to, from.start(), length, flush);
-                self.unfenced = true;
-            },
-            // SAFETY: as above.
-            _ => unsafe {
-                to.copy_from_nonoverlapping(from.start(), length);
-                flush.write_back(to, length);
-                self.unfenced |= flush != Flush::None;
-            },
+        match self.view.is_mapped(at, length) {
+            true => self.put(to, from, flush),
+            false => self.do_parts(at, from, Copying::In, flush),
         }
         if persistent && self.power_fail == PowerFail::Synced {
             let flushed = self.settle().and_then(|()| self.shared.sync());
@@ -395,7 +375,7 @@ impl Storage for Direct {
         }
     }
 
-    fn notify(&mut self, _: BorrowedFd<'_>) -> bool {
+    fn notify(&mut self, _: BorrowedFd<'_>, _: BorrowedFd<'_>) -> bool {
         // Nothing is ever pending.
         true
     }

@@ -316,6 +316,16 @@ impl Queued {
         })
     }
 
+    /// One more pair of hands whose calls block: for requests that come one after the other, and are waited for.
+    ///
+    /// # Errors
+    /// As [`Queued::new`].
+    pub fn blocking(units: &Arc<Units>) -> Result<Self, MediumError> {
+        Self::with(units, None, |file, _| {
+            Box::new(Blocking::new(Arc::clone(file)))
+        })
+    }
+
     fn with(
         units: &Arc<Units>,
         own: Option<OwnedFd>,
@@ -448,7 +458,7 @@ impl Storage for Queued {
             .for_each(|(ticket, result)| ended(ticket, result));
     }
 
-    fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
+    fn notify(&mut self, event: BorrowedFd<'_>, _: BorrowedFd<'_>) -> bool {
         let own = event.try_clone_to_owned();
         own.is_ok_and(|own| self.core.lock().notify(own))
     }

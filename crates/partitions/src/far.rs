@@ -4,10 +4,12 @@ use crate::folder::refused;
 use crate::here::{read_only, taken};
 use crate::name::InSpace;
 use crate::{Code, Info, OpenOptions, Refusal};
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tarn_fabric::{Far, result};
@@ -29,6 +31,8 @@ pub(crate) struct FarPart {
     far: FarPartition,
     /// As large as it was last known to be.
     size: Arc<AtomicU64>,
+    /// It cannot be reached by windows: every further try would take as long.
+    no_windows: AtomicBool,
     /// It has it open there for as long as this is, and tells its size.
     stream: Mutex<TcpStream>,
 }
@@ -46,6 +50,7 @@ impl FarPart {
             options,
             size: Arc::new(AtomicU64::new(far.info.bytes)),
             far,
+            no_windows: AtomicBool::new(false),
             stream: Mutex::new(stream),
         })
     }
@@ -127,7 +132,10 @@ impl FarPart {
     /// One more pair of hands.
     pub(crate) fn hands(&self) -> Result<Far, Refusal> {
         let within = InSpace::of(&self.path)?;
-        let (stream, far) = stream(&within, self.options)?;
+        let opened = stream(&within, self.options);
+        // It has not been lost meanwhile: what was written before a later flush would be taken for persistent.
+        self.size()?;
+        let (stream, far) = opened?;
         if far.identity != self.far.identity {
             let text = format!(
                 "{} is another partition now than the one that was opened",
@@ -135,8 +143,18 @@ impl FarPart {
             );
             return Err(Refusal::new(Code::Changed, text));
         }
-        let failed = refused("use the stream to", &self.path);
-        Far::new(stream, Arc::clone(&self.size), far.persistent).map_err(failed)
+        let made = Far::new(stream, Arc::clone(&self.size), far.persistent).and_then(|mut far| {
+            if let Some(windows) = &self.far.windows
+                && !self.no_windows.load(Ordering::Relaxed)
+            {
+                let library = Path::new(OsStr::from_bytes(&windows.library.0));
+                // Without one, all goes by the stream.
+                let used = far.by_window(library, &windows.provider)?;
+                self.no_windows.store(!used, Ordering::Relaxed);
+            }
+            Ok(far)
+        });
+        made.map_err(refused("use the stream to", &self.path))
     }
 }
 

@@ -38,33 +38,20 @@ impl Folder {
         Self { fd, path }
     }
 
-    /// Makes a partition of so many bytes, up to whole pages, all of zeros; its room is taken.
+    /// Makes a partition of so many bytes, up to whole pages and units, all of zeros; its room is taken. It is written by units of at least
+    /// so many bytes, a power of two of 512 to 16,384, or mapped, with 0; with none as its medium is.
     ///
     /// # Errors
-    /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name, size or list.
+    /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name, size, unit or list.
     pub fn create(
         &self,
         name: &str,
         size: u64,
+        unit: Option<u32>,
         owner: u32,
         grants: Vec<Grant>,
     ) -> Result<(), Refusal> {
-        file::make(self, sound(name)?, size, None, owner, grants)
-    }
-
-    /// The same, in units of at least so many bytes, a power of two of 512 to 16,384, whatever the medium is; or mapped, with 0.
-    ///
-    /// # Errors
-    /// As [`Folder::create`].
-    pub fn create_units(
-        &self,
-        name: &str,
-        size: u64,
-        unit: u32,
-        owner: u32,
-        grants: Vec<Grant>,
-    ) -> Result<(), Refusal> {
-        file::make(self, sound(name)?, size, Some(unit), owner, grants)
+        file::make(self, sound(name)?, size, unit, owner, grants)
     }
 
     /// Takes a partition away.

@@ -5,14 +5,15 @@ use crate::folder::{Folder, divide, refused};
 use crate::name::InSpace;
 use crate::store::Hands;
 use crate::{Code, Info, OpenOptions, Refusal};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_dsa::header::{DATA, Header};
 use tarn_media::{Direct, Mapping, Queued, Shared, Units};
-use tarn_ports::Promises;
+use tarn_ports::{PowerFail, Promises};
+use tarn_ring::Exposed;
 use tarn_sys::lock::{Hold, hold};
 
 /// The byte of a partition's file that its lock is: docs/formats.md.
@@ -81,6 +82,7 @@ impl HerePart {
                 let mapping = Mapping {
                     from: DATA,
                     writable,
+                    populate: options.populate,
                     guarded,
                 };
                 let shared = Shared::new(file, &path, mapping, header.size);
@@ -91,15 +93,13 @@ impl HerePart {
                 Access::Units(Arc::new(units))
             }
         };
-        let part = Self {
+        Ok(Self {
             access,
             home,
             path,
             options,
             header: Mutex::new(header),
-        };
-        part.populate()?;
-        Ok(part)
+        })
     }
 
     /// What is known of it, now: others may have made it larger.
@@ -143,7 +143,6 @@ impl HerePart {
                 Access::Mapped(shared) => shared.extend(now.size).map_err(unusable)?,
                 Access::Units(units) => units.extend(now.size),
             }
-            self.populate()?;
         }
         *known = now;
         Ok(known.size)
@@ -161,13 +160,6 @@ impl HerePart {
             now.size
         );
         Err(Refusal::new(Code::Corrupt, text))
-    }
-
-    fn populate(&self) -> Result<(), Refusal> {
-        match &self.access {
-            Access::Mapped(shared) if self.options.populate => shared.populate().map_err(unusable),
-            _ => Ok(()),
-        }
     }
 
     /// Holds its lock, or gives it back, at once.
@@ -197,14 +189,34 @@ impl HerePart {
             Access::Mapped(shared) => return Ok(Hands::Mapped(Direct::new(shared))),
             Access::Units(units) => units,
         };
-        let lent = match &self.home {
-            Home::Folder(..) | Home::Own => None,
+        let queued = match &self.home {
+            Home::Folder(..) => Queued::new(units, None),
             // Who may have it may not open the file.
-            Home::Tarnd => Some(lent(&InSpace::of(&self.path)?, self.options.writable)?),
+            Home::Tarnd => {
+                let lent = lent(&InSpace::of(&self.path)?, self.options.writable)?;
+                Queued::new(units, Some(lent))
+            }
+            // For another node, whose requests are done one after the other.
+            Home::Own => Queued::blocking(units),
         };
-        Queued::new(units, lent)
+        queued
             .map(|queued| Hands::Units(Box::new(queued)))
             .map_err(unusable)
+    }
+
+    /// Its data as a stretch of its file, if it is mapped. On persistent memory only stores that this processor writes back are persistent.
+    pub(crate) fn exposed(&self) -> Option<Exposed<'_>> {
+        let Access::Mapped(shared) = &self.access else {
+            return None;
+        };
+        let plain = [PowerFail::Lost, PowerFail::Synced].contains(&shared.promises().power_fail);
+        let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Exposed {
+            file: shared.file().as_fd(),
+            from: DATA,
+            size: header.size,
+            writable: self.options.writable && plain,
+        })
     }
 
     pub(crate) fn is_writable(&self) -> bool {

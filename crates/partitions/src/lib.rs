@@ -19,7 +19,7 @@ pub use partition::{Info, OpenOptions, Partition};
 pub use queue::Queue;
 pub use target::Serving;
 pub use tarn_base::grant::{Grant, Who};
-pub use tarn_dsa::header::{DATA as HEAD, PAGE};
+pub use tarn_dsa::header::{DATA as HEAD, MAX_UNIT, PAGE};
 pub use tarn_dsa::{MAX_PARTS, Options, RegionId};
 pub use tarn_ports::{PowerFail, Promises};
 pub use tarn_proto::local::{Code, Refusal};

@@ -2,7 +2,7 @@
 
 use crate::folder::{Folder, divide};
 use crate::here::read_only;
-use crate::name::{InSpace, Name};
+use crate::name::Name;
 use crate::part::Part;
 use crate::store::Store;
 use crate::{Code, Refusal};
@@ -77,7 +77,8 @@ impl From<Info> for PartitionInfo {
 pub struct OpenOptions {
     /// To be written, too.
     pub writable: bool,
-    /// All of it is mapped now; else each page costs a fault at its first use. In units there is nothing to map.
+    /// All of it is mapped now. Else memory is mapped piece by piece as it is used, and other media page by page. In units there is nothing to
+    /// map.
     pub populate: bool,
     /// Pages that are not there any more kill nobody, by a handler of SIGBUS.
     pub guarded: bool,
@@ -114,39 +115,36 @@ impl Partition {
     /// # Errors
     /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name or size.
     pub fn create(path: &Path, size: u64, grants: Vec<Grant>) -> Result<(), Refusal> {
-        let path = match Name::of(path)? {
-            Name::Path(path) => path,
-            Name::Space(within) => {
-                return within.done(|at| Kind::Allocate {
-                    at,
-                    bytes: size,
-                    how: Allocation::Make(grants),
-                });
-            }
-        };
-        let (folder, name) = divide(path)?;
-        let owner = rustix::process::geteuid().as_raw();
-        folder.create(name, size, owner, grants)
+        Self::make(path, size, None, grants)
     }
 
     /// The same, in units of at least so many bytes, a power of two of 512 to 16,384, whatever the medium is; or mapped, with 0. Without
     /// this, memory and DAX are mapped, and all else is used in units of 4096 bytes or more.
     ///
     /// # Errors
-    /// As [`Partition::create`], and `UNSUPPORTED` in a dataspace of tarnd, which makes them as their medium is.
+    /// As [`Partition::create`], and `INVALID` for a unit that is none.
     pub fn create_units(
         path: &Path,
         size: u64,
         unit: u32,
         grants: Vec<Grant>,
     ) -> Result<(), Refusal> {
-        let Name::Path(path) = Name::of(path)? else {
-            let text = "tarnd makes partitions as their medium is: no unit can be said";
-            return Err(Refusal::new(Code::Unsupported, text));
-        };
-        let (folder, name) = divide(path)?;
-        let owner = rustix::process::geteuid().as_raw();
-        folder.create_units(name, size, unit, owner, grants)
+        Self::make(path, size, Some(unit), grants)
+    }
+
+    fn make(path: &Path, size: u64, unit: Option<u32>, grants: Vec<Grant>) -> Result<(), Refusal> {
+        match Name::of(path)? {
+            Name::Path(path) => {
+                let (folder, name) = divide(path)?;
+                let owner = rustix::process::geteuid().as_raw();
+                folder.create(name, size, unit, owner, grants)
+            }
+            Name::Space(within) => within.done(|at| Kind::Allocate {
+                at,
+                bytes: size,
+                how: Allocation::Make { grants, unit },
+            }),
+        }
     }
 
     /// Takes a partition away.
@@ -184,17 +182,13 @@ impl Partition {
     /// The partitions of a folder, by name.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When it cannot be read, or its node does not answer.
     pub fn list(folder: &Path) -> Result<Vec<Info>, Refusal> {
         match Name::of_folder(folder)? {
             Name::Path(path) => Folder::open(path)?.list(),
-            Name::Space(InSpace { node: Some(_), .. }) => {
-                let text = "partitions of another node are listed there";
-                Err(Refusal::new(Code::Unsupported, text))
-            }
             Name::Space(within) => {
                 let tarnd = within.tarnd()?;
-                let all = tarnd.partitions(within.space, within.path.as_bytes())?;
+                let all = tarnd.partitions(within.node, within.space, within.path.as_bytes())?;
                 Ok(all.into_iter().map(Info::from).collect())
             }
         }

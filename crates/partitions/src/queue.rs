@@ -3,13 +3,20 @@
 use crate::folder::refused;
 use crate::store::Store;
 use crate::{Code, Partition, Refusal};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, read, write};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tarn_dsa::{NoRegion, Options, RegionId};
 use tarn_ring::{Cqe, MAX_ENTRIES, Memory, Sqe};
+
+/// So long a wait looks again and again before it sleeps: to be woken takes longer than most requests do.
+const EAGER: Duration = Duration::from_micros(50);
+
+/// So long it sleeps at once: storages look after what does not end.
+const NAP: Duration = Duration::from_secs(1);
 
 /// A queue pair, of one thread. It begins with its `tarn_ring::Rings`, as C programs see it.
 #[derive(Debug)]
@@ -18,12 +25,44 @@ pub struct Queue {
     pair: tarn_dsa::Queue<Store>,
     /// Which open partition a storage is of.
     known: BTreeMap<u32, u64>,
-    /// Told of completions.
-    event: Option<OwnedFd>,
-    /// The program has it too, and waits for them with other things.
+    event: Option<Event>,
+    /// The program has it too, and waits for completions with other things.
     lent: bool,
     /// It is told of what is under way, too.
     told: bool,
+}
+
+/// What becomes readable with completions.
+#[derive(Debug)]
+struct Event {
+    /// An epoll descriptor, of this eventfd and others.
+    poll: OwnedFd,
+    count: OwnedFd,
+}
+
+impl Event {
+    fn new() -> Result<Self, Errno> {
+        let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &poll,
+            &count,
+            epoll::EventData::new_u64(0),
+            epoll::EventFlags::IN,
+        )?;
+        Ok(Self { poll, count })
+    }
+
+    /// It is readable.
+    fn ring(&self) {
+        // It is already if it cannot count further.
+        let _ = write(&self.count, &1_u64.to_ne_bytes());
+    }
+
+    /// It is not, unless something else makes it so.
+    fn clear(&self) {
+        let _ = read(&self.count, &mut [0; 8]);
+    }
 }
 
 impl Queue {
@@ -79,8 +118,8 @@ impl Queue {
             None => {
                 let store = partition.store()?;
                 let made = self.pair.register_new(store, start, length, writable);
-                if let Some(event) = &self.event {
-                    self.told = self.pair.notify(event.as_fd());
+                if let Some(Event { poll, count }) = &self.event {
+                    self.told = self.pair.notify(count.as_fd(), poll.as_fd());
                 }
                 made.map(|(region, number)| {
                     self.known.insert(number, partition.own());
@@ -113,6 +152,9 @@ impl Queue {
     /// Begins what was prepared, as far as there is room for its completions, and takes the ends of what is under way. How many were begun.
     #[inline]
     pub fn submit(&mut self) -> u32 {
+        if self.lent {
+            self.clear();
+        }
         let before = self.pair.rings().completed();
         if !self.pair.is_idle() {
             self.pair.poll();
@@ -124,11 +166,16 @@ impl Queue {
         begun
     }
 
-    /// Has the eventfd readable.
     fn ring(&self) {
         if let Some(event) = &self.event {
-            // It is readable already if it cannot count further.
-            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+            event.ring();
+        }
+    }
+
+    #[cold]
+    fn clear(&self) {
+        if let Some(event) = &self.event {
+            event.clear();
         }
     }
 
@@ -140,7 +187,7 @@ impl Queue {
         let until = Instant::now().checked_add(patience);
         let waited = self.wait_until(completions, until, patience);
         if self.lent && self.pair.rings().completed() > 0 {
-            // It was read here.
+            // It was cleared here.
             self.ring();
         }
         waited
@@ -152,6 +199,7 @@ impl Queue {
         until: Option<Instant>,
         patience: Duration,
     ) -> Result<(), Refusal> {
+        let eager = Instant::now() + EAGER;
         loop {
             self.submit();
             if self.pair.rings().completed() >= completions {
@@ -169,7 +217,10 @@ impl Queue {
                     format!("there were fewer than {completions} completions in {patience:?}");
                 return Err(Refusal::new(Code::TimedOut, text));
             }
-            self.sleep(until);
+            match Instant::now() < eager {
+                true => std::thread::yield_now(),
+                false => self.sleep(until),
+            }
         }
     }
 
@@ -180,20 +231,22 @@ impl Queue {
             std::thread::yield_now();
         } else if !is_new && let Some(event) = &self.event {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let _ = poll(&mut [PollFd::new(event, PollFlags::IN)], left.as_ref());
-            let _ = rustix::io::read(event, &mut [0; 8]);
+            let left = Timespec::try_from(left.map_or(NAP, |left| left.min(NAP))).ok();
+            let _ = poll(
+                &mut [PollFd::new(&event.poll, PollFlags::IN)],
+                left.as_ref(),
+            );
+            event.clear();
         }
     }
 
-    fn make_event(&mut self) -> Result<&OwnedFd, Refusal> {
+    fn make_event(&mut self) -> Result<&Event, Refusal> {
         let event = match self.event.take() {
             Some(event) => event,
             None => {
-                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-                let event = eventfd(0, flags);
+                let event = Event::new();
                 let event = event.map_err(refused("make", Path::new("an eventfd")))?;
-                self.told = self.pair.notify(event.as_fd());
+                self.told = self.pair.notify(event.count.as_fd(), event.poll.as_fd());
                 event
             }
         };
@@ -205,8 +258,8 @@ impl Queue {
         self.pair.rings().reap()
     }
 
-    /// A descriptor of an eventfd that counts the doorbells that have brought completions, and what has ended since: for poll loops. Who has
-    /// read it submits, if only nothing, and reaps all completions before it waits again.
+    /// A descriptor that becomes readable with completions: for poll loops. Who finds it so submits, if only nothing, and reaps all
+    /// completions before it waits again; nothing is to be read from it.
     ///
     /// # Errors
     /// When the system gives none.
@@ -215,7 +268,7 @@ impl Queue {
         if !std::mem::replace(&mut self.lent, true) && self.pair.rings().completed() > 0 {
             self.ring();
         }
-        Ok(self.make_event()?.as_fd())
+        Ok(self.make_event()?.poll.as_fd())
     }
 }
 

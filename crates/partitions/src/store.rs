@@ -67,8 +67,8 @@ macro_rules! any {
                 match self { $(Self::$one(it) => it.reap(ended)),+ }
             }
 
-            fn notify(&mut self, event: BorrowedFd<'_>) -> bool {
-                match self { $(Self::$one(it) => it.notify(event)),+ }
+            fn notify(&mut self, event: BorrowedFd<'_>, poll: BorrowedFd<'_>) -> bool {
+                match self { $(Self::$one(it) => it.notify(event, poll)),+ }
             }
         }
     };

@@ -8,7 +8,7 @@ use std::path::Path;
 use tarn_media::Now;
 use tarn_ports::PowerFail;
 use tarn_proto::local::{FarPartition, PartitionInfo};
-use tarn_ring::{Failure, Target};
+use tarn_ring::{Exposed, Failure, Target};
 use tarn_sys::lock::Hold;
 
 /// A partition that is open for another node.
@@ -37,6 +37,7 @@ impl Serving {
             info: PartitionInfo::from(self.0.info()?),
             identity: self.0.identity(),
             persistent: self.0.promises().power_fail != PowerFail::Lost,
+            windows: None,
         })
     }
 
@@ -112,5 +113,9 @@ impl Target for Lent {
 
     fn flush(&mut self) -> Result<(), Failure> {
         self.hands.flush()
+    }
+
+    fn file(&self) -> Option<Exposed<'_>> {
+        self.part.exposed()
     }
 }

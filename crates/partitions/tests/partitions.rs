@@ -11,6 +11,8 @@ use tarn_partitions::{
 };
 
 const MIB: u64 = 1 << 20;
+/// Bytes of a program's memory.
+const ALL: usize = 3 << 20;
 const READ_ONLY: OpenOptions = OpenOptions {
     writable: false,
     populate: false,
@@ -47,7 +49,7 @@ impl Hands {
             ..Options::default()
         };
         let mut queue = Queue::new(64, options).unwrap();
-        let cells = Box::leak(vec![Cell::new(0); 64 << 10].into_boxed_slice());
+        let cells = Box::leak(vec![Cell::new(0); ALL].into_boxed_slice());
         let size = partition.size().unwrap();
         Self {
             memory: queue.register_memory(Memory::of(cells)).unwrap(),
@@ -123,6 +125,85 @@ fn what_is_written_is_there_for_others_and_later() {
     assert_eq!(one.write(last, b"xy"), Failure::Invalid.code());
     drop((one, two, partition, other));
     assert_eq!(Hands::new(&open(&path)).read(last, 1).unwrap(), b"x");
+}
+
+/// Lengths that the system copies and others, over the edges of pieces, first uses and later ones, by some that have it open: each finds
+/// what was written last, whoever has mapped what.
+#[test]
+fn all_find_what_was_written_last_whatever_of_it_is_mapped() {
+    let folder = memory();
+    let path = made(folder.path(), 7 * MIB);
+    let partitions: Vec<_> = (0..3).map(|_| open(&path)).collect();
+    let everything = OpenOptions {
+        populate: true,
+        ..OpenOptions::default()
+    };
+    let mapped = Partition::open(&path, everything).unwrap();
+    let mut all: Vec<_> = partitions.iter().map(Hands::new).collect();
+    all.push(Hands::new(&partitions[0]));
+    all.push(Hands::new(&mapped));
+    let mut model = vec![0_u8; 7 << 20];
+    let mut random = 88_172_645_463_325_252_u64;
+    let mut below = |end: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as usize % end
+    };
+    for turn in 0..120_u32 {
+        if turn == 80 {
+            assert_eq!(partitions[1].grow(9 * MIB).unwrap(), 9 * MIB);
+            model.resize(9 << 20, 0);
+            for (hands, number) in all.iter_mut().zip([0, 1, 2, 0]) {
+                let partition = &partitions[number];
+                assert_eq!(partition.size().unwrap(), 9 * MIB);
+                hands.region = hands.queue.register(partition, 0, 9 * MIB, true).unwrap();
+            }
+            all.truncate(4);
+        }
+        let length = [8, 64, 4095, 4096, 70_000, 300_000, 600_000, ALL][below(8)];
+        let at = below(model.len() - length + 1);
+        let bytes: Vec<u8> = (0..length).map(|i| (i as u32 ^ turn) as u8).collect();
+        let writer = below(all.len());
+        assert_eq!(all[writer].write(at as u64, &bytes), 0);
+        model[at..at + length].copy_from_slice(&bytes);
+        let (reader, from) = (below(all.len()), below(model.len() - length + 1));
+        let read = all[reader].read(from as u64, length).unwrap();
+        assert!(
+            read == model[from..from + length],
+            "turn {turn}: {length} bytes from {from}"
+        );
+    }
+    drop((all, partitions, mapped));
+    let last = Hands::new(&open(&path)).read(6 * MIB, ALL).unwrap();
+    assert!(last == model[6 << 20..]);
+}
+
+#[test]
+fn threads_that_use_a_piece_first_at_the_same_time_lose_nothing() {
+    let folder = memory();
+    let path = made(folder.path(), 4 * MIB);
+    let partition = open(&path);
+    thread::scope(|scope| {
+        for number in 0..4_usize {
+            let partition = &partition;
+            scope.spawn(move || {
+                let mut hands = Hands::new(partition);
+                for turn in 0..64_usize {
+                    // Every fourth block of 16 KiB is this one's; the last are not of whole pages.
+                    let at = (turn * 4 + number) * (16 << 10);
+                    let bytes = vec![(turn * 4 + number) as u8; (16 << 10) - number % 2];
+                    assert_eq!(hands.write(at as u64, &bytes), 0);
+                    assert!(hands.read(at as u64, bytes.len()).unwrap() == bytes);
+                }
+            });
+        }
+    });
+    let all = Hands::new(&open(&path)).read(MIB, ALL).unwrap();
+    for (number, block) in (64..).zip(all.chunks(16 << 10)) {
+        let written = block.len() - number % 2;
+        assert!(block[..written].iter().all(|byte| *byte == number as u8));
+    }
 }
 
 #[test]
@@ -397,6 +478,27 @@ fn a_file_made_shorter_under_a_mapping_kills_nobody() {
     assert_eq!(partition.grow(5 * MIB).unwrap_err().code, Code::Corrupt);
     let again = Partition::open(&path, OpenOptions::default()).unwrap_err();
     assert_eq!(again.code, Code::Corrupt);
+}
+
+/// The system would make it as long again, and nobody would find that there is a hole.
+#[test]
+fn a_file_made_shorter_is_found_by_who_has_the_system_write_and_does_not_become_longer() {
+    for op in [Op::Write, Op::Read] {
+        let folder = memory();
+        let path = made(folder.path(), 8 * MIB);
+        let partition = open(&path);
+        let mut hands = Hands::new(&partition);
+        let file = Open::new()
+            .write(true)
+            .open(path.with_extension("partition"))
+            .unwrap();
+        let length = file.metadata().unwrap().len();
+        file.set_len(length - 4 * MIB).unwrap();
+        let request = hands.request(op, 6 * MIB, MIB as usize);
+        assert_eq!(hands.done(request).code, Failure::Corrupt.code());
+        assert_eq!(hands.write(0, b"x"), Failure::Corrupt.code());
+        assert_eq!(file.metadata().unwrap().len(), length - 4 * MIB);
+    }
 }
 
 #[test]

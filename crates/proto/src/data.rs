@@ -385,9 +385,7 @@ impl Request {
             }
             items.push(Item { path, offset, len });
         }
-        if !from.rest.is_empty() {
-            return Err(Malformed("bytes after the last item"));
-        }
+        from.end()?;
         Ok(Self {
             number,
             windows,
@@ -570,7 +568,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn new(rest: &'a [u8]) -> Self {
         Self { rest }
     }
-    fn take(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self
             .rest
             .split_at_checked(n)
@@ -578,7 +576,7 @@ impl<'a> Reader<'a> {
         self.rest = rest;
         Ok(taken)
     }
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (taken, rest) = self
             .rest
             .split_first_chunk()
@@ -586,13 +584,20 @@ impl<'a> Reader<'a> {
         self.rest = rest;
         Ok(*taken)
     }
+    /// Nothing is left.
+    pub(crate) fn end(&self) -> Result<(), Malformed> {
+        match self.rest {
+            [] => Ok(()),
+            _ => Err(Malformed("bytes after its end")),
+        }
+    }
     fn magic(&mut self) -> Result<(), Malformed> {
         match self.array()? {
             MAGIC => Ok(()),
             _ => Err(Malformed("it is of another protocol")),
         }
     }
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
         self.array().map(u8::from_le_bytes)
     }
     fn u16(&mut self) -> Result<u16, Malformed> {

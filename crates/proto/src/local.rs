@@ -14,7 +14,7 @@ pub use bytes::PathBytes;
 pub use code::Code;
 pub use message::{
     Access, CancelResult, FarPartition, JobChange, Limit, PartitionInfo, PauseResult, Reply,
-    Request, Scope, SpaceChange, SpaceInfo, SpaceSpec, Stats,
+    Request, Scope, SpaceChange, SpaceInfo, SpaceSpec, Stats, WindowUse,
 };
 pub use packet::{Packet, PacketError, decode, encode, versions};
 pub use peer::{Ask, PEER_VERSION, Said, pack, unpack};

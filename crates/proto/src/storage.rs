@@ -1,7 +1,7 @@
 //! Requests to storage memory of another node, on a stream of the data plane that was given over to them: fixed headers, little-endian.
 //! docs/dsa.md, "Of another node". Requests are answered in their order.
 
-use crate::data::{Malformed, Reader};
+use crate::data::{MAX_NAME, Malformed, Reader, Window};
 
 /// Bytes of a piece: what is larger is asked for in several.
 pub const MAX_PIECE: usize = 1 << 20;
@@ -25,6 +25,8 @@ pub enum Verb {
     Size,
     /// Holds the partition's lock: `operand` 1 with others, 2 alone, 0 no more.
     Hold,
+    /// Opens a window onto the data for as long as the stream is open: an [`Offer`] follows the answer, of as many bytes as that says.
+    Window,
 }
 
 /// A request.
@@ -69,6 +71,7 @@ impl Ask {
             Verb::Flush => 6,
             Verb::Size => 7,
             Verb::Hold => 8,
+            Verb::Window => 9,
         };
         out[4..8].copy_from_slice(&self.length.to_le_bytes());
         out[8..16].copy_from_slice(&self.at.to_le_bytes());
@@ -92,6 +95,7 @@ impl Ask {
             6 => Verb::Flush,
             7 => Verb::Size,
             8 => Verb::Hold,
+            9 => Verb::Window,
             _ => return Err(Malformed("a request to storage memory that there is not")),
         };
         let ask = Self {
@@ -139,6 +143,65 @@ impl Answer {
     }
 }
 
+/// A window onto a partition's data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Of libfabric; at most [`MAX_NAME`] bytes.
+    pub provider: String,
+    /// Bytes of it.
+    pub size: u64,
+    /// Whether it may be written, too.
+    pub writable: bool,
+    /// Where it is.
+    pub window: Window,
+}
+
+impl Offer {
+    /// Bytes on the wire, at most.
+    pub const MAX_BYTES: usize = 1 + MAX_NAME + 8 + 1 + Window::HEAD + MAX_NAME;
+
+    /// As it is sent; a provider whose name is too long is cut.
+    pub fn encode(&self) -> Vec<u8> {
+        let provider = self.provider.as_bytes();
+        let provider = &provider[..provider.len().min(MAX_NAME)];
+        let mut out = vec![provider.len() as u8];
+        out.extend_from_slice(provider);
+        out.extend_from_slice(&self.size.to_le_bytes());
+        out.push(self.writable.into());
+        out.extend_from_slice(&self.window.encode());
+        out
+    }
+
+    /// As it was received.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes);
+        let length = from.u8()?.into();
+        let provider = from.take(length)?.to_vec();
+        let provider = String::from_utf8(provider);
+        let provider = provider.map_err(|_| Malformed("a provider without a name"))?;
+        let (size, writable) = (from.u64()?, from.u8()?);
+        if writable > 1 {
+            return Err(Malformed("a window of no kind"));
+        }
+        let (name, start, key) = Window::decode_head(&from.array()?);
+        let window = Window {
+            name: from.take(name)?.into(),
+            from: start,
+            key,
+        };
+        from.end()?;
+        Ok(Self {
+            provider,
+            size,
+            writable: writable == 1,
+            window,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,7 +218,26 @@ mod tests {
         }
 
         #[test]
-        fn every_verb_comes_back(verb in 1..=8_u8, length in 0..=MAX_PIECE as u32, rest in any::<[u8; 24]>()) {
+        fn what_is_offered_comes_back_and_garbage_is_refused(
+            provider in "[ -~]{0,60}",
+            (size, start, key) in any::<(u64, u64, u64)>(),
+            writable in any::<bool>(),
+            name in proptest::collection::vec(any::<u8>(), 0..=MAX_NAME),
+            garbage in proptest::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let window = Window { name: name.into(), from: start, key };
+            let offer = Offer { provider, size, writable, window };
+            let bytes = offer.encode();
+            prop_assert!(bytes.len() <= Offer::MAX_BYTES);
+            prop_assert!(Offer::decode(&bytes[..bytes.len() - 1]).is_err());
+            prop_assert_eq!(Offer::decode(&bytes).unwrap(), offer);
+            if let Ok(offer) = Offer::decode(&garbage) {
+                prop_assert_eq!(offer.encode(), garbage);
+            }
+        }
+
+        #[test]
+        fn every_verb_comes_back(verb in 1..=9_u8, length in 0..=MAX_PIECE as u32, rest in any::<[u8; 24]>()) {
             let mut bytes = [0; Ask::BYTES];
             bytes[0] = verb;
             bytes[4..8].copy_from_slice(&length.to_le_bytes());

@@ -35,7 +35,8 @@ fn allocation() -> impl Strategy<Value = Allocation> {
     ];
     let grant = (who, any::<bool>()).prop_map(|(who, write)| Grant { who, write });
     prop_oneof![
-        vec(grant, 0..5).prop_map(Allocation::Make),
+        (vec(grant, 0..5), any::<Option<u32>>())
+            .prop_map(|(grants, unit)| Allocation::Make { grants, unit }),
         Just(Allocation::Resize),
         Just(Allocation::Grow),
     ]
@@ -105,11 +106,14 @@ fn request() -> impl Strategy<Value = Request> {
                 write
             }
         ),
-        ("[a-z]{0,9}", path(), "[a-z]{0,9}").prop_map(|(space, path, after)| Request::Partitions {
-            space,
-            path,
-            after
-        }),
+        (any::<Option<u8>>(), "[a-z]{0,9}", path(), "[a-z]{0,9}").prop_map(
+            |(node, space, path, after)| Request::Partitions {
+                node: node.map(|n| format!("n{n}")),
+                space,
+                path,
+                after
+            }
+        ),
     ]
 }
 
@@ -170,6 +174,11 @@ fn ask() -> impl Strategy<Value = Ask> {
         ),
         task().prop_map(|t| Ask::Submit(Box::new(t))),
         any::<u64>().prop_map(Ask::Look),
+        (space(), path(), space()).prop_map(|(space, path, after)| Ask::Partitions {
+            space,
+            path,
+            after
+        }),
     ]
 }
 

@@ -11,4 +11,4 @@ mod storage;
 pub use entry::{Cqe, Flags, Level, Op, Sqe};
 pub use memory::{Memory, Span};
 pub use rings::{MAX_ENTRIES, Rings};
-pub use storage::{Failure, Started, Storage, Target, Ticket};
+pub use storage::{Exposed, Failure, Started, Storage, Target, Ticket};

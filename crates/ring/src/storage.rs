@@ -116,6 +116,24 @@ pub trait Target {
     /// # Errors
     /// As [`Target::read`].
     fn flush(&mut self) -> Result<(), Failure>;
+
+    /// The file that it is, where whoever maps that sees what requests do, and the other way round.
+    fn file(&self) -> Option<Exposed<'_>> {
+        None
+    }
+}
+
+/// A stretch of a file that is storage memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Exposed<'a> {
+    /// The file.
+    pub file: BorrowedFd<'a>,
+    /// Where it begins, bytes.
+    pub from: u64,
+    /// Bytes of it.
+    pub size: u64,
+    /// Whether what a mapping stores becomes persistent by a flush, as far as the medium can, and may be stored.
+    pub writable: bool,
 }
 
 /// Storage memory, in the hands of one queue pair; others have the same in theirs. Offsets are bytes from the beginning of a partition, and
@@ -152,8 +170,9 @@ pub trait Storage {
     /// Tells the ends of requests that were pending.
     fn reap(&mut self, _ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {}
 
-    /// From now on an eventfd is told whenever [`Storage::reap`] may have more to tell; false where it is to be asked again and again.
-    fn notify(&mut self, _event: BorrowedFd<'_>) -> bool {
+    /// From now on `poll`, an epoll descriptor, is readable whenever [`Storage::reap`] may have more to tell: it has the eventfd `event`, and
+    /// may be given others. False where it is to be asked again and again.
+    fn notify(&mut self, _event: BorrowedFd<'_>, _poll: BorrowedFd<'_>) -> bool {
         false
     }
 }

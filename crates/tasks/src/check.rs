@@ -152,7 +152,7 @@ impl Core {
                 .and_then(|()| self.place(user, to, Use::Write)),
             Kind::Remove { at } => self.place(user, at, Use::Remove),
             Kind::Allocate { at, how, .. } => {
-                if let Allocation::Make(grants) = how
+                if let Allocation::Make { grants, .. } = how
                     && grants.len() > MAX_GRANTS
                 {
                     return Err(invalid(format!(

@@ -4,6 +4,7 @@
 mod beside;
 mod disk;
 mod phases;
+mod remote;
 mod scaling;
 mod turns;
 
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_base::random::Random;
 use tarn_base::units::Bytes;
+use tarn_fabric::LIBRARY;
 use tarn_media::{Mapped, Part, kernel};
 use tarn_partitions::{Level, Memory, Op, OpenOptions, Options, Partition, Queue, Sqe};
 use turns::{Pair, in_turns};
@@ -107,6 +109,12 @@ enum Case {
     /// 4 KiB to anywhere there
     #[value(name = "disk-write-4k-random")]
     DiskWrite4k,
+    /// Of another process, in a network namespace of its own where that is allowed, 4 KiB from and to anywhere by libfabric's tcp
+    #[value(name = "remote-tcp")]
+    RemoteTcp,
+    /// The same by its shared memory
+    #[value(name = "remote-shm")]
+    RemoteShm,
 }
 
 /// What requests are like.
@@ -162,6 +170,7 @@ impl Case {
     fn plain(self) -> &'static str {
         match self {
             Self::DiskRead4k | Self::DiskWrite4k => "io_uring alone, O_DIRECT",
+            Self::RemoteTcp | Self::RemoteShm => "libfabric alone",
             Self::Write4k => "stores past the caches, a fence a batch",
             _ => "a loop of memcpy",
         }
@@ -189,6 +198,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
             (_, Some(engine)) => figures.push(beside::measure(args, *case, engine, &ground)?),
             (Case::Scaling, _) => figures.extend(scaling::measure(args, &ground)?),
             (Case::Phases, _) => figures.extend(phases::measure(args, &ground)?),
+            (Case::RemoteTcp | Case::RemoteShm, _) if args.cases.is_empty() && !has_libfabric() => {
+                say!("note: {} is left out: there is no {LIBRARY}", case.name());
+            }
+            (Case::RemoteTcp | Case::RemoteShm, _) => figures.extend(remote::measure(args, *case)?),
             (Case::DiskRead4k | Case::DiskWrite4k, _) => match &args.disk {
                 Some(folder) => figures.push(disk::measure(args, *case, folder)?),
                 None if args.cases.is_empty() => {
@@ -203,6 +216,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
         }
     }
     Ok(figures)
+}
+
+fn has_libfabric() -> bool {
+    tarn_fabric::library().is_ok_and(|library| library.exists())
 }
 
 /// What is measured on: a partition, and as much memory of the same tier for plain copies.

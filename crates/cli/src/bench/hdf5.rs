@@ -180,13 +180,7 @@ impl Bench<'_> {
             .map(|n| scratch.path().join(format!("p{n}")).display().to_string())
             .collect();
         let block = if count == 1 { "" } else { ";block=1M" };
-        // Else a new file would be an old one that is written over.
-        let keep = if case == Case::ColdWrite {
-            ";keep=no"
-        } else {
-            ""
-        };
-        let config = format!("partitions={}{block}{keep}", names.join(","));
+        let config = format!("partitions={}{block}", names.join(","));
         let mut workers = vec![self.worker(language, "tarn", scratch.path(), Some(config))?];
         for driver in case.beside(language) {
             workers.push(self.worker(language, driver, scratch.path(), None)?);
@@ -203,8 +197,12 @@ impl Bench<'_> {
                         worker.ask("close")?;
                     }
                     if case == Case::ColdWrite {
-                        // Of tarn there is none.
-                        let _ = std::fs::remove_file(scratch.path().join(worker.driver));
+                        // Else a new file would be an old one that is written over.
+                        let file = match worker.driver {
+                            "tarn" => "p0.partition",
+                            driver => driver,
+                        };
+                        std::fs::remove_file(scratch.path().join(file))?;
                     }
                     let seconds = worker.all(words)?;
                     if number > 0 {

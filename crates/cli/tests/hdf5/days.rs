@@ -1,6 +1,6 @@
 //! Programs that share files, and bad days.
 
-use crate::desk::{Desk, failed};
+use crate::desk::{Desk, FULL, failed, is_full_and_whole};
 use crate::linked::said;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -404,26 +404,7 @@ fn a_full_tier_fails_the_write_and_leaves_the_file_whole() {
         eprintln!("SKIPPED: no user namespaces");
         return;
     }
-    let text = "
-import h5py
-import numpy as np
-try:
-    with h5py.File('x', 'w') as file:
-        file['first'] = np.arange(1000)
-        file.flush()
-        late = file.create_dataset('late', (1 << 20,), 'f8')
-        try:
-            file.create_dataset('much', data=np.ones(8 << 20))
-        except OSError as e:
-            print('much:', e)
-        # There is room for this one.
-        late[:] = 7
-        file['last'] = np.arange(10)
-except OSError as e:
-    print('close:', e)
-with h5py.File('x', 'r') as file:
-    print(sorted(file), file['first'][999], file['late'][5], file['last'][9])
-";
+    let text = format!("import h5py\nimport numpy as np\n{FULL}");
     let script = "mount -t tmpfs -o size=24m none \"$1\" && shift && exec \"$@\"";
     let mut command = Command::new("unshare");
     command
@@ -432,21 +413,9 @@ with h5py.File('x', 'r') as file:
         .arg(env!("CARGO_BIN_EXE_tarn"))
         .args(["h5", "exec", "--folder"])
         .arg(desk.dir.path())
-        .args(["--", &desk.python("new"), "-c", text])
+        .args(["--", &desk.python("new"), "-c", &text])
         .env("TARN_HDF5_PLUGIN", &desk.plugin);
-    let told = said(&mut command);
-    let lines: Vec<_> = told.lines().collect();
-    let [much, whole] = &lines[..] else {
-        panic!("{told}")
-    };
-    assert!(
-        much.starts_with("much: ") && much.contains("tarn: cannot make room"),
-        "{told}"
-    );
-    assert!(
-        whole.contains("'first', 'last', 'late'") && whole.ends_with("999 7.0 9"),
-        "{told}"
-    );
+    is_full_and_whole(&said(&mut command));
 }
 
 #[test]

@@ -1,11 +1,45 @@
 //! A folder of partitions, the plug-in for HDF5, and Pythons with real HDF5 in them.
 
 use crate::linked::{library, said, source};
+use crate::nodes::Node;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
+
+/// A program that writes more to a file than there is room for, and goes on with what there is room for.
+pub(crate) const FULL: &str = "
+with h5py.File('x', 'w') as file:
+    file['first'] = np.arange(1000)
+    file.flush()
+    late = file.create_dataset('late', (1 << 20,), 'f8')
+    try:
+        file.create_dataset('much', data=np.ones(16 << 20))
+    except OSError as e:
+        print('much:', e)
+    # There is room for this one.
+    late[:] = 7
+    file['last'] = np.arange(10)
+with h5py.File('x', 'r') as file:
+    print(sorted(file), file['first'][999], file['late'][5], file['last'][9])
+";
+
+/// What it says where all is well.
+pub(crate) fn is_full_and_whole(told: &str) {
+    let lines: Vec<_> = told.lines().collect();
+    let [much, whole] = &lines[..] else {
+        panic!("{told}")
+    };
+    assert!(
+        much.starts_with("much: ") && much.contains("tarn: cannot make room"),
+        "{told}"
+    );
+    assert!(
+        whole.contains("'first', 'last', 'late'") && whole.ends_with("999 7.0 9"),
+        "{told}"
+    );
+}
 
 /// What is made once and kept in the target folder.
 fn kept(name: &str) -> PathBuf {
@@ -47,6 +81,8 @@ pub(crate) struct Desk {
     pub(crate) dir: TempDir,
     pub(crate) plugin: PathBuf,
     pythons: &'static Path,
+    /// That of tarnd.
+    socket: Option<PathBuf>,
 }
 
 impl Desk {
@@ -56,7 +92,18 @@ impl Desk {
             pythons: pythons()?,
             plugin: PLUGIN.get_or_init(|| plugin("plain", "")).clone(),
             dir: tempfile::tempdir_in("/dev/shm").unwrap(),
+            socket: None,
         })
+    }
+
+    /// One with a tarnd.
+    pub(crate) fn on(&self, node: &Node) -> Self {
+        Self {
+            pythons: self.pythons,
+            plugin: self.plugin.clone(),
+            dir: tempfile::tempdir_in("/dev/shm").unwrap(),
+            socket: Some(node.socket()),
+        }
     }
 
     /// A path in its folder.
@@ -85,6 +132,9 @@ impl Desk {
             .env("TARN_HDF5_PLUGIN", &self.plugin)
             .env_remove("HDF5_PLUGIN_PATH")
             .env_remove("LD_LIBRARY_PATH");
+        if let Some(socket) = &self.socket {
+            command.env("TARN_SOCKET", socket);
+        }
         command
     }
 

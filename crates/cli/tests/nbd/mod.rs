@@ -84,6 +84,8 @@ fn built() -> Option<&'static Path> {
 pub(crate) struct Desk {
     dir: TempDir,
     built: &'static Path,
+    /// That of tarnd.
+    socket: Option<PathBuf>,
 }
 
 impl Desk {
@@ -92,10 +94,18 @@ impl Desk {
         if ["nbdkit"].iter().chain(programs).any(|p| missing(p)) {
             return None;
         }
-        let built = built()?;
+        Some(Self::with(built()?, None))
+    }
+
+    /// One with the tarnd that has this socket.
+    pub(crate) fn with_tarnd(&self, socket: PathBuf) -> Self {
+        Self::with(self.built, Some(socket))
+    }
+
+    fn with(built: &'static Path, socket: Option<PathBuf>) -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         fs::create_dir(dir.path().join("run")).unwrap();
-        Some(Self { dir, built })
+        Self { dir, built, socket }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -127,21 +137,24 @@ impl Desk {
         places.into_iter().find(|place| place.exists()).unwrap()
     }
 
-    fn command<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tarn"));
+    /// `tarn block serve` by this command.
+    fn server<S: AsRef<std::ffi::OsStr>>(&self, mut command: Command, arguments: &[S]) -> Command {
         command
             .args(["block", "serve"])
             .args(arguments)
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null());
+        if let Some(socket) = &self.socket {
+            command.env("TARN_SOCKET", socket);
+        }
         command
     }
 
     /// A server, which ends with what is returned.
     pub(crate) fn serve(&self, arguments: &[&str]) -> Served {
-        let mut command = self.command(arguments);
-        let mut tarn = command
+        let mut tarn = self
+            .server(Command::new(env!("CARGO_BIN_EXE_tarn")), arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -159,9 +172,8 @@ impl Desk {
 
     /// What it says when it does not serve.
     pub(crate) fn refused<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> String {
-        let mut command = program(Path::new(env!("CARGO_BIN_EXE_tarn")));
-        command.args(["block", "serve"]).args(arguments);
-        fails(command.env("XDG_RUNTIME_DIR", self.path("run")))
+        let command = program(Path::new(env!("CARGO_BIN_EXE_tarn")));
+        fails(&mut self.server(command, arguments))
     }
 
     /// A `tarn` alone in a folder, and where it looks for the plug-in.
@@ -249,6 +261,24 @@ impl Served {
         }
         let text = said(io.arg(&self.uri));
         assert!(!text.contains("verification failed"), "{text}");
+    }
+
+    /// Four clients of fio at the same time, each with so many bytes of its own, which find what they have written.
+    pub(crate) fn clients(&self, each: u64, options: &[&str]) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut fio = Command::new("fio");
+        fio.args(["--name=clients", "--ioengine=nbd", "--thread=1"])
+            .args(["--numjobs=4", "--iodepth=8", "--output-format=json"])
+            .args(["--verify=crc32c", "--verify_fatal=1"])
+            .args(options)
+            .args([
+                format!("--size={each}"),
+                format!("--offset_increment={each}"),
+                format!("--uri={}", self.uri),
+            ])
+            .current_dir(folder.path());
+        let text = said(&mut fio);
+        assert_eq!(text.matches("\"error\" : 0").count(), 4, "{text}");
     }
 
     fn signal(&self, process: u32, signal: Signal) {

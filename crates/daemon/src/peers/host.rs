@@ -204,6 +204,11 @@ impl Host {
                 Ok(Said::Stands(status, ended.0.into_iter().next()))
             }),
             Ask::Cancel(id) => self.own(|client| client.cancel(&[id])).map(|_| Said::Done),
+            Ask::Partitions { space, path, after } => {
+                tarn_tasks::check_path(&path, true)?;
+                let root = self.root(&space)?;
+                work::list((space, root), &path.0, &after, |_| true).map(Said::Partitions)
+            }
             Ask::Lend { .. } => Err(Refusal::new(Code::Internal, "it is lent with its stream")),
         }
     }

@@ -74,11 +74,15 @@ impl Server {
                 path,
                 write,
             } => {
-                let node = node.filter(|node| *node != self.node);
                 self.lend(key, number, (node, space, path), Wanted::One(write))?;
             }
-            Request::Partitions { space, path, after } => {
-                self.lend(key, number, (None, space, path), Wanted::List(after))?;
+            Request::Partitions {
+                node,
+                space,
+                path,
+                after,
+            } => {
+                self.lend(key, number, (node, space, path), Wanted::List(after))?;
             }
             _ if self.is_guest(key) => {
                 let text = format!(
@@ -165,6 +169,7 @@ impl Server {
             self.send(key, number, &refused(Code::Busy, text), 0);
             return Ok(());
         }
+        let node = node.filter(|node| *node != self.node);
         let guest = connection.guest.clone();
         let guest = guest.map(|groups| (connection.user, groups));
         let is_list = matches!(wanted, Wanted::List(_));

@@ -2,12 +2,16 @@
 
 use super::{Held, Plan, Shared, Spot};
 use crate::connection::Key;
+use crate::peers::unexpected;
 use rustix::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tarn_base::grant::admits;
-use tarn_partitions::{Folder, HEAD, Info, PAGE, SUFFIX, Serving};
-use tarn_proto::local::{Allocation, Ask, Code, FarPartition, PartitionInfo, Refusal, Reply, Uid};
+use tarn_partitions::{Folder, HEAD, Info, MAX_UNIT, PAGE, SUFFIX, Serving};
+use tarn_ports::Control;
+use tarn_proto::local::{
+    Allocation, Ask, Code, FarPartition, PartitionInfo, Refusal, Reply, Said, Uid,
+};
 use tarn_tasks::{Finish, Size};
 
 /// Bytes of partitions in one reply: the rest is asked for again.
@@ -42,11 +46,16 @@ fn folder_of(held: &Held) -> Result<Folder, Refusal> {
     Ok(Folder::opened(folder, held.shown().into()))
 }
 
-/// Bytes that a partition takes.
-fn file(bytes: u64) -> u64 {
+/// Bytes that a partition takes which is written by such units, if it is.
+fn file(bytes: u64, unit: u32) -> u64 {
     HEAD.saturating_add(bytes)
-        .checked_next_multiple_of(PAGE)
+        .checked_next_multiple_of(PAGE.max(unit.into()))
         .unwrap_or(u64::MAX)
+}
+
+/// Bytes that one takes.
+fn takes(info: &Info) -> u64 {
+    file(info.size, info.unit)
 }
 
 /// Does what nobody else may have the partition open for; for a moment, somebody may: a program of another node has closed it, and its
@@ -66,10 +75,12 @@ fn patiently(does: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
 /// What one would take more than it does.
 pub(super) fn measure(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Size, Refusal> {
     let room = match how {
-        Allocation::Make(_) => file(bytes),
+        // One that is no unit is refused when it is made.
+        Allocation::Make { unit, .. } => file(bytes, unit.unwrap_or(0).min(MAX_UNIT)),
         Allocation::Resize | Allocation::Grow => {
             let (folder, name) = place(&plan.from, false)?;
-            file(bytes).saturating_sub(file(folder.look(&name)?.size))
+            let info = folder.look(&name)?;
+            file(bytes, info.unit).saturating_sub(takes(&info))
         }
     };
     Ok(Size { bytes: 0, room })
@@ -77,15 +88,15 @@ pub(super) fn measure(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Size,
 
 /// Makes one, or gives it another size.
 pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Finish, Refusal> {
-    let (folder, name) = place(&plan.from, matches!(how, Allocation::Make(_)))?;
+    let (folder, name) = place(&plan.from, matches!(how, Allocation::Make { .. }))?;
     let before = match how {
-        Allocation::Make(_) => 0,
-        _ => file(folder.look(&name)?.size),
+        Allocation::Make { .. } => 0,
+        _ => takes(&folder.look(&name)?),
     };
     match how {
-        Allocation::Make(grants) => {
+        Allocation::Make { grants, unit } => {
             let owner = rustix::process::geteuid().as_raw();
-            match folder.create(&name, bytes, owner, grants.clone()) {
+            match folder.create(&name, bytes, *unit, owner, grants.clone()) {
                 // An earlier tarnd has come to the end.
                 Err(why) if plan.resumed && why.code == Code::Exists => {}
                 made => made?,
@@ -95,7 +106,7 @@ pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Fini
         Allocation::Grow => drop(folder.grow(&name, bytes)?),
     }
     Ok(Finish {
-        stored: file(folder.look(&name)?.size),
+        stored: takes(&folder.look(&name)?),
         replaced: before,
         ..Finish::nothing()
     })
@@ -111,7 +122,7 @@ pub(super) fn delete(plan: &Plan) -> Option<Result<u64, Refusal>> {
         let size = match folder.look(&name) {
             Err(why) if plan.resumed && why.code == Code::NotFound => return Ok(0),
             Err(why) if why.code == Code::Corrupt => 0,
-            info => file(info?.size),
+            info => takes(&info?),
         };
         patiently(|| folder.delete(&name))?;
         Ok(size)
@@ -134,6 +145,34 @@ pub(crate) fn serve(
     Serving::new(file, &shown, write)
 }
 
+/// The partitions of a folder whose names come after one, as many as one reply holds.
+pub(crate) fn list(
+    space: (String, PathBuf),
+    path: &[u8],
+    after: &str,
+    admits: impl Fn(&Info) -> bool,
+) -> Result<Vec<PartitionInfo>, Refusal> {
+    let inside = match path {
+        b"" => SUFFIX.as_bytes().to_vec(),
+        path => [path, b"/", SUFFIX.as_bytes()].concat(),
+    };
+    let spot = Spot::Path {
+        space: Some(space),
+        path: inside,
+    };
+    let folder = folder_of(&Held::open(&spot, false)?)?;
+    let mut room = MAX_LISTED;
+    let all = folder.list()?.into_iter();
+    let wanted = all.filter(|info| *info.name > *after && admits(info));
+    let some = wanted.map_while(|info| {
+        let text = info.damaged.as_ref().map_or(0, String::len);
+        let takes = LISTED + info.name.len() + text + 8 * info.grants.len();
+        room = room.checked_sub(takes)?;
+        Some(PartitionInfo::from(info))
+    });
+    Ok(some.collect())
+}
+
 /// What a program wants of partitions.
 #[derive(Debug)]
 pub(crate) enum Wanted {
@@ -150,7 +189,7 @@ pub(crate) struct Lending {
     pub(crate) to: (Key, u32),
     /// The node that has it, if it is another one.
     pub(crate) node: Option<String>,
-    /// The space and its root; none of another node's.
+    /// The space and its root; no root of another node's.
     pub(crate) space: (String, PathBuf),
     /// Below it.
     pub(crate) path: Vec<u8>,
@@ -177,7 +216,7 @@ impl Lending {
                 Ok(file) => (Reply::Opened, Some(file)),
                 Err(why) => (Reply::Refused(why), None),
             },
-            Wanted::List(after) => match self.list(after) {
+            Wanted::List(after) => match self.list(shared, after) {
                 Ok(some) => (Reply::Partitions(some), None),
                 Err(why) => (Reply::Refused(why), None),
             },
@@ -186,13 +225,6 @@ impl Lending {
             to: self.to,
             reply,
             file,
-        }
-    }
-
-    fn spot(&self, path: Vec<u8>) -> Spot {
-        Spot::Path {
-            space: Some(self.space.clone()),
-            path,
         }
     }
 
@@ -212,7 +244,11 @@ impl Lending {
             );
             Refusal::new(Code::Denied, text)
         };
-        let (folder, name) = match (place(&self.spot(self.path.clone()), false), &self.guest) {
+        let spot = Spot::Path {
+            space: Some(self.space.clone()),
+            path: self.path.clone(),
+        };
+        let (folder, name) = match (place(&spot, false), &self.guest) {
             (Err(_), Some(_)) => return Err(denied()),
             (found, _) => found?,
         };
@@ -234,22 +270,20 @@ impl Lending {
         shared.peers()?.lend(node, &ask)
     }
 
-    fn list(&self, after: &str) -> Result<Vec<PartitionInfo>, Refusal> {
-        let mut inside = self.path.clone();
-        if !inside.is_empty() {
-            inside.push(b'/');
+    fn list(&self, shared: &Shared, after: &str) -> Result<Vec<PartitionInfo>, Refusal> {
+        let Some(node) = &self.node else {
+            return list(self.space.clone(), &self.path, after, |info| {
+                self.admits(info, false)
+            });
+        };
+        let ask = Ask::Partitions {
+            space: self.space.0.clone(),
+            path: self.path.as_slice().into(),
+            after: after.to_owned(),
+        };
+        match shared.peers()?.ask(node, &ask, &Control::default())? {
+            Said::Partitions(some) => Ok(some),
+            _ => Err(unexpected(node)),
         }
-        inside.extend_from_slice(SUFFIX.as_bytes());
-        let folder = folder_of(&Held::open(&self.spot(inside), false)?)?;
-        let mut room = MAX_LISTED;
-        let all = folder.list()?.into_iter();
-        let wanted = all.filter(|info| *info.name > *after && self.admits(info, false));
-        let some = wanted.map_while(|info| {
-            let text = info.damaged.as_ref().map_or(0, String::len);
-            let takes = LISTED + info.name.len() + text + 8 * info.grants.len();
-            room = room.checked_sub(takes)?;
-            Some(PartitionInfo::from(info))
-        });
-        Ok(some.collect())
     }
 }

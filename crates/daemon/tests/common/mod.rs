@@ -182,7 +182,16 @@ pub(crate) fn start_peer(
     nodes: &[(&str, u16, &str)],
     options: &[&str],
 ) -> Daemon {
-    let dir = tempfile::tempdir().unwrap();
+    start_peer_in(tempfile::tempdir().unwrap(), name, key, nodes, options)
+}
+
+fn start_peer_in(
+    dir: TempDir,
+    name: &str,
+    key: &str,
+    nodes: &[(&str, u16, &str)],
+    options: &[&str],
+) -> Daemon {
     let file = peers(dir.path(), key, nodes);
     let mut all = vec!["--node-name", name, "--peers", &file];
     all.extend(options);
@@ -191,13 +200,20 @@ pub(crate) fn start_peer(
 
 /// Nodes `a` and `b`.
 pub(crate) fn pair(options: &[&str]) -> (Daemon, Daemon) {
+    pair_in(&std::env::temp_dir(), options, options)
+}
+
+/// The same, in folders of a folder, each with options of its own.
+pub(crate) fn pair_in(folder: &Path, of_a: &[&str], of_b: &[&str]) -> (Daemon, Daemon) {
     let [a, b] = ports();
     let nodes = [("a", a, ""), ("b", b, "")];
-    (
-        start_peer("a", KEY, &nodes, options),
-        start_peer("b", KEY, &nodes, options),
-    )
+    let start = |name, options| {
+        let dir = tempfile::tempdir_in(folder).unwrap();
+        start_peer_in(dir, name, KEY, &nodes, options)
+    };
+    (start("a", of_a), start("b", of_b))
 }
+
 pub(crate) fn fast(path: &str) -> Place {
     Place::Space {
         name: "fast".into(),

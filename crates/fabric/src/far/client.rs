@@ -1,20 +1,31 @@
 //! The node that uses it.
 
 use super::{keep_alive, result};
+use crate::rma::{Lane, Way};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tarn_proto::storage::{Answer, Ask, MAX_PIECE, Verb};
+use std::time::{Duration, Instant};
+use tarn_proto::storage::{Answer, Ask, MAX_PIECE, Offer, Verb};
 use tarn_ring::{Failure, Span, Started, Storage, Ticket};
 
 /// Bytes of requests that are made ready to be sent.
 const OUT: usize = 1 << 20;
 /// Bytes of answers that are received at once.
 const IN: usize = 256 << 10;
+/// For the node to offer a window.
+const OFFERING: Duration = Duration::from_secs(10);
+/// Between two looks whether the stream is there, while nothing is asked on it.
+const LOOK: Duration = Duration::from_millis(100);
+/// Looks without anything that has ended.
+const STILL: u32 = 10;
 
 /// What is asked of the other node, or is to be.
 #[derive(Debug, Clone, Copy)]
@@ -26,10 +37,16 @@ struct Piece {
     ends: Option<Ticket>,
 }
 
-/// Storage memory of another node, in the hands of one queue pair. Each has a stream of its own; when it is lost, all that was under way
-/// ends with `Lost`, and whatever is asked for later.
+/// Storage memory of another node, in the hands of one queue pair. Each has a stream of its own, and perhaps a window that it reads and
+/// writes by; when one of them is lost, all that was under way ends with `Lost`, and whatever is asked for later.
 #[derive(Debug)]
 pub struct Far {
+    lane: Option<Lane>,
+    /// An eventfd, told when the lane has something to tell, and an epoll descriptor that has that, the stream, and the lane's own.
+    event: Option<[OwnedFd; 2]>,
+    /// When the stream was last seen to be there, what had ended by the lane, and how often that was the same.
+    looked: Instant,
+    seen: (u64, u32),
     socket: TcpStream,
     size: Arc<AtomicU64>,
     persistent: bool,
@@ -64,6 +81,10 @@ impl Far {
         keep_alive(&socket)?;
         socket.set_nonblocking(true)?;
         Ok(Self {
+            lane: None,
+            event: None,
+            looked: Instant::now(),
+            seen: (0, 0),
             socket,
             size,
             persistent,
@@ -79,9 +100,78 @@ impl Far {
         })
     }
 
-    /// What becomes readable when something has ended.
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// Asks for a window, before anything else, and uses it from then on; false where all goes by the stream, as there is none, its provider
+    /// is another one, or it cannot be reached.
+    ///
+    /// # Errors
+    /// When the stream cannot be used any more.
+    pub fn by_window(&mut self, library: &Path, provider: &str) -> io::Result<bool> {
+        self.socket.set_nonblocking(false)?;
+        self.socket.set_read_timeout(Some(OFFERING))?;
+        let offered = self.offered();
+        self.socket.set_read_timeout(None)?;
+        self.socket.set_nonblocking(true)?;
+        let offer = offered?.filter(|offer| offer.provider == provider && offer.size > 0);
+        if let Some(offer) = offer {
+            let at = self.socket.local_addr()?.ip();
+            self.lane = Lane::open(library, at, offer).ok();
+        }
+        Ok(self.lane.is_some())
+    }
+
+    fn offered(&mut self) -> io::Result<Option<Offer>> {
+        let mut answer = [0; Answer::BYTES];
+        self.socket.write_all(&Ask::of(Verb::Window).encode())?;
+        self.socket.read_exact(&mut answer)?;
+        let Ok(length) = result(Answer::decode(answer)) else {
+            return Ok(None);
+        };
+        let invalid = |text: String| io::Error::new(ErrorKind::InvalidData, text);
+        if length > Offer::MAX_BYTES as u64 {
+            return Err(invalid(format!("an offer of {length} bytes")));
+        }
+        let mut bytes = vec![0; length as usize];
+        self.socket.read_exact(&mut bytes)?;
+        let offer = Offer::decode(&bytes);
+        offer.map(Some).map_err(|m| invalid(m.to_string()))
+    }
+
+    /// Begins to read or write by the window, if that can be; `None` where the stream is to be asked.
+    fn by_lane(&mut self, way: Way, at: u64, span: Span, ticket: Ticket) -> Option<Started> {
+        let lane = self
+            .lane
+            .as_mut()
+            .filter(|lane| lane.takes(way, at, span))?;
+        if lane.begin(way, at, span, ticket).is_err() {
+            // It is told when ends are taken.
+            self.lost = true;
+        }
+        Some(Started::Pending)
+    }
+
+    /// The stream is there, however long nothing is asked on it; where nothing ends by the lane, the node is asked whether its window is good.
+    fn look(&mut self, ended: u64) -> io::Result<()> {
+        if self.looked.elapsed() < LOOK {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        self.seen = match self.seen {
+            (before, looks) if before == ended => (ended, looks + 1),
+            _ => (ended, 0),
+        };
+        if self.seen.1 >= STILL {
+            self.seen.1 = 0;
+            self.waiting.push_back(Piece {
+                ask: Ask::of(Verb::Window),
+                span: None,
+                ends: None,
+            });
+        }
+        match self.socket.peek(&mut [0]) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(e) => Err(e),
+            Ok(_) => Err(ErrorKind::UnexpectedEof.into()),
+        }
     }
 
     /// Asks for something in pieces.
@@ -150,6 +240,18 @@ impl Far {
         }
     }
 
+    /// Goes on with all that is under way.
+    fn take_ends(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) -> io::Result<()> {
+        if let Some(lane) = &mut self.lane {
+            lane.reap(&mut |ticket, bytes| ended(ticket, Ok(bytes)))?;
+            if self.asked.is_empty() && self.waiting.is_empty() && !lane.is_idle() {
+                let ended = lane.ended();
+                return self.look(ended);
+            }
+        }
+        self.push().and_then(|()| self.pull(ended))
+    }
+
     /// Takes what has come.
     fn pull(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) -> io::Result<()> {
         while !self.asked.is_empty() {
@@ -197,7 +299,15 @@ impl Far {
             self.unread.start += Answer::BYTES;
             let result = result(answer);
             let reads = piece.ask.verb == Verb::Read && result.is_ok();
-            if reads && answer.value != u64::from(piece.ask.length) {
+            let fits = match (piece.ask.verb, result) {
+                (Verb::Read | Verb::Write | Verb::WritePersistent, Ok(bytes)) => {
+                    bytes == u64::from(piece.ask.length)
+                }
+                // Where it is not good, what was asked of it never ends.
+                (Verb::Window, result) => result == Ok(0),
+                _ => true,
+            };
+            if !fits {
                 return Err(ErrorKind::InvalidData.into());
             }
             self.filling = piece
@@ -228,8 +338,14 @@ impl Far {
     fn lose(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
         self.lost = true;
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        if let Some([_, poll]) = self.event.take() {
+            // It would be readable for ever.
+            let _ = epoll::delete(poll, &self.socket);
+        }
         let all = self.asked.drain(..).chain(self.waiting.drain(..));
-        for ticket in all.filter_map(|piece| piece.ends) {
+        let all = all.filter_map(|piece| piece.ends);
+        let lane = self.lane.take().map_or_else(Vec::new, Lane::lose);
+        for ticket in all.chain(lane) {
             ended(ticket, Err(Failure::Lost));
         }
     }
@@ -254,7 +370,8 @@ impl Storage for Far {
     }
 
     fn read(&mut self, at: u64, to: Span, ticket: Ticket) -> Started {
-        self.ask(ask(Verb::Read, at, 0, 0), Some(to), ticket)
+        let begun = self.by_lane(Way::Read, at, to, ticket);
+        begun.unwrap_or_else(|| self.ask(ask(Verb::Read, at, 0, 0), Some(to), ticket))
     }
 
     fn write(&mut self, at: u64, from: Span, persistent: bool, ticket: Ticket) -> Started {
@@ -262,7 +379,12 @@ impl Storage for Far {
             true => Verb::WritePersistent,
             false => Verb::Write,
         };
-        self.ask(ask(verb, at, 0, 0), Some(from), ticket)
+        // Where nothing outlives a loss of power, there is nothing more to be done for that.
+        let begun = match persistent && self.persistent {
+            true => None,
+            false => self.by_lane(Way::Write, at, from, ticket),
+        };
+        begun.unwrap_or_else(|| self.ask(ask(verb, at, 0, 0), Some(from), ticket))
     }
 
     fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> Started {
@@ -282,16 +404,45 @@ impl Storage for Far {
         if !self.lost {
             self.lost = self.push().is_err();
         }
+        // What is lost here is told when ends are taken.
+        if let Some([event, _]) = &self.event
+            && (self.lost || self.lane.as_ref().is_some_and(|lane| !lane.may_sleep()))
+        {
+            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+        }
         Ok(())
     }
 
     fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
         let went = match self.lost {
             true => Err(ErrorKind::ConnectionAborted.into()),
-            false => self.push().and_then(|()| self.pull(ended)),
+            false => self.take_ends(ended),
         };
         if went.is_err() {
             self.lose(ended);
         }
+    }
+
+    fn notify(&mut self, event: BorrowedFd<'_>, poll: BorrowedFd<'_>) -> bool {
+        let add = |fd: BorrowedFd<'_>| {
+            match epoll::add(poll, fd, EventData::new_u64(0), EventFlags::IN) {
+                // It is asked again with every new storage.
+                Err(Errno::EXIST) => Ok(()),
+                added => added,
+            }
+        };
+        if add(self.socket.as_fd()).is_err() {
+            return false;
+        }
+        if let Some(lane) = &self.lane
+            && lane.descriptor().is_none_or(|fd| add(fd).is_err())
+        {
+            return false;
+        }
+        let owned = event
+            .try_clone_to_owned()
+            .and_then(|event| Ok([event, poll.try_clone_to_owned()?]));
+        self.event = owned.ok();
+        self.event.is_some()
     }
 }

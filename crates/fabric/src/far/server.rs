@@ -1,27 +1,64 @@
 //! The node that has it: requests are read, done, and answered in order.
 
-use std::io::{self, BufReader, Read, Write};
+use crate::rma::{Opened, Rma};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use tarn_proto::storage::{Answer, Ask, MAX_PIECE, Verb};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tarn_proto::storage::{Answer, Ask, MAX_PIECE, Offer, Verb};
 use tarn_ring::{Failure, Target};
 
 /// Bytes of answers that are gathered while more requests have come already.
 const GATHER: usize = 256 << 10;
+/// A peer that neither sends the rest of a request nor takes its answers for so long is given up. It may be idle for as long as it likes.
+const STALL: Duration = Duration::from_secs(300);
 
 /// Serves until the peer closes, or sends what is no request.
-pub(crate) fn serve(mut socket: &TcpStream, target: &mut dyn Target) -> io::Result<()> {
+pub(crate) fn serve(
+    mut socket: &TcpStream,
+    target: &mut dyn Target,
+    rma: Option<&Rma>,
+) -> io::Result<()> {
+    socket.set_read_timeout(Some(STALL))?;
+    socket.set_write_timeout(Some(STALL))?;
     let mut requests = BufReader::with_capacity(GATHER, socket);
+    // For as long as the stream is open.
+    let mut window = None;
     let (mut out, mut piece) = (Vec::with_capacity(GATHER), Vec::new());
     loop {
+        match requests.fill_buf() {
+            Err(e) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&e.kind()) => continue,
+            begun => begun.map(drop)?,
+        }
         let mut head = [0; Ask::BYTES];
         requests.read_exact(&mut head)?;
         let ask = Ask::decode(&head)
             .map_err(|m| io::Error::new(io::ErrorKind::InvalidData, m.to_string()))?;
         if matches!(ask.verb, Verb::Write | Verb::WritePersistent) {
             piece.resize(ask.length as usize, 0);
+            if requests.buffer().len() < piece.len() {
+                // It may wait for these before it sends the rest.
+                socket.write_all(&out)?;
+                out.clear();
+            }
             requests.read_exact(&mut piece)?;
         }
-        done(&ask, &piece, target, &mut out);
+        match (ask.verb, rma, &window) {
+            (Verb::Window, Some(rma), None) => match offer(rma, socket, target) {
+                Some((opened, bytes)) => {
+                    window = Some(opened);
+                    let value = bytes.len() as u64;
+                    out.extend_from_slice(&Answer { code: 0, value }.encode());
+                    out.extend_from_slice(&bytes);
+                }
+                None => done(&ask, &piece, target, &mut out),
+            },
+            (Verb::Window, _, Some(_)) => {
+                let code = whole(target).map_or_else(|why| why.code().unsigned_abs(), |()| 0);
+                out.extend_from_slice(&Answer { code, value: 0 }.encode());
+            }
+            _ => done(&ask, &piece, target, &mut out),
+        }
         let more = requests.buffer().len() >= Ask::BYTES;
         if !more || out.len() >= GATHER {
             socket.write_all(&out)?;
@@ -29,6 +66,32 @@ pub(crate) fn serve(mut socket: &TcpStream, target: &mut dyn Target) -> io::Resu
             // Large ones are rare where small ones are many.
             out.shrink_to(GATHER.max(MAX_PIECE));
         }
+    }
+}
+
+/// A window onto all of it, if there can be one.
+fn offer(rma: &Rma, socket: &TcpStream, target: &dyn Target) -> Option<(Opened, Vec<u8>)> {
+    let of = target.file()?;
+    let domain = rma.domain(socket.local_addr().ok()?.ip())?;
+    let stream = Some(socket.as_fd());
+    let opened = domain.open(of.file, (of.from, of.size), (of.writable, stream));
+    let (opened, window) = opened.ok()?;
+    let offer = Offer {
+        provider: rma.provider().to_owned(),
+        size: of.size,
+        writable: of.writable,
+        window,
+    };
+    Some((opened, offer.encode()))
+}
+
+/// Whether what a window shows is still there: who reads what is not may wait for it for ever.
+fn whole(target: &dyn Target) -> Result<(), Failure> {
+    let of = target.file().ok_or(Failure::Io)?;
+    let size = rustix::fs::fstat(of.file).map_err(|_| Failure::Io)?.st_size;
+    match u64::try_from(size).is_ok_and(|size| size >= of.from + of.size) {
+        true => Ok(()),
+        false => Err(Failure::Corrupt),
     }
 }
 
@@ -53,6 +116,8 @@ fn done(ask: &Ask, piece: &[u8], target: &mut dyn Target, out: &mut Vec<u8>) {
             let alone = (ask.operand > 0).then_some(ask.operand == 2);
             target.hold(alone).map(|()| 0)
         }
+        // There is none.
+        Verb::Window => Err(Failure::Invalid),
     };
     let answer = match result {
         Ok(value) => Answer { code: 0, value },

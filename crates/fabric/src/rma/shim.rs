@@ -8,13 +8,17 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tarn_proto::data::MAX_NAME;
+use tarn_ring::{Memory, Span};
 
 /// `TF_VERSION`.
-const VERSION: c_int = 1;
-/// Reads whose ends are taken at once.
+const VERSION: c_int = 2;
+/// Bytes that are read of a window before anything else.
+const TRIAL: usize = 8;
+/// Reads and writes whose ends are taken at once.
 const DONE: usize = 16;
 
 #[repr(C)]
@@ -22,6 +26,13 @@ const DONE: usize = 16;
 struct Done {
     context: *mut c_void,
     error: c_int,
+}
+
+impl Done {
+    const NONE: Self = Self {
+        context: std::ptr::null_mut(),
+        error: 0,
+    };
 }
 
 type Tf = *mut c_void;
@@ -61,9 +72,12 @@ functions! {
     open: c"tf_open" (*const c_char, *const c_char, *mut Tf, *mut c_char, usize) -> c_int;
     name: c"tf_name" (Tf, *mut c_void, *mut usize) -> c_int;
     peer: c"tf_peer" (Tf, *const c_void, usize, *mut u64) -> c_int;
-    window_open: c"tf_window_open" (Tf, c_int, u64, u64, u64, *mut Raw, *mut u64, *mut u64) -> c_int;
+    window_open: c"tf_window_open" (Tf, c_int, u64, u64, c_int, c_int, u64, *mut Raw, *mut u64, *mut u64) -> c_int;
     window_close: c"tf_window_close" (Raw);
     read: c"tf_read" (Tf, u64, *mut c_void, usize, u64, u64, *mut c_void) -> c_int;
+    write: c"tf_write" (Tf, u64, *const c_void, usize, u64, u64, *mut c_void) -> c_int;
+    descriptor: c"tf_descriptor" (Tf) -> c_int;
+    may_sleep: c"tf_may_sleep" (Tf) -> c_int;
     progress: c"tf_progress" (Tf, c_int, *mut Done, usize) -> c_int;
     stop: c"tf_stop" (Tf);
     close: c"tf_close" (Tf);
@@ -182,11 +196,13 @@ impl Endpoint {
         checked(rc).map(|_| peer)
     }
 
-    /// Opens a window onto a stretch of a file; also where it begins, and its key.
+    /// Opens a window onto a stretch of a file, to be read or written too; also where it begins, and its key. The stream, which is to stay
+    /// open for as long, is ended when the file is found to have become shorter.
     pub(super) fn window(
         self: &Arc<Self>,
         file: BorrowedFd<'_>,
         (offset, len): (u64, u64),
+        (writable, stream): (bool, Option<BorrowedFd<'_>>),
         wanted: u64,
     ) -> io::Result<(Opening, u64, u64)> {
         let _open = self.opened()?;
@@ -198,6 +214,8 @@ impl Endpoint {
                 file.as_raw_fd(),
                 offset,
                 len,
+                writable.into(),
+                stream.map_or(-1, |stream| stream.as_raw_fd()),
                 wanted,
                 &raw mut raw,
                 &raw mut from,
@@ -252,21 +270,22 @@ impl Endpoint {
         }
     }
 
-    /// Lets the endpoint do its work until some reads are over, at most so long.
-    pub(super) fn progress(&self, patience: Duration) -> io::Result<()> {
-        let open = self.opened()?;
-        let none = Done {
-            context: std::ptr::null_mut(),
-            error: 0,
-        };
-        let mut done = [none; DONE];
+    /// Lets the endpoint do its work until something is over, at most so long; what is over.
+    fn poll(&self, patience: Duration, done: &mut [Done; DONE]) -> io::Result<usize> {
+        let _open = self.opened()?;
         let millis = c_int::try_from(patience.as_millis()).unwrap_or(c_int::MAX);
         // SAFETY: at most `DONE` elements are written.
         let count = unsafe { (self.shim.progress)(self.tf, millis, done.as_mut_ptr(), DONE) };
-        drop(open);
-        let count = checked(count)? as usize;
+        checked(count).map(|count| count as usize)
+    }
+
+    /// Lets the endpoint do its work until some reads are over, at most so long.
+    pub(super) fn progress(&self, patience: Duration) -> io::Result<()> {
+        let mut done = [Done::NONE; DONE];
+        let count = self.poll(patience, &mut done)?;
         for done in done.iter().take(count).filter(|d| !d.context.is_null()) {
-            // SAFETY: from `into_raw` in `read`; the endpoint gives each back once.
+            // SAFETY: from `into_raw` in `read`, as only a `Numbered` gives other contexts, which keeps its endpoint for itself; the
+            // endpoint gives each back once.
             let flight = unsafe { Arc::from_raw(done.context.cast_const().cast::<Flight>()) };
             flight.end(done.error);
         }
@@ -298,6 +317,8 @@ pub(super) struct Opening {
 
 // SAFETY: it is a handle for one call of the shim, which may come from any thread.
 unsafe impl Send for Opening {}
+// SAFETY: nothing can be done with a reference to it.
+unsafe impl Sync for Opening {}
 
 impl Drop for Opening {
     fn drop(&mut self) {
@@ -311,6 +332,139 @@ enum State {
     /// 0, or what went wrong.
     Over(Vec<u8>, c_int),
     Taken,
+}
+
+/// An endpoint for one thread, which numbers what it asks for, and moves bytes between memory that it was lent and windows.
+pub(super) struct Numbered {
+    endpoint: Endpoint,
+    /// What is read to try a peer.
+    trial: Box<[u8; TRIAL]>,
+}
+
+impl Numbered {
+    /// # Errors
+    /// What cannot be opened.
+    pub(super) fn open(
+        shim: &Arc<Shim>,
+        provider: &str,
+        node: Option<IpAddr>,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            endpoint: Endpoint::open(shim, provider, node)?,
+            trial: Box::new([0; TRIAL]),
+        })
+    }
+
+    /// A peer's number.
+    pub(super) fn peer(&self, name: &[u8]) -> io::Result<u64> {
+        self.endpoint.peer(name)
+    }
+
+    /// Reads the first bytes of a peer's window of some bytes, and nothing else at the same time.
+    ///
+    /// # Errors
+    /// Where that fails, or takes too long. The endpoint is stopped then.
+    pub(super) fn try_peer(
+        &mut self,
+        peer: u64,
+        at: (u64, u64),
+        size: u64,
+        patience: Duration,
+    ) -> io::Result<()> {
+        let length = size.min(TRIAL as u64);
+        let start = NonNull::from(&mut *self.trial).cast();
+        // SAFETY: it lies there for as long as this does, whose endpoint is stopped before, or until it is leaked.
+        let memory = unsafe { Memory::new(start, TRIAL, true) };
+        let span = memory.span(start.addr().get() as u64, length);
+        let span = span.ok_or(io::ErrorKind::InvalidInput)?;
+        let until = Instant::now() + patience;
+        let (mut begun, mut over) = (false, None);
+        while over.is_none() && Instant::now() < until {
+            begun = begun || self.begin(Way::Read, peer, at, span, 0)?;
+            self.ended(|_, result| over = Some(result))?;
+            std::thread::yield_now();
+        }
+        over.unwrap_or_else(|| {
+            self.endpoint.stop();
+            // A peer that comes late may write to it.
+            Box::leak(std::mem::replace(&mut self.trial, Box::new([0; TRIAL])));
+            Err(io::ErrorKind::TimedOut.into())
+        })
+    }
+
+    /// Begins to move bytes between a span and a peer's window; false: not now. The span is lent until [`Numbered::ended`] has told the
+    /// number, or this was dropped.
+    pub(super) fn begin(
+        &self,
+        way: Way,
+        peer: u64,
+        (from, key): (u64, u64),
+        span: Span,
+        number: u32,
+    ) -> io::Result<bool> {
+        let _open = self.endpoint.opened()?;
+        let (shim, tf) = (&self.endpoint.shim, self.endpoint.tf);
+        // Never null.
+        let context = std::ptr::without_provenance_mut(number as usize + 1);
+        let (start, length) = (span.start().cast::<c_void>(), span.len());
+        let rc = match way {
+            // SAFETY: the span's memory is there until its request has ended, which whoever has made its `Memory` promises.
+            Way::Read => unsafe { (shim.read)(tf, peer, start, length, from, key, context) },
+            // SAFETY: as above.
+            Way::Write => unsafe { (shim.write)(tf, peer, start, length, from, key, context) },
+        };
+        match checked(rc) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What becomes readable when there is something to do; none where the provider has nothing of the kind.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let _open = self.endpoint.opened().ok()?;
+        // SAFETY: the endpoint is there.
+        let fd = unsafe { (self.endpoint.shim.descriptor)(self.endpoint.tf) };
+        // SAFETY: it is open until the endpoint is closed, which this owns.
+        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Whether there is nothing to do until it becomes readable.
+    pub(super) fn may_sleep(&self) -> bool {
+        let open = self.endpoint.opened();
+        // SAFETY: the endpoint is there.
+        open.is_ok_and(|_open| unsafe { (self.endpoint.shim.may_sleep)(self.endpoint.tf) } == 1)
+    }
+
+    /// Tells what is over.
+    ///
+    /// # Errors
+    /// When the endpoint cannot be used any more.
+    pub(super) fn ended(&self, mut tell: impl FnMut(u32, io::Result<()>)) -> io::Result<()> {
+        let mut done = [Done::NONE; DONE];
+        loop {
+            let count = self.endpoint.poll(Duration::ZERO, &mut done)?;
+            for done in done.iter().take(count).filter(|d| !d.context.is_null()) {
+                let result = match done.error {
+                    0 => Ok(()),
+                    e => Err(io::Error::from_raw_os_error(e)),
+                };
+                tell((done.context.addr() - 1) as u32, result);
+            }
+            if count < DONE {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Where bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the window.
+    Read,
+    /// To it.
+    Write,
 }
 
 /// A read under way. One that never ends keeps its memory.

@@ -13,10 +13,10 @@ use tarn_fabric::{
     Called, Far, Key, Limits, MakeTarget, Refusal, Registry, RunId, Served, Server, Tree,
 };
 use tarn_ports::Control;
-use tarn_proto::storage::{Answer, Ask};
+use tarn_proto::storage::{Answer, Ask, Verb};
 use tarn_ring::{Failure, Flags, Level, Memory, Op, Sqe, Target};
 
-const SIZE: usize = 6 << 20;
+pub(crate) const SIZE: usize = 6 << 20;
 
 /// Some bytes, and how often they were flushed.
 #[derive(Clone, Default)]
@@ -82,10 +82,10 @@ impl Target for Bytes {
     }
 }
 
-/// Gives streams over to the same bytes.
-struct Lender(Bytes);
+/// Gives streams over to the same storage memory.
+pub(crate) struct Lender<T>(pub(crate) T);
 
-impl Registry for Lender {
+impl<T: Target + Clone + Send + Sync + 'static> Registry for Lender<T> {
     fn key(&self, run: &RunId) -> Option<Key> {
         (*run == RUN).then_some(KEY)
     }
@@ -95,8 +95,8 @@ impl Registry for Lender {
     }
 
     fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, Refusal> {
-        let bytes = self.0.clone();
-        let make: MakeTarget = Box::new(move || Ok(Box::new(bytes)));
+        let target = self.0.clone();
+        let make: MakeTarget = Box::new(move || Ok(Box::new(target)));
         match body {
             b"lend" => Ok(Called::Storage(b"lent".to_vec(), make)),
             _ => Err(Refusal("it is not that".into())),
@@ -116,7 +116,7 @@ fn lender(storages: usize) -> (Bytes, Server) {
     (bytes, server.unwrap())
 }
 
-fn lent(server: &Server) -> Result<TcpStream, String> {
+pub(crate) fn lent(server: &Server) -> Result<TcpStream, String> {
     let client = client_of(server);
     let control = Control::default();
     let mut line = client.line(&control).unwrap();
@@ -127,17 +127,33 @@ fn lent(server: &Server) -> Result<TcpStream, String> {
 }
 
 /// A queue pair to it.
-struct Hands {
-    queue: Queue<Far>,
-    cells: &'static [Cell<u8>],
+pub(crate) struct Hands {
+    pub(crate) queue: Queue<Far>,
+    pub(crate) cells: &'static [Cell<u8>],
     memory: u32,
     region: u32,
 }
 
 impl Hands {
     fn on(stream: TcpStream) -> Self {
-        let far = Far::new(stream, Arc::new((SIZE as u64).into()), true).unwrap();
-        let mut queue = Queue::new(64, Options::default()).unwrap();
+        Self::with(Far::new(stream, Arc::new((SIZE as u64).into()), true).unwrap())
+    }
+
+    pub(crate) fn with(far: Far) -> Self {
+        Self::by(far, Options::default())
+    }
+
+    /// What is to be persistent need not be.
+    pub(crate) fn accepting(far: Far) -> Self {
+        let options = Options {
+            volatile: true,
+            ..Options::default()
+        };
+        Self::by(far, options)
+    }
+
+    fn by(far: Far, options: Options) -> Self {
+        let mut queue = Queue::new(64, options).unwrap();
         let cells = Box::leak(vec![Cell::new(0); SIZE].into_boxed_slice());
         Self {
             memory: queue.register_memory(Memory::of(cells)).unwrap(),
@@ -147,7 +163,7 @@ impl Hands {
         }
     }
 
-    fn request(&self, op: Op, at: usize, length: usize) -> Sqe {
+    pub(crate) fn request(&self, op: Op, at: usize, length: usize) -> Sqe {
         Sqe {
             op: op as u8,
             memory: self.memory,
@@ -160,13 +176,13 @@ impl Hands {
         }
     }
 
-    fn post(&mut self, request: Sqe) {
+    pub(crate) fn post(&mut self, request: Sqe) {
         assert!(self.queue.rings().prepare(request));
         self.queue.submit();
     }
 
     /// Waits until nothing is under way: codes and values in the order in which they came.
-    fn ends(&mut self) -> Vec<(i32, u64)> {
+    pub(crate) fn ends(&mut self) -> Vec<(i32, u64)> {
         let until = Instant::now() + Duration::from_secs(30);
         while !self.queue.is_idle() {
             assert!(Instant::now() < until, "it does not end");
@@ -177,7 +193,7 @@ impl Hands {
         ends.map(|end| (end.code, end.value)).collect()
     }
 
-    fn fill(&self, at: usize, length: usize, seed: u8) {
+    pub(crate) fn fill(&self, at: usize, length: usize, seed: u8) {
         for (number, cell) in self.cells[at..at + length].iter().enumerate() {
             cell.set((number * 7) as u8 ^ seed);
         }
@@ -315,6 +331,26 @@ fn streams_are_given_over_up_to_a_bound_and_no_longer_than_they_are_open() {
     let mut raw = raw.unwrap();
     raw.write_all(&[77; Ask::BYTES]).unwrap();
     assert_eq!(raw.read(&mut [0; 10]).unwrap(), 0);
+}
+
+/// Who waits for an answer before the rest of the next request gets it.
+#[test]
+fn answers_are_not_held_back_by_what_is_still_to_come() {
+    let (_, server) = lender(1);
+    let mut raw = lent(&server).unwrap();
+    raw.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let write = Ask {
+        length: 100,
+        ..Ask::of(Verb::Write)
+    };
+    let both = [&Ask::of(Verb::Size).encode()[..], &write.encode(), &[1; 50]];
+    raw.write_all(&both.concat()).unwrap();
+    let mut answer = [0; Answer::BYTES];
+    raw.read_exact(&mut answer).unwrap();
+    assert_eq!(Answer::decode(answer).value, SIZE as u64);
+    raw.write_all(&[1; 50]).unwrap();
+    raw.read_exact(&mut answer).unwrap();
+    assert_eq!(Answer::decode(answer).value, 100);
 }
 
 #[test]

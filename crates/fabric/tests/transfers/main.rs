@@ -5,6 +5,7 @@ mod calls;
 mod common;
 mod crowd;
 mod far;
+mod lanes;
 mod pipeline;
 mod probe;
 mod rma;

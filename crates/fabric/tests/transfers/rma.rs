@@ -10,7 +10,7 @@ use tarn_fabric::{Client, LIBRARY, Limits, Patience, Rma, Server};
 use tarn_ports::{Control, PeerTree, Piece};
 
 /// The shim in a folder of this test; `None` where libfabric's headers are not installed.
-fn library(folder: &Path) -> Option<PathBuf> {
+pub(crate) fn library(folder: &Path) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut build = Command::new(root.join("scripts/shim.sh"));
     let built = build.arg(folder).status().unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// An atomic word; another one under test, where all orders of its operations are tried.
-pub(super) trait Word {
+pub(crate) trait Word {
     fn load(&self) -> usize;
     /// As it was lately.
     fn peek(&self) -> usize;

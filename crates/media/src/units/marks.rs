@@ -1,7 +1,7 @@
 //! Which slots may have a shadow that is not in place: a page of the file that all have mapped.
 
 use super::layout::{MARKS, PAGE};
-use crate::shared::{Mapping, View, view};
+use crate::view::{Mapping, View};
 use rustix::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -22,9 +22,10 @@ impl Marks {
         let mapping = Mapping {
             from: MARKS,
             writable,
+            populate: false,
             guarded,
         };
-        let (view, promises) = view(file, path, mapping, PAGE)?;
+        let (view, promises) = View::new(file, path, mapping, PAGE, None)?;
         Ok((Self(view), promises))
     }
 

@@ -53,8 +53,8 @@ codes! {
     Dependency = 12, "a task that this one follows has failed";
     /// tarnd cannot do this (yet).
     Unsupported = 13, "this is not supported";
-    /// The connection to tarnd is gone.
-    Lost = 14, "the connection to tarnd is lost";
+    /// The connection to tarnd, or to another node, is gone.
+    Lost = 14, "the connection to tarnd, or to another node, is lost";
     /// It took longer than the caller wanted to wait.
     TimedOut = 15, "the time is over";
     /// No version of the messages in common.

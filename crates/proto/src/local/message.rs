@@ -65,6 +65,8 @@ pub enum Request {
     },
     /// The partitions of a folder that the user may have. Answered by `Partitions`.
     Partitions {
+        /// Another node.
+        node: Option<String>,
         /// The dataspace.
         space: String,
         /// The folder, below its root.
@@ -155,6 +157,17 @@ pub struct FarPartition {
     pub identity: u128,
     /// Whether what is flushed there outlives a loss of power.
     pub persistent: bool,
+    /// How windows onto it are used, if they are: what this node's tarnd says.
+    pub windows: Option<WindowUse>,
+}
+
+/// What a program needs to use windows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowUse {
+    /// Of libfabric.
+    pub provider: String,
+    /// The library that speaks to it.
+    pub library: PathBytes,
 }
 
 /// What became of a wish to pause or resume.

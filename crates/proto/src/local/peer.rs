@@ -2,12 +2,12 @@
 //!
 //! A message is `u16` version, little-endian, then the message in postcard.
 
-use super::{FarPartition, Outcome, PathBytes, Refusal, Status, TaskId, TaskSpec};
+use super::{FarPartition, Outcome, PartitionInfo, PathBytes, Refusal, Status, TaskId, TaskSpec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages. Two tarnds whose versions differ refuse each other.
-pub const PEER_VERSION: u16 = 3;
+pub const PEER_VERSION: u16 = 4;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +49,15 @@ pub enum Ask {
         /// To be written, too.
         write: bool,
     },
+    /// The partitions of a folder. Answered by `Partitions`.
+    Partitions {
+        /// The dataspace.
+        space: String,
+        /// The folder, below its root.
+        path: PathBytes,
+        /// Only those whose names come after this one.
+        after: String,
+    },
 }
 
 /// What is answered.
@@ -73,6 +82,8 @@ pub enum Said {
     Done,
     /// It is open.
     Lent(FarPartition),
+    /// By name, as many as a packet of the local socket holds; none when there are no more.
+    Partitions(Vec<PartitionInfo>),
     /// It is not done, and why.
     Refused(Refusal),
 }

@@ -93,8 +93,13 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Allocation {
-    /// It is made, and who else may have it is kept with it: at most [`tarn_base::grant::MAX_GRANTS`].
-    Make(Vec<Grant>),
+    /// It is made.
+    Make {
+        /// Who else may have it is kept with it: at most [`tarn_base::grant::MAX_GRANTS`].
+        grants: Vec<Grant>,
+        /// Bytes that it is to be written by, at least; 0: it is to be mapped. None: as its medium is.
+        unit: Option<u32>,
+    },
     /// It gets another size, while nobody has it open.
     Resize,
     /// It gets no smaller, whoever has it open.

@@ -3,13 +3,22 @@
 
 use super::bare;
 use anyhow::{Context, bail, ensure};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::Arc;
-use tarn_fabric::{Client, Key, LIBRARY, Limits, Patience, Rma, RunId, Server, Shelf, Tree};
-use tarn_ports::PeerTree;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use tarn_fabric::{
+    Bare, BareWindow, Called, Client, Far, Key, Limits, Patience, Refusal, Registry, Rma, RunId,
+    Served, Server, Shelf, Tree, library,
+};
+use tarn_partitions::{Folder, Serving};
+use tarn_ports::{Control, PeerTree};
+use tarn_proto::storage::Offer;
 
 /// The run, and a key that guards nothing: what is served is random bytes.
 const RUN: RunId = *b"tarn-bench-peer!";
@@ -80,6 +89,47 @@ impl Peer {
     /// Starts one behind a link of its own, or none.
     pub(in crate::bench) fn linked(folder: &Path, rate: Option<Rate>) -> anyhow::Result<Self> {
         Self::with(folder, rate, None, true)
+    }
+
+    /// Starts one that uses a provider of libfabric.
+    pub(in crate::bench) fn with_provider(folder: &Path, provider: &str) -> anyhow::Result<Self> {
+        Self::start(folder, None, Some(provider))
+    }
+
+    /// A partition that it has in its folder, in the hands of one thread, by windows.
+    pub(in crate::bench) fn partition(&self, name: &str, provider: &str) -> anyhow::Result<Far> {
+        let control = Control::default();
+        let mut line = self.client.line(&control)?;
+        let size = self.client.call_on(&mut line, name.as_bytes(), &control)?;
+        let size = u64::from_le_bytes(size[..].try_into().context("no size")?);
+        let mut far = Far::new(line.into_stream(), Arc::new(size.into()), false)?;
+        let by_window = far.by_window(&library()?, provider)?;
+        ensure!(by_window, "the peer offers no window that can be used");
+        Ok(far)
+    }
+
+    /// A window of so many bytes with nothing around it, from this host's address on the way to it.
+    pub(in crate::bench) fn bare_window(
+        &mut self,
+        provider: &str,
+        size: u64,
+    ) -> anyhow::Result<Bare> {
+        let offer = self.ask(&format!("window {} {provider} {size}", self.bare.ip()))?;
+        let byte = |pair: &[u8]| {
+            u8::from_str_radix(str::from_utf8(pair)?, 16).map_err(anyhow::Error::from)
+        };
+        let offer: anyhow::Result<Vec<u8>> = offer.as_bytes().chunks(2).map(byte).collect();
+        let offer = Offer::decode(&offer?).map_err(|m| anyhow::anyhow!("{m}"))?;
+        let to = TcpStream::connect(self.bare)?;
+        let bare = Bare::open(&library()?, to.local_addr()?.ip(), &offer);
+        bare.map_err(anyhow::Error::msg)
+    }
+
+    /// It does nothing but what its bare window needs, or does not do that.
+    pub(in crate::bench) fn work(&mut self, on: bool) -> anyhow::Result<()> {
+        let done = self.ask(if on { "work" } else { "rest" })?;
+        ensure!(done == "done", "the peer has no window");
+        Ok(())
     }
 
     /// The process that is there.
@@ -203,9 +253,9 @@ fn served() -> Tree {
     Tree::Replica(b"bench".as_slice().into())
 }
 
-/// libfabric with a provider, through the library beside this program.
+/// libfabric with a provider.
 fn rma(provider: Option<&str>) -> anyhow::Result<Option<Arc<Rma>>> {
-    let library = std::env::current_exe()?.with_file_name(LIBRARY);
+    let library = library()?;
     let load = |provider| Rma::load(&library, provider).map_err(anyhow::Error::msg);
     provider.map(load).transpose()
 }
@@ -219,6 +269,69 @@ fn client(address: SocketAddr, rma: Option<Arc<Rma>>) -> Client {
         key: KEY,
         patience: Patience::default(),
         rma,
+    }
+}
+
+/// What a peer serves: a folder, and the partitions in it.
+struct Shown {
+    shelf: Shelf,
+    folder: PathBuf,
+}
+
+impl Registry for Shown {
+    fn key(&self, run: &RunId) -> Option<Key> {
+        self.shelf.key(run)
+    }
+
+    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, Refusal> {
+        self.shelf.tree(run, tree)
+    }
+
+    fn call(&self, _: &RunId, name: &[u8], _: &Control) -> Result<Called, Refusal> {
+        let failed = |why: tarn_partitions::Refusal| Refusal(why.text);
+        let name = String::from_utf8_lossy(name);
+        let folder = Folder::open(&self.folder).map_err(failed)?;
+        let (file, info) = folder.lend(&name, true).map_err(failed)?;
+        let serving = Serving::new(file, &self.folder.join(&*name), true).map_err(failed)?;
+        let make = || serving.target().map_err(std::io::Error::other);
+        Ok(Called::Storage(
+            info.size.to_le_bytes().into(),
+            Box::new(make),
+        ))
+    }
+}
+
+/// A bare window, and what has it work.
+struct Worked {
+    window: Arc<BareWindow>,
+    rests: Arc<AtomicBool>,
+    worker: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Worked {
+    fn open(address: &str, provider: &str, size: u64) -> anyhow::Result<Self> {
+        let file = memfd_create("tarn-bench-window", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, size)?;
+        let at = address.parse()?;
+        let window = BareWindow::open(&library()?, provider, at, (file.as_fd(), size));
+        Ok(Self {
+            window: Arc::new(window.map_err(anyhow::Error::msg)?),
+            rests: Arc::default(),
+            worker: None,
+        })
+    }
+
+    fn work(&mut self) {
+        let (window, rests) = (Arc::clone(&self.window), Arc::clone(&self.rests));
+        rests.store(false, Ordering::Relaxed);
+        self.worker = Some(std::thread::spawn(move || window.work(&rests)));
+    }
+
+    fn rest(&mut self) -> anyhow::Result<()> {
+        self.rests.store(true, Ordering::Relaxed);
+        let ended = self.worker.take().map(JoinHandle::join);
+        let ended = ended.unwrap_or(Ok(Ok(())));
+        Ok(ended.map_err(|_| anyhow::anyhow!("a thread has died"))??)
     }
 }
 
@@ -248,8 +361,8 @@ fn serve(folder: Option<PathBuf>) -> anyhow::Result<()> {
     let shelf = Shelf::new();
     shelf.admit(RUN, KEY);
     shelf.offer(&RUN, served(), &folder)?;
-    let shelf = Arc::new(shelf);
-    let mut server = None;
+    let shown = Arc::new(Shown { shelf, folder });
+    let (mut server, mut worked) = (None, None);
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready")?;
     for line in std::io::stdin().lock().lines() {
@@ -273,16 +386,34 @@ fn serve(folder: Option<PathBuf>) -> anyhow::Result<()> {
             }
             ["serve", address, transport] => {
                 let rma = rma(Some(transport).filter(|t| *t != "tcp"))?;
-                let started = Server::start((address, 0), shelf.clone(), Limits::default(), rma)?;
+                let started = Server::start((address, 0), shown.clone(), Limits::default(), rma)?;
                 let listener = TcpListener::bind((address, 0))?;
                 let bare = listener.local_addr()?.port();
                 std::thread::spawn(move || bare::send_all(&listener));
                 writeln!(out, "{} {bare}", started.address().port())?;
                 server = Some(started);
             }
+            ["window", address, provider, size] => {
+                let window = Worked::open(address, provider, size.parse()?)?;
+                let offer = window.window.offer().encode();
+                let digits: String = offer.iter().map(|byte| format!("{byte:02x}")).collect();
+                writeln!(out, "{digits}")?;
+                worked = Some(window);
+            }
+            ["work" | "rest"] => {
+                let worked = worked.as_mut().context("there is no window")?;
+                match words[..] {
+                    ["work"] => worked.work(),
+                    _ => worked.rest()?,
+                }
+                writeln!(out, "done")?;
+            }
             ["cpu"] => writeln!(out, "{}", cpu_seconds())?,
             _ => bail!("`{line}` is not understood"),
         }
+    }
+    if let Some(worked) = &mut worked {
+        worked.rest()?;
     }
     drop(server);
     Ok(())

@@ -1,0 +1,121 @@
+//! Reads and writes of a window with nothing around them: what benchmarks stand beside.
+
+use super::shim::{Endpoint, Numbered, Opening, Shim, Way};
+use super::{on_stack, source};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tarn_proto::data::Window;
+use tarn_proto::storage::Offer;
+use tarn_ring::Span;
+
+/// A window onto a file, and its endpoint, which somebody has to have work.
+pub struct BareWindow {
+    endpoint: Arc<Endpoint>,
+    offer: Offer,
+    _opening: Opening,
+}
+
+impl BareWindow {
+    /// Onto the first bytes of a file, at an address of this host.
+    ///
+    /// # Errors
+    /// What cannot be had.
+    pub fn open(
+        library: &Path,
+        provider: &str,
+        at: IpAddr,
+        (file, size): (BorrowedFd<'_>, u64),
+    ) -> Result<Self, String> {
+        let shim = Shim::load(library)?;
+        let node = source(provider, at);
+        let endpoint = Arc::new(on_stack(|| Endpoint::open(&shim, provider, node))?);
+        let failed = |e: io::Error| format!("no window onto the file: {e}");
+        let opened = endpoint.window(file, (0, size), (true, None), 1);
+        let (opening, from, key) = opened.map_err(failed)?;
+        let name = endpoint.name().map_err(failed)?;
+        Ok(Self {
+            endpoint,
+            offer: Offer {
+                provider: provider.to_owned(),
+                size,
+                writable: true,
+                window: Window { name, from, key },
+            },
+            _opening: opening,
+        })
+    }
+
+    /// What its users need.
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Has it work without a pause until that is set.
+    ///
+    /// # Errors
+    /// When the endpoint fails.
+    pub fn work(&self, until: &AtomicBool) -> io::Result<()> {
+        while !until.load(Ordering::Relaxed) {
+            self.endpoint.progress(Duration::ZERO)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads and writes of such a window.
+pub struct Bare {
+    endpoint: Numbered,
+    peer: u64,
+    at: (u64, u64),
+}
+
+impl Bare {
+    /// To a window, from an address of this host.
+    ///
+    /// # Errors
+    /// What cannot be had.
+    pub fn open(library: &Path, at: IpAddr, offer: &Offer) -> Result<Self, String> {
+        let shim = Shim::load(library)?;
+        let node = source(&offer.provider, at);
+        let endpoint = on_stack(|| Numbered::open(&shim, &offer.provider, node))?;
+        let peer = endpoint.peer(&offer.window.name);
+        Ok(Self {
+            peer: peer.map_err(|e| format!("the window has no peer: {e}"))?,
+            at: (offer.window.from, offer.window.key),
+            endpoint,
+        })
+    }
+
+    /// Reads, or writes, at each place, as many bytes as each of the spans has, one of which each request that is under way has for itself.
+    ///
+    /// # Errors
+    /// When one fails.
+    pub fn run(&mut self, write: bool, places: &[u64], spans: &[Span]) -> io::Result<()> {
+        let way = if write { Way::Write } else { Way::Read };
+        let mut free: Vec<u32> = (0..spans.len() as u32).collect();
+        let mut places = places.iter().peekable();
+        while places.peek().is_some() || free.len() < spans.len() {
+            while let (Some(number), Some(place)) = (free.last(), places.peek()) {
+                let at = (self.at.0.wrapping_add(**place), self.at.1);
+                let span = spans[*number as usize];
+                if !self.endpoint.begin(way, self.peer, at, span, *number)? {
+                    break;
+                }
+                free.pop();
+                places.next();
+            }
+            let mut failed = Ok(());
+            self.endpoint.ended(|number, result| {
+                free.push(number);
+                failed = std::mem::replace(&mut failed, Ok(())).and(result);
+            })?;
+            failed?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! A window onto storage memory of another node, used by one thread with an endpoint of its own.
+
+use super::shim::{Numbered, Shim, Way};
+use super::{on_stack, source};
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tarn_proto::storage::Offer;
+use tarn_ring::{Span, Ticket};
+
+/// Bytes of one request, at most: what providers take at once.
+const MAX_BYTES: usize = 1 << 30;
+/// Bytes that are moved as one by the node itself, where they are aligned.
+const WORD: usize = 8;
+/// For the first read, which makes the connection.
+const TRIAL: Duration = Duration::from_secs(5);
+/// For what is under way when it is given back: until then the memory may be the peer's to write to.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What could not be begun yet.
+#[derive(Clone, Copy)]
+struct Waiting {
+    way: Way,
+    at: u64,
+    span: Span,
+    ticket: Ticket,
+}
+
+/// Reads and writes of a window.
+pub(crate) struct Lane {
+    endpoint: Numbered,
+    peer: u64,
+    offer: Offer,
+    waiting: VecDeque<Waiting>,
+    under_way: UnderWay,
+    failed: Vec<Ticket>,
+}
+
+/// Bytes of what is under way, by ticket: those are small numbers.
+#[derive(Default)]
+struct UnderWay {
+    bytes: Vec<u64>,
+    count: usize,
+    /// That are not any more.
+    ended: u64,
+}
+
+impl UnderWay {
+    fn insert(&mut self, ticket: Ticket, bytes: u64) {
+        let at = ticket as usize;
+        if at >= self.bytes.len() {
+            self.bytes.resize(at + 1, 0);
+        }
+        self.bytes[at] = bytes;
+        self.count += 1;
+    }
+
+    /// Its bytes; none where it is not under way.
+    fn remove(&mut self, ticket: Ticket) -> Option<u64> {
+        let bytes = std::mem::take(self.bytes.get_mut(ticket as usize)?);
+        self.count -= usize::from(bytes > 0);
+        self.ended += u64::from(bytes > 0);
+        (bytes > 0).then_some(bytes)
+    }
+
+    fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        let all = (0..).zip(&self.bytes);
+        all.filter_map(|(ticket, bytes)| (*bytes > 0).then_some(ticket))
+    }
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Lane({}, {} under way)",
+            self.offer.provider, self.under_way.count
+        )
+    }
+}
+
+impl Lane {
+    /// To the window that a node offers which this one, at an address of its own, reaches by a stream.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub(crate) fn open(library: &Path, at: IpAddr, offer: Offer) -> Result<Self, String> {
+        let shim = Shim::load(library)?;
+        let node = source(&offer.provider, at);
+        let mut endpoint = on_stack(|| Numbered::open(&shim, &offer.provider, node))?;
+        let failed = |e: io::Error| format!("the window cannot be read: {e}");
+        let peer = endpoint.peer(&offer.window.name).map_err(failed)?;
+        let begin = (offer.window.from, offer.window.key);
+        endpoint
+            .try_peer(peer, begin, offer.size, TRIAL)
+            .map_err(failed)?;
+        Ok(Self {
+            endpoint,
+            peer,
+            offer,
+            waiting: VecDeque::new(),
+            under_way: UnderWay::default(),
+            failed: Vec::new(),
+        })
+    }
+
+    /// Whether a request can go this way.
+    pub(crate) fn takes(&self, way: Way, at: u64, span: Span) -> bool {
+        let end = at.checked_add(span.len() as u64);
+        // A word is to be whole for others, whatever a provider does.
+        (WORD + 1..=MAX_BYTES).contains(&span.len())
+            && end.is_some_and(|end| end <= self.offer.size)
+            && (way == Way::Read || self.offer.writable)
+    }
+
+    /// Begins a request, at once or later.
+    ///
+    /// # Errors
+    /// When nothing can be asked of the peer any more.
+    pub(crate) fn begin(
+        &mut self,
+        way: Way,
+        at: u64,
+        span: Span,
+        ticket: Ticket,
+    ) -> io::Result<()> {
+        let waiting = Waiting {
+            way,
+            at,
+            span,
+            ticket,
+        };
+        self.under_way.insert(ticket, span.len() as u64);
+        if !self.waiting.is_empty() || !self.try_begin(waiting)? {
+            self.waiting.push_back(waiting);
+        }
+        Ok(())
+    }
+
+    fn try_begin(&self, it: Waiting) -> io::Result<bool> {
+        let window = &self.offer.window;
+        // Providers may count from anywhere, and wrap around.
+        let at = (window.from.wrapping_add(it.at), window.key);
+        self.endpoint
+            .begin(it.way, self.peer, at, it.span, it.ticket)
+    }
+
+    /// Begins what waits, as far as it can be.
+    ///
+    /// # Errors
+    /// As [`Lane::begin`].
+    pub(crate) fn push(&mut self) -> io::Result<()> {
+        while let Some(first) = self.waiting.front() {
+            if !self.try_begin(*first)? {
+                return Ok(());
+            }
+            self.waiting.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Tells what has ended, with its bytes.
+    ///
+    /// # Errors
+    /// When one has failed, and all the others with it.
+    pub(crate) fn reap(&mut self, ended: &mut dyn FnMut(Ticket, u64)) -> io::Result<()> {
+        if self.is_idle() {
+            return Ok(());
+        }
+        let mut all = Ok(());
+        let under_way = &mut self.under_way;
+        self.endpoint
+            .ended(|ticket, result| match (under_way.remove(ticket), result) {
+                (Some(bytes), Ok(())) => ended(ticket, bytes),
+                (Some(_), Err(e)) => {
+                    self.failed.push(ticket);
+                    all = Err(e);
+                }
+                (None, _) => {}
+            })?;
+        all.and_then(|()| self.push())
+    }
+
+    /// What becomes readable when something may have ended, unless [`Lane::may_sleep`] says no; none where the provider cannot say.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.endpoint.descriptor()
+    }
+
+    /// Whether who waits for the descriptor misses nothing, and is not woken by what was before.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.waiting.is_empty() && self.endpoint.may_sleep()
+    }
+
+    /// How many have ended so far.
+    pub(crate) fn ended(&self) -> u64 {
+        self.under_way.ended
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.count == 0
+    }
+
+    /// What has failed, and what has not ended: it never will.
+    pub(crate) fn lose(mut self) -> Vec<Ticket> {
+        let mut all = std::mem::take(&mut self.failed);
+        all.extend(self.under_way.tickets());
+        all
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let until = Instant::now() + FAREWELL;
+        for it in self.waiting.drain(..) {
+            self.under_way.remove(it.ticket);
+        }
+        while !self.is_idle() && Instant::now() < until {
+            let under_way = &mut self.under_way;
+            let told = self.endpoint.ended(|ticket, _| {
+                under_way.remove(ticket);
+            });
+            if told.is_err() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}

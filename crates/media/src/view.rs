@@ -1,0 +1,178 @@
+//! A file in this process's memory, as many queue pairs use it.
+
+use crate::guarded::Guarded;
+use crate::kernel::STREAM;
+use crate::map::{Pages, failed, pages};
+use crate::pieces::{Pieces, Way};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::mm::{Advice, ProtFlags};
+use rustix::process::{Resource, getrlimit};
+use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+use tarn_ports::{MediumError, PowerFail, Promises};
+use tarn_ring::Span;
+
+/// How a file is to be mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Where in the file: a multiple of a page.
+    pub from: u64,
+    /// To be written, too.
+    pub writable: bool,
+    /// All pages are mapped at once. Else memory is mapped piece by piece as it is used, and other files page by page.
+    pub populate: bool,
+    /// A page that is not there any more kills nobody.
+    pub guarded: bool,
+}
+
+/// A file from a page on, mapped as it is now. Dropped from the first field to the last.
+#[derive(Debug)]
+pub(crate) struct View {
+    guarded: Option<Guarded>,
+    pub(crate) pages: Pages,
+    /// None where all is mapped, or as the system likes.
+    pieces: Option<Pieces<AtomicUsize>>,
+    /// Where in the file it begins.
+    from: u64,
+    /// Whether the system may write to all of it for this process.
+    writable: bool,
+}
+
+/// Which way bytes are copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copying {
+    /// From the file.
+    Out,
+    /// To it.
+    In,
+}
+
+impl View {
+    /// Maps so many bytes of a file, of which fewer may have been mapped before, and finds what they promise.
+    ///
+    /// # Errors
+    /// When it cannot be mapped: it ends before that, is not open for that, or there is no memory.
+    pub(crate) fn new(
+        file: &OwnedFd,
+        path: &Path,
+        mapping: Mapping,
+        length: u64,
+        before: Option<&Self>,
+    ) -> Result<(Self, Promises), MediumError> {
+        let protection = match mapping.writable {
+            true => ProtFlags::READ | ProtFlags::WRITE,
+            false => ProtFlags::READ,
+        };
+        let (pages, promises) = pages(file.as_fd(), path, mapping.from, Some(length), protection)?;
+        let start = pages.start.addr().get();
+        let range = start..start + pages.len;
+        // SAFETY: what is mapped here is only copied, and unmapped after this was dropped.
+        let guarded = mapping.guarded.then(|| unsafe { Guarded::new(range) });
+        let guarded = guarded.transpose().map_err(failed("guard", path))?;
+        let in_memory = promises.power_fail == PowerFail::Lost;
+        if mapping.populate {
+            // Files in memory are not told of a page's first write: to be read, sixteen pages are mapped by one fault, and can be written.
+            let advice = match mapping.writable && !in_memory {
+                true => Advice::LinuxPopulateWrite,
+                false => Advice::LinuxPopulateRead,
+            };
+            let populated = pages.populate_by(0..pages.len, advice);
+            populated.map_err(failed("map", path))?;
+        }
+        let pieces = (in_memory && !mapping.populate).then(|| {
+            let before = before.and_then(|before| before.pieces.as_ref());
+            Pieces::new(pages.len, before)
+        });
+        // A mapping knows no such limit, but who writes beyond it by the system is killed.
+        let limit = getrlimit(Resource::Fsize).current;
+        let view = Self {
+            guarded,
+            pages,
+            pieces,
+            from: mapping.from,
+            writable: limit.is_none_or(|limit| mapping.from + length <= limit),
+        };
+        Ok((view, promises))
+    }
+
+    /// Whether some of it was not there when it was touched.
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.guarded.as_ref().is_some_and(Guarded::is_broken)
+    }
+
+    /// Whether a request is no more than a copy.
+    #[inline(always)]
+    pub(crate) fn is_mapped(&self, at: u64, length: usize) -> bool {
+        let pieces = self.pieces.as_ref();
+        pieces.is_none_or(|pieces| pieces.are_mapped(at, length))
+    }
+
+    /// The first part of a request, which is of one piece, and the others.
+    pub(crate) fn first(&self, at: u64, span: Span) -> (Span, Span) {
+        let end = self.pieces.as_ref().map(|pieces| {
+            let piece = pieces.range(pieces.of(at));
+            piece.end - at as usize
+        });
+        span.split(end.unwrap_or(span.len()))
+    }
+
+    /// Does for a part of a request what is to be done while its piece is not mapped: maps that, or has the system copy as many of the
+    /// first bytes as this says, if it may; the others are the caller's to copy.
+    pub(crate) fn begin(
+        &self,
+        file: &OwnedFd,
+        at: u64,
+        part: Span,
+        copying: Copying,
+        by_system: bool,
+    ) -> usize {
+        let Some(pieces) = &self.pieces else {
+            return 0;
+        };
+        let piece = pieces.of(at);
+        match pieces.charge(piece, part.len()) {
+            Way::Mapped => 0,
+            Way::Map => {
+                // What cannot be mapped so is found when it is touched.
+                let range = pieces.range(piece);
+                let _ = self.pages.populate_by(range, Advice::LinuxPopulateRead);
+                pieces.mapped(piece);
+                0
+            }
+            Way::System if by_system => self.by_system(file, at, part, copying),
+            Way::System => 0,
+        }
+    }
+
+    /// Has the system copy; how many bytes. Small ones it does not: 8 aligned bytes are to be whole for others.
+    fn by_system(&self, file: &OwnedFd, at: u64, part: Span, copying: Copying) -> usize {
+        // A write would make a file longer that was made shorter, so that nobody found that. It never gets to the last page.
+        let last = self.pages.len - self.pages.len.min(rustix::param::page_size());
+        let length = match copying {
+            Copying::Out => part.len(),
+            Copying::In if !self.writable => 0,
+            Copying::In => part.len().min(last.saturating_sub(at as usize)),
+        };
+        if length < STREAM || !self.is_whole() {
+            return 0;
+        }
+        let (file, from) = (file.as_raw_fd(), (self.from + at) as i64);
+        // SAFETY: so many bytes are there, as who has made the request says; where they are not, the system only fails.
+        let copied = unsafe {
+            match copying {
+                Copying::Out => libc::pread(file, part.start().cast(), length, from),
+                Copying::In => libc::pwrite(file, part.start().cast(), length, from),
+            }
+        };
+        self.is_whole();
+        usize::try_from(copied).unwrap_or(0)
+    }
+
+    /// Whether the file has not been made shorter; else it is broken from now on.
+    fn is_whole(&self) -> bool {
+        // SAFETY: the last byte of what is mapped.
+        let _ = unsafe { self.pages.start.add(self.pages.len - 1).read_volatile() };
+        !self.is_broken()
+    }
+}
