@@ -14,6 +14,9 @@ const BLOCK: usize = 16 << 10;
 /// From so many bytes on stores go past the caches; fewer are cheaper through them.
 pub const STREAM: usize = 4 << 10;
 
+/// Bytes that are copied between two looks ahead.
+const STRETCH: usize = 512;
+
 /// How bytes are stored past the caches here, and checksummed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stores {
@@ -229,6 +232,41 @@ pub(crate) unsafe fn stream(to: *mut u8, from: *const u8, len: usize, flush: Flu
     through(head + lines..len);
 }
 
+/// Copies bytes through the caches, and meanwhile has `ahead` fetched, which is to be copied next: as much of it as this copies.
+///
+/// # Safety
+/// There are so many bytes at `to` and `from`, which do not overlap. Nothing is asked of `ahead`.
+pub(crate) unsafe fn copy_and_fetch(
+    to: *mut u8,
+    from: *const u8,
+    length: usize,
+    ahead: (*const u8, usize),
+) {
+    let (next, ahead) = ahead;
+    for at in (0..length).step_by(STRETCH) {
+        for line in (at..ahead.min(at + STRETCH)).step_by(LINE) {
+            fetch(next.wrapping_add(line));
+        }
+        // SAFETY: a part of the bytes that are there.
+        unsafe {
+            let from = from.add(at);
+            from.copy_to_nonoverlapping(to.add(at), STRETCH.min(length - at));
+        }
+    }
+}
+
+/// Has a line fetched as far as the second cache: in the first it would push out what is copied just now. Any address may be given.
+#[inline(always)]
+fn fetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which never fails.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
 /// Copies bytes past the caches, without a checksum. [`fence`] must follow, once for many of them.
 ///
 /// # Panics
@@ -320,6 +358,22 @@ mod tests {
                     flushed == length || flushed < 2 * LINE,
                     "{flushed} of {length}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_fetched_ahead_is_not_touched_and_may_be_anywhere() {
+        for length in [0, 1, STRETCH - 1, STRETCH, STRETCH + 1, 3 * STRETCH + 7] {
+            let from = bytes(length);
+            let next = [std::ptr::null(), from.as_ptr().wrapping_sub(1 << 40)];
+            for ahead in next.map(|next| [(next, 0), (next, 1), (next, usize::MAX)]) {
+                for ahead in ahead {
+                    let mut to = vec![0; length];
+                    // SAFETY: as many bytes at both.
+                    unsafe { copy_and_fetch(to.as_mut_ptr(), from.as_ptr(), length, ahead) };
+                    assert_eq!(to, from);
+                }
             }
         }
     }

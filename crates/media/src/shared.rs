@@ -91,15 +91,17 @@ impl Shared {
     }
 }
 
-/// Small copies that wait for each other, at most: their table stays in the first cache.
+/// Copies that wait for each other, at most: their table stays in the first cache.
 const FEW: usize = 64;
 /// A copy is small up to so many bytes.
 const SMALL: usize = 64;
+/// A copy out of storage memory may wait up to so many bytes: the next one's are fetched while one is done, and both lie in the second cache.
+const AHEAD: usize = 64 << 10;
 
 /// What is not mapped was asked for: who calls has not looked.
 const OUTSIDE: Started = Started::Done(Err(Failure::Invalid));
 
-/// A small copy that is to be done.
+/// A copy that is to be done.
 #[derive(Debug, Clone, Copy)]
 struct Few {
     to: *mut u8,
@@ -112,7 +114,8 @@ struct Few {
 /// Storage memory in the hands of one queue pair.
 ///
 /// Small copies are done together: what is looked at for each request would else stand between one's fetching of a cache line and the
-/// next one's, and the processor fetches only as many at a time as it can look ahead.
+/// next one's, and the processor fetches only as many at a time as it can look ahead. So are reads that are not long: it is known what
+/// comes next, and so its bytes are on their way before its turn.
 #[derive(Debug)]
 pub struct Direct {
     view: Arc<View>,
@@ -176,7 +179,7 @@ impl Direct {
         }
     }
 
-    /// A small copy is to be done.
+    /// A copy is to be done.
     #[inline(always)]
     fn later(&mut self, to: *mut u8, from: *const u8, length: usize, flush: Flush) {
         if self.few.len() == FEW {
@@ -192,9 +195,18 @@ impl Direct {
 
     #[inline(never)]
     fn copy_few(&mut self) {
-        for few in &self.few {
+        for (at, few) in self.few.iter().enumerate() {
+            let next = self.few.get(at + 1).filter(|_| few.length > SMALL);
             // SAFETY: what a request named, which has not ended: both are there, and the program's memory is another than what is mapped.
-            unsafe { copy(few.to, few.from, few.length) };
+            unsafe {
+                match next {
+                    Some(next) => {
+                        let ahead = (next.from, next.length);
+                        kernel::copy_and_fetch(few.to, few.from, few.length, ahead);
+                    }
+                    None => copy(few.to, few.from, few.length),
+                }
+            }
         }
         let flushed = self.few.iter().filter(|few| few.flush != Flush::None);
         for few in flushed {
@@ -209,7 +221,7 @@ impl Direct {
     #[inline(always)]
     fn get(&mut self, from: *const u8, to: Span) {
         match to.len() {
-            0..=SMALL => self.later(to.start(), from, to.len(), Flush::None),
+            0..=AHEAD => self.later(to.start(), from, to.len(), Flush::None),
             // SAFETY: so many bytes are mapped there, and the program's memory is another.
             length => unsafe { to.start().copy_from_nonoverlapping(from, length) },
         }

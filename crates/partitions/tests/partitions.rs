@@ -97,6 +97,43 @@ impl Hands {
 }
 
 #[test]
+fn reads_of_one_doorbell_however_long_find_what_is_there() {
+    let folder = memory();
+    let partition = open(&made(folder.path(), MIB));
+    let mut hands = Hands::new(&partition);
+    let all: Vec<u8> = (0..MIB).map(|n| (n * n >> 9) as u8).collect();
+    assert_eq!(hands.write(0, &all), 0);
+    // Words, lines, what is fetched ahead of its turn, and what is longer.
+    let lengths = [
+        4096, 32, 70_000, 65_536, 5, 100, 64, 513, 512, 4095, 65, 8192,
+    ];
+    for turn in 0..lengths.len() {
+        hands.cells.iter().for_each(|cell| cell.set(0));
+        let mut to = 0;
+        for number in 0..64 {
+            let length = lengths[(turn + number) % lengths.len()];
+            let from = (number * 15_485_863 + turn) % (MIB as usize - length);
+            let mut request = hands.request(Op::Read, from as u64, length);
+            request.address += to as u64;
+            request.user_data = (from as u64) << 32 | to as u64;
+            to += length;
+            assert!(to <= ALL && hands.queue.prepare(request));
+        }
+        assert_eq!(hands.queue.submit(), 64);
+        for _ in 0..64 {
+            let end = hands.queue.reap().expect("it is done at once");
+            assert_eq!(end.code, 0);
+            let (from, to) = (end.user_data >> 32, end.user_data & 0xffff_ffff);
+            let (from, to) = (from as usize, to as usize);
+            let found = &hands.cells[to..to + end.value as usize];
+            let found = found.iter().map(Cell::get);
+            assert!(found.eq(all[from..].iter().copied().take(end.value as usize)));
+        }
+        assert!(hands.cells[to..].iter().all(|cell| cell.get() == 0));
+    }
+}
+
+#[test]
 fn what_is_written_is_there_for_others_and_later() {
     let folder = memory();
     let path = made(folder.path(), 3 * MIB + 1);
