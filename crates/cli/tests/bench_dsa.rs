@@ -1,5 +1,7 @@
 //! `tarn bench dsa`, small.
 
+mod nodes;
+
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -85,12 +87,8 @@ fn queue_pairs_are_measured_beside_fio() {
 
 #[test]
 fn another_process_is_measured_beside_libfabric_alone() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let beside = Path::new(env!("CARGO_BIN_EXE_tarn")).parent().unwrap();
-    let mut build = Command::new(root.join("scripts/shim.sh"));
-    match build.arg(beside).status().unwrap().code() {
-        Some(3) => return eprintln!("SKIPPED: no libfabric-dev"),
-        code => assert_eq!(code, Some(0)),
+    if !nodes::library() {
+        return;
     }
     let cases = ["remote-tcp", "remote-shm"];
     let options: Vec<_> = cases.iter().flat_map(|case| ["--case", case]).collect();

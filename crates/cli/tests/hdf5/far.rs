@@ -2,7 +2,7 @@
 
 use crate::desk::{Desk, FULL, is_full_and_whole};
 use crate::linked::said;
-use crate::nodes::pair;
+use crate::nodes::{pair, pairs};
 use crate::{rich, same};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,16 +26,27 @@ for mode in 'r', 'r+', 'w':
     except OSError as e:
         print(e)
 ";
+/// Whether windows were thought of.
+const MEANS: &str = "print('libtarnfabric.so' in open('/proc/self/maps').read())";
 const READS: &str = "print(h5py.File('x', 'r')['a'][0])";
 
 /// In memory and on a disk, by the names of this node's tarnd and of another's.
 #[test]
 fn files_lie_in_dataspaces_of_this_node_and_of_another() {
     let Some(desk) = Desk::new() else { return };
-    let nodes = pair();
-    let [here, there] = nodes.each_ref().map(|node| desk.on(node));
     let plain = desk.path("plain");
     said(Command::new(desk.python("new")).args(["-c", &rich(&plain)]));
+    for (nodes, windows) in pairs() {
+        let [here, there] = nodes.each_ref().map(|node| desk.on(node));
+        lie_in_dataspaces(&here, &there, &plain);
+        // Its own maps tell by what means it has read.
+        let text = format!("file = h5py.File('result.h5')\n{MEANS}");
+        let told = here.run("new", &["--folder", "b:fast/run"], &text);
+        assert_eq!(told, if windows { "True\n" } else { "False\n" });
+    }
+}
+
+fn lie_in_dataspaces(here: &Desk, there: &Desk, plain: &str) {
     for folder in ["fast", "disk/run", "b:fast/run", "b:disk"] {
         let file = format!("{folder}/result.h5");
         let config = ["--folder", folder];
@@ -47,17 +58,17 @@ fn files_lie_in_dataspaces_of_this_node_and_of_another() {
         );
         assert_eq!(here.h5(&["wait", &file, "--newer-than", "1"]), "2\n");
         same(
-            &here,
+            here,
             &file,
             &here.path(&file.replace([':', '/'], "-")),
-            &plain,
+            plain,
         );
         let copy = format!("{folder}/copy.h5");
-        here.h5(&["import", &plain, &copy]);
+        here.h5(&["import", plain, &copy]);
         let again = file.replace([':', '/'], "-again-");
         here.h5(&["export", &copy, &again]);
         let read = |path: &str| std::fs::read(path).unwrap();
-        assert!(read(&here.path(&again)) == read(&plain), "{folder}");
+        assert!(read(&here.path(&again)) == read(plain), "{folder}");
     }
     // That node calls them otherwise.
     let text = "print(len(h5py.File('result.h5')))";

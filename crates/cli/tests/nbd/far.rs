@@ -1,7 +1,7 @@
 //! Devices that are partitions in dataspaces of tarnd, of this node and of another one.
 
 use crate::nbd::{Client, Desk, SIZE, Served, said};
-use crate::nodes::{Node, pair};
+use crate::nodes::{Node, pair, pairs};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -35,10 +35,15 @@ fn what_goes_in_comes_out_whatever_node_and_medium_it_lies_on() {
     let Some(desk) = Desk::new(&["nbdcopy", "qemu-io"]) else {
         return;
     };
-    let nodes = pair();
-    let [here, there] = nodes.each_ref().map(|node| desk.with_tarnd(node.socket()));
     let image = desk.path("image");
     fs::write(&image, content()).unwrap();
+    for (nodes, _) in pairs() {
+        come_out(&desk, &nodes, &image);
+    }
+}
+
+fn come_out(desk: &Desk, nodes: &[Node; 2], image: &Path) {
+    let [here, there] = nodes.each_ref().map(|node| desk.with_tarnd(node.socket()));
     make(
         &nodes[0],
         &["fast/disk", "disk/disk", "b:fast/disk", "b:disk/disk"],
@@ -50,7 +55,7 @@ fn what_goes_in_comes_out_whatever_node_and_medium_it_lies_on() {
         ("b:disk/disk", "disk/disk"),
     ] {
         let served = here.serve(&[name]);
-        in_and_out(&here, &served, &image);
+        in_and_out(&here, &served, image);
         served.io(&[
             "write -f -P 0x22 4097 3", // a part of a unit, with FUA
             "write -z 64k 9001",

@@ -1,4 +1,5 @@
 //! Two nodes, as far as partitions are concerned: a tarnd each, that know each other, with a dataspace in memory and one on a disk.
+//! They reach each other by streams, or by windows of libfabric.
 #![allow(dead_code)]
 
 use std::net::TcpListener;
@@ -14,15 +15,17 @@ const ROOM: &str = "96MiB";
 
 pub(crate) struct Node {
     name: &'static str,
+    options: &'static [&'static str],
     memory: TempDir,
     disk: TempDir,
     tarnd: Option<Child>,
 }
 
 impl Node {
-    fn new(name: &'static str, peers: &str) -> Self {
+    fn new(name: &'static str, peers: &str, options: &'static [&'static str]) -> Self {
         let node = Self {
             name,
+            options,
             memory: tempfile::tempdir_in("/dev/shm").unwrap(),
             disk: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
             tarnd: None,
@@ -69,6 +72,7 @@ impl Node {
             .arg(at("peers"))
             .args(["--space", &space("fast", self.fast())])
             .args(["--space", &space("disk", self.disk())])
+            .args(self.options)
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
@@ -124,8 +128,34 @@ impl Drop for Node {
     }
 }
 
+/// Has the library for libfabric beside the programs; false where there are no headers of libfabric.
+pub(crate) fn library() -> bool {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let beside = Path::new(env!("CARGO_BIN_EXE_tarn")).parent().unwrap();
+    let mut build = Command::new(root.join("scripts/shim.sh"));
+    let code = build.arg(beside).status().unwrap().code();
+    if code == Some(3) {
+        eprintln!("SKIPPED: no libfabric-dev");
+        return false;
+    }
+    assert_eq!(code, Some(0));
+    true
+}
+
+/// Nodes `a` and `b`, and whether they use windows: once they do not, and once they do.
+pub(crate) fn pairs() -> impl Iterator<Item = ([Node; 2], bool)> {
+    let windows: &[&str] = &["--transport", "libfabric"];
+    let streams = std::iter::once((pair(), false));
+    let windows = std::iter::once_with(move || library().then(|| (pair_with(windows), true)));
+    streams.chain(windows.flatten())
+}
+
 /// Nodes `a` and `b`.
 pub(crate) fn pair() -> [Node; 2] {
+    pair_with(&[])
+}
+
+fn pair_with(options: &'static [&'static str]) -> [Node; 2] {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [a, b] = listeners.map(|listener| listener.local_addr().unwrap());
     let peers = format!(
@@ -133,7 +163,7 @@ pub(crate) fn pair() -> [Node; 2] {
         "5a".repeat(32)
     );
     ["a", "b"].map(|name| {
-        let mut node = Node::new(name, &peers);
+        let mut node = Node::new(name, &peers, options);
         node.start();
         node
     })
