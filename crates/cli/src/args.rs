@@ -211,8 +211,9 @@ pub(crate) enum Isolation {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
-    /// The workflow file
-    pub(crate) workflow: PathBuf,
+    /// The workflow file; or sbatch scripts with `#TARN` lines, which are a workflow together
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) workflow: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
     /// Which step begins when and where, and what becomes of its data: fcfs, greedy[:patience=TIME], easy, sjf-easy, heft

@@ -12,7 +12,7 @@ use crate::{state, workflow};
 use anyhow::Context;
 use held::Held;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_base::part::{StoreKey, Verify};
@@ -197,9 +197,9 @@ fn put(
     let mut parsed =
         tarn_flow::parse("tarn data put", &text, &folder).map_err(workflow::rejected)?;
     parsed.finish_codes(&|_| None);
-    let dir = state::beside(cli, &folder.join("put"))?;
+    let dir = state::beside(cli, &folder)?;
     let args = RunArgs {
-        workflow: PathBuf::new(),
+        workflow: Vec::new(),
         machine,
         policy: Policy::new(Order::Data, None),
         verify: VerifyArg::Copy,

@@ -81,7 +81,7 @@ struct Seen {
 
 pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     let parsed = workflow::load(&args.workflow)?;
-    let dir = state::beside(cli, &args.workflow)?;
+    let dir = state::beside(cli, &parsed.workflow.folder)?;
     let workspace = state::workspace(&parsed.workflow.name, &dir);
     let purpose = Purpose {
         state: &dir,

@@ -60,8 +60,8 @@ struct Session {
 }
 
 pub(crate) fn run(cli: &Cli, args: &RunArgs) -> CliResult {
-    let (parsed, files) = workflow::load_with_files(&args.workflow)?;
-    let state = state::beside(cli, &args.workflow)?;
+    let (parsed, files) = workflow::load_with_files(&args.workflow, None)?;
+    let state = state::beside(cli, &parsed.workflow.folder)?;
     start(cli, &parsed, files, &state, args)
 }
 
@@ -180,7 +180,8 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
             );
             drop((lock, opened, engine));
             let args = allocation::as_begun(&begun, &files, args)?;
-            let (parsed, files) = workflow::load_with_files(&args.workflow)?;
+            let folder = Some(begun.workflow.folder.as_path());
+            let (parsed, files) = workflow::load_with_files(&args.workflow, folder)?;
             return start(cli, &parsed, files, &state, &args);
         }
     };

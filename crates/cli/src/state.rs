@@ -10,10 +10,10 @@ use tarn_base::layout::StateDir;
 use tarn_ports::Record;
 
 /// The state folder for a workflow file: `--state`, or `.tarn` beside it.
-pub(crate) fn beside(cli: &Cli, workflow: &Path) -> CliResult<StateDir> {
+pub(crate) fn beside(cli: &Cli, folder: &Path) -> CliResult<StateDir> {
     let folder = match &cli.state {
         Some(dir) => dir.clone(),
-        None => workflow.parent().unwrap_or(Path::new("")).join(".tarn"),
+        None => folder.join(".tarn"),
     };
     absolute(folder)
 }

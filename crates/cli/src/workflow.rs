@@ -9,37 +9,72 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use tarn_base::bounds::MAX_WORKFLOW_BYTES;
 use tarn_base::codes::Exit;
-use tarn_flow::{Parsed, Rejected};
+use tarn_flow::{Parsed, Rejected, Script};
 
 /// Bytes of a script that are read to tell whether it has changed: more is no script that somebody wrote.
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 
-/// Reads, checks and completes a workflow file. Problems are drawn on stderr.
-pub(crate) fn load(path: &Path) -> CliResult<Parsed> {
-    load_with_files(path).map(|(parsed, _)| parsed)
+/// Reads, checks and completes a workflow file, or sbatch scripts. Problems are drawn on stderr.
+pub(crate) fn load(paths: &[PathBuf]) -> CliResult<Parsed> {
+    load_with_files(paths, None).map(|(parsed, _)| parsed)
 }
 
-/// The same, with what the file and the scripts that it names held when they were read.
-pub(crate) fn load_with_files(path: &Path) -> CliResult<(Parsed, Files)> {
-    let absolute = std::path::absolute(path)
-        .with_context(|| format!("{} is not a usable path", path.display()))
-        .exit(Exit::NotFound)?;
-    let text = read_bounded(&absolute)?;
-    let folder = absolute
-        .parent()
-        .map_or_else(PathBuf::new, Path::to_path_buf);
-    let mut parsed =
-        tarn_flow::parse(&path.display().to_string(), &text, &folder).map_err(rejected)?;
+/// The same, with what the file and the scripts that it names held when they were read. Scripts run in `folder`, or where tarn was started.
+pub(crate) fn load_with_files(
+    paths: &[PathBuf],
+    folder: Option<&Path>,
+) -> CliResult<(Parsed, Files)> {
+    let mut texts = Vec::with_capacity(paths.len());
+    for path in paths {
+        let absolute = std::path::absolute(path)
+            .with_context(|| format!("{} is not a usable path", path.display()))
+            .exit(Exit::NotFound)?;
+        let text = read_bounded(&absolute)?;
+        texts.push((absolute, text));
+    }
+    let (mut parsed, files) = match texts.as_slice() {
+        [(path, text)] if !text.starts_with("#!") => {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            let name = paths[0].display().to_string();
+            let parsed = tarn_flow::parse(&name, text, folder).map_err(rejected)?;
+            (parsed, Files::of(path.clone(), text.as_bytes()))
+        }
+        texts => of_scripts(texts, folder)?,
+    };
     for note in &parsed.notes {
         say!("note: {note}");
     }
-    let files = RefCell::new(Files::of(absolute, text.as_bytes()));
+    let files = RefCell::new(files);
     parsed.finish_codes(&|path| {
         let bytes = read_script(path)?;
         files.borrow_mut().add(path, &bytes);
         Some(bytes)
     });
     Ok((parsed, files.into_inner()))
+}
+
+fn of_scripts(texts: &[(PathBuf, String)], folder: Option<&Path>) -> CliResult<(Parsed, Files)> {
+    let folder = match folder {
+        Some(folder) => folder.to_path_buf(),
+        None => std::env::current_dir().exit(Exit::State)?,
+    };
+    let names = texts.iter().map(|(path, _)| from_there(&folder, path));
+    let names: Vec<String> = names.collect();
+    let scripts = texts.iter().zip(&names);
+    let scripts: Vec<_> = scripts
+        .map(|((_, text), name)| Script { name, text })
+        .collect();
+    let parsed = tarn_flow::parse_scripts(&scripts, &folder).map_err(rejected)?;
+    let paths = texts.iter().map(|(path, _)| path.clone());
+    Ok((parsed, Files::of_scripts(paths.collect())))
+}
+
+/// A path from a folder on, both absolute: as it is found there if both are moved to another place together.
+fn from_there(folder: &Path, path: &Path) -> String {
+    let above = folder.ancestors().enumerate();
+    let mut shared = above.filter_map(|(up, above)| Some((up, path.strip_prefix(above).ok()?)));
+    let (up, rest) = shared.next().unwrap_or((0, path));
+    "../".repeat(up) + &rest.to_string_lossy()
 }
 
 /// The bytes of a script, if it is a regular file. A large one (data that a command names, or a program) is told

@@ -55,6 +55,8 @@ codes! {
     BadItem = "bad_item",
     BadForeach = "bad_foreach",
     ReservedEnv = "reserved_env",
+    BadDirective = "bad_directive",
+    ScriptsDiffer = "scripts_differ",
     NeedsExternal = "needs_external",
     TooFewNodes = "too_few_nodes",
     TooFewCores = "too_few_cores",
@@ -67,6 +69,7 @@ codes! {
     NoteNoDataEdges = "note_no_data_edges",
     NoteUnusedData = "note_unused_data",
     NoteUnreadOutput = "note_unread_output",
+    NoteLateDirective = "note_late_directive",
 }
 
 /// A file and its text, shared by all findings about it.
@@ -145,15 +148,13 @@ impl Finding {
 
     /// Line and column of the first place, counted from 1, columns in characters.
     pub fn position(&self) -> Option<(usize, usize)> {
-        Some(
-            self.source
-                .as_ref()?
-                .position(*self.labels.first()?.inner()),
-        )
+        let place = *self.labels.first()?.inner();
+        let (_, line, column) = self.source.as_ref()?.position(place);
+        Some((line, column))
     }
 
     /// The finding as it is shown, with the text of the file.
-    fn marked(mut self, source: &Source) -> Self {
+    pub(crate) fn marked(mut self, source: &Source) -> Self {
         for label in &mut self.labels {
             let (text, span) = (
                 label.label().map(str::to_owned),
@@ -299,8 +300,13 @@ impl Findings {
     }
 
     /// The name of the file.
-    pub(crate) fn file(&self) -> &str {
+    pub(crate) fn file(&self) -> String {
         self.source.name()
+    }
+
+    /// The text.
+    pub(crate) fn source(&self) -> Source {
+        self.source.clone()
     }
 
     /// Whether no more problems are shown: their places need not be sought.
@@ -326,7 +332,7 @@ impl Findings {
         self.problems
             .sort_by_key(|p| p.labels.first().map_or(0, LabeledSpan::offset));
         Rejected {
-            file: self.source.name().into(),
+            file: self.source.name(),
             problems: self.problems,
             dropped: self.dropped,
         }

@@ -3,7 +3,7 @@
 //! docs/workflow-file.md is the grammar. Reading order: `parsed` (the stages of a check), `section` and `namerule`
 //! (typed reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`,
 //! `parts` and `graph` (what they mean together), `cluster` and `room` (what the machine must have), `code` (what makes
-//! a step the same step), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files
+//! a step the same step), `script` (what sbatch scripts say), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files
 //! of a simulated site.
 
 mod cluster;
@@ -20,6 +20,7 @@ mod parts;
 mod paths;
 mod resolve;
 mod room;
+mod script;
 mod section;
 pub mod site;
 mod step;
@@ -32,3 +33,4 @@ pub use code::code_hash;
 pub use diag::{Code, Finding, MAX_FINDINGS, Note, Rejected};
 pub use notes::needs_external;
 pub use parsed::{Parsed, parse};
+pub use script::{Script, parse_scripts};

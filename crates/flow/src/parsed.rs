@@ -57,6 +57,13 @@ pub(crate) struct StepSpans {
 }
 
 impl Parsed {
+    /// Adds notes on what it was read from.
+    pub(crate) fn add_notes(&mut self, notes: impl IntoIterator<Item = Finding>) {
+        let source = &self.source;
+        let notes = notes.into_iter().map(|note| note.marked(source));
+        self.notes.extend(notes);
+    }
+
     /// Fills every [`Step::code`]. `read_script` gives the bytes of a regular file, or `None` when there is none;
     /// it is asked once for each path.
     pub fn finish_codes(&mut self, read_script: &dyn Fn(&Path) -> Option<Vec<u8>>) {
@@ -84,18 +91,26 @@ pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> 
     if text.len() > bounds::MAX_WORKFLOW_BYTES {
         return Err(too_large(name, text.len()));
     }
-    let source: Source = Arc::new(Text::new(name, text));
-    let mut out = Findings::new(source.clone());
+    let mut out = Findings::new(Arc::new(Text::new(name, text)));
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in errors {
-        out.add(syntax(&error));
+        out.add(syntax(&error, 0));
     }
     if !out.is_empty() {
         return refuse(out, name);
     }
+    check(out, document.get_ref(), folder)
+}
+
+/// Checks a document.
+pub(crate) fn check(
+    mut out: Findings,
+    document: &DeTable<'_>,
+    folder: &Path,
+) -> Result<Parsed, Rejected> {
     let top = Section::new(
         &mut out,
-        document.get_ref(),
+        document,
         (0, 0).into(),
         "the workflow",
         "the file's top level",
@@ -136,11 +151,14 @@ pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> 
             Ok(Parsed {
                 workflow,
                 notes,
-                source,
+                source: out.source(),
                 spans,
             })
         }
-        _ => refuse(out, name),
+        _ => {
+            let name = out.file();
+            refuse(out, &name)
+        }
     }
 }
 
@@ -158,7 +176,7 @@ pub(crate) fn refuse<T>(mut out: Findings, name: &str) -> Result<T, Rejected> {
     Err(out.into_rejected())
 }
 
-fn too_large(name: &str, bytes: usize) -> Rejected {
+pub(crate) fn too_large(name: &str, bytes: usize) -> Rejected {
     // The text is not kept: nothing in it is pointed at.
     let mut out = Findings::new(Arc::new(Text::new(name, "")));
     out.add(
@@ -174,7 +192,9 @@ fn too_large(name: &str, bytes: usize) -> Rejected {
     out.into_rejected()
 }
 
-pub(crate) fn syntax(error: &toml::de::Error) -> Finding {
+/// What is wrong with a text that begins at `start`.
+pub(crate) fn syntax(error: &toml::de::Error, start: usize) -> Finding {
+    let span = error.span().unwrap_or(0..0);
     Finding::error(
         Code::Syntax,
         format!(
@@ -182,7 +202,7 @@ pub(crate) fn syntax(error: &toml::de::Error) -> Finding {
             crate::section::shorten(&error.message())
         ),
     )
-    .at(error.span().unwrap_or(0..0).into(), "here")
+    .at((start + span.start..start + span.end).into(), "here")
     .help("see https://toml.io; strings need quotes, and a key or table stands only once")
 }
 

@@ -1,5 +1,5 @@
-//! The text of a file, as diagnostics are drawn from it: lines are found at once, and no more is shown than a person
-//! reads, however long the file or its lines.
+//! The text of a file, or of several, as diagnostics are drawn from it: lines are found at once, and no more is shown than a
+//! person reads, however long the file or its lines.
 
 use miette::{MietteError, MietteSpanContents, SourceCode, SourceSpan, SpanContents};
 
@@ -10,10 +10,11 @@ const MAX_MARK: usize = 160;
 /// Bytes shown before and after a mark in a line that is too long to be shown.
 const AROUND: usize = 60;
 
-/// A file's name and text.
+/// Files' names and texts, one after the other: a place is a number of bytes from the beginning of the first.
 #[derive(Debug)]
 pub(crate) struct Text {
-    name: String,
+    /// The name of each file, and the line that it begins with.
+    files: Vec<(String, usize)>,
     text: String,
     /// Where each line begins.
     lines: Vec<usize>,
@@ -21,21 +22,44 @@ pub(crate) struct Text {
 
 impl Text {
     pub(crate) fn new(name: &str, text: &str) -> Self {
-        let breaks = text
-            .bytes()
-            .enumerate()
-            .filter(|(_, b)| *b == b'\n')
-            .map(|(i, _)| i + 1);
-        Self {
-            name: name.to_owned(),
-            text: text.to_owned(),
-            lines: std::iter::once(0).chain(breaks).collect(),
+        let mut all = Self {
+            files: Vec::new(),
+            text: String::new(),
+            lines: vec![0],
+        };
+        all.add(name, text);
+        all
+    }
+
+    /// Adds a file; where it begins.
+    pub(crate) fn add(&mut self, name: &str, text: &str) -> usize {
+        if !self.text.is_empty() && !self.text.ends_with('\n') {
+            self.text.push('\n');
+            self.lines.push(self.text.len());
+        }
+        let start = self.text.len();
+        self.files.push((name.to_owned(), self.line(start)));
+        let breaks = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
+        self.lines.extend(breaks.map(|(at, _)| start + at + 1));
+        self.text.push_str(text);
+        start
+    }
+
+    /// The file's name; of several, the first one's, and how many others there are.
+    pub(crate) fn name(&self) -> String {
+        let (first, _) = &self.files[0];
+        match self.files.len() - 1 {
+            0 => first.clone(),
+            others => format!("{first} and {others} more"),
         }
     }
 
-    /// The file's name.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    /// The lines of the file that has this one, and its name.
+    fn file(&self, line: usize) -> (&str, std::ops::Range<usize>) {
+        let at = self.files.partition_point(|(_, first)| *first <= line) - 1;
+        let next = self.files.get(at + 1);
+        let end = next.map_or(usize::MAX, |(_, first)| *first);
+        (&self.files[at].0, self.files[at].1..end)
     }
 
     /// The line of a place, from 0.
@@ -57,10 +81,12 @@ impl Text {
             .count()
     }
 
-    /// Line and column of a place, from 1.
-    pub(crate) fn position(&self, span: SourceSpan) -> (usize, usize) {
+    /// The file of a place, and line and column there, from 1.
+    pub(crate) fn position(&self, span: SourceSpan) -> (&str, usize, usize) {
         let start = self.text.floor_char_boundary(span.offset());
-        (self.line(start) + 1, self.column(start) + 1)
+        let line = self.line(start);
+        let (name, lines) = self.file(line);
+        (name, line - lines.start + 1, self.column(start) + 1)
     }
 
     /// The span within the text, on one line and not too long: what can be marked.
@@ -100,8 +126,14 @@ impl SourceCode for Text {
             self.line(start),
             self.line(end.saturating_sub(1).max(start)),
         );
-        let top = first.saturating_sub(context_lines_before);
-        let (mut from, mut to) = (self.lines[top], self.line_end(last + context_lines_after));
+        let (name, file) = self.file(first);
+        if !file.contains(&last) {
+            // Places in two files are not drawn together.
+            return Err(MietteError::OutOfBounds);
+        }
+        let top = first.saturating_sub(context_lines_before).max(file.start);
+        let bottom = (last + context_lines_after).min(file.end - 1);
+        let (mut from, mut to) = (self.lines[top], self.line_end(bottom));
         let mut line = top;
         if context_lines_before == 0 && context_lines_after == 0 {
             (from, to, line) = (start, end, first);
@@ -122,10 +154,10 @@ impl SourceCode for Text {
         let shown = &self.text.as_bytes()[from..to];
         let lines = self.line(to.saturating_sub(1).max(from)) - line;
         let contents = MietteSpanContents::new_named(
-            self.name.clone(),
+            name.to_owned(),
             shown,
             (from, to - from).into(),
-            line,
+            line - file.start,
             self.column(from),
             lines,
         );
@@ -140,15 +172,15 @@ mod tests {
     #[test]
     fn places() {
         let text = Text::new("f", "a = 1\nüb = \"x\"\n");
-        assert_eq!(text.position((6, 1).into()), (2, 1));
+        assert_eq!(text.position((6, 1).into()), ("f", 2, 1));
         assert_eq!(
             text.position((9, 1).into()),
-            (2, 3),
+            ("f", 2, 3),
             "columns are characters"
         );
         assert_eq!(
             text.position((100, 1).into()),
-            (3, 1),
+            ("f", 3, 1),
             "past the end is the end"
         );
         assert_eq!(
@@ -158,6 +190,26 @@ mod tests {
         );
         assert_eq!(text.find((6, 8).into(), "x"), (13, 1).into());
         assert_eq!(text.mark((0, 12).into()), (0, 5).into(), "one line only");
+    }
+
+    #[test]
+    fn each_of_several_files_has_its_own_lines() {
+        let mut text = Text::new("a", "1\n2");
+        assert_eq!((text.add("b", ""), text.add("c", "4\n5\n6\n")), (4, 4));
+        assert_eq!(text.name(), "a and 2 more");
+        assert_eq!(text.position((2, 1).into()), ("a", 2, 1));
+        assert_eq!(text.position((6, 1).into()), ("c", 2, 1));
+        let shown = text.read_span(&(4, 1).into(), 1, 1).unwrap();
+        assert_eq!(
+            (shown.name(), shown.line(), shown.data()),
+            (Some("c"), 0, "4\n5\n".as_bytes())
+        );
+        let shown = text.read_span(&(2, 1).into(), 1, 1).unwrap();
+        assert_eq!(
+            (shown.name(), shown.data()),
+            (Some("a"), "1\n2\n".as_bytes())
+        );
+        assert!(text.read_span(&(2, 3).into(), 1, 1).is_err());
     }
 
     #[test]

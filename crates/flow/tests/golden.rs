@@ -6,19 +6,38 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_flow::{Abilities, Code, check_cluster, parse};
+use tarn_flow::{Abilities, Code, Parsed, Rejected, Script, check_cluster, parse, parse_scripts};
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
+/// Workflow files, and folders with the scripts of a workflow.
 fn golden() -> BTreeMap<String, PathBuf> {
     let files = std::fs::read_dir(root("tests/golden"))
         .unwrap()
         .map(|f| f.unwrap().path());
-    let toml = files.filter(|p| p.extension().is_some_and(|e| e == "toml"));
-    toml.map(|p| (p.file_stem().unwrap().to_str().unwrap().to_owned(), p))
+    let inputs = files.filter(|p| p.is_dir() || p.extension().is_some_and(|e| e == "toml"));
+    inputs
+        .map(|p| (p.file_stem().unwrap().to_str().unwrap().to_owned(), p))
         .collect()
+}
+
+fn read(name: &str, path: &Path) -> Result<Parsed, Rejected> {
+    let folder = Path::new("/home/ann/flow");
+    if !path.is_dir() {
+        let text = std::fs::read_to_string(path).unwrap();
+        return parse(&format!("{name}.toml"), &text, folder);
+    }
+    let files = std::fs::read_dir(path).unwrap().map(|f| f.unwrap());
+    let texts: BTreeMap<String, String> = files
+        .map(|f| {
+            let text = std::fs::read_to_string(f.path()).unwrap();
+            (f.file_name().into_string().unwrap(), text)
+        })
+        .collect();
+    let scripts = texts.iter().map(|(name, text)| Script { name, text });
+    parse_scripts(&scripts.collect::<Vec<_>>(), folder)
 }
 
 fn draw(diagnostic: &dyn Diagnostic) -> String {
@@ -84,8 +103,8 @@ fn cluster() -> Cluster {
     }
 }
 
-fn output(name: &str, text: &str) -> String {
-    let parsed = match parse(&format!("{name}.toml"), text, Path::new("/home/ann/flow")) {
+fn output(name: &str, path: &Path) -> String {
+    let parsed = match read(name, path) {
         Ok(parsed) => parsed,
         Err(rejected) => return draw(&rejected),
     };
@@ -111,7 +130,7 @@ fn golden_files() {
     let bless = std::env::var_os("TARN_BLESS").is_some();
     let mut wrong = String::new();
     for (name, path) in golden() {
-        let found = output(&name, &std::fs::read_to_string(&path).unwrap());
+        let found = output(&name, &path);
         let expected = path.with_extension("txt");
         if bless {
             std::fs::write(&expected, found).unwrap();
@@ -127,10 +146,9 @@ fn golden_files() {
 #[test]
 fn golden_files_show_what_they_are_named_after() {
     for (name, path) in golden() {
-        let text = std::fs::read_to_string(&path).unwrap();
-        let parsed = parse(&name, &text, Path::new("/home/ann/flow"));
-        let shown = output(&name, &text);
-        if ["key_", "note_", "cluster_"]
+        let parsed = read(&name, &path);
+        let shown = output(&name, &path);
+        if ["key_", "note_", "cluster_", "scripts_of_"]
             .iter()
             .any(|p| name.starts_with(p))
         {
@@ -176,7 +194,7 @@ fn documented(document: &str, heading: &str, tables: usize) -> Vec<String> {
 fn every_key_and_every_code_is_documented_and_shown() {
     let document = std::fs::read_to_string(root("../../docs/workflow-file.md")).unwrap();
     let golden = golden();
-    let shown = |name: &str| output(name, &std::fs::read_to_string(&golden[name]).unwrap());
+    let shown = |name: &str| output(name, &golden[name]);
     for (heading, prefix) in [
         ("Top level", "top"),
         ("`[data.NAME]`", "data"),

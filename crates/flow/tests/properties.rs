@@ -7,27 +7,39 @@ use std::fmt::Write;
 use std::path::Path;
 use tarn_base::bounds;
 use tarn_base::workflow::{Distribution, Foreach, Partition, Role};
-use tarn_flow::{Code, MAX_FINDINGS, Parsed, parse};
+use tarn_flow::{Code, MAX_FINDINGS, Parsed, Rejected, Script, parse, parse_scripts};
 
 /// Parses and, if it is refused, draws the refusal.
 fn answer(text: &str) -> Result<Parsed, String> {
-    parse("w.toml", text, Path::new("/home/ann/flow")).map_err(|rejected| {
-        assert!(!rejected.problems().is_empty() && rejected.problems().len() <= MAX_FINDINGS);
-        for problem in rejected.problems() {
-            assert!(
-                problem
-                    .position()
-                    .is_none_or(|(line, column)| line > 0 && column > 0)
-            );
-            assert!(problem.hint().is_some(), "no hint: {problem}");
-        }
-        let mut drawn = String::new();
-        let handler =
-            GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor()).with_width(100);
-        handler.render_report(&mut drawn, &rejected).unwrap();
-        assert!(!drawn.contains("Failed to read contents"), "{drawn}");
-        drawn
-    })
+    parse("w.toml", text, Path::new("/home/ann/flow")).map_err(drawn)
+}
+
+fn drawn(rejected: Rejected) -> String {
+    assert!(!rejected.problems().is_empty() && rejected.problems().len() <= MAX_FINDINGS);
+    for problem in rejected.problems() {
+        assert!(
+            problem
+                .position()
+                .is_none_or(|(line, column)| line > 0 && column > 0)
+        );
+        assert!(problem.hint().is_some(), "no hint: {problem}");
+    }
+    let mut drawn = String::new();
+    let handler =
+        GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor()).with_width(100);
+    handler.render_report(&mut drawn, &rejected).unwrap();
+    assert!(!drawn.contains("Failed to read contents"), "{drawn}");
+    drawn
+}
+
+/// The same for two scripts.
+fn answer_scripts(texts: [&str; 2]) -> Result<Parsed, String> {
+    let names = ["a.sh", "b.sh"];
+    let scripts = [0, 1].map(|at| Script {
+        name: names[at],
+        text: texts[at],
+    });
+    parse_scripts(&scripts, Path::new("/home/ann/flow")).map_err(drawn)
 }
 
 /// Pieces of workflow files, to be put together at random.
@@ -106,6 +118,33 @@ proptest! {
         let _ = answer(&pieces.concat());
     }
 
+    #[test]
+    fn answers_any_scripts(
+        pieces in prop::collection::vec(prop::sample::select(PIECES), 0..40),
+        lines in prop::collection::vec("#SBATCH [-a-z0-9=:,%'\" ]{0,30}|#TARN\\PC{0,9}", 0..6),
+        split in 0usize..40,
+    ) {
+        let of = |pieces: &[&str]| {
+            let ours = pieces.concat().lines().map(|line| format!("#TARN {line}\n")).collect::<String>();
+            format!("#!/bin/sh\n{}\n{ours}hostname\n", lines.join("\n"))
+        };
+        let (one, other) = pieces.split_at(split.min(pieces.len()));
+        let _ = answer_scripts([&of(one), &of(other)]);
+        let _ = answer_scripts([&of(&pieces), ""]);
+    }
+
+    /// Scripts with one piece of them removed, doubled or replaced.
+    #[test]
+    fn answers_damaged_scripts(at in 0usize..600, length in 0usize..40, with in prop::sample::select(PIECES)) {
+        let whole = include_str!("golden/scripts_of_a_workflow/1-decompose.sh");
+        let other = include_str!("golden/scripts_of_a_workflow/2-solve.sh");
+        let start = whole.floor_char_boundary(at.min(whole.len()));
+        let end = whole.floor_char_boundary((start + length).min(whole.len()));
+        let damaged = format!("{}{with}{}", &whole[..start], &whole[end..]);
+        let _ = answer_scripts([&damaged, other]);
+        let _ = answer_scripts([other, &damaged]);
+    }
+
     /// A valid file with one piece of it removed, doubled or replaced.
     #[test]
     fn answers_damaged_files(at in 0usize..800, length in 0usize..40, with in prop::sample::select(PIECES)) {
@@ -114,6 +153,26 @@ proptest! {
         let end = whole.floor_char_boundary((start + length).min(whole.len()));
         let _ = answer(&format!("{}{with}{}", &whole[..start], &whole[end..]));
     }
+}
+
+#[test]
+fn a_script_means_what_a_file_means() {
+    let keys = "name = \"w\"\nexternal = \"/x\"\ndata.raw = { source = \"raw\", copies = 2 }\n\
+                data.sum = { dest = \"sum\", on_failure = \"drain\", size = \"4 GiB\" }\n[[step]]\nname = \"s\"\n\
+                in = [\"raw:broadcast\"]\nout = [\"sum:single\"]\nretries = 2\nrestart = \"phx\"\ntier = \"pmem\"\n";
+    let job = "nodes = 3\ntasks = 12\ncores = 8\nmemory = \"2 GiB\"\ngpus = 1\ntime = \"90m\"\n";
+    let run = "run = 'cd \"$TARN_WORKFLOW_DIR\" && /bin/sh a.sh'\n";
+    let file = answer(&format!("{keys}{job}{run}")).unwrap();
+    let ours: String = keys.lines().map(|line| format!("#TARN {line}\n")).collect();
+    let text = format!(
+        "#!/bin/sh\n#SBATCH -N3 -n 12 --cpus-per-task=2\n{ours}#SBATCH --mem=2G --gres=gpu:1 -t 90\nhostname\n"
+    );
+    let script = Script {
+        name: "a.sh",
+        text: &text,
+    };
+    let script = parse_scripts(&[script], Path::new("/home/ann/flow")).unwrap();
+    assert_eq!(script.workflow, file.workflow);
 }
 
 /// A dataset of the generator.

@@ -555,7 +555,8 @@ fn machine_args(begun: &Start) -> MachineArgs {
 
 /// The arguments of a new run that does what is left of one.
 pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliResult<RunArgs> {
-    let Some(workflow) = files.workflow() else {
+    let workflow = files.named();
+    if workflow.is_empty() {
         return Err(CliError::new(
             Exit::Usage,
             format!(
@@ -563,7 +564,7 @@ pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliRe
                 begun.run
             ),
         ));
-    };
+    }
     Ok(RunArgs {
         workflow,
         machine: MachineArgs {

@@ -26,8 +26,11 @@ const NAME: &str = "files.json";
 /// What was read when a run began.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Files {
-    /// The workflow file; a run of `tarn data put` has none.
+    /// The workflow file; a run of `tarn data put` has none, nor has one of sbatch scripts.
     workflow: Option<(PathBuf, Hash)>,
+    /// The sbatch scripts that are the workflow. What they held is kept with what commands name: they do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    submitted: Vec<PathBuf>,
     /// The files that commands name.
     scripts: BTreeMap<PathBuf, Hash>,
 }
@@ -36,13 +39,21 @@ impl Files {
     pub(crate) fn of(workflow: PathBuf, text: &[u8]) -> Self {
         Self {
             workflow: Some((workflow, Hash::of(text))),
-            scripts: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
-    /// The workflow file.
-    pub(super) fn workflow(&self) -> Option<PathBuf> {
-        self.workflow.as_ref().map(|(path, _)| path.clone())
+    pub(crate) fn of_scripts(submitted: Vec<PathBuf>) -> Self {
+        Self {
+            submitted,
+            ..Self::default()
+        }
+    }
+
+    /// What a user names to run it: the workflow file, or the scripts.
+    pub(super) fn named(&self) -> Vec<PathBuf> {
+        let file = self.workflow.iter().map(|(path, _)| path);
+        file.chain(&self.submitted).cloned().collect()
     }
 
     pub(crate) fn add(&mut self, path: &Path, bytes: &[u8]) {

@@ -22,7 +22,7 @@ pub(crate) fn read_document<T>(
     let mut out = Findings::new(Arc::new(Text::new(name, text)));
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in errors {
-        out.add(syntax(&error));
+        out.add(syntax(&error, 0));
     }
     if !out.is_empty() {
         return refuse(out, name);

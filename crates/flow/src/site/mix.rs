@@ -123,7 +123,7 @@ fn mix(
     if !out.is_empty() {
         return None;
     }
-    let file = out.file().to_owned();
+    let file = out.file();
     let inline = inline?;
     let (jobs, items) = inline.size();
     if let Err(finding) = source.gather.room(jobs, items) {

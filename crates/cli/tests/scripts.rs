@@ -1,0 +1,129 @@
+//! Workflows that sbatch scripts say, by the real `tarn`: docs/workflow-file.md, "In sbatch scripts".
+
+mod common;
+use common::Site;
+
+/// An array that counts words, and what sums them; in folders of their own.
+const SCRIPTS: [(&str, &str); 2] = [
+    (
+        "jobs/count.sh",
+        "#!/bin/bash\n#SBATCH --job-name=count --array=1-3\n#TARN name = \"words\"\n#TARN data.text.source = \"books\"\n\
+         #TARN [data.counts]\n#TARN [[step]]\n#TARN in = [\"text\"]\n#TARN out = [\"counts\"]\nset -eu\n\
+         wc -w < $TARN_text/$SLURM_ARRAY_TASK_ID.txt > $TARN_counts/$TARN_ITEM\n",
+    ),
+    (
+        "sum.sh",
+        "#!/bin/sh -e\n#TARN name = \"words\"\n#TARN data.total.dest = \"result\"\n#TARN [[step]]\n#TARN in = [\"counts\"]\n\
+         #TARN out = [\"total\"]\n\ncat \"$TARN_counts\"/* | awk '{s+=$1} END {print s}' > $TARN_total/words\n[ -f sum.sh ]\n",
+    ),
+];
+const NAMES: [&str; 2] = ["jobs/count.sh", "sum.sh"];
+
+fn words() -> Site {
+    let site = Site::new("").with(&["--nodes", "2"]);
+    for (name, text) in SCRIPTS {
+        site.write(name, text);
+    }
+    site.write("books/1.txt", "one two three\n");
+    site.write("books/2.txt", "four five\n");
+    site.write("books/3.txt", "six\n");
+    site
+}
+
+fn arguments<'a>(site: &'a Site, command: &'a str, files: &[&'a str]) -> Vec<&'a str> {
+    let options = site.options.iter().map(String::as_str);
+    let files = files.iter().copied();
+    std::iter::once(command)
+        .chain(files)
+        .chain(options)
+        .collect()
+}
+
+#[test]
+fn scripts_are_planned_and_run_as_one_workflow() {
+    let site = words();
+    let planned = site.tarn(&arguments(&site, "plan", &NAMES)).exits(0);
+    assert!(
+        planned.out.contains("count") && planned.out.contains("sum"),
+        "{}",
+        planned.out
+    );
+    site.tarn(&arguments(&site, "run", &NAMES)).exits(0);
+    assert_eq!(site.read("result/words"), "6\n");
+    site.leaves_nothing_on_its_tier();
+    // Whatever they are called by.
+    let absolute = NAMES.map(|name| site.path(name).display().to_string());
+    let absolute = absolute.each_ref().map(String::as_str);
+    let again = site.tarn(&arguments(&site, "run", &absolute)).exits(0);
+    assert!(!again.err.contains("done in"), "{}", again.err);
+    let changed = SCRIPTS[1].1.replace("print s}", "print s+100}");
+    site.write("sum.sh", &changed);
+    let changed = site.tarn(&arguments(&site, "run", &NAMES)).exits(0);
+    assert_eq!(site.read("result/words"), "106\n");
+    assert!(
+        changed.err.contains("sum done") && !changed.err.contains("count#"),
+        "{}",
+        changed.err
+    );
+}
+
+#[test]
+fn a_run_of_scripts_is_resumed() {
+    let site = words();
+    let broken = SCRIPTS[1].1.replace("[ -f sum.sh ]", "[ -f there ]");
+    site.write("sum.sh", &broken);
+    let failed = site.tarn(&arguments(&site, "run", &NAMES));
+    assert_ne!(failed.code, Some(0));
+    site.write("there", "");
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(site.read("result/words"), "6\n");
+    // A script that is still to be run is not exchanged meanwhile.
+    std::fs::remove_file(site.path("there")).unwrap();
+    site.write("sum.sh", &broken.replace("print s}", "print s+1}"));
+    assert_ne!(site.tarn(&arguments(&site, "run", &NAMES)).code, Some(0));
+    site.write("sum.sh", SCRIPTS[1].1);
+    let refused = site.tarn(&["resume"]).exits(2);
+    assert!(
+        refused.err.contains("sum.sh") && refused.err.contains("has changed"),
+        "{}",
+        refused.err
+    );
+}
+
+#[test]
+fn mistakes_are_shown_where_they_are() {
+    let site = words();
+    site.write(
+        "jobs/count.sh",
+        &SCRIPTS[0].1.replace("--array=1-3", "--array=1-x"),
+    );
+    site.write(
+        "sum.sh",
+        &SCRIPTS[1].1.replace("in = [\"counts\"]", "nodes = 2"),
+    );
+    let refused = site.tarn(&arguments(&site, "plan", &NAMES)).exits(3);
+    for told in [
+        "jobs/count.sh:2:26",
+        "`--array` cannot be `1-x`",
+        "sum.sh:5:7",
+        "`#SBATCH --nodes` says it",
+    ] {
+        assert!(refused.err.contains(told), "{told}: {}", refused.err);
+    }
+    // A workflow file stands alone.
+    site.write(
+        "workflow.toml",
+        "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"true\"\n",
+    );
+    let refused = site
+        .tarn(&arguments(&site, "plan", &["workflow.toml", "sum.sh"]))
+        .exits(3);
+    assert!(
+        refused
+            .err
+            .contains("`workflow.toml` is no script for sbatch"),
+        "{}",
+        refused.err
+    );
+    site.tarn(&arguments(&site, "plan", &["none.sh"])).exits(7);
+}

@@ -1,0 +1,316 @@
+//! A workflow that sbatch scripts say: each script is a step. What their `#TARN` lines hold is put together to one document,
+//! with what their `#SBATCH` lines say of the job in the same keys, and checked as any workflow file is.
+//! docs/workflow-file.md, "In sbatch scripts".
+
+mod sbatch;
+
+use crate::diag::{Code, Finding, Findings, Rejected, quoted};
+use crate::parsed::{Parsed, check, refuse, syntax, too_large};
+use crate::section::{in_order, integer, place};
+use crate::text::Text;
+use sbatch::Job;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use tarn_base::bounds;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// What a line of ours begins with.
+const WORD: &str = "#TARN";
+/// Keys of a step that the job says, and what says them there.
+const SAID: &[(&str, &str)] = &[
+    ("run", "the script itself is what is run"),
+    ("prelude", "write it into the script"),
+    ("env", "export it in the script"),
+    ("nodes", "`#SBATCH --nodes` says it"),
+    ("tasks", "`#SBATCH --ntasks` says it"),
+    ("cores", "`#SBATCH --cpus-per-task` says it"),
+    ("memory", "`#SBATCH --mem` says it"),
+    ("gpus", "`#SBATCH --gpus-per-node` says it"),
+    ("time", "`#SBATCH --time` says it"),
+    ("foreach", "`#SBATCH --array` says it"),
+    ("max", "`#SBATCH --array` says it"),
+];
+
+/// An sbatch script.
+#[derive(Debug, Clone, Copy)]
+pub struct Script<'a> {
+    /// Its path as the user names it: for messages, and to be run from the folder where the job is submitted.
+    pub name: &'a str,
+    /// Its text.
+    pub text: &'a str,
+}
+
+/// Reads and checks scripts that are one workflow, in the order in which their jobs are submitted. `folder` is where that is done, absolute:
+/// relative paths start there, and each script is run there. Nothing is read or looked up beside the texts.
+///
+/// # Errors
+/// All that is wrong with them.
+pub fn parse_scripts(scripts: &[Script<'_>], folder: &Path) -> Result<Parsed, Rejected> {
+    let bytes = scripts.iter().map(|script| script.text.len()).sum();
+    let Some((first, others)) = scripts.split_first() else {
+        return refuse(Findings::new(Arc::new(Text::new("", ""))), "nothing");
+    };
+    if bytes > bounds::MAX_WORKFLOW_BYTES {
+        return Err(too_large(first.name, bytes));
+    }
+    let mut text = Text::new(first.name, first.text);
+    let starts = others.iter().map(|it| text.add(it.name, it.text));
+    let starts: Vec<usize> = std::iter::once(0).chain(starts).collect();
+    let mut out = Findings::new(Arc::new(text));
+    let texts: Vec<String> = scripts.iter().map(|it| directives(it.text)).collect();
+    let jobs: Vec<Job> = scripts
+        .iter()
+        .zip(&starts)
+        .map(|(script, start)| Job::read(&mut out, script.name, script.text, *start))
+        .collect();
+    let said: Vec<String> = jobs.iter().map(Job::as_step).collect();
+    let mut whole = DeTable::new();
+    for (at, script) in scripts.iter().enumerate() {
+        let (mut document, errors) = DeTable::parse_recoverable(&texts[at]);
+        let is_right = errors.is_empty();
+        for error in errors {
+            out.add(syntax(&error, starts[at]));
+        }
+        if !is_right {
+            continue;
+        }
+        if texts[at].trim().is_empty() {
+            out.add(nothing_said(script.name, starts[at]));
+            continue;
+        }
+        let document = std::mem::take(document.get_mut());
+        let mut document = moved(document, starts[at]);
+        step(&mut out, &mut document, &jobs[at], &said[at]);
+        if scripts.len() == 1 {
+            name(&mut document, &jobs[at]);
+        } else if !document.contains_key("name") {
+            out.add(nameless(&jobs[at]));
+        }
+        join(&mut out, &mut whole, document);
+    }
+    let mut late = Vec::new();
+    for (script, start) in scripts.iter().zip(&starts) {
+        late.extend(behind(script.text).map(|span| not_read(span, *start)));
+    }
+    match out.is_empty() {
+        true => {
+            let mut parsed = check(out, &whole, folder)?;
+            parsed.add_notes(late);
+            Ok(parsed)
+        }
+        false => refuse(out, first.name),
+    }
+}
+
+/// Where the lines before the first command end: what Slurm reads.
+fn head(text: &str) -> usize {
+    let lines = text.split_inclusive('\n');
+    let before = lines.take_while(|line| line.starts_with('#') || line.trim().is_empty());
+    before.map(str::len).sum()
+}
+
+/// Whether a line is one of ours.
+fn is_ours(line: &str) -> bool {
+    let rest = line.strip_prefix(WORD);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+}
+
+/// The script with spaces for all that is not said to tarn: every place is where it was.
+fn directives(text: &str) -> String {
+    let lines = text[..head(text)].split_inclusive('\n');
+    let ours = lines.map(|line| match is_ours(line) {
+        true => format!("{:width$}{}", "", &line[WORD.len()..], width = WORD.len()),
+        false => match line.strip_suffix('\n') {
+            Some(line) => " ".repeat(line.len()) + "\n",
+            None => " ".repeat(line.len()),
+        },
+    });
+    ours.collect()
+}
+
+/// Lines that look like ours behind the first command.
+fn behind(text: &str) -> impl Iterator<Item = Range<usize>> {
+    let head = head(text);
+    let mut at = head;
+    text[head..].split_inclusive('\n').filter_map(move |line| {
+        let start = at;
+        at += line.len();
+        is_ours(line).then(|| start..start + line.trim_end().len())
+    })
+}
+
+fn not_read(span: Range<usize>, start: usize) -> Finding {
+    Finding::note(
+        Code::NoteLateDirective,
+        "a `#TARN` line behind the first command is not read",
+    )
+    .at(
+        shifted(&span, start).into(),
+        "ignored, as sbatch ignores such lines",
+    )
+    .help("put it above the first command, if it is meant for tarn")
+}
+
+fn nothing_said(name: &str, start: usize) -> Finding {
+    Finding::error(
+        Code::MissingKey,
+        format!("{} says nothing to tarn", quoted(name)),
+    )
+    .at((start, 0).into(), "no `#TARN` line above the first command")
+    .help("say what data the job needs and leaves: `#TARN data.mesh.source = \"/lustre/mesh\"`, `#TARN [[step]]`, `#TARN in = [\"mesh\"]`")
+}
+
+fn nameless(job: &Job) -> Finding {
+    Finding::error(
+        Code::MissingKey,
+        format!(
+            "{} does not say which workflow it belongs to",
+            quoted(&job.script)
+        ),
+    )
+    .at(
+        job.place.clone().into(),
+        "`name` is required in each of several scripts",
+    )
+    .help("add `#TARN name = \"...\"`, the same in all of them")
+}
+
+fn shifted(span: &Range<usize>, by: usize) -> Range<usize> {
+    span.start + by..span.end + by
+}
+
+/// A table whose places are those in all the texts together.
+fn moved(table: DeTable<'_>, by: usize) -> DeTable<'_> {
+    let entries = table.into_iter().map(|(key, value)| {
+        let key = Spanned::new(shifted(&key.span(), by), key.into_inner());
+        (key, moved_value(value, by))
+    });
+    entries.collect()
+}
+
+fn moved_value(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
+    let span = shifted(&value.span(), by);
+    let value = match value.into_inner() {
+        DeValue::Array(list) => {
+            let list = list.into_iter().map(|value| moved_value(value, by));
+            DeValue::Array(list.collect())
+        }
+        DeValue::Table(table) => DeValue::Table(moved(table, by)),
+        other => other,
+    };
+    Spanned::new(span, value)
+}
+
+/// Adds what the job says to the script's step; makes the step where there is none.
+fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &Job, said: &'d str) {
+    let header = Spanned::new(job.place.clone(), Cow::Borrowed("step"));
+    let steps = document.entry(header).or_insert_with(|| {
+        let empty = DeValue::Table(DeTable::new());
+        let list = [Spanned::new(job.place.clone(), empty)];
+        Spanned::new(
+            job.place.clone(),
+            DeValue::Array(list.into_iter().collect()),
+        )
+    });
+    let where_it_is = place(steps);
+    // What is no list of tables is refused when the document is checked.
+    let DeValue::Array(steps) = steps.get_mut() else {
+        return;
+    };
+    if steps.len() > 1 {
+        let second = steps.get(1).map_or(where_it_is, place);
+        out.add(
+            Finding::error(
+                Code::BadDirective,
+                format!("{} has {} steps", quoted(&job.script), steps.len()),
+            )
+            .at(second, "a script is one step")
+            .help("write a script for each step, and name them together"),
+        );
+        return;
+    }
+    let Some(DeValue::Table(table)) = steps.iter_mut().next().map(Spanned::get_mut) else {
+        return;
+    };
+    for (key, _) in in_order(table) {
+        if let Some((_, why)) = SAID.iter().find(|(said, _)| *said == key.value) {
+            out.add(
+                Finding::error(
+                    Code::BadDirective,
+                    format!("`{}` does not belong into a script", key.value),
+                )
+                .at(key.span, "said twice")
+                .help(*why),
+            );
+        }
+    }
+    // It was written for this: it parses.
+    let (said, _) = DeTable::parse_recoverable(said);
+    for (key, value) in said.into_inner() {
+        let span = job.place_of(key.get_ref());
+        let key = Spanned::new(span.clone(), key.into_inner());
+        let value = Spanned::new(span, value.into_inner());
+        table.entry(key).or_insert(value);
+    }
+}
+
+/// A workflow of one job is called like that, unless it says otherwise.
+fn name(document: &mut DeTable<'_>, job: &Job) {
+    let key = Spanned::new(job.place.clone(), Cow::Borrowed("name"));
+    let name = match job.name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        true => job.name.clone(),
+        false => format!("job-{}", job.name),
+    };
+    let letters = name.chars().map(|c| if c == '.' { '-' } else { c });
+    let name = letters.take(bounds::MAX_NAME_BYTES).collect();
+    let value = DeValue::String(Cow::Owned(name));
+    let value = Spanned::new(job.place.clone(), value);
+    document.entry(key).or_insert(value);
+}
+
+/// Whether two scripts say the same.
+fn is_same(one: &DeValue<'_>, other: &DeValue<'_>) -> bool {
+    let text = |value: &DeValue<'_>| value.as_str().map(str::to_owned);
+    (text(one).is_some() && text(one) == text(other))
+        || (integer(one).is_some() && integer(one) == integer(other))
+}
+
+/// Adds what another script says: its steps, and what was not said before. What was is said alike.
+fn join<'d>(out: &mut Findings, whole: &mut DeTable<'d>, part: DeTable<'d>) {
+    for (key, value) in part {
+        match whole.get_mut(key.get_ref().as_ref()) {
+            Some(there) => together(out, key.get_ref(), there, value),
+            None => {
+                whole.insert(key, value);
+            }
+        }
+    }
+}
+
+fn together<'d>(
+    out: &mut Findings,
+    key: &str,
+    there: &mut Spanned<DeValue<'d>>,
+    more: Spanned<DeValue<'d>>,
+) {
+    let (first, again) = (place(there), place(&more));
+    match (there.get_mut(), more.into_inner()) {
+        (DeValue::Array(there), DeValue::Array(more)) if key == "step" => {
+            more.into_iter().for_each(|step| there.push(step));
+        }
+        (DeValue::Table(there), DeValue::Table(more)) => join(out, there, more),
+        (there, more) if is_same(there, &more) => {}
+        _ => out.add(
+            Finding::error(
+                Code::ScriptsDiffer,
+                format!("the scripts say different things of {}", quoted(key)),
+            )
+            .at(again, "otherwise here")
+            .at(first, "first here")
+            .help("what belongs to one workflow has one name, and each dataset is described alike, or once"),
+        ),
+    }
+}

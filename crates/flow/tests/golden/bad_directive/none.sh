@@ -1,0 +1,2 @@
+#SBATCH -N 1
+hostname

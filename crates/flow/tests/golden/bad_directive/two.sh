@@ -1,0 +1,6 @@
+#!/bin/sh
+#TARN [[step]]
+#TARN name = "a"
+#TARN [[step]]
+#TARN name = "b"
+hostname

@@ -1,0 +1,4 @@
+#!/bin/sh
+#TARN [[step]
+#TARN out = out
+hostname

@@ -1,0 +1,8 @@
+#!/bin/sh
+#TARN data.raw.source = "raw"
+#TARN data.sum.dest = "sum"
+#TARN [[step]]
+#TARN in = ["raw"]
+#TARN out = ["sum"]
+sum "$TARN_raw" > "$TARN_sum/sum"
+#TARN data.sum.tier = "pmem"

@@ -1,0 +1,7 @@
+#!/bin/sh
+#TARN name = "one"
+#TARN data.x.source = "x"
+#TARN data.x.copies = 2
+#TARN [[step]]
+#TARN in = ["x"]
+true
