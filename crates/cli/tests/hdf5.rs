@@ -68,6 +68,8 @@ fn h5py_writes_and_reads_what_it_would_write_to_a_file() {
         listed.contains("new.h5  3.5") && listed.contains("changed 4 times"),
         "{listed}"
     );
+    let told = desk.refused(&["export", "./none.h5", "none.h5"]);
+    assert!(told.contains("`tarn h5 ls .` shows"), "{told}");
 }
 
 #[test]

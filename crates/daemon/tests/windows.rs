@@ -120,6 +120,51 @@ fn nodes_of_one_provider_use_windows_and_others_do_not() {
 }
 
 #[test]
+fn while_windows_are_open_partitions_are_opened_grown_and_cut_as_ever() {
+    if !library() {
+        return;
+    }
+    let cells: &'static [Cell<u8>] = Box::leak(vec![Cell::new(7); 4096].into_boxed_slice());
+    let memory = Memory::of(cells);
+    let span = memory.span(cells.as_ptr().addr() as u64, 4096).unwrap();
+    let options = ["--transport", "libfabric"];
+    let (a, b) = pair_in(MEMORY.as_ref(), &options, &options);
+    make(&b.client(), MIB);
+    let (mut first, windows) = far(open(&a.client()));
+    let windows = windows.unwrap();
+    assert!(by_window(&mut first, &windows));
+    // Opened once more, by a stream and by a window.
+    let (mut by_stream, _) = far(open(&a.client()));
+    let (mut second, _) = far(open(&a.client()));
+    assert!(by_window(&mut second, &windows));
+    let at = fast("f.partition");
+    let how = Allocation::Grow;
+    let task = TaskSpec::new(Kind::Allocate {
+        at,
+        bytes: 2 * MIB,
+        how,
+    });
+    b.client().carry_out(task, LONG).unwrap();
+    for far in [&mut first, &mut by_stream, &mut second] {
+        let write = done(far, |far| far.write(2 * MIB - 4096, span, false, 1));
+        assert_eq!(write, Ok(4096));
+        assert_eq!(done(far, |far| far.read(4096, span, 1)), Ok(4096));
+    }
+    // Cut under windows and mappings: who reads there is told, and the node lives.
+    let file = std::fs::File::options();
+    let file = file.clone().write(true).open(b.path("fast/f.partition"));
+    file.unwrap().set_len(HEAD).unwrap();
+    for far in [&mut first, &mut by_stream, &mut second] {
+        let read = done(far, |far| far.read(0, span, 1));
+        assert!(
+            matches!(read, Err(Failure::Corrupt | Failure::Lost)),
+            "{read:?}"
+        );
+    }
+    assert!(b.client().stats().is_ok());
+}
+
+#[test]
 fn a_node_that_is_killed_ends_what_goes_by_its_window_only() {
     if !library() {
         return;

@@ -10,7 +10,6 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,15 +45,12 @@ struct tf_window {
     int guard;
 };
 
-/* Mapped stretches, for the handler of SIGBUS: a file may be cut by somebody else while it is used. The
+/* Mapped stretches, for tf_deal: a file may be cut by somebody else while it is used. The
  * stream of a window is ended then. */
 static struct {
     atomic_uintptr_t from, to;
     atomic_int rights, stream;
 } guarded[TF_WINDOWS];
-static struct sigaction before;
-static int installed;
-static pthread_mutex_t installing = PTHREAD_MUTEX_INITIALIZER;
 
 /* Where closed windows were, the oldest first after `next`. A provider may still be about to move what a peer
  * asked for before: nothing else is there until as many others were closed, or so many bytes of them. */
@@ -68,50 +64,24 @@ static size_t closed_bytes;
 static int closed_next, closed_count;
 static pthread_mutex_t closing = PTHREAD_MUTEX_INITIALIZER;
 
-static void on_bus(int number, siginfo_t *info, void *context) {
-    uintptr_t at = (uintptr_t)info->si_addr;
+int tf_deal(uintptr_t at) {
     for (int i = 0; i < TF_WINDOWS; i++) {
         uintptr_t from = atomic_load(&guarded[i].from), to = atomic_load(&guarded[i].to);
         if (from && from <= at && at < to) {
             /* Zeros from here on: hashes find out, and who has no hashes has a stream. */
-            int saved = errno, stream = atomic_load(&guarded[i].stream);
+            int stream = atomic_load(&guarded[i].stream);
             uintptr_t page = at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
             void *zeros = mmap((void *)page, to - page, atomic_load(&guarded[i].rights),
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
             if (stream >= 0)
                 shutdown(stream, SHUT_RDWR);
-            errno = saved;
-            if (zeros != MAP_FAILED)
-                return;
+            return zeros != MAP_FAILED;
         }
     }
-    if (before.sa_flags & SA_SIGINFO)
-        before.sa_sigaction(number, info, context);
-    else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
-        before.sa_handler(number);
-    else
-        /* The access is tried again, and ends the process. */
-        signal(SIGBUS, SIG_DFL);
-}
-
-static int install(void) {
-    pthread_mutex_lock(&installing);
-    int rc = 0;
-    if (!installed) {
-        struct sigaction own = {.sa_flags = SA_SIGINFO | SA_ONSTACK};
-        own.sa_sigaction = on_bus;
-        sigemptyset(&own.sa_mask);
-        rc = sigaction(SIGBUS, &own, &before) ? -errno : 0;
-        installed = !rc;
-    }
-    pthread_mutex_unlock(&installing);
-    return rc;
+    return 0;
 }
 
 static int guard(void *map, size_t size, int rights, int stream) {
-    int rc = install();
-    if (rc)
-        return rc;
     for (int i = 0; i < TF_WINDOWS; i++) {
         uintptr_t nobody = 0;
         if (atomic_compare_exchange_strong(&guarded[i].from, &nobody, (uintptr_t)map)) {

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* What both sides of the loading must agree on. */
-#define TF_VERSION 2
+#define TF_VERSION 3
 /* Bytes of an endpoint's name, at most. */
 #define TF_NAME 255
 /* Windows of one process at one time. */
@@ -28,6 +28,10 @@ struct tf_done {
 };
 
 int tf_version(void);
+
+/* For a handler of SIGBUS, with the address of the fault: whether it was a window's, and all is well now.
+ * Uses atomic words and system calls only. Windows are opened only while a handler calls it. */
+int tf_deal(uintptr_t at);
 
 /* Opens an endpoint at an address of this host (NULL: any) with a provider, such as "tcp;ofi_rxm". What went
  * wrong is written to `why`. */

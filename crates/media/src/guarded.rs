@@ -53,8 +53,7 @@ impl Guarded {
     /// # Safety
     /// Bytes of the range are only copied, never referred to, and it stays mapped until this was dropped.
     pub(crate) unsafe fn new(range: Range<usize>) -> io::Result<Self> {
-        Signal::Bus.install(deal);
-        if !Signal::Bus.is_installed() {
+        if !Signal::Bus.install(deal) {
             let text = "another handler of SIGBUS was installed over tarn's: install it before the first partition is opened";
             return Err(io::Error::other(text));
         }

@@ -23,16 +23,19 @@ pub enum Signal {
     Bus,
 }
 
+/// Who deals with a signal's faults at most: each is a part of tarn with memory of its own.
+const DEALS: usize = 4;
+
 /// Who deals with a signal's faults, and what was there before.
 struct Chain {
-    deal: OnceLock<Deal>,
+    deals: [OnceLock<Deal>; DEALS],
     before: OnceLock<libc::sigaction>,
     install: Once,
 }
 
 static CHAINS: [Chain; 2] = [const {
     Chain {
-        deal: OnceLock::new(),
+        deals: [const { OnceLock::new() }; DEALS],
         before: OnceLock::new(),
         install: Once::new(),
     }
@@ -70,11 +73,14 @@ impl Signal {
         }
     }
 
-    /// Lets somebody deal with its faults, once in a process: who is second changes nothing.
-    pub fn install(self, deal: Deal) {
+    /// Lets somebody deal with its faults, from now on and beside others; who asks again changes nothing. False where nobody would be asked:
+    /// there are too many, or another handler was installed over this one.
+    #[must_use]
+    pub fn install(self, deal: Deal) -> bool {
         let chain = chain(self.number());
+        let mut slots = chain.deals.iter().map(|slot| *slot.get_or_init(|| deal));
+        let is_asked = slots.any(|there| std::ptr::fn_addr_eq(there, deal));
         chain.install.call_once(|| {
-            chain.deal.get_or_init(|| deal);
             let before = *chain.before.get_or_init(|| self.current());
             self.set(&libc::sigaction {
                 sa_sigaction: OURS as usize,
@@ -84,6 +90,7 @@ impl Signal {
                 ..before
             });
         });
+        is_asked && self.is_installed()
     }
 
     /// Whether its handler is there still: if not, whoever faults dies.
@@ -146,7 +153,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     };
     let chain = chain(signal);
     // What somebody has sent is no fault.
-    let ours = fault.code > 0 && chain.deal.get().is_some_and(|deal| deal(&fault));
+    let mut deals = chain.deals.iter().map_while(OnceLock::get);
+    let ours = fault.code > 0 && deals.any(|deal| deal(&fault));
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     if !ours {

@@ -10,7 +10,8 @@ const NOT_ALLOWED: c_int = 2;
 
 /// Installs the handler, once.
 pub(crate) fn install() {
-    Signal::Segv.install(deal);
+    // Whether it is there is looked at each time before pages are protected.
+    let _ = Signal::Segv.install(deal);
 }
 
 /// Whether it is there still: if not, whoever writes to protected memory dies.

@@ -19,7 +19,7 @@ const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 /// # Errors
 /// When it is written to, or the ordinary file is there already or cannot be written.
 pub(super) fn export(cli: &Cli, partitions: &[PathBuf], file: &Path) -> CliResult {
-    let mut reader = Reader::open(partitions)?;
+    let mut reader = Reader::open(partitions).map_err(|why| with_hint(why, partitions))?;
     let failed = || format!("cannot write {}", file.display());
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = file.with_file_name(format!(".{name}.{}.tarn", std::process::id()));
@@ -46,6 +46,21 @@ pub(super) fn export(cli: &Cli, partitions: &[PathBuf], file: &Path) -> CliResul
         Err(e) => return Err(e).with_context(failed).exit(Exit::State),
     }
     told(cli, file, reader.size)
+}
+
+/// Where there is no such file, what there is can be listed.
+fn with_hint(why: CliError, partitions: &[PathBuf]) -> CliError {
+    let folder = partitions.first().and_then(|first| first.parent());
+    match folder.filter(|folder| why.exit == Exit::NotFound && !folder.as_os_str().is_empty()) {
+        Some(folder) => CliError::new(
+            Exit::NotFound,
+            format!(
+                "{why}: `tarn h5 ls {}` shows the files that are there",
+                folder.display()
+            ),
+        ),
+        None => why,
+    }
 }
 
 fn exists(e: &anyhow::Error) -> bool {

@@ -9,15 +9,19 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 use tarn_proto::data::MAX_NAME;
 use tarn_ring::{Memory, Span};
+use tarn_sys::fault::{Fault, Signal};
 
 /// `TF_VERSION`.
-const VERSION: c_int = 2;
+const VERSION: c_int = 3;
 /// Bytes that are read of a window before anything else.
 const TRIAL: usize = 8;
+/// Libraries that a process loads at most: one, but for tests.
+const LIBRARIES: usize = 16;
 /// Reads and writes whose ends are taken at once.
 const DONE: usize = 16;
 
@@ -69,6 +73,7 @@ macro_rules! functions {
 
 functions! {
     version: c"tf_version" () -> c_int;
+    deal: c"tf_deal" (usize) -> c_int;
     open: c"tf_open" (*const c_char, *const c_char, *mut Tf, *mut c_char, usize) -> c_int;
     name: c"tf_name" (Tf, *mut c_void, *mut usize) -> c_int;
     peer: c"tf_peer" (Tf, *const c_void, usize, *mut u64) -> c_int;
@@ -83,6 +88,21 @@ functions! {
     close: c"tf_close" (Tf);
 }
 
+/// Where the libraries deal with faults, as addresses: they are loaded for ever, and asked in a handler.
+static DEALS: [AtomicUsize; LIBRARIES] = [const { AtomicUsize::new(0) }; LIBRARIES];
+
+/// Deals with a fault in a window, whichever library has it.
+fn deal(fault: &Fault<'_>) -> bool {
+    let all = DEALS.iter().map(|deal| deal.load(Ordering::SeqCst));
+    all.take_while(|deal| *deal != 0).any(|deal| {
+        // SAFETY: a `tf_deal`, which may be called in a handler.
+        unsafe {
+            let deal = std::mem::transmute::<usize, unsafe extern "C" fn(usize) -> c_int>(deal);
+            deal(fault.address) != 0
+        }
+    })
+}
+
 fn checked(rc: c_int) -> io::Result<c_int> {
     match rc {
         0.. => Ok(rc),
@@ -91,6 +111,22 @@ fn checked(rc: c_int) -> io::Result<c_int> {
 }
 
 impl Shim {
+    /// Has its windows guarded: a file may be cut by somebody else while it is mapped.
+    fn guard(&self) -> io::Result<()> {
+        let own = self.deal as usize;
+        let is_asked = DEALS.iter().any(|slot| {
+            let order = Ordering::SeqCst;
+            let there = slot.compare_exchange(0, own, order, order);
+            there.is_ok() || there == Err(own)
+        });
+        match is_asked && Signal::Bus.install(deal) {
+            true => Ok(()),
+            false => Err(io::Error::other(
+                "another handler of SIGBUS was installed over tarn's",
+            )),
+        }
+    }
+
     /// # Errors
     /// Why it cannot be loaded.
     pub(super) fn load(path: &Path) -> Result<Arc<Self>, String> {
@@ -206,6 +242,7 @@ impl Endpoint {
         wanted: u64,
     ) -> io::Result<(Opening, u64, u64)> {
         let _open = self.opened()?;
+        self.shim.guard()?;
         let (mut raw, mut from, mut key) = (std::ptr::null_mut(), 0, 0);
         // SAFETY: the descriptor is open during the call; the rest are numbers and places for results.
         let rc = unsafe {
