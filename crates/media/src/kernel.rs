@@ -366,7 +366,10 @@ mod tests {
     fn what_is_fetched_ahead_is_not_touched_and_may_be_anywhere() {
         for length in [0, 1, STRETCH - 1, STRETCH, STRETCH + 1, 3 * STRETCH + 7] {
             let from = bytes(length);
-            let next = [std::ptr::null(), from.as_ptr().wrapping_sub(1 << 40)];
+            let next = [
+                std::ptr::null(),
+                from.as_ptr().wrapping_sub(1 << (usize::BITS - 8)),
+            ];
             for ahead in next.map(|next| [(next, 0), (next, 1), (next, usize::MAX)]) {
                 for ahead in ahead {
                     let mut to = vec![0; length];

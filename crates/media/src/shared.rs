@@ -269,6 +269,29 @@ impl Direct {
         }
     }
 
+    /// Does what waits; all that was done is visible then.
+    #[inline]
+    fn finish(&mut self) {
+        if !self.few.is_empty() {
+            self.copy_few();
+        }
+        // Other processors than x86 do not keep stores in order.
+        if std::mem::take(&mut self.unfenced) || self.used && cfg!(not(target_arch = "x86_64")) {
+            fence();
+        }
+    }
+
+    /// Makes persistent what was done; all else was on the medium when its doorbell had ended. What was done before in this one counts as
+    /// failed at its end, too, if some of it was not there.
+    fn sync(&mut self) -> Result<(), Failure> {
+        self.finish();
+        self.used = true;
+        match self.view.is_broken() {
+            true => Err(Failure::Corrupt),
+            false => self.shared.sync(),
+        }
+    }
+
     /// An atomic operation on a word.
     fn word(&mut self, at: u64, change: impl FnOnce(&AtomicU64) -> u64) -> Started {
         let Some(word) = self
@@ -347,8 +370,7 @@ impl Storage for Direct {
             false => self.do_parts(at, from, Copying::In, flush),
         }
         if persistent && self.power_fail == PowerFail::Synced {
-            let flushed = self.settle().and_then(|()| self.shared.sync());
-            return Started::Done(flushed.map(|()| length as u64));
+            return Started::Done(self.sync().map(|()| length as u64));
         }
         self.done(length as u64)
     }
@@ -366,22 +388,13 @@ impl Storage for Direct {
     }
 
     fn flush(&mut self, _: Ticket) -> Started {
-        // All else was on the medium when its doorbell had ended.
-        let flushed = self.settle().and_then(|()| self.shared.sync());
-        Started::Done(flushed.map(|()| 0))
+        Started::Done(self.sync().map(|()| 0))
     }
 
     #[inline]
     fn settle(&mut self) -> Result<(), Failure> {
-        if !self.few.is_empty() {
-            self.copy_few();
-        }
-        let used = std::mem::take(&mut self.used);
-        // Other processors than x86 do not keep stores in order.
-        if std::mem::take(&mut self.unfenced) || used && cfg!(not(target_arch = "x86_64")) {
-            fence();
-        }
-        match used && self.view.is_broken() {
+        self.finish();
+        match std::mem::take(&mut self.used) && self.view.is_broken() {
             true => Err(Failure::Corrupt),
             false => Ok(()),
         }

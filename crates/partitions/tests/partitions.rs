@@ -517,6 +517,50 @@ fn a_file_made_shorter_under_a_mapping_kills_nobody() {
     assert_eq!(again.code, Code::Corrupt);
 }
 
+/// On a disk the system makes persistent what was written, and would say that all is well.
+#[test]
+fn nothing_is_told_to_be_persistent_or_read_that_is_not_there_any_more() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let corrupt = Failure::Corrupt.code();
+    let persistent = |request: Sqe| Sqe {
+        level: 3,
+        ..request
+    };
+    // A read beside a write, a read beside a flush, a write alone.
+    for case in 0..3 {
+        let path = folder.path().join(format!("field{case}"));
+        Partition::create_units(&path, MIB, 0, Vec::new()).unwrap();
+        let partition = open(&path);
+        let mut hands = Hands::new(&partition);
+        assert_eq!(hands.write(0, &[7; 8192]), 0);
+        let file = Open::new()
+            .write(true)
+            .open(path.with_extension("partition"));
+        file.unwrap().set_len(600 << 10).unwrap();
+        let gone = MIB - 8192;
+        let requests = match case {
+            0 => vec![
+                hands.request(Op::Read, gone, 4096),
+                persistent(hands.request(Op::Write, 0, 4096)),
+            ],
+            1 => vec![
+                hands.request(Op::Read, gone, 4096),
+                hands.request(Op::Flush, 0, 0),
+            ],
+            _ => vec![persistent(hands.request(Op::Write, gone, 4096))],
+        };
+        let count = requests.len();
+        for request in requests {
+            assert!(hands.queue.prepare(request));
+        }
+        assert_eq!(hands.queue.submit() as usize, count);
+        for _ in 0..count {
+            assert_eq!(hands.queue.reap().unwrap().code, corrupt, "case {case}");
+        }
+        assert_eq!(hands.done(hands.request(Op::Flush, 0, 0)).code, corrupt);
+    }
+}
+
 /// The system would make it as long again, and nobody would find that there is a hole.
 #[test]
 fn a_file_made_shorter_is_found_by_who_has_the_system_write_and_does_not_become_longer() {
