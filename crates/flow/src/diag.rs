@@ -69,7 +69,7 @@ codes! {
     NoteNoDataEdges = "note_no_data_edges",
     NoteUnusedData = "note_unused_data",
     NoteUnreadOutput = "note_unread_output",
-    NoteLateDirective = "note_late_directive",
+    NoteUnreadDirective = "note_unread_directive",
 }
 
 /// A file and its text, shared by all findings about it.

@@ -91,14 +91,14 @@ pub fn parse_scripts(scripts: &[Script<'_>], folder: &Path) -> Result<Parsed, Re
         }
         join(&mut out, &mut whole, document);
     }
-    let mut late = Vec::new();
+    let mut ignored = Vec::new();
     for (script, start) in scripts.iter().zip(&starts) {
-        late.extend(behind(script.text).map(|span| not_read(span, *start)));
+        ignored.extend(unread(script.text).map(|span| not_read(span, *start)));
     }
     match out.is_empty() {
         true => {
             let mut parsed = check(out, &whole, folder)?;
-            parsed.add_notes(late);
+            parsed.add_notes(ignored);
             Ok(parsed)
         }
         false => refuse(out, first.name),
@@ -108,7 +108,8 @@ pub fn parse_scripts(scripts: &[Script<'_>], folder: &Path) -> Result<Parsed, Re
 /// Where the lines before the first command end: what Slurm reads.
 fn head(text: &str) -> usize {
     let lines = text.split_inclusive('\n');
-    let before = lines.take_while(|line| line.starts_with('#') || line.trim().is_empty());
+    let before =
+        lines.take_while(|line| line.trim_start().starts_with('#') || line.trim().is_empty());
     before.map(str::len).sum()
 }
 
@@ -131,27 +132,37 @@ fn directives(text: &str) -> String {
     ours.collect()
 }
 
-/// Lines that look like ours behind the first command.
-fn behind(text: &str) -> impl Iterator<Item = Range<usize>> {
+/// Lines that look like ours and are not read: behind the first command, or written otherwise.
+fn unread(text: &str) -> impl Iterator<Item = Range<usize>> {
     let head = head(text);
-    let mut at = head;
-    text[head..].split_inclusive('\n').filter_map(move |line| {
+    let mut at = 0;
+    text.split_inclusive('\n').filter_map(move |line| {
         let start = at;
         at += line.len();
-        is_ours(line).then(|| start..start + line.trim_end().len())
+        let is_unread = match start < head {
+            true => !is_ours(line) && looks_like_ours(line),
+            false => is_ours(line),
+        };
+        is_unread.then(|| start..start + line.trim_end().len())
     })
+}
+
+/// Whether a comment may be meant for tarn: `#TARN[[step]]`, `# TARN in = ["x"]`, `#tarn name = "w"`.
+fn looks_like_ours(line: &str) -> bool {
+    let rest = line.trim_start().trim_start_matches('#').trim_start();
+    let own = rest
+        .get(..4)
+        .filter(|own| own.eq_ignore_ascii_case(&WORD[1..]));
+    own.is_some() && rest.contains(['=', '['])
 }
 
 fn not_read(span: Range<usize>, start: usize) -> Finding {
     Finding::note(
-        Code::NoteLateDirective,
-        "a `#TARN` line behind the first command is not read",
+        Code::NoteUnreadDirective,
+        "a line that looks like a directive is not read",
     )
-    .at(
-        shifted(&span, start).into(),
-        "ignored, as sbatch ignores such lines",
-    )
-    .help("put it above the first command, if it is meant for tarn")
+    .at(shifted(&span, start).into(), "ignored")
+    .help("if it is meant for tarn, begin it with `#TARN` and a space, above the first command")
 }
 
 fn nothing_said(name: &str, start: usize) -> Finding {
@@ -257,15 +268,21 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &Job, said: &'d
     }
 }
 
-/// A workflow of one job is called like that, unless it says otherwise.
+/// A workflow of one job is called as its step is, unless it says otherwise.
 fn name(document: &mut DeTable<'_>, job: &Job) {
-    let key = Spanned::new(job.place.clone(), Cow::Borrowed("name"));
-    let name = match job.name.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        true => job.name.clone(),
-        false => format!("job-{}", job.name),
+    let step = match document.get("step").map(Spanned::get_ref) {
+        Some(DeValue::Array(steps)) => steps.iter().next().map(Spanned::get_ref),
+        _ => None,
+    };
+    let own = step.and_then(|step| step.as_table()?.get("name")?.get_ref().as_str());
+    let own = own.unwrap_or(&job.name);
+    let name = match own.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        true => own.to_owned(),
+        false => format!("job-{own}"),
     };
     let letters = name.chars().map(|c| if c == '.' { '-' } else { c });
     let name = letters.take(bounds::MAX_NAME_BYTES).collect();
+    let key = Spanned::new(job.place.clone(), Cow::Borrowed("name"));
     let value = DeValue::String(Cow::Owned(name));
     let value = Spanned::new(job.place.clone(), value);
     document.entry(key).or_insert(value);

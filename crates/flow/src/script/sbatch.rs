@@ -10,6 +10,8 @@ use toml::Value;
 const WORD: &str = "#SBATCH";
 /// Characters of a path that a shell takes as they are, beside letters and digits.
 const PLAIN: &str = "/._-+,:@%";
+/// Characters of a name for which a command has to be taken apart as a shell does: it could not be told when the script changes.
+const EXPANDED: &[char] = &['$', '*', '?', '[', '`', '"', '\'', '\\', '\n'];
 
 /// An option with a value that is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,7 @@ const OPTIONS: &[(Said, &str, Option<char>, &str)] = &[
     ),
     (Said::Tasks, "ntasks", Some('n'), "a number"),
     (Said::TasksPerNode, "ntasks-per-node", None, "a number"),
+    (Said::TasksPerNode, "tasks-per-node", None, "a number"),
     (Said::Cpus, "cpus-per-task", Some('c'), "a number"),
     (
         Said::Memory,
@@ -109,6 +112,16 @@ impl Job {
             );
             return job;
         };
+        for (span, why, hint) in unusable(script, text, start) {
+            out.add(
+                Finding::error(
+                    Code::BadDirective,
+                    format!("{} cannot be a step", quoted(script)),
+                )
+                .at(span.into(), why)
+                .help(hint),
+            );
+        }
         let number = |out: &mut Findings, option| {
             let given = said(option)?;
             let number = number(option, &given.text);
@@ -117,11 +130,25 @@ impl Job {
         let nodes = number(out, Said::Nodes);
         let per_node = number(out, Said::TasksPerNode);
         let cpus = number(out, Said::Cpus);
+        let all = number(out, Said::Tasks);
+        let nodes = nodes.or_else(|| {
+            let ((each, span), (all, _)) = (per_node.as_ref()?, all.as_ref()?);
+            Some((all.div_ceil((*each).max(1)), span.clone()))
+        });
         let on = nodes.as_ref().map_or(1, |(nodes, _)| *nodes);
-        let tasks = number(out, Said::Tasks).or_else(|| {
+        let tasks = all.or_else(|| {
             let (each, span) = per_node.clone()?;
             Some((each.saturating_mul(on), span))
         });
+        let stated = [
+            ("SLURM_JOB_NUM_NODES", &nodes),
+            ("SLURM_NTASKS", &tasks),
+            ("SLURM_CPUS_PER_TASK", &cpus),
+        ];
+        let stated: String = stated
+            .into_iter()
+            .filter_map(|(name, value)| Some(format!("{name}={} ", value.as_ref()?.0)))
+            .collect();
         let each = tasks
             .as_ref()
             .map_or(1, |(tasks, _)| tasks.div_ceil(on.max(1)));
@@ -158,10 +185,19 @@ impl Job {
             job.say("env", element, &given.span);
         }
         let place = job.place.clone();
+        // As the kernel does: a program, and perhaps one argument.
+        let interpreter = interpreter.trim();
+        let (program, argument) = interpreter
+            .split_once(char::is_whitespace)
+            .unwrap_or((interpreter, ""));
+        let mut command = shell_word(program);
+        if !argument.is_empty() {
+            command = format!("{command} {}", shell_word(argument.trim()));
+        }
+        let dash = if script.starts_with('-') { "./" } else { "" };
         let run = format!(
-            "cd \"$TARN_WORKFLOW_DIR\" && {} {}",
-            interpreter.trim(),
-            shell_word(script)
+            "cd \"$TARN_WORKFLOW_DIR\" && SLURM_SUBMIT_DIR=\"$TARN_WORKFLOW_DIR\" {stated}{command} {}",
+            shell_word(&format!("{dash}{script}"))
         );
         job.say("run", run.into(), &place);
         job.say("name", job.name.clone().into(), &place);
@@ -205,14 +241,47 @@ fn checked<T>(out: &mut Findings, given: &Given, value: Option<T>) -> Option<T> 
     value
 }
 
+/// What keeps a script from being a step, why, and what to do.
+fn unusable(
+    script: &str,
+    text: &str,
+    start: usize,
+) -> Vec<(Range<usize>, &'static str, &'static str)> {
+    let mut all = Vec::new();
+    if script.contains(EXPANDED) {
+        all.push((
+            start..start,
+            "the script's name holds what a shell changes",
+            "give it a name without `$`, `*`, `?`, `[`, quotes and backslashes",
+        ));
+    }
+    let mut at = start;
+    for line in text[..super::head(text)].split_inclusive('\n') {
+        let span = at..at + line.trim_end().len();
+        at += line.len();
+        if line.ends_with("\r\n") && all.is_empty() {
+            let why = "its lines end as those of DOS do";
+            all.push((span.clone(), why, "convert it: dos2unix does"));
+        }
+        let mut words = line
+            .strip_prefix(WORD)
+            .unwrap_or_default()
+            .split_whitespace();
+        let word = words.next().unwrap_or_default().to_ascii_lowercase();
+        if ["hetjob", "packjob"].contains(&word.as_str()) {
+            let hint = "write a script for each component, and name them together";
+            all.push((span, "a heterogeneous job is several", hint));
+        }
+    }
+    all
+}
+
 /// All options that are looked at, in the order of the script.
 fn options(text: &str, start: usize) -> Vec<Given> {
     let mut all = Vec::new();
     let mut at = start;
     for line in text[..super::head(text)].split_inclusive('\n') {
-        if let Some(rest) = line.strip_prefix(WORD)
-            && rest.starts_with(char::is_whitespace)
-        {
+        if let Some(rest) = line.strip_prefix(WORD) {
             line_of(&mut all, rest, at + WORD.len());
         }
         at += line.len();
@@ -282,26 +351,28 @@ fn words(line: &str) -> Vec<(String, Range<usize>)> {
     all
 }
 
-/// A number that an option has; the least where it has two, and that of GPUs where there are several things.
+/// A number that an option has; the least where it has two.
 fn number(option: Said, text: &str) -> Option<u32> {
     match option {
         Said::Nodes => text.split('-').next()?.parse().ok(),
-        Said::Gpus => text.rsplit(':').next()?.parse().ok(),
+        Said::Gpus => text.split(',').map(gpus).sum(),
         Said::Gres => {
-            let gpus = text.split(',').map(str::trim);
-            let gpus = gpus.filter_map(|it| it.strip_prefix("gpu"));
-            let mut gpus = gpus.filter(|it| it.is_empty() || it.starts_with(':'));
-            match gpus.next() {
-                None => Some(0),
-                Some("") => Some(1),
-                Some(count) => match count.rsplit(':').next()?.parse() {
-                    Ok(count) => Some(count),
-                    // Of a type, and how many is not said.
-                    Err(_) => Some(1),
-                },
-            }
+            let all = text.split(',').map(str::trim);
+            let all = all.map(|it| it.strip_prefix("gres:").unwrap_or(it));
+            let ours = all.filter_map(|it| it.strip_prefix("gpu"));
+            let ours = ours.filter(|it| it.is_empty() || it.starts_with(':'));
+            ours.map(|it| gpus(it.trim_start_matches(':'))).sum()
         }
         _ => text.parse().ok(),
+    }
+}
+
+/// GPUs of `2`, of `a100:2`, or of a type alone, which is one.
+fn gpus(text: &str) -> Option<u32> {
+    let count = text.rsplit(':').next().unwrap_or_default().trim();
+    match count.starts_with(|c: char| c.is_ascii_digit()) {
+        true => count.parse().ok(),
+        false => Some(1),
     }
 }
 
@@ -346,27 +417,35 @@ fn seconds(text: &str) -> Option<Option<u64>> {
     let hours = days.checked_mul(24)?.checked_add(hours)?;
     let minutes = hours.checked_mul(60)?.checked_add(minutes)?;
     let all = minutes.checked_mul(60)?.checked_add(rest)?;
-    // 0 is no limit.
+    // Slurm counts in minutes. 0 is no limit.
+    let all = all.div_ceil(60).checked_mul(60)?;
     Some(Some(all).filter(|all| *all > 0))
 }
 
 /// The numbers of an array's jobs, each once.
 fn array(text: &str) -> Option<Vec<u32>> {
     let most = bounds::MAX_INSTANCES as usize;
-    let text = text.split('%').next()?;
+    let text = match text.rsplit_once('%') {
+        Some((text, limit)) => limit.parse::<u32>().ok().map(|_| text)?,
+        None => text,
+    };
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let text = bare.unwrap_or(text);
     let mut all = std::collections::BTreeSet::new();
+    let mut named = 0;
     for part in text.split(',') {
         let (range, step) = part.split_once(':').unwrap_or((part, "1"));
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
         let step: usize = step.parse().ok().filter(|step| *step > 0)?;
-        if first > last || (last - first) as usize / step >= most {
+        named += last.checked_sub(first)? as usize / step + 1;
+        // Those that are named twice cost time as well.
+        if named > most {
             return None;
         }
         all.extend((first..=last).step_by(step));
-        if all.len() > most {
-            return None;
-        }
     }
     Some(all.into_iter().collect())
 }
@@ -385,7 +464,7 @@ fn step_name(text: &str) -> String {
 /// A path as a shell has to be told it.
 fn shell_word(path: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || PLAIN.contains(c);
-    match path.chars().all(is_plain) && !path.starts_with('-') {
+    match path.chars().all(is_plain) {
         true => path.to_owned(),
         false => format!("'{}'", path.replace('\'', "'\\''")),
     }
@@ -398,7 +477,7 @@ mod tests {
     #[test]
     fn lines_are_read_as_sbatch_does() {
         let text = "#!/bin/sh\n#SBATCH -N 2-4 -n16 --time=1-2 # -n 3\n\n#SBATCH --job-name='a b' --mem 4G -p debug\n\
-                    #SBATCHX -n 1\n# SBATCH -n 2\nhostname\n#SBATCH -n 4\n";
+                    #SBATCH-c 2\n # SBATCH -n 2\nhostname\n#SBATCH -n 4\n";
         let all = options(text, 100);
         let all: Vec<_> = all
             .iter()
@@ -418,6 +497,7 @@ mod tests {
                 (Said::Time, "1-2", "--time=1-2"),
                 (Said::Name, "a b", "--job-name='a b'"),
                 (Said::Memory, "4G", "--mem 4G"),
+                (Said::Cpus, "2", "-c 2"),
             ]
         );
     }
@@ -426,11 +506,11 @@ mod tests {
     fn values_are_those_of_sbatch() {
         for (text, all) in [
             ("90", Some(Some(5400))),
-            ("1:30", Some(Some(90))),
-            ("1:00:01", Some(Some(3601))),
+            ("1:30", Some(Some(120))),
+            ("1:00:01", Some(Some(3660))),
             ("1-2", Some(Some(26 * 3600))),
             ("1-2:30", Some(Some(26 * 3600 + 1800))),
-            ("0-0:0:5", Some(Some(5))),
+            ("0-0:0:5", Some(Some(60))),
             ("0", Some(None)),
             ("UNLIMITED", Some(None)),
             ("1:2:3:4", None),
@@ -456,17 +536,28 @@ mod tests {
         for (text, all) in [
             ("gpu:2", Some(2)),
             ("gpu", Some(1)),
-            ("scm:4G,gpu:a100:3", Some(3)),
+            ("scm:4G,gpu:a100:3,gres:gpu:2", Some(5)),
             ("gpu:a100", Some(1)),
             ("scm:4G", Some(0)),
             ("gpux:3", Some(0)),
+            ("gpu:1K", None),
         ] {
             assert_eq!(number(Said::Gres, text), all, "{text}");
+        }
+        for (text, all) in [
+            ("2", Some(2)),
+            ("volta:3,kepler:5", Some(8)),
+            ("a100", Some(1)),
+            ("x:2y", None),
+        ] {
+            assert_eq!(number(Said::Gpus, text), all, "{text}");
         }
         for (text, all) in [
             ("0-3", Some(vec![0, 1, 2, 3])),
             ("1,5,3,5", Some(vec![1, 3, 5])),
             ("0-10:5%2", Some(vec![0, 5, 10])),
+            ("[1-3]", Some(vec![1, 2, 3])),
+            ("0-3%2,5", None),
             ("4-2", None),
             ("0-4294967295", None),
             ("1-2:0", None),

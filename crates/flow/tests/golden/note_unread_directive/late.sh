@@ -4,5 +4,6 @@
 #TARN [[step]]
 #TARN in = ["raw"]
 #TARN out = ["sum"]
+# TARN retries = 2
 sum "$TARN_raw" > "$TARN_sum/sum"
 #TARN data.sum.tier = "pmem"

@@ -1,0 +1,6 @@
+#!/bin/sh
+#SBATCH -N1
+#TARN [[step]]
+#SBATCH hetjob
+#SBATCH -N2
+true

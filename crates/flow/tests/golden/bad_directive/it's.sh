@@ -1,0 +1,3 @@
+#!/bin/sh
+#TARN [[step]]
+true
