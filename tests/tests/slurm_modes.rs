@@ -16,7 +16,7 @@ const TOOLS: [&str; 4] = ["ipmctl", "ndctl", "daxctl", "firmware"];
 const SLURM_CONF: &str = "\
 NodeFeaturesPlugins=node_features/helpers
 RebootProgram=/etc/slurm/reboot-node
-ResumeTimeout=60
+ResumeTimeout=30
 NodeName=DEFAULT Features=mode_1lm,mode_2lm
 ";
 const HELPERS_CONF: &str = "\
@@ -29,7 +29,7 @@ ExecTime=60
 const HELPER: &str = "\
 #!/bin/bash
 [ -x /shared/bin/tarn ] || exit 0
-export PATH=/shared/bin:$PATH TARN_MODE_DESTROY=idle
+export PATH=/shared/bin:$PATH TARN_MODE_DESTROY=idle TARN_MODE_LOG=/shared/modes/$(hostname)/changes
 exec /etc/slurm/tarn-mode-helper \"$@\"
 ";
 /// Asks whoever has the power button.
@@ -183,4 +183,62 @@ fn a_job_gets_the_memory_mode_that_it_asks_for() {
             "ipmctl create -f -goal MemoryMode=100"
         ]
     );
+}
+
+/// A block device that is mounted on the node: /usr or another of the machine's own.
+fn mounted_device(node: &Node<'_>) -> Option<String> {
+    let look = "while read -r line; do set -- ${line#* - }; [ ! -e /sys/class/block/${2#/dev/} ] || { echo ${2#/dev/}; exit; }; \
+        done < /proc/self/mountinfo";
+    let said = node.exec("root", &["bash", "-c", look]).ok()?;
+    Some(said.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+#[test]
+fn a_node_with_live_data_keeps_it() {
+    let etc = tempfile::tempdir().expect("a folder");
+    let Some(cluster) = cluster(&etc) else {
+        return;
+    };
+    let node = cluster.node(1);
+    let Some(device) = mounted_device(&node) else {
+        eprintln!("SKIPPED: no block device is mounted on the node");
+        return;
+    };
+    let namespaces = format!("namespace0.0 fsdax 1024 {device}");
+    fs::write(
+        cluster.shared().join("modes/node1/namespaces"),
+        format!("{namespaces}\n"),
+    )
+    .expect("namespaces");
+    reboot(&node);
+    wait_until("the node is in mode_1lm", PATIENCE, || {
+        has_feature(&cluster, "mode_1lm")
+    })
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    let job = [
+        "sbatch",
+        "--parsable",
+        "-C",
+        "mode_2lm",
+        "-o",
+        "said",
+        "--wrap",
+        "true",
+    ];
+    let job = alice(&cluster, &job);
+    // slurmd reboots the node although its helper has refused (docs/memory-modes.md).
+    let asked = cluster.shared().join("modes/node1/reboot");
+    wait_until("Slurm asks for a reboot", PATIENCE, || asked.exists())
+        .unwrap_or_else(|e| panic!("{e:#}; job {job}"));
+    reboot(&node);
+    let changes = state(&cluster, "changes");
+    assert!(changes.contains("Slurm asks for mode_2lm"), "{changes}");
+    assert!(changes.contains("is in use"), "{changes}");
+    assert_eq!(state(&cluster, "namespaces"), namespaces);
+    assert_eq!(
+        (state(&cluster, "goal"), state(&cluster, "mode")),
+        (String::new(), String::new())
+    );
+    let word = node.exec("root", &["tarn", "mode", "show", "--feature"]);
+    assert_eq!(word.unwrap_or_else(|e| panic!("{e:#}")), "mode_1lm\n");
 }

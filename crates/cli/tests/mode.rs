@@ -393,3 +393,87 @@ fn tools_that_misbehave_are_survived() {
         shown.err
     );
 }
+
+/// What a plan says in full, for people.
+const PLAN: &str = "\
+1lm -> 2lm
+destroys    namespace0.0, 1.00 GiB: nobody uses it
+runs        ndctl destroy-namespace --force namespace0.0  (regions with namespaces are not changed; 1.00 GiB is lost)
+runs        ipmctl create -f -goal MemoryMode=100  (what the next reboot shall make)
+after       1.48 TiB memory, 0 B persistent
+reboot      needed
+takes       about 630 s (an estimate)
+note        in 2LM nothing on the modules is persistent: what they hold is gone with the power
+note        what regions hold beside namespaces is lost too
+";
+
+#[test]
+fn a_plan_is_a_page() {
+    let node = Node::whole();
+    node.site
+        .write("state/namespaces", "namespace0.0 fsdax 1073741824 pmem77\n");
+    let plan = node
+        .mode(&["plan", "mode_2lm", "--destroy", "idle"])
+        .exits(0);
+    assert_eq!(plan.out, PLAN);
+}
+
+const WORKLOAD: &str = r#"
+[data.fields]
+size = "10 GB"
+[[job]]
+name = "solve"
+workflow = "wing"
+compute = "50s"
+out = ["fields"]
+[[job]]
+name = "draw"
+workflow = "wing"
+compute = "5s"
+in = ["fields"]
+"#;
+
+#[test]
+fn the_planner_counts_no_store_in_pure_2lm_and_more_memory() {
+    let node = Node::whole();
+    // One island of nodes as this one; those in 1LM stay so.
+    let sim = |name: &str, workload: &str| {
+        let island = node.mode(&["show", "--island"]).exits(0).out;
+        let is_kept = |l: &&str| name == "two" || !l.starts_with("mode-change");
+        let kept: Vec<&str> = island.lines().filter(is_kept).collect();
+        let store = "[external]\nread = \"1 GB/s\"\nwrite = \"1 GB/s\"\n";
+        node.site.write(
+            "cluster.toml",
+            &format!("name = \"{name}\"\n{store}{}\n", kept.join("\n")),
+        );
+        node.site.write("workload.toml", workload);
+        let words = [
+            "sim",
+            "--cluster",
+            "cluster.toml",
+            "--workload",
+            "workload.toml",
+            "--policy",
+            "data",
+            "--json",
+        ];
+        node.site.tarn(&words)
+    };
+    let bytes = |name: &str| {
+        let said = sim(name, WORKLOAD).exits(0);
+        let value: Value = serde_json::from_str(&said.out).expect("JSON");
+        value["runs"][0]["bytes"]["external_out"]
+            .as_u64()
+            .expect("bytes")
+    };
+    let large = "[[job]]\nname = \"large\"\ncompute = \"1s\"\nmemory = \"1200 GiB\"\n";
+    assert_eq!(bytes("one"), 0, "data stays on the modules");
+    sim("one", large).exits(4).says("large");
+    node.site.write("state/mode", "100");
+    assert_eq!(
+        bytes("two"),
+        10_000_000_000,
+        "there is no store that would keep it"
+    );
+    sim("two", large).exits(0);
+}

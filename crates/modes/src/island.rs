@@ -5,22 +5,28 @@ use crate::mode::{Mode, Present};
 use crate::plan::{Capacity, REBOOT_SECONDS};
 use crate::population::check;
 use std::fmt::Write;
-use tarn_base::units::Bytes;
 
 /// The `[[island]]` of nodes like this one: in pure 2LM its modules are memory and no tier, in 1LM they are a tier, in a mixed mode some of
 /// both. A mode that the population does not allow is not offered.
 pub fn island(inventory: &Inventory, name: &str, cores: u32) -> String {
-    let exactly = |bytes| format!("\"{} B\"", bytes);
+    let exactly = |bytes| format!("\"{bytes} B\"");
     let present = inventory.present();
     let kernel: u64 = inventory.numa.iter().map(|n| n.total).sum();
-    let whole = |mode| Capacity::of(inventory, mode);
-    let (memory, store) = match present {
-        Present::Is(Mode::OneLevel) => {
-            let is = whole(Mode::OneLevel);
-            (kernel.max(is.memory), is.persistent)
+    let one = Capacity::of(inventory, Mode::OneLevel);
+    let two = Capacity::of(inventory, Mode::TwoLevel);
+    let modes = [Mode::OneLevel, Mode::TwoLevel];
+    let is_whole = modes.iter().any(|m| present == Present::Is(*m));
+    let allowed = |mode| !check(inventory, mode).iter().any(|f| f.refuses);
+    let changes = is_whole
+        && modes
+            .iter()
+            .all(|m| present == Present::Is(*m) || allowed(*m));
+    // With a change, `memory` is that of 1LM and the change has that of 2LM; the tier is what 1LM has.
+    let (memory, store) = match (present, changes) {
+        (Present::Is(Mode::OneLevel), _) | (Present::Is(Mode::TwoLevel), true) => {
+            (one.memory, one.persistent)
         }
-        // In 2LM the tier is not there, but it would be after a reboot.
-        Present::Is(Mode::TwoLevel) => (inventory.dram_bytes(), whole(Mode::OneLevel).persistent),
+        (Present::Is(Mode::TwoLevel), false) => (two.memory, 0),
         _ => (kernel, inventory.persistent_bytes()),
     };
     let mut out = format!(
@@ -30,29 +36,15 @@ pub fn island(inventory: &Inventory, name: &str, cores: u32) -> String {
     if memory > 0 {
         let _ = writeln!(out, "memory = {}", exactly(memory));
     }
-    let modes = [Mode::OneLevel, Mode::TwoLevel];
-    let is_whole = modes.iter().any(|m| present == Present::Is(*m));
     if is_whole {
         let _ = writeln!(out, "mode = \"{present}\"");
-        let allowed = |mode| !check(inventory, mode).iter().any(|f| f.refuses);
-        if modes
-            .iter()
-            .all(|m| present == Present::Is(*m) || allowed(*m))
-        {
-            let two = whole(Mode::TwoLevel).memory;
-            let _ = writeln!(
-                out,
-                "mode-change = {{ time = \"{REBOOT_SECONDS}s\", memory = {} }}",
-                exactly(two)
-            );
-        } else if present == Present::Is(Mode::TwoLevel) {
-            let two = whole(Mode::TwoLevel).memory;
-            let _ = writeln!(
-                out,
-                "# no other mode is allowed; in this one it has {}",
-                Bytes(two)
-            );
-        }
+    }
+    if changes {
+        let _ = writeln!(
+            out,
+            "mode-change = {{ time = \"{REBOOT_SECONDS}s\", memory = {} }}",
+            exactly(two.memory)
+        );
     }
     if store > 0 {
         let _ = writeln!(
