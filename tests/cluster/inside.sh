@@ -54,6 +54,7 @@ make_root() {
     mkdir "/run$base"
     cp -r "$here" "/run$base/lib"
     cp "$dir/settings" "/run$base/"
+    [ ! -d "$dir/etc" ] || cp -r "$dir/etc" "/run$base/etc"
     mount --bind "$dir/shared" /run/shared
     mount --bind "$dir/log" /run/var/log/slurm
     cg_sysfs "$group" /run/sys

@@ -41,9 +41,12 @@ start_munge() {
 
 write_slurm() {
     local i
+    # Its slurm.conf is replaced by the one that it is part of.
+    [ ! -d /.cluster/etc ] || cp -r /.cluster/etc/. "$1/slurm/"
     {
         slurm_general
         if [ "$cgroups" = none ]; then slurm_loose; else slurm_contained; fi
+        cat /.cluster/etc/slurm.conf 2> /dev/null || true
         for ((i = 1; i <= nodes; i++)); do
             echo "NodeName=node$i NodeAddr=$network.$i CPUs=$cpus RealMemory=$memory_mb State=UNKNOWN"
         done

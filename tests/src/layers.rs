@@ -15,6 +15,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-tasks",
             "tarn-phx",
             "tarn-dsa",
+            "tarn-modes",
         ],
     ),
     (

@@ -116,6 +116,9 @@ pub(crate) enum Command {
     /// A partition of storage memory as a block device (docs/block.md)
     #[command(subcommand)]
     Block(crate::block::BlockCommand),
+    /// Memory modes of this node: 1LM, 2LM, mixed, CXL (docs/memory-modes.md)
+    #[command(subcommand)]
+    Mode(crate::mode::ModeCommand),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn

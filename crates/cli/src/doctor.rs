@@ -61,11 +61,7 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
         }
         Err(e) => all.push(finding("allocation", false, e.to_string())),
     }
-    all.push(finding(
-        "memory mode",
-        true,
-        tarn_local::machine::memory_mode(),
-    ));
+    all.push(finding("memory mode", true, crate::mode::summary()));
     for tier in found.nodes.iter().take(1).flat_map(|n| &n.tiers) {
         all.push(tier_finding(tier));
     }
@@ -100,6 +96,8 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
         ("fi_info", "libfabric: transfers by RDMA"),
         ("ipmctl", "persistent memory modules"),
         ("ndctl", "persistent memory namespaces"),
+        ("daxctl", "memory as devices, or as memory of the system"),
+        ("cxl", "CXL memory"),
     ] {
         all.push(program_finding(program, use_of_it));
     }

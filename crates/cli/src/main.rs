@@ -12,6 +12,7 @@ mod error;
 mod h5;
 mod inspect;
 mod live;
+mod mode;
 mod nodes;
 mod partition;
 mod plan;
@@ -86,6 +87,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Block(command) => block::block(cli, command),
         Command::H5(command) => h5::h5(cli, command),
         Command::Partition(command) => partition::partition(cli, command),
+        Command::Mode(command) => mode::mode(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
         Command::Bench(command) => benchmark(cli, command),

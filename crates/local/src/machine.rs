@@ -531,18 +531,32 @@ pub fn room(roots: &[PathBuf]) -> Room {
     }
 }
 
-/// The memory mode of this machine: where its memory beyond DRAM is, if it has any (Jackson 2019, section 2.2;
-/// Weiland 2018, sections 1.2 and 1.3).
+/// The memory mode of this machine as its kernel shows it to everybody (Jackson 2019, section 2.2; Weiland 2018, sections 1.2 and 1.3):
+/// `tarn mode show`, as root, knows more (docs/memory-modes.md).
 pub fn memory_mode() -> String {
     let entries = |folder: &str| std::fs::read_dir(folder).map_or(0, Iterator::count);
     let namespaces = entries("/sys/bus/nd/devices");
     let dax = entries("/sys/bus/dax/devices");
     let as_memory = entries("/sys/bus/dax/drivers/kmem") > 3;
-    match (namespaces, dax, as_memory) {
-        (0, 0, _) => "dram".into(),
-        (_, _, true) => "system-ram".into(),
-        _ => "app-direct".into(),
+    match (
+        memory_is_cached(Path::new("/sys/devices/system/node")),
+        namespaces,
+        dax,
+        as_memory,
+    ) {
+        (true, 0, _, _) => "2lm".into(),
+        (true, _, _, _) => "mixed".into(),
+        (_, 0, 0, _) => "dram".into(),
+        (_, _, _, true) => "system-ram".into(),
+        _ => "1lm".into(),
     }
+}
+
+/// Whether DRAM caches memory behind it, as firmware with an HMAT table tells the kernel.
+fn memory_is_cached(nodes: &Path) -> bool {
+    let nodes = std::fs::read_dir(nodes).into_iter().flatten().flatten();
+    let mut caches = nodes.map(|n| n.path().join("memory_side_cache"));
+    caches.any(|c| std::fs::read_dir(c).is_ok_and(|mut levels| levels.next().is_some()))
 }
 
 #[cfg(test)]
@@ -555,6 +569,17 @@ mod tests {
         assert_eq!((most, limit.as_str()), (99, "the file system"));
         let (most, limit) = most_of(100, "a job", 100);
         assert_eq!((most, limit.as_str()), (100, "memory, limited by a job"));
+    }
+
+    #[test]
+    fn a_cache_in_front_of_memory_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = dir.path().join("node1");
+        std::fs::create_dir_all(node.join("memory_side_cache")).unwrap();
+        assert!(!memory_is_cached(dir.path()), "no level is in it");
+        std::fs::create_dir(node.join("memory_side_cache/index1")).unwrap();
+        assert!(memory_is_cached(dir.path()));
+        assert!(!memory_is_cached(&dir.path().join("none")));
     }
 
     #[test]

@@ -1,0 +1,59 @@
+//! Memory modes of a node: the words of docs/memory-modes.md, and what follows from what tools and the kernel say.
+//!
+//! Nothing here runs a program or reads a file: texts come in, an [`Inventory`] and a [`Plan`] come out. Reading order:
+//! `mode` (the words), `records` and `json` (how tools write), `ipmctl`, `ndctl` and `kernel` (what they say), `inventory` (all of it),
+//! `population` (which DIMMs allow what), `plan` (what a change takes), `island` (what the planner of a site is told).
+
+mod inventory;
+mod ipmctl;
+mod island;
+mod json;
+mod kernel;
+mod mode;
+mod ndctl;
+mod plan;
+mod population;
+mod records;
+mod size;
+
+pub use inventory::{Inventory, Resources, SocketMode, Tool, ToolState};
+pub use ipmctl::{Dram, GoalPart, Module, Platform, dimms, goal, platform, resources, topology};
+pub use island::island;
+pub use kernel::{Mount, Numa, Use, UseKind, mounts, numa_memory, swaps};
+pub use mode::{BadMode, DaxMode, FEATURE, Mode, Present, Target};
+pub use ndctl::{Dax, Memdev, Namespace, Ndctl, Region, cxl, daxctl, ndctl};
+pub use plan::{Ask, Capacity, Change, Destroy, Destroyed, NamespaceMode, Plan, plan};
+pub use population::{Finding, Rule, check};
+pub use size::parse as parse_capacity;
+
+/// Bytes of one tool's output that are read: a machine of 8 sockets with all its modules is below 1 MiB.
+pub const MAX_OUTPUT: usize = 4 << 20;
+/// Things of one kind that a tool may tell of: 8 sockets of 16 slots are 128, and devices may be divided.
+pub const MAX_THINGS: usize = 4096;
+
+/// Why what a tool says is of no use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Garbled {
+    /// It is not in the tool's format.
+    #[error(
+        "{tool} says what is not understood ({why}); see whether its version is one that docs/memory-modes.md names"
+    )]
+    Format {
+        /// The tool.
+        tool: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It asks for more rights.
+    #[error("{tool} needs root: run it with sudo")]
+    Rights {
+        /// The tool.
+        tool: &'static str,
+    },
+    /// There is too much of it.
+    #[error("{tool} tells of more than {MAX_THINGS} things: no such machine is known")]
+    TooMuch {
+        /// The tool.
+        tool: &'static str,
+    },
+}
