@@ -1,6 +1,6 @@
 # `make help` lists the targets.
 SHELL := /bin/bash
-.PHONY: help demo test soak bench build install test-deps
+.PHONY: help demo test soak bench build install package portable test-deps
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -13,7 +13,7 @@ test: ## install what it needs and run every check (minutes)
 	@scripts/deps.sh test
 	@scripts/test.sh
 
-soak: ## what takes long: a bare Debian 12 in a chroot, seeds of the engine (SEEDS=, 2000 a policy), arenas for the opener of checkpoints (ARENAS=, 500,000), kill -9 of ranks with checkpoints (RANK_KILLS=, 1000), 10,000 tasks between two nodes, 200 random kill -9 over the demo (KILLS=, SEED=)
+soak: ## what takes long: a bare Debian 12 and a Debian 11 in chroots, seeds of the engine (SEEDS=, 2000 a policy), arenas for the opener of checkpoints (ARENAS=, 500,000), kill -9 of ranks with checkpoints (RANK_KILLS=, 1000), 10,000 tasks between two nodes, 200 random kill -9 over the demo (KILLS=, SEED=)
 	@scripts/deps.sh soak
 	@scripts/soak.sh
 
@@ -29,5 +29,12 @@ build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.s
 	@scripts/deps.sh build
 	@source scripts/common.sh && tarn_built release && echo "$$tarn"
 
-install: build ## programs, libraries, headers, pkg-config and man pages in PREFIX (/usr/local), below DESTDIR
+install: build ## programs, libraries, headers, pkg-config, man pages, completions, units and documents in PREFIX (/usr/local), below DESTDIR
 	@source scripts/common.sh && scripts/install.sh "$$target/release" "$${PREFIX:-/usr/local}"
+
+package: build ## Debian packages of the same in target/packages: tarn, libtarn, libtarn-dev, python3-tarn
+	@source scripts/common.sh && scripts/package.sh "$$target/release" "$$target/packages"
+
+portable: ## target/tarn-VERSION-MACHINE.tar.gz: the same for any Linux with glibc 2.27 or later
+	@scripts/deps.sh portable
+	@scripts/portable.sh

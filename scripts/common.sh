@@ -20,3 +20,13 @@ tarn_built() {
 sums() {
     sha256sum "$1/mosaic/mosaic.fits" "$1/picture/mosaic.png" | cut -d ' ' -f 1
 }
+
+# The version of all that is built here.
+version() {
+    sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1
+}
+
+# The time that what is made here bears, in seconds: SOURCE_DATE_EPOCH, or else when the sources were committed, or when they came here.
+epoch() {
+    echo "${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y Cargo.toml)}"
+}

@@ -1,5 +1,5 @@
 #!/bin/bash
-# deps.sh build|demo|test|openfoam|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
+# deps.sh build|demo|test|openfoam|portable|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
 # cargo is there. Does and says nothing when nothing is missing. TARN_DEPS=skip leaves everything to you.
 set -euo pipefail
 
@@ -13,9 +13,13 @@ demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 slurm=(iproute2 munge procps slurm-wlm slurm-wlm-basic-plugins)
 # nbdkit-plugin-dev makes the plug-in for `tarn block`; the others of its group are its clients.
 block=(e2fsprogs fio gnutls-bin libnbd-bin nbdkit nbdkit-plugin-dev qemu-utils)
+# What reads completions and units; zsh and fish are optional for people, not for the tests.
+shells=(fish systemd zsh)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${block[@]}" "${links[@]}" "${slurm[@]}")
+test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${block[@]}" "${links[@]}" "${shells[@]}" "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
+# Zig comes from PyPI.
+portable=("${build[@]}" nbdkit-plugin-dev python3-venv)
 # The example by itself, and the slow external store of its benchmark.
 openfoam=("${test[@]}" glusterfs-server)
 
@@ -24,6 +28,7 @@ case "${1:-}" in
     demo) wanted=("${demo[@]}") ;;
     test) wanted=("${test[@]}") ;;
     openfoam) wanted=("${openfoam[@]}") ;;
+    portable) wanted=("${portable[@]}") ;;
     soak) wanted=("${soak[@]}") ;;
     all) wanted=("${soak[@]}" "${openfoam[@]}") ;;
     *)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# install.sh BUILT [PREFIX]: what was built in the folder BUILT (target/release), the headers, the sources of the bindings and the
-# man pages, in PREFIX (/usr/local); below $DESTDIR, if that is set.
+# install.sh BUILT [PREFIX]: what was built in the folder BUILT (target/release), its man pages and completions, headers, sources of
+# bindings, units of systemd, documents and examples, in PREFIX (/usr/local); below $DESTDIR, if that is set. Packages are made of this.
 set -euo pipefail
 [ $# -ge 1 ] || {
     sed -n '2,3s/^# //p' "$0" >&2
@@ -8,15 +8,20 @@ set -euo pipefail
 }
 built=$(realpath "$1") prefix=$(realpath -ms "${2:-/usr/local}")
 cd "$(dirname "$(realpath "$0")")/.."
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
 to=${DESTDIR:-}$prefix
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
-install -d "$to/bin" "$to/lib/pkgconfig" "$to/include" "$to/share/tarn" "$to/share/man/man3"
-for program in tarn tarnd libtarnfabric.so; do # the last is looked for beside the programs
-    [ ! -e "$built/$program" ] || install -t "$to/bin" "$built/$program"
+install -d "$to/bin" "$to/lib/pkgconfig" "$to/include" "$to/share/tarn" "$to/share/man/man3" "$to/share/doc/tarn"
+day=$(date -u -d "@$(epoch)" +%F)
+for program in tarn tarnd; do
+    [ -e "$built/$program" ] || continue
+    install -t "$to/bin" "$built/$program"
+    "$built/$program" __manual "$to/share" "$day"
 done
-plugin=nbdkit-tarn-plugin.so # `tarn block` looks for it there, and it for the library in the folder above
-[ ! -e "$built/$plugin" ] || install -D -t "$to/lib/tarn" "$built/$plugin"
+for plugin in libtarnfabric.so nbdkit-tarn-plugin.so; do # looked for there by the programs, and by the second the library in the folder above
+    [ ! -e "$built/$plugin" ] || install -D -t "$to/lib/tarn" "$built/$plugin"
+done
 install -m 644 -t "$to/lib" "$built/libtarn.so" "$built/libtarn.a"
 if [ -d "$built/hdf5" ]; then # a folder of its own, where `tarn h5 exec` looks for it
     install -d "$to/lib/tarn/hdf5"
@@ -25,4 +30,11 @@ fi
 install -m 644 -t "$to/include" crates/libtarn/include/*.h
 install -m 644 -t "$to/share/tarn" bindings/fortran/phx.f90 bindings/python/tarn.py
 install -m 644 -t "$to/share/man/man3" docs/man/*.3
-sed "s|@PREFIX@|$prefix|; s|@VERSION@|$version|" crates/libtarn/tarn.pc.in > "$to/lib/pkgconfig/tarn.pc"
+sed "s|@PREFIX@|$prefix|; s|@VERSION@|$(version)|" crates/libtarn/tarn.pc.in > "$to/lib/pkgconfig/tarn.pc"
+for unit in system/tarnd@.service user/tarnd.service; do
+    install -d "$to/lib/systemd/${unit%/*}"
+    sed "s|@PREFIX@|$prefix|" "packaging/systemd/${unit#*/}.in" > "$to/lib/systemd/$unit"
+done
+# As in the repository, so that links between documents lead somewhere.
+tar -c --exclude=docs/man --exclude=.tarn --exclude=__pycache__ README.md ARCHITECTURE.md LICENSE docs examples |
+    tar -x --no-same-owner -C "$to/share/doc/tarn"

@@ -4,7 +4,7 @@
 set -euo pipefail
 folder=$(realpath "$1")
 cd "$(dirname "$(realpath "$0")")/.."
-if ! echo '#include <nbdkit-plugin.h>' | cc -E - > /dev/null 2>&1; then
+if ! echo '#include <nbdkit-plugin.h>' | ${CC:-cc} -E -x c - > /dev/null 2>&1; then
     echo "nbdkit.sh: no nbdkit-tarn-plugin.so without nbdkit's header (Debian: nbdkit-plugin-dev)" >&2
     exit 3
 fi
@@ -13,7 +13,7 @@ new=$(mktemp "$folder/.nbdkit-tarn-plugin.XXXXXX")
 trap 'rm -f "$new"' EXIT
 # The library of this build, cargo's name for it first, as that is never old; or, installed, that of the folder above.
 # shellcheck disable=SC2016  # expanded by the loader
-cc -std=c11 -O2 -fPIC -shared -Wall -Wextra -Werror -DTARN_VERSION="\"$version\"" -I crates/libtarn/include -o "$new" \
+${CC:-cc} -std=c11 -O2 -fPIC -shared -Wall -Wextra -Werror -DTARN_VERSION="\"$version\"" -I crates/libtarn/include -o "$new" \
     plugins/nbdkit/nbdkit-tarn-plugin.c -L "$folder/deps" -L "$folder" -ltarn -Wl,--disable-new-dtags,-rpath,'$ORIGIN/deps:$ORIGIN/..'
 chmod 755 "$new"
 mv "$new" "$folder/nbdkit-tarn-plugin.so"

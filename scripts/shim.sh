@@ -4,12 +4,12 @@
 set -euo pipefail
 folder=$(realpath "$1")
 cd "$(dirname "$(realpath "$0")")/../crates/fabric/shim"
-if ! echo '#include <rdma/fabric.h>' | cc -E - > /dev/null 2>&1; then
+if ! echo '#include <rdma/fabric.h>' | ${CC:-cc} -E -x c - > /dev/null 2>&1; then
     echo "shim.sh: no libtarnfabric.so without libfabric's headers (Debian: libfabric-dev)" >&2
     exit 3
 fi
 new=$(mktemp "$folder/.libtarnfabric.XXXXXX")
 trap 'rm -f "$new"' EXIT
-cc -std=c11 -O2 -fPIC -shared -Wall -Wextra -Werror -o "$new" tarnfabric.c -lfabric
+${CC:-cc} -std=c11 -O2 -fPIC -shared -Wall -Wextra -Werror -o "$new" tarnfabric.c -lfabric
 chmod 755 "$new"
 mv "$new" "$folder/libtarnfabric.so"

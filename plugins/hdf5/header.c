@@ -5,7 +5,7 @@
 
 enum { VERSION = 1, SECOND = 2048, SUM = HEADER_COPY - 8 };
 
-static const char MAGIC[8] = "TARNHDF5";
+static const char MAGIC[8] = {'T', 'A', 'R', 'N', 'H', 'D', 'F', '5'};
 
 /* A copy as it lies there, in the order of the bytes of this processor, which is the little-endian one. */
 struct copy {

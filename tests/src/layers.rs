@@ -33,6 +33,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-client",
             "tarn-track",
             "tarn-journal",
+            "tarn-manual",
             "tarn-report",
             "tarn-fault",
         ],

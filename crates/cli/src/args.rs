@@ -167,7 +167,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_enum, default_value_t = Bind::Socket)]
     pub(crate) bind: Bind,
     /// In an allocation: how nodes read each other's files: tcp, or libfabric[:PROVIDER] [default provider: tcp;ofi_rxm],
-    /// which needs libtarnfabric.so beside tarnd
+    /// which needs libtarnfabric.so beside tarnd or in ../lib/tarn
     #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value = "tcp")]
     pub(crate) transport: Transport,
 }

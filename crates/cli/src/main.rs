@@ -25,7 +25,7 @@ mod watch;
 mod workflow;
 
 use args::{BenchCommand, Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use error::{CliError, CliResult};
 use print::say;
 use std::ffi::OsStr;
@@ -48,6 +48,9 @@ fn main() -> ExitCode {
         }
         Some("__bench-io") => return bench::io::main(),
         Some(bench::tasks::ECHO_ARGUMENT) => return bench::tasks::echo_main(),
+        Some(tarn_manual::ARGUMENT) => {
+            return tarn_manual::main(Cli::command(), 1, std::env::args_os().skip(2));
+        }
         Some("__bench-peer") => return bench::cluster::peer::main(),
         _ => {}
     }

@@ -17,7 +17,7 @@ mod server;
 mod waits;
 mod work;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use options::{LogFormat, Options};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -42,6 +42,13 @@ impl Fault {
 }
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words
+        .next()
+        .is_some_and(|word| word == tarn_manual::ARGUMENT)
+    {
+        return tarn_manual::main(Options::command(), 8, words);
+    }
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(e) => {

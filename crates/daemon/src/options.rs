@@ -44,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) peers: Option<PathBuf>,
     /// How programs read and write partitions of other nodes: tcp, or libfabric[:PROVIDER] where the other tarnd was started with the same,
-    /// which needs libtarnfabric.so beside tarnd: docs/dsa.md
+    /// which needs libtarnfabric.so beside tarnd or in ../lib/tarn: docs/dsa.md
     #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value = "tcp", requires = "peers", conflicts_with_all = ["node", "step"])]
     pub(crate) transport: Transport,
     /// A persistent tier of programs with checkpoints, and their folder in memory [default: /dev/shm]: what those that died have left

@@ -25,15 +25,21 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tarn_proto::data::{MAX_NAME, Window};
 
-/// What the library is called, beside `tarnd`.
+/// What the library is called, beside `tarnd` or where it is installed.
 pub const LIBRARY: &str = "libtarnfabric.so";
 
-/// The library beside this program.
+/// The library beside this program, or else where `make install` puts it.
 ///
 /// # Errors
 /// When the program does not find itself.
 pub fn library() -> io::Result<PathBuf> {
-    Ok(std::env::current_exe()?.with_file_name(LIBRARY))
+    let own = std::env::current_exe()?;
+    let beside = own.with_file_name(LIBRARY);
+    let installed = own.with_file_name("../lib/tarn").join(LIBRARY);
+    match !beside.exists() && installed.exists() {
+        true => Ok(installed),
+        false => Ok(beside),
+    }
 }
 /// Addresses of this host with an endpoint.
 const ADDRESSES: usize = 16;
@@ -110,7 +116,7 @@ impl Rma {
     pub fn load(library: &Path, provider: &str) -> Result<Arc<Self>, String> {
         let shim = Shim::load(library).map_err(|why| {
             format!(
-                "libfabric cannot be used ({why}): `make build` makes {LIBRARY} where libfabric-dev is installed; put it beside tarnd, or leave out --transport"
+                "libfabric cannot be used ({why}): `make build` makes {LIBRARY} where libfabric-dev is installed; put it beside tarnd or in ../lib/tarn, or leave out --transport"
             )
         })?;
         let rma = Self {
