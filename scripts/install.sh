@@ -22,6 +22,7 @@ done
 for plugin in libtarnfabric.so nbdkit-tarn-plugin.so; do # looked for there by the programs, and by the second the library in the folder above
     [ ! -e "$built/$plugin" ] || install -D -t "$to/lib/tarn" "$built/$plugin"
 done
+install -D -t "$to/lib/tarn" plugins/slurm/tarn-mode-helper
 install -m 644 -t "$to/lib" "$built/libtarn.so" "$built/libtarn.a"
 if [ -d "$built/hdf5" ]; then # a folder of its own, where `tarn h5 exec` looks for it
     install -d "$to/lib/tarn/hdf5"

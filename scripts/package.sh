@@ -67,7 +67,7 @@ needs() {
     (cd "$work" && dpkg-shlibdeps --ignore-missing-info -xlibtarn -l"$work/libtarn/usr/lib" -T"debian/$1.substvars" "${@:2}") \
         2> "$work/log" || { cat "$work/log" >&2 && exit 1; }
 }
-mapfile -t programs < <(find "$work/tarn/usr/bin" "$work/tarn/usr/lib" -type f \( -perm -u+x -o -name '*.so' \) ! -name libtarnfabric.so)
+mapfile -t programs < <(find "$work/tarn/usr/bin" "$work/tarn/usr/lib" -type f \( -perm -u+x -o -name '*.so' \) ! -name libtarnfabric.so ! -name tarn-mode-helper)
 # libfabric is needed by one plug-in only.
 fabric=$work/tarn/usr/lib/tarn/libtarnfabric.so recommended=()
 [ ! -e "$fabric" ] || recommended=(-dRecommends "$fabric")

@@ -101,7 +101,7 @@ fn reads_of_one_doorbell_however_long_find_what_is_there() {
     let folder = memory();
     let partition = open(&made(folder.path(), MIB));
     let mut hands = Hands::new(&partition);
-    let all: Vec<u8> = (0..MIB).map(|n| (n * n >> 9) as u8).collect();
+    let all: Vec<u8> = (0..MIB).map(|n| ((n * n) >> 9) as u8).collect();
     assert_eq!(hands.write(0, &all), 0);
     // Words, lines, what is fetched ahead of its turn, and what is longer.
     let lengths = [
