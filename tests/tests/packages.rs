@@ -137,7 +137,9 @@ fn contents(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
         for line in list.lines().filter(|line| !line.starts_with('d')) {
             let words: Vec<_> = line.split_whitespace().collect();
             ensure!(words.len() == 6 && words[1] == "root/root", "{line}");
-            let executable = words[5].contains("/bin/") || words[5].ends_with("/hdf5/bench");
+            let others = ["/hdf5/bench", "/tarn/tarn-mode-helper"];
+            let is_other = others.iter().any(|other| words[5].ends_with(other));
+            let executable = words[5].contains("/bin/") || is_other;
             let mode = ["-rw-r--r--", "-rwxr-xr-x"][usize::from(executable)];
             let name = words[5].trim_start_matches("./");
             let is_script = name.starts_with("usr/share/doc/tarn/examples/");
@@ -152,6 +154,7 @@ fn contents(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
         "usr/lib/systemd/system/tarnd@.service",
         "usr/lib/systemd/user/tarnd.service",
         "usr/lib/tarn/hdf5/libh5fdtarn.so",
+        "usr/lib/tarn/tarn-mode-helper",
         "usr/share/bash-completion/completions/tarnd",
         "usr/share/doc/tarn/docs/install.md",
         "usr/share/doc/tarn/examples/montage/workflow.toml",
