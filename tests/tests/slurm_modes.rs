@@ -93,6 +93,22 @@ fn has_feature(cluster: &Cluster, mode: &str) -> bool {
         .any(|w| w == format!("ActiveFeatures={mode}"))
 }
 
+/// Boots the node with these namespaces on its modules: it is in 1LM then.
+fn boot(cluster: &Cluster, node: &Node, namespaces: &str) {
+    fs::write(cluster.shared().join("modes/node1/namespaces"), namespaces).expect("namespaces");
+    reboot(node);
+    wait_until("the node is in mode_1lm", PATIENCE, || {
+        has_feature(cluster, "mode_1lm")
+    })
+    .unwrap_or_else(|e| panic!("{e:#}"));
+}
+
+/// A job of alice that asks for 2LM; its number.
+fn submit(cluster: &Cluster, script: &str) -> String {
+    let wants = ["sbatch", "--parsable", "-C", "mode_2lm", "-o", "said"];
+    alice(cluster, &[&wants[..], &["--wrap", script]].concat())
+}
+
 #[test]
 fn a_job_gets_the_memory_mode_that_it_asks_for() {
     let etc = tempfile::tempdir().expect("a folder");
@@ -102,30 +118,9 @@ fn a_job_gets_the_memory_mode_that_it_asks_for() {
     let node = cluster.node(1);
     // Two namespaces that nobody uses.
     let namespaces = "namespace0.0 fsdax 1024 pmem0\nnamespace1.0 fsdax 1024 pmem1\n";
-    fs::write(cluster.shared().join("modes/node1/namespaces"), namespaces).expect("namespaces");
-    reboot(&node);
-    wait_until("the node is in mode_1lm", PATIENCE, || {
-        has_feature(&cluster, "mode_1lm")
-    })
-    .unwrap_or_else(|e| panic!("{e:#}"));
+    boot(&cluster, &node, namespaces);
 
-    let wants = [
-        "sbatch",
-        "--parsable",
-        "-C",
-        "mode_2lm",
-        "-o",
-        "said",
-        "--wrap",
-    ];
-    let job = alice(
-        &cluster,
-        &[
-            &wants[..],
-            &["tarn mode show --feature; tarn mode show --json"],
-        ]
-        .concat(),
-    );
+    let job = submit(&cluster, "tarn mode show --feature; tarn mode show --json");
     wait_until("Slurm asks for a reboot", PATIENCE, || {
         cluster.shared().join("modes/node1/reboot").exists()
     })
@@ -205,27 +200,8 @@ fn a_node_with_live_data_keeps_it() {
         return;
     };
     let namespaces = format!("namespace0.0 fsdax 1024 {device}");
-    fs::write(
-        cluster.shared().join("modes/node1/namespaces"),
-        format!("{namespaces}\n"),
-    )
-    .expect("namespaces");
-    reboot(&node);
-    wait_until("the node is in mode_1lm", PATIENCE, || {
-        has_feature(&cluster, "mode_1lm")
-    })
-    .unwrap_or_else(|e| panic!("{e:#}"));
-    let job = [
-        "sbatch",
-        "--parsable",
-        "-C",
-        "mode_2lm",
-        "-o",
-        "said",
-        "--wrap",
-        "true",
-    ];
-    let job = alice(&cluster, &job);
+    boot(&cluster, &node, &format!("{namespaces}\n"));
+    let job = submit(&cluster, "true");
     // slurmd reboots the node although its helper has refused (docs/memory-modes.md).
     let asked = cluster.shared().join("modes/node1/reboot");
     wait_until("Slurm asks for a reboot", PATIENCE, || asked.exists())
