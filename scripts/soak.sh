@@ -1,11 +1,12 @@
 #!/bin/bash
-# soak.sh: what takes long. A bare Debian 12, a Debian 11 for what `make portable` makes, thousands of seeds of the run engine, arenas of checkpoints by the hundred thousand, 1,000 random kill -9 of ranks,
+# soak.sh: what takes long. A bare Debian 12, Miri where it is installed, a Debian 11 for what `make portable` makes, thousands of seeds of the run engine, arenas of checkpoints by the hundred thousand, 1,000 random kill -9 of ranks,
 # 10,000 tasks between two nodes, and random kill -9 over the demo.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
 scripts/test-deps.sh
+scripts/miri.sh
 scripts/test-portable.sh
 TARN_SEEDS="${SEEDS:-2000}" cargo test --release --locked -p tarn-engine --test run_seeds
 TARN_ARENAS="${ARENAS:-500000}" cargo test --release --locked -p tarn-phx --test opener

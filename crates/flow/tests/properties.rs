@@ -136,8 +136,8 @@ proptest! {
     /// Scripts with one piece of them removed, doubled or replaced.
     #[test]
     fn answers_damaged_scripts(at in 0usize..600, length in 0usize..40, with in prop::sample::select(PIECES)) {
-        let whole = include_str!("golden/scripts_of_a_workflow/1-decompose.sh");
-        let other = include_str!("golden/scripts_of_a_workflow/2-solve.sh");
+        let whole = include_str!("golden/scripts_of_a_workflow/1-decompose.sbatch");
+        let other = include_str!("golden/scripts_of_a_workflow/2-solve.sbatch");
         let start = whole.floor_char_boundary(at.min(whole.len()));
         let end = whole.floor_char_boundary((start + length).min(whole.len()));
         let damaged = format!("{}{with}{}", &whole[..start], &whole[end..]);

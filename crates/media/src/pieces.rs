@@ -161,6 +161,31 @@ mod tests {
         assert_eq!(grown.charge(0, PIECE), Way::System);
     }
 
+    /// By threads of the machine, and of Miri.
+    #[test]
+    fn threads_agree_on_what_is_mapped() {
+        let pieces = new(2 * PIECE);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for turn in 0..12 {
+                        let number = turn % 2;
+                        if pieces.charge(number, PIECE / 4) == Way::Map {
+                            pieces.mapped(number);
+                        }
+                    }
+                });
+            }
+        });
+        // What two have counted at the same time may count once.
+        for number in 0..2 {
+            while pieces.charge(number, PIECE) != Way::Mapped {
+                pieces.mapped(number);
+            }
+        }
+        assert!(pieces.are_mapped(0, 2 * PIECE));
+    }
+
     /// All orders in which two threads may use a piece: it is called mapped when somebody has mapped it, not before, and stays so.
     #[test]
     fn a_piece_is_called_mapped_once_somebody_has_mapped_it() {

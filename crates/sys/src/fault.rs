@@ -82,15 +82,19 @@ impl Signal {
         let is_asked = slots.any(|there| std::ptr::fn_addr_eq(there, deal));
         chain.install.call_once(|| {
             let before = *chain.before.get_or_init(|| self.current());
-            self.set(&libc::sigaction {
-                sa_sigaction: OURS as usize,
-                // A handler of another signal in between might fault too, or never come back.
-                sa_mask: all(),
-                sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK | before.sa_flags & libc::SA_RESTART,
-                ..before
-            });
+            self.set(&ours(&before));
         });
         is_asked && self.is_installed()
+    }
+
+    /// The same in a process of tarn's own: a handler that a library has installed over this one is not asked any more.
+    #[must_use]
+    pub fn install_over(self, deal: Deal) -> bool {
+        self.install(deal) || {
+            let before = chain(self.number()).before.get();
+            self.set(&ours(before.unwrap_or(&default())));
+            self.install(deal)
+        }
     }
 
     /// Whether its handler is there still: if not, whoever faults dies.
@@ -118,6 +122,17 @@ impl Signal {
     fn set(self, action: &libc::sigaction) {
         // SAFETY: ours, which may run at any time, or the default.
         unsafe { libc::sigaction(self.number(), action, std::ptr::null_mut()) };
+    }
+}
+
+/// This handler, over another one.
+fn ours(before: &libc::sigaction) -> libc::sigaction {
+    libc::sigaction {
+        sa_sigaction: OURS as usize,
+        // A handler of another signal in between might fault too, or never come back.
+        sa_mask: all(),
+        sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK | before.sa_flags & libc::SA_RESTART,
+        ..*before
     }
 }
 

@@ -150,8 +150,7 @@ mod tests {
         }
     }
 
-    fn table(slots: usize) -> Table<'static, Played> {
-        let word = || Played::new(0);
+    fn table<W>(slots: usize, word: impl Fn() -> W) -> Table<'static, W> {
         let slot = |_| Slot {
             turn: word(),
             start: word(),
@@ -170,7 +169,7 @@ mod tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(5);
         model.check(|| {
-            let table = std::sync::Arc::new(table(2));
+            let table = std::sync::Arc::new(table(2, || Played::new(0)));
             let theirs = std::sync::Arc::clone(&table);
             let other = loom::thread::spawn(move || {
                 for range in [0..10, 20..30, 0..10] {
@@ -190,10 +189,32 @@ mod tests {
         });
     }
 
+    /// The same by threads of the machine, and of Miri.
+    #[test]
+    fn threads_find_their_own_ranges_whatever_others_do() {
+        let table = table(4, || AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let table = &table;
+                scope.spawn(move || {
+                    for turn in 0..50 {
+                        let start = 1000 * thread + 10 * turn;
+                        let own = table.take(start..start + 10).expect("a slot is free");
+                        let found = table.find(start + 5).expect("it is there");
+                        assert!(std::ptr::eq(found, own) && !own.is_marked());
+                        found.mark();
+                        assert!(own.is_marked() && table.find(start + 10).is_none());
+                        own.give_back();
+                    }
+                });
+            }
+        });
+    }
+
     #[test]
     fn slots_are_used_again_and_there_are_no_more() {
         loom::model(|| {
-            let table = table(2);
+            let table = table(2, || Played::new(0));
             let one = table.take(0..10).expect("free");
             let two = table.take(10..20).expect("free");
             assert!(table.take(20..30).is_none());
