@@ -14,7 +14,7 @@ use tarn_client::Client;
 use tarn_fabric::{Far, LIBRARY};
 use tarn_partitions::HEAD;
 use tarn_proto::local::{Allocation, FarPartition, Kind, TaskSpec, WindowUse};
-use tarn_ring::{Failure, Memory, Started, Storage};
+use tarn_ring::{Failure, Memory, Span, Started, Storage};
 
 const MIB: u64 = 1 << 20;
 /// Partitions are mapped there.
@@ -127,8 +127,15 @@ fn while_windows_are_open_partitions_are_opened_grown_and_cut_as_ever() {
     let cells: &'static [Cell<u8>] = Box::leak(vec![Cell::new(7); 4096].into_boxed_slice());
     let memory = Memory::of(cells);
     let span = memory.span(cells.as_ptr().addr() as u64, 4096).unwrap();
-    let options = ["--transport", "libfabric"];
-    let (a, b) = pair_in(MEMORY.as_ref(), &options, &options);
+    // The second has a handler of SIGBUS of its own.
+    for transport in ["libfabric", "libfabric:shm"] {
+        opened_grown_and_cut(transport, span);
+    }
+}
+
+fn opened_grown_and_cut(transport: &str, span: Span) {
+    let options = ["--transport", transport];
+    let (mut a, mut b) = pair_in(MEMORY.as_ref(), &options, &options);
     make(&b.client(), MIB);
     let (mut first, windows) = far(open(&a.client()));
     let windows = windows.unwrap();
@@ -162,6 +169,10 @@ fn while_windows_are_open_partitions_are_opened_grown_and_cut_as_ever() {
         );
     }
     assert!(b.client().stats().is_ok());
+    // What it has made on the host goes with it.
+    drop((first, by_stream, second));
+    a.terminate();
+    b.terminate();
 }
 
 #[test]

@@ -1,24 +1,10 @@
 //! Programs that share files, and bad days.
 
-use crate::desk::{Desk, FULL, failed, is_full_and_whole};
+use crate::desk::{Desk, FULL, HOLDS, READS, failed, is_full_and_whole};
 use crate::linked::said;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-
-/// Writes a file, and waits with it open.
-const HOLDS: &str = "
-import sys
-file = h5py.File('x', 'a')
-file.require_dataset('a', (10,), 'i4')[:] = 1
-file.flush()
-print('ready', flush=True)
-sys.stdin.read()
-file['a'][:] = 2
-file.close()
-";
-
-const READS: &str = "print(h5py.File('x', 'r')['a'][0])";
 
 #[test]
 fn one_program_writes_or_many_read() {

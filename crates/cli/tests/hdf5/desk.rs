@@ -8,6 +8,21 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
+/// Writes a file, and waits with it open.
+pub(crate) const HOLDS: &str = "
+import sys
+file = h5py.File('x', 'a')
+file.require_dataset('a', (10,), 'i4')[:] = 1
+file.flush()
+print('ready', flush=True)
+sys.stdin.read()
+file['a'][:] = 2
+file.close()
+";
+
+/// Reads what it has written.
+pub(crate) const READS: &str = "print(h5py.File('x', 'r')['a'][0])";
+
 /// A program that writes more to a file than there is room for, and goes on with what there is room for.
 pub(crate) const FULL: &str = "
 with h5py.File('x', 'w') as file:

@@ -1,23 +1,12 @@
 //! Files in dataspaces of tarnd, of this node and of another one.
 
-use crate::desk::{Desk, FULL, is_full_and_whole};
+use crate::desk::{Desk, FULL, HOLDS, READS, is_full_and_whole};
 use crate::linked::said;
 use crate::nodes::{pair, pairs};
 use crate::{rich, same};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Writes a file, and waits with it open.
-const HOLDS: &str = "
-import sys
-file = h5py.File('x', 'a')
-file.require_dataset('a', (10,), 'i4')[:] = 1
-file.flush()
-print('ready', flush=True)
-sys.stdin.read()
-file['a'][:] = 2
-file.close()
-";
 /// Opens it in all ways.
 const TRIES: &str = "
 for mode in 'r', 'r+', 'w':
@@ -28,7 +17,6 @@ for mode in 'r', 'r+', 'w':
 ";
 /// Whether windows were thought of.
 const MEANS: &str = "print('libtarnfabric.so' in open('/proc/self/maps').read())";
-const READS: &str = "print(h5py.File('x', 'r')['a'][0])";
 
 /// In memory and on a disk, by the names of this node's tarnd and of another's.
 #[test]
