@@ -4,4 +4,5 @@
 pub mod data;
 pub mod local;
 pub mod node;
+pub mod site;
 pub mod storage;

@@ -1,0 +1,33 @@
+//! Messages of a site: between the controller and the nodes, between a node's tarnd and the workers of its users, and between
+//! the controller and who asks it. docs/site.md.
+//!
+//! Each message is a [frame](encode). What carries it proves who speaks: munge between hosts, the kernel on one host.
+
+mod ask;
+mod frame;
+mod order;
+mod work;
+
+pub use ask::{
+    Advice, Ask, DatasetInfo, JobInfo, NodeInfo, Said, Stage, Staging, Submitted, UsageInfo,
+};
+pub use frame::{FrameError, MAX_FRAME, decode, encode};
+pub use order::{Capacity, Command, Greeting, Mount, Order, Report, Welcome};
+pub use work::{Held, Holding, Origin, Owner, Part, Peer, Proof, Slice, Work, Worked, is_name};
+
+/// A user, as the kernel numbers them.
+pub type Uid = u32;
+/// A group.
+pub type Gid = u32;
+/// A job, as Slurm numbers them; the tasks of an array have numbers of their own.
+pub type Job = u32;
+/// A term of the controller: whoever has the higher one is the controller.
+pub type Epoch = u64;
+
+/// The oldest version of the messages that is understood.
+pub const OLDEST: u16 = 1;
+/// The version of the messages described here.
+pub const VERSION: u16 = 1;
+
+#[cfg(test)]
+mod tests;

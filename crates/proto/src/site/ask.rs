@@ -1,0 +1,204 @@
+//! What Slurm's scripts and users ask of the controller, over its unix socket: the kernel says who they are.
+
+use super::{Gid, Job, Owner, Uid};
+use crate::local::Refusal;
+use serde::{Deserialize, Serialize};
+use tarn_base::units::Time;
+use tarn_base::workflow::Workflow;
+
+/// A job's script as it was read: a workflow of one step, whose other datasets are those of the workflow's other jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submitted {
+    /// Its user.
+    pub user: Uid,
+    /// Its group.
+    pub group: Gid,
+    /// What its lines say.
+    pub workflow: Workflow,
+}
+
+/// A stage of a job, as burst_buffer.lua calls them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stage {
+    /// It was submitted.
+    Setup(Box<Submitted>),
+    /// It could be started soon; no nodes are known.
+    DataIn,
+    /// It has nodes: in the job's order. The gate.
+    PreRun(Vec<String>),
+    /// Its script has ended.
+    PostRun,
+    /// Its results are to go where they belong.
+    DataOut,
+    /// It is over.
+    Teardown {
+        /// `scancel --hurry`: nothing is to be waited for.
+        hurry: bool,
+    },
+}
+
+/// A stage of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staging {
+    /// The job.
+    pub job: Job,
+    /// What.
+    pub stage: Stage,
+}
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Of root and Slurm's user only: do this, and answer when it is done.
+    Stage(Staging),
+    /// Of root and Slurm's user only: where would a job best run, and after which? Answered at once.
+    Advice(Box<Submitted>),
+    /// Of root and Slurm's user only: a job of this workflow was submitted as its last.
+    End {
+        /// Whose.
+        user: Uid,
+        /// The workflow.
+        workflow: String,
+    },
+    /// The datasets that the asker may see.
+    Datasets,
+    /// What is known of a job.
+    Job(Job),
+    /// What is known of all nodes.
+    Nodes,
+    /// What users and projects have used since a time; their own, or all if root asks.
+    Usage(Time),
+    /// Remove a dataset, or one version of it. Its owner's, or root's.
+    Remove {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset; all of the workflow's if not said.
+        dataset: Option<String>,
+        /// The version; all if not said.
+        version: Option<u32>,
+    },
+    /// Let others read a dataset, or no longer. Its owner's.
+    Grant {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset.
+        dataset: String,
+        /// Who.
+        to: Owner,
+        /// Whether they may from now on.
+        may: bool,
+    },
+    /// Keep a dataset until then. Its owner's.
+    Keep {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset.
+        dataset: String,
+        /// Until when.
+        until: Time,
+    },
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Said {
+    /// It is done.
+    Done,
+    /// It is not, and why.
+    Refused(Refusal),
+    /// Of [`Ask::Advice`].
+    Advice(Advice),
+    /// Of [`Ask::Datasets`].
+    Datasets(Vec<DatasetInfo>),
+    /// Of [`Ask::Job`].
+    Job(Box<JobInfo>),
+    /// Of [`Ask::Nodes`].
+    Nodes(Vec<NodeInfo>),
+    /// Of [`Ask::Usage`].
+    Usage(Vec<UsageInfo>),
+}
+
+/// Where a job would best run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// Nodes that have most of what it reads, best first; at most as many as it asks for.
+    pub prefer: Vec<String>,
+    /// The jobs that make what it reads and have not ended.
+    pub after: Vec<Job>,
+}
+
+/// A dataset, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetInfo {
+    /// Whose.
+    pub owner: Owner,
+    /// The workflow.
+    pub workflow: String,
+    /// The dataset.
+    pub dataset: String,
+    /// The version.
+    pub version: u32,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Where its parts lie.
+    pub nodes: Vec<String>,
+    /// The job that makes it, unless it is there.
+    pub awaits: Option<Job>,
+    /// When it will be removed, if nobody uses it before.
+    pub until: Option<Time>,
+    /// Who else may read it.
+    pub readers: Vec<Owner>,
+}
+
+/// A job, for people: `tarn why`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobInfo {
+    /// Its user.
+    pub user: Uid,
+    /// What it is at, in a word: `setup`, `staging`, `running`, `publishing`, `ended`.
+    pub phase: String,
+    /// What has happened to its data, oldest first, each with its time.
+    pub history: Vec<(Time, String)>,
+    /// Why it does not go on, if it does not.
+    pub waits: Option<String>,
+}
+
+/// A node, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
+    /// Whether it answers.
+    pub up: bool,
+    /// Bytes that tarn may use.
+    pub capacity: u64,
+    /// Bytes that are taken or promised.
+    pub taken: u64,
+    /// Whether what is in its store outlives a loss of power.
+    pub persistent: bool,
+    /// Things in its store that nobody knows.
+    pub orphans: u64,
+}
+
+/// What somebody has used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageInfo {
+    /// Who.
+    pub owner: Owner,
+    /// Nodes times seconds of jobs.
+    pub node_seconds: u64,
+    /// Bytes on tiers times seconds.
+    pub byte_seconds: u128,
+    /// Bytes that came from outside.
+    pub read_outside: u64,
+    /// Bytes that went outside.
+    pub written_outside: u64,
+    /// Bytes that went from node to node.
+    pub between_nodes: u64,
+}

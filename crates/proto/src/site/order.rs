@@ -1,0 +1,145 @@
+//! Between the controller and a node's tarnd.
+
+use super::{Epoch, Gid, Holding, Job, Owner, Uid, Work, Worked};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The controller's first word, after the proof of who it is. The site's secret, of which the keys of users' workers are
+/// derived, is in the credential, which munge encrypts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// The oldest version that it speaks.
+    pub oldest: u16,
+    /// The newest.
+    pub newest: u16,
+    /// Its term.
+    pub epoch: Epoch,
+}
+
+/// The node's first word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Welcome {
+    /// It takes orders.
+    Ready {
+        /// The version that both use from now on.
+        version: u16,
+        /// tarn's own version, for people.
+        tarn: String,
+        /// The kernel's name for this boot.
+        boot: String,
+        /// Its store.
+        capacity: Capacity,
+        /// All that it holds, with the user whose worker said so.
+        holds: Vec<(Uid, Holding)>,
+        /// The jobs that it lets in.
+        jobs: Vec<Job>,
+    },
+    /// It has had orders of a later term: the controller that asks is none any more.
+    Stale(Epoch),
+    /// They speak no version in common: what it speaks.
+    Version(u16, u16),
+}
+
+/// A node's store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Where it is on the node.
+    pub root: PathBuf,
+    /// Bytes that tarn may use.
+    pub bytes: u64,
+    /// Bytes that its file system has free now.
+    pub free: u64,
+    /// Whether what is in it outlives a loss of power.
+    pub persistent: bool,
+}
+
+/// An order, and the number that its report will have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Of this session.
+    pub number: u64,
+    /// What is to be done.
+    pub order: Order,
+}
+
+/// What a node is told to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Have the user's worker do this, one begun if there is none.
+    Do {
+        /// Whose rights.
+        user: Uid,
+        /// The group that files get; the user's other groups are the node's to know.
+        group: Gid,
+        /// What.
+        work: Box<Work>,
+    },
+    /// Stop what it does for this number, if it has not ended.
+    Stop(u64),
+    /// Say where the user's worker serves its parts, one begun if there is none.
+    Serve {
+        /// The user.
+        user: Uid,
+        /// Its group.
+        group: Gid,
+    },
+    /// Let the tasks of a job see this.
+    Admit {
+        /// The job.
+        job: Job,
+        /// Whose it is.
+        user: Uid,
+        /// What they see.
+        mounts: Vec<Mount>,
+    },
+    /// The job is over: what it was let see is forgotten. Its mounts went with its processes.
+    Dismiss(Job),
+    /// How much is free.
+    Look,
+}
+
+/// A dataset in the sight of a job's tasks: `/run/tarn/data/<dataset>`, and `$TARN_<dataset>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// What it is called there.
+    pub dataset: String,
+    /// Whose folder it is: what lies there must belong to them.
+    pub owner: Owner,
+    /// Relative to the store.
+    pub path: PathBuf,
+    /// Whether it may be written.
+    pub writable: bool,
+}
+
+/// What a node says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// What came of a command.
+    Worked {
+        /// The command's number.
+        number: u64,
+        /// What.
+        what: Worked,
+    },
+    /// Of [`Order::Serve`]: the port of the user's worker.
+    Serving {
+        /// The command's number.
+        number: u64,
+        /// The port.
+        port: u16,
+    },
+    /// Of [`Order::Look`].
+    Capacity {
+        /// The command's number.
+        number: u64,
+        /// What there is.
+        capacity: Capacity,
+    },
+    /// A sign of life, every [`Report::BEAT`] seconds.
+    Alive,
+}
+
+impl Report {
+    /// Seconds between signs of life; after three times as many the session is over.
+    pub const BEAT: u64 = 5;
+}

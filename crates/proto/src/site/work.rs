@@ -1,0 +1,221 @@
+//! What is done with a user's rights on a node.
+
+use super::{Gid, Job, Uid};
+use crate::local::Refusal;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tarn_base::bounds::MAX_NAME_BYTES;
+use tarn_base::hash::Hash;
+use tarn_base::pattern::ScatterRule;
+
+/// Whose a dataset is: what its folder in a store is called, and who may remove it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Owner {
+    /// A user's own: `u<uid>`.
+    User(Uid),
+    /// A project's, which is a group: `p<gid>`.
+    Project(Gid),
+}
+
+/// A part of a dataset's version: what one node has published, or a source. It never changes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Part {
+    /// Whose.
+    pub owner: Owner,
+    /// The workflow's name.
+    pub workflow: String,
+    /// The dataset's name.
+    pub dataset: String,
+    /// Its version: 0 is a source's.
+    pub version: u32,
+    /// Which of them.
+    pub part: u32,
+}
+
+/// What a part holds: of which nobody has another idea once it is published.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// Of its manifest: of all names and contents.
+    pub hash: Hash,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Files, folders and links.
+    pub entries: u64,
+    /// It is not a folder but this one file.
+    pub file: Option<String>,
+}
+
+/// Where a node serves its users' parts: host name or address, and the port of this user's worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// The node's name, for people.
+    pub node: String,
+    /// Host name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// Where a part comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Origin {
+    /// From outside: a file or folder that the user may read.
+    Outside(PathBuf),
+    /// From another node, which has it.
+    Peer(Peer),
+}
+
+/// What of a folder that several nodes have written is this node's: the entries of its ranks by the dataset's rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slice {
+    /// Which entries are of which rank.
+    pub rule: ScatterRule,
+    /// The first rank of this node.
+    pub first: u32,
+    /// The rank after its last.
+    pub end: u32,
+    /// Whether what belongs to no rank is this node's too: of the first node.
+    pub rest: bool,
+}
+
+/// Something to be done by a user's worker. Each can be asked for again, after whatever failure: what is there already is found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// Bring a part into the store; with a proof, only that content.
+    Fetch {
+        /// The part.
+        part: Part,
+        /// From where.
+        from: Origin,
+        /// What it must be. None of a source that nobody has read.
+        proof: Option<Proof>,
+    },
+    /// Make the folder that a job writes: empty, or a private copy of these parts merged.
+    Prepare {
+        /// The job.
+        job: Job,
+        /// The dataset.
+        dataset: String,
+        /// What is in it at first.
+        parts: Vec<Part>,
+    },
+    /// Make the folder that a job reads: these parts of this node merged, without copying.
+    View {
+        /// The job.
+        job: Job,
+        /// The dataset.
+        dataset: String,
+        /// What is in it.
+        parts: Vec<Part>,
+    },
+    /// Make a part of what a job has written. The folder is gone then.
+    Publish {
+        /// The job.
+        job: Job,
+        /// The part; its dataset is what the job's folder is called.
+        part: Part,
+        /// What of it; all if not said. The rest is removed.
+        slice: Option<Slice>,
+    },
+    /// Write parts, of this node and of others, merged to a place outside, and read them back.
+    Send {
+        /// The parts, where they are if not here, and what they hold.
+        parts: Vec<(Part, Option<Peer>, Proof)>,
+        /// The folder or file that they become. What is there is replaced when all has come.
+        dest: PathBuf,
+    },
+    /// Read a part again, and compare it with its manifest.
+    Check(Part),
+    /// Remove these; what is not there is removed.
+    Remove(Vec<Held>),
+    /// Say what there is of this user and in these projects.
+    Inventory(Vec<Gid>),
+}
+
+/// Something in a node's store.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Held {
+    /// A part, whole.
+    Part(Part),
+    /// What a job has there: the folders that it writes, and its views.
+    Job(Job),
+}
+
+/// What a worker holds of something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// What.
+    pub held: Held,
+    /// What it holds, as was said when it was published. None of a job's folders.
+    pub proof: Option<Proof>,
+    /// Bytes on the tier.
+    pub stored: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Worked {
+    /// It is done.
+    Done,
+    /// Of [`Work::Fetch`], [`Work::Publish`], [`Work::Send`]: what it holds, and how many bytes came from elsewhere for it.
+    Proven {
+        /// What it holds; of what was sent, the sum.
+        proof: Proof,
+        /// Bytes that moved.
+        moved: u64,
+    },
+    /// Of [`Work::Inventory`].
+    Inventory(Vec<Holding>),
+    /// It failed, and nothing of it is to be seen.
+    Failed(Refusal),
+}
+
+/// Whether something may be the name of a workflow or a dataset, which become names of folders.
+pub fn is_name(name: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    !name.is_empty()
+        && name.len() <= MAX_NAME_BYTES
+        && !name.starts_with('.')
+        && name.bytes().all(fits)
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "u{uid}"),
+            Self::Project(gid) => write!(f, "p{gid}"),
+        }
+    }
+}
+
+impl Part {
+    /// Its folder, relative to the store: `u1000/d/<workflow>/<dataset>/<version>/<part>`. In it are `tree`, and `manifest`.
+    /// `None` when its names are none.
+    pub fn folder(&self) -> Option<PathBuf> {
+        let Self {
+            owner,
+            workflow,
+            dataset,
+            version,
+            part,
+        } = self;
+        (is_name(workflow) && is_name(dataset))
+            .then(|| format!("{owner}/d/{workflow}/{dataset}/{version}/{part}").into())
+    }
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            workflow,
+            dataset,
+            version,
+            part,
+            ..
+        } = self;
+        write!(
+            f,
+            "part {part} of version {version} of `{dataset}` (workflow `{workflow}`)"
+        )
+    }
+}
