@@ -16,6 +16,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-phx",
             "tarn-dsa",
             "tarn-modes",
+            "tarn-site",
         ],
     ),
     (

@@ -13,6 +13,9 @@ pub struct Submitted {
     pub user: Uid,
     /// Its group.
     pub group: Gid,
+    /// Its script says no name of a workflow: it is one by itself.
+    #[serde(default)]
+    pub is_alone: bool,
     /// What its lines say.
     pub workflow: Workflow,
 }
@@ -27,7 +30,10 @@ pub enum Stage {
     /// It has nodes: in the job's order. The gate.
     PreRun(Vec<String>),
     /// Its script has ended.
-    PostRun,
+    PostRun {
+        /// Well.
+        ok: bool,
+    },
     /// Its results are to go where they belong.
     DataOut,
     /// It is over.
@@ -53,7 +59,7 @@ pub enum Ask {
     Stage(Staging),
     /// Of root and Slurm's user only: where would a job best run, and after which? Answered at once.
     Advice(Box<Submitted>),
-    /// Of root and Slurm's user only: a job of this workflow was submitted as its last.
+    /// The last job of a workflow was submitted. Its owner's; root and Slurm's user speak for anybody.
     End {
         /// Whose.
         user: Uid,

@@ -1,0 +1,421 @@
+//! What Slurm and users ask.
+
+use crate::MAX_READERS;
+use crate::event::Asked;
+use crate::state::{Phase, Site, Step, VersionId, VersionState, Why};
+use tarn_base::units::SECOND;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{
+    Ask, DatasetInfo, Job, JobInfo, NodeInfo, Order, Owner, Said, Stage, Staging, Uid,
+};
+
+/// Who asks.
+#[derive(Debug, Clone)]
+struct Asker<'a> {
+    user: Uid,
+    groups: &'a [u32],
+    trusted: bool,
+}
+
+impl Asker<'_> {
+    fn is(&self, owner: Owner) -> bool {
+        match owner {
+            Owner::User(uid) => self.user == uid,
+            Owner::Project(gid) => self.groups.contains(&gid),
+        }
+    }
+
+    /// Whether they may change what is an owner's.
+    fn may_change(&self, owner: Owner) -> Result<(), Refusal> {
+        match self.is(owner) || self.user == 0 {
+            true => Ok(()),
+            false => {
+                let text = "it belongs to somebody else";
+                Err(Refusal::new(Code::Denied, text))
+            }
+        }
+    }
+}
+
+impl Site {
+    /// Something is asked that changes something.
+    pub(crate) fn asked(&mut self, asked: Asked) {
+        let Asked {
+            token,
+            user,
+            groups,
+            trusted,
+            ask,
+        } = asked;
+        let asker = Asker {
+            user,
+            groups: &groups,
+            trusted,
+        };
+        if let Ask::Stage(staging) = ask {
+            if !trusted {
+                let text = "only Slurm says what becomes of jobs";
+                let why = Refusal::new(Code::Denied, text);
+                self.answer_to(token, Said::Refused(why));
+                return;
+            }
+            // Who asked before about this job is not there any more: slurmctld has begun anew.
+            self.waiting.insert(staging.job, token);
+            self.staged(staging);
+            return;
+        }
+        let done = self.change(&asker, ask);
+        let said = done.map_or_else(Said::Refused, |()| Said::Done);
+        self.answer_to(token, said);
+    }
+
+    fn staged(&mut self, Staging { job: id, stage }: Staging) {
+        let now = self.now;
+        if let Stage::Setup(submitted) = stage {
+            let done = self.set_up(id, &submitted);
+            self.answer_stage(id, done);
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&id) else {
+            let done = match stage {
+                // Nothing was done for it, so nothing is left.
+                Stage::Teardown { .. } => Ok(()),
+                _ => {
+                    let text = format!(
+                        "job {id} is not known here: it was submitted before this controller's log began; submit it again"
+                    );
+                    Err(Refusal::new(Code::NotFound, text))
+                }
+            };
+            self.answer_stage(id, done);
+            return;
+        };
+        let mut is_over = true;
+        match stage {
+            Stage::Setup(_) | Stage::DataIn => {}
+            Stage::PreRun(nodes) => match job.phase {
+                Phase::Waiting | Phase::Staging => {
+                    if job.nodes != nodes {
+                        job.done.clear();
+                        job.tries.clear();
+                    }
+                    job.note(now, format!("its nodes: {}", nodes.join(", ")));
+                    job.nodes = nodes;
+                    job.phase = Phase::Staging;
+                    job.began = Some(now);
+                    is_over = false;
+                }
+                _ => {}
+            },
+            Stage::PostRun { ok } => match job.phase {
+                Phase::Running => {
+                    job.is_well = ok;
+                    job.phase = Phase::Publishing;
+                    let how = if ok { "well" } else { "with a failure" };
+                    job.note(now, format!("its script ended {how}"));
+                    is_over = false;
+                }
+                Phase::Publishing => is_over = false,
+                _ => {}
+            },
+            Stage::DataOut => match job.phase {
+                Phase::Publishing | Phase::Published => {
+                    // A version that could not be published fails the job's stage again.
+                    if job.phase == Phase::Published {
+                        job.phase = Phase::Sending;
+                    }
+                    is_over = false;
+                }
+                Phase::Sending => is_over = false,
+                _ => {}
+            },
+            Stage::Teardown { hurry } => {
+                let has_ended = job.phase == Phase::Ended;
+                if !has_ended {
+                    self.teardown(id);
+                }
+                // What is rescued and removed goes on beside it.
+                is_over = hurry || has_ended;
+            }
+        }
+        if is_over {
+            self.answer_stage(id, Ok(()));
+        }
+        self.advance(id);
+    }
+
+    /// Whatever is under way for a job is stopped; what it has not published will never be.
+    fn teardown(&mut self, id: Job) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if job.is_leaving {
+            return;
+        }
+        job.is_leaving = true;
+        job.done.clear();
+        job.tries.clear();
+        let has_run = (Phase::Running..Phase::Published).contains(&job.phase);
+        let is_rescued = has_run && job.makes.iter().any(|m| m.rescue.is_some());
+        if has_run {
+            job.is_well = false;
+        }
+        let published = job.phase >= Phase::Published;
+        job.phase = match is_rescued {
+            true => Phase::Publishing,
+            false => Phase::Leaving,
+        };
+        let makes: Vec<VersionId> = job.makes.iter().map(|m| m.version.clone()).collect();
+        let used = job.began.take().map(|began| {
+            let seconds = now.saturating_sub(began) / SECOND;
+            (job.owner, seconds.saturating_mul(job.nodes.len() as u64))
+        });
+        if let Some((owner, seconds)) = used {
+            self.meter(owner).node_seconds += seconds;
+        }
+        if !published {
+            for version in makes {
+                if let Some(version) = self.version_mut(&version)
+                    && version.state == VersionState::Promised
+                {
+                    let text = format!("job {id} ended before it was published");
+                    version.state = VersionState::Failed(text);
+                    version.used = now;
+                }
+            }
+        }
+        let own = self.orders.iter().filter_map(|(number, o)| match &o.why {
+            // A part that is on its way is of use to others.
+            Why::Job(job, step, _) if *job == id && !matches!(step, Step::Fetch(_)) => {
+                Some((*number, o.node.clone()))
+            }
+            _ => None,
+        });
+        let own: Vec<(u64, String)> = own.collect();
+        for (number, node) in own {
+            self.orders.remove(&number);
+            self.order(&node, Why::Forget(id), Order::Stop(number));
+        }
+    }
+
+    fn change(&mut self, asker: &Asker<'_>, ask: Ask) -> Result<(), Refusal> {
+        match ask {
+            Ask::End { user, workflow } => {
+                if asker.user != user && !asker.trusted {
+                    asker.may_change(Owner::User(user))?;
+                }
+                let key = (Owner::User(user), workflow);
+                let Some(found) = self.workflows.get_mut(&key) else {
+                    let text = format!("you have no workflow `{}`", key.1);
+                    return Err(Refusal::new(Code::NotFound, text));
+                };
+                found.has_ended = true;
+                self.settle();
+                Ok(())
+            }
+            Ask::Remove {
+                owner,
+                workflow,
+                dataset,
+                version,
+            } => {
+                asker.may_change(owner)?;
+                self.remove(owner, &workflow, dataset.as_deref(), version)
+            }
+            Ask::Grant {
+                owner,
+                workflow,
+                dataset,
+                to,
+                may,
+            } => {
+                asker.may_change(owner)?;
+                let found = self.dataset_mut(owner, &workflow, &dataset)?;
+                if !may {
+                    found.readers.remove(&to);
+                } else if found.readers.len() >= MAX_READERS {
+                    let text = format!(
+                        "`{dataset}` has {MAX_READERS} readers already; make a group of them"
+                    );
+                    return Err(Refusal::new(Code::Busy, text));
+                } else {
+                    found.readers.insert(to);
+                }
+                Ok(())
+            }
+            Ask::Keep {
+                owner,
+                workflow,
+                dataset,
+                until,
+            } => {
+                asker.may_change(owner)?;
+                self.dataset_mut(owner, &workflow, &dataset)?.kept = Some(until);
+                Ok(())
+            }
+            _ => Err(Refusal::new(Code::Invalid, "this question changes nothing")),
+        }
+    }
+
+    fn dataset_mut(
+        &mut self,
+        owner: Owner,
+        workflow: &str,
+        dataset: &str,
+    ) -> Result<&mut crate::state::Dataset, Refusal> {
+        let found = self.workflows.get_mut(&(owner, workflow.to_owned()));
+        let found = found.and_then(|w| w.datasets.get_mut(dataset));
+        found.ok_or_else(|| {
+            let text = format!("there is no dataset `{dataset}` of workflow `{workflow}`");
+            Refusal::new(Code::NotFound, text)
+        })
+    }
+
+    fn remove(
+        &mut self,
+        owner: Owner,
+        workflow: &str,
+        dataset: Option<&str>,
+        version: Option<u32>,
+    ) -> Result<(), Refusal> {
+        let found = self.workflows.get(&(owner, workflow.to_owned()));
+        let datasets = found.into_iter().flat_map(|w| &w.datasets);
+        let fits = datasets.filter(|(name, _)| dataset.is_none_or(|d| d == **name));
+        let ids: Vec<VersionId> = fits
+            .flat_map(|(name, d)| d.versions.keys().map(move |v| (name.clone(), *v)))
+            .filter(|(_, number)| version.is_none_or(|v| v == *number))
+            .map(|(dataset, version)| VersionId {
+                owner,
+                workflow: workflow.to_owned(),
+                dataset,
+                version,
+            })
+            .collect();
+        if ids.is_empty() {
+            let text = format!("nothing of workflow `{workflow}` is called so (`tarn data ls`)");
+            return Err(Refusal::new(Code::NotFound, text));
+        }
+        let used = self.used();
+        if let Some(busy) = ids.iter().find(|id| used.contains(id)) {
+            let users = self.jobs.iter().filter(|(_, j)| {
+                let reads = j.reads.iter().map(|r| &r.version);
+                let mut all = reads.chain(j.makes.iter().map(|m| &m.version));
+                j.phase != Phase::Ended && all.any(|v| v == busy)
+            });
+            let users: Vec<String> = users.map(|(id, _)| id.to_string()).collect();
+            let text = format!(
+                "version {} of `{}` is used by job {}: cancel it first (`scancel`)",
+                busy.version,
+                busy.dataset,
+                users.join(", ")
+            );
+            return Err(Refusal::new(Code::Busy, text));
+        }
+        for id in ids {
+            self.drop_version(&id);
+        }
+        Ok(())
+    }
+
+    /// Answers what changes nothing; `None` for what does.
+    pub fn answer(&self, user: Uid, groups: &[u32], trusted: bool, ask: &Ask) -> Option<Said> {
+        let asker = Asker {
+            user,
+            groups,
+            trusted,
+        };
+        Some(match ask {
+            Ask::Advice(submitted) => match trusted {
+                true => Said::Advice(self.advise(submitted)),
+                false => Said::Refused(Refusal::new(Code::Denied, "only Slurm asks for advice")),
+            },
+            Ask::Datasets => Said::Datasets(self.datasets(&asker)),
+            Ask::Job(id) => self.job(&asker, *id),
+            Ask::Nodes => Said::Nodes(self.node_infos()),
+            Ask::Usage(_) => {
+                let owners = self.meters.keys();
+                let seen = owners.filter(|o| asker.is(**o) || asker.user == 0);
+                Said::Usage(seen.filter_map(|o| self.usage_of(*o)).collect())
+            }
+            _ => return None,
+        })
+    }
+
+    fn datasets(&self, asker: &Asker<'_>) -> Vec<DatasetInfo> {
+        let mut infos = Vec::new();
+        for ((owner, workflow), found) in &self.workflows {
+            for (name, dataset) in &found.datasets {
+                let may_read = dataset.readers.iter().any(|r| asker.is(*r));
+                if !asker.is(*owner) && !may_read && asker.user != 0 {
+                    continue;
+                }
+                for (number, version) in &dataset.versions {
+                    let id = VersionId {
+                        owner: *owner,
+                        workflow: workflow.clone(),
+                        dataset: name.clone(),
+                        version: *number,
+                    };
+                    let has = |n: &crate::state::Node| {
+                        let mut parts = version.parts.keys();
+                        parts.any(|part| n.parts.contains_key(&id.part(*part)))
+                    };
+                    let nodes = self.nodes.iter().filter(|(_, n)| has(n));
+                    infos.push(DatasetInfo {
+                        owner: *owner,
+                        workflow: workflow.clone(),
+                        dataset: name.clone(),
+                        version: *number,
+                        bytes: version.parts.values().map(|p| p.bytes).sum(),
+                        nodes: nodes.map(|(name, _)| name.clone()).collect(),
+                        awaits: version.maker.filter(|_| !Self::is_there(version)),
+                        until: self.until(&id),
+                        readers: dataset.readers.iter().copied().collect(),
+                    });
+                }
+            }
+        }
+        infos
+    }
+
+    fn job(&self, asker: &Asker<'_>, id: Job) -> Said {
+        let Some(job) = self.jobs.get(&id) else {
+            let text = format!(
+                "job {id} is not known: it has no `#TARN` lines, or ended more than a day ago"
+            );
+            return Said::Refused(Refusal::new(Code::NotFound, text));
+        };
+        if asker.user != job.user && asker.user != 0 && !asker.trusted {
+            let text = format!("job {id} is somebody else's");
+            return Said::Refused(Refusal::new(Code::Denied, text));
+        }
+        let phase = match job.phase {
+            Phase::Waiting => "waiting",
+            Phase::Staging => "staging",
+            Phase::Running => "running",
+            Phase::Publishing | Phase::Published => "publishing",
+            Phase::Sending | Phase::Sent => "sending",
+            Phase::Leaving => "leaving",
+            Phase::Ended => "ended",
+        };
+        Said::Job(Box::new(JobInfo {
+            user: job.user,
+            phase: phase.into(),
+            history: job.history.clone(),
+            waits: job.waits.clone(),
+        }))
+    }
+
+    fn node_infos(&self) -> Vec<NodeInfo> {
+        let info = |(name, node): (&String, &crate::state::Node)| NodeInfo {
+            name: name.clone(),
+            up: node.is_up,
+            capacity: node.capacity.as_ref().map_or(0, |c| c.bytes),
+            taken: node.taken(),
+            persistent: node.capacity.as_ref().is_some_and(|c| c.persistent),
+            orphans: node.orphans.len() as u64,
+        };
+        self.nodes.iter().map(info).collect()
+    }
+}

@@ -1,0 +1,104 @@
+//! What happens, and what is done about it.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tarn_base::units::Nanos;
+use tarn_proto::site::{Ask, Capacity, Epoch, Holding, Job, Order, Owner, Report, Said, Uid};
+
+/// Somebody who waits for an answer; means nothing after a restart.
+pub type Token = u64;
+
+/// What a site wants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// How long a version stays after its last use when nothing else is said.
+    pub lease: Nanos,
+    /// Bytes on all nodes together that an owner may have, unless `quotas` says otherwise; 0 for no limit.
+    pub quota: u64,
+    /// Bytes of particular owners.
+    pub quotas: BTreeMap<Owner, u64>,
+}
+
+/// Who asks what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Who waits.
+    pub token: Token,
+    /// The user, as the kernel says.
+    pub user: Uid,
+    /// The user's groups.
+    pub groups: Vec<u32>,
+    /// Whether it is root, or Slurm's user.
+    pub trusted: bool,
+    /// What.
+    pub ask: Ask,
+}
+
+/// What has happened: what the log holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A controller begins; what an earlier one had under way is not known any more.
+    Began {
+        /// Its term.
+        epoch: Epoch,
+    },
+    /// Somebody asks something that changes something. (What changes nothing is answered by [`crate::Site::answer`].)
+    Asked(Asked),
+    /// A node takes orders.
+    Opened {
+        /// Its name.
+        node: String,
+        /// Its store.
+        capacity: Capacity,
+        /// All that it holds.
+        holds: Vec<(Uid, Holding)>,
+        /// The jobs that it lets in.
+        jobs: Vec<Job>,
+    },
+    /// A node is not heard of any more.
+    Closed {
+        /// Its name.
+        node: String,
+    },
+    /// A node says what came of an order.
+    Reported {
+        /// The order.
+        order: u64,
+        /// What.
+        report: Report,
+    },
+    /// Time has passed: leases may be over.
+    Passed,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// A node is to do this; its report comes with this number.
+    Order {
+        /// The node.
+        node: String,
+        /// The number.
+        number: u64,
+        /// What.
+        order: Order,
+    },
+    /// Who waits is answered.
+    Answer {
+        /// Who.
+        token: Token,
+        /// What is said.
+        said: Said,
+    },
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let day = 24 * 3600 * 1_000_000_000;
+        Self {
+            lease: 7 * day,
+            quota: 0,
+            quotas: BTreeMap::new(),
+        }
+    }
+}

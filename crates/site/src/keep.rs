@@ -1,0 +1,302 @@
+//! How long data stays, and what goes when a job needs its room.
+
+use crate::state::{Phase, Site, Step, Version, VersionId, VersionState, Why, room};
+use std::collections::BTreeSet;
+use tarn_base::units::{Nanos, Time};
+use tarn_base::workflow::Keep;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Held, Job, Owner, Part, Uid, Work};
+
+/// How long what nobody knows stays in a node's store.
+const ORPHAN: Nanos = 7 * 24 * 3600 * 1_000_000_000;
+/// How long a job that has ended is remembered.
+const MEMORY: Nanos = 24 * 3600 * 1_000_000_000;
+
+/// Whether there is room on a node.
+pub(crate) enum Space {
+    /// There is.
+    Free,
+    /// Something that can be had again is being removed.
+    Soon,
+    /// There is none.
+    None(Refusal),
+}
+
+impl Site {
+    /// Time has passed.
+    pub(crate) fn expire(&mut self) {
+        let versions: Vec<VersionId> = self.versions().collect();
+        let used = self.used();
+        for id in versions {
+            if !used.contains(&id) && self.is_over(&id) {
+                self.drop_version(&id);
+            }
+        }
+        self.forget_orphans();
+        self.forget_jobs();
+        self.jobs_that_wait();
+    }
+
+    fn versions(&self) -> impl Iterator<Item = VersionId> {
+        self.workflows.iter().flat_map(|((owner, workflow), w)| {
+            w.datasets.iter().flat_map(move |(dataset, d)| {
+                d.versions.keys().map(move |version| VersionId {
+                    owner: *owner,
+                    workflow: workflow.clone(),
+                    dataset: dataset.clone(),
+                    version: *version,
+                })
+            })
+        })
+    }
+
+    /// The versions that jobs read or make which have not ended.
+    pub(crate) fn used(&self) -> BTreeSet<VersionId> {
+        let live = self.jobs.values().filter(|j| j.phase != Phase::Ended);
+        let of = |j: &crate::state::JobState| {
+            let reads = j.reads.iter().map(|r| r.version.clone());
+            let makes = j.makes.iter().map(|m| m.version.clone());
+            reads.chain(makes).collect::<Vec<_>>()
+        };
+        live.flat_map(of).collect()
+    }
+
+    /// When a version may go that no job uses. `None` for never; 0 for at once.
+    pub(crate) fn until(&self, id: &VersionId) -> Option<Time> {
+        let workflow = self.workflows.get(&(id.owner, id.workflow.clone()))?;
+        let dataset = workflow.datasets.get(&id.dataset)?;
+        let version = dataset.versions.get(&id.version)?;
+        let kept = dataset.kept.unwrap_or(0);
+        if matches!(version.state, VersionState::Failed(_)) {
+            // Its readers are to learn why; its parts, if there are any, go with it.
+            return Some(version.used.saturating_add(MEMORY));
+        }
+        let lease = version.used.saturating_add(self.config.lease);
+        let until = match (version.keep, workflow.has_ended) {
+            (Keep::Forever, _) => return None,
+            (Keep::For(time), true) => version.used.saturating_add(time),
+            (Keep::For(time), false) => lease.max(version.used.saturating_add(time)),
+            (Keep::UntilConsumed | Keep::Workflow, true) => 0,
+            (_, false) => lease,
+        };
+        Some(until.max(kept))
+    }
+
+    fn is_over(&self, id: &VersionId) -> bool {
+        let keeps_all = self.workflows.get(&(id.owner, id.workflow.clone()));
+        let of_workflow = self.version(id).is_some_and(|v| v.keep == Keep::Workflow);
+        let is_live = of_workflow
+            && keeps_all.is_some_and(|_| {
+                let mut jobs = self.jobs.values();
+                jobs.any(|j| {
+                    j.phase != Phase::Ended && j.owner == id.owner && j.workflow == id.workflow
+                })
+            });
+        !is_live && self.until(id).is_some_and(|until| until <= self.now)
+    }
+
+    /// A version is no more: wherever its parts are, they are removed.
+    pub(crate) fn drop_version(&mut self, id: &VersionId) {
+        let holders: Vec<(String, Part)> = self
+            .nodes
+            .iter()
+            .flat_map(|(name, node)| {
+                let first = id.part(0);
+                let own = node.parts.range(first..).map(|(part, _)| part.clone());
+                let own = own.take_while(|part| VersionId::of(part) == *id);
+                own.map(|part| (name.clone(), part)).collect::<Vec<_>>()
+            })
+            .collect();
+        for (node, part) in holders {
+            self.remove_part(&node, &part);
+        }
+        let key = (id.owner, id.workflow.clone());
+        let Some(workflow) = self.workflows.get_mut(&key) else {
+            return;
+        };
+        if let Some(dataset) = workflow.datasets.get_mut(&id.dataset) {
+            dataset.versions.remove(&id.version);
+            if dataset.versions.is_empty() {
+                workflow.datasets.remove(&id.dataset);
+            }
+        }
+        if workflow.datasets.is_empty() {
+            self.workflows.remove(&key);
+        }
+    }
+
+    /// A node's copy of a part goes.
+    fn remove_part(&mut self, node: &str, part: &Part) {
+        self.displace(node, part);
+        self.doom(node, Self::worker_of(part.owner), Held::Part(part.clone()));
+    }
+
+    /// Whose worker removes what is an owner's, when no job's user is at hand.
+    fn worker_of(owner: Owner) -> Uid {
+        match owner {
+            Owner::User(uid) => uid,
+            // A project's folders are its members': any of them may, and root's worker does not exist.
+            Owner::Project(gid) => gid,
+        }
+    }
+
+    /// Something is to be removed there, as soon as the node answers.
+    pub(crate) fn doom(&mut self, name: &str, user: Uid, held: Held) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        node.doomed.insert((user, held.clone()));
+        if node.is_up {
+            let work = Work::Remove(vec![held.clone()]);
+            self.work(name, Why::Reclaim(user, held), (user, user), work);
+        }
+    }
+
+    /// Whether so many bytes can be had on a node; if not, what can be had again elsewhere makes place.
+    pub(crate) fn make_room(&mut self, name: &str, bytes: u64) -> Space {
+        let Some(node) = self.nodes.get(name) else {
+            return Space::Free;
+        };
+        let capacity = node.capacity.as_ref().map_or(0, |c| c.bytes);
+        let coming = self.coming(name);
+        let taken = node.taken().saturating_add(coming);
+        let lacks = taken.saturating_add(bytes).saturating_sub(capacity);
+        if lacks == 0 {
+            return Space::Free;
+        }
+        let reclaims = |why: &Why| matches!(why, Why::Reclaim(..));
+        let mut under_way = self.orders.values();
+        if under_way.any(|o| o.node == name && reclaims(&o.why)) {
+            return Space::Soon;
+        }
+        let used = self.used();
+        let mut candidates: Vec<(bool, Time, u64, Part)> = Vec::new();
+        for (part, bytes) in &node.parts {
+            let id = VersionId::of(part);
+            let Some(version) = self.version(&id).filter(|_| !used.contains(&id)) else {
+                continue;
+            };
+            let others = self.nodes.iter();
+            let mut others = others.filter(|(other, n)| *other != name && n.is_up);
+            let is_elsewhere = others.any(|(_, n)| n.parts.contains_key(part));
+            if is_elsewhere || version.source.is_some() {
+                candidates.push((!is_elsewhere, version.used, *bytes, part.clone()));
+            }
+        }
+        // What another node has goes first, then what can be read outside again; each the longest unused first.
+        candidates.sort();
+        let mut freed = 0;
+        for (_, _, bytes, part) in candidates {
+            if freed >= lacks {
+                break;
+            }
+            freed += bytes;
+            self.remove_part(name, &part);
+        }
+        if freed >= lacks {
+            return Space::Soon;
+        }
+        let text = format!(
+            "node {name} has no room: {bytes} bytes are needed, {taken} of {capacity} are taken by data that is used or kept (`tarn data ls`)"
+        );
+        Space::None(Refusal::new(Code::NoSpace, text))
+    }
+
+    /// Bytes that are on their way to a node.
+    fn coming(&self, name: &str) -> u64 {
+        let orders = self.orders.values().filter(|o| o.node == name);
+        let parts = orders.filter_map(|o| match &o.why {
+            Why::Job(_, Step::Fetch(part), _) => Some(part),
+            _ => None,
+        });
+        let bytes = |part: &Part| {
+            let version = self.version(&VersionId::of(part))?;
+            version.parts.get(&part.part).map(room)
+        };
+        parts.filter_map(bytes).sum()
+    }
+
+    /// A job may write so much on a node.
+    pub(crate) fn promise(&mut self, job: Job, node: &str, bytes: u64) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            *node.promised.entry(job).or_default() += bytes;
+        }
+    }
+
+    /// A job has left its nodes.
+    pub(crate) fn ended(&mut self, id: Job) {
+        for node in self.nodes.values_mut() {
+            node.promised.remove(&id);
+        }
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let reads: Vec<VersionId> = job.reads.iter().map(|r| r.version.clone()).collect();
+        let now = self.now;
+        for version in reads {
+            if let Some(version) = self.version_mut(&version) {
+                version.used = now;
+            }
+        }
+        self.settle();
+    }
+
+    /// What was waited for by a job that is over, or by a workflow's end, may go.
+    pub(crate) fn settle(&mut self) {
+        let ended: Vec<VersionId> = self
+            .versions()
+            .filter(|id| {
+                let key = (id.owner, id.workflow.clone());
+                self.workflows.get(&key).is_some_and(|w| w.has_ended)
+            })
+            .collect();
+        let used = self.used();
+        for id in ended {
+            if !used.contains(&id) && self.is_over(&id) {
+                self.drop_version(&id);
+            }
+        }
+    }
+
+    /// Jobs that have ended long ago are forgotten; when there are too many, the oldest are sooner.
+    pub(crate) fn forget_jobs(&mut self) {
+        let now = self.now;
+        let is_old = |j: &crate::state::JobState| now.saturating_sub(j.changed) >= MEMORY;
+        self.jobs
+            .retain(|_, j| j.phase != Phase::Ended || !is_old(j));
+        if self.jobs.len() < crate::MAX_JOBS {
+            return;
+        }
+        let ended = self.jobs.iter().filter(|(_, j)| j.phase == Phase::Ended);
+        let mut ended: Vec<(Time, Job)> = ended.map(|(id, j)| (j.changed, *id)).collect();
+        ended.sort_unstable();
+        for (_, id) in ended.into_iter().take(crate::MAX_JOBS / 10) {
+            self.jobs.remove(&id);
+        }
+    }
+
+    fn forget_orphans(&mut self) {
+        let now = self.now;
+        let old: Vec<(String, Uid, Held)> = self
+            .nodes
+            .iter()
+            .flat_map(|(name, node)| {
+                let old = node.orphans.iter();
+                let old = old.filter(|(_, (_, since))| now.saturating_sub(*since) >= ORPHAN);
+                old.map(|((user, held), _)| (name.clone(), *user, held.clone()))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        for (name, user, held) in old {
+            if let Some(node) = self.nodes.get_mut(&name) {
+                node.orphans.remove(&(user, held.clone()));
+            }
+            self.doom(&name, user, held);
+        }
+    }
+
+    /// Whether a version's bytes are worth anything to somebody who looks for it.
+    pub(crate) fn is_there(version: &Version) -> bool {
+        version.state == VersionState::There
+    }
+}

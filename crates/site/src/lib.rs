@@ -1,0 +1,57 @@
+//! L2: a site: its datasets, jobs and nodes, and what is ordered of whom. docs/site.md.
+//!
+//! [`Site::step`] takes what has happened and says what is to be done; it does nothing itself. Its state follows from its events
+//! alone, so the log of events is the truth, and a controller that begins anew plays it.
+//!
+//! What is to be done for a job is not kept as a list of steps but derived, each time something has happened, from what there is and what
+//! there must be ([`stage`]): so it does not matter in which order nodes answer, fail or come back.
+
+mod asked;
+mod event;
+mod keep;
+mod node;
+mod reported;
+mod stage;
+mod state;
+mod submit;
+mod usage;
+
+pub use event::{Action, Asked, Config, Event, Token};
+pub use state::Site;
+
+use tarn_base::units::Time;
+
+/// Jobs that are known at a time, those that have ended lately included.
+pub const MAX_JOBS: usize = 100_000;
+/// Datasets of one owner.
+pub const MAX_DATASETS: usize = 10_000;
+/// Others who may read one dataset.
+pub const MAX_READERS: usize = 64;
+/// Nodes.
+pub const MAX_NODES: usize = tarn_base::bounds::MAX_NODES;
+/// Lines of a job's history: the newest stay.
+pub const MAX_HISTORY: usize = 64;
+/// Times that something is tried on a node for a job before the job is told that it failed.
+pub const MAX_TRIES: u32 = 3;
+
+impl Site {
+    /// What has happened, and what is done about it.
+    pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
+        self.now = self.now.max(now);
+        self.actions.clear();
+        match event {
+            Event::Began { epoch } => self.began(epoch),
+            Event::Asked(asked) => self.asked(asked),
+            Event::Opened {
+                node,
+                capacity,
+                holds,
+                jobs,
+            } => self.opened(&node, capacity, holds, &jobs),
+            Event::Closed { node } => self.closed(&node),
+            Event::Reported { order, report } => self.reported(order, report),
+            Event::Passed => self.expire(),
+        }
+        actions.append(&mut self.actions);
+    }
+}

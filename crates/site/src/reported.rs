@@ -1,0 +1,202 @@
+//! What came of orders.
+
+use crate::state::{Phase, Site, Step, VersionId, VersionState, Why, room};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Held, Job, Part, Proof, Report, Uid, Worked};
+
+impl Site {
+    pub(crate) fn reported(&mut self, id: u64, report: Report) {
+        match report {
+            Report::Alive => {}
+            Report::Capacity { capacity, .. } => {
+                let Some(ordered) = self.orders.remove(&id) else {
+                    return;
+                };
+                if let Some(node) = self.nodes.get_mut(&ordered.node) {
+                    node.capacity = Some(capacity);
+                }
+            }
+            Report::Serving { port, .. } => {
+                let Some(ordered) = self.orders.remove(&id) else {
+                    return;
+                };
+                if let Why::Port(user) = ordered.why
+                    && let Some(node) = self.nodes.get_mut(&ordered.node)
+                {
+                    node.ports.insert(user, port);
+                }
+                self.jobs_that_wait();
+            }
+            Report::Worked { what, .. } => match what {
+                Worked::Failed(why) => self.unreported(id, &why),
+                Worked::Done | Worked::Inventory(_) => self.worked(id, None),
+                Worked::Proven { proof, moved } => self.worked(id, Some((proof, moved))),
+            },
+        }
+    }
+
+    fn worked(&mut self, id: u64, proven: Option<(Proof, u64)>) {
+        let Some(ordered) = self.orders.remove(&id) else {
+            return;
+        };
+        let node = ordered.node;
+        match ordered.why {
+            Why::Job(job, step, from) => self.step_done(&node, job, step, from, proven),
+            Why::Reclaim(user, held) => {
+                if let Some(node) = self.nodes.get_mut(&node) {
+                    node.doomed.remove(&(user, held));
+                }
+                self.jobs_that_wait();
+            }
+            Why::Check(part, proof) => {
+                // Meanwhile nobody may need it any more.
+                let known = self.version(&VersionId::of(&part));
+                if known.is_some_and(|v| v.parts.get(&part.part) == Some(&proof)) {
+                    self.place(&node, &part, room(&proof));
+                    self.jobs_that_wait();
+                }
+            }
+            Why::Port(_) | Why::Forget(_) => {}
+        }
+    }
+
+    fn step_done(
+        &mut self,
+        node: &str,
+        id: Job,
+        step: Step,
+        from: Option<(String, Uid)>,
+        proven: Option<(Proof, u64)>,
+    ) {
+        match (&step, proven) {
+            (Step::Fetch(part), Some((proof, moved))) => {
+                self.fetched(node, part, proof, moved, from.is_some());
+                // Others may wait for it too, to read it from here.
+                self.jobs_that_wait();
+                self.advance(id);
+                return;
+            }
+            (Step::Publish(dataset), Some((proof, _))) => self.part_made(node, id, dataset, proof),
+            (Step::Send(_), Some((_, moved))) => {
+                if let Some(owner) = self.jobs.get(&id).map(|j| j.owner) {
+                    self.meter(owner).written_outside += moved;
+                }
+            }
+            _ => {}
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.done.insert((node.to_owned(), step));
+        }
+        self.advance(id);
+    }
+
+    fn fetched(&mut self, node: &str, part: &Part, proof: Proof, moved: u64, is_near: bool) {
+        let Some(version) = self.version_mut(&VersionId::of(part)) else {
+            self.doom_part(node, part);
+            return;
+        };
+        match version.parts.get(&part.part) {
+            None => {
+                version.parts.insert(part.part, proof.clone());
+            }
+            Some(known) if *known == proof => {}
+            // It is not what the others have: nobody is to read it.
+            Some(_) => {
+                self.doom_part(node, part);
+                return;
+            }
+        }
+        self.place(node, part, room(&proof));
+        let meter = self.meter(part.owner);
+        match is_near {
+            true => meter.between_nodes += moved,
+            false => meter.read_outside += moved,
+        }
+    }
+
+    fn doom_part(&mut self, node: &str, part: &Part) {
+        let tarn_proto::site::Owner::User(user) = part.owner else {
+            return;
+        };
+        self.doom(node, user, Held::Part(part.clone()));
+    }
+
+    fn part_made(&mut self, node: &str, id: Job, dataset: &str, proof: Proof) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let Some(at) = job.nodes.iter().position(|n| n == node) else {
+            return;
+        };
+        let Some(makes) = job.makes.iter().find(|m| m.version.dataset == dataset) else {
+            return;
+        };
+        let (version, size) = (makes.version.clone(), makes.size);
+        let part = version.part(at as u32);
+        if let Some(node) = self.nodes.get_mut(node)
+            && let Some(promised) = node.promised.get_mut(&id)
+        {
+            *promised = promised.saturating_sub(size);
+        }
+        if let Some(version) = self.version_mut(&version) {
+            version.parts.insert(part.part, proof.clone());
+            self.place(node, &part, room(&proof));
+        }
+    }
+
+    /// An order has failed, or nothing is heard of it.
+    pub(crate) fn unreported(&mut self, id: u64, why: &Refusal) {
+        let Some(ordered) = self.orders.remove(&id) else {
+            return;
+        };
+        let node = ordered.node;
+        let (id, step, from) = match ordered.why {
+            Why::Job(job, step, from) => (job, step, from),
+            // What could not be removed stays on the list; the node's next session tries again.
+            Why::Reclaim(..) | Why::Port(_) | Why::Forget(_) => return,
+            Why::Check(part, _) => {
+                self.doom_part(&node, &part);
+                return;
+            }
+        };
+        if let Some((peer, user)) = from
+            && let Some(peer) = self.nodes.get_mut(&peer)
+        {
+            // Its worker may have ended since.
+            peer.ports.remove(&user);
+        }
+        let is_lost = why.code == Code::Lost && !self.is_up(&node);
+        let is_final = matches!(
+            why.code,
+            Code::Denied | Code::NotFound | Code::Exists | Code::Invalid | Code::NoSpace
+        );
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let is_copy = job.phase == Phase::Sending && matches!(step, Step::Fetch(_));
+        let has_failed = !is_lost && job.has_failed(&node, &step);
+        if !is_copy && (has_failed || is_final && !is_lost) {
+            let text = format!("{node}: {}", why.text);
+            self.failed_step(id, &step, Refusal::new(why.code, text));
+            return;
+        }
+        self.advance(id);
+    }
+
+    fn failed_step(&mut self, id: Job, step: &Step, why: Refusal) {
+        if let Step::Publish(dataset) = step {
+            // Its readers are told; others of the job's datasets are not concerned.
+            let job = self.jobs.get(&id);
+            let made = job.and_then(|j| {
+                let mut makes = j.makes.iter();
+                makes.find(|m| m.version.dataset == *dataset)
+            });
+            if let Some(version) = made.map(|m| m.version.clone())
+                && let Some(version) = self.version_mut(&version)
+            {
+                version.state = VersionState::Failed(why.text.clone());
+            }
+        }
+        self.stage_failed(id, why);
+    }
+}

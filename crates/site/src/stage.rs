@@ -1,0 +1,675 @@
+//! The way of a job: in each phase, what must be there on its nodes is compared with what is, and what is missing is ordered. When
+//! nothing is missing, the phase is over.
+
+use crate::keep::Space;
+use crate::state::{
+    JobState, Makes, Node, Phase, Reads, Site, Step, VersionId, VersionState, Why, room,
+};
+use std::path::Path;
+use tarn_base::units::{Nanos, SECOND};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Held, Job, Mount, Order, Origin, Owner, Part, Peer, Proof, Work};
+
+/// Transfers at a time from one node to others, for one job.
+const MAX_FROM_ONE: usize = 2;
+/// How long a node is waited for that does not answer.
+const PATIENCE: Nanos = 60 * SECOND;
+
+/// What a look at a job has found.
+enum Look {
+    /// Something is under way, or was ordered.
+    Busy,
+    /// Nothing is missing.
+    Whole,
+    /// It cannot be done.
+    Never(Refusal),
+}
+
+impl Site {
+    /// Looks at a job again, after something has happened that may concern it.
+    pub(crate) fn advance(&mut self, id: Job) {
+        let Some(job) = self.jobs.get(&id).cloned() else {
+            return;
+        };
+        let look = match job.phase {
+            Phase::Staging => self.stage(id, &job),
+            Phase::Publishing => self.publish(id, &job),
+            Phase::Sending => self.send(id, &job),
+            Phase::Leaving => self.leave(id, &job),
+            _ => return,
+        };
+        match look {
+            Look::Busy => {}
+            Look::Whole => self.next(id),
+            Look::Never(why) => self.stage_failed(id, why),
+        }
+    }
+
+    /// A phase is over, and who waits for it is told.
+    fn next(&mut self, id: Job) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.waits = None;
+        job.tries.clear();
+        let (phase, what) = match job.phase {
+            Phase::Staging => (Phase::Running, "all that it reads is on its nodes"),
+            Phase::Publishing => (Phase::Published, "what it wrote is published"),
+            Phase::Sending => (Phase::Sent, "what goes out is there"),
+            _ => (Phase::Ended, "its folders are removed"),
+        };
+        job.phase = phase;
+        job.note(now, what);
+        if job.is_leaving && phase != Phase::Ended {
+            self.go_on_leaving(id);
+            return;
+        }
+        self.answer_stage(id, Ok(()));
+        match phase {
+            Phase::Published => self.jobs_that_wait(),
+            Phase::Ended => self.ended(id),
+            _ => {}
+        }
+    }
+
+    /// What is rescued of a job that ends before its time goes out, then the job leaves.
+    pub(crate) fn go_on_leaving(&mut self, id: Job) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.phase = match job.phase {
+                Phase::Published => Phase::Sending,
+                _ => Phase::Leaving,
+            };
+            job.done.clear();
+        }
+        self.advance(id);
+    }
+
+    /// Looks again at all jobs whose stage somebody waits for.
+    pub(crate) fn jobs_that_wait(&mut self) {
+        let leaving = self
+            .jobs
+            .iter()
+            .filter(|(_, j)| j.is_leaving && j.phase != Phase::Ended);
+        let mut jobs: Vec<Job> = leaving.map(|(id, _)| *id).collect();
+        jobs.extend(self.waiting.keys());
+        for job in jobs {
+            self.advance(job);
+        }
+    }
+
+    /// A stage has failed, and Slurm is told; a later one begins where this was.
+    pub(crate) fn stage_failed(&mut self, id: Job, why: Refusal) {
+        let now = self.now;
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.waits = Some(why.text.clone());
+            job.note(now, why.text.clone());
+            job.tries.clear();
+            match job.phase {
+                Phase::Staging => job.phase = Phase::Waiting,
+                // What cannot be rescued does not hold its nodes.
+                phase if job.is_leaving && phase < Phase::Leaving => {
+                    job.phase = Phase::Leaving;
+                    job.done.clear();
+                    self.advance(id);
+                    return;
+                }
+                _ => {}
+            }
+        }
+        self.answer_stage(id, Err(why));
+    }
+
+    fn is_under_way(&self, id: Job, node: &str, step: &Step) -> bool {
+        self.orders.values().any(|o| {
+            o.node == node && matches!(&o.why, Why::Job(job, of, _) if *job == id && of == step)
+        })
+    }
+
+    fn is_done(job: &JobState, node: &str, step: &Step) -> bool {
+        job.done.contains(&(node.to_owned(), step.clone()))
+    }
+
+    /// Orders something once on a node. Whether it is done.
+    fn once(&mut self, id: Job, job: &JobState, node: &str, step: Step, order: Order) -> bool {
+        if Self::is_done(job, node, &step) {
+            return true;
+        }
+        if self.is_up(node) && !self.is_under_way(id, node, &step) {
+            self.order(node, Why::Job(id, step, None), order);
+        }
+        false
+    }
+
+    pub(crate) fn is_up(&self, node: &str) -> bool {
+        self.nodes.get(node).is_some_and(|n| n.is_up)
+    }
+
+    /// A node that does not answer is waited for, but not for ever.
+    fn wait_for(&mut self, id: Job, node: &str) -> Result<(), Look> {
+        let known = self.nodes.entry(node.to_owned());
+        let since = self.now;
+        let known = known.or_insert_with(|| Node {
+            since,
+            ..Node::default()
+        });
+        if known.is_up {
+            return Ok(());
+        }
+        let text =
+            format!("tarnd of node {node} does not answer: is `tarnd --site` running there?");
+        if self.now.saturating_sub(known.since) >= PATIENCE {
+            return Err(Look::Never(Refusal::new(Code::Lost, text)));
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.waits = Some(text);
+        }
+        Err(Look::Busy)
+    }
+
+    fn stage(&mut self, id: Job, job: &JobState) -> Look {
+        for node in &job.nodes {
+            if let Err(look) = self.wait_for(id, node) {
+                return look;
+            }
+        }
+        let mut is_whole = true;
+        for reads in &job.reads {
+            match self.bring(id, job, reads) {
+                Look::Whole => {}
+                Look::Busy => is_whole = false,
+                never => return never,
+            }
+        }
+        if !is_whole {
+            return Look::Busy;
+        }
+        for reads in job.reads.iter().filter(|r| !r.is_changed) {
+            is_whole &= self.view(id, job, reads);
+        }
+        for makes in &job.makes {
+            let parts = makes.from.as_ref().map(|v| self.parts_of(v));
+            for node in job.writers(makes) {
+                let dataset = makes.version.dataset.clone();
+                let step = Step::Prepare(dataset.clone());
+                if !Self::is_done(job, node, &step) && !self.is_under_way(id, node, &step) {
+                    match self.make_room(node, makes.size) {
+                        Space::Free => self.promise(id, node, makes.size),
+                        Space::Soon => {
+                            is_whole = false;
+                            continue;
+                        }
+                        Space::None(why) => return Look::Never(why),
+                    }
+                }
+                let work = Work::Prepare {
+                    job: id,
+                    dataset,
+                    parts: parts.clone().unwrap_or_default(),
+                };
+                let order = do_as(job, work);
+                is_whole &= self.once(id, job, node, step, order);
+            }
+        }
+        if !is_whole {
+            return Look::Busy;
+        }
+        for (at, node) in job.nodes.iter().enumerate() {
+            let order = Order::Admit {
+                job: id,
+                user: job.user,
+                mounts: self.mounts(id, job, at),
+            };
+            is_whole &= self.once(id, job, node, Step::Admit, order);
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    pub(crate) fn parts_of(&self, version: &VersionId) -> Vec<Part> {
+        let known = self.version(version);
+        let parts = known.into_iter().flat_map(|v| v.parts.keys());
+        parts.map(|part| version.part(*part)).collect()
+    }
+
+    /// Sees to it that a version is on all nodes that read it.
+    fn bring(&mut self, id: Job, job: &JobState, reads: &Reads) -> Look {
+        let Some(version) = self.version(&reads.version).cloned() else {
+            let text = format!(
+                "version {} of `{}` was removed",
+                reads.version.version, reads.version.dataset
+            );
+            return Look::Never(Refusal::new(Code::NotFound, text));
+        };
+        match &version.state {
+            VersionState::Failed(why) => {
+                let text = format!("`{}` was not made: {why}", reads.version.dataset);
+                return Look::Never(Refusal::new(Code::Dependency, text));
+            }
+            VersionState::Promised => {
+                let maker = version.maker.and_then(|m| self.jobs.get(&m));
+                let publishes = maker.is_some_and(|m| m.phase == Phase::Publishing);
+                if publishes {
+                    return Look::Busy;
+                }
+                let text = format!(
+                    "`{}` is not made yet: job {} makes it; submit with --dependency=afterok:{0}",
+                    reads.version.dataset,
+                    version.maker.map_or(String::new(), |m| m.to_string())
+                );
+                return Look::Never(Refusal::new(Code::Dependency, text));
+            }
+            VersionState::There => {}
+        }
+        let mut parts: Vec<(Part, Option<Proof>)> = version
+            .parts
+            .iter()
+            .map(|(part, proof)| (reads.version.part(*part), Some(proof.clone())))
+            .collect();
+        if parts.is_empty() && version.source.is_some() {
+            parts.push((reads.version.part(0), None));
+        }
+        let mut is_whole = true;
+        for node in job.readers(reads) {
+            for (part, proof) in &parts {
+                match self.bring_part(
+                    id,
+                    job,
+                    node,
+                    part,
+                    proof.as_ref(),
+                    version.source.as_deref(),
+                ) {
+                    Look::Whole => {}
+                    Look::Busy => is_whole = false,
+                    never => return never,
+                }
+            }
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    fn bring_part(
+        &mut self,
+        id: Job,
+        job: &JobState,
+        node: &str,
+        part: &Part,
+        proof: Option<&Proof>,
+        source: Option<&Path>,
+    ) -> Look {
+        if self
+            .nodes
+            .get(node)
+            .is_some_and(|n| n.parts.contains_key(part))
+        {
+            return Look::Whole;
+        }
+        let step = Step::Fetch(part.clone());
+        if self.is_fetched(node, part) {
+            return Look::Busy;
+        }
+        match self.make_room(node, proof.map_or(0, room)) {
+            Space::Free => {}
+            Space::Soon => return Look::Busy,
+            Space::None(why) => return Look::Never(why),
+        }
+        let user = Self::rights(part.owner, job.user);
+        let rights = (user, job.group);
+        let have = |n: &Node| n.is_up && n.parts.contains_key(part);
+        let sources: Vec<String> = self
+            .nodes
+            .iter()
+            .filter(|(_, n)| have(n))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let load = |site: &Self, name: &str| {
+            let from = |why: &Why| matches!(why, Why::Job(_, _, Some((n, _))) if n == name);
+            site.orders.values().filter(|o| from(&o.why)).count()
+        };
+        let best = sources.iter().min_by_key(|name| load(self, name)).cloned();
+        let fetch = |from| Work::Fetch {
+            part: part.clone(),
+            from,
+            proof: proof.cloned(),
+        };
+        match (best, source) {
+            (Some(peer), _) => {
+                if load(self, &peer) >= MAX_FROM_ONE {
+                    return Look::Busy;
+                }
+                let port = self.nodes.get(&peer).and_then(|n| n.ports.get(&user));
+                let Some(port) = port.copied() else {
+                    self.ask_port(&peer, rights);
+                    return Look::Busy;
+                };
+                let from = Origin::Peer(Peer {
+                    node: peer.clone(),
+                    host: peer.clone(),
+                    port,
+                });
+                let why = Why::Job(id, step, Some((peer, user)));
+                self.work(node, why, rights, fetch(from));
+                Look::Busy
+            }
+            // What several nodes lack is read outside once.
+            (None, Some(_)) if self.is_fetched_anywhere(part) => Look::Busy,
+            (None, Some(path)) => {
+                let from = Origin::Outside(path.to_owned());
+                self.work(node, Why::Job(id, step, None), rights, fetch(from));
+                Look::Busy
+            }
+            (None, None) => {
+                let text = format!(
+                    "{part} is on no node that answers; make it again, or wait until the nodes that have it are back: {}",
+                    self.last_seen(part)
+                );
+                Look::Never(Refusal::new(Code::Lost, text))
+            }
+        }
+    }
+
+    fn is_fetched(&self, node: &str, part: &Part) -> bool {
+        self.orders.values().any(|o| {
+            o.node == node && matches!(&o.why, Why::Job(_, Step::Fetch(of), _) if of == part)
+        })
+    }
+
+    fn is_fetched_anywhere(&self, part: &Part) -> bool {
+        let fetches = |why: &Why| matches!(why, Why::Job(_, Step::Fetch(of), _) if of == part);
+        self.orders.values().any(|o| fetches(&o.why))
+    }
+
+    pub(crate) fn ask_port(&mut self, node: &str, (user, group): (u32, u32)) {
+        let is_asked = self
+            .orders
+            .values()
+            .any(|o| o.node == node && o.why == Why::Port(user));
+        if !is_asked {
+            self.order(node, Why::Port(user), Order::Serve { user, group });
+        }
+    }
+
+    fn last_seen(&self, part: &Part) -> String {
+        let have = self
+            .nodes
+            .iter()
+            .filter(|(_, n)| n.parts.contains_key(part));
+        let names: Vec<&str> = have.map(|(name, _)| name.as_str()).collect();
+        match names.is_empty() {
+            true => "none is known".into(),
+            false => names.join(", "),
+        }
+    }
+
+    /// Merges what is of several parts. Whether that is done everywhere.
+    fn view(&mut self, id: Job, job: &JobState, reads: &Reads) -> bool {
+        let parts = self.parts_of(&reads.version);
+        if parts.len() < 2 {
+            return true;
+        }
+        let mut is_whole = true;
+        for node in job.readers(reads) {
+            let dataset = reads.version.dataset.clone();
+            let work = Work::View {
+                job: id,
+                dataset: dataset.clone(),
+                parts: parts.clone(),
+            };
+            let order = Order::Do {
+                user: Self::rights(reads.version.owner, job.user),
+                group: job.group,
+                work: Box::new(work),
+            };
+            is_whole &= self.once(id, job, node, Step::View(dataset), order);
+        }
+        is_whole
+    }
+
+    /// What the tasks of a job see on the node at this position.
+    fn mounts(&self, id: Job, job: &JobState, at: usize) -> Vec<Mount> {
+        let mut mounts = Vec::new();
+        for reads in job
+            .reads
+            .iter()
+            .filter(|r| !r.is_changed && (at == 0 || !r.on_first))
+        {
+            let owner = reads.version.owner;
+            let dataset = reads.version.dataset.clone();
+            let parts = self.parts_of(&reads.version);
+            let known = self.version(&reads.version);
+            let path = match &parts[..] {
+                [only] => {
+                    let proof = known.and_then(|v| v.parts.get(&only.part));
+                    let tree = only.folder().unwrap_or_default().join("tree");
+                    match proof.and_then(|p| p.file.as_ref()) {
+                        Some(file) => tree.join(file),
+                        None => tree,
+                    }
+                }
+                _ => format!("{owner}/j/{id}/v/{dataset}").into(),
+            };
+            mounts.push(Mount {
+                dataset,
+                owner,
+                path,
+                writable: false,
+            });
+        }
+        for makes in job.makes.iter().filter(|m| at == 0 || m.rule.is_some()) {
+            let dataset = makes.version.dataset.clone();
+            mounts.push(Mount {
+                path: format!("{}/j/{id}/w/{dataset}", Owner::User(job.user)).into(),
+                owner: Owner::User(job.user),
+                dataset,
+                writable: true,
+            });
+        }
+        mounts
+    }
+
+    /// What its nodes have written becomes parts. Of a job that has failed: nothing, but what is to be rescued.
+    fn publish(&mut self, id: Job, job: &JobState) -> Look {
+        let mut is_whole = true;
+        for makes in &job.makes {
+            let is_wanted = job.is_well || makes.rescue.is_some();
+            for (at, node) in job.writers(makes).iter().enumerate() {
+                if !is_wanted {
+                    continue;
+                }
+                let step = Step::Publish(makes.version.dataset.clone());
+                if !Self::is_done(job, node, &step)
+                    && let Err(look) = self.wait_for(id, node)
+                {
+                    return look;
+                }
+                let work = Work::Publish {
+                    job: id,
+                    part: makes.version.part(at as u32),
+                    slice: job.slice(makes, at),
+                };
+                is_whole &= self.once(id, job, node, step, do_as(job, work));
+            }
+        }
+        if is_whole {
+            self.published(id, job);
+            Look::Whole
+        } else {
+            Look::Busy
+        }
+    }
+
+    fn published(&mut self, id: Job, job: &JobState) {
+        let now = self.now;
+        for makes in &job.makes {
+            if let Some(version) = self.version_mut(&makes.version) {
+                version.used = now;
+                version.state = match job.is_well {
+                    true => VersionState::There,
+                    false => VersionState::Failed(format!("job {id} failed")),
+                };
+            }
+        }
+    }
+
+    /// What has a `dest` goes there, and copies are made.
+    fn send(&mut self, id: Job, job: &JobState) -> Look {
+        let mut is_whole = true;
+        for makes in &job.makes {
+            let to = match job.is_well {
+                true => &makes.dest,
+                false => &makes.rescue,
+            };
+            if let Some(to) = to {
+                match self.send_to(id, job, &makes.version, to) {
+                    Look::Whole => {}
+                    Look::Busy => is_whole = false,
+                    never => return never,
+                }
+            }
+            if job.is_well && makes.copies > 1 {
+                is_whole &= self.copy(id, job, makes);
+            }
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    fn send_to(&mut self, id: Job, job: &JobState, version: &VersionId, to: &Path) -> Look {
+        let known = self.version(version).map(|v| v.parts.clone());
+        let known = known.unwrap_or_default();
+        let step = Step::Send(version.dataset.clone());
+        let user = Self::rights(version.owner, job.user);
+        // Who has most of it takes the rest from the others.
+        let bytes = |node: &Node| -> u64 {
+            let parts = known
+                .iter()
+                .filter(|(part, _)| node.parts.contains_key(&version.part(**part)));
+            parts.map(|(_, proof)| proof.bytes.max(1)).sum()
+        };
+        let up = self.nodes.iter().filter(|(_, n)| n.is_up);
+        let Some((node, _)) = up.max_by_key(|(_, n)| bytes(n)) else {
+            return Look::Never(Refusal::new(Code::Lost, "no node answers"));
+        };
+        let node = node.clone();
+        if job.done.iter().any(|(_, done)| *done == step) {
+            return Look::Whole;
+        }
+        let sends = |why: &Why| matches!(why, Why::Job(job, of, _) if *job == id && *of == step);
+        if self.orders.values().any(|o| sends(&o.why)) {
+            return Look::Busy;
+        }
+        let mut parts = Vec::new();
+        for (number, proof) in &known {
+            let part = version.part(*number);
+            if self.nodes[&node].parts.contains_key(&part) {
+                parts.push((part, None, proof.clone()));
+                continue;
+            }
+            let mut up = self.nodes.iter().filter(|(_, n)| n.is_up);
+            let Some((peer, there)) = up.find(|(_, n)| n.parts.contains_key(&part)) else {
+                let text = format!(
+                    "{part} is on no node that answers: {}",
+                    self.last_seen(&part)
+                );
+                return Look::Never(Refusal::new(Code::Lost, text));
+            };
+            let peer = peer.clone();
+            let Some(port) = there.ports.get(&user).copied() else {
+                self.ask_port(&peer, (user, job.group));
+                return Look::Busy;
+            };
+            let at = Peer {
+                node: peer.clone(),
+                host: peer,
+                port,
+            };
+            parts.push((part, Some(at), proof.clone()));
+        }
+        let work = Work::Send {
+            parts,
+            dest: to.to_owned(),
+        };
+        self.work(&node, Why::Job(id, step, None), (user, job.group), work);
+        Look::Busy
+    }
+
+    /// Sees to replicas on as many nodes as a dataset asks for, as far as there are nodes with room.
+    fn copy(&mut self, id: Job, job: &JobState, makes: &Makes) -> bool {
+        let version = self.version(&makes.version).map(|v| v.parts.clone());
+        let mut is_whole = true;
+        for (number, proof) in version.unwrap_or_default() {
+            let part = makes.version.part(number);
+            let have = self
+                .nodes
+                .values()
+                .filter(|n| n.parts.contains_key(&part))
+                .count();
+            if have >= makes.copies as usize {
+                continue;
+            }
+            let free = |n: &Node| {
+                let capacity = n.capacity.as_ref().map_or(0, |c| c.bytes);
+                capacity.saturating_sub(n.taken())
+            };
+            let failed = |name: &str| {
+                job.tries
+                    .contains_key(&(name.to_owned(), Step::Fetch(part.clone())))
+            };
+            let others = self.nodes.iter().filter(|(name, n)| {
+                n.is_up && !n.parts.contains_key(&part) && free(n) >= room(&proof) && !failed(name)
+            });
+            let Some(node) = others
+                .max_by_key(|(_, n)| free(n))
+                .map(|(name, _)| name.clone())
+            else {
+                continue;
+            };
+            if self.is_fetched_anywhere(&part) {
+                is_whole = false;
+                continue;
+            }
+            match self.bring_part(id, job, &node, &part, Some(&proof), None) {
+                Look::Busy => is_whole = false,
+                // A copy that cannot be made is no reason to hold the job.
+                Look::Whole | Look::Never(_) => {}
+            }
+        }
+        is_whole
+    }
+
+    /// The job's folders go, and its tasks are let in no more.
+    fn leave(&mut self, id: Job, job: &JobState) -> Look {
+        let mut is_whole = true;
+        let mut owners: Vec<u32> = vec![job.user];
+        owners.extend(
+            job.reads
+                .iter()
+                .map(|r| Self::rights(r.version.owner, job.user)),
+        );
+        owners.sort_unstable();
+        owners.dedup();
+        for node in &job.nodes {
+            // What a node that is gone has of it, it tells when it is back.
+            if !self.is_up(node) {
+                continue;
+            }
+            is_whole &= self.once(id, job, node, Step::Dismiss, Order::Dismiss(id));
+            for user in &owners {
+                let order = Order::Do {
+                    user: *user,
+                    group: job.group,
+                    work: Box::new(Work::Remove(vec![Held::Job(id)])),
+                };
+                is_whole &= self.once(id, job, node, Step::Clear(*user), order);
+            }
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+}
+
+fn do_as(job: &JobState, work: Work) -> Order {
+    Order::Do {
+        user: job.user,
+        group: job.group,
+        work: Box::new(work),
+    }
+}

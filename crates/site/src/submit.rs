@@ -1,0 +1,286 @@
+//! A job comes: which versions it reads and makes, and whether there may be room for them.
+
+use crate::state::{JobState, Makes, Phase, Reads, Site, Version, VersionId, VersionState};
+use crate::{MAX_DATASETS, MAX_JOBS};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_base::bounds::MAX_NAME_BYTES;
+use tarn_base::workflow::{self, Distribution, Keep, OnFailure, Role};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Advice, Job, Owner, Submitted, is_name};
+
+impl Site {
+    /// Takes a job in. Slurm asks again when it has begun anew, and when a job is put back into its queue.
+    pub(crate) fn set_up(&mut self, job: Job, submitted: &Submitted) -> Result<(), Refusal> {
+        if let Some(known) = self.jobs.get(&job)
+            && known.user == submitted.user
+            && known.phase != Phase::Ended
+        {
+            return Ok(());
+        }
+        if self.jobs.len() >= MAX_JOBS {
+            self.forget_jobs();
+        }
+        if self.jobs.len() >= MAX_JOBS {
+            let text = format!(
+                "{MAX_JOBS} jobs with data are known already: try again when some have ended"
+            );
+            return Err(Refusal::new(Code::Busy, text));
+        }
+        let mut state = self.resolve(job, submitted)?;
+        self.check_quota(&state)?;
+        self.claim(job, &state, submitted);
+        if let Some(known) = self.jobs.remove(&job)
+            && known.user == state.user
+        {
+            state.history = known.history;
+        }
+        state.note(self.now, "taken in");
+        self.jobs.insert(job, state);
+        Ok(())
+    }
+
+    /// Where a job would best run, and after which jobs.
+    pub(crate) fn advise(&self, submitted: &Submitted) -> Advice {
+        let Ok(job) = self.resolve(0, submitted) else {
+            return Advice::default();
+        };
+        let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut after = BTreeSet::new();
+        for reads in &job.reads {
+            let Some(version) = self.version(&reads.version) else {
+                continue;
+            };
+            if let (VersionState::Promised, Some(maker)) = (&version.state, version.maker) {
+                after.insert(maker);
+                // It is likely to run where what it reads is made.
+                let maker = self.jobs.get(&maker);
+                for node in maker.iter().flat_map(|m| &m.nodes) {
+                    *bytes.entry(node).or_default() += 1;
+                }
+            }
+            for (part, proof) in &version.parts {
+                let part = reads.version.part(*part);
+                for (name, node) in self.nodes.iter().filter(|(_, n)| n.is_up) {
+                    if node.parts.contains_key(&part) {
+                        *bytes.entry(name).or_default() += proof.bytes.max(1);
+                    }
+                }
+            }
+        }
+        let mut best: Vec<(u64, &str)> = bytes.into_iter().map(|(n, b)| (b, n)).collect();
+        best.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+        let names = best.into_iter().map(|(_, name)| name.to_owned());
+        Advice {
+            prefer: names.take(job.wants.max(1) as usize).collect(),
+            after: after.into_iter().collect(),
+        }
+    }
+
+    /// Finds out which versions a job reads and makes. Changes nothing.
+    fn resolve(&self, job: Job, submitted: &Submitted) -> Result<JobState, Refusal> {
+        let workflow = &submitted.workflow;
+        let [step] = &workflow.steps[..] else {
+            let text = "a job's script is one step";
+            return Err(Refusal::new(Code::Invalid, text));
+        };
+        let owner = Owner::User(submitted.user);
+        check_name("workflow", &workflow.name)?;
+        // Two runs of one script that names no workflow have nothing to do with each other.
+        let name = match submitted.is_alone {
+            true => alone(&workflow.name, job),
+            false => workflow.name.clone(),
+        };
+        let mut state = JobState {
+            user: submitted.user,
+            group: submitted.group,
+            owner,
+            workflow: name,
+            phase: Phase::Waiting,
+            is_leaving: false,
+            tasks: step.tasks,
+            wants: step.nodes,
+            reads: Vec::new(),
+            makes: Vec::new(),
+            nodes: Vec::new(),
+            is_well: false,
+            done: BTreeSet::new(),
+            tries: BTreeMap::new(),
+            history: Vec::new(),
+            waits: None,
+            began: None,
+            changed: self.now,
+        };
+        for used in &step.uses {
+            let dataset = workflow
+                .data
+                .get(used.data.at())
+                .ok_or_else(|| Refusal::new(Code::Invalid, "a use of no dataset"))?;
+            self.resolve_use(job, workflow, dataset, used, &mut state)?;
+        }
+        Ok(state)
+    }
+
+    fn resolve_use(
+        &self,
+        job: Job,
+        workflow: &workflow::Workflow,
+        dataset: &workflow::Dataset,
+        used: &workflow::Use,
+        state: &mut JobState,
+    ) -> Result<(), Refusal> {
+        check_name("dataset", &dataset.name)?;
+        if let Some(entry) = &used.entry {
+            let text = format!(
+                "`{}/{entry}`: single entries cannot be asked for by jobs yet; ask for `{}`",
+                dataset.name, dataset.name
+            );
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
+        let key = (state.owner, state.workflow.clone());
+        let id = |version| VersionId {
+            owner: key.0,
+            workflow: key.1.clone(),
+            dataset: dataset.name.clone(),
+            version,
+        };
+        let known = self.workflows.get(&key);
+        let known = known.and_then(|w| w.datasets.get(&dataset.name));
+        let versions = known.map(|d| &d.versions);
+        // What this job makes is not what it reads, when it is taken in once more.
+        let others = versions.into_iter().flatten();
+        let latest = others
+            .filter(|(_, v)| v.maker != Some(job) && !matches!(v.state, VersionState::Failed(_)))
+            .map(|(number, _)| *number)
+            .max();
+        let latest = latest.or(dataset.source.as_ref().map(|_| 0));
+        let read = match (used.role, latest) {
+            (Role::Out, _) => None,
+            (_, Some(latest)) => Some(id(latest)),
+            (_, None) => {
+                let text = format!(
+                    "nobody makes dataset `{}`: it has no `source`, and no job of workflow `{}` has it in `out`; submit that job first",
+                    dataset.name, workflow.name
+                );
+                return Err(Refusal::new(Code::NotFound, text));
+            }
+        };
+        if let Some(version) = &read {
+            state.reads.push(Reads {
+                version: version.clone(),
+                on_first: used.distribution == Distribution::Single,
+                is_changed: used.role == Role::Inout,
+            });
+        }
+        if used.role == Role::In {
+            return Ok(());
+        }
+        let own = versions.and_then(|v| v.iter().find(|(_, v)| v.maker == Some(job)));
+        let next = versions.and_then(|v| v.keys().next_back());
+        let makes = own.map_or(next.map_or(1, |last| last + 1), |(number, _)| *number);
+        let rule = dataset.scatter.clone();
+        if used.distribution == Distribution::Scatter && rule.is_none() {
+            let text = format!(
+                "`{}:scatter`: this script must say its rule too: `data.{}.scatter = \"...\"`",
+                dataset.name, dataset.name
+            );
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let rescue = (dataset.on_failure == OnFailure::Drain)
+            .then_some(workflow.external.as_ref())
+            .flatten();
+        state.makes.push(Makes {
+            version: id(makes),
+            rule: rule.filter(|_| used.distribution == Distribution::Scatter),
+            from: read,
+            size: dataset.size.unwrap_or(0),
+            dest: dataset.dest.clone(),
+            rescue: rescue.map(|to| to.join(format!("{}-{}-{job}", workflow.name, dataset.name))),
+            copies: dataset.copies,
+        });
+        Ok(())
+    }
+
+    /// What it will make exists from now on, as a promise.
+    fn claim(&mut self, job: Job, state: &JobState, submitted: &Submitted) {
+        let keep_of = |name: &str| {
+            let mut data = submitted.workflow.data.iter();
+            let found = data.find(|d| d.name == name);
+            (
+                found.map_or(Keep::UntilConsumed, |d| d.keep),
+                found.and_then(|d| d.source.clone()),
+            )
+        };
+        let now = self.now;
+        for makes in &state.makes {
+            // What an earlier start of the job has left of it is of no use.
+            self.drop_version(&makes.version);
+        }
+        let key = (state.owner, state.workflow.clone());
+        let workflow = self.workflows.entry(key).or_default();
+        workflow.has_ended = submitted.is_alone;
+        let reads = state.reads.iter().map(|r| (&r.version, None));
+        let makes = state.makes.iter().map(|m| (&m.version, Some(job)));
+        for (id, maker) in reads.chain(makes) {
+            let (keep, source) = keep_of(&id.dataset);
+            let dataset = workflow.datasets.entry(id.dataset.clone()).or_default();
+            let version = dataset.versions.entry(id.version);
+            let version = version.or_insert_with(|| Version {
+                state: match maker {
+                    Some(_) => VersionState::Promised,
+                    None => VersionState::There,
+                },
+                maker,
+                source,
+                parts: BTreeMap::new(),
+                keep,
+                used: now,
+            });
+            version.used = now;
+        }
+    }
+
+    fn check_quota(&self, state: &JobState) -> Result<(), Refusal> {
+        let quota = self.quota_of(state.owner);
+        let datasets = |w: &crate::state::Workflow| w.datasets.len();
+        let owner = state.owner;
+        let own = self.workflows.range((owner, String::new())..);
+        let own = own.take_while(|((o, _), _)| *o == owner);
+        if own.map(|(_, w)| datasets(w)).sum::<usize>() >= MAX_DATASETS {
+            let text = format!("you have {MAX_DATASETS} datasets: remove some (`tarn data rm`)");
+            return Err(Refusal::new(Code::Quota, text));
+        }
+        let held = self.held_by(owner);
+        let wants = state.makes.iter().map(|m| m.size).sum::<u64>();
+        if quota > 0 && held.saturating_add(wants) > quota {
+            let text = format!(
+                "you have {held} bytes on the nodes, and this job would write {wants} more: your quota is {quota}; remove some (`tarn data rm`)"
+            );
+            return Err(Refusal::new(Code::Quota, text));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn quota_of(&self, owner: Owner) -> u64 {
+        let own = self.config.quotas.get(&owner);
+        own.copied().unwrap_or(self.config.quota)
+    }
+}
+
+/// What the workflow of a script that says no name is called.
+fn alone(name: &str, job: Job) -> String {
+    let job = format!(".{job}");
+    let end = name.len().min(MAX_NAME_BYTES - job.len());
+    // It is a name, so all its characters are bytes.
+    format!("{}{job}", &name[..end])
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
+    if is_name(name) {
+        return Ok(());
+    }
+    let text = format!(
+        "`{}` cannot be the name of a {what}: up to 64 letters, digits, `_`, `-`, `.`, not `.` first",
+        name.escape_debug()
+    );
+    Err(Refusal::new(Code::Invalid, text))
+}

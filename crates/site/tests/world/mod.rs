@@ -1,0 +1,410 @@
+//! A site that is played: nodes that do what they are told, sooner or later or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use tarn_base::hash::Hash;
+use tarn_base::id::DataId;
+use tarn_base::pattern::ScatterRule;
+use tarn_base::units::{SECOND, Time};
+use tarn_base::workflow::{
+    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::*;
+use tarn_site::{Action, Asked, Config, Event, Site, Token};
+
+pub(crate) const ALICE: Uid = 1000;
+pub(crate) const BOB: Uid = 1001;
+
+/// What a node has.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Store {
+    pub(crate) parts: BTreeMap<Part, Proof>,
+    pub(crate) jobs: BTreeSet<(Uid, Job)>,
+    pub(crate) admitted: BTreeMap<Job, Vec<Mount>>,
+    pub(crate) is_up: bool,
+}
+
+/// The site and its nodes; `log` is what the controller would have written.
+pub(crate) struct World {
+    pub(crate) site: Site,
+    pub(crate) now: Time,
+    pub(crate) log: Vec<(Time, Event)>,
+    pub(crate) nodes: BTreeMap<String, Store>,
+    /// Orders that no node has done yet.
+    pub(crate) queue: Vec<(String, u64, Order)>,
+    pub(crate) answers: BTreeMap<Token, Said>,
+    next: Token,
+    /// Bytes that were read outside and written there, by path.
+    pub(crate) read: BTreeMap<PathBuf, u64>,
+    pub(crate) sent: BTreeMap<PathBuf, Vec<Part>>,
+    /// Bytes of each source and of each output.
+    pub(crate) size: u64,
+    pub(crate) capacity: u64,
+    /// What the worker says to the next work of a kind, in place of doing it.
+    pub(crate) refuses: Option<(fn(&Work) -> bool, Code)>,
+}
+
+pub(crate) fn uses(role: Role, at: u32, distribution: Distribution) -> Use {
+    Use {
+        data: DataId(at),
+        role,
+        distribution,
+        entry: None,
+        reads: None,
+        makes: None,
+    }
+}
+
+pub(crate) fn dataset(name: &str) -> Dataset {
+    Dataset {
+        name: name.into(),
+        source: None,
+        dest: None,
+        size: None,
+        scatter: None,
+        keep: Keep::UntilConsumed,
+        copies: 1,
+        on_failure: OnFailure::Discard,
+        tier: None,
+        partition: Partition::Whole,
+    }
+}
+
+/// A job's script: which datasets, in what role.
+pub(crate) fn script(
+    workflow: &str,
+    nodes: u32,
+    data: Vec<(Role, Distribution, Dataset)>,
+) -> Submitted {
+    let step = Step {
+        name: "step".into(),
+        run: String::new(),
+        prelude: None,
+        env: BTreeMap::new(),
+        nodes,
+        tasks: nodes,
+        cores: 1,
+        memory: 0,
+        gpus: 0,
+        time: None,
+        retries: 0,
+        restart: None,
+        tier: None,
+        after: Vec::new(),
+        foreach: None,
+        uses: (0..)
+            .zip(&data)
+            .map(|(at, (role, how, _))| uses(*role, at, *how))
+            .collect(),
+        code: Hash::default(),
+    };
+    Submitted {
+        user: ALICE,
+        group: 100,
+        is_alone: false,
+        workflow: Workflow {
+            name: workflow.into(),
+            external: Some("/lustre/rescue".into()),
+            folder: "/home/alice".into(),
+            data: data.into_iter().map(|(_, _, d)| d).collect(),
+            steps: vec![step],
+        },
+    }
+}
+
+pub(crate) fn rule() -> ScatterRule {
+    ScatterRule::new("p{rank}").unwrap()
+}
+
+impl World {
+    pub(crate) fn new(nodes: usize, config: Config) -> Self {
+        let mut world = Self {
+            site: Site::new(config),
+            now: SECOND,
+            log: Vec::new(),
+            nodes: BTreeMap::new(),
+            queue: Vec::new(),
+            answers: BTreeMap::new(),
+            next: 0,
+            read: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            size: 1 << 20,
+            capacity: 1 << 30,
+            refuses: None,
+        };
+        world.event(Event::Began { epoch: 1 });
+        for at in 1..=nodes {
+            let name = format!("n{at}");
+            world.nodes.insert(name.clone(), Store::default());
+            world.open(&name);
+        }
+        world
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        // What the log says is what is done.
+        let text = serde_json::to_string(&event).unwrap();
+        let event: Event = serde_json::from_str(&text).unwrap();
+        self.log.push((self.now, event.clone()));
+        let mut actions = Vec::new();
+        self.site.step(self.now, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Order {
+                    node,
+                    number,
+                    order,
+                } => match order {
+                    Order::Stop(stopped) => {
+                        self.queue.retain(|(_, number, _)| *number != stopped);
+                        self.queue.push((node, number, order));
+                    }
+                    order => self.queue.push((node, number, order)),
+                },
+                Action::Answer { token, said } => {
+                    let before = self.answers.insert(token, said);
+                    assert!(before.is_none(), "answered twice");
+                }
+            }
+        }
+    }
+
+    pub(crate) fn open(&mut self, name: &str) {
+        let store = self.nodes.get_mut(name).unwrap();
+        store.is_up = true;
+        let user = |part: &Part| match part.owner {
+            Owner::User(uid) => uid,
+            Owner::Project(gid) => gid,
+        };
+        let parts = store.parts.iter().map(|(part, proof)| {
+            let holding = Holding {
+                held: Held::Part(part.clone()),
+                proof: Some(proof.clone()),
+                stored: proof.bytes,
+            };
+            (user(part), holding)
+        });
+        let jobs = store.jobs.iter().map(|(user, job)| {
+            let holding = Holding {
+                held: Held::Job(*job),
+                proof: None,
+                stored: 0,
+            };
+            (*user, holding)
+        });
+        let holds = parts.chain(jobs).collect();
+        let jobs = store.admitted.keys().copied().collect();
+        let event = Event::Opened {
+            node: name.into(),
+            capacity: Capacity {
+                root: "/scm/tarn".into(),
+                bytes: self.capacity,
+                free: self.capacity,
+                persistent: true,
+            },
+            holds,
+            jobs,
+        };
+        self.event(event);
+    }
+
+    pub(crate) fn close(&mut self, name: &str) {
+        self.nodes.get_mut(name).unwrap().is_up = false;
+        self.queue.retain(|(node, _, _)| node != name);
+        self.event(Event::Closed { node: name.into() });
+    }
+
+    pub(crate) fn ask_as(&mut self, user: Uid, trusted: bool, ask: Ask) -> Token {
+        self.next += 1;
+        let token = self.next;
+        self.event(Event::Asked(Asked {
+            token,
+            user,
+            groups: vec![user],
+            trusted,
+            ask,
+        }));
+        token
+    }
+
+    pub(crate) fn stage(&mut self, job: Job, stage: Stage) -> Token {
+        self.ask_as(0, true, Ask::Stage(Staging { job, stage }))
+    }
+
+    /// A stage, and all that nodes do for it.
+    pub(crate) fn staged(&mut self, job: Job, stage: Stage) -> Said {
+        let token = self.stage(job, stage);
+        self.settle();
+        self.answers.remove(&token).expect("an answer")
+    }
+
+    pub(crate) fn pre_run(&mut self, job: Job, nodes: &[&str]) -> Said {
+        let nodes = nodes.iter().map(|n| (*n).to_owned()).collect();
+        self.staged(job, Stage::PreRun(nodes))
+    }
+
+    /// The whole way of a job that ends well.
+    pub(crate) fn whole(&mut self, job: Job, script: Submitted, nodes: &[&str]) {
+        assert_eq!(self.staged(job, Stage::Setup(Box::new(script))), Said::Done);
+        assert_eq!(self.staged(job, Stage::DataIn), Said::Done);
+        assert_eq!(self.pre_run(job, nodes), Said::Done);
+        for stage in [Stage::PostRun { ok: true }, Stage::DataOut] {
+            assert_eq!(self.staged(job, stage), Said::Done);
+        }
+        let over = Stage::Teardown { hurry: false };
+        assert_eq!(self.staged(job, over), Said::Done);
+    }
+
+    /// All that was ordered is done.
+    pub(crate) fn settle(&mut self) {
+        let mut rounds = 0;
+        while !self.queue.is_empty() {
+            let (node, number, order) = self.queue.remove(0);
+            self.perform(&node, number, order);
+            rounds += 1;
+            assert!(rounds < 100_000, "it does not come to rest");
+        }
+    }
+
+    /// One order is done.
+    pub(crate) fn perform(&mut self, node: &str, number: u64, order: Order) {
+        let report = match order {
+            Order::Do { user, work, .. } => Report::Worked {
+                number,
+                what: self.work(node, user, *work),
+            },
+            Order::Serve { .. } => Report::Serving { number, port: 7000 },
+            Order::Admit { job, mounts, .. } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                store.admitted.insert(job, mounts);
+                done(number)
+            }
+            Order::Dismiss(job) => {
+                self.nodes.get_mut(node).unwrap().admitted.remove(&job);
+                done(number)
+            }
+            Order::Stop(_) | Order::Look => done(number),
+        };
+        let order = number;
+        self.event(Event::Reported { order, report });
+    }
+
+    fn work(&mut self, node: &str, user: Uid, work: Work) -> Worked {
+        if let Some((which, code)) = self.refuses
+            && which(&work)
+        {
+            return Worked::Failed(Refusal::new(code, "as the test wants it"));
+        }
+        let size = self.size;
+        match work {
+            Work::Fetch { part, from, proof } => {
+                let there = match &from {
+                    Origin::Outside(path) => {
+                        *self.read.entry(path.clone()).or_default() += size;
+                        proof.clone().unwrap_or_else(|| proof_of(&part, size))
+                    }
+                    Origin::Peer(peer) => match self.nodes[&peer.node].parts.get(&part) {
+                        Some(there) => there.clone(),
+                        None => return Worked::Failed(Refusal::new(Code::Lost, "not there")),
+                    },
+                };
+                if proof.is_some_and(|p| p != there) {
+                    return Worked::Failed(Refusal::new(Code::Corrupt, "not what it must be"));
+                }
+                let store = self.nodes.get_mut(node).unwrap();
+                store.parts.insert(part, there.clone());
+                Worked::Proven {
+                    moved: there.bytes,
+                    proof: there,
+                }
+            }
+            Work::Prepare { job, parts, .. } | Work::View { job, parts, .. } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                for part in parts {
+                    assert!(store.parts.contains_key(&part), "{part} is not on {node}");
+                }
+                store.jobs.insert((user, job));
+                Worked::Done
+            }
+            Work::Publish { part, .. } => {
+                let proof = proof_of(&part, size);
+                let store = self.nodes.get_mut(node).unwrap();
+                store.parts.insert(part, proof.clone());
+                Worked::Proven { proof, moved: 0 }
+            }
+            Work::Send { parts, dest } => {
+                for (part, peer, _) in &parts {
+                    let at = peer.as_ref().map_or(node, |p| &p.node);
+                    assert!(self.nodes[at].parts.contains_key(part));
+                }
+                let moved = parts.iter().map(|(_, _, proof)| proof.bytes).sum();
+                let names = parts.iter().map(|(part, _, _)| part.clone());
+                self.sent.insert(dest, names.collect());
+                let proof = proof_of(&parts[0].0, moved);
+                Worked::Proven { proof, moved }
+            }
+            Work::Check(part) => match self.nodes[node].parts.contains_key(&part) {
+                true => Worked::Done,
+                false => Worked::Failed(Refusal::new(Code::Corrupt, "it is not there")),
+            },
+            Work::Remove(all) => {
+                let store = self.nodes.get_mut(node).unwrap();
+                for held in all {
+                    match held {
+                        Held::Part(part) => drop(store.parts.remove(&part)),
+                        Held::Job(job) => drop(store.jobs.remove(&(user, job))),
+                    }
+                }
+                Worked::Done
+            }
+            Work::Inventory(_) => Worked::Inventory(Vec::new()),
+        }
+    }
+
+    /// Time goes by.
+    pub(crate) fn pass(&mut self, seconds: u64) {
+        self.now += seconds * SECOND;
+        self.event(Event::Passed);
+        self.settle();
+    }
+
+    pub(crate) fn parts_on(&self, node: &str) -> Vec<String> {
+        let parts = self.nodes[node].parts.keys();
+        parts
+            .map(|p| format!("{}/{}.{}", p.dataset, p.version, p.part))
+            .collect()
+    }
+
+    /// The log, played by a new controller, leads to the same state.
+    pub(crate) fn check_replay(&self, config: Config) {
+        let mut site = Site::new(config);
+        for (now, event) in &self.log {
+            site.step(*now, event.clone(), &mut Vec::new());
+        }
+        assert_eq!(format!("{site:?}"), format!("{:?}", self.site));
+    }
+}
+
+fn done(number: u64) -> Report {
+    Report::Worked {
+        number,
+        what: Worked::Done,
+    }
+}
+
+fn proof_of(part: &Part, bytes: u64) -> Proof {
+    Proof {
+        hash: Hash::of(part.to_string().as_bytes()),
+        bytes,
+        entries: 1,
+        file: None,
+    }
+}
+
+pub(crate) fn refused(said: &Said) -> &Refusal {
+    match said {
+        Said::Refused(why) => why,
+        other => panic!("refused, it was expected: {other:?}"),
+    }
+}
