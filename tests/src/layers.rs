@@ -35,6 +35,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-track",
             "tarn-journal",
             "tarn-manual",
+            "tarn-munge",
             "tarn-report",
             "tarn-fault",
         ],

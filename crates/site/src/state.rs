@@ -338,6 +338,21 @@ impl Site {
         self.config = config;
     }
 
+    /// All nodes that were ever named.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.nodes.keys().map(String::as_str)
+    }
+
+    /// Whether somebody waits for a stage that may end by time passing.
+    pub fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Who waits for an answer.
+    pub fn awaited(&self) -> BTreeSet<Token> {
+        self.waiting.values().copied().collect()
+    }
+
     /// The term that it is in.
     pub fn epoch(&self) -> Epoch {
         self.epoch

@@ -16,6 +16,9 @@ use tarn_site::{Action, Asked, Config, Event, Site, Token};
 pub(crate) const ALICE: Uid = 1000;
 pub(crate) const BOB: Uid = 1001;
 
+/// Which works.
+pub(crate) type Which = fn(&Work) -> bool;
+
 /// What a node has.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
@@ -42,7 +45,7 @@ pub(crate) struct World {
     pub(crate) size: u64,
     pub(crate) capacity: u64,
     /// What the worker says to the next work of a kind, in place of doing it.
-    pub(crate) refuses: Option<(fn(&Work) -> bool, Code)>,
+    pub(crate) refuses: Option<(Which, Code)>,
 }
 
 pub(crate) fn uses(role: Role, at: u32, distribution: Distribution) -> Use {

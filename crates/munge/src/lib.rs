@@ -1,0 +1,68 @@
+//! L3: sessions between the controller and the nodes of a site. Who opens one proves by a munge credential who it is; each message
+//! carries a proof that it belongs to the session, and where. docs/site.md, "Who may give orders".
+
+mod credential;
+mod session;
+
+pub use credential::{Identity, Munge, MungeError};
+pub use session::{Reader, SessionError, Writer, accept, open};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::io;
+
+/// Bytes of keys, proofs and nonces.
+pub const KEY_BYTES: usize = 32;
+
+/// Something that nobody else is to know. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; KEY_BYTES]);
+
+impl Secret {
+    /// Bytes that nobody can foresee.
+    ///
+    /// # Errors
+    /// When the kernel gives none.
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; KEY_BYTES];
+        let mut have = 0;
+        while have < bytes.len() {
+            let flags = rustix::rand::GetRandomFlags::empty();
+            have += rustix::rand::getrandom(&mut bytes[have..], flags)?;
+        }
+        Ok(Self(bytes))
+    }
+
+    /// One that is known already.
+    pub fn new(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes, to be kept or handed to who must know them.
+    pub fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+
+    /// A secret for one purpose: who knows it does not know this one.
+    pub fn derive(&self, purpose: &[u8]) -> Self {
+        let mac = self.mac(&[b"derive", purpose]);
+        Self(mac.finalize().into_bytes().into())
+    }
+
+    fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
+        // HMAC fills shorter keys with zeros to a block of its hash.
+        let mut block = [0; 64];
+        block[..KEY_BYTES].copy_from_slice(&self.0);
+        let mut mac = Hmac::<Sha256>::new(&block.into());
+        for part in parts {
+            mac.update(part);
+        }
+        mac
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
