@@ -6,6 +6,7 @@
 //! is done on one of its nodes: [`node`].
 
 mod connection;
+mod controller;
 mod destage;
 mod guest;
 mod journal;
@@ -14,6 +15,7 @@ mod options;
 mod peers;
 mod progress;
 mod server;
+mod site;
 mod waits;
 mod work;
 
@@ -49,21 +51,46 @@ fn main() -> ExitCode {
     {
         return tarn_manual::main(Options::command(), 8, words);
     }
-    let options = match Options::try_parse() {
-        Ok(options) => options,
-        Err(e) => {
-            let _ = e.print();
-            return ExitCode::from(if e.use_stderr() { Exit::Usage as u8 } else { 0 });
+    // What serves a site has options of its own.
+    let ended = match std::env::args_os().nth(1) {
+        Some(word) if word == "--controller" => {
+            parsed().and_then(|options: controller::Options| {
+                start_logs(options.log_level, options.log_format, None);
+                told(controller::run(&options).map(|()| Exit::Success as u8))
+            })
         }
+        Some(word) if word == "--site" => parsed().and_then(|options: site::Options| {
+            start_logs(options.log_level, options.log_format, None);
+            told(site::run(&options).map(|()| Exit::Success as u8))
+        }),
+        Some(word) if word == "--worker" => {
+            start_logs(Level::INFO, LogFormat::Text, None);
+            told(site::work().map(|()| Exit::Success as u8))
+        }
+        _ => parsed().and_then(|options: Options| {
+            // What the nodes of a run say comes together in one file.
+            let node = options.node.then(|| options.node_name.clone()).flatten();
+            start_logs(options.log_level, options.log_format, node);
+            told(run(options))
+        }),
     };
-    start_logs(&options);
-    match run(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(fault) => {
-            tracing::error!("{:#}", fault.error);
-            ExitCode::from(fault.exit as u8)
-        }
-    }
+    ExitCode::from(ended.unwrap_or_else(|code| code))
+}
+
+/// The command line, or the code that tarnd ends with at once.
+fn parsed<T: Parser>() -> Result<T, u8> {
+    T::try_parse().map_err(|e| {
+        let _ = e.print();
+        if e.use_stderr() { Exit::Usage as u8 } else { 0 }
+    })
+}
+
+/// Says why it ends.
+fn told(ended: Result<u8, Fault>) -> Result<u8, u8> {
+    ended.map_err(|fault| {
+        tracing::error!("{:#}", fault.error);
+        fault.exit as u8
+    })
 }
 
 /// Until the end; with which exit code.
@@ -78,12 +105,9 @@ fn run(options: Options) -> Result<u8, Fault> {
     server::run(&options)
 }
 
-fn start_logs(options: &Options) {
-    let format = options.log_format;
-    // What the nodes of a run say comes together in one file.
-    let node = options.node.then(|| options.node_name.clone()).flatten();
+fn start_logs(level: Level, format: LogFormat, node: Option<String>) {
     let logs = tracing_subscriber::fmt()
-        .with_max_level(options.log_level)
+        .with_max_level(level)
         .with_target(false)
         .with_ansi(false)
         .with_writer(move || Named {
@@ -92,8 +116,8 @@ fn start_logs(options: &Options) {
         });
     // What libraries say of themselves is for their developers.
     let own = Targets::new()
-        .with_target("tarn", options.log_level)
-        .with_default(options.log_level.min(Level::WARN));
+        .with_target("tarn", level)
+        .with_default(level.min(Level::WARN));
     match format {
         LogFormat::Text => logs.finish().with(own).init(),
         LogFormat::Json => logs.json().flatten_event(true).finish().with(own).init(),

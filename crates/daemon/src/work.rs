@@ -27,7 +27,9 @@ use tarn_tasks::{Event, Finish, Size, Task};
 pub(crate) use copy::{SINGLE, list_of, release};
 pub(crate) use memory::hash_memory;
 pub(crate) use partition::{Lending, Lent, Wanted, list, serve};
-pub(crate) use place::{Held, Id, above, hidden, id_of, kind_of, open_folder, set_tag, told};
+pub(crate) use place::{
+    Held, Id, above, check_outside, hidden, id_of, kind_of, open_folder, set_tag, told,
+};
 
 /// Threads that touch files; each copy may use some of the mover's beside it.
 const MAX_THREADS: usize = 64;

@@ -1,65 +1,17 @@
 //! Sessions, begun with real munge daemons.
 
+mod munged;
+
+use munged::Daemon;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tarn_munge::{Munge, MungeError, Reader, Secret, SessionError, Writer, accept, open};
 use tarn_proto::site::{Greeting, MAX_FRAME};
-use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(20);
-
-/// A munge daemon with a key of its own.
-struct Daemon {
-    child: Child,
-    folder: TempDir,
-}
-
-impl Daemon {
-    /// `None`, said loudly, where there is no munge.
-    fn start(key: u8) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        std::fs::write(path("key"), [key; 128]).unwrap();
-        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(path("key"), private).unwrap();
-        let started = Command::new("munged")
-            .args(["--foreground", "--force", "--num-threads", "2"])
-            .args(["--socket", &path("socket"), "--key-file", &path("key")])
-            .args(["--pid-file", &path("pid"), "--log-file", &path("log")])
-            .args(["--seed-file", &path("seed")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let child = match started {
-            Ok(child) => child,
-            Err(e) => {
-                println!("SKIPPED: munge is not installed (munged: {e})");
-                return None;
-            }
-        };
-        let daemon = Self { child, folder };
-        let until = Instant::now() + SOON;
-        while daemon.munge().encode(b"x", 0).is_err() {
-            assert!(Instant::now() < until, "munged does not begin");
-            thread::sleep(Duration::from_millis(10));
-        }
-        Some(daemon)
-    }
-
-    fn munge(&self) -> Munge {
-        Munge::at(self.folder.path().join("socket"))
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -225,9 +177,9 @@ fn attack_a_credential_of_another_user_is_refused() {
         return;
     }
     let as_nobody = |nonce: [u8; 32]| {
-        let socket = daemon.folder.path().join("socket");
+        let socket = daemon.folder().join("socket");
         let open = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
-        std::fs::set_permissions(daemon.folder.path(), open(0o755)).unwrap();
+        std::fs::set_permissions(daemon.folder(), open(0o755)).unwrap();
         let mut munge = Command::new("setpriv")
             .args([
                 "--reuid",

@@ -157,6 +157,54 @@ pub fn die_with_parent(command: &mut Command, signal: Signal) -> &mut Command {
     }
 }
 
+/// Makes the command's process a user's from its first instruction: their user, group and groups, no capability and no way to more,
+/// a session of its own. Only root can start it.
+pub fn become_user(command: &mut Command, user: u32, group: u32, groups: Vec<u32>) -> &mut Command {
+    // SAFETY: the closure only makes system calls (setgroups, setresgid, setresuid, prctl, setsid), which are async-signal-safe, and
+    // allocates nothing. After a fork there is one thread, so they are the whole process's.
+    unsafe {
+        command.pre_exec(move || {
+            let done = |code: libc::c_long| match code {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            };
+            done(libc::syscall(
+                libc::SYS_setgroups,
+                groups.len(),
+                groups.as_ptr(),
+            ))?;
+            done(libc::syscall(libc::SYS_setresgid, group, group, group))?;
+            done(libc::syscall(libc::SYS_setresuid, user, user, user))?;
+            let none = 0 as libc::c_ulong;
+            done(
+                libc::prctl(
+                    libc::PR_SET_NO_NEW_PRIVS,
+                    1 as libc::c_ulong,
+                    none,
+                    none,
+                    none,
+                )
+                .into(),
+            )?;
+            rustix::process::setsid()?;
+            Ok(())
+        })
+    }
+}
+
+/// Keeps others of the same user from looking into this process's memory.
+///
+/// # Errors
+/// What prctl(2) says.
+pub fn be_opaque() -> io::Result<()> {
+    let none = 0 as libc::c_ulong;
+    // SAFETY: numbers only.
+    match unsafe { libc::prctl(libc::PR_SET_DUMPABLE, none, none, none, none) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Sends `signal` to every process of this PID namespace but this one, which must be its first process.
 ///
 /// # Errors

@@ -7,6 +7,8 @@ use std::ptr;
 
 /// Bytes of an entry: a group may have very many members.
 const MOST: usize = 1 << 20;
+/// Groups of a user: what the kernel takes (`NGROUPS_MAX`).
+const MAX_GROUPS: usize = 65_536;
 
 /// The number of a user; none where there is no such user.
 ///
@@ -56,8 +58,45 @@ pub fn group(name: &str) -> io::Result<Option<u32>> {
     })
 }
 
+/// The groups that a user is in, `group` among them; only that one of a user without a name.
+///
+/// # Errors
+/// When the service that knows cannot be asked.
+pub fn groups_of(user: u32, group: u32) -> io::Result<Vec<u32>> {
+    let mut groups = vec![group];
+    look(|buffer| {
+        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut found = ptr::null_mut();
+        // SAFETY: a buffer of the length that is said.
+        let code = unsafe {
+            libc::getpwuid_r(
+                user,
+                entry.as_mut_ptr(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                &raw mut found,
+            )
+        };
+        // SAFETY: it points to the entry, which was filled; its name lies in the buffer.
+        let name = unsafe { found.as_ref() }.map(|found| found.pw_name);
+        if let Some(name) = name {
+            let mut count = MAX_GROUPS as libc::c_int;
+            let mut all = vec![0; MAX_GROUPS];
+            // SAFETY: a name that ends with zero, and room for as many groups as are said; it says how many there are.
+            let all_there =
+                unsafe { libc::getgrouplist(name, group, all.as_mut_ptr(), &raw mut count) };
+            if all_there >= 0 {
+                all.truncate(usize::try_from(count).unwrap_or(0));
+                groups = all;
+            }
+        }
+        (code, None)
+    })?;
+    Ok(groups)
+}
+
 /// Asks with buffers that become larger until one suffices.
-fn look(ask: impl Fn(&mut [u8]) -> (i32, Option<u32>)) -> io::Result<Option<u32>> {
+fn look(mut ask: impl FnMut(&mut [u8]) -> (i32, Option<u32>)) -> io::Result<Option<u32>> {
     let mut buffer = vec![0; 4096];
     loop {
         match ask(&mut buffer) {

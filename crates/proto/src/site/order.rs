@@ -96,6 +96,8 @@ pub enum Order {
     Dismiss(Job),
     /// How much is free.
     Look,
+    /// A sign of life; not answered.
+    Beat,
 }
 
 /// A dataset in the sight of a job's tasks: `/run/tarn/data/<dataset>`, and `$TARN_<dataset>`.

@@ -41,6 +41,8 @@ pub struct Proof {
     pub bytes: u64,
     /// Files, folders and links.
     pub entries: u64,
+    /// Bytes of the manifest itself, which who fetches the part reads first.
+    pub manifest: u64,
     /// It is not a folder but this one file.
     pub file: Option<String>,
 }

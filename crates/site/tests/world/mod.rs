@@ -287,7 +287,7 @@ impl World {
                 self.nodes.get_mut(node).unwrap().admitted.remove(&job);
                 done(number)
             }
-            Order::Stop(_) | Order::Look => done(number),
+            Order::Stop(_) | Order::Look | Order::Beat => done(number),
         };
         let order = number;
         self.event(Event::Reported { order, report });
@@ -401,6 +401,7 @@ fn proof_of(part: &Part, bytes: u64) -> Proof {
         hash: Hash::of(part.to_string().as_bytes()),
         bytes,
         entries: 1,
+        manifest: 100,
         file: None,
     }
 }

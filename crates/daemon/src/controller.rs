@@ -1,0 +1,376 @@
+//! `tarnd --controller`: the site's core behind its log, its clients and its nodes. docs/site.md.
+//!
+//! One thread has the core and the log. What has happened meanwhile is made durable together, then the core decides, then its actions
+//! leave: so nothing is done that a controller after this one would not know of.
+
+mod clients;
+mod log;
+mod nodes;
+
+use crate::{Fault, options};
+use anyhow::Context;
+use clap::Parser;
+use log::Log;
+use nodes::Nodes;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::time::{Duration, Instant, SystemTime};
+use tarn_base::codes::Exit;
+use tarn_base::units::{Time, parse_size, parse_time};
+use tarn_journal::RunLock;
+use tarn_proto::site::{Ask, Capacity, Command, Holding, Job, Owner, Report, Said, Uid};
+use tarn_site::{Action, Asked, Config, Event, Site, Token};
+
+/// Inputs that are made durable together.
+const MAX_BATCH: usize = 1024;
+/// How often leases are looked at; and while somebody waits, who may be told that a node does not answer.
+const SELDOM: Duration = Duration::from_secs(60);
+const OFTEN: Duration = Duration::from_secs(5);
+
+/// Decides for a site: where jobs' data goes, how long it stays. Runs beside slurmctld; docs/site.md.
+#[derive(Debug, Parser)]
+#[command(name = "tarnd --controller", version)]
+pub(crate) struct Options {
+    #[arg(long, hide = true)]
+    controller: bool,
+    /// The folder of the log; of a main and a backup host the same, where flock holds between them
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// The unix socket that Slurm's scripts and users ask at
+    #[arg(long, default_value = "/run/tarn/controller")]
+    socket: PathBuf,
+    /// What the site wants: docs/site.md, "Configuration"
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where this host's munged listens, if not at munge's own place
+    #[arg(long, value_name = "PATH")]
+    munge_socket: Option<PathBuf>,
+    /// What is logged on standard error: error, warn, info, debug
+    #[arg(long, default_value = "info")]
+    pub(crate) log_level: tracing::Level,
+    /// How
+    #[arg(long, value_enum, default_value_t = options::LogFormat::Text)]
+    pub(crate) log_format: options::LogFormat,
+}
+
+/// The configuration file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct File {
+    /// The nodes, if not all that Slurm knows.
+    nodes: Option<Vec<String>>,
+    /// The port of `tarnd --site`.
+    port: Option<u16>,
+    /// The user that slurmctld runs as.
+    slurm_user: Option<String>,
+    /// How long data stays after its last use.
+    lease: Option<String>,
+    /// Bytes that an owner may have on all nodes together.
+    quota: Option<String>,
+    /// Of users, by name or number.
+    user_quotas: BTreeMap<String, String>,
+}
+
+/// What happens to the controller.
+pub(crate) enum Input {
+    /// Somebody asks.
+    Asked {
+        user: Uid,
+        groups: Vec<u32>,
+        trusted: bool,
+        ask: Ask,
+        reply: SyncSender<Said>,
+    },
+    /// A node takes orders, in a session of this number.
+    Opened {
+        node: String,
+        session: u64,
+        capacity: Capacity,
+        holds: Vec<(Uid, Holding)>,
+        jobs: Vec<Job>,
+        orders: Sender<Command>,
+    },
+    /// A session is over.
+    Closed { node: String, session: u64 },
+    /// A node says something of an order.
+    Reported {
+        node: String,
+        session: u64,
+        number: u64,
+        report: Report,
+    },
+}
+
+/// Runs until it is killed: nothing is lost then.
+pub(crate) fn run(options: &Options) -> Result<(), Fault> {
+    let state = |e: anyhow::Error| Fault::new(Exit::State, e);
+    let (config, file) = read(options).map_err(|e| Fault::new(Exit::Usage, e))?;
+    std::fs::create_dir_all(&options.state)
+        .with_context(|| format!("cannot make {}", options.state.display()))
+        .map_err(state)?;
+    let lock = options.state.join("controller.lock");
+    let lock = match RunLock::take(&lock) {
+        Ok(lock) => lock,
+        Err(busy) => {
+            tracing::info!("this is the backup: {busy}");
+            let lock = RunLock::wait(&lock);
+            lock.map_err(|e| state(e.into()))?
+        }
+    };
+    let (log, site) = Log::open(&options.state, config).map_err(state)?;
+    let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
+    let secret = nodes::secret(&options.state).map_err(state)?;
+    let (sender, inputs) = channel();
+    let slurm = file.slurm_user.as_deref().unwrap_or("slurm");
+    let desk = clients::Desk {
+        slurm: number_of(slurm).unwrap_or(0),
+        inputs: sender.clone(),
+    };
+    let port = file.port.unwrap_or(nodes::PORT);
+    let munge = crate::site::munge(options.munge_socket.as_deref());
+    let mut nodes = Nodes::new(epoch, (secret, munge), port, sender);
+    let known: Vec<String> = site.nodes().map(str::to_owned).collect();
+    let names = match &file.nodes {
+        Some(names) => names.clone(),
+        None => slurms_nodes(),
+    };
+    for name in names.into_iter().chain(known) {
+        nodes.know(&name);
+    }
+    let mut controller = Controller {
+        site,
+        log,
+        nodes,
+        replies: BTreeMap::new(),
+        next: 0,
+        clock: Clock::start(),
+    };
+    controller
+        .happened(vec![Event::Began { epoch }])
+        .map_err(state)?;
+    clients::serve(&options.socket, desk)?;
+    tracing::info!(
+        epoch,
+        socket = %options.socket.display(),
+        "tarnd {} is the site's controller",
+        env!("CARGO_PKG_VERSION")
+    );
+    let ended = controller.serve(&inputs).map_err(state);
+    drop(lock);
+    ended
+}
+
+struct Controller {
+    site: Site,
+    log: Log,
+    nodes: Nodes,
+    replies: BTreeMap<Token, SyncSender<Said>>,
+    next: Token,
+    clock: Clock,
+}
+
+impl Controller {
+    fn serve(&mut self, inputs: &Receiver<Input>) -> anyhow::Result<()> {
+        let mut looked = Instant::now();
+        loop {
+            let often = self.site.is_waited_for();
+            let pause = if often { OFTEN } else { SELDOM };
+            let first = inputs.recv_timeout(pause.saturating_sub(looked.elapsed()));
+            let mut events = Vec::new();
+            match first {
+                Ok(input) => {
+                    let more = inputs.try_iter().take(MAX_BATCH - 1);
+                    for input in std::iter::once(input).chain(more) {
+                        events.extend(self.event(input));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            if looked.elapsed() >= pause {
+                looked = Instant::now();
+                events.push(Event::Passed);
+            }
+            if !events.is_empty() {
+                self.happened(events)?;
+            }
+        }
+    }
+
+    /// What the log is to hold of an input. What changes nothing is answered at once.
+    fn event(&mut self, input: Input) -> Option<Event> {
+        match input {
+            Input::Asked {
+                user,
+                groups,
+                trusted,
+                ask,
+                reply,
+            } => {
+                if let Some(said) = self.site.answer(user, &groups, trusted, &ask) {
+                    let _ = reply.try_send(said);
+                    return None;
+                }
+                self.next += 1;
+                self.replies.insert(self.next, reply);
+                Some(Event::Asked(Asked {
+                    token: self.next,
+                    user,
+                    groups,
+                    trusted,
+                    ask,
+                }))
+            }
+            Input::Opened {
+                node,
+                session,
+                capacity,
+                holds,
+                jobs,
+                orders,
+            } => {
+                self.nodes.opened(&node, session, orders);
+                Some(Event::Opened {
+                    node,
+                    capacity,
+                    holds,
+                    jobs,
+                })
+            }
+            Input::Closed { node, session } => self
+                .nodes
+                .closed(&node, session)
+                .then_some(Event::Closed { node }),
+            Input::Reported {
+                node,
+                session,
+                number,
+                report,
+            } => self
+                .nodes
+                .is_current(&node, session)
+                .then_some(Event::Reported {
+                    order: number,
+                    report,
+                }),
+        }
+    }
+
+    /// Events become durable, then what is to be done about them is done.
+    fn happened(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
+        let events: Vec<(Time, Event)> = events
+            .into_iter()
+            .map(|event| (self.clock.now(), event))
+            .collect();
+        self.log.append(&events)?;
+        let mut actions = Vec::new();
+        for (now, event) in events {
+            self.site.step(now, event, &mut actions);
+        }
+        for action in actions {
+            match action {
+                Action::Order {
+                    node,
+                    number,
+                    order,
+                } => self.nodes.order(&node, number, order),
+                Action::Answer { token, said } => {
+                    if let Some(reply) = self.replies.remove(&token) {
+                        let _ = reply.try_send(said);
+                    }
+                }
+            }
+        }
+        // Who asked about a job that somebody else asks about now is told so by the end of its channel.
+        let awaited = self.site.awaited();
+        self.replies.retain(|token, _| awaited.contains(token));
+        for name in self.site.nodes() {
+            self.nodes.know(name);
+        }
+        self.log.shorten(&self.site)
+    }
+}
+
+/// Nanoseconds since 1970 that never go back.
+struct Clock {
+    began: Instant,
+    at: Time,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let at = since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+        Self {
+            began: Instant::now(),
+            at,
+        }
+    }
+
+    fn now(&self) -> Time {
+        let passed = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.at.saturating_add(passed)
+    }
+}
+
+fn read(options: &Options) -> anyhow::Result<(Config, File)> {
+    let Some(path) = &options.config else {
+        return Ok((Config::default(), File::default()));
+    };
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file: File = toml::from_str(&text).with_context(|| path.display().to_string())?;
+    let mut config = Config::default();
+    let about = |what: &str| format!("{}: {what}", path.display());
+    if let Some(lease) = &file.lease {
+        config.lease = parse_time(lease).with_context(|| about("lease"))?;
+    }
+    if let Some(quota) = &file.quota {
+        config.quota = parse_size(quota).with_context(|| about("quota"))?;
+    }
+    for (user, quota) in &file.user_quotas {
+        let quota = parse_size(quota).with_context(|| about(user))?;
+        let number = number_of(user)
+            .with_context(|| about(&format!("there is no user `{user}` on this host")))?;
+        config.quotas.insert(Owner::User(number), quota);
+    }
+    Ok((config, file))
+}
+
+/// A user's number, by name or number.
+fn number_of(user: &str) -> Option<Uid> {
+    if let Ok(number) = user.parse() {
+        return Some(number);
+    }
+    let said = std::process::Command::new("id")
+        .args(["-u", "--", user])
+        .output()
+        .ok()?;
+    String::from_utf8(said.stdout).ok()?.trim().parse().ok()
+}
+
+/// The nodes that Slurm knows; none where it does not answer.
+fn slurms_nodes() -> Vec<String> {
+    let said = std::process::Command::new("sinfo")
+        .args(["-h", "-N", "-o", "%N"])
+        .output();
+    match said {
+        Ok(said) if said.status.success() => {
+            let text = String::from_utf8_lossy(&said.stdout).into_owned();
+            text.split_whitespace().map(str::to_owned).collect()
+        }
+        Ok(said) => {
+            let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+            tracing::warn!(
+                "Slurm's nodes are not known (sinfo: {why}); each is, when a job has it"
+            );
+            Vec::new()
+        }
+        Err(e) => {
+            tracing::warn!("Slurm's nodes are not known (sinfo: {e}); each is, when a job has it");
+            Vec::new()
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The controller's sessions with nodes: a thread that reads and one that writes for each, begun anew when they end.
+
+use super::Input;
+use anyhow::{Context, bail};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+use tarn_munge::{KEY_BYTES, Munge, Reader, Secret, Writer, open};
+use tarn_proto::site::{Command, Epoch, Greeting, OLDEST, Order, Report, VERSION, Welcome};
+
+/// Where `tarnd --site` listens unless the site says otherwise.
+pub(super) const PORT: u16 = 7412;
+/// Seconds between tries to reach a node that does not answer; the last one for ever.
+const PAUSES: [u64; 6] = [1, 1, 2, 5, 10, 30];
+/// How long a connection may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a node may take to say what it holds: workers of all its users look.
+const INVENTORY: Duration = Duration::from_secs(300);
+/// How long a node may be silent.
+const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
+
+/// The sessions.
+pub(super) struct Nodes {
+    about: About,
+    known: BTreeSet<String>,
+    /// The session of each node that takes orders, and where its orders go.
+    open: BTreeMap<String, (u64, Sender<Command>)>,
+}
+
+/// What all sessions need.
+#[derive(Clone)]
+struct About {
+    epoch: Epoch,
+    secret: Secret,
+    munge: Munge,
+    /// The user that nodes' tarnds run as, which is this one's.
+    user: u32,
+    port: u16,
+    inputs: Sender<Input>,
+}
+
+impl Nodes {
+    pub(super) fn new(
+        epoch: Epoch,
+        (secret, munge): (Secret, Munge),
+        port: u16,
+        inputs: Sender<Input>,
+    ) -> Self {
+        Self {
+            about: About {
+                epoch,
+                secret,
+                munge,
+                user: rustix::process::geteuid().as_raw(),
+                port,
+                inputs,
+            },
+            known: BTreeSet::new(),
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// There is such a node: it is reached from now on, again and again.
+    pub(super) fn know(&mut self, name: &str) {
+        if self.known.len() >= tarn_site::MAX_NODES || !self.known.insert(name.to_owned()) {
+            return;
+        }
+        let (about, node) = (self.about.clone(), name.to_owned());
+        let thread = std::thread::Builder::new().name("node".into());
+        if let Err(e) = thread.spawn(move || about.keep(&node)) {
+            tracing::error!("node {name} cannot be reached: no thread for it: {e}");
+            self.known.remove(name);
+        }
+    }
+
+    /// A node takes orders.
+    pub(super) fn opened(&mut self, node: &str, session: u64, orders: Sender<Command>) {
+        self.open.insert(node.to_owned(), (session, orders));
+    }
+
+    /// A session is over. Whether it counted.
+    pub(super) fn closed(&mut self, node: &str, session: u64) -> bool {
+        let counts = self.is_current(node, session);
+        if counts {
+            self.open.remove(node);
+        }
+        counts
+    }
+
+    pub(super) fn is_current(&self, node: &str, session: u64) -> bool {
+        self.open.get(node).is_some_and(|(own, _)| *own == session)
+    }
+
+    /// Says it to a node; one whose session has just ended is told nothing, as its end is news on its way.
+    pub(super) fn order(&self, node: &str, number: u64, order: Order) {
+        if let Some((_, orders)) = self.open.get(node) {
+            let _ = orders.send(Command { number, order });
+        }
+    }
+}
+
+impl About {
+    /// Reaches a node again and again.
+    fn keep(&self, node: &str) {
+        let mut failed = 0;
+        let mut said = String::new();
+        for session in 0.. {
+            match self.session(node, session) {
+                Ok(()) => {
+                    failed = 0;
+                    said.clear();
+                }
+                Err(why) => {
+                    let why = format!("{why:#}");
+                    // A node that is down is said to be so once.
+                    if why != said {
+                        tracing::warn!(node, "cannot be reached: {why}");
+                        said = why;
+                    }
+                    failed += 1;
+                }
+            }
+            let pause = PAUSES[failed.min(PAUSES.len() - 1)];
+            std::thread::sleep(Duration::from_secs(pause));
+        }
+    }
+
+    /// One session, to its end. An error: it never began.
+    fn session(&self, node: &str, session: u64) -> anyhow::Result<()> {
+        let address = (node, self.port)
+            .to_socket_addrs()
+            .with_context(|| format!("the name {node} is not known"))?
+            .next()
+            .context("it has no address")?;
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)
+            .with_context(|| format!("{address}: is `tarnd --site` running there?"))?;
+        let (mut reader, mut writer) = open(stream, node, self.user, &self.secret, &self.munge)?;
+        writer.send(&Greeting {
+            oldest: OLDEST,
+            newest: VERSION,
+            epoch: self.epoch,
+        })?;
+        let (capacity, holds, jobs) = match reader.receive(INVENTORY)? {
+            Welcome::Ready {
+                capacity,
+                holds,
+                jobs,
+                ..
+            } => (capacity, holds, jobs),
+            Welcome::Stale(epoch) => bail!(
+                "it has had orders of controller number {epoch}, this is number {}: two controllers with different state folders?",
+                self.epoch
+            ),
+            Welcome::Version(oldest, newest) => bail!(
+                "it speaks versions {oldest} to {newest}, this controller {OLDEST} to {VERSION}: update the older one"
+            ),
+        };
+        let (orders, queue) = channel();
+        let opened = Input::Opened {
+            node: node.to_owned(),
+            session,
+            capacity,
+            holds,
+            jobs,
+            orders,
+        };
+        if self.inputs.send(opened).is_err() {
+            return Ok(());
+        }
+        tracing::info!(node, "takes orders");
+        let closer = reader.closer()?;
+        let thread = std::thread::Builder::new().name("orders".into());
+        let writing = thread.spawn(move || {
+            write(&mut writer, &queue);
+            // Whoever reads hears of it.
+            let _ = closer.shutdown(std::net::Shutdown::Both);
+        })?;
+        let why = self.read(node, session, &mut reader);
+        tracing::warn!(node, "is not heard of any more: {why:#}");
+        let closed = Input::Closed {
+            node: node.to_owned(),
+            session,
+        };
+        let _ = self.inputs.send(closed);
+        let _ = reader
+            .closer()
+            .map(|s| s.shutdown(std::net::Shutdown::Both));
+        let _ = writing.join();
+        Ok(())
+    }
+
+    fn read(&self, node: &str, session: u64, reader: &mut Reader) -> anyhow::Error {
+        loop {
+            let report: Report = match reader.receive(SILENCE) {
+                Ok(report) => report,
+                Err(e) => return e.into(),
+            };
+            let number = match &report {
+                Report::Alive => continue,
+                Report::Worked { number, .. }
+                | Report::Serving { number, .. }
+                | Report::Capacity { number, .. } => *number,
+            };
+            let reported = Input::Reported {
+                node: node.to_owned(),
+                session,
+                number,
+                report,
+            };
+            if self.inputs.send(reported).is_err() {
+                return anyhow::anyhow!("the controller ends");
+            }
+        }
+    }
+}
+
+/// Writes orders until the session is forgotten or over.
+fn write(writer: &mut Writer, queue: &Receiver<Command>) {
+    loop {
+        match queue.recv_timeout(Duration::from_secs(Report::BEAT)) {
+            Ok(command) => {
+                if writer.send(&command).is_err() {
+                    return;
+                }
+            }
+            // So that the node, too, notices a controller that is gone.
+            Err(RecvTimeoutError::Timeout) => {
+                let beat = Command {
+                    number: 0,
+                    order: Order::Beat,
+                };
+                if writer.send(&beat).is_err() {
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// The site's secret, made if there is none: the keys of users' workers are derived from it.
+pub(super) fn secret(state: &Path) -> anyhow::Result<Secret> {
+    let path = state.join("site.key");
+    let about = || format!("the site's secret {}", path.display());
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let secret = Secret::random()?;
+            let fresh = state.join("site.key.new");
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&fresh).with_context(about)?;
+            file.write_all(secret.bytes()).with_context(about)?;
+            file.sync_all().with_context(about)?;
+            std::fs::rename(&fresh, &path).with_context(about)?;
+            return Ok(secret);
+        }
+        Err(e) => return Err(e).with_context(about),
+    };
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path)?);
+    if mode & 0o077 != 0 {
+        bail!(
+            "{} can be read by others: chmod 600 it, and have all nodes' tarnds begin anew with another (remove it, start the controller)",
+            path.display()
+        );
+    }
+    let bytes: [u8; KEY_BYTES] = bytes
+        .try_into()
+        .map_err(|_| anyhow::anyhow!("{} does not hold {KEY_BYTES} bytes", path.display()))?;
+    Ok(Secret::new(bytes))
+}

@@ -1,0 +1,276 @@
+//! `tarnd --site`: the node's half of a site. It runs as root, and opens no file of a user: it takes the controller's orders, has
+//! workers with users' rights carry them out, and says which jobs may see what. docs/site.md.
+
+mod admit;
+mod audit;
+mod crew;
+mod session;
+mod shelf;
+mod store;
+mod talk;
+mod worker;
+
+pub(crate) use worker::run as work;
+
+use crate::{Fault, options};
+use admit::Door;
+use anyhow::{Context, bail};
+use audit::Audit;
+use clap::Parser;
+use crew::Crew;
+use rustix::fs::{Mode, Uid as Owner};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tarn_base::codes::Exit;
+use tarn_base::units::parse_size;
+use tarn_journal::RunLock;
+use tarn_local::machine::host_name;
+use tarn_munge::{Munge, accept};
+use tarn_proto::site::{Capacity, Epoch};
+
+/// Connections at a time that have not proven who they are.
+const STRANGERS: usize = 64;
+
+/// Serves a site's controller on a node, as root: keeps users' data, with their rights; docs/site.md.
+#[derive(Debug, Parser)]
+#[command(name = "tarnd --site", version)]
+pub(crate) struct Options {
+    #[arg(long, hide = true)]
+    site: bool,
+    /// Where users' data is kept, on a file system of this node, and what tarn may use of it
+    #[arg(long, value_name = "PATH:SIZE", value_parser = store)]
+    store: (PathBuf, u64),
+    /// What is kept there is lost with power, as of tmpfs
+    #[arg(long)]
+    volatile: bool,
+    /// Where the controller reaches it
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:7412")]
+    listen: SocketAddr,
+    /// What jobs see is said in `jobs` below it, for the SPANK plug-in
+    #[arg(long, value_name = "DIR", default_value = "/run/tarn")]
+    run_dir: PathBuf,
+    /// The lowest number of a user who may have data
+    #[arg(long, value_name = "UID", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    min_uid: u32,
+    /// Each order and what came of it, a JSON object a line; made, mode 0600
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+    /// This node's name [default: Slurm's, or the host's]
+    #[arg(long, value_name = "NAME", env = "SLURMD_NODENAME")]
+    node_name: Option<String>,
+    /// Where this host's munged listens, if not at munge's own place
+    #[arg(long, value_name = "PATH")]
+    munge_socket: Option<PathBuf>,
+    /// What is logged on standard error: error, warn, info, debug
+    #[arg(long, default_value = "info")]
+    pub(crate) log_level: tracing::Level,
+    /// How
+    #[arg(long, value_enum, default_value_t = options::LogFormat::Text)]
+    pub(crate) log_format: options::LogFormat,
+}
+
+/// What all sessions share.
+struct Site {
+    node: String,
+    root: PathBuf,
+    bytes: u64,
+    is_volatile: bool,
+    boot: String,
+    crew: Arc<Crew>,
+    door: Door,
+    audit: Audit,
+    munge: Munge,
+    term: Mutex<Term>,
+}
+
+/// Who gives orders.
+#[derive(Default)]
+struct Term {
+    epoch: Epoch,
+    /// Ends the session that there is.
+    current: Option<TcpStream>,
+}
+
+/// Runs until it is killed: what workers have half done is found by the next ones.
+pub(crate) fn run(options: &Options) -> Result<(), Fault> {
+    let state = |e: anyhow::Error| Fault::new(Exit::State, e);
+    if !rustix::process::geteuid().is_root() {
+        let text = "`tarnd --site` is run by root: it starts workers that have the rights of users";
+        return Err(Fault::new(Exit::Usage, anyhow::anyhow!(text)));
+    }
+    let (root, bytes) = options.store.clone();
+    let root = prepare(&root, &options.run_dir).map_err(state)?;
+    let lock = root.join(".tarn-site.lock");
+    let _lock = RunLock::take(&lock).map_err(|e| Fault::new(Exit::Busy, e))?;
+    let node = options.node_name.clone().unwrap_or_else(host_name);
+    let audit = Audit::open(options.audit.as_deref()).map_err(state)?;
+    let epoch = session::epoch(&root).map_err(state)?;
+    let site = Arc::new(Site {
+        crew: Arc::new(Crew::new(root.clone(), node.clone(), options.min_uid)),
+        door: Door::new(&options.run_dir, &root),
+        boot: boot(),
+        is_volatile: options.volatile,
+        node,
+        root,
+        bytes,
+        audit,
+        munge: munge(options.munge_socket.as_deref()),
+        term: Mutex::new(Term {
+            epoch,
+            current: None,
+        }),
+    });
+    let listener = TcpListener::bind(options.listen)
+        .with_context(|| format!("cannot listen at {}", options.listen))
+        .map_err(state)?;
+    tracing::info!(
+        node = site.node,
+        at = %options.listen,
+        store = %site.root.display(),
+        "tarnd {} serves the site",
+        env!("CARGO_PKG_VERSION")
+    );
+    let strangers = Arc::new(AtomicUsize::new(0));
+    loop {
+        let (stream, from) = match listener.accept() {
+            Ok(both) => both,
+            Err(e) => {
+                tracing::warn!("nobody can be accepted now: {e}");
+                std::thread::sleep(Duration::from_millis(200));
+                continue;
+            }
+        };
+        if strangers.load(Ordering::Relaxed) >= STRANGERS {
+            site.audit.refused(
+                None,
+                "session",
+                &format!("{from}: too many strangers at a time"),
+            );
+            continue;
+        }
+        let place = Place::take(&strangers);
+        let theirs = Arc::clone(&site);
+        let thread = std::thread::Builder::new().name("session".into());
+        if let Err(e) = thread.spawn(move || theirs.meet(stream, from, place)) {
+            tracing::warn!("a session cannot be served: {e}");
+        }
+    }
+}
+
+/// One of the strangers at a time, given back at the end.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Site {
+    /// Somebody connects, who may be the controller.
+    fn meet(&self, stream: TcpStream, from: SocketAddr, place: Place) {
+        let own = rustix::process::geteuid().as_raw();
+        match accept(stream, &self.node, own, &self.munge) {
+            Ok((reader, writer, secret)) => {
+                drop(place);
+                session::serve(self, (reader, writer), &secret, from);
+            }
+            Err(why) => self
+                .audit
+                .refused(None, "session", &format!("{from}: {why}")),
+        }
+    }
+
+    fn term(&self) -> MutexGuard<'_, Term> {
+        self.term.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn capacity(&self) -> Capacity {
+        let about = rustix::fs::statvfs(&self.root);
+        Capacity {
+            root: self.root.clone(),
+            bytes: self.bytes,
+            free: about.map_or(0, |a| a.f_bavail.saturating_mul(a.f_frsize)),
+            persistent: !self.is_volatile,
+        }
+    }
+}
+
+/// This host's munge daemon.
+pub(crate) fn munge(socket: Option<&Path>) -> Munge {
+    socket.map_or_else(Munge::default, Munge::at)
+}
+
+/// Makes the folders that are root's. Users reach their own below the store by the whole path only.
+fn prepare(root: &Path, run: &Path) -> anyhow::Result<PathBuf> {
+    let make = |path: &Path, mode: u32| -> anyhow::Result<()> {
+        let made = std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(path);
+        made.with_context(|| format!("cannot make {}", path.display()))?;
+        let about = std::fs::symlink_metadata(path)?;
+        if !about.is_dir() || std::os::unix::fs::MetadataExt::uid(&about) != 0 {
+            bail!(
+                "{} is no folder of root's: others could change what lies in it",
+                path.display()
+            );
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        Ok(())
+    };
+    make(root, 0o711)?;
+    make(run, 0o755)?;
+    make(&run.join("jobs"), 0o700)?;
+    make(&run.join("data"), 0o755)?;
+    let root = root.canonicalize()?;
+    let text = root.to_str().unwrap_or("\n");
+    if text.contains(['\n', '\t']) {
+        bail!(
+            "{} cannot be written into a job's file: give the store a plain name",
+            root.display()
+        );
+    }
+    Ok(root)
+}
+
+/// Makes a user's folder, if there is none.
+fn user_folder(root: &Path, user: u32, group: u32) -> std::io::Result<()> {
+    let path = root.join(format!("u{user}"));
+    match rustix::fs::mkdir(&path, Mode::from_raw_mode(0o700)) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::EXIST) => return Ok(()),
+        Err(e) => return Err(e.into()),
+    }
+    let group = rustix::fs::Gid::from_raw(group);
+    rustix::fs::chown(&path, Some(Owner::from_raw(user)), Some(group))?;
+    Ok(())
+}
+
+/// The kernel's name for this boot.
+fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_default().trim().to_owned()
+}
+
+fn store(text: &str) -> Result<(PathBuf, u64), String> {
+    let (path, size) = text
+        .rsplit_once(':')
+        .ok_or("give PATH:SIZE, such as /scm/tarn:400GiB")?;
+    let path = PathBuf::from(path);
+    match path.is_absolute() {
+        true => Ok((path, parse_size(size).map_err(|e| e.to_string())?)),
+        false => Err(format!("{} is not absolute", path.display())),
+    }
+}

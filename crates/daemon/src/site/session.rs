@@ -1,0 +1,273 @@
+//! A session of the controller: its orders, and what came of them.
+
+use super::Site;
+use anyhow::Context;
+use std::io::ErrorKind;
+use std::net::{Shutdown, SocketAddr};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+use tarn_journal::lines::sync_folder;
+use tarn_munge::{Reader, Secret, Writer};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{
+    Command, Epoch, Gid, Greeting, Held, Holding, OLDEST, Order, Owner, Report, Uid, VERSION,
+    Welcome, Work, Worked,
+};
+
+/// How long the controller may be silent.
+const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
+/// How long a user's worker may take to say what there is.
+const INVENTORY: Duration = Duration::from_secs(120);
+
+/// The highest term whose orders were taken here.
+pub(super) fn epoch(root: &Path) -> anyhow::Result<Epoch> {
+    let path = root.join(".tarn-site");
+    let text = match std::fs::read_to_string(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
+        other => other.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    let epoch = text.strip_prefix("tarn-site 1\nepoch ");
+    epoch.and_then(|rest| rest.trim().parse().ok()).with_context(|| {
+        format!("{} is of another version of tarnd, or damaged: if it is damaged, remove it when only one controller runs", path.display())
+    })
+}
+
+fn keep_epoch(root: &Path, epoch: Epoch) -> std::io::Result<()> {
+    let fresh = root.join(".tarn-site.new");
+    let mut file = std::fs::File::create(&fresh)?;
+    let text = format!("tarn-site 1\nepoch {epoch}\n");
+    std::io::Write::write_all(&mut file, text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, root.join(".tarn-site"))?;
+    sync_folder(root)
+}
+
+/// Serves whoever has proven that they may give orders, as long as their term is the highest.
+pub(super) fn serve(site: &Site, halves: (Reader, Writer), secret: &Secret, from: SocketAddr) {
+    let (mut reader, mut writer) = halves;
+    let welcomed = welcome(site, &mut reader, &mut writer, secret);
+    let epoch = match welcomed {
+        Ok(epoch) => epoch,
+        Err(why) => {
+            site.audit
+                .refused(None, "session", &format!("{from}: {why:#}"));
+            return;
+        }
+    };
+    tracing::info!(epoch, %from, "the controller gives orders");
+    let (reports, queue) = channel();
+    let Ok(closer) = reader.closer() else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        let writing = std::thread::Builder::new().name("reports".into());
+        let spawned = writing.spawn_scoped(scope, move || {
+            report(&mut writer, &queue);
+            let _ = closer.shutdown(Shutdown::Both);
+        });
+        if spawned.is_err() {
+            return;
+        }
+        let why = loop {
+            let command: Command = match reader.receive(SILENCE) {
+                Ok(command) => command,
+                Err(why) => break why,
+            };
+            if site.term().epoch != epoch {
+                site.audit.refused(
+                    None,
+                    "order",
+                    &format!("{from}: a controller of an earlier term"),
+                );
+                return;
+            }
+            site.obey(command, secret, &reports);
+        };
+        tracing::warn!("the controller is not heard of any more: {why}");
+        let _ = reader.closer().map(|s| s.shutdown(Shutdown::Both));
+        drop(reports);
+    });
+}
+
+fn welcome(
+    site: &Site,
+    reader: &mut Reader,
+    writer: &mut Writer,
+    secret: &Secret,
+) -> anyhow::Result<Epoch> {
+    let greeting: Greeting = reader.receive(SILENCE)?;
+    let version = VERSION.min(greeting.newest);
+    if version < OLDEST.max(greeting.oldest) {
+        writer.send(&Welcome::Version(OLDEST, VERSION))?;
+        anyhow::bail!(
+            "a controller that speaks versions {} to {}: update the older one",
+            greeting.oldest,
+            greeting.newest
+        );
+    }
+    {
+        let mut term = site.term();
+        if greeting.epoch < term.epoch {
+            writer.send(&Welcome::Stale(term.epoch))?;
+            anyhow::bail!(
+                "controller number {} is none any more: number {} gives orders",
+                greeting.epoch,
+                term.epoch
+            );
+        }
+        if greeting.epoch > term.epoch {
+            keep_epoch(&site.root, greeting.epoch).context("the term cannot be kept")?;
+            term.epoch = greeting.epoch;
+        }
+        // Whoever gave orders before does not any more.
+        if let Some(before) = term.current.replace(reader.closer()?) {
+            let _ = before.shutdown(Shutdown::Both);
+        }
+    }
+    writer.send(&Welcome::Ready {
+        version,
+        tarn: env!("CARGO_PKG_VERSION").into(),
+        boot: site.boot.clone(),
+        capacity: site.capacity(),
+        holds: site.inventory(secret),
+        jobs: site.door.jobs(),
+    })?;
+    Ok(greeting.epoch)
+}
+
+/// Writes what came of orders, and signs of life.
+fn report(writer: &mut Writer, queue: &Receiver<Report>) {
+    loop {
+        let report = match queue.recv_timeout(Duration::from_secs(Report::BEAT)) {
+            Ok(report) => report,
+            Err(RecvTimeoutError::Timeout) => Report::Alive,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if writer.send(&report).is_err() {
+            return;
+        }
+    }
+}
+
+impl Site {
+    /// All that users have here. A user whose worker cannot say it has nothing, as far as the controller is concerned.
+    fn inventory(&self, secret: &Secret) -> Vec<(Uid, Holding)> {
+        let mut all = Vec::new();
+        for user in self.crew.users() {
+            let said = self.inventory_of(user, secret);
+            match said {
+                Ok(holds) => all.extend(holds.into_iter().map(|holding| (user, holding))),
+                Err(why) => {
+                    tracing::warn!(user, "what this user has here is not known: {why}");
+                }
+            }
+        }
+        all
+    }
+
+    fn inventory_of(&self, user: Uid, secret: &Secret) -> Result<Vec<Holding>, Refusal> {
+        let group = self.group_of(user);
+        let worker = self.crew.worker(user, group, secret)?;
+        let (reports, said) = channel();
+        worker.give(0, Work::Inventory(Vec::new()), reports);
+        match said.recv_timeout(INVENTORY) {
+            Ok(Report::Worked {
+                what: Worked::Inventory(holds),
+                ..
+            }) => Ok(holds),
+            Ok(Report::Worked {
+                what: Worked::Failed(why),
+                ..
+            }) => Err(why),
+            _ => Err(Refusal::new(Code::TimedOut, "its worker does not answer")),
+        }
+    }
+
+    /// The group that a user's folder was made with.
+    fn group_of(&self, user: Uid) -> Gid {
+        let about = std::fs::symlink_metadata(self.root.join(format!("u{user}")));
+        about.map_or(user, |a| std::os::unix::fs::MetadataExt::gid(&a))
+    }
+
+    fn obey(&self, command: Command, secret: &Secret, reports: &Sender<Report>) {
+        let number = command.number;
+        let worked = |what| Report::Worked { number, what };
+        let done = |user: Uid, what: &str, result: Result<(), Refusal>| {
+            let said = match result {
+                Ok(()) => {
+                    self.audit.done(user, what);
+                    Worked::Done
+                }
+                Err(why) => {
+                    self.audit.refused(Some(user), what, &why.text);
+                    Worked::Failed(why)
+                }
+            };
+            let _ = reports.send(worked(said));
+        };
+        match command.order {
+            Order::Do { user, group, work } => {
+                let what = format!("{work:?}");
+                let worker =
+                    allowed(user, &work).and_then(|()| self.crew.worker(user, group, secret));
+                match worker {
+                    Ok(worker) => {
+                        self.audit.done(user, &what);
+                        worker.give(number, *work, reports.clone());
+                    }
+                    Err(why) => done(user, &what, Err(why)),
+                }
+            }
+            Order::Stop(stopped) => {
+                self.crew.stop(stopped);
+                let _ = reports.send(worked(Worked::Done));
+            }
+            Order::Serve { user, group } => match self.crew.worker(user, group, secret) {
+                Ok(worker) => {
+                    let port = worker.port;
+                    let _ = reports.send(Report::Serving { number, port });
+                }
+                Err(why) => done(user, "serve", Err(why)),
+            },
+            Order::Admit { job, user, mounts } => {
+                let result = self.door.admit(job, user, &mounts);
+                done(user, &format!("admit job {job}"), result);
+            }
+            Order::Dismiss(job) => done(0, &format!("dismiss job {job}"), self.door.dismiss(job)),
+            Order::Look => {
+                let capacity = self.capacity();
+                let _ = reports.send(Report::Capacity { number, capacity });
+            }
+            Order::Beat => {}
+        }
+    }
+}
+
+/// A worker touches what is its user's, or its projects', whatever the controller says.
+fn allowed(user: Uid, work: &Work) -> Result<(), Refusal> {
+    let is_own = |part: &tarn_proto::site::Part| match part.owner {
+        Owner::User(owner) => owner == user,
+        Owner::Project(_) => true,
+    };
+    let parts: Vec<&tarn_proto::site::Part> = match work {
+        Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Check(part) => vec![part],
+        Work::Prepare { parts, .. } | Work::View { parts, .. } => parts.iter().collect(),
+        Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
+        Work::Remove(things) => things
+            .iter()
+            .filter_map(|thing| match thing {
+                Held::Part(part) => Some(part),
+                Held::Job(_) => None,
+            })
+            .collect(),
+        Work::Inventory(_) => Vec::new(),
+    };
+    match parts.into_iter().find(|part| !is_own(part)) {
+        None => Ok(()),
+        Some(part) => {
+            let text = format!("{part} belongs to {}, not to user {user}", part.owner);
+            Err(Refusal::new(Code::Denied, text))
+        }
+    }
+}

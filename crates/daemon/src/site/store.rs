@@ -1,0 +1,786 @@
+//! A user's part of a node's store. docs/site.md, "The store on a node". Each work can be done again after whatever failure: a folder
+//! has its name when it is whole.
+
+use super::shelf::{self, Shelf};
+use crate::work::{Held, Spot, told};
+use anyhow::Context;
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
+use std::ffi::OsStr;
+use std::net::ToSocketAddrs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tarn_base::manifest::Manifest;
+use tarn_base::part::Verify;
+use tarn_fabric::{Client, Limits, MAX_ADDRESSES, Patience, Server, Tree};
+use tarn_movers::Trees;
+use tarn_munge::KEY_BYTES;
+use tarn_ports::{Control, CopyJob, CopySource, Mover, PeerTree, Piece};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{
+    Gid, Held as Thing, Holding, Job, Origin, Owner, Part, Peer, Proof, Slice, Work, Worked,
+    is_name,
+};
+
+/// What half-done work is called, at first.
+const HIDDEN: &str = ".tarn-";
+/// Bytes of a manifest that is believed to be one.
+const MAX_MANIFEST: u64 = 1 << 30;
+/// Things that an inventory names; more is an error.
+const MAX_HOLDINGS: usize = 200_000;
+
+/// A user's part of the store.
+pub(super) struct Store {
+    root: PathBuf,
+    user: u32,
+    node: String,
+    key: [u8; KEY_BYTES],
+    projects: Vec<Gid>,
+    mover: Trees,
+    server: Server,
+}
+
+impl Store {
+    /// Opens it, removes what was half done, and serves its parts to the same user's workers on other nodes.
+    pub(super) fn open(
+        root: PathBuf,
+        node: String,
+        key: [u8; KEY_BYTES],
+        projects: Vec<Gid>,
+    ) -> anyhow::Result<Self> {
+        let shelf = Arc::new(Shelf::new(root.clone(), key));
+        let server = Server::start("[::]:0", shelf.clone(), Limits::default(), None)
+            .or_else(|_| Server::start("0.0.0.0:0", shelf, Limits::default(), None))
+            .context("no port for other nodes")?;
+        let store = Self {
+            user: rustix::process::geteuid().as_raw(),
+            root,
+            node,
+            key,
+            projects,
+            mover: Trees::new(),
+            server,
+        };
+        store.sweep();
+        Ok(store)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.server.address().port()
+    }
+
+    /// Connections of other nodes' workers.
+    pub(super) fn readers(&self) -> usize {
+        self.server.connections()
+    }
+
+    pub(super) fn perform(&self, work: Work, control: &Control) -> Result<Worked, Refusal> {
+        match work {
+            Work::Fetch { part, from, proof } => self.fetch(&part, &from, proof.as_ref(), control),
+            Work::Prepare {
+                job,
+                dataset,
+                parts,
+            } => self.prepare(job, &dataset, &parts, control),
+            Work::View {
+                job,
+                dataset,
+                parts,
+            } => self.view(job, &dataset, &parts),
+            Work::Publish { job, part, slice } => self.publish(job, &part, slice.as_ref(), control),
+            Work::Send { parts, dest } => self.send(&parts, &dest, control),
+            Work::Check(part) => self.check(&part, control),
+            Work::Remove(things) => {
+                for thing in &things {
+                    self.remove(thing)?;
+                }
+                Ok(Worked::Done)
+            }
+            Work::Inventory(projects) => self.inventory(&projects),
+        }
+    }
+
+    /// A place of the store, its folders opened one beneath the other, no link followed.
+    fn held(&self, relative: &Path, make: bool) -> Result<Held, Refusal> {
+        // The owner's folder is where names end that only root can change.
+        let path = relative.as_os_str().as_bytes();
+        let at = path.iter().position(|b| *b == b'/').unwrap_or(path.len());
+        let (owner, rest) = path.split_at(at);
+        let root = self.root.join(OsStr::from_bytes(owner));
+        let space = Some(("store".to_owned(), root));
+        let path = rest.strip_prefix(b"/").unwrap_or(rest).to_vec();
+        Held::open(&Spot::Path { space, path }, make)
+    }
+
+    fn part(&self, part: &Part, make: bool) -> Result<Held, Refusal> {
+        let folder = part
+            .folder()
+            .ok_or_else(|| Refusal::new(Code::Invalid, "a name that cannot be one of a dataset"))?;
+        self.held(&folder, make)
+    }
+
+    /// A folder of a job: `w` of what it writes, `v` of what it reads.
+    fn of_job(&self, job: Job, which: &str, dataset: &str, make: bool) -> Result<Held, Refusal> {
+        if !is_name(dataset) {
+            let text = "a name that cannot be one of a dataset";
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let owner = Owner::User(self.user);
+        let path = format!("{owner}/j/{job}/{which}/{dataset}");
+        self.held(Path::new(&path), make)
+    }
+
+    /// What a part that is there holds.
+    fn manifest(&self, part: &Part) -> Result<(Held, Manifest, Proof), Refusal> {
+        let held = self.part(part, false)?;
+        let (manifest, proof) = self.manifest_in(&held, held.name())?;
+        Ok((held, manifest, proof))
+    }
+
+    fn manifest_in(&self, held: &Held, name: &[u8]) -> Result<(Manifest, Proof), Refusal> {
+        let broken = |why: String| {
+            let text = format!("the manifest of `{}` is damaged: {why}", held.place());
+            Refusal::new(Code::Corrupt, text)
+        };
+        let inside = [name, b"/manifest"].concat();
+        let path = held.path_of(&inside);
+        let bytes = read_small(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => held.missing(),
+            _ => broken(e.to_string()),
+        })?;
+        let manifest = Manifest::decode(&bytes).map_err(|e| broken(e.to_string()))?;
+        let single = held.path_of(&[name, b"/file"].concat());
+        let file = std::fs::read(single).ok();
+        let file = file.and_then(|name| String::from_utf8(name).ok());
+        let proof = prove(&manifest, &bytes, file).ok_or_else(|| broken("no hashes".into()))?;
+        Ok((manifest, proof))
+    }
+
+    fn fetch(
+        &self,
+        part: &Part,
+        from: &Origin,
+        proof: Option<&Proof>,
+        control: &Control,
+    ) -> Result<Worked, Refusal> {
+        let held = self.part(part, true)?;
+        if held.stat()?.is_some() {
+            if let Ok((_, there)) = self.manifest_in(&held, held.name())
+                && proof.is_none_or(|proof| *proof == there)
+            {
+                return Ok(Worked::Proven {
+                    proof: there,
+                    moved: 0,
+                });
+            }
+            self.discard(&held)?;
+        }
+        let whole = hidden(held.name(), "whole");
+        self.begin(&held, &whole)?;
+        let (source, file) = match from {
+            Origin::Outside(path) => {
+                let file = single(path)?;
+                let source = CopySource {
+                    root: path.clone(),
+                    peer: None,
+                    as_entry: file.clone(),
+                    manifest: None,
+                    only: None,
+                };
+                (source, file)
+            }
+            Origin::Peer(peer) => {
+                let Some(proof) = proof else {
+                    let text = "what comes from another node must be known before";
+                    return Err(Refusal::new(Code::Invalid, text));
+                };
+                (self.remote(part, peer, proof, control)?, proof.file.clone())
+            }
+        };
+        let job = CopyJob {
+            sources: vec![source],
+            dest: held.path_of(&[&whole, &b"/tree"[..]].concat()),
+            staging: held.path_of(&[&whole, &b"/staging"[..]].concat()),
+            replace: false,
+            verify: Verify::Copy,
+            sync: true,
+            rate: 0,
+            latency: 0,
+            arrivals: None,
+        };
+        let report = self.mover.copy(&job, control);
+        let mut report = report.map_err(|e| told(&e, &[&held]))?;
+        let manifest = report.manifests.pop().unwrap_or_default();
+        let there = self.seal(&held, &whole, &manifest, file)?;
+        if let Some(proof) = proof
+            && *proof != there
+        {
+            self.mover
+                .remove(&held.path_of(&whole))
+                .map_err(|e| told(&e, &[&held]))?;
+            let text = format!("what came of {part} is not what was published");
+            return Err(Refusal::new(Code::Corrupt, text));
+        }
+        self.publish_as(&held, &whole)?;
+        Ok(Worked::Proven {
+            proof: there,
+            moved: report.bytes,
+        })
+    }
+
+    /// A part on another node, as a source of a copy; what it holds is known.
+    fn remote(
+        &self,
+        part: &Part,
+        peer: &Peer,
+        proof: &Proof,
+        control: &Control,
+    ) -> Result<CopySource, Refusal> {
+        let client = Arc::new(self.client(peer)?);
+        let about = |tree: &str| {
+            let folder = part.folder().unwrap_or_default();
+            Tree::Replica(folder.join(tree).into_os_string().into_vec().into())
+        };
+        if proof.manifest > MAX_MANIFEST {
+            let text = format!("{part} has a manifest of {} bytes", proof.manifest);
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let told = |e: &tarn_ports::MoverError| told(e, &[]);
+        let tree = client.tree(about(""));
+        let mut bytes = vec![0; usize::try_from(proof.manifest).unwrap_or(usize::MAX)];
+        let mut stream = tree.open(control).map_err(|e| told(&e))?;
+        let piece = Piece {
+            path: b"manifest",
+            offset: 0,
+            len: proof.manifest,
+        };
+        stream.ask(&[piece]).map_err(|e| told(&e))?;
+        stream.read(&mut bytes).map_err(|e| told(&e))?;
+        drop(stream);
+        let manifest = Manifest::decode(&bytes).ok();
+        let is_it = |m: &Manifest| m.hash() == Some(proof.hash);
+        let Some(manifest) = manifest.filter(is_it) else {
+            let text = format!("node {} has another {part} than was published", peer.node);
+            return Err(Refusal::new(Code::Corrupt, text));
+        };
+        Ok(CopySource {
+            root: PathBuf::new(),
+            peer: Some(Arc::new(client.tree(about("tree")))),
+            as_entry: None,
+            manifest: Some(manifest),
+            only: None,
+        })
+    }
+
+    fn client(&self, peer: &Peer) -> Result<Client, Refusal> {
+        let unknown = |why: String| {
+            let text = format!(
+                "node {} cannot be reached at {}:{}: {why}",
+                peer.node, peer.host, peer.port
+            );
+            Refusal::new(Code::Io, text)
+        };
+        let mut found = (peer.host.as_str(), peer.port)
+            .to_socket_addrs()
+            .map_err(|e| unknown(e.to_string()))?;
+        let address = found.next().ok_or_else(|| unknown("no address".into()))?;
+        let (run, key) = shelf::credentials(&self.key, self.user);
+        Ok(Client {
+            node: peer.node.clone(),
+            address,
+            others: found.take(MAX_ADDRESSES).collect(),
+            run,
+            key,
+            patience: Patience::default(),
+            rma: None,
+        })
+    }
+
+    fn prepare(
+        &self,
+        job: Job,
+        dataset: &str,
+        parts: &[Part],
+        control: &Control,
+    ) -> Result<Worked, Refusal> {
+        let held = self.of_job(job, "w", dataset, true)?;
+        if held.stat()?.is_some() {
+            return Ok(Worked::Done);
+        }
+        let whole = hidden(held.name(), "whole");
+        self.clear(&held, &whole)?;
+        match parts {
+            [] => {
+                let made =
+                    rustix::fs::mkdirat(held.folder(), &whole[..], Mode::from_raw_mode(0o755));
+                made.map_err(|e| held.failed("make", e))?;
+            }
+            parts => {
+                let roots = self.roots(parts)?;
+                let copied = self
+                    .mover
+                    .clone_view(&roots.trees(), &held.path_of(&whole), control);
+                copied.map_err(|e| told(&e, &roots.held()))?;
+            }
+        }
+        held.rename(&whole, &held, false)?;
+        Ok(Worked::Done)
+    }
+
+    fn view(&self, job: Job, dataset: &str, parts: &[Part]) -> Result<Worked, Refusal> {
+        let held = self.of_job(job, "v", dataset, true)?;
+        if held.stat()?.is_some() {
+            return Ok(Worked::Done);
+        }
+        let whole = hidden(held.name(), "whole");
+        self.clear(&held, &whole)?;
+        let roots = self.roots(parts)?;
+        let linked = self.mover.link_view(&roots.trees(), &held.path_of(&whole));
+        linked.map_err(|e| told(&e, &roots.held()))?;
+        held.rename(&whole, &held, false)?;
+        Ok(Worked::Done)
+    }
+
+    fn roots(&self, parts: &[Part]) -> Result<Roots, Refusal> {
+        let root = |part: &Part| {
+            let (held, manifest, _) = self.manifest(part)?;
+            Ok((held, manifest))
+        };
+        parts.iter().map(root).collect::<Result<_, _>>().map(Roots)
+    }
+
+    fn publish(
+        &self,
+        job: Job,
+        part: &Part,
+        slice: Option<&Slice>,
+        control: &Control,
+    ) -> Result<Worked, Refusal> {
+        let held = self.part(part, true)?;
+        if held.stat()?.is_some() {
+            let (_, proof) = self.manifest_in(&held, held.name())?;
+            return Ok(Worked::Proven { proof, moved: 0 });
+        }
+        let from = self.of_job(job, "w", &part.dataset, false)?;
+        let whole = hidden(held.name(), "whole");
+        // A try before this one may have moved the tree already.
+        let tree = [&whole[..], b"/tree"].concat();
+        let is_moved = from.stat()?.is_none() && held.stat_of(&tree)?.is_some();
+        if !is_moved {
+            if from.stat()?.is_none() {
+                return Err(from.missing());
+            }
+            self.begin(&held, &whole)?;
+            self.cut(&from, slice, control)?;
+            let to = held.path_of(&tree);
+            std::fs::rename(from.path(), to).map_err(|e| {
+                let errno = rustix::io::Errno::from_io_error(&e);
+                held.failed("make", errno.unwrap_or(rustix::io::Errno::IO))
+            })?;
+        }
+        let manifest = self.mover.digest(&held.path_of(&tree), control);
+        let manifest = manifest.map_err(|e| told(&e, &[&held]))?;
+        let proof = self.seal(&held, &whole, &manifest, None)?;
+        rustix::fs::syncfs(held.folder()).map_err(|e| held.failed("sync", e))?;
+        self.publish_as(&held, &whole)?;
+        Ok(Worked::Proven { proof, moved: 0 })
+    }
+
+    /// Removes what of a folder is other nodes'.
+    fn cut(&self, from: &Held, slice: Option<&Slice>, control: &Control) -> Result<(), Refusal> {
+        let Some(slice) = slice else {
+            return Ok(());
+        };
+        let list = self.mover.list(&from.path(), control);
+        let list = list.map_err(|e| told(&e, &[from]))?;
+        let is_own = |path: &[u8]| match slice.rule.rank(path) {
+            Some(rank) => (slice.first..slice.end).contains(&rank),
+            None => slice.rest,
+        };
+        // Folders that hold something of this node stay; the others go when they are empty.
+        let strange = list.entries.iter().filter(|e| !is_own(&e.path));
+        let (folders, files): (Vec<_>, Vec<_>) = strange.partition(|e| e.is_folder());
+        let failed = |e: rustix::io::Errno| from.failed("cut", e);
+        let top = tarn_sys::beneath::Root::open(&from.path()).map_err(failed)?;
+        for entry in files {
+            let (folder, name) = top.holder(&entry.path).map_err(failed)?;
+            let flags = AtFlags::empty();
+            rustix::fs::unlinkat(&folder, name, flags).map_err(failed)?;
+        }
+        for entry in folders.iter().rev() {
+            let (folder, name) = top.holder(&entry.path).map_err(failed)?;
+            match rustix::fs::unlinkat(&folder, name, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(rustix::io::Errno::NOTEMPTY | rustix::io::Errno::NOENT) => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(
+        &self,
+        parts: &[(Part, Option<Peer>, Proof)],
+        dest: &Path,
+        control: &Control,
+    ) -> Result<Worked, Refusal> {
+        let mut sources = Vec::new();
+        let mut held = Vec::new();
+        for (part, peer, proof) in parts {
+            let source = match peer {
+                Some(peer) => self.remote(part, peer, proof, control)?,
+                None => {
+                    let (at, manifest, _) = self.manifest(part)?;
+                    let root = at.path_of(&[at.name(), b"/tree"].concat());
+                    held.push(at);
+                    CopySource {
+                        root,
+                        peer: None,
+                        as_entry: None,
+                        manifest: Some(manifest),
+                        only: None,
+                    }
+                }
+            };
+            sources.push(source);
+        }
+        let path = dest.as_os_str().as_bytes().to_vec();
+        let own = self.root.join(Owner::User(self.user).to_string());
+        let spaces = [("store".to_owned(), own)];
+        crate::work::check_outside(&path, &spaces)?;
+        let to = Held::open(&Spot::Path { space: None, path }, true)?;
+        let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
+        let may = rustix::fs::accessat(to.folder(), ".", write, plain);
+        may.map_err(|e| to.failed("write to", e))?;
+        let job = CopyJob {
+            sources,
+            dest: to.path(),
+            staging: to.path_of(&hidden(to.name(), &self.node)),
+            replace: true,
+            verify: Verify::Readback,
+            sync: true,
+            rate: 0,
+            latency: 0,
+            arrivals: None,
+        };
+        let report = self.mover.copy(&job, control);
+        let mut known: Vec<&Held> = held.iter().collect();
+        known.push(&to);
+        let report = report.map_err(|e| told(&e, &known))?;
+        let sum = |of: fn(&Proof) -> u64| parts.iter().map(|(_, _, p)| of(p)).sum();
+        Ok(Worked::Proven {
+            proof: Proof {
+                hash: tarn_base::hash::Hash::default(),
+                bytes: sum(|p| p.bytes),
+                entries: sum(|p| p.entries),
+                manifest: 0,
+                file: None,
+            },
+            moved: report.bytes,
+        })
+    }
+
+    fn check(&self, part: &Part, control: &Control) -> Result<Worked, Refusal> {
+        let (held, manifest, _) = self.manifest(part)?;
+        let tree = held.path_of(&[held.name(), b"/tree"].concat());
+        let same = self.mover.verify(&tree, &manifest, control);
+        same.map_err(|e| told(&e, &[&held]))?;
+        Ok(Worked::Done)
+    }
+
+    fn remove(&self, thing: &Thing) -> Result<(), Refusal> {
+        let held = match thing {
+            Thing::Part(part) => self.part(part, false),
+            Thing::Job(job) => {
+                let owner = Owner::User(self.user);
+                self.held(Path::new(&format!("{owner}/j/{job}")), false)
+            }
+        };
+        let held = match held {
+            Err(why) if why.code == Code::NotFound => return Ok(()),
+            other => other?,
+        };
+        if held.stat()?.is_some() {
+            self.discard(&held)?;
+        }
+        self.prune(thing);
+        Ok(())
+    }
+
+    /// Folders above a part that hold nothing any more go too.
+    fn prune(&self, thing: &Thing) {
+        let Thing::Part(part) = thing else {
+            return;
+        };
+        let Some(folder) = part.folder() else {
+            return;
+        };
+        for above in folder.ancestors().skip(1).take(3) {
+            let Ok(held) = self.held(above, false) else {
+                return;
+            };
+            let flags = AtFlags::REMOVEDIR;
+            if rustix::fs::unlinkat(held.folder(), held.name(), flags).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn inventory(&self, projects: &[Gid]) -> Result<Worked, Refusal> {
+        let mut all = Vec::new();
+        let own = Owner::User(self.user);
+        let projects = projects.iter().filter(|gid| self.projects.contains(gid));
+        for owner in std::iter::once(own).chain(projects.map(|gid| Owner::Project(*gid))) {
+            self.parts_of(owner, &mut all)?;
+        }
+        for name in self.names(Path::new(&format!("{own}/j")))? {
+            if let Ok(job) = name.parse() {
+                let held = self.held(Path::new(&format!("{own}/j/{job}")), false)?;
+                all.push(Holding {
+                    held: Thing::Job(job),
+                    proof: None,
+                    stored: self.mover.stored(&held.path()).unwrap_or(0),
+                });
+            }
+        }
+        Ok(Worked::Inventory(all))
+    }
+
+    fn parts_of(&self, owner: Owner, all: &mut Vec<Holding>) -> Result<(), Refusal> {
+        let top = PathBuf::from(format!("{owner}/d"));
+        for workflow in self.names(&top)? {
+            for dataset in self.names(&top.join(&workflow))? {
+                let folder = top.join(&workflow).join(&dataset);
+                for version in self.names(&folder)? {
+                    for part in self.names(&folder.join(&version))? {
+                        let (Ok(version), Ok(part)) = (version.parse(), part.parse()) else {
+                            continue;
+                        };
+                        let part = Part {
+                            owner,
+                            workflow: workflow.clone(),
+                            dataset: dataset.clone(),
+                            version,
+                            part,
+                        };
+                        if all.len() >= MAX_HOLDINGS {
+                            let text =
+                                format!("more than {MAX_HOLDINGS} parts lie in {}", top.display());
+                            return Err(Refusal::new(Code::Busy, text));
+                        }
+                        let proof = self.manifest(&part).ok().map(|(_, _, proof)| proof);
+                        all.push(Holding {
+                            stored: proof.as_ref().map_or(0, |p| p.bytes),
+                            held: Thing::Part(part),
+                            proof,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The names in a folder of the store that are not hidden; none if there is no such folder.
+    fn names(&self, folder: &Path) -> Result<Vec<String>, Refusal> {
+        let held = match self.held(&folder.join("."), false) {
+            Err(why) if why.code == Code::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let failed = |e: rustix::io::Errno| held.failed("list", e);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(held.folder()).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if let Ok(name) = entry.file_name().to_str()
+                && !name.starts_with('.')
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Removes what earlier workers have half done.
+    fn sweep(&self) {
+        let own = PathBuf::from(Owner::User(self.user).to_string());
+        let mut folders = vec![own.join("j")];
+        for workflow in self.names(&own.join("d")).unwrap_or_default() {
+            for dataset in self
+                .names(&own.join("d").join(&workflow))
+                .unwrap_or_default()
+            {
+                let dataset = own.join("d").join(&workflow).join(dataset);
+                let versions = self.names(&dataset).unwrap_or_default();
+                folders.extend(versions.iter().map(|v| dataset.join(v)));
+            }
+        }
+        for job in self.names(&own.join("j")).unwrap_or_default() {
+            for which in ["w", "v"] {
+                folders.push(own.join("j").join(&job).join(which));
+            }
+        }
+        for folder in folders {
+            if let Err(why) = self.sweep_folder(&folder) {
+                tracing::warn!("a leftover stays: {why}");
+            }
+        }
+    }
+
+    fn sweep_folder(&self, folder: &Path) -> Result<(), Refusal> {
+        let held = match self.held(&folder.join("."), false) {
+            Err(why) if why.code == Code::NotFound => return Ok(()),
+            other => other?,
+        };
+        let failed = |e: rustix::io::Errno| held.failed("list", e);
+        for entry in rustix::fs::Dir::read_from(held.folder()).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            // What is only to be published goes on at its next order.
+            let is_left = name.starts_with(HIDDEN.as_bytes())
+                && held.stat_of(&[name, b"/tree"].concat())?.is_none();
+            if is_left {
+                self.clear(&held, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An empty folder of this hidden name.
+    fn begin(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
+        self.clear(held, whole)?;
+        let made = rustix::fs::mkdirat(held.folder(), whole, Mode::from_raw_mode(0o755));
+        made.map_err(|e| held.failed("make", e))
+    }
+
+    fn clear(&self, held: &Held, name: &[u8]) -> Result<(), Refusal> {
+        let removed = self.mover.remove(&held.path_of(name));
+        removed.map_err(|e| told(&e, &[held]))
+    }
+
+    /// Removes something, by way of another name.
+    fn discard(&self, held: &Held) -> Result<(), Refusal> {
+        let gone = hidden(held.name(), "gone");
+        self.clear(held, &gone)?;
+        held.aside(&gone)?;
+        self.clear(held, &gone)
+    }
+
+    /// Writes what a whole folder holds beside its tree.
+    fn seal(
+        &self,
+        held: &Held,
+        whole: &[u8],
+        manifest: &Manifest,
+        file: Option<String>,
+    ) -> Result<Proof, Refusal> {
+        let bytes = manifest.encode();
+        let write = |name: &str, content: &[u8]| {
+            let path = held.path_of(&[whole, b"/", name.as_bytes()].concat());
+            let mut file = std::fs::File::create(path)?;
+            std::io::Write::write_all(&mut file, content)?;
+            file.sync_all()
+        };
+        let failed = |e: std::io::Error| {
+            let errno = rustix::io::Errno::from_io_error(&e);
+            held.failed(
+                "write the manifest of",
+                errno.unwrap_or(rustix::io::Errno::IO),
+            )
+        };
+        write("manifest", &bytes).map_err(failed)?;
+        if let Some(name) = &file {
+            write("file", name.as_bytes()).map_err(failed)?;
+        }
+        prove(manifest, &bytes, file).ok_or_else(|| {
+            let text = format!("`{}` was not hashed whole", held.place());
+            Refusal::new(Code::Internal, text)
+        })
+    }
+
+    /// Gives a whole folder its name, durably.
+    fn publish_as(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
+        held.rename(whole, held, false)?;
+        held.sync()
+    }
+}
+
+/// Parts that are here, with what they hold.
+struct Roots(Vec<(Held, Manifest)>);
+
+impl Roots {
+    fn trees(&self) -> Vec<(PathBuf, Manifest)> {
+        let tree = |held: &Held| held.path_of(&[held.name(), b"/tree"].concat());
+        self.0
+            .iter()
+            .map(|(held, m)| (tree(held), m.clone()))
+            .collect()
+    }
+
+    fn held(&self) -> Vec<&Held> {
+        self.0.iter().map(|(held, _)| held).collect()
+    }
+}
+
+fn prove(manifest: &Manifest, bytes: &[u8], file: Option<String>) -> Option<Proof> {
+    Some(Proof {
+        hash: manifest.hash()?,
+        bytes: manifest.bytes(),
+        entries: manifest.entries.len() as u64,
+        manifest: bytes.len() as u64,
+        file,
+    })
+}
+
+fn hidden(name: &[u8], what: &str) -> Vec<u8> {
+    [HIDDEN.as_bytes(), name, b".", what.as_bytes()].concat()
+}
+
+/// The name of a source that is no folder; what is not there, or cannot be read, is refused with the user's path.
+fn single(path: &Path) -> Result<Option<String>, Refusal> {
+    let refuse = |code, why: String| {
+        let text = format!("cannot read `{}`: {why}", path.display());
+        Err(Refusal::new(code, text))
+    };
+    // A FIFO is not waited for.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let opened = rustix::fs::open(path, flags, Mode::empty());
+    let about = opened
+        .map_err(Into::into)
+        .and_then(|fd| std::fs::File::from(fd).metadata());
+    let about = match about {
+        Ok(about) => about,
+        Err(e) => {
+            let code = match e.kind() {
+                std::io::ErrorKind::NotFound => Code::NotFound,
+                std::io::ErrorKind::PermissionDenied => Code::Denied,
+                _ => Code::Io,
+            };
+            return refuse(code, e.to_string());
+        }
+    };
+    if about.is_dir() {
+        return Ok(None);
+    }
+    if !about.is_file() {
+        return refuse(
+            Code::Unsupported,
+            "it is neither a file nor a folder".into(),
+        );
+    }
+    match path.file_name().and_then(|n| n.to_str()) {
+        Some(name) => Ok(Some(name.to_owned())),
+        None => refuse(Code::Invalid, "its name is no UTF-8".into()),
+    }
+}
+
+fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let about = file.metadata()?;
+    if !about.is_file() || about.len() > MAX_MANIFEST {
+        return Err(std::io::Error::other("it is no manifest"));
+    }
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::Read::take(file, MAX_MANIFEST), &mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,72 @@
+//! What a node's tarnd and the worker of a user say to each other, over a socket that the worker inherits.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use tarn_munge::KEY_BYTES;
+use tarn_proto::site::{Gid, MAX_FRAME, Work, Worked, decode, encode};
+
+/// To a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Told {
+    /// First.
+    Begin {
+        /// The store.
+        root: PathBuf,
+        /// The node's name.
+        node: String,
+        /// The key of this user's data plane.
+        key: [u8; KEY_BYTES],
+        /// Projects whose folders are in the store.
+        projects: Vec<Gid>,
+    },
+    /// Do this.
+    Work {
+        /// Its number.
+        number: u64,
+        /// What.
+        work: Box<Work>,
+    },
+    /// Stop that.
+    Stop(u64),
+}
+
+/// From a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Said {
+    /// It serves this user's parts there.
+    Serving {
+        /// The port.
+        port: u16,
+    },
+    /// What came of a work.
+    Worked {
+        /// Its number.
+        number: u64,
+        /// What.
+        what: Worked,
+    },
+}
+
+/// Says something.
+pub(super) fn say<T: Serialize>(mut to: &UnixStream, what: &T) -> io::Result<()> {
+    to.write_all(&encode(what).map_err(io::Error::other)?)
+}
+
+/// Hears something; `None` when the other side has ended.
+pub(super) fn hear<T: DeserializeOwned>(mut from: &UnixStream) -> io::Result<Option<T>> {
+    let mut length = [0; 4];
+    match from.read_exact(&mut length) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_FRAME {
+        return Err(io::Error::other("a message that is too long to be one"));
+    }
+    let mut body = vec![0; length];
+    from.read_exact(&mut body)?;
+    decode(&body).map(Some).map_err(io::Error::other)
+}

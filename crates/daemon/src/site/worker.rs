@@ -1,0 +1,156 @@
+//! `tarnd --worker`: what is done with a user's rights on a node. It is started as that user, by the node's tarnd.
+
+use super::store::Store;
+use super::talk::{Said, Told, hear, say};
+use crate::Fault;
+use anyhow::Context;
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tarn_base::codes::Exit;
+use tarn_ports::Control;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Work, Worked};
+
+/// Works at a time; the others wait.
+const MAX_WORKS: usize = 16;
+/// A worker that had nothing to do for so long ends.
+const IDLE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_secs(5);
+
+struct Shared {
+    store: Store,
+    /// Messages are written whole, and not under the queue's lock: who writes may wait for who reads.
+    socket: Mutex<UnixStream>,
+    /// To end it.
+    closer: UnixStream,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: std::collections::VecDeque<(u64, Work, Arc<Control>)>,
+    controls: BTreeMap<u64, Arc<Control>>,
+    threads: usize,
+}
+
+/// Works until the node's tarnd ends, or lets go of it. Its standard input is the socket.
+pub(crate) fn run() -> Result<(), Fault> {
+    let fault = |e: anyhow::Error| Fault::new(Exit::State, e);
+    // Its key is not for other programs of the user.
+    tarn_sys::process::be_opaque()
+        .context("prctl")
+        .map_err(fault)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let stdin: OwnedFd = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("standard input")
+        .map_err(fault)?;
+    let socket = UnixStream::from(stdin);
+    serve(socket).map_err(fault)
+}
+
+fn serve(socket: UnixStream) -> anyhow::Result<()> {
+    let Some(first) = hear(&socket)
+        .context("standard input is no socket of a tarnd: workers are started by `tarnd --site`")?
+    else {
+        return Ok(());
+    };
+    let Told::Begin {
+        root,
+        node,
+        key,
+        projects,
+    } = first
+    else {
+        anyhow::bail!("the first word of tarnd is not the beginning");
+    };
+    let store = Store::open(root, node, key, projects)?;
+    say(&socket, &Said::Serving { port: store.port() })?;
+    let shared = Arc::new(Shared {
+        store,
+        socket: Mutex::new(socket.try_clone()?),
+        closer: socket.try_clone()?,
+        queue: Mutex::default(),
+    });
+    let idle = Arc::clone(&shared);
+    let thread = std::thread::Builder::new().name("idle".into());
+    thread.spawn(move || idle.end_when_idle())?;
+    while let Some(told) = hear(&socket)? {
+        match told {
+            Told::Begin { .. } => {}
+            Told::Work { number, work } => shared.begin(number, *work)?,
+            Told::Stop(number) => {
+                if let Some(control) = shared.queue().controls.get(&number) {
+                    control.cancel.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(self: &Arc<Self>, number: u64, work: Work) -> anyhow::Result<()> {
+        let control = Arc::new(Control::default());
+        let mut queue = self.queue();
+        queue.controls.insert(number, Arc::clone(&control));
+        queue.waiting.push_back((number, work, control));
+        if queue.threads < MAX_WORKS {
+            let shared = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("work".into());
+            thread.spawn(move || shared.work())?;
+            queue.threads += 1;
+        }
+        Ok(())
+    }
+
+    /// Ends the process when nothing was to be done for a while, and no other node reads anything.
+    fn end_when_idle(&self) {
+        let mut idle = Duration::ZERO;
+        while idle < IDLE {
+            std::thread::sleep(LOOK);
+            let is_idle = self.queue().controls.is_empty() && self.store.readers() == 0;
+            idle = if is_idle { idle + LOOK } else { Duration::ZERO };
+        }
+        // Whoever listens for orders hears that there will be none.
+        let _ = self.closer.shutdown(std::net::Shutdown::Both);
+    }
+
+    /// Works while there is something to do.
+    fn work(&self) {
+        loop {
+            let (number, work, control) = {
+                let mut queue = self.queue();
+                let Some(next) = queue.waiting.pop_front() else {
+                    queue.threads -= 1;
+                    return;
+                };
+                next
+            };
+            let what = match control.cancelled() {
+                true => {
+                    let why = Refusal::new(Code::Cancelled, "it was stopped before it began");
+                    Worked::Failed(why)
+                }
+                false => self
+                    .store
+                    .perform(work, &control)
+                    .unwrap_or_else(Worked::Failed),
+            };
+            // A tarnd that is gone reads none, and ends this one.
+            let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = say(&socket, &Said::Worked { number, what });
+            drop(socket);
+            self.queue().controls.remove(&number);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! A real `tarnd --site`, ordered about as the controller does it, with two users. Needs root and munge.
+
+#[path = "../../../munge/tests/munged/mod.rs"]
+mod munged;
+
+mod attacks;
+mod node;
+mod works;

@@ -1,0 +1,225 @@
+//! What users have done.
+
+use crate::node::*;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::time::Instant;
+use tarn_proto::local::Code;
+use tarn_proto::site::*;
+
+#[test]
+fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let source = node.outside("mesh/a", "one", ALICE, 0o600);
+    let mesh = source.parent().unwrap();
+    chown(mesh, Some(ALICE), Some(ALICE)).unwrap();
+    let (proof, moved) = session.proven(ALICE, fetch(ALICE, "mesh", mesh));
+    assert_eq!((proof.bytes, moved), (3, 3));
+    // Asked for once more, nothing is read.
+    assert_eq!(
+        session.proven(ALICE, fetch(ALICE, "mesh", mesh)),
+        (proof, 0)
+    );
+    let tree = node.path("store/u20001/d/w/mesh/0/0/tree");
+    let about = fs::metadata(tree.join("a")).unwrap();
+    assert_eq!((about.uid(), about.gid()), (ALICE, ALICE));
+    let begin = Work::Prepare {
+        job: 5,
+        dataset: "mesh".into(),
+        parts: vec![part(ALICE, "mesh", 0)],
+    };
+    session.done(ALICE, begin.clone());
+    node.as_user(ALICE, "cd store/u20001/j/5/w/mesh; echo two > b; rm a");
+    // It is not made anew when it is asked for once more.
+    session.done(ALICE, begin);
+    let (made, _) = session.proven(ALICE, publish(ALICE, 5, "mesh", 1));
+    assert_eq!((made.bytes, made.entries), (4, 1));
+    assert!(tree.join("a").exists(), "the version before is as it was");
+    session.done(ALICE, Work::Check(part(ALICE, "mesh", 1)));
+    let out = node.path("outside/out");
+    fs::create_dir(&out).unwrap();
+    chown(&out, Some(ALICE), Some(ALICE)).unwrap();
+    let send = Work::Send {
+        parts: vec![(part(ALICE, "mesh", 1), None, made)],
+        dest: out.join("result"),
+    };
+    assert_eq!(session.proven(ALICE, send).1, 4);
+    assert_eq!(fs::read_to_string(out.join("result/b")).unwrap(), "two\n");
+    assert_eq!(fs::metadata(out.join("result/b")).unwrap().uid(), ALICE);
+    let all = vec![Held::Job(5), Held::Part(part(ALICE, "mesh", 0))];
+    session.done(ALICE, Work::Remove(all.clone()));
+    session.done(ALICE, Work::Remove(all));
+    let Worked::Inventory(left) = session.work(ALICE, Work::Inventory(Vec::new())) else {
+        panic!("no inventory");
+    };
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].held, Held::Part(part(ALICE, "mesh", 1)));
+    node.audited("Publish");
+}
+
+#[test]
+fn parts_go_from_node_to_node_and_are_merged() {
+    let Some(daemon) = munge() else { return };
+    let (one, two) = (Node::start("n1", &daemon), Node::start("n2", &daemon));
+    let (mut first, mut second) = (one.begin(&daemon), two.begin(&daemon));
+    let mut parts = Vec::new();
+    for (at, (node, session)) in [(&one, &mut first), (&two, &mut second)]
+        .into_iter()
+        .enumerate()
+    {
+        session.done(ALICE, prepare(7, "x"));
+        let script = format!(
+            "cd store/u20001/j/7/w/x; mkdir p0 p1; echo {at} > p0/a; echo {at} > p1/b; echo {at} > rest"
+        );
+        node.as_user(ALICE, &script);
+        let slice = Slice {
+            rule: tarn_base::pattern::ScatterRule::new("p{rank}").unwrap(),
+            first: at as u32,
+            end: at as u32 + 1,
+            rest: at == 0,
+        };
+        let part = Part {
+            part: at as u32,
+            ..part(ALICE, "x", 1)
+        };
+        let work = Work::Publish {
+            job: 7,
+            part: part.clone(),
+            slice: Some(slice),
+        };
+        parts.push((part, session.proven(ALICE, work).0));
+    }
+    let from = Peer {
+        node: "n2".into(),
+        host: "127.0.0.1".into(),
+        port: second.port(ALICE),
+    };
+    let (part, proof) = parts[1].clone();
+    let work = Work::Fetch {
+        part,
+        from: Origin::Peer(from.clone()),
+        proof: Some(proof.clone()),
+    };
+    assert_eq!(first.proven(ALICE, work), (proof, 2));
+    let view = Work::View {
+        job: 8,
+        dataset: "x".into(),
+        parts: parts.iter().map(|(part, _)| part.clone()).collect(),
+    };
+    first.done(ALICE, view);
+    let read =
+        |name: &str| fs::read_to_string(one.path("store/u20001/j/8/v/x").join(name)).unwrap();
+    assert_eq!(
+        (&*read("p0/a"), &*read("p1/b"), &*read("rest")),
+        ("0\n", "1\n", "0\n")
+    );
+    let out = one.path("outside");
+    chown(&out, Some(ALICE), Some(ALICE)).unwrap();
+    let send = Work::Send {
+        parts: vec![
+            (parts[0].0.clone(), None, parts[0].1.clone()),
+            (parts[1].0.clone(), Some(from), parts[1].1.clone()),
+        ],
+        dest: out.join("x"),
+    };
+    first.proven(ALICE, send);
+    assert_eq!(fs::read_to_string(out.join("x/p1/b")).unwrap(), "1\n");
+}
+
+#[test]
+fn what_a_node_holds_is_told_after_it_was_killed_and_half_done_work_is_gone() {
+    let Some(daemon) = munge() else { return };
+    let mut node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    session.done(ALICE, prepare(5, "x"));
+    node.as_user(ALICE, "echo x > store/u20001/j/5/w/x/a");
+    let (proof, _) = session.proven(ALICE, publish(ALICE, 5, "x", 1));
+    node.as_user(
+        ALICE,
+        "mkdir store/u20001/d/w/x/1/.tarn-1.whole; echo y > store/u20001/d/w/x/1/.tarn-1.whole/y",
+    );
+    node.restart();
+    let session = node.begin(&daemon);
+    let part = Holding {
+        held: Held::Part(part(ALICE, "x", 1)),
+        stored: proof.bytes,
+        proof: Some(proof),
+    };
+    assert!(
+        session.holds.contains(&(ALICE, part)),
+        "{:?}",
+        session.holds
+    );
+    assert!(session.holds.iter().any(|(_, h)| h.held == Held::Job(5)));
+    assert!(!node.path("store/u20001/d/w/x/1/.tarn-1.whole").exists());
+}
+
+#[test]
+fn a_job_is_let_in_by_a_file_of_roots_and_forgotten() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let mount = Mount {
+        dataset: "mesh".into(),
+        owner: Owner::User(ALICE),
+        path: "u20001/d/w/mesh/0/0/tree".into(),
+        writable: false,
+    };
+    let admit = |mounts| Order::Admit {
+        job: 17,
+        user: ALICE,
+        mounts,
+    };
+    assert!(format!("{:?}", session.order(admit(vec![mount.clone()]))).contains("Done"));
+    let path = node.path("run/jobs/17");
+    let text = fs::read_to_string(&path).unwrap();
+    let root = node.path("store");
+    let expected = format!(
+        "tarn-job 1\nuser\t{ALICE}\nroot\t{}\nmount\tro\tmesh\tu{ALICE}\tu20001/d/w/mesh/0/0/tree\n",
+        root.display()
+    );
+    assert_eq!(text, expected);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    for (dataset, path) in [
+        ("a/b", "u1/x"),
+        ("x", "../x"),
+        ("x", "/etc"),
+        ("x", "a\tb"),
+        ("x\n", "y"),
+    ] {
+        let bad = Mount {
+            dataset: dataset.into(),
+            path: path.into(),
+            ..mount.clone()
+        };
+        let said = format!("{:?}", session.order(admit(vec![bad])));
+        assert!(said.contains("Invalid"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+    for _ in 0..2 {
+        assert!(format!("{:?}", session.order(Order::Dismiss(17))).contains("Done"));
+    }
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_worker_that_is_killed_fails_its_work_and_the_next_order_begins_another() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    session.done(ALICE, prepare(5, "x"));
+    let before = session.port(ALICE);
+    node.as_user(ALICE, "kill -9 -1 || true");
+    let until = Instant::now() + SOON;
+    loop {
+        match session.work(ALICE, prepare(6, "x")) {
+            Worked::Done => break,
+            Worked::Failed(why) => assert_eq!(why.code, Code::Io, "{}", why.text),
+            other => panic!("{other:?}"),
+        }
+        assert!(Instant::now() < until, "no other worker is begun");
+    }
+    assert_ne!(session.port(ALICE), before);
+}
