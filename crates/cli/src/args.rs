@@ -119,6 +119,9 @@ pub(crate) enum Command {
     /// Memory modes of this node: 1LM, 2LM, mixed, CXL (docs/memory-modes.md)
     #[command(subcommand)]
     Mode(crate::mode::ModeCommand),
+    /// What Slurm's scripts call on a site, and what has become of jobs' data (docs/site.md)
+    #[command(subcommand)]
+    Slurm(crate::slurm::SlurmCommand),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn

@@ -20,6 +20,7 @@ mod print;
 mod progress;
 mod run;
 mod sim;
+mod slurm;
 mod state;
 mod watch;
 mod workflow;
@@ -91,6 +92,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::H5(command) => h5::h5(cli, command),
         Command::Partition(command) => partition::partition(cli, command),
         Command::Mode(command) => mode::mode(cli, command),
+        Command::Slurm(command) => slurm::slurm(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
         Command::Bench(command) => benchmark(cli, command),

@@ -28,6 +28,8 @@ const MAX_BATCH: usize = 1024;
 /// How often leases are looked at; and while somebody waits, who may be told that a node does not answer.
 const SELDOM: Duration = Duration::from_secs(60);
 const OFTEN: Duration = Duration::from_secs(5);
+/// And while jobs arrive.
+const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// Decides for a site: where jobs' data goes, how long it stays. Runs beside slurmctld; docs/site.md.
 #[derive(Debug, Parser)]
@@ -175,8 +177,11 @@ impl Controller {
     fn serve(&mut self, inputs: &Receiver<Input>) -> anyhow::Result<()> {
         let mut looked = Instant::now();
         loop {
-            let often = self.site.is_waited_for();
-            let pause = if often { OFTEN } else { SELDOM };
+            let pause = match (self.site.is_hasty(), self.site.is_waited_for()) {
+                (true, _) => AT_ONCE,
+                (_, true) => OFTEN,
+                _ => SELDOM,
+            };
             let first = inputs.recv_timeout(pause.saturating_sub(looked.elapsed()));
             let mut events = Vec::new();
             match first {

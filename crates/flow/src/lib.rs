@@ -33,4 +33,4 @@ pub use code::code_hash;
 pub use diag::{Code, Finding, MAX_FINDINGS, Note, Rejected};
 pub use notes::needs_external;
 pub use parsed::{Parsed, parse};
-pub use script::{Script, parse_scripts};
+pub use script::{JobScript, Script, parse_job, parse_scripts};

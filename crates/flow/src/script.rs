@@ -105,6 +105,122 @@ pub fn parse_scripts(scripts: &[Script<'_>], folder: &Path) -> Result<Parsed, Re
     }
 }
 
+/// A job's script by itself.
+#[derive(Debug, Clone)]
+pub struct JobScript {
+    /// What it says: a workflow of one step. A dataset without a source that it only reads is another job's.
+    pub parsed: Parsed,
+    /// It says no `name`: it is a workflow by itself.
+    pub is_alone: bool,
+}
+
+/// Reads and checks the script of one job of a site, whose workflow may have others: what they make, and how they divide it, need
+/// not be said in it. `folder` is where it was submitted. `None` when it says nothing to tarn.
+///
+/// # Errors
+/// All that is wrong with it.
+pub fn parse_job(script: &Script<'_>, folder: &Path) -> Result<Option<JobScript>, Rejected> {
+    let bytes = script.text.len();
+    if bytes > bounds::MAX_WORKFLOW_BYTES {
+        return Err(too_large(script.name, bytes));
+    }
+    let mut out = Findings::new(Arc::new(Text::new(script.name, script.text)));
+    let text = directives(script.text);
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let job = Job::read(&mut out, script.name, script.text, 0);
+    let said = job.as_step();
+    let (mut document, errors) = DeTable::parse_recoverable(&text);
+    for error in errors {
+        out.add(syntax(&error, 0));
+    }
+    if !out.is_empty() {
+        return refuse(out, script.name);
+    }
+    let mut document = std::mem::take(document.get_mut());
+    step(&mut out, &mut document, &job, &said);
+    let is_alone = !document.contains_key("name");
+    match is_alone {
+        true => name(&mut document, &job),
+        false => open(&mut document, &job),
+    }
+    if !out.is_empty() {
+        return refuse(out, script.name);
+    }
+    let mut parsed = check(out, &document, folder)?;
+    parsed.add_notes(unread(script.text).map(|span| not_read(span, 0)));
+    for dataset in &mut parsed.workflow.data {
+        if dataset.source.as_deref() == Some(Path::new(OTHERS)) {
+            dataset.source = None;
+        }
+        if dataset
+            .scatter
+            .as_ref()
+            .is_some_and(|r| r.as_str() == OTHERS_RULE)
+        {
+            dataset.scatter = None;
+        }
+    }
+    Ok(Some(JobScript { parsed, is_alone }))
+}
+
+/// What stands for the source, and for the rule, of a dataset that another job makes. No file can be called so.
+const OTHERS: &str = "/dev/null/made by another job";
+const OTHERS_RULE: &str = "made by another job {rank}";
+
+/// Says of each dataset that the step uses, and that the script says nothing of, that another job does.
+fn open(document: &mut DeTable<'_>, job: &Job) {
+    let used = used_by(document);
+    let spanned = |value| Spanned::new(job.place.clone(), value);
+    let key = |text: &str| spanned_key(job, text);
+    let data = document
+        .entry(key("data"))
+        .or_insert_with(|| spanned(DeValue::Table(DeTable::new())));
+    let DeValue::Table(data) = data.get_mut() else {
+        return;
+    };
+    for (dataset, is_scattered, is_read) in used {
+        let about = data
+            .entry(key(&dataset))
+            .or_insert_with(|| spanned(DeValue::Table(DeTable::new())));
+        let DeValue::Table(about) = about.get_mut() else {
+            continue;
+        };
+        let text = |value: &str| spanned(DeValue::String(Cow::Owned(value.to_owned())));
+        if is_read {
+            about.entry(key("source")).or_insert_with(|| text(OTHERS));
+        }
+        if is_scattered {
+            about
+                .entry(key("scatter"))
+                .or_insert_with(|| text(OTHERS_RULE));
+        }
+    }
+}
+
+fn spanned_key<'d>(job: &Job, text: &str) -> Spanned<Cow<'d, str>> {
+    Spanned::new(job.place.clone(), Cow::Owned(text.to_owned()))
+}
+
+/// The datasets that the script's step uses, whether it scatters them, and whether it reads them.
+fn used_by(document: &DeTable<'_>) -> Vec<(String, bool, bool)> {
+    let steps = document.get("step").map(Spanned::get_ref);
+    let steps = steps.and_then(|steps| steps.as_array());
+    let step = steps.and_then(|steps| steps.iter().next()?.get_ref().as_table());
+    let lists = ["in", "inout", "out"].iter();
+    let lists = lists.filter_map(|key| Some((*key, step?.get(*key)?.get_ref().as_array()?)));
+    let words = lists.flat_map(|(key, list)| {
+        let words = list.iter().filter_map(|item| item.get_ref().as_str());
+        words.map(move |word| (key, word))
+    });
+    let names = words.map(|(key, word)| {
+        let name = word.split([':', '/']).next().unwrap_or(word);
+        (name.to_owned(), word.ends_with(":scatter"), key != "out")
+    });
+    names.collect()
+}
+
 /// Where the lines before the first command end: what Slurm reads.
 fn head(text: &str) -> usize {
     let lines = text.split_inclusive('\n');

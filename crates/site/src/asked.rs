@@ -72,9 +72,11 @@ impl Site {
     fn staged(&mut self, Staging { job: id, stage }: Staging) {
         let now = self.now;
         if let Stage::Setup(submitted) = stage {
-            let done = self.set_up(id, &submitted);
-            self.answer_stage(id, done);
+            self.arrive(id, *submitted);
             return;
+        }
+        if matches!(stage, Stage::Teardown { .. }) {
+            self.arriving.remove(&id);
         }
         let Some(job) = self.jobs.get_mut(&id) else {
             let done = match stage {

@@ -25,6 +25,7 @@ pub(crate) enum Space {
 impl Site {
     /// Time has passed.
     pub(crate) fn expire(&mut self) {
+        self.take_in();
         let versions: Vec<VersionId> = self.versions().collect();
         let used = self.used();
         for id in versions {

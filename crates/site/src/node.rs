@@ -12,6 +12,8 @@ impl Site {
         self.epoch = self.epoch.max(epoch);
         self.orders.clear();
         self.waiting.clear();
+        // Slurm's scripts ask again.
+        self.arriving.clear();
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         for name in names {
             self.closed(&name);

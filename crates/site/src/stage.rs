@@ -251,10 +251,10 @@ impl Site {
                 if publishes {
                     return Look::Busy;
                 }
+                let maker = version.maker.map_or(String::new(), |m| m.to_string());
                 let text = format!(
-                    "`{}` is not made yet: job {} makes it; submit with --dependency=afterok:{0}",
+                    "`{}` is not made yet: job {maker} makes it, and this one was not to wait for it; submit it with --dependency=afterok:{maker},afterburstbuffer:{maker}",
                     reads.version.dataset,
-                    version.maker.map_or(String::new(), |m| m.to_string())
                 );
                 return Look::Never(Refusal::new(Code::Dependency, text));
             }

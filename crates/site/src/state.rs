@@ -11,7 +11,7 @@ use tarn_base::units::Time;
 use tarn_base::workflow::Keep;
 use tarn_proto::local::Refusal;
 use tarn_proto::site::{
-    Capacity, Epoch, Gid, Job, Order, Owner, Part, Proof, Said, Slice, Uid, Work,
+    Capacity, Epoch, Gid, Job, Order, Owner, Part, Proof, Said, Slice, Submitted, Uid, Work,
 };
 
 /// A site: see the crate's page.
@@ -27,6 +27,8 @@ pub struct Site {
     /// What was ordered and not reported.
     pub(crate) orders: BTreeMap<u64, Ordered>,
     pub(crate) next_order: u64,
+    /// Jobs that were submitted a moment ago, and when that was heard: they are taken in by their numbers.
+    pub(crate) arriving: BTreeMap<Job, (Time, Submitted)>,
     /// Who waits for a job's stage.
     pub(crate) waiting: BTreeMap<Job, Token>,
     #[serde(skip)]
@@ -346,6 +348,11 @@ impl Site {
     /// Whether somebody waits for a stage that may end by time passing.
     pub fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether jobs arrive: then time is to pass in short steps.
+    pub fn is_hasty(&self) -> bool {
+        !self.arriving.is_empty()
     }
 
     /// Who waits for an answer.

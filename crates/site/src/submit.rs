@@ -4,13 +4,60 @@ use crate::state::{JobState, Makes, Phase, Reads, Site, Version, VersionId, Vers
 use crate::{MAX_DATASETS, MAX_JOBS};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::bounds::MAX_NAME_BYTES;
+use tarn_base::units::{Nanos, SECOND};
 use tarn_base::workflow::{self, Distribution, Keep, OnFailure, Role};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Advice, Job, Owner, Submitted, is_name};
+use tarn_proto::site::{Advice, Job, Owner, Said, Submitted, is_name};
+
+/// How long a job waits for those that were submitted before it: Slurm tells of several at the same time, in any order.
+const ORDER: Nanos = 2 * SECOND;
+/// How long it waits for who makes what it reads.
+const MAKER: Nanos = 30 * SECOND;
 
 impl Site {
+    /// A job was submitted.
+    pub(crate) fn arrive(&mut self, job: Job, submitted: Submitted) {
+        let now = self.now;
+        let known = self.arriving.entry(job);
+        known.or_insert((now, submitted));
+    }
+
+    /// Takes in, in the order of their submission, what has waited long enough.
+    pub(crate) fn take_in(&mut self) {
+        let now = self.now;
+        let jobs: Vec<Job> = self.arriving.keys().copied().collect();
+        for job in jobs {
+            let Some((since, submitted)) = self.arriving.get(&job).cloned() else {
+                continue;
+            };
+            let waited = now.saturating_sub(since);
+            if waited < ORDER {
+                continue;
+            }
+            let done = self.set_up(job, &submitted);
+            if matches!(&done, Err(why) if why.code == Code::NotFound) && waited < MAKER {
+                continue;
+            }
+            self.arriving.remove(&job);
+            let said = match done {
+                Ok(()) => Said::Advice(self.advice_for(job)),
+                Err(why) => Said::Refused(why),
+            };
+            if let Some(token) = self.waiting.remove(&job) {
+                self.answer_to(token, said);
+            }
+        }
+    }
+
+    /// Where a job that is known would best run, and after which jobs.
+    fn advice_for(&self, job: Job) -> Advice {
+        self.jobs
+            .get(&job)
+            .map_or_else(Advice::default, |job| self.advice(job))
+    }
+
     /// Takes a job in. Slurm asks again when it has begun anew, and when a job is put back into its queue.
-    pub(crate) fn set_up(&mut self, job: Job, submitted: &Submitted) -> Result<(), Refusal> {
+    fn set_up(&mut self, job: Job, submitted: &Submitted) -> Result<(), Refusal> {
         if let Some(known) = self.jobs.get(&job)
             && known.user == submitted.user
             && known.phase != Phase::Ended
@@ -41,9 +88,11 @@ impl Site {
 
     /// Where a job would best run, and after which jobs.
     pub(crate) fn advise(&self, submitted: &Submitted) -> Advice {
-        let Ok(job) = self.resolve(0, submitted) else {
-            return Advice::default();
-        };
+        let job = self.resolve(0, submitted);
+        job.map_or_else(|_| Advice::default(), |job| self.advice(&job))
+    }
+
+    fn advice(&self, job: &JobState) -> Advice {
         let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
         let mut after = BTreeSet::new();
         for reads in &job.reads {

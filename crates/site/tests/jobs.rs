@@ -74,6 +74,32 @@ fn a_workflow_of_three_jobs_reads_and_writes_outside_once() {
     world.check_replay(Config::default());
 }
 
+/// Slurm tells of jobs that were submitted together in any order.
+#[test]
+fn jobs_are_taken_in_by_the_order_of_their_submission() {
+    let mut world = World::new(1, Config::default());
+    let mut case = dataset("case");
+    case.source = Some("/lustre/case".into());
+    let script = || script("w", 1, vec![(Role::Inout, Single, case.clone())]);
+    let tokens: Vec<_> = [3, 1, 2]
+        .map(|job| (job, world.stage(job, Stage::Setup(Box::new(script())))))
+        .into();
+    assert!(world.answers.is_empty() && world.site.is_hasty());
+    world.pass(2);
+    let advised = |job: u32| {
+        let token = tokens.iter().find(|(j, _)| *j == job).unwrap().1;
+        match &world.answers[&token] {
+            Said::Advice(advice) => advice.after.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(
+        (advised(1), advised(2), advised(3)),
+        (vec![], vec![1], vec![2])
+    );
+    assert!(!world.site.is_hasty());
+}
+
 #[test]
 fn what_several_nodes_lack_is_read_outside_once() {
     let mut world = World::new(4, Config::default());

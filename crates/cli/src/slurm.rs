@@ -1,0 +1,250 @@
+//! `tarn slurm`: what Slurm's scripts call (`plugins/slurm`), and what becomes of jobs' data. docs/site.md.
+
+mod controller;
+mod job;
+
+use crate::args::Cli;
+use crate::error::{CliError, CliResult};
+use crate::print::{self, out};
+use clap::{Args, Subcommand};
+use controller::Controller;
+use std::path::PathBuf;
+use std::time::Duration;
+use tarn_base::codes::Exit;
+use tarn_base::units::{Bytes, Elapsed};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Advice, Ask, Job, Said, Stage, Staging, Submitted};
+
+/// How long Slurm's own limits leave for a controller that does not answer (`OtherTimeout`: 300 s).
+const PATIENCE: Duration = Duration::from_secs(240);
+/// How long a job's submission waits for advice: slurmctld does nothing else meanwhile.
+const AT_ONCE: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SlurmCommand {
+    /// Whether the `#TARN` lines of a job's script make sense: reads nothing else, asks nobody
+    Check {
+        /// The script
+        script: PathBuf,
+    },
+    /// Takes a job in
+    Setup {
+        /// The job
+        job: Job,
+        #[command(flatten)]
+        submitted: SubmittedArgs,
+    },
+    /// Before a job has nodes
+    DataIn {
+        /// The job
+        job: Job,
+    },
+    /// The gate: returns when all that a job reads is on its nodes
+    PreRun {
+        /// The job
+        job: Job,
+    },
+    /// A job's script has ended: what it wrote is published
+    PostRun {
+        /// The job
+        job: Job,
+    },
+    /// What has a `dest` goes there
+    DataOut {
+        /// The job
+        job: Job,
+    },
+    /// A job is over: what nobody needs of it is removed
+    Teardown {
+        /// The job
+        job: Job,
+        /// Wait for nothing
+        #[arg(long)]
+        hurry: bool,
+    },
+    /// Where a job that is being submitted would best run, and after which jobs
+    Advise {
+        #[command(flatten)]
+        submitted: SubmittedArgs,
+        /// Where it is submitted
+        #[arg(long, value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// The last job of a workflow was submitted: what nobody reads any more may go
+    End {
+        /// The workflow's name
+        workflow: String,
+    },
+    /// The nodes, as the controller knows them
+    Status,
+    /// What has become of a job's data, and why it waits
+    Why {
+        /// The job
+        job: Job,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SubmittedArgs {
+    /// The job's user
+    #[arg(long, value_name = "UID")]
+    user: u32,
+    /// The job's group
+    #[arg(long, value_name = "GID")]
+    group: u32,
+    /// The job's script
+    #[arg(long, value_name = "FILE")]
+    script: PathBuf,
+}
+
+pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
+    let controller = Controller::of_environment();
+    let stage = |job: Job, stage: Stage| -> CliResult {
+        let ask = Ask::Stage(Staging { job, stage });
+        done(controller.ask(&ask, PATIENCE))
+    };
+    match command {
+        SlurmCommand::Check { script } => {
+            job::read(script, std::path::Path::new("/"))?;
+            Ok(Exit::Success)
+        }
+        SlurmCommand::Setup { job, submitted } => {
+            let folder = job::about(*job)?.folder;
+            match read(submitted, &folder)? {
+                Some(submitted) => set_up(&controller, *job, submitted),
+                None => Ok(Exit::Success),
+            }
+        }
+        SlurmCommand::DataIn { job } => stage(*job, Stage::DataIn),
+        SlurmCommand::PreRun { job } => {
+            let nodes = job::about(*job)?.nodes()?;
+            stage(*job, Stage::PreRun(nodes))
+        }
+        SlurmCommand::PostRun { job } => {
+            let ok = job::about(*job)?.is_well;
+            stage(*job, Stage::PostRun { ok })
+        }
+        SlurmCommand::DataOut { job } => stage(*job, Stage::DataOut),
+        SlurmCommand::Teardown { job, hurry } => stage(*job, Stage::Teardown { hurry: *hurry }),
+        SlurmCommand::Advise { submitted, folder } => {
+            let Some(submitted) = read(submitted, folder)? else {
+                return Ok(Exit::Success);
+            };
+            let ask = Ask::Advice(Box::new(submitted));
+            let advice = match controller.ask_once(&ask, AT_ONCE) {
+                Ok(Said::Advice(advice)) => advice,
+                // No advice is no reason to hold a submission up.
+                _ => Advice::default(),
+            };
+            let jobs: Vec<String> = advice.after.iter().map(Job::to_string).collect();
+            out!("prefer={}", advice.prefer.join("|"))?;
+            out!("after={}", jobs.join(","))?;
+            Ok(Exit::Success)
+        }
+        SlurmCommand::End { workflow } => {
+            let ask = Ask::End {
+                user: rustix::process::getuid().as_raw(),
+                workflow: workflow.clone(),
+            };
+            done(controller.ask(&ask, PATIENCE))
+        }
+        SlurmCommand::Status => status(&controller),
+        SlurmCommand::Why { job } => why(cli, &controller, *job),
+    }
+}
+
+fn read(args: &SubmittedArgs, folder: &std::path::Path) -> CliResult<Option<Submitted>> {
+    let script = job::read(&args.script, folder)?;
+    Ok(script.map(|script| Submitted {
+        user: args.user,
+        group: args.group,
+        is_alone: script.is_alone,
+        workflow: script.parsed.workflow,
+    }))
+}
+
+/// Takes a job in, and has Slurm know what it waits for, and where it would best run.
+fn set_up(controller: &Controller, job: Job, submitted: Submitted) -> CliResult {
+    let stage = Stage::Setup(Box::new(submitted));
+    let ask = Ask::Stage(Staging { job, stage });
+    match controller.ask(&ask, PATIENCE)? {
+        Said::Advice(advice) => job::advise(job, &advice).map(|()| Exit::Success),
+        said => done(Ok(said)),
+    }
+}
+
+fn done(said: CliResult<Said>) -> CliResult {
+    match said? {
+        Said::Done => Ok(Exit::Success),
+        Said::Refused(why) => Err(refused(&why)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn refused(why: &Refusal) -> CliError {
+    let exit = match why.code {
+        Code::NoSpace | Code::Quota => Exit::NoRoom,
+        Code::NotFound => Exit::NotFound,
+        Code::Busy => Exit::Busy,
+        Code::Invalid => Exit::InvalidWorkflow,
+        Code::Denied => Exit::Usage,
+        _ => Exit::WorkflowFailed,
+    };
+    CliError::new(exit, &why.text)
+}
+
+fn unexpected(said: &Said) -> CliError {
+    CliError::new(
+        Exit::Internal,
+        format!("the controller says what was not asked: {said:?}"),
+    )
+}
+
+fn status(controller: &Controller) -> CliResult {
+    let nodes = match controller.ask_once(&Ask::Nodes, PATIENCE)? {
+        Said::Nodes(nodes) => nodes,
+        Said::Refused(why) => return Err(refused(&why)),
+        other => return Err(unexpected(&other)),
+    };
+    for node in nodes {
+        let free = node.capacity.saturating_sub(node.taken);
+        let state = if node.up { "up" } else { "down" };
+        let kind = if node.persistent {
+            "persistent"
+        } else {
+            "volatile"
+        };
+        let orphans = match node.orphans {
+            0 => String::new(),
+            n => format!(", {n} that nobody knows"),
+        };
+        out!(
+            "{:<16} {state:<5} {} free of {} ({kind}){orphans}",
+            node.name,
+            Bytes(free),
+            Bytes(node.capacity)
+        )?;
+    }
+    Ok(Exit::Success)
+}
+
+fn why(cli: &Cli, controller: &Controller, job: Job) -> CliResult {
+    let info = match controller.ask_once(&Ask::Job(job), PATIENCE)? {
+        Said::Job(info) => info,
+        Said::Refused(why) => return Err(refused(&why)),
+        other => return Err(unexpected(&other)),
+    };
+    if cli.json {
+        print::json(&info)?;
+        return Ok(Exit::Success);
+    }
+    out!("job {job}: {}", info.phase)?;
+    let first = info.history.first().map_or(0, |(at, _)| *at);
+    for (at, what) in &info.history {
+        out!("{:>12}  {what}", Elapsed(at - first).to_string())?;
+    }
+    if let Some(waits) = &info.waits {
+        out!("it waits: {waits}")?;
+    }
+    Ok(Exit::Success)
+}

@@ -1,0 +1,173 @@
+//! A job, as Slurm knows it, and its script.
+
+use crate::error::{CliError, CliResult, ExitWith};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tarn_base::codes::Exit;
+use tarn_flow::{JobScript, Script, parse_job};
+use tarn_proto::site::{Advice, Job};
+
+/// Bytes of a script; Slurm's own limit is 4 MB.
+const MAX_SCRIPT: u64 = 8 << 20;
+
+/// What Slurm says of a job.
+#[derive(Debug)]
+pub(super) struct About {
+    /// Where it was submitted.
+    pub(super) folder: PathBuf,
+    /// It has ended with code 0.
+    pub(super) is_well: bool,
+    list: String,
+    /// What it waits for, as `scontrol update` takes it.
+    dependency: String,
+    /// Its user has said where it is to run.
+    has_wish: bool,
+}
+
+/// Asks Slurm about a job.
+pub(super) fn about(job: Job) -> CliResult<About> {
+    let said = ask("scontrol", &["-o", "show", "job", &job.to_string()])?;
+    // Values may hold spaces, but not the ones that are read here, unless a folder's name does.
+    let field = |name: &str| {
+        let start = said.find(&format!(" {name}="))? + name.len() + 2;
+        let rest = &said[start..];
+        let ends = rest.match_indices(' ').map(|(at, _)| at);
+        // The next field begins with its name and `=`.
+        let is_next = |at: &usize| {
+            let word = rest[at + 1..].split([' ', '=']).next().unwrap_or("");
+            let after = rest.get(at + 1 + word.len()..).unwrap_or("");
+            !word.is_empty() && after.starts_with('=')
+        };
+        let end = ends.clone().find(is_next).unwrap_or(rest.trim_end().len());
+        Some(rest[..end].to_owned())
+    };
+    let list = field("NodeList").filter(|list| list != "(null)");
+    Ok(About {
+        folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
+        is_well: field("ExitCode").is_some_and(|code| code == "0:0"),
+        list: list.unwrap_or_default(),
+        dependency: field("Dependency").map_or_else(String::new, |said| without_states(&said)),
+        has_wish: ["ReqNodeList", "Prefer"].iter().any(|name| {
+            let wish = field(name);
+            wish.is_some_and(|wish| !wish.is_empty() && wish != "(null)")
+        }),
+    })
+}
+
+/// `afterok:1(unfulfilled),afterany:2(failed)` without what Slurm says of each.
+fn without_states(said: &str) -> String {
+    if said == "(null)" {
+        return String::new();
+    }
+    let mut text = String::new();
+    let mut depth = 0;
+    for letter in said.chars() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            letter if depth == 0 => text.push(letter),
+            _ => {}
+        }
+    }
+    text
+}
+
+/// Has a job wait for those that make what it reads, beside what its user said, and prefer the nodes that have most of it, if its user
+/// prefers none.
+pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
+    let about = about(job)?;
+    let missing = advice.after.iter().filter(|other| {
+        !about
+            .dependency
+            .contains(&format!("afterburstbuffer:{other}"))
+    });
+    let wanted = missing.map(|other| format!("afterok:{other},afterburstbuffer:{other}"));
+    let own = Some(about.dependency.clone()).filter(|own| !own.is_empty());
+    let all: Vec<String> = own.into_iter().chain(wanted).collect();
+    let id = format!("jobid={job}");
+    if !advice.after.is_empty() {
+        ask(
+            "scontrol",
+            &["update", &id, &format!("dependency={}", all.join(","))],
+        )?;
+    }
+    if !advice.prefer.is_empty() && !about.has_wish {
+        let prefer = format!("prefer={}", advice.prefer.join("|"));
+        // A site whose nodes have no such features (docs/site.md) does without.
+        let _ = ask("scontrol", &["update", &id, &prefer]);
+    }
+    Ok(())
+}
+
+impl About {
+    /// Its nodes, in their order.
+    pub(super) fn nodes(&self) -> CliResult<Vec<String>> {
+        if self.list.is_empty() {
+            return Err(CliError::new(
+                Exit::NotFound,
+                "Slurm has given the job no nodes yet",
+            ));
+        }
+        let said = ask("scontrol", &["show", "hostnames", &self.list])?;
+        Ok(said.split_whitespace().map(str::to_owned).collect())
+    }
+}
+
+fn ask(command: &str, words: &[&str]) -> CliResult<String> {
+    let about = format!("`{command} {}`", words.join(" "));
+    let said = Command::new(command).args(words).output();
+    let said = said.map_err(|e| CliError::new(Exit::State, format!("{about}: {e}")))?;
+    if !said.status.success() {
+        let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        return Err(CliError::new(Exit::State, format!("{about}: {why}")));
+    }
+    Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+/// Reads the script of a job that was submitted in this folder. `None` when it says nothing to tarn.
+pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<JobScript>> {
+    let failed = |why: String| {
+        CliError::new(
+            Exit::NotFound,
+            format!("cannot read the script {}: {why}", path.display()),
+        )
+    };
+    let about = std::fs::metadata(path).map_err(|e| failed(e.to_string()))?;
+    if about.len() > MAX_SCRIPT {
+        return Err(failed(format!("it has more than {MAX_SCRIPT} bytes")));
+    }
+    let bytes = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let script = Script {
+        name: "the script",
+        text: &text,
+    };
+    match parse_job(&script, folder) {
+        Ok(job) => Ok(job),
+        Err(rejected) => {
+            let lines = rejected.problems().iter().take(3).map(|finding| {
+                let line = finding
+                    .position()
+                    .map_or(String::new(), |(line, _)| format!("line {line}: "));
+                let hint = finding
+                    .hint()
+                    .map_or(String::new(), |hint| format!(" ({hint})"));
+                format!("{line}{}{hint}", finding.message())
+            });
+            let said: Vec<String> = lines.collect();
+            Err(anyhow::anyhow!("{}", said.join("; "))).exit(Exit::InvalidWorkflow)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_slurm_says_of_dependencies_is_left_out() {
+        assert_eq!(without_states("(null)"), "");
+        let said = "afterok:12(unfulfilled),afterany:3(failed)";
+        assert_eq!(without_states(said), "afterok:12,afterany:3");
+    }
+}

@@ -1,0 +1,99 @@
+//! The script of one job of a site.
+
+use std::path::Path;
+use tarn_base::workflow::{Distribution, Role};
+use tarn_flow::{Code, JobScript, Script, parse_job};
+
+fn parse(text: &str) -> Result<Option<JobScript>, Vec<Code>> {
+    let name = "job.sh";
+    let parsed = parse_job(&Script { name, text }, Path::new("/home/alice"));
+    parsed.map_err(|rejected| rejected.problems().iter().map(|f| f.kind()).collect())
+}
+
+#[test]
+fn a_script_that_says_nothing_is_nothing_to_tarn() {
+    assert!(
+        parse("#!/bin/sh\n#SBATCH -N 2\necho\n#TARN name = \"w\"\n")
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[test]
+fn what_other_jobs_make_need_not_be_said() {
+    let text = "#!/bin/sh\n#SBATCH -N 2 -n 4\n#TARN name = \"w\"\n#TARN [[step]]\n#TARN in = [\"mesh\", \"params:broadcast\"]\n#TARN inout = [\"case:scatter\"]\n#TARN out = [\"log:scatter\"]\ntrue\n";
+    let job = parse(text).unwrap().unwrap();
+    assert!(!job.is_alone);
+    let workflow = &job.parsed.workflow;
+    assert_eq!(workflow.name, "w");
+    assert!(
+        workflow
+            .data
+            .iter()
+            .all(|d| d.source.is_none() && d.scatter.is_none())
+    );
+    let [step] = &workflow.steps[..] else {
+        panic!("one step");
+    };
+    assert_eq!((step.nodes, step.tasks), (2, 4));
+    let mut uses: Vec<_> = step
+        .uses
+        .iter()
+        .map(|u| {
+            (
+                workflow.dataset(u.data).name.as_str(),
+                u.role,
+                u.distribution,
+            )
+        })
+        .collect();
+    uses.sort_by_key(|u| u.0);
+    assert_eq!(
+        uses,
+        [
+            ("case", Role::Inout, Distribution::Scatter),
+            ("log", Role::Out, Distribution::Scatter),
+            ("mesh", Role::In, Distribution::Broadcast),
+            ("params", Role::In, Distribution::Broadcast),
+        ]
+    );
+}
+
+#[test]
+fn what_is_said_is_kept() {
+    let text = "#!/bin/sh\n#TARN name = \"w\"\n#TARN data.case = { source = \"in/case\", scatter = \"p{rank}\", size = \"1 GiB\" }\n#TARN [[step]]\n#TARN inout = [\"case:scatter\"]\ntrue\n";
+    let job = parse(text).unwrap().unwrap();
+    let case = &job.parsed.workflow.data[0];
+    assert_eq!(
+        case.source.as_deref(),
+        Some(Path::new("/home/alice/in/case"))
+    );
+    assert_eq!(case.scatter.as_ref().map(|r| r.as_str()), Some("p{rank}"));
+    assert_eq!(case.size, Some(1 << 30));
+}
+
+#[test]
+fn a_script_without_a_name_is_whole_by_itself() {
+    let alone = "#!/bin/sh\n#SBATCH -J one\n#TARN data.mesh.source = \"/lustre/mesh\"\n#TARN [[step]]\n#TARN in = [\"mesh\"]\ntrue\n";
+    let job = parse(alone).unwrap().unwrap();
+    assert!(job.is_alone);
+    assert_eq!(job.parsed.workflow.name, "one");
+    let lacks = "#!/bin/sh\n#TARN [[step]]\n#TARN in = [\"mesh\"]\ntrue\n";
+    assert!(!parse(lacks).unwrap_err().is_empty());
+}
+
+#[test]
+fn mistakes_are_found_as_in_a_workflow_file() {
+    for bad in [
+        "#TARN name = w",
+        "#TARN nome = \"w\"",
+        "#TARN name = \"w\"\n#TARN [[step]]\n#TARN inn = [\"mesh\"]",
+        "#TARN name = \"w\"\n#TARN [[step]]\n#TARN in = [\"me sh\"]",
+        "#TARN name = \"w\"\n#TARN [[step]]\n#TARN in = \"mesh\"",
+        "#TARN name = \"w\"\n#TARN data = 5\n#TARN [[step]]\n#TARN in = [\"mesh\"]",
+        "#TARN name = \"w\"\n#TARN [[step]]\n#TARN nodes = 2",
+    ] {
+        let text = format!("#!/bin/sh\n{bad}\ntrue\n");
+        assert!(!parse(&text).unwrap_err().is_empty(), "{bad}");
+    }
+}

@@ -1,0 +1,85 @@
+//! The way of jobs.
+
+use crate::setup::Site;
+use std::fs;
+
+/// Weiland 2018, figures 3 to 5, as three jobs: nothing of what they hand on touches the external store.
+#[test]
+fn three_jobs_hand_on_their_data_on_the_nodes() {
+    let Some(site) = Site::up(2) else { return };
+    let home = site.home("alice");
+    site.alice(&[
+        "sh",
+        "-c",
+        "mkdir -p ~/case ~/out; echo mesh > ~/case/mesh; chmod 700 ~",
+    ]);
+    let decompose = "\
+#SBATCH -N1 -n2 -J decompose
+#TARN name = \"foam\"
+#TARN data.case.source = \"case\"
+#TARN data.fields = { scatter = \"p{rank}\", size = \"1 MiB\" }
+#TARN [[step]]
+#TARN in = [\"case\"]
+#TARN out = [\"fields\"]
+set -e
+mkdir $TARN_fields/p0 $TARN_fields/p1
+for p in 0 1; do sed s/$/$p/ $TARN_case/mesh > $TARN_fields/p$p/mesh; done
+";
+    let solve = "\
+#SBATCH -N2 -n2 -J solve
+#TARN name = \"foam\"
+#TARN data.fields.scatter = \"p{rank}\"
+#TARN [[step]]
+#TARN inout = [\"fields:scatter\"]
+srun sh -c 'cat $TARN_fields/p$SLURM_PROCID/mesh > $TARN_fields/p$SLURM_PROCID/u; hostname >> $TARN_fields/p$SLURM_PROCID/u'
+";
+    let reconstruct = "\
+#SBATCH -N1 -n1 -J reconstruct
+#TARN name = \"foam\"
+#TARN data.result.dest = \"out/result\"
+#TARN [[step]]
+#TARN in = [\"fields\"]
+#TARN out = [\"result\"]
+cat $TARN_fields/p*/u > $TARN_result/u
+";
+    let submit = |name: &str, script: &str| {
+        let job = site.submit("alice", name, script, &[]);
+        job.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()))
+    };
+    let first = submit("decompose.sh", decompose);
+    let second = submit("solve.sh", solve);
+    let third = submit("reconstruct.sh", reconstruct);
+    site.wait_for(&third, "COMPLETED");
+    site.wait("the result is outside", || {
+        home.join("out/result/u").exists()
+    });
+    let result = fs::read_to_string(home.join("out/result/u")).expect("the result");
+    assert_eq!(result, "mesh0\nnode1\nmesh1\nnode2\n", "{}", site.logs());
+    for job in [&first, &second, &third] {
+        site.wait("it has left", || site.why("alice", job).contains("ended"));
+    }
+    // Only what came in and what was to go out.
+    let names = |folder: &str| {
+        let mut names: Vec<String> = fs::read_dir(home.join(folder))
+            .expect("a folder")
+            .map(|e| {
+                e.expect("an entry")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names("case"), ["mesh"]);
+    assert_eq!(names("out"), ["result"]);
+    site.alice(&["tarn", "slurm", "end", "foam"]);
+    for node in [1, 2] {
+        site.wait("nothing is left on the nodes", || {
+            let command = "find /scm/tarn/u*/d /scm/tarn/u*/j -type f | wc -l";
+            let left = site.cluster.node(node).exec("root", &["sh", "-c", command]);
+            left.is_ok_and(|said| said.trim() == "0")
+        });
+    }
+}

@@ -1,0 +1,4 @@
+//! A site: ordinary jobs with `#TARN` lines on a real Slurm, with the controller on the login node and a root tarnd on each node.
+
+mod jobs;
+mod setup;

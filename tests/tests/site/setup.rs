@@ -1,0 +1,170 @@
+//! A cluster with Slurm's plug-ins, a controller and nodes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+use tarn_tests::slurm::{Cluster, Doctor, wait_until};
+use tarn_tests::{programs, tree};
+use tempfile::TempDir;
+
+/// Slurm looks at what is staged every few seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(80);
+
+const SLURM_CONF: &str = "\
+BurstBufferType=burst_buffer/lua
+JobSubmitPlugins=lua
+";
+const BURST_BUFFER_CONF: &str = "\
+Directive=TARN
+StageInTimeout=600
+StageOutTimeout=600
+OtherTimeout=300
+";
+
+/// A site.
+pub(crate) struct Site {
+    pub(crate) cluster: Cluster,
+    _etc: TempDir,
+}
+
+impl Site {
+    /// A site of so many nodes; `None`, said loudly, where it cannot be tried.
+    pub(crate) fn up(nodes: usize) -> Option<Self> {
+        let doctor = Doctor::ask().expect("slurm-cluster doctor");
+        if let Some(why) = doctor.lacks(&[]) {
+            eprintln!("SKIPPED: no Slurm cluster here: {why}");
+            return None;
+        }
+        let etc = tempfile::tempdir().expect("a folder");
+        fs::write(etc.path().join("slurm.conf"), SLURM_CONF).expect("slurm.conf");
+        fs::write(etc.path().join("burst_buffer.conf"), BURST_BUFFER_CONF).expect("its conf");
+        for name in ["burst_buffer.lua", "job_submit.lua"] {
+            let plugin = tree::root().join("plugins/slurm").join(name);
+            let text = fs::read_to_string(plugin).expect("a plug-in");
+            // In slurmctld's environment it would be said by $TARN.
+            let text = text.replace("or \"tarn\"", "or \"/shared/bin/tarn\"");
+            fs::write(etc.path().join(name), text).expect("a plug-in");
+        }
+        let folder = etc.path().to_str().expect("a path");
+        let cluster =
+            Cluster::up_with(nodes, &["--etc", folder]).unwrap_or_else(|e| panic!("{e:#}"));
+        programs::install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
+        let site = Self { cluster, _etc: etc };
+        for number in 1..=nodes {
+            site.start_node(number);
+            let name = format!("node{number}");
+            let feature = format!("availablefeatures={name}");
+            site.root(&["scontrol", "update", &format!("nodename={name}"), &feature]);
+        }
+        site.start_controller();
+        Some(site)
+    }
+
+    pub(crate) fn start_node(&self, number: usize) {
+        let node = self.cluster.node(number);
+        let command = format!(
+            "setsid /shared/bin/tarnd --site --store /scm/tarn:512MiB --volatile --node-name {0} --audit /shared/audit-{0} \
+             < /dev/null > /shared/site-{0}.log 2>&1 &",
+            node.name()
+        );
+        node.exec("root", &["sh", "-c", &command])
+            .unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
+    pub(crate) fn start_controller(&self) {
+        self.root(&["sh", "-c", "setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null >> /shared/controller.log 2>&1 &"]);
+        let nodes = self.root(&["sinfo", "-hN", "-o", "%N"]).lines().count();
+        self.wait("all nodes take orders", || {
+            let status = self.cluster.exec("alice", &["tarn", "slurm", "status"]);
+            status.is_ok_and(|said| said.matches(" up ").count() == nodes)
+        });
+    }
+
+    pub(crate) fn kill_controller(&self) {
+        self.root(&["pkill", "-KILL", "-f", "tarnd --controller"]);
+    }
+
+    pub(crate) fn root(&self, words: &[&str]) -> String {
+        let said = self.cluster.exec("root", words);
+        said.unwrap_or_else(|e| panic!("{e:#}\n{}", self.logs()))
+    }
+
+    pub(crate) fn alice(&self, words: &[&str]) -> String {
+        let said = self.cluster.exec("alice", words);
+        said.unwrap_or_else(|e| panic!("{e:#}\n{}", self.logs()))
+            .trim()
+            .to_owned()
+    }
+
+    /// Writes a script into a user's home and submits it.
+    pub(crate) fn submit(
+        &self,
+        user: &str,
+        name: &str,
+        script: &str,
+        words: &[&str],
+    ) -> anyhow::Result<String> {
+        let path = self.home(user).join(name);
+        fs::write(&path, format!("#!/bin/bash\n{script}")).expect("a script");
+        let mut all = vec!["sbatch", "--parsable", "-D"];
+        let home = format!("/shared/home/{user}");
+        let script = format!("{home}/{name}");
+        all.push(&home);
+        all.extend(words);
+        all.push(&script);
+        self.cluster
+            .exec(user, &all)
+            .map(|said| said.trim().to_owned())
+    }
+
+    pub(crate) fn home(&self, user: &str) -> PathBuf {
+        self.cluster.shared().join("home").join(user)
+    }
+
+    pub(crate) fn state(&self, job: &str) -> String {
+        let said = self.root(&["scontrol", "-o", "show", "job", job]);
+        let field = said
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("JobState="));
+        field.unwrap_or_default().to_owned()
+    }
+
+    pub(crate) fn wait(&self, what: &str, asked: impl FnMut() -> bool) {
+        if let Err(e) = wait_until(what, PATIENCE, asked) {
+            panic!("{e:#}\n{}", self.logs());
+        }
+    }
+
+    pub(crate) fn wait_for(&self, job: &str, state: &str) {
+        self.wait(&format!("job {job} is {state}"), || {
+            self.state(job) == state
+        });
+    }
+
+    pub(crate) fn why(&self, user: &str, job: &str) -> String {
+        let said = self
+            .cluster
+            .command(user, &["tarn", "slurm", "why", job])
+            .output();
+        said.map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn logs(&self) -> String {
+        let mut all = String::new();
+        let names = ["controller.log", "site-node1.log", "site-node2.log"];
+        let places = names.map(|name| self.cluster.shared().join(name));
+        let slurm = self.cluster.folder().join("log/slurmctld.log");
+        for path in places.into_iter().chain([slurm]) {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(40)..];
+            all += &format!("== {}\n{}\n", path.display(), last.join("\n"));
+        }
+        all += &self
+            .cluster
+            .exec("root", &["squeue", "-o", "%i %T %r %R"])
+            .unwrap_or_default();
+        all
+    }
+}
