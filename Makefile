@@ -25,7 +25,7 @@ bench: ## the benchmarks, with the plain tool's figure beside each
 	@scripts/deps.sh demo
 	@scripts/bench.sh
 
-build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.so where libfabric-dev is installed, nbdkit-tarn-plugin.so where nbdkit-plugin-dev is, the plug-in for HDF5 in hdf5
+build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.so where libfabric-dev is installed, nbdkit-tarn-plugin.so where nbdkit-plugin-dev is, spank_tarn.so where libslurm-dev is, the plug-in for HDF5 in hdf5
 	@scripts/deps.sh build
 	@source scripts/common.sh && tarn_built release && echo "$$tarn"
 

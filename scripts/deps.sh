@@ -9,8 +9,8 @@ demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # chromium opens the report, two check the scripts, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and
 # the last are for the test cluster. hdf5-tools compares files, python3-venv is for the Pythons of PyPI at the end.
 # openfoam (some 500 MB) is what the test of examples/openfoam runs, lammps that of examples/lammps.
-# Where services start by themselves, Debian starts munged too; the cluster has its own.
-slurm=(iproute2 munge procps slurm-wlm slurm-wlm-basic-plugins)
+# Where services start by themselves, Debian starts munged too; the cluster has its own. libslurm-dev makes the SPANK plug-in.
+slurm=(iproute2 libslurm-dev munge procps slurm-wlm slurm-wlm-basic-plugins)
 # nbdkit-plugin-dev makes the plug-in for `tarn block`; the others of its group are its clients.
 block=(e2fsprogs fio gnutls-bin libnbd-bin nbdkit nbdkit-plugin-dev qemu-utils)
 # What reads completions and units; zsh and fish are optional for people, not for the tests.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 use tarn_tests::slurm::{Cluster, Doctor, wait_until};
 use tarn_tests::{programs, tree};

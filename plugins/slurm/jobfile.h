@@ -1,0 +1,47 @@
+/* jobfile.h: what tarnd says of a job on this node, in /run/tarn/jobs/<job>. docs/site.md has the format. */
+#ifndef TARN_JOBFILE_H
+#define TARN_JOBFILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    JOB_BYTES = 262144, /* of a file: so many mounts, with paths of 200 bytes */
+    JOB_MOUNTS = 1024,  /* their names fit into one variable of 128 KiB, and binding them takes some 10 ms */
+    JOB_NAME = 64,      /* bytes of a dataset's name, as in a workflow file */
+    JOB_PATH = 1024     /* bytes of the root, and of a path below it */
+};
+
+/* Why something failed, as a sentence. */
+struct why {
+    char text[2048];
+};
+
+/* Sets it; false, to be returned. */
+__attribute__((format(printf, 2, 3))) bool refuse(struct why *why, const char *format, ...);
+
+struct job_mount {
+    const char *name; /* of the dataset */
+    const char *path; /* below the root; begins with the owner's folder */
+    uint32_t owner;   /* a user's number, or a group's */
+    bool project;     /* it is a group's */
+    bool writable;
+};
+
+struct job {
+    const char *root; /* of the store */
+    size_t count;
+    struct job_mount mounts[JOB_MOUNTS];
+    char text[JOB_BYTES + 1]; /* what the others point into */
+    uint32_t user;            /* whose job it is */
+};
+
+/* Reads a whole file, given as bytes; whatever they are, nothing outside them is read. Only what tarnd writes
+ * is taken: each file has one meaning, and each meaning one file. */
+bool job_parse(struct job *job, const void *bytes, size_t length, struct why *why);
+
+/* Whether something is a dataset's name: a lower-case letter or `_`, then letters, digits, `_`. */
+bool job_is_name(const char *text);
+
+#endif

@@ -1,0 +1,163 @@
+/* jobfile.c SEED ROUNDS: the parser of job files, by mutation of good ones: what it takes is what tarnd would
+ * have written for the same meaning, byte by byte, and keeps the format's rules. Built with sanitizers, which
+ * see each byte that is read where it may not be. */
+#include "../jobfile.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t state;
+
+/* xorshift64*: a number below `bound`. */
+static size_t below(size_t bound) {
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return (size_t)((state * UINT64_C(2685821657736338717)) >> 33) % bound;
+}
+
+static void wrong(const char *what, const char *bytes, size_t length) {
+    printf("%s:\n", what);
+    fwrite(bytes, 1, length, stdout);
+    exit(EXIT_FAILURE);
+}
+
+/* As tarnd writes it. */
+static size_t written(const struct job *job, char *to, size_t room) {
+    size_t at = (size_t)snprintf(to, room, "tarn-job 1\nuser\t%" PRIu32 "\nroot\t%s\n", job->user, job->root);
+    for (size_t i = 0; i < job->count; i++) {
+        const struct job_mount *mount = &job->mounts[i];
+        at += (size_t)snprintf(to + at, room - at, "mount\t%s\t%s\t%c%" PRIu32 "\t%s\n",
+                               mount->writable ? "rw" : "ro", mount->name, mount->project ? 'p' : 'u',
+                               mount->owner, mount->path);
+    }
+    return at;
+}
+
+static void rules(const struct job *job, const char *bytes, size_t length) {
+    static char again[JOB_BYTES + 1];
+    if (written(job, again, sizeof again) != length || memcmp(again, bytes, length) != 0)
+        wrong("taken, but this is not how it is written", bytes, length);
+    for (size_t i = 0; i < job->count; i++) {
+        const struct job_mount *mount = &job->mounts[i];
+        char around[JOB_PATH + 3];
+        snprintf(around, sizeof around, "/%s/", mount->path);
+        if (strstr(around, "/../") || strstr(around, "/./") || strstr(around, "//"))
+            wrong("a path that leads elsewhere", bytes, length);
+        if (strchr(mount->name, '/') || strchr(mount->name, '=') || !*mount->name ||
+            strlen(mount->name) > JOB_NAME)
+            wrong("a name that is no variable's", bytes, length);
+        for (size_t other = 0; other < i; other++)
+            if (strcmp(job->mounts[other].name, mount->name) == 0)
+                wrong("a name twice", bytes, length);
+    }
+}
+
+/* In memory of its own length, so that a byte beyond it is found. */
+static bool taken(struct job *job, const char *bytes, size_t length) {
+    struct why why = {""};
+    char *exact = malloc(length ? length : 1);
+    if (!exact)
+        abort();
+    memcpy(exact, bytes, length);
+    bool good = job_parse(job, exact, length, &why);
+    free(exact);
+    if (good)
+        rules(job, bytes, length);
+    else if (!why.text[0])
+        wrong("refused without a reason", bytes, length);
+    return good;
+}
+
+static size_t good(char *to, size_t room) {
+    static const char *const names[] = {"mesh", "fields", "_x", "a1"};
+    static const char *const mounts[] = {
+        "mount\tro\t%s%zu\tu1000\tu1000/d/foam/mesh/1/0/tree\n", "mount\trw\t%s%zu\tu1000\tu1000/j/17/w/f\n",
+        "mount\tro\t%s%zu\tp50\tp50/d/a.b-c/%%/2/1/tree\n", "mount\tro\t%s%zu\tu7\tu7/..x/...\n"};
+    size_t at = (size_t)snprintf(to, room, "tarn-job 1\nuser\t1000\nroot\t/scm/tarn\n");
+    for (size_t i = 0, count = below(5); i < count; i++)
+        at += (size_t)snprintf(to + at, room - at, mounts[below(4)], names[below(4)], i);
+    return at;
+}
+
+static size_t mutated(char *text, size_t length, size_t room) {
+    static const char *const pieces[] = {
+        "\t",   "\n", "/",  "..", "../", "./", "u0", "p4294967295",  "u4294967294", "mount\t",
+        "\xff", "",   "rw", "=",  "00",  "\r", "//", "user\t1000\n", "root\t/\n",   "tarn-job 1\n"};
+    for (size_t times = below(3); times > 0; times--) {
+        size_t at = below(length + 1), gone = below(3), rest;
+        const char *piece = pieces[below(sizeof pieces / sizeof *pieces)];
+        size_t long_ = *piece ? strlen(piece) : 1; /* the empty one is a NUL */
+        if (at + gone > length)
+            gone = length - at;
+        rest = length - at - gone;
+        if (length + long_ > room)
+            break;
+        memmove(text + at + long_, text + at + gone, rest);
+        memcpy(text + at, piece, long_);
+        length = at + long_ + rest;
+    }
+    return length;
+}
+
+/* A file with so many mounts, and so many bytes in each path. */
+static bool taken_large(struct job *job, size_t mounts, size_t path) {
+    static char text[2 * JOB_BYTES];
+    char long_path[2 * JOB_PATH];
+    size_t at = (size_t)snprintf(text, sizeof text, "tarn-job 1\nuser\t1000\nroot\t/scm\n");
+    memset(long_path, 'x', path);
+    memcpy(long_path, "u1000/", 6);
+    long_path[path] = '\0';
+    for (size_t i = 0; i < mounts; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "mount\tro\td%zu\tu1000\t%s\n", i, long_path);
+    return taken(job, text, at);
+}
+
+static const char *const refused[] = {
+    "",
+    "tarn-job 1\n",
+    "tarn-job 2\nuser\t1\nroot\t/a\n",
+    "tarn-job 1\nuser\t1\nroot\t/a",
+    "tarn-job 1\nuser\t01\nroot\t/a\n",
+    "tarn-job 1\nuser\t-1\nroot\t/a\n",
+    "tarn-job 1\nuser\t4294967295\nroot\t/a\n",
+    "tarn-job 1\nuser\t18446744073709551617\nroot\t/a\n",
+    "tarn-job 1\nuser\t1\nroot\ta\n",
+    "tarn-job 1\nuser\t1\nroot\t/\n",
+    "tarn-job 1\nuser\t1\nroot\t/a/../b\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tro\tx\tu1\tu1/../u2/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tro\tx\tu1\tu2/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tro\tx\tu1\tu1\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tro\tx\tu1\t/u1/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tro\tx/y\tu1\tu1/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tro\tX\tu1\tu1/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\trx\tx\tu1\tu1/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\trw\tx\tu2\tu2/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tro\tx\tg1\tg1/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tro\tx\tu1\tu1/x\tmore\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\n\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tro\tx\tu1\tu1/x\nmount\tro\tx\tu1\tu1/y\n",
+};
+
+int main(int count, char **words) {
+    static struct job job;
+    static char text[4096];
+    size_t accepted = 0;
+    if (count != 3)
+        return 2;
+    state = strtoull(words[1], NULL, 10) * 2 + 1;
+    size_t rounds = strtoull(words[2], NULL, 10);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (taken(&job, refused[i], strlen(refused[i])))
+            wrong("taken", refused[i], strlen(refused[i]));
+    if (!taken_large(&job, JOB_MOUNTS, 200) || taken_large(&job, JOB_MOUNTS + 1, 100) ||
+        !taken_large(&job, 2, JOB_PATH) || taken_large(&job, 2, JOB_PATH + 1) ||
+        taken_large(&job, 300, JOB_PATH))
+        wrong("a bound is not where it is said to be", "", 0);
+    for (size_t round = 0; round < rounds; round++)
+        accepted += taken(&job, text, mutated(text, good(text, sizeof text), sizeof text));
+    printf("%zu of %zu taken\n", accepted, rounds);
+    return accepted > rounds / 10 && accepted < rounds ? EXIT_SUCCESS : EXIT_FAILURE;
+}
