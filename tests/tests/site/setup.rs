@@ -47,6 +47,15 @@ impl Site {
             fs::write(etc.path().join(name), text).expect("a plug-in");
         }
         let folder = etc.path().to_str().expect("a path");
+        let built = Command::new(tree::root().join("scripts/spank.sh"))
+            .arg(folder)
+            .status();
+        if built.expect("scripts/spank.sh").code() == Some(3) {
+            eprintln!("SKIPPED: the SPANK plug-in cannot be built: install libslurm-dev");
+            return None;
+        }
+        let plugstack = "required /etc/slurm/spank_tarn.so\n";
+        fs::write(etc.path().join("plugstack.conf"), plugstack).expect("plugstack.conf");
         let cluster =
             Cluster::up_with(nodes, &["--etc", folder]).unwrap_or_else(|e| panic!("{e:#}"));
         programs::install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
@@ -155,8 +164,15 @@ impl Site {
         let mut all = String::new();
         let names = ["controller.log", "site-node1.log", "site-node2.log"];
         let places = names.map(|name| self.cluster.shared().join(name));
+        let outputs = fs::read_dir(self.home("alice"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let outputs = outputs
+            .map(|e| e.path())
+            .filter(|p| p.extension().is_some_and(|e| e == "out"));
         let slurm = self.cluster.folder().join("log/slurmctld.log");
-        for path in places.into_iter().chain([slurm]) {
+        for path in places.into_iter().chain([slurm]).chain(outputs) {
             let text = fs::read_to_string(&path).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             let last = &lines[lines.len().saturating_sub(40)..];
