@@ -82,7 +82,7 @@ impl Site {
     }
 
     pub(crate) fn start_controller(&self) {
-        self.root(&["sh", "-c", "setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null >> /shared/controller.log 2>&1 &"]);
+        self.root(&["sh", "-c", "setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid"]);
         let nodes = self.root(&["sinfo", "-hN", "-o", "%N"]).lines().count();
         self.wait("all nodes take orders", || {
             let status = self.cluster.exec("alice", &["tarn", "slurm", "status"]);
@@ -91,7 +91,7 @@ impl Site {
     }
 
     pub(crate) fn kill_controller(&self) {
-        self.root(&["pkill", "-KILL", "-f", "tarnd --controller"]);
+        self.root(&["sh", "-c", "kill -KILL $(cat /run/controller.pid)"]);
     }
 
     pub(crate) fn root(&self, words: &[&str]) -> String {

@@ -1,0 +1,128 @@
+//! What goes wrong on a site, and what then holds.
+
+use crate::setup::Site;
+use std::fs;
+
+/// Reads a source, writes a result outside.
+const COPIES: &str = "\
+#SBATCH -N1 -n1
+#TARN data.case.source = \"case\"
+#TARN data.result.dest = \"out/result\"
+#TARN [[step]]
+#TARN in = [\"case\"]
+#TARN out = [\"result\"]
+cat $TARN_case/mesh > $TARN_result/mesh
+";
+
+fn case(site: &Site) {
+    site.alice(&[
+        "sh",
+        "-c",
+        "mkdir -p ~/case ~/out; echo mesh > ~/case/mesh; chmod 700 ~",
+    ]);
+}
+
+fn submit(site: &Site, script: &str, words: &[&str]) -> String {
+    let job = site.submit("alice", "job.sh", script, words);
+    job.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()))
+}
+
+#[test]
+fn mistakes_are_told_where_their_user_looks() {
+    let Some(site) = Site::up(1) else { return };
+    // What makes no sense is refused by sbatch itself, with the line.
+    for (script, said) in [
+        ("#TARN [[step]]\n#TARN inn = [\"case\"]\n", "line 3"),
+        ("#TARN [[step]]\n#TARN in = [\"case\"]\n", "case"),
+        ("#TARN name = \"a b\"\n#TARN [[step]]\n", "a b"),
+        (
+            "#TARN data.x.source = \"/x\"\n#TARN data.x.source = \"/y\"\n",
+            "line 3",
+        ),
+        ("#TARN [[step]]\n#TARN nodes = 5\n", "nodes"),
+        ("#TARN \u{1b}[2J = 5\n", "line 2"),
+    ] {
+        let why = site
+            .submit("alice", "bad.sh", script, &[])
+            .expect_err(script);
+        let why = format!("{why:#}");
+        assert!(why.contains(said), "{script}: {why}");
+        assert!(!why.contains('\u{1b}'), "{why:?}");
+    }
+    // Jobs without lines for tarn are none of its business.
+    let plain = submit(&site, "echo well\n", &[]);
+    site.wait_for(&plain, "COMPLETED");
+    // A source that is not there holds the job, with the reason; when it is there, the job goes on.
+    site.alice(&["sh", "-c", "mkdir -p ~/out"]);
+    let job = submit(&site, COPIES, &[]);
+    site.wait("the reason is told", || {
+        let shown = site.root(&["scontrol", "show", "job", &job]);
+        shown.contains("/shared/home/alice/case") && shown.contains("No such file")
+    });
+    let why = site.why("alice", &job);
+    assert!(
+        why.contains("node1: cannot read `/shared/home/alice/case`"),
+        "{why}"
+    );
+    case(&site);
+    // Slurm lets a job wait two minutes that was put back.
+    let id = format!("jobid={job}");
+    site.root(&["scontrol", "release", &job]);
+    site.root(&["scontrol", "update", &id, "starttime=now"]);
+    site.wait_for(&job, "COMPLETED");
+    let result = fs::read_to_string(site.home("alice").join("out/result/mesh"));
+    assert_eq!(result.expect("the result"), "mesh\n");
+}
+
+#[test]
+fn controllers_begin_anew_while_a_job_is_staged() {
+    let Some(site) = Site::up(1) else { return };
+    case(&site);
+    let job = submit(&site, COPIES, &["--begin=now+8"]);
+    site.wait("the job is taken in", || {
+        site.why("alice", &job).contains("taken in")
+    });
+    site.kill_controller();
+    site.wait("the job stands at its gate", || {
+        site.state(&job) == "CONFIGURING"
+    });
+    // Slurm's controller dies and comes back in the middle; tarn's a while later.
+    site.cluster
+        .restart_ctld()
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    site.start_controller();
+    site.wait("the result is outside", || {
+        site.home("alice").join("out/result/mesh").exists()
+    });
+    site.wait("it has left", || site.why("alice", &job).contains("ended"));
+}
+
+#[test]
+fn a_node_that_was_off_and_a_job_that_is_cancelled_leave_nothing_behind() {
+    let Some(site) = Site::up(2) else { return };
+    case(&site);
+    let waits = COPIES.replace("cat ", "sleep 300; cat ");
+    let job = submit(&site, &waits, &["-w", "node2"]);
+    site.wait_for(&job, "RUNNING");
+    let left = |node: usize| {
+        let command = "find /scm/tarn/u*/d /scm/tarn/u*/j -type f 2> /dev/null | wc -l; ls /run/tarn/jobs | wc -l";
+        let said = site.cluster.node(node).exec("root", &["sh", "-c", command]);
+        said.map(|s| s.split_whitespace().collect::<Vec<_>>().join(" "))
+            .unwrap_or_default()
+    };
+    // The source and its manifest; the job's file.
+    assert_eq!(left(2), "2 1");
+    site.alice(&["scancel", "--hurry", &job]);
+    site.wait("nothing is left on node2", || left(2) == "0 0");
+    // A node loses power with a job's data on it: the job is told, the node is used again when it is back.
+    let job = submit(&site, &waits, &["-w", "node1", "--no-requeue"]);
+    site.wait_for(&job, "RUNNING");
+    let node = site.cluster.node(1);
+    node.power_cut().unwrap_or_else(|e| panic!("{e:#}"));
+    site.wait_for(&job, "NODE_FAIL");
+    node.start().unwrap_or_else(|e| panic!("{e:#}"));
+    site.start_node(1);
+    let again = submit(&site, COPIES, &["-w", "node1"]);
+    site.wait_for(&again, "COMPLETED");
+    site.wait("nothing is left on node1", || left(1) == "0 0");
+}
