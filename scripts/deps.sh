@@ -11,17 +11,19 @@ demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # openfoam (some 500 MB) is what the test of examples/openfoam runs, lammps that of examples/lammps.
 # Where services start by themselves, Debian starts munged too; the cluster has its own. libslurm-dev makes the SPANK plug-in.
 slurm=(iproute2 libslurm-dev munge procps slurm-wlm slurm-wlm-basic-plugins)
+# A namespace over several nodes.
+shared=(fuse3 glusterfs-client glusterfs-server)
 # nbdkit-plugin-dev makes the plug-in for `tarn block`; the others of its group are its clients.
 block=(e2fsprogs fio gnutls-bin libnbd-bin nbdkit nbdkit-plugin-dev qemu-utils)
 # What reads completions and units; zsh and fish are optional for people, not for the tests.
 shells=(fish systemd zsh)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${block[@]}" "${links[@]}" "${shells[@]}" "${slurm[@]}")
+test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
 # Zig comes from PyPI.
 portable=("${build[@]}" nbdkit-plugin-dev python3-venv)
-# The example by itself, and the slow external store of its benchmark.
-openfoam=("${test[@]}" glusterfs-server)
+# The example by itself; the slow external store of its benchmark is GlusterFS too.
+openfoam=("${test[@]}")
 
 case "${1:-}" in
     build) wanted=("${build[@]}") ;;

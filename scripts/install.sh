@@ -19,7 +19,7 @@ for program in tarn tarnd; do
     install -t "$to/bin" "$built/$program"
     "$built/$program" __manual "$to/share" "$day"
 done
-for plugin in libtarnfabric.so nbdkit-tarn-plugin.so spank_tarn.so; do # looked for there by the programs, and by the second the library in the folder above
+for plugin in libtarnbrick.so libtarnfabric.so nbdkit-tarn-plugin.so spank_tarn.so; do # looked for there by the programs, and by the second the library in the folder above
     [ ! -e "$built/$plugin" ] || install -D -t "$to/lib/tarn" "$built/$plugin"
 done
 install -D -t "$to/lib/tarn" plugins/slurm/tarn-mode-helper

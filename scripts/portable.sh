@@ -26,6 +26,7 @@ built=$target/$triple/release
 # the libfabric of one system, and is made there (shim.sh).
 export CC="python3 -m ziglang cc -target $machine-linux-gnu.$glibc"
 scripts/hdf5.sh "$built"
+scripts/brick.sh "$built"
 headers=$(mktemp -d)
 trap 'rm -rf "$headers"' EXIT
 cp /usr/include/nbdkit-*.h "$headers" 2> /dev/null || true

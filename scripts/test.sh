@@ -79,7 +79,7 @@ python_scripts() {
 }
 
 c_sources() {
-    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
+    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'tests/tests/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
 
 started=$SECONDS
@@ -89,7 +89,7 @@ check "cargo test" cargo_tests
 check "tests as an unprivileged user" scripts/test-unprivileged.sh
 check "shell scripts" shell_scripts
 check "python scripts" python_scripts
-check "C shim and plug-ins" c_sources
+check "C shims and plug-ins" c_sources
 check "montage: tarn gives what the plain shell gives" scripts/montage-check.sh
 
 [ ! -s "$work/failed" ] || tail -n 300 "$work/failed"

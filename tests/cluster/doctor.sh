@@ -46,6 +46,12 @@ wants_pmix() {
     compgen -G '/usr/lib/*/slurm*/mpi_pmix*.so' > /dev/null || { echo "Slurm has no PMIx: MPI programs do not start under srun"; return 1; }
 }
 
+wants_fuse() {
+    local said
+    said=$(unshare --mount sh -c 'mount -t tmpfs -o dev x /mnt && mknod /mnt/fuse c 10 229 && : <> /mnt/fuse' 2>&1) ||
+        { echo "no FUSE: nodes have no file system of a user's own: $said"; return 1; }
+}
+
 capable() {
     local need
     for need in root programs namespaces network; do "needs_$need" > /dev/null || return; done
@@ -57,7 +63,7 @@ doctor() {
         if why=$("needs_$name"); then echo "ok $name"; else echo "missing $name: $why"; status=1; fi
     done
     [ "$status" -eq 0 ] || return "$status"
-    for name in memory oom shaping pmix; do
+    for name in memory oom shaping pmix fuse; do
         if why=$("wants_$name"); then echo "ok $name"; else echo "without $name: $why"; fi
     done
     echo "never cores: nodes pretend to the cores they have; jobs are not bound to cores"

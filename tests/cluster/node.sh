@@ -53,6 +53,10 @@ boot() {
     mount -t tmpfs -o mode=1777,size=1g tmp /tmp
     mount -t tmpfs -o mode=1777,size=1g shm /dev/shm
     mount -t tmpfs -o mode=755,size=1g run /run
+    # As udev makes it on a node; this machine's may be for root alone.
+    if mknod -m 666 /run/fuse c 10 229 2> /dev/null && [ -e /dev/fuse ]; then
+        mount --bind /run/fuse /dev/fuse
+    fi
     cg_make init
     cg_join init
     cg_delegate ""

@@ -143,6 +143,10 @@ impl Nodes for Allocation {
         self.multi_node.clone()
     }
 
+    fn one_namespace(&self) -> Result<(), String> {
+        self.one_namespace.clone()
+    }
+
     fn progress(&self) -> Progress {
         self.progress.clone()
     }

@@ -54,7 +54,7 @@ impl Return {
         };
         let senseless = || Err("it answered something that makes no sense".to_owned());
         match ask(Call::Open(Box::new(self.opening)), QUICK)? {
-            Answer::Opened(_) => {}
+            Answer::Opened { .. } => {}
             _ => return senseless(),
         }
         let news = self.lost.into_iter().map(Told::NodeLost);

@@ -192,6 +192,7 @@ pub struct Allocation {
     patience: Duration,
     looker: Looker,
     pub(crate) multi_node: Result<(), String>,
+    pub(crate) one_namespace: Result<(), String>,
     pub(crate) parts: Parts,
     /// Replicas of earlier runs that were offered to this one, if any were.
     pub(crate) offered: Option<BTreeSet<(StoreKey, Place)>>,
@@ -249,6 +250,7 @@ impl Allocation {
                 out: Arc::default(),
             },
             multi_node: Ok(()),
+            one_namespace: Ok(()),
             parts: Parts::default(),
             offered: None,
             protected: BTreeSet::new(),
@@ -272,10 +274,14 @@ impl Allocation {
         let calls = calls.collect();
         for (n, answer) in this.ask(calls, QUICK)? {
             match answer {
-                Answer::Opened(None) => {}
-                Answer::Opened(Some(why)) => {
-                    let why = format!("{}: {why}", this.name(n));
-                    this.multi_node = this.multi_node.and(Err(why));
+                Answer::Opened { several, shared } => {
+                    let named = |why: Option<String>, name: &str| match why {
+                        Some(why) => Err(format!("{name}: {why}")),
+                        None => Ok(()),
+                    };
+                    let name = this.name(n).to_owned();
+                    this.multi_node = this.multi_node.and(named(several, &name));
+                    this.one_namespace = this.one_namespace.and(named(shared, &name));
                 }
                 _ => this.nonsense(n),
             }

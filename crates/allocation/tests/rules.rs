@@ -467,12 +467,16 @@ fn why_steps_of_several_nodes_cannot_run_is_told_with_the_node() {
     script.answers = Arc::new(|n, call| match call {
         Call::Open(o) if n == NodeId(1) => {
             assert_eq!((o.node, o.peers.len()), (n, 2));
-            Some(Answer::Opened(Some("no namespaces".into())))
+            Some(Answer::Opened {
+                several: Some("no namespaces".into()),
+                shared: Some("no FUSE".into()),
+            })
         }
         _ => None,
     });
     let mut p = script.open();
     assert_eq!(p.world().multi_node(), Err("node1: no namespaces".into()));
+    assert_eq!(p.world().one_namespace(), Err("node1: no FUSE".into()));
     let mut script = Script::new(2);
     script.answers = Arc::new(|n, call| match call {
         Call::Open(_) if n == NodeId(1) => Some(Answer::Failed("/tier is full".into())),

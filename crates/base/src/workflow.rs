@@ -202,6 +202,9 @@ pub enum Distribution {
     Scatter,
     /// Whole, on every node.
     Broadcast,
+    /// One namespace that all nodes see and write. What is read is whole on the first node before; what is written lies
+    /// where the file system has put it, each file whole on a node.
+    Shared,
 }
 
 impl Workflow {

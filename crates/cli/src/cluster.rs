@@ -75,11 +75,14 @@ pub(crate) fn external(args: &MachineArgs) -> Link {
 
 /// What this way of running can do.
 pub(crate) fn abilities(isolation: Isolation) -> Abilities {
+    let multi_node = match isolation {
+        Isolation::Off => Err("--isolation off keeps all steps in one namespace".to_owned()),
+        Isolation::Auto => multi_node(),
+    };
     Abilities {
-        multi_node: match isolation {
-            Isolation::Off => Err("--isolation off keeps all steps in one namespace".to_owned()),
-            Isolation::Auto => multi_node(),
-        },
+        // The nodes of one machine show the same folder.
+        shared: multi_node.clone(),
+        multi_node,
     }
 }
 

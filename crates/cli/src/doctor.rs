@@ -78,6 +78,19 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
             format!("{why}; steps of one node only"),
         ),
     });
+    let shared = crate::run::own_program().map_err(|e| e.to_string());
+    all.push(match shared.and_then(|p| tarn_local::probe_shared(&p)) {
+        Ok(()) => finding(
+            "shared namespace",
+            true,
+            "GlusterFS: `shared` datasets over several machines",
+        ),
+        Err(why) => finding(
+            "shared namespace",
+            false,
+            format!("{why}; `shared` only over nodes of one machine"),
+        ),
+    });
     all.push(flush_finding());
     all.push(file_finding(
         "io_uring",

@@ -40,7 +40,9 @@ fn main() -> ExitCode {
         .as_deref()
         .and_then(OsStr::to_str)
     {
-        Some(tarn_local::HELPER_ARGUMENT) => return tarn_local::runner::main(),
+        Some(tarn_local::HELPER_ARGUMENT) => {
+            return tarn_local::runner::main(|| Box::new(tarn_movers::Trees::new()));
+        }
         Some("exec") if std::env::args_os().len() > 2 && !asks_for_help() => {
             return tarn_local::exec::main(std::env::args_os().skip(2));
         }

@@ -122,14 +122,12 @@ pub(crate) fn start(
         margin: margin.clone(),
     };
     let mut world = open_world(state, &start, opening, reached)?;
-    if let Err(why) = world.multi_node() {
-        able(
-            parsed,
-            &start.cluster,
-            &Abilities {
-                multi_node: Err(why),
-            },
-        )?;
+    let abilities = Abilities {
+        multi_node: world.multi_node(),
+        shared: world.one_namespace(),
+    };
+    if abilities.multi_node.is_err() || abilities.shared.is_err() {
+        able(parsed, &start.cluster, &abilities)?;
     }
     kept::keep_what_is_there(&mut start, &mut *world, &mut catalogue)?;
     let session = Session {
@@ -370,7 +368,10 @@ pub(crate) fn check(
 ) -> CliResult<()> {
     let abilities = match (args.machine.isolation, elsewhere) {
         // What other machines can do, they say when the run is opened there.
-        (Isolation::Auto, true) => Abilities { multi_node: Ok(()) },
+        (Isolation::Auto, true) => Abilities {
+            multi_node: Ok(()),
+            shared: Ok(()),
+        },
         (isolation, _) => cluster::abilities(isolation),
     };
     able(parsed, cluster, &abilities)?;
@@ -504,6 +505,7 @@ fn open_world(
         own,
         peers: None,
         mates: None,
+        addresses: std::collections::BTreeMap::new(),
         caller_env,
     };
     match reached {

@@ -200,7 +200,7 @@ impl State {
                 return matches!(class, PartClass::Entry(name) if name == entry);
             }
             match used.distribution {
-                Distribution::Single => position == 0,
+                Distribution::Single | Distribution::Shared => position == 0,
                 Distribution::Broadcast => true,
                 Distribution::Scatter => {
                     rank_of(class).is_none_or(|r| step.node_of_rank(r) == position)

@@ -15,6 +15,8 @@ use tarn_base::workflow::Step;
 pub struct Abilities {
     /// Whether a step can run on several nodes; if not, why not.
     pub multi_node: Result<(), String>,
+    /// Whether the nodes of a step can have one namespace; if not, why not.
+    pub shared: Result<(), String>,
 }
 
 /// Checks that a cluster can run the workflow: nodes, cores, memory, GPUs, tiers, room where it is certain that there
@@ -308,15 +310,19 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
                 .help("set `nodes = 1`, or run where this is possible; `tarn doctor` says what this machine offers"),
         );
     }
-    for (span, shared) in &spans.uses {
+    let Err(why) = &abilities.shared else {
+        return;
+    };
+    // On one node every distribution is the same.
+    for (span, shared) in spans.uses.iter().filter(|_| step.nodes > 1) {
         if *shared {
             out.add(
                 Finding::error(
                     Code::NoShared,
-                    format!("{what} wants a shared dataset: this needs a shared-namespace provider, which this way of running does not give"),
+                    format!("{what} wants a shared dataset, and its nodes can have no shared namespace: {why}"),
                 )
                 .at(*span, "`shared`")
-                .help("use `broadcast` for what is only read, `scatter` for what each rank writes to its own part"),
+                .help("use `broadcast` for what is only read, `scatter` for what each rank writes to its own part; docs/shared-namespace.md says what `shared` needs"),
             );
         }
     }

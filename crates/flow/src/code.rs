@@ -86,6 +86,7 @@ fn add_use(h: &mut Hasher, workflow: &Workflow, used: &Use) {
         Distribution::Single => b"single",
         Distribution::Scatter => b"scatter",
         Distribution::Broadcast => b"broadcast",
+        Distribution::Shared => b"shared",
     });
     h.field(if used.entry.is_some() {
         b"entry"

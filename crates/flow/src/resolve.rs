@@ -141,7 +141,7 @@ fn used_twice(step: &RawStep, first: &Item, again: &Item) -> Finding {
     .help(hint)
 }
 
-/// How an item lies over the step's nodes. `shared` is taken for `broadcast` here: no run begins with it.
+/// How an item lies over the step's nodes.
 pub(crate) fn distribution(step: &RawStep, item: &Item) -> Result<Distribution, Finding> {
     let what = quoted(&step.name.value);
     if item.dist == Some(Dist::Gather) && item.role != Role::In {
@@ -161,7 +161,8 @@ pub(crate) fn distribution(step: &RawStep, item: &Item) -> Result<Distribution, 
     match item.dist {
         Some(Dist::Single | Dist::Gather) => Ok(Distribution::Single),
         Some(Dist::Scatter) => Ok(Distribution::Scatter),
-        Some(Dist::Broadcast | Dist::Shared) => Ok(Distribution::Broadcast),
+        Some(Dist::Broadcast) => Ok(Distribution::Broadcast),
+        Some(Dist::Shared) => Ok(Distribution::Shared),
         None if item.role == Role::In => Ok(Distribution::Broadcast),
         None => {
             let name = &item.name;

@@ -50,10 +50,12 @@ impl<'p> Rooms<'p> {
         let nodes = step.nodes as usize;
         Some(match used.distribution {
             Distribution::Single if one_part => (of(0), "in one piece on a tier of a node"),
+            // Before it is spread, what is read lies on the first node.
+            Distribution::Shared if used.role == Role::In => (of(0), "whole on a node"),
             Distribution::Single => (of(0), "whole on a node"),
             // Every node holds it: the smallest of the largest `nodes` decides.
             Distribution::Broadcast => (of(nodes.saturating_sub(1)), "whole on each node"),
-            Distribution::Scatter => (
+            Distribution::Scatter | Distribution::Shared => (
                 together
                     .iter()
                     .take(nodes)

@@ -113,7 +113,11 @@ fn output(name: &str, path: &Path) -> String {
             "cluster_no_multi_node" => Err("user namespaces are not allowed here".to_owned()),
             _ => Ok(()),
         };
-        return match check_cluster(&parsed, &cluster(), &Abilities { multi_node }) {
+        let shared = match name {
+            "cluster_no_shared" => Err("node1: there is no glusterfsd".to_owned()),
+            _ => Ok(()),
+        };
+        return match check_cluster(&parsed, &cluster(), &Abilities { multi_node, shared }) {
             Ok(()) => "the cluster can run it\n".into(),
             Err(rejected) => draw(&rejected),
         };

@@ -147,7 +147,8 @@ fn gather(
         return Ok(vec![(vec![0], Manifest::clone(only))]);
     }
     let given = match need.role {
-        Role::Inout => need
+        // The file system has moved what the first node was given as it liked.
+        Role::Inout if need.distribution != Distribution::Shared => need
             .held
             .iter()
             .map(|held| merged(shared, need, held))

@@ -1,10 +1,11 @@
 //! A node of a step that another world owns: it is told what to do, and says what came of it.
 
-use crate::launch::{HELPER_PATIENCE, Helper, Helps};
+use crate::launch::{HELPER_PATIENCE, Helper, Helps, STOPPED, Stop};
 use crate::mail::Mail;
 use crate::member::{Done, Member, Task, lost_failure, node_name};
 use crate::message::{Line, Say};
 use crate::protocol::{Order, Report, Used};
+use crate::provider::Door;
 use crate::shared::Shared;
 use crate::step::Handle;
 use crate::store::failure;
@@ -230,10 +231,30 @@ impl Helps for Far<'_> {
         Ok(())
     }
 
-    fn ready(&mut self) -> Result<(), String> {
+    fn ready(&mut self) -> Result<Option<Door>, String> {
         match self.wait(None, false) {
             Some(Say::Entered(result)) => result,
             _ => Err("it was lost before the step began".into()),
+        }
+    }
+
+    fn mounted(&mut self, stop: &Stop) -> Result<(), String> {
+        loop {
+            let until = Instant::now() + HELPER_PATIENCE + MARGIN;
+            if self.said.is_empty() {
+                self.wait(Some(until), true);
+            }
+            match self.said.pop_front() {
+                Some(Some(Report::Busy)) if stop.asked() => return Err(STOPPED.into()),
+                Some(Some(Report::Busy)) => {}
+                Some(Some(Report::Ready(_))) => return Ok(()),
+                Some(Some(Report::Refused(why))) => return Err(why),
+                Some(_) => return Err("its helper process has gone".into()),
+                None if self.lost => return Err("it was lost before the step began".into()),
+                // Woken for something else.
+                None if Instant::now() < until => {}
+                None => return Err("its helper process does not answer".into()),
+            }
         }
     }
 

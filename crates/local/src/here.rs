@@ -5,6 +5,7 @@ use crate::launch::{Helper, Helps};
 use crate::ledger::Reservation;
 use crate::member::{Done, Lack, Member, Piece, Task, node_name};
 use crate::prepare::{Need, NodeSetup, Ready, open_log, work_folder};
+use crate::provider::tidy;
 use crate::shared::Shared;
 use crate::sockets::Claim;
 use crate::step::Handle;
@@ -23,7 +24,7 @@ use tarn_base::action::{Held, Run};
 use tarn_base::checkpoint::Checkpoint;
 use tarn_base::event::{Failure, FailureKind, Undeclared};
 use tarn_base::id::{DataId, Spot};
-use tarn_base::manifest::Manifest;
+use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{Checkpoints, Role, Step};
@@ -122,8 +123,30 @@ impl<'a> Here<'a> {
             // They have the room that is claimed now.
             shared.ledgers.left(self.spot, &kept.key);
         }
-        self.reserved = Some(shared.reserve(self.spot, run.reserve, &stopped)?);
+        let bytes = run.reserve.saturating_add(self.put_in()?);
+        self.reserved = Some(shared.reserve(self.spot, bytes, &stopped)?);
         Ok(())
+    }
+
+    /// What the file system of a shared namespace keeps here of what the step reads in it: an even share, and the largest file more,
+    /// which is whole on one node. (Of what the step changes there is as much beside the pre-image: that is in `reserve`.)
+    fn put_in(&self) -> Result<u64, Failure> {
+        let Attempted {
+            shared, run, needs, ..
+        } = self.of;
+        let (mut all, mut largest) = (0u64, 0u64);
+        let read = Need::spread(needs, shared, run).filter(|n| n.role == Role::In);
+        for held in read.filter_map(|n| n.held.first()).flatten() {
+            let manifest = shared.manifest(&held.key)?;
+            all = all.saturating_add(stored_estimate(&manifest));
+            let sizes = manifest.entries.iter().map(|e| match &e.kind {
+                EntryKind::File { size, .. } => *size,
+                _ => 0,
+            });
+            largest = sizes.fold(largest, u64::max);
+        }
+        let nodes = run.nodes.len().max(1) as u64;
+        Ok(all.min(all.div_ceil(nodes).saturating_add(largest)))
     }
 
     /// Where its checkpoints are, if it goes on from them.
@@ -277,6 +300,9 @@ impl<'a> Here<'a> {
                 FailureKind::NoOutput,
                 format!("it removed the folder of its output `{name}`; nothing was kept"),
             ));
+        }
+        if Need::spread(self.of.needs, self.of.shared, self.of.run).any(|n| n.data == data) {
+            tidy(folder).map_err(|e| failure(FailureKind::Io, e.to_string()))?;
         }
         let _near = self.of.shared.near(self.spot);
         let digest = self.of.shared.mover.digest(folder, &self.of.handle.control);

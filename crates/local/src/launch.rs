@@ -1,6 +1,7 @@
 //! Starting the helpers of a step and seeing them through: time limit, stop, end.
 
 use crate::protocol::{Channel, End, HELPER_ARGUMENT, Order, Report, Spec, Used};
+use crate::provider::Door;
 use crate::store::warn;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -22,6 +23,9 @@ pub const GRACE: Duration = Duration::from_secs(5);
 pub(crate) const HELPER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a helper that is told to leave may take before it is killed.
 const LEAVE: Duration = Duration::from_secs(2);
+
+/// Why a step does not begin that is stopped while its data is put into the shared namespace.
+pub(crate) const STOPPED: &str = "stopped before it started";
 
 /// How urgently a step is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,8 +118,11 @@ pub(crate) trait Helps {
     /// Tells it to set everything up.
     fn prepare(&mut self) -> Result<(), String>;
 
-    /// Waits until it has.
-    fn ready(&mut self) -> Result<(), String>;
+    /// Waits until it has; where its part of the shared namespace is reached, if there is one.
+    fn ready(&mut self) -> Result<Option<Door>, String>;
+
+    /// Waits until it has the shared namespace, which may take long where that is filled; until it should stop.
+    fn mounted(&mut self, stop: &Stop) -> Result<(), String>;
 
     /// What to poll for; without, the event of the step's [`Stop`] tells that there is something.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
@@ -237,12 +244,25 @@ impl Helps for Helper {
             })
     }
 
-    fn ready(&mut self) -> Result<(), String> {
+    fn ready(&mut self) -> Result<Option<Door>, String> {
         match self.channel.receive() {
-            Ok(Some(Report::Ready)) => Ok(()),
+            Ok(Some(Report::Ready(door))) => Ok(door),
             Ok(Some(Report::Refused(why))) => Err(why),
             Ok(_) => Err("the helper process ended at once; its log may tell why".into()),
             Err(e) => Err(format!("the helper process does not answer: {e}")),
+        }
+    }
+
+    fn mounted(&mut self, stop: &Stop) -> Result<(), String> {
+        loop {
+            match self.channel.receive() {
+                Ok(Some(Report::Busy)) if stop.asked() => return Err(STOPPED.into()),
+                Ok(Some(Report::Busy)) => {}
+                Ok(Some(Report::Ready(_))) => return Ok(()),
+                Ok(Some(Report::Refused(why))) => return Err(why),
+                Ok(_) => return Err("the helper process has gone; its log may tell why".into()),
+                Err(e) => return Err(format!("the helper process does not answer: {e}")),
+            }
         }
     }
 
@@ -321,13 +341,14 @@ fn timespec(d: Duration) -> Timespec {
 pub(crate) type Leaving = Vec<Helper>;
 
 /// Runs a step to its end on all of its nodes, a helper each; the first has the command. Afterwards nothing of it runs
-/// any more.
+/// any more. `hosts` is what the nodes are called by each other, where they share a namespace.
 pub(crate) fn execute(
     helpers: &mut [&mut dyn Helps],
+    hosts: &[String],
     limit: Option<Duration>,
     stop: &Stop,
 ) -> (Outcome, Used) {
-    if let Err(why) = enter(helpers) {
+    if let Err(why) = enter(helpers, hosts, stop) {
         return broken(helpers, why);
     }
     let outcome = Watch {
@@ -360,13 +381,33 @@ pub(crate) fn broken(helpers: &mut [&mut dyn Helps], why: String) -> (Outcome, U
 }
 
 /// All nodes are set up, or why one is not.
-fn enter(helpers: &mut [&mut dyn Helps]) -> Result<(), String> {
+fn enter(helpers: &mut [&mut dyn Helps], hosts: &[String], stop: &Stop) -> Result<(), String> {
     helpers.iter_mut().try_for_each(|h| h.prepare())?;
     let ready = |h: &mut &mut dyn Helps| {
         h.ready()
             .map_err(|why| format!("node `{}`: {why}", h.node()))
     };
-    helpers.iter_mut().try_for_each(ready)
+    let doors: Result<Vec<Option<Door>>, String> = helpers.iter_mut().map(ready).collect();
+    let Some(mut doors) = doors?.into_iter().collect::<Option<Vec<Door>>>() else {
+        return Ok(());
+    };
+    for (door, host) in doors.iter_mut().zip(hosts) {
+        door.host.clone_from(host);
+    }
+    let order = Order::Mount(doors);
+    // The first makes the datasets, so that no two do; then all others have them at once.
+    let (first, others) = helpers.split_at_mut(1);
+    for some in [first, others] {
+        for h in some.iter_mut() {
+            let told = h.order(&order);
+            told.map_err(|e| format!("node `{}`: its helper has gone: {e}", h.node()))?;
+        }
+        for h in some.iter_mut() {
+            let mounted = h.mounted(stop);
+            mounted.map_err(|why| format!("node `{}`: {why}", h.node()))?;
+        }
+    }
+    Ok(())
 }
 
 /// What is said of a step whose helper does not answer any more.
@@ -464,7 +505,8 @@ impl Watch<'_, '_> {
                 Some(Some(Report::Refused(why))) => return Some(Outcome::Broken(why)),
                 // It was told to finish, and the first node has not answered yet.
                 Some(Some(Report::Ended { end: None, used })) => *helper.used() = Some(used),
-                Some(Some(Report::Ready) | None) => {
+                Some(Some(Report::Busy)) => {}
+                Some(Some(Report::Ready(_)) | None) => {
                     let why = format!(
                         "the helper process of node `{}` is gone: somebody (or the kernel, when memory ran out) killed it",
                         helper.node()

@@ -4,7 +4,7 @@
 //! Reading order: `world` (actions in, events out), `step` (one attempt), `member` (one node of it), `here` and `far` (an
 //! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `mail` and `relay` (how they talk),
 //! `prepare` and `commit` (before and after the command), `launch` and `runner` (tarn's side and the helper's side of a
-//! running step), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash),
+//! running step), `provider` (one namespace over its nodes), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash),
 //! `sweep` (what dead runs have left).
 
 mod commit;
@@ -29,6 +29,7 @@ mod namespaces;
 mod pool;
 mod prepare;
 mod protocol;
+mod provider;
 mod relay;
 pub mod runner;
 mod shared;
@@ -49,7 +50,7 @@ pub use dests::{check_destination, destination_intact, probe_destination};
 pub use kept::staged;
 pub use launch::GRACE;
 pub use ledger::{held_by_others, vacate};
-pub use namespaces::{Namespaces, probe_multi_node};
+pub use namespaces::{Namespaces, probe_multi_node, probe_shared};
 pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;
 pub use sources::check_source;

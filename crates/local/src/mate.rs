@@ -305,7 +305,7 @@ impl Mate<'_> {
         let Some(said) = helper.and_then(Helps::said) else {
             return;
         };
-        self.listens = matches!(said, Some(Report::Ready));
+        self.listens = !matches!(said, None | Some(Report::Ended { .. }));
         if let (Some(Report::Ended { used, .. }), Some(helper)) = (&said, self.here.helper()) {
             *helper.used() = Some(*used);
             helper.leave();

@@ -2,6 +2,7 @@
 
 use crate::member::{Done, Task};
 use crate::protocol::{Answer, Order, Report, Request};
+use crate::provider::Door;
 use crate::shared::Shared;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -32,8 +33,8 @@ pub(crate) enum Say {
         result: Result<Done, Failure>,
         evicted: Vec<(PartRef, Spot)>,
     },
-    /// From a mate: whether everything is set up.
-    Entered(Result<(), String>),
+    /// From a mate: whether everything is set up, and where its part of a shared namespace is reached.
+    Entered(Result<Option<Door>, String>),
     /// From a mate's helper.
     Report(Report),
     /// From a mate: its helper is gone.

@@ -27,6 +27,14 @@ pub fn probe_multi_node(helper: &Path, folder: &Path) -> Result<(), String> {
     isolation(helper, folder).map(drop)
 }
 
+/// Whether this machine has what the nodes of a step need to have one namespace, or what is missing.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub fn probe_shared(helper: &Path) -> Result<(), String> {
+    crate::provider::gluster::able(helper)
+}
+
 /// The isolation that works here: plain namespaces for root, with a user namespace for everybody (and for a root
 /// who lacks the capability, as in containers).
 pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, String> {
@@ -73,6 +81,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             env: Vec::new(),
             // Writable inside what was bound so, read-only around it.
             script: Some("touch ok && ! touch ../no 2>/dev/null".into()),
+            shared: None,
         },
         note,
     };
@@ -86,7 +95,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             )
         })?;
         process.equip(launch(note.clone()));
-        let (outcome, _) = execute(&mut [&mut process], None, &stop);
+        let (outcome, _) = execute(&mut [&mut process], &[], None, &stop);
         match outcome {
             Outcome::Ended(End::Exited(0)) => Ok(()),
             Outcome::Broken(why) => Err(why),

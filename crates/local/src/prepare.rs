@@ -4,6 +4,7 @@ use crate::env::{self, Paths};
 use crate::kept::{self, CHECKPOINTS, Kept};
 use crate::launch::Launch;
 use crate::protocol::{Bind, Isolation, Spec};
+use crate::provider::{self, Part, Plan};
 use crate::shared::Shared;
 use crate::store::{failure, io_failure, is_folder, make_folder};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,17 @@ impl Need<'_> {
     /// Whether node number `at` of the step has this dataset at all.
     pub(crate) fn is_on(&self, at: usize) -> bool {
         at == 0 || self.distribution != Distribution::Single
+    }
+
+    /// Those in a namespace that a file system spreads over the nodes, as they are on several machines.
+    pub(crate) fn spread<'n>(
+        needs: &'n [Self],
+        shared: &Shared,
+        run: &Run,
+    ) -> impl Iterator<Item = &'n Self> {
+        let apart = run.nodes.iter().any(|s| !shared.own.has(s.node));
+        let is_shared = move |n: &&Self| apart && n.distribution == Distribution::Shared;
+        needs.iter().filter(is_shared)
     }
 }
 
@@ -139,10 +151,16 @@ impl NodeSetup<'_> {
         };
         let seen_scratch = show(scratch.clone(), SCRATCH, true);
         let at = self.at;
-        for need in needs.iter().filter(|n| n.is_on(at)) {
-            let folder = self.folder(need, control)?;
+        let spread: Vec<&Need<'_>> = Need::spread(needs, self.shared, self.run).collect();
+        let is_spread = |need: &Need<'_>| spread.iter().any(|n| n.data == need.data);
+        for need in needs.iter().filter(|n| n.is_on(at) && !is_spread(n)) {
             let writable = need.role != Role::In;
-            if writable {
+            let folder = match at > 0 && need.distribution == Distribution::Shared {
+                // All nodes are this machine: they have the first one's folder.
+                true => self.folder_of_first(need)?,
+                false => self.folder(need, control)?,
+            };
+            if writable && (at == 0 || need.distribution != Distribution::Shared) {
                 outs.insert(need.data, folder.clone());
             }
             data.insert(need.name.to_owned(), show(folder, need.name, writable));
@@ -159,6 +177,20 @@ impl NodeSetup<'_> {
             }
             None => None,
         };
+        let shared = self.namespace(&spread, stage.as_deref())?;
+        if let Some(plan) = &shared {
+            binds.push(Bind {
+                from: plan.folder.clone(),
+                to: plan.folder.clone(),
+                writable: true,
+            });
+            for (need, part) in spread.iter().zip(&plan.parts) {
+                data.insert(part.name.clone(), part.to.clone());
+                if part.writable {
+                    outs.insert(need.data, Plan::brick(&plan.folder).join(&part.name));
+                }
+            }
+        }
         let paths = Paths {
             checkpoints: checkpoints.as_ref(),
             data: &data,
@@ -178,6 +210,7 @@ impl NodeSetup<'_> {
             cpus: std::mem::take(&mut self.cpus),
             env,
             script: (self.at == 0).then(|| env::script(self.step)),
+            shared,
         };
         let note = self.work.join(crate::inventory::HELPER_NOTE);
         let ready = Ready {
@@ -198,6 +231,60 @@ impl NodeSetup<'_> {
             .map(|(_, _, t)| t.root.join(&self.shared.workspace))
             .collect();
         folders.into_iter().filter(|f| is_folder(f)).collect()
+    }
+
+    /// The namespace that the nodes have together, if a dataset is in it.
+    fn namespace(
+        &mut self,
+        spread: &[&Need<'_>],
+        stage: Option<&Path>,
+    ) -> Result<Option<Plan>, Failure> {
+        let (false, Some(stage)) = (spread.is_empty(), stage) else {
+            return Ok(None);
+        };
+        self.shared
+            .one_namespace
+            .clone()
+            .map_err(|why| failure(FailureKind::Launch, why))?;
+        let folder = self.work.join(provider::FOLDER);
+        make_folder(&folder)?;
+        let mut parts = Vec::with_capacity(spread.len());
+        for need in spread {
+            let mut from = Vec::new();
+            let held = need.held.first().filter(|_| self.at == 0);
+            for held in held.into_iter().flatten() {
+                let manifest = self.shared.manifest_file(&held.key);
+                from.push((self.existing_replica(held)?, manifest));
+            }
+            parts.push(Part {
+                name: need.name.to_owned(),
+                to: stage.join(need.name),
+                writable: need.role != Role::In,
+                from,
+            });
+        }
+        Ok(Some(Plan {
+            folder,
+            node: self.name.clone(),
+            first: self.at == 0,
+            parts,
+        }))
+    }
+
+    /// The folder in which the first node finds a dataset: that is made ready before.
+    fn folder_of_first(&self, need: &Need<'_>) -> Result<PathBuf, Failure> {
+        let Some(first) = self.run.nodes.first() else {
+            return Err(failure(FailureKind::Launch, "it was given no node"));
+        };
+        let held = need.held.first().map_or(&[][..], Vec::as_slice);
+        match (need.role, held) {
+            (Role::In, [only]) => self.shared.replica(only.spot, &only.key),
+            (role, _) => {
+                let kind = if role == Role::In { "in" } else { "out" };
+                let work = work_folder(self.shared, self.run, *first)?;
+                Ok(work.join(kind).join(need.name))
+            }
+        }
     }
 
     /// The folder in which this node finds a dataset.

@@ -1,6 +1,7 @@
 //! What tarn and the helper process of a step say to each other: lines of JSON over a socket pair, which is the
 //! helper's standard input. When either end closes, the other knows that its partner is dead.
 
+use crate::provider::{Door, Plan};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -59,6 +60,9 @@ pub(crate) struct Spec {
     pub(crate) env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     /// The shell script; only the first node of a step has one.
     pub(crate) script: Option<String>,
+    /// The namespace that the step's nodes have together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shared: Option<Plan>,
 }
 
 /// tarn to helper.
@@ -66,6 +70,8 @@ pub(crate) struct Spec {
 pub(crate) enum Order {
     /// Prepare; the first message.
     Prepare(Box<Spec>),
+    /// All nodes have started their part of the shared namespace: make it appear. Answered by [`Report::Ready`].
+    Mount(Vec<Door>),
     /// Start the command.
     Go,
     /// Ask every process of the step to end (SIGTERM).
@@ -77,8 +83,10 @@ pub(crate) enum Order {
 /// Helper to tarn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// Everything is set up.
-    Ready,
+    /// Everything is set up; with a shared namespace first this node's part of it, then all.
+    Ready(Option<Door>),
+    /// It is still at it.
+    Busy,
     /// It cannot be set up or started, and why.
     Refused(String),
     /// No process of the step is left on this node.

@@ -8,6 +8,8 @@
 use crate::guests::Guests;
 use crate::log::Log;
 use crate::protocol::{Channel, End, Isolation, Order, Report, Spec, Used};
+use crate::provider::gluster::Gluster;
+use crate::provider::{Door, Provider, fill};
 use crate::store::warn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
@@ -16,15 +18,23 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tarn_ports::Mover;
 use tarn_sys::{namespace, process};
 
 /// How often orphans are reaped when nothing else happens, in nanoseconds.
 const REAP_INTERVAL: i64 = 500_000_000;
 
-/// The entry point of `tarn __step`. Standard input must be the socket to tarn.
-pub fn main() -> ExitCode {
-    match run() {
+/// How often a helper that fills the shared namespace says that it is still there.
+const ALIVE: Duration = Duration::from_secs(5);
+/// Between two looks whether it has done so, or whether all of a step has ended.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long what is killed may take to end before the shared namespace goes from under it.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// The entry point of `tarn __step`. Standard input must be the socket to tarn. `mover` copies what a shared namespace begins with.
+pub fn main(mover: fn() -> Box<dyn Mover>) -> ExitCode {
+    match run(mover) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             warn(&format!("the helper of a step failed: {e}"));
@@ -46,7 +56,7 @@ fn be_expendable() {
     }
 }
 
-fn run() -> io::Result<()> {
+fn run(mover: fn() -> Box<dyn Mover>) -> io::Result<()> {
     be_expendable();
     let mut control = Channel::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
     let spec = match control.receive()? {
@@ -66,7 +76,7 @@ fn run() -> io::Result<()> {
     }
     match enter(&spec) {
         Ok(Side::Outer(inner)) => wait_for(inner),
-        Ok(Side::Inner) => serve(control, &spec),
+        Ok(Side::Inner) => serve(control, &spec, mover),
         Err(e) => control.send(&Report::Refused(e.to_string())),
     }
 }
@@ -105,16 +115,26 @@ fn wait_for(inner: Pid) -> io::Result<()> {
     }
 }
 
-fn serve(mut control: Channel, spec: &Spec) -> io::Result<()> {
-    let guests = match prepare(spec) {
-        Ok(guests) => guests,
+fn serve(mut control: Channel, spec: &Spec, mover: fn() -> Box<dyn Mover>) -> io::Result<()> {
+    let mut provider: Option<Box<dyn Provider + '_>> = match &spec.shared {
+        Some(plan) => Some(Box::new(Gluster::new(plan))),
+        None => None,
+    };
+    let started = |provider: &mut Option<Box<dyn Provider + '_>>| {
+        provider.as_mut().map(|p| p.start()).transpose()
+    };
+    let prepared = prepare(spec).and_then(|guests| Ok((guests, started(&mut provider)?)));
+    let (guests, door) = match prepared {
+        Ok(prepared) => prepared,
         Err(e) => return control.send(&Report::Refused(e.to_string())),
     };
-    control.send(&Report::Ready)?;
+    control.send(&Report::Ready(door))?;
     let mut helper = Helper {
         spec,
         control,
         guests,
+        provider,
+        mover,
         command: None,
         log: None,
         end: None,
@@ -171,7 +191,11 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
         .filter(|b| !b.writable)
         .try_for_each(bind)?;
     // Containers that mask parts of /proc forbid this; the old /proc is then still right for other processes.
-    let _ = namespace::mount_proc();
+    let own = namespace::mount_proc();
+    if spec.shared.is_some() {
+        // By it the file system's processes are told from the step's.
+        own.map_err(|e| explain("a shared namespace needs a /proc of the step's own", &e))?;
+    }
     Ok(guests)
 }
 
@@ -179,6 +203,9 @@ struct Helper<'a> {
     spec: &'a Spec,
     control: Channel,
     guests: Guests,
+    /// What gives the namespace that it shares with the step's other nodes.
+    provider: Option<Box<dyn Provider + 'a>>,
+    mover: fn() -> Box<dyn Mover>,
     command: Option<Running>,
     /// What the command prints.
     log: Option<Log>,
@@ -206,6 +233,10 @@ impl Helper<'_> {
             }
             while self.control.has_message() || readable(&self.control.socket)? {
                 match self.control.receive()? {
+                    Some(Order::Mount(doors)) => match self.mount(&doors) {
+                        Ok(()) => self.control.send(&Report::Ready(None))?,
+                        Err(e) => self.control.send(&Report::Refused(e.to_string()))?,
+                    },
                     Some(Order::Go) => self.start()?,
                     Some(Order::Terminate) => self.signal_all(Signal::TERM)?,
                     Some(Order::Finish) => {
@@ -217,6 +248,58 @@ impl Helper<'_> {
                 }
             }
             self.guests.serve()?;
+        }
+    }
+
+    /// Makes the shared namespace appear, on the first node with what is to be in it.
+    fn mount(&mut self, doors: &[Door]) -> io::Result<()> {
+        let (Some(plan), Some(provider)) = (&self.spec.shared, &mut self.provider) else {
+            return Err(io::Error::other("there is no shared namespace to mount"));
+        };
+        provider.mount(doors)?;
+        if plan.first {
+            self.fill()?;
+        }
+        for part in &plan.parts {
+            let from = plan.mount().join(&part.name);
+            namespace::bind(&from, &part.to).and_then(|()| match part.writable {
+                true => Ok(()),
+                false => namespace::read_only(&part.to),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// In a process of its own: a file system that does not answer stops that one only.
+    fn fill(&mut self) -> io::Result<()> {
+        let Some(plan) = &self.spec.shared else {
+            return Ok(());
+        };
+        let filler = match process::fork()? {
+            process::Fork::Child => {
+                let filled = fill::fill(plan, &*(self.mover)());
+                std::process::exit(i32::from(!filled));
+            }
+            process::Fork::Parent(filler) => filler,
+        };
+        let mut said = Instant::now();
+        loop {
+            while let Some(reaped) = no_children_is_none(process::reap(false))? {
+                if reaped.pid == filler {
+                    return match reaped.end {
+                        process::End::Exited(0) => Ok(()),
+                        _ => Err(io::Error::other(fill::failure(plan))),
+                    };
+                }
+                if let Some(why) = self.provider.as_ref().and_then(|p| p.health(reaped.pid)) {
+                    return Err(io::Error::other(why));
+                }
+            }
+            if said.elapsed() > ALIVE {
+                self.control.send(&Report::Busy)?;
+                said = Instant::now();
+            }
+            std::thread::sleep(LOOK);
         }
     }
 
@@ -287,25 +370,60 @@ impl Helper<'_> {
                 Some(c) if c.pid == reaped.pid => {
                     self.end = Some((reaped.end.into(), nanos(c.since)))
                 }
-                _ => self.guests.ended(reaped.pid, reaped.end.into()),
+                _ => match self.provider.as_ref().and_then(|p| p.health(reaped.pid)) {
+                    Some(why) => self.control.send(&Report::Refused(why))?,
+                    None => self.guests.ended(reaped.pid, reaped.end.into()),
+                },
             }
         }
         Ok(())
     }
 
     fn signal_all(&self, signal: Signal) -> io::Result<()> {
-        if matches!(self.spec.isolate, Isolation::Namespaces { .. }) {
+        if self.provider.is_none() && matches!(self.spec.isolate, Isolation::Namespaces { .. }) {
             return process::signal_namespace(signal);
         }
-        for pid in process::descendants(rustix::process::getpid())? {
+        for pid in self.of_the_step()? {
             // It may have ended meanwhile.
             let _ = rustix::process::kill_process(pid, signal);
         }
         Ok(())
     }
 
+    /// All that the step has started; not what gives it its shared namespace.
+    fn of_the_step(&self) -> io::Result<Vec<Pid>> {
+        let mut all = process::descendants(rustix::process::getpid())?;
+        for own in self.provider.iter().flat_map(|p| p.processes()) {
+            let below = process::descendants(own)?;
+            all.retain(|pid| *pid != own && !below.contains(pid));
+        }
+        Ok(all)
+    }
+
+    /// Ends the step before its shared namespace: what its processes still have to write must find it.
+    fn end_before_provider(&mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        loop {
+            while let Some(reaped) = no_children_is_none(process::reap(false))? {
+                self.usage = self.usage.plus(reaped.usage);
+            }
+            if self.of_the_step()?.is_empty() || begun.elapsed() > ENDING {
+                break;
+            }
+            self.signal_all(Signal::KILL)?;
+            std::thread::sleep(LOOK);
+        }
+        if let Some(mut provider) = self.provider.take() {
+            provider.stop();
+        }
+        Ok(())
+    }
+
     /// Kills and reaps until no child is left: a process that forks while it is being killed is met again.
     fn end_all(&mut self) -> io::Result<()> {
+        if self.provider.is_some() {
+            self.end_before_provider()?;
+        }
         // Mostly nobody is left: then there is nothing to look for either.
         let mut block = false;
         loop {

@@ -52,6 +52,10 @@ pub(crate) struct Shared {
     pub(crate) isolation: Isolation,
     /// Why steps of several nodes cannot run here, if they cannot.
     pub(crate) multi_node: Result<(), String>,
+    /// Why the nodes of a step cannot have one namespace, if they cannot.
+    pub(crate) one_namespace: Result<(), String>,
+    /// What nodes are called by each other.
+    pub(crate) addresses: BTreeMap<NodeId, String>,
     pub(crate) caller_env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     pub(crate) ledgers: Ledgers,
     pub(crate) progress: Progress,

@@ -21,6 +21,7 @@ use tarn_base::action::Run;
 use tarn_base::bounds::LOG_TAIL_BYTES;
 use tarn_base::checkpoint::{CheckpointId, newest};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
+use tarn_base::id::Spot;
 use tarn_base::nodes::Phase;
 use tarn_base::part::StoreKey;
 use tarn_base::units::Elapsed;
@@ -277,8 +278,10 @@ fn execute_on(of: Attempted<'_>, team: &mut Team<'_>, limit: Option<Duration>) -
     let stop = &of.handle.stop;
     let members = team.members.iter_mut();
     let mut helpers: Vec<&mut dyn Helps> = members.filter_map(|m| m.helper()).collect();
+    let address = |spot: &Spot| of.shared.addresses.get(&spot.node).cloned();
+    let hosts: Vec<String> = of.run.nodes.iter().filter_map(address).collect();
     let Some(mail) = &of.handle.mail else {
-        return execute(&mut helpers, limit, stop);
+        return execute(&mut helpers, &hosts, limit, stop);
     };
     let relay = match Relay::of_leader(of.shared, of.run, mail) {
         Ok(relay) => relay,
@@ -291,7 +294,7 @@ fn execute_on(of: Attempted<'_>, team: &mut Team<'_>, limit: Option<Duration>) -
         scope.spawn(|| relay.run());
         // Whatever happens to this thread, the other ends too.
         let _closing = mail.exec.closing();
-        execute(&mut helpers, limit, stop)
+        execute(&mut helpers, &hosts, limit, stop)
     })
 }
 

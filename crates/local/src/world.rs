@@ -9,7 +9,7 @@ use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, vacate};
 use crate::mail::Mail;
 use crate::mate::{Desk, Led};
-use crate::namespaces::{Namespaces, isolation};
+use crate::namespaces::{Namespaces, isolation, probe_shared};
 use crate::pool::{Job, Pool};
 use crate::prepare::SCRATCH;
 use crate::protocol::Isolation;
@@ -39,7 +39,7 @@ use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Attempt, Own, Waits};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
-use tarn_base::workflow::{Keep, Workflow};
+use tarn_base::workflow::{Distribution, Keep, Workflow};
 use tarn_ports::{ChangedSince, Checkpoints, Mates, Mover, Peers, Progress, World, WorldError};
 use tarn_sys::memory::in_memory;
 
@@ -78,6 +78,8 @@ pub struct Config {
     pub peers: Option<Arc<dyn Peers>>,
     /// The others, of steps of several nodes.
     pub mates: Option<Arc<dyn Mates>>,
+    /// By which names or addresses the nodes reach each other; none where all are this machine.
+    pub addresses: BTreeMap<NodeId, String>,
     /// The environment of who called tarn: what steps see of it.
     pub caller_env: Vec<(OsString, OsString)>,
 }
@@ -139,6 +141,10 @@ impl Local {
             (_, Namespaces::Auto) => isolation(&config.helper_exe, &config.state.run(&config.run)),
             (_, Namespaces::Off) => Err("namespaces are switched off".into()),
         };
+        let one_namespace = found
+            .clone()
+            .map(drop)
+            .and_then(|()| one_namespace(&config));
         let (sender, deliveries) = channel();
         let sockets = Sockets::of(&config.cluster, &config.own);
         let shared = Arc::new(Shared {
@@ -156,6 +162,8 @@ impl Local {
             changed_since: config.changed_since,
             isolation: found.clone().unwrap_or(Isolation::Group),
             multi_node: found.map(drop),
+            one_namespace,
+            addresses: config.addresses,
             caller_env: config.caller_env,
             ledgers,
             progress: Progress::default(),
@@ -456,6 +464,35 @@ fn broken(run: &Run) -> Event {
 }
 
 /// The folders over which steps mount their data. Empty and never written: they are seen only inside steps.
+/// Whether the nodes of a step can have one namespace. On one machine they have one folder; elsewhere it is looked, if a step wants
+/// it, whether the programs for it are there and whether each tier can hold a brick.
+fn one_namespace(config: &Config) -> Result<(), String> {
+    let wanted = config.workflow.steps.iter().flat_map(|s| &s.uses);
+    let wanted = wanted
+        .filter(|u| u.distribution == Distribution::Shared)
+        .count()
+        > 0;
+    let Own::Some(own) = &config.own else {
+        return Ok(());
+    };
+    if !wanted || own.is_empty() {
+        return Ok(());
+    }
+    probe_shared(&config.helper_exe)?;
+    let nodes = own.iter().filter_map(|n| config.cluster.nodes.get(n.at()));
+    for tier in nodes.flat_map(|n| &n.tiers) {
+        let can = config.mover.capabilities(&tier.root);
+        if !can.map_err(|e| e.to_string())?.xattrs {
+            return Err(format!(
+                "the file system of tier {} ({}) has no user attributes, which GlusterFS needs (tmpfs has them from Linux 6.6 on)",
+                tier.name,
+                tier.root.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn make_mount_points(shared: &Shared) -> Result<(), Failure> {
     let (Isolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage()) else {
         return Ok(());

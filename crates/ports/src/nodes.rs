@@ -28,6 +28,12 @@ pub trait Nodes: World {
     /// The reason.
     fn multi_node(&self) -> Result<(), String>;
 
+    /// Whether the nodes of a step can have one namespace (`shared`), or why not.
+    ///
+    /// # Errors
+    /// The reason.
+    fn one_namespace(&self) -> Result<(), String>;
+
     /// What is going on, for progress bars; outlives the world.
     fn progress(&self) -> Progress;
 

@@ -169,8 +169,13 @@ pub enum Answer {
     Swept(Swept),
     /// To [`Call::Idle`].
     Waits(Waits),
-    /// To [`Call::Open`]: why steps of several nodes cannot run there, if they cannot.
-    Opened(Option<String>),
+    /// To [`Call::Open`].
+    Opened {
+        /// Why steps of several nodes cannot run there, if they cannot.
+        several: Option<String>,
+        /// Why their nodes cannot have one namespace, if they cannot.
+        shared: Option<String>,
+    },
     /// To [`Call::Inventory`].
     Found(Vec<(PartRef, Place)>),
     /// To [`Call::Clean`].

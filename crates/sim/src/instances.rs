@@ -343,7 +343,8 @@ fn spots_of(
     nodes: &[Spot],
 ) -> Vec<Spot> {
     match (distribution, class) {
-        (Distribution::Single, _) => nodes.iter().take(1).copied().collect(),
+        // Which files go where is the file system's: on the first node they take no less room.
+        (Distribution::Single | Distribution::Shared, _) => nodes.iter().take(1).copied().collect(),
         (Distribution::Scatter, PartClass::Rank(rank)) => {
             let at = step.node_of_rank(*rank) as usize;
             nodes.get(at).copied().into_iter().collect()

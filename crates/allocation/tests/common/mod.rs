@@ -131,7 +131,10 @@ impl Link for Session {
         let answer = (self.answers)(self.node, &call);
         drop(over);
         let answer = answer.unwrap_or_else(|| match &call {
-            Call::Open(_) => Answer::Opened(None),
+            Call::Open(_) => Answer::Opened {
+                several: None,
+                shared: None,
+            },
             Call::Inventory(wanted) => {
                 Answer::Found(wanted.iter().map(|(p, _, at)| (*p, at.clone())).collect())
             }
@@ -207,6 +210,9 @@ impl World for Home {
 
 impl Nodes for Home {
     fn multi_node(&self) -> Result<(), String> {
+        Ok(())
+    }
+    fn one_namespace(&self) -> Result<(), String> {
         Ok(())
     }
     fn progress(&self) -> Progress {

@@ -79,7 +79,7 @@ impl Driver {
         config: Config,
         news: News,
         replicas: Arc<Replicas>,
-    ) -> Result<(Self, Option<String>), String> {
+    ) -> Result<(Self, Answer), String> {
         let (work, waiting) = sync_channel(WAITING);
         let (made, born) = channel();
         let (alive, gone) = channel();
@@ -95,7 +95,11 @@ impl Driver {
                 Ok(Err(e)) => return drop(made.send(Err(e.to_string()))),
                 Err(_) => return drop(made.send(Err(BUG.into()))),
             };
-            let _ = made.send(Ok((world.nudge(), world.multi_node().err())));
+            let able = Answer::Opened {
+                several: world.multi_node().err(),
+                shared: world.one_namespace().err(),
+            };
+            let _ = made.send(Ok((world.nudge(), able)));
             let driving = Driving {
                 progress: world.progress(),
                 world: Some(Box::new(world)),
@@ -113,7 +117,7 @@ impl Driver {
         thread
             .spawn(drive)
             .map_err(|e| format!("cannot start a thread: {e}"))?;
-        let (nudge, multi_node) = born.recv().map_err(|_| BUG.to_owned())??;
+        let (nudge, able) = born.recv().map_err(|_| BUG.to_owned())??;
         let gone = Mutex::new(gone);
         let driver = Self {
             work,
@@ -122,7 +126,7 @@ impl Driver {
             kept,
             gone,
         };
-        Ok((driver, multi_node))
+        Ok((driver, able))
     }
 
     fn give(&self, work: Work) {

@@ -166,6 +166,11 @@ impl Host {
             own: Own::Some([opening.node].into()),
             peers,
             mates,
+            addresses: opening
+                .peers
+                .into_iter()
+                .map(|(n, (host, _))| (n, host))
+                .collect(),
             caller_env: environment.map(|(k, v)| (os(k), os(v))).collect(),
         }
     }
@@ -186,7 +191,7 @@ impl Host {
     }
 
     /// Makes the world of a session.
-    fn open(&self, session: u64, news: &News, opening: Opening) -> Result<Option<String>, String> {
+    fn open(&self, session: u64, news: &News, opening: Opening) -> Result<Answer, String> {
         if self.world().is_some() {
             return Err("the run was opened already".into());
         }
@@ -210,7 +215,7 @@ impl Host {
         };
         let config = self.config(opening, Some(Arc::new(peers)), Some(Arc::new(post)));
         let replicas = Arc::clone(&self.replicas);
-        let (world, multi_node) = Driver::start(config, news.clone(), replicas)?;
+        let (world, able) = Driver::start(config, news.clone(), replicas)?;
         let mut state = self.state();
         if state.ends {
             drop(state);
@@ -218,7 +223,7 @@ impl Host {
             return Err("tarnd ends".into());
         }
         state.world = Some((session, Arc::new(world)));
-        Ok(multi_node)
+        Ok(able)
     }
 
     /// Makes sure that no other tarnd works in this node's folders of the workspace, such as one that was cut off from the run
@@ -273,7 +278,7 @@ impl Host {
                 measure::link(&self.about.node, &from, &at, &state, &self.replicas)
                     .map(Answer::Rate)
             }
-            Call::Open(opening) => self.open(session, news, *opening).map(Answer::Opened),
+            Call::Open(opening) => self.open(session, news, *opening),
             Call::Room(roots) => Ok(Answer::Room(tarn_local::machine::room(&roots))),
             Call::Sweep {
                 workspace,

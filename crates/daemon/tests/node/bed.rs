@@ -438,7 +438,7 @@ impl Client {
 
     pub(crate) fn open(&self, opening: Opening) {
         let opened = self.call(Call::Open(Box::new(opening)));
-        assert!(matches!(opened, Answer::Opened(_)), "{opened:?}");
+        assert!(matches!(opened, Answer::Opened { .. }), "{opened:?}");
     }
 
     pub(crate) fn clean(&self, staying: Staying) {

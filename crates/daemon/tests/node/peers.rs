@@ -154,8 +154,10 @@ fn a_step_runs_on_two_nodes() {
     let openings = [bed.opening(&both, 0), bed.opening(&both, 1)];
     for (client, opening) in [&first, &second].into_iter().zip(openings) {
         match client.call(Call::Open(Box::new(opening))) {
-            Answer::Opened(None) => {}
-            Answer::Opened(Some(why)) => return eprintln!("skipped: {why}"),
+            Answer::Opened { several: None, .. } => {}
+            Answer::Opened {
+                several: Some(why), ..
+            } => return eprintln!("skipped: {why}"),
             other => panic!("{other:?}"),
         }
         client.clean(Staying::default());

@@ -301,7 +301,9 @@ impl Expansion<'_> {
         for used in &step.uses {
             let spread = match used.distribution {
                 Distribution::Broadcast => Spread::Whole,
-                Distribution::Single | Distribution::Scatter => Spread::Share,
+                Distribution::Single | Distribution::Scatter | Distribution::Shared => {
+                    Spread::Share
+                }
             };
             let read = self.read(used, instance, count).into_iter().flatten();
             job.reads.extend(read.map(|at| Input {

@@ -20,6 +20,10 @@ impl Nodes for Local {
         self.shared.multi_node.clone()
     }
 
+    fn one_namespace(&self) -> Result<(), String> {
+        self.shared.one_namespace.clone()
+    }
+
     fn progress(&self) -> Progress {
         self.shared.progress.clone()
     }

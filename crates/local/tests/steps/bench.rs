@@ -210,6 +210,7 @@ impl Bench {
             own: Own::All,
             peers: None,
             mates: None,
+            addresses: BTreeMap::new(),
             caller_env: std::env::vars_os().collect(),
         }
     }

@@ -4,7 +4,7 @@ mod pair;
 
 use crate::Test;
 use crate::bench::{
-    Bench, Machine, committed, data, failed, namespaces_allowed, ranked, spot, tree, used,
+    Bench, Machine, committed, data, failed, held, namespaces_allowed, ranked, spot, tree, used,
 };
 use crate::multi::{SUM, two, whole, with_helper};
 use pair::{Hooked, Pair};
@@ -30,6 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("far::broadcast_outputs_must_agree", broadcast),
     ("far::conflicting_files_name_both_nodes", conflict),
     ("far::single_outputs_lie_on_the_first_node", single),
+    ("far::glusterfs_gives_them_one_namespace", one_namespace),
     ("far::exec_passes_streams_status_and_paths", exec),
     ("far::exec_holds_back_who_writes_too_fast", flow),
     ("far::exec_ends_what_nobody_waits_for", gone),
@@ -108,6 +109,64 @@ fn scattered() {
     assert_eq!(whole(&bench, &outputs[0]), expected.collect());
     for (info, _) in &outputs[0].parts {
         assert!(info.stored > 0, "{info:?}");
+    }
+    nothing_left(&bench, true);
+}
+
+/// Whether this machine has what a shared namespace needs; its library is put beside this program.
+fn glusterfs() -> bool {
+    let exe = std::env::current_exe().expect("this program");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/brick.sh");
+    let built = std::process::Command::new(script)
+        .arg(exe.parent().expect("its folder"))
+        .status();
+    assert!(built.expect("brick.sh").success());
+    match tarn_local::probe_shared(&exe) {
+        Ok(()) => true,
+        Err(why) => {
+            eprintln!("SKIPPED: no shared namespace: {why}");
+            false
+        }
+    }
+}
+
+fn one_namespace() {
+    let run = r#"set -e; cd $TARN_made; cat $TARN_seed/deep/text
+        for n in 1 2 3 4 5 6 7 8; do echo $n > f$n; done
+        "$HELPER" exec n1 -- sh -ec 'cd $TARN_made; cat f1 f8; cat $TARN_seed/deep/text > copy; mv f2 moved; ln f3 hard; ln -s f4 soft
+            ! touch $TARN_seed/no 2> /dev/null'
+        test "$(cat copy)" = seed; cat moved soft hard; rm f3"#;
+    let uses = vec![
+        used(0, Role::In, Distribution::Shared),
+        used(1, Role::Out, Distribution::Shared),
+    ];
+    let Some(mut bench) = bench(vec![data("seed"), data("made")], run, uses) else {
+        return;
+    };
+    if !glusterfs() {
+        return;
+    }
+    bench.write("raw/deep/text", "seed");
+    bench.workflow.data[0].source = Some(bench.path("raw"));
+    let mut pair = Pair::new(&bench);
+    let infos = pair.leader().list(0).expect("a source");
+    pair.bring(0, &infos);
+    let views = vec![vec![held(0, 0, &infos, 0), Vec::new()], Vec::new()];
+    pair.leader().begin(0, 1, &[0, 1], views);
+    let outputs = committed(pair.ended());
+    let all = whole(&bench, &outputs[0]);
+    let names: Vec<&str> = all.keys().map(String::as_str).collect();
+    let expected = [
+        "copy", "f1", "f4", "f5", "f6", "f7", "f8", "hard", "moved", "soft",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!((&*all["copy"].0, &*all["hard"].0), ("seed", "3\n"));
+    for (name, (_, at)) in &all {
+        assert_eq!(at.len(), 1, "{name} lies whole on one node");
+    }
+    // By their names: that never changes.
+    for node in [0, 1] {
+        assert!(all.values().any(|(_, at)| *at == [node]), "{all:?}");
     }
     nothing_left(&bench, true);
 }

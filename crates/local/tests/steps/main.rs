@@ -18,7 +18,9 @@ type Test = (&'static str, fn());
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
-        Some(a) if a == tarn_local::HELPER_ARGUMENT => tarn_local::runner::main(),
+        Some(a) if a == tarn_local::HELPER_ARGUMENT => {
+            tarn_local::runner::main(|| Box::new(tarn_movers::Trees::new()))
+        }
         Some(a) if a == "exec" => tarn_local::exec::main(arguments),
         Some(a) if a == crashes::VICTIM => crashes::victim(arguments),
         _ => run_all(),

@@ -37,6 +37,7 @@ pub(crate) const TESTS: &[Test] = &[
         "multi::broadcast_outputs_must_agree",
         broadcast_outputs_must_agree,
     ),
+    ("multi::they_share_a_folder", they_share_a_folder),
     ("multi::mpirun_spans_the_nodes", mpirun_spans_the_nodes),
     (
         "multi::mpi_messages_cross_the_nodes",
@@ -115,6 +116,48 @@ fn nodes_have_one_path_and_their_own_names() {
 pub(crate) fn with_helper(bench: &mut Bench) {
     let exe = std::env::current_exe().unwrap().display().to_string();
     bench.workflow.steps[0].env.insert("HELPER".into(), exe);
+}
+
+/// On one machine a shared namespace is the first node's folder, for reading, making and changing.
+fn they_share_a_folder() {
+    let run = r#"set -e; echo first > $TARN_made/a
+        "$HELPER" exec n1 -- sh -ec 'cat $TARN_seed/text $TARN_made/a > $TARN_made/b; mv $TARN_case/old $TARN_case/new
+            ! touch $TARN_seed/no 2> /dev/null'
+        test "$(cat $TARN_made/b | tr -d '\n')" = seedfirst; cat $TARN_case/new"#;
+    let uses = vec![
+        used(0, Role::In, Distribution::Shared),
+        used(1, Role::Inout, Distribution::Shared),
+        used(2, Role::Out, Distribution::Shared),
+    ];
+    let datasets = vec![data("seed"), data("case"), data("made")];
+    let Some(mut bench) = bench(datasets, run, uses) else {
+        return;
+    };
+    with_helper(&mut bench);
+    bench.write("seed/text", "seed\n");
+    bench.write("case/old", "case\n");
+    for (number, name) in ["seed", "case"].into_iter().enumerate() {
+        bench.workflow.data[number].source = Some(bench.path(name));
+    }
+    let mut world = bench.world();
+    let mut views = Vec::new();
+    for at in 0..2 {
+        let infos = world.list(at).expect("a source");
+        let to = Place::Node(spot(0));
+        world
+            .transfer(at, 0, &infos, &Place::Source, &to)
+            .expect("a transfer");
+        views.push(vec![held(at, 0, &infos, 0), Vec::new()]);
+    }
+    views.push(Vec::new());
+    world.begin(0, 1, &[0, 1], views);
+    let outputs = committed(world.ended());
+    let on_first = |text: &str| (text.to_owned(), vec![0]);
+    let case = [("new".to_owned(), on_first("case\n"))];
+    assert_eq!(whole(&bench, &outputs[0]), case.into_iter().collect());
+    let made = [("a", "first\n"), ("b", "seed\nfirst\n")];
+    let made = made.map(|(name, text)| (name.to_owned(), on_first(text)));
+    assert_eq!(whole(&bench, &outputs[1]), made.into_iter().collect());
 }
 
 fn exec_passes_streams_status_and_directory() {

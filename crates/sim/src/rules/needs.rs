@@ -99,7 +99,7 @@ impl Account {
             PartClass::Whole | PartClass::Common => None,
         };
         match (used.distribution, rank) {
-            (Distribution::Single, _) => at == 0,
+            (Distribution::Single | Distribution::Shared, _) => at == 0,
             (Distribution::Scatter, Some(rank)) => step.node_of_rank(rank) == at,
             _ => true,
         }

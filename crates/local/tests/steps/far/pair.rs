@@ -63,6 +63,9 @@ impl Pair {
                 letters: sender.clone(),
                 cut: Arc::clone(&cut),
             }));
+            // Both are this machine, which neither knows.
+            let here = |n: &u32| (NodeId(*n), "127.0.0.1".to_owned());
+            config.addresses = own.iter().flat_map(|o| o.iter().map(here)).collect();
             config.mover = Arc::clone(movers[number]);
             for other in own[1 - number] {
                 let root = bench.path(&format!("elsewhere{number}"));
