@@ -121,7 +121,7 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
             stage(*job, Stage::PreRun(nodes))
         }
         SlurmCommand::PostRun { job } => {
-            let ok = job::about(*job)?.is_well;
+            let ok = job::about(*job)?.ended_well()?;
             stage(*job, Stage::PostRun { ok })
         }
         SlurmCommand::DataOut { job } => stage(*job, Stage::DataOut),

@@ -1,6 +1,6 @@
 //! What came of orders.
 
-use crate::state::{Phase, Site, Step, VersionId, VersionState, Why, room};
+use crate::state::{Phase, Site, Step, VersionId, Why, room};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Held, Job, Part, Proof, Report, Uid, Worked};
 
@@ -191,10 +191,8 @@ impl Site {
                 let mut makes = j.makes.iter();
                 makes.find(|m| m.version.dataset == *dataset)
             });
-            if let Some(version) = made.map(|m| m.version.clone())
-                && let Some(version) = self.version_mut(&version)
-            {
-                version.state = VersionState::Failed(why.text.clone());
+            if let Some(version) = made.map(|m| m.version.clone()) {
+                self.fail_version(&version, &why.text);
             }
         }
         self.stage_failed(id, why);

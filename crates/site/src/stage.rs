@@ -477,10 +477,16 @@ impl Site {
                     continue;
                 }
                 let step = Step::Publish(makes.version.dataset.clone());
-                if !Self::is_done(job, node, &step)
-                    && let Err(look) = self.wait_for(id, node)
-                {
-                    return look;
+                if !Self::is_done(job, node, &step) {
+                    match self.wait_for(id, node) {
+                        Ok(()) => {}
+                        // What was there is lost with the node: who reads it is told.
+                        Err(Look::Never(why)) => {
+                            self.fail_version(&makes.version, &why.text);
+                            continue;
+                        }
+                        Err(look) => return look,
+                    }
                 }
                 let work = Work::Publish {
                     job: id,
@@ -498,10 +504,21 @@ impl Site {
         }
     }
 
+    /// It will never be there.
+    pub(crate) fn fail_version(&mut self, id: &VersionId, why: &str) {
+        let now = self.now;
+        if let Some(version) = self.version_mut(id) {
+            version.used = now;
+            version.state = VersionState::Failed(why.to_owned());
+        }
+    }
+
     fn published(&mut self, id: Job, job: &JobState) {
         let now = self.now;
         for makes in &job.makes {
-            if let Some(version) = self.version_mut(&makes.version) {
+            if let Some(version) = self.version_mut(&makes.version)
+                && version.state == VersionState::Promised
+            {
                 version.used = now;
                 version.state = match job.is_well {
                     true => VersionState::There,

@@ -201,6 +201,25 @@ fn a_controller_that_begins_anew_goes_on() {
 }
 
 #[test]
+fn what_was_on_a_node_that_is_lost_is_told_to_who_reads_it() {
+    let mut world = World::new(2, Config::default());
+    let makes = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
+    let reads = script("w", 1, vec![(Role::In, Single, dataset("x"))]);
+    assert_eq!(world.staged(1, Stage::Setup(Box::new(makes))), Said::Done);
+    assert_eq!(world.staged(2, Stage::Setup(Box::new(reads))), Said::Done);
+    assert_eq!(world.pre_run(1, &["n1"]), Said::Done);
+    world.close("n1");
+    let token = world.stage(1, Stage::PostRun { ok: true });
+    world.pass(61);
+    assert_eq!(world.answers[&token], Said::Done);
+    let said = world.pre_run(2, &["n2"]);
+    assert!(
+        refused(&said).text.contains("node n1 does not answer"),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn a_node_is_waited_for_a_minute() {
     let mut world = World::new(2, Config::default());
     let mut mesh = dataset("mesh");

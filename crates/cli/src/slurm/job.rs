@@ -16,7 +16,7 @@ pub(super) struct About {
     /// Where it was submitted.
     pub(super) folder: PathBuf,
     /// It has ended with code 0.
-    pub(super) is_well: bool,
+    is_well: bool,
     list: String,
     /// What it waits for, as `scontrol update` takes it.
     dependency: String,
@@ -42,9 +42,10 @@ pub(super) fn about(job: Job) -> CliResult<About> {
         Some(rest[..end].to_owned())
     };
     let list = field("NodeList").filter(|list| list != "(null)");
+    let is_well = field("ExitCode").is_some_and(|code| code == "0:0");
     Ok(About {
         folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
-        is_well: field("ExitCode").is_some_and(|code| code == "0:0"),
+        is_well,
         list: list.unwrap_or_default(),
         dependency: field("Dependency").map_or_else(String::new, |said| without_states(&said)),
         has_wish: ["ReqNodeList", "Prefer"].iter().any(|name| {
@@ -100,6 +101,17 @@ pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
 }
 
 impl About {
+    /// Whether its script has ended with code 0, and no node of it was lost.
+    pub(super) fn ended_well(&self) -> CliResult<bool> {
+        if !self.is_well || self.list.is_empty() {
+            return Ok(self.is_well);
+        }
+        let states = ask("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%t"])?;
+        let mut states = states.split_whitespace();
+        // `*`: it does not answer.
+        Ok(!states.any(|state| state.starts_with("down") || state.ends_with('*')))
+    }
+
     /// Its nodes, in their order.
     pub(super) fn nodes(&self) -> CliResult<Vec<String>> {
         if self.list.is_empty() {
