@@ -9,8 +9,8 @@ use tarn_tests::tree;
 const SOON: Duration = Duration::from_secs(60);
 const RUN: &str = "tarn run --tier scm=/scm/$USER:96MiB wf.toml";
 
-/// A cluster of two nodes with tarn and all that `shared` needs, or a reason on stderr why there is none.
-fn cluster(programs_too: &[&str]) -> Option<Cluster> {
+/// A cluster with tarn and all that `shared` needs, or a reason on stderr why there is none.
+fn cluster(nodes: usize, programs_too: &[&str]) -> Option<Cluster> {
     for program in [&["glusterfsd"], programs_too].concat() {
         let known = format!("PATH=$PATH:/usr/sbin command -v {program}");
         let found = Command::new("sh")
@@ -22,7 +22,7 @@ fn cluster(programs_too: &[&str]) -> Option<Cluster> {
             return None;
         }
     }
-    let cluster = desk::cluster(2, &["tarn", "tarnd"], &["fuse"], &[])?;
+    let cluster = desk::cluster(nodes, &["tarn", "tarnd"], &["fuse"], &[])?;
     let mut build = Command::new(tree::root().join("scripts/brick.sh"));
     said(build.arg(cluster.shared().join("bin"))).unwrap_or_else(|e| panic!("{e:#}"));
     Some(cluster)
@@ -33,10 +33,10 @@ fn on(node: &Node<'_>, script: &str) -> String {
     said.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
 }
 
-/// Neither a process nor a file of the file system is left on either node.
-fn nothing_left(cluster: &Cluster) {
-    for n in 1..=2 {
-        let node = cluster.node(n);
+/// Neither a process nor a file of the file system is left on these nodes.
+fn nothing_left(cluster: &Cluster, nodes: &[usize]) {
+    for n in nodes {
+        let node = cluster.node(*n);
         let gone = || on(&node, "pgrep -x 'glusterfsd?' || true").is_empty();
         wait_until("the end of GlusterFS", SOON, gone).unwrap_or_else(|e| panic!("{e:#}"));
         assert_eq!(
@@ -106,7 +106,7 @@ out = ["report"]
 
 #[test]
 fn ranks_on_two_nodes_write_one_file() {
-    let Some(cluster) = cluster(&["mpicc.openmpi", "setfattr"]) else {
+    let Some(cluster) = cluster(2, &["mpicc.openmpi", "setfattr"]) else {
         return;
     };
     let desk = Desk::new(&cluster, "alice", WAVES);
@@ -156,7 +156,7 @@ fn ranks_on_two_nodes_write_one_file() {
     for gone in ["./n1", "./n5", "./n7", "./a"] {
         assert!(!names.lines().any(|l| l == gone), "{gone}: {names}");
     }
-    nothing_left(&cluster);
+    nothing_left(&cluster, &[1, 2]);
     // Nothing has changed, nothing runs.
     let again = desk.run("-N2 -n4", RUN);
     assert!(!again.contains("solve started"), "{told}\n{again}");
@@ -172,13 +172,13 @@ name = "hold"
 nodes = 2
 retries = 1
 run = """if ! mkdir $HOME/work/tried 2> /dev/null; then echo done > $TARN_field/text; exit; fi
-echo here > $TARN_field/text; touch $HOME/work/waits; sleep 300"""
+echo here > $TARN_field/text; cut -d " " -f 1 $TARN_HOSTFILE > $HOME/work/waits; sleep 300"""
 out = ["field:shared"]
 "#;
 
 #[test]
 fn bad_days() {
-    let Some(cluster) = cluster(&[]) else {
+    let Some(cluster) = cluster(2, &[]) else {
         return;
     };
     let desk = Desk::new(&cluster, "alice", WAITS);
@@ -230,7 +230,7 @@ fn bad_days() {
     );
     assert!(told.contains("node2"), "{told}");
     assert_eq!(desk.read("out/text"), "done\n");
-    nothing_left(&cluster);
+    nothing_left(&cluster, &[1, 2]);
 
     // tarn is killed: all of it goes, and the next run does it again.
     again();
@@ -242,7 +242,32 @@ fn bad_days() {
     let (status, told) = desk::ended(desk.allocated("-N2", "tarn resume"));
     assert_eq!(status, Some(0), "{told}");
     assert_eq!(desk.read("out/text"), "once\n");
-    nothing_left(&cluster);
+    nothing_left(&cluster, &[1, 2]);
+}
+
+#[test]
+fn a_node_of_the_namespace_loses_its_power() {
+    let Some(cluster) = cluster(3, &[]) else {
+        return;
+    };
+    // A lost node uses up no retry.
+    let desk = Desk::new(&cluster, "alice", &WAITS.replace("retries = 1", ""));
+    let run = desk.start("-N3 --no-kill", RUN);
+    let of_step = || {
+        let text = std::fs::read_to_string(desk.path("waits")).unwrap_or_default();
+        let number = |line: &str| line.strip_prefix("node")?.parse().ok();
+        text.lines().filter_map(number).collect::<Vec<usize>>()
+    };
+    wait_until("the step", SOON, || of_step().len() == 2).unwrap_or_else(|e| panic!("{e:#}"));
+    let lost = of_step()[1];
+    let cut = cluster.node(lost).power_cut();
+    cut.unwrap_or_else(|e| panic!("{e:#}"));
+    let (status, told) = run.end();
+    assert_eq!(status, Some(0), "{told}");
+    assert!(told.contains(&format!("node{lost} is lost (")), "{told}");
+    assert_eq!(desk.read("out/text"), "done\n");
+    let others: Vec<usize> = (1..=3).filter(|n| *n != lost).collect();
+    nothing_left(&cluster, &others);
 }
 
 #[test]
