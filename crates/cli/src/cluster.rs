@@ -75,11 +75,17 @@ pub(crate) fn external(args: &MachineArgs) -> Link {
 
 /// What this way of running can do.
 pub(crate) fn abilities(isolation: Isolation) -> Abilities {
+    let multi_node = match isolation {
+        Isolation::Off => Err("--isolation off keeps all steps in one namespace".to_owned()),
+        Isolation::Auto => multi_node(),
+    };
+    let namespaces = multi_node.clone();
     Abilities {
-        multi_node: match isolation {
-            Isolation::Off => Err("--isolation off keeps all steps in one namespace".to_owned()),
-            Isolation::Auto => multi_node(),
-        },
+        multi_node,
+        encryption: namespaces.and_then(|()| {
+            let keys = crate::key::of_user();
+            keys.map(drop).map_err(|e| e.to_string())
+        }),
     }
 }
 

@@ -128,6 +128,7 @@ pub(crate) fn start(
             &start.cluster,
             &Abilities {
                 multi_node: Err(why),
+                encryption: Ok(()),
             },
         )?;
     }
@@ -370,7 +371,12 @@ pub(crate) fn check(
 ) -> CliResult<()> {
     let abilities = match (args.machine.isolation, elsewhere) {
         // What other machines can do, they say when the run is opened there.
-        (Isolation::Auto, true) => Abilities { multi_node: Ok(()) },
+        (Isolation::Auto, true) => Abilities {
+            multi_node: Ok(()),
+            encryption: Err(
+                "it works on one machine only, not over the nodes of an allocation".to_owned(),
+            ),
+        },
         (isolation, _) => cluster::abilities(isolation),
     };
     able(parsed, cluster, &abilities)?;
@@ -494,6 +500,7 @@ fn open_world(
         cluster: start.cluster.clone(),
         state: state.clone(),
         mover: opening.mover,
+        keys: crate::key::for_workflow(&start.workflow)?,
         prior: start.prior.clone(),
         helper_exe: own_program()?,
         checkpoints: Arc::new(tarn_checkpoint::shelf::checkpoints),

@@ -113,7 +113,15 @@ fn output(name: &str, path: &Path) -> String {
             "cluster_no_multi_node" => Err("user namespaces are not allowed here".to_owned()),
             _ => Ok(()),
         };
-        return match check_cluster(&parsed, &cluster(), &Abilities { multi_node }) {
+        let encryption = match name {
+            "cluster_no_encryption" => Err("the user has no key".to_owned()),
+            _ => Ok(()),
+        };
+        let abilities = Abilities {
+            multi_node,
+            encryption,
+        };
+        return match check_cluster(&parsed, &cluster(), &abilities) {
             Ok(()) => "the cluster can run it\n".into(),
             Err(rejected) => draw(&rejected),
         };

@@ -73,6 +73,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             env: Vec::new(),
             // Writable inside what was bound so, read-only around it.
             script: Some("touch ok && ! touch ../no 2>/dev/null".into()),
+            room: None,
         },
         note,
     };

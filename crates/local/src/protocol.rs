@@ -59,12 +59,24 @@ pub(crate) struct Spec {
     pub(crate) env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     /// The shell script; only the first node of a step has one.
     pub(crate) script: Option<String>,
+    /// The room that was asked for: what is bound of it is all that the step sees of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) room: Option<PathBuf>,
 }
 
 /// tarn to helper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Prepare; the first message.
+    /// Mount a file system in memory that no other process sees; if it comes, the first message.
+    Room {
+        /// An empty folder.
+        at: PathBuf,
+        /// The most bytes that it may hold.
+        bytes: u64,
+        /// How the step is kept apart.
+        isolate: Isolation,
+    },
+    /// Prepare; the first message, or the second.
     Prepare(Box<Spec>),
     /// Start the command.
     Go,
@@ -77,6 +89,8 @@ pub(crate) enum Order {
 /// Helper to tarn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
+    /// The room is there.
+    Mounted,
     /// Everything is set up.
     Ready,
     /// It cannot be set up or started, and why.
