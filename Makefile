@@ -13,7 +13,7 @@ test: ## install what it needs and run every check (minutes)
 	@scripts/deps.sh test
 	@scripts/test.sh
 
-soak: ## what takes long: a bare Debian 12 and a Debian 11 in chroots, seeds of the engine (SEEDS=, 2000 a policy), arenas for the opener of checkpoints (ARENAS=, 500,000), kill -9 of ranks with checkpoints (RANK_KILLS=, 1000), 10,000 tasks between two nodes, 200 random kill -9 over the demo (KILLS=, SEED=)
+soak: ## what takes long: a bare Debian 12 and a Debian 11 in chroots, seeds of the engine (SEEDS=, 2000 a policy), arenas for the opener of checkpoints (ARENAS=, 500,000), damaged sealed files (SEALS=, 500,000), kill -9 of ranks with checkpoints (RANK_KILLS=, 1000), 10,000 tasks between two nodes, 200 random kill -9 over the demo (KILLS=, SEED=)
 	@scripts/deps.sh soak
 	@scripts/soak.sh
 

@@ -8,6 +8,7 @@ tarn_built release
 results=${1:-demo/bench}
 mkdir -p "$results"
 "$tarn" bench stage --json > "$results/stage.json"
+"$tarn" bench crypt --json > "$results/crypt.json"
 "$tarn" bench workflow --external-rate "200 MB/s" --json > "$results/workflow.json"
 "$tarn" bench workflow --case papers --external-rate "200 MB/s" --pairs 36 --json > "$results/workflow-36-pairs.json"
 bench/montage.py "$tarn" --dir "$results" > "$results/montage.json"

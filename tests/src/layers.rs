@@ -6,7 +6,16 @@ use std::collections::BTreeMap;
 /// one decides where it stands.
 pub const LAYERS: &[(u8, &[&str])] = &[
     (0, &["tarn-base"]),
-    (1, &["tarn-ports", "tarn-proto", "tarn-sys", "tarn-ring"]),
+    (
+        1,
+        &[
+            "tarn-ports",
+            "tarn-proto",
+            "tarn-sys",
+            "tarn-ring",
+            "tarn-seal",
+        ],
+    ),
     (
         2,
         &[

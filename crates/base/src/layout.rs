@@ -55,6 +55,10 @@ impl StateDir {
     pub fn manifest(&self, workspace: &str, key: &StoreKey) -> PathBuf {
         self.manifests(workspace).join(&key.0)
     }
+    /// The wrapped keys of a workspace's encrypted parts, a folder for each dataset.
+    pub fn keys(&self, workspace: &str) -> PathBuf {
+        self.0.join("keys").join(workspace)
+    }
     /// What a workspace has delivered: one manifest for each `dest`.
     pub fn dests(&self, workspace: &str) -> PathBuf {
         self.0.join("dests").join(workspace)

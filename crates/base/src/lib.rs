@@ -16,6 +16,7 @@ pub mod grant;
 pub mod hash;
 pub mod history;
 pub mod id;
+pub mod key;
 pub mod layout;
 pub mod manifest;
 pub mod merge;

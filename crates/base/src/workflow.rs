@@ -44,6 +44,9 @@ pub struct Dataset {
     pub on_failure: OnFailure,
     /// The tier it is kept on (by name); otherwise the fastest with room.
     pub tier: Option<String>,
+    /// Its replicas on the nodes are sealed; in clear it is only what a running step sees.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encrypt: bool,
     /// How its versions are divided into parts: derived from its consumers.
     pub partition: Partition,
 }

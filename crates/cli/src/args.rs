@@ -104,6 +104,9 @@ pub(crate) enum Command {
     /// Datasets on the nodes
     #[command(subcommand)]
     Data(DataCommand),
+    /// Your keys, which encrypted data is sealed with (docs/security.md)
+    #[command(subcommand)]
+    Key(crate::key::KeyCommand),
     /// Checkpoints on this node (docs/checkpoints.md), and models of them
     #[command(subcommand)]
     Ckpt(crate::ckpt::CkptCommand),
@@ -426,6 +429,8 @@ pub(crate) enum BenchCommand {
     Policies(crate::bench::policies::Args),
     /// Policies on a trace of batch jobs with workflows mixed in
     Mixed(crate::bench::mixed::Args),
+    /// What sealing costs, beside plain copies on the same medium
+    Crypt(crate::bench::crypt::Args),
     /// What checkpoints cost, beside memcpy of the same bytes
     Ckpt(crate::bench::ckpt::Args),
     /// Queue pairs to storage memory, beside the same copies without a queue

@@ -79,10 +79,15 @@ pub(crate) fn abilities(isolation: Isolation) -> Abilities {
         Isolation::Off => Err("--isolation off keeps all steps in one namespace".to_owned()),
         Isolation::Auto => multi_node(),
     };
+    let namespaces = multi_node.clone();
     Abilities {
         // The nodes of one machine show the same folder.
         shared: multi_node.clone(),
         multi_node,
+        encryption: namespaces.and_then(|()| {
+            let keys = crate::key::of_user();
+            keys.map(drop).map_err(|e| e.to_string())
+        }),
     }
 }
 

@@ -288,6 +288,7 @@ pub(crate) fn remove(
         let stored = if path.exists() { r.stored } else { 0 };
         sum += stored;
         mover.remove(&path).exit(Exit::State)?;
+        forget_key(catalogue, r)?;
         match &r.at {
             StoredAt::Node { root, .. } => {
                 *freed.entry((root, &r.workspace)).or_default() += stored;
@@ -302,6 +303,21 @@ pub(crate) fn remove(
             .exit(Exit::State)?;
     }
     Ok(sum)
+}
+
+/// The key of a part that was encrypted is forgotten with its last replica.
+fn forget_key(catalogue: &Catalogue, row: &ReplicaRow) -> CliResult<()> {
+    let all = catalogue
+        .replicas(&row.workflow, Some(&row.dataset))
+        .exit(Exit::State)?;
+    let sealed = |r: &&ReplicaRow| !matches!(r.at, StoredAt::External(_));
+    let mut same = all.iter().filter(sealed).filter(|r| r.key == row.key);
+    if same.any(|r| !is_here(&r.at) || r.path().exists()) {
+        return Ok(());
+    }
+    let forgotten =
+        tarn_local::keys::forget_key(catalogue.state(), &row.workspace, &row.dataset, &row.key);
+    forgotten.map_err(|failure| CliError::new(Exit::State, failure.message))
 }
 
 /// Whether this machine sees what lies there: what is on nodes of an allocation is seen on those only.

@@ -11,6 +11,7 @@ mod doctor;
 mod error;
 mod h5;
 mod inspect;
+mod key;
 mod live;
 mod mode;
 mod nodes;
@@ -89,6 +90,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Why(args) => inspect::why(cli, args),
         Command::Cancel(which) => inspect::cancel(cli, which),
         Command::Data(command) => data::data(cli, command),
+        Command::Key(command) => key::key(cli, command),
         Command::Ckpt(command) => ckpt::ckpt(cli, command),
         Command::Block(command) => block::block(cli, command),
         Command::H5(command) => h5::h5(cli, command),
@@ -117,6 +119,7 @@ fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
         BenchCommand::Stage(args) => ("stage", bench::stage::run(args)?),
         BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
         BenchCommand::Plan(args) => ("plan", bench::plan::run(args)?),
+        BenchCommand::Crypt(args) => ("crypt", bench::crypt::run(args)?),
         BenchCommand::Ckpt(args) => ("ckpt", bench::ckpt::run(args)?),
         BenchCommand::Block(args) => ("block", bench::block::run(args)?),
         BenchCommand::Dsa(args) => ("dsa", bench::dsa::run(args)?),

@@ -125,6 +125,7 @@ pub(crate) fn start(
     let abilities = Abilities {
         multi_node: world.multi_node(),
         shared: world.one_namespace(),
+        encryption: Ok(()),
     };
     if abilities.multi_node.is_err() || abilities.shared.is_err() {
         able(parsed, &start.cluster, &abilities)?;
@@ -371,6 +372,9 @@ pub(crate) fn check(
         (Isolation::Auto, true) => Abilities {
             multi_node: Ok(()),
             shared: Ok(()),
+            encryption: Err(
+                "it works on one machine only, not over the nodes of an allocation".to_owned(),
+            ),
         },
         (isolation, _) => cluster::abilities(isolation),
     };
@@ -495,6 +499,7 @@ fn open_world(
         cluster: start.cluster.clone(),
         state: state.clone(),
         mover: opening.mover,
+        keys: crate::key::for_workflow(&start.workflow)?,
         prior: start.prior.clone(),
         helper_exe: own_program()?,
         checkpoints: Arc::new(tarn_checkpoint::shelf::checkpoints),

@@ -17,6 +17,8 @@ pub struct Abilities {
     pub multi_node: Result<(), String>,
     /// Whether the nodes of a step can have one namespace; if not, why not.
     pub shared: Result<(), String>,
+    /// Whether a dataset can be encrypted; if not, why not.
+    pub encryption: Result<(), String>,
 }
 
 /// Checks that a cluster can run the workflow: nodes, cores, memory, GPUs, tiers, room where it is certain that there
@@ -47,6 +49,18 @@ pub fn check_cluster(
             );
             out.add(too_few_nodes(what, span, cluster.nodes.len()));
         }
+        if let (true, Some(span), Err(why)) =
+            (dataset.encrypt, spans.encrypt, &abilities.encryption)
+        {
+            out.add(
+                Finding::error(
+                    Code::NoEncryption,
+                    format!("dataset {} cannot be encrypted: {why}", quoted(&dataset.name)),
+                )
+                .at(span, "asked for here")
+                .help("leave `encrypt` out, or run where this is possible (docs/security.md, \"Encryption\")"),
+            );
+        }
         if let (Some(tier), Some(span)) = (&dataset.tier, spans.tier)
             && !tiers.contains(tier.as_str())
         {
@@ -67,6 +81,7 @@ pub fn check_cluster(
             fitting.insert(shape);
         }
         check_abilities(&mut out, step, spans, abilities);
+        check_checkpoints(&mut out, parsed, step, spans);
         check_room(&mut out, parsed, step, spans, &rooms);
     }
     match out.is_empty() {
@@ -325,5 +340,25 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
                 .help("use `broadcast` for what is only read, `scatter` for what each rank writes to its own part; docs/shared-namespace.md says what `shared` needs"),
             );
         }
+    }
+}
+
+/// Checkpoints are not sealed: what an encrypted dataset holds would lie on the tier in them.
+fn check_checkpoints(out: &mut Findings, parsed: &Parsed, step: &Step, spans: &StepSpans) {
+    let mut uses = step.uses.iter().zip(&spans.uses);
+    let encrypted = uses.find(|(used, _)| parsed.workflow.dataset(used.data).encrypt);
+    if let (Some((used, (span, _))), true) = (encrypted, step.restart.is_some()) {
+        let name = &parsed.workflow.dataset(used.data).name;
+        out.add(
+            Finding::error(
+                Code::NoEncryption,
+                format!(
+                    "step {} has `restart`, and its checkpoints would lie on the tier unencrypted",
+                    quoted(&step.name)
+                ),
+            )
+            .at(*span, format!("{} is encrypted", quoted(name)))
+            .help("leave `restart` or `encrypt` out"),
+        );
     }
 }

@@ -102,6 +102,10 @@ fn add_use(h: &mut Hasher, workflow: &Workflow, used: &Use) {
         Some(Partition::Entries) => b"entries",
         Some(Partition::Ranks) => b"ranks",
     });
+    // Replicas that are sealed are none of a dataset that is not, and the other way round.
+    if data.encrypt {
+        h.field(b"encrypt");
+    }
     let by_rule = used.distribution == Distribution::Scatter || partition == Some(Partition::Ranks);
     let rule = data.scatter.as_ref().filter(|_| by_rule);
     h.field(rule.map_or("", |r| r.as_str()).as_bytes());

@@ -21,6 +21,7 @@ const KEYS: &[&str] = &[
     "copies",
     "on_failure",
     "tier",
+    "encrypt",
 ];
 
 const NAME: NameRule = NameRule {
@@ -41,6 +42,7 @@ pub(crate) struct RawData {
     pub(crate) copies: Option<Located<u32>>,
     pub(crate) on_failure: Option<Located<OnFailure>>,
     pub(crate) tier: Option<Located<String>>,
+    pub(crate) encrypt: Option<Located<bool>>,
 }
 
 /// Reads all datasets, in the order of the file.
@@ -113,7 +115,14 @@ fn dataset(out: &mut Findings, name: Located<&str>, table: &DeTable<'_>, folder:
         copies: section.count(out, "copies", 1, bounds::MAX_NODES as u32),
         on_failure: on_failure(out, &section),
         tier: section.name(out, "tier", &TIER_NAME),
+        encrypt: encrypt(out, &section),
     }
+}
+
+fn encrypt(out: &mut Findings, section: &Section<'_>) -> Option<Located<bool>> {
+    let value = section.get("encrypt")?;
+    let flag = section.flag(out, "encrypt")?;
+    Some(Located::new(flag, place(value)))
 }
 
 fn scatter(out: &mut Findings, section: &Section<'_>) -> Option<Located<ScatterRule>> {

@@ -66,6 +66,7 @@ codes! {
     NoRoom = "no_room",
     NoMultiNode = "no_multi_node",
     NoShared = "no_shared",
+    NoEncryption = "no_encryption",
     NoteNoDataEdges = "note_no_data_edges",
     NoteUnusedData = "note_unused_data",
     NoteUnreadOutput = "note_unread_output",

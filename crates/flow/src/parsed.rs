@@ -42,6 +42,7 @@ pub(crate) struct DataSpans {
     pub(crate) size: Option<SourceSpan>,
     pub(crate) copies: Option<SourceSpan>,
     pub(crate) tier: Option<SourceSpan>,
+    pub(crate) encrypt: Option<SourceSpan>,
 }
 
 #[derive(Debug, Clone)]
@@ -231,6 +232,7 @@ fn spans(data: &[RawData], steps: &[RawStep]) -> Spans {
                 size: span(&d.size),
                 copies: span(&d.copies),
                 tier: span(&d.tier),
+                encrypt: span(&d.encrypt),
             })
             .collect(),
         steps: steps
@@ -288,6 +290,7 @@ fn dataset(raw: RawData, partition: Partition) -> Dataset {
         copies: value_of(&raw.copies).unwrap_or(1),
         on_failure: value_of(&raw.on_failure).unwrap_or(OnFailure::Discard),
         tier: raw.tier.map(|t| t.value),
+        encrypt: value_of(&raw.encrypt).unwrap_or(false),
         partition,
     }
 }

@@ -117,7 +117,16 @@ fn output(name: &str, path: &Path) -> String {
             "cluster_no_shared" => Err("node1: there is no glusterfsd".to_owned()),
             _ => Ok(()),
         };
-        return match check_cluster(&parsed, &cluster(), &Abilities { multi_node, shared }) {
+        let encryption = match name {
+            "cluster_no_encryption" => Err("the user has no key".to_owned()),
+            _ => Ok(()),
+        };
+        let abilities = Abilities {
+            multi_node,
+            shared,
+            encryption,
+        };
+        return match check_cluster(&parsed, &cluster(), &abilities) {
             Ok(()) => "the cluster can run it\n".into(),
             Err(rejected) => draw(&rejected),
         };

@@ -115,6 +115,11 @@ impl Catalogue {
         Ok(catalogue)
     }
 
+    /// The state folder whose logs it indexes.
+    pub fn state(&self) -> &StateDir {
+        &self.state
+    }
+
     /// Runs that could not be indexed, because their logs are damaged.
     pub fn skipped(&self) -> &[(String, LineError)] {
         &self.skipped

@@ -5,7 +5,9 @@ use crate::launch::{Helper, Helps};
 use crate::ledger::Reservation;
 use crate::member::{Done, Lack, Member, Piece, Task, node_name};
 use crate::prepare::{Need, NodeSetup, Ready, open_log, work_folder};
+use crate::protocol::Isolation;
 use crate::provider::tidy;
+use crate::room::{self, Room};
 use crate::shared::Shared;
 use crate::sockets::Claim;
 use crate::step::Handle;
@@ -25,10 +27,10 @@ use tarn_base::checkpoint::Checkpoint;
 use tarn_base::event::{Failure, FailureKind, Undeclared};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::manifest::{EntryKind, Manifest};
-use tarn_base::part::{PartRef, Place, StoreKey};
+use tarn_base::part::{PartRef, Place, StoreKey, Verify};
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{Checkpoints, Role, Step};
-use tarn_ports::{Control, MoverError};
+use tarn_ports::{CopyJob, CopySource, MoverError};
 use tarn_sys::memory::in_memory;
 
 /// Names of undeclared files that a report shows.
@@ -65,6 +67,8 @@ pub(crate) struct Here<'a> {
     claim: Option<Claim<'a>>,
     ready: Option<Ready>,
     writing: Option<Writing<'a>>,
+    /// Where its encrypted data lies in clear, if it has any.
+    room: Option<Room>,
     trees: BTreeMap<DataId, Arc<Manifest>>,
     published: Vec<StoreKey>,
     evicted: Vec<(PartRef, Spot)>,
@@ -82,6 +86,7 @@ impl<'a> Here<'a> {
             claim: None,
             ready: None,
             writing: None,
+            room: None,
             trees: BTreeMap::new(),
             published: Vec::new(),
             evicted: Vec::new(),
@@ -180,6 +185,7 @@ impl<'a> Here<'a> {
             std::fs::write(&hostfile, hosts).map_err(|e| io_failure("write", &hostfile, &e))?;
             exec.as_deref().map_or(Ok(()), make_folder)?;
         }
+        self.make_room(&work)?;
         let tier = shared.tier_name(self.spot).unwrap_or_default();
         let sockets = shared.sockets.as_ref();
         self.claim = sockets.map(|s| s.take(self.of.step.cores, tier));
@@ -195,6 +201,7 @@ impl<'a> Here<'a> {
             spot: self.spot,
             work,
             cpus: cpus.unwrap_or_default(),
+            room: self.room.as_ref(),
             evicted: &mut self.evicted,
         };
         let control = &self.of.handle.control;
@@ -207,6 +214,34 @@ impl<'a> Here<'a> {
         Ok(())
     }
 
+    /// Has the helper mount memory for what is encrypted, if anything is.
+    fn make_room(&mut self, work: &Path) -> Result<(), Failure> {
+        let Attempted {
+            shared, run, needs, ..
+        } = self.of;
+        let refused = |why: &str| {
+            let message = format!("it uses encrypted data, and {why}");
+            failure(FailureKind::Launch, message)
+        };
+        if !room::is_needed(shared, needs, self.at) {
+            return Ok(());
+        }
+        if shared.isolation == Isolation::Group {
+            return Err(refused("what it sees of that in clear needs namespaces"));
+        }
+        let size = room::size(shared, needs, self.at, run.reserve)?;
+        let inside = work.join(room::ROOM);
+        make_folder(&inside)?;
+        let Some(helper) = &mut self.helper else {
+            return Err(refused("its helper was not started"));
+        };
+        let top = helper
+            .room(&inside, size.bytes, shared.isolation)
+            .map_err(|why| refused(&why))?;
+        self.room = Some(Room::new(inside, top, size));
+        Ok(())
+    }
+
     /// Where inputs cannot be mounted read-only, they are compared with their manifests afterwards. A replica that
     /// was changed is removed, and the engine told: it fetches or makes the part again.
     fn compare(&mut self) -> Result<Option<(usize, String)>, Failure> {
@@ -215,7 +250,7 @@ impl<'a> Here<'a> {
         let inputs = needs.iter().enumerate();
         for (number, need) in inputs.filter(|(_, n)| n.role != Role::Out) {
             for held in need.held.get(self.at).into_iter().flatten() {
-                if let Some(path) = changed(shared, held)? {
+                if let Some(path) = changed(shared, need.data, held)? {
                     first.get_or_insert((number, path));
                     let replica = shared.replica(held.spot, &held.key)?;
                     shared.mover.remove(&replica)?;
@@ -234,6 +269,9 @@ impl<'a> Here<'a> {
         if let Some(why) = told.or_else(filled) {
             return Some(Lack::Memory(why));
         }
+        if let Some(why) = self.room.as_ref().and_then(Room::lack) {
+            return Some(Lack::Memory(why));
+        }
         let work = &self.ready.as_ref()?.work;
         let s = rustix::fs::statvfs(work).ok()?;
         let full = s.f_bavail.saturating_mul(s.f_frsize) < FULL;
@@ -250,6 +288,18 @@ impl<'a> Here<'a> {
         } = self.of;
         let tier = shared.cluster.nodes.get(self.spot.node.at());
         let tier = tier?.tiers.get(self.spot.tier.at())?;
+        if let Some(room) = &self.room {
+            // Its scratch folder is there too; what it writes elsewhere on a tier in memory is watched with it.
+            let outs = ready.outs.values().filter(|_| in_memory(&ready.work));
+            let beside = outs.filter(|o| room.inside(o) == **o).cloned();
+            return Some(shared.writers.add(Writer {
+                folders: beside.chain([room.folder(".")]).collect(),
+                reserve: room.needed.saturating_add(run.reserve),
+                node: self.name.clone(),
+                tier: tier.name.clone(),
+                stop: Arc::clone(&handle.stop),
+            }));
+        }
         in_memory(&ready.work).then(|| {
             let outs = ready.outs.values().cloned();
             let kept = self.kept().ok().flatten().map(|k| k.tier);
@@ -322,13 +372,14 @@ impl<'a> Here<'a> {
         let Some(tier) = node.and_then(|n| n.tiers.get(self.spot.tier.at())) else {
             return Ok(());
         };
-        let written: u64 = self.trees.values().map(|t| stored_estimate(t)).sum();
+        let trees = self.trees.iter();
+        let written: u64 = trees.map(|(data, t)| shared.estimate(*data, t)).sum();
         let held = needs.iter().filter_map(|n| n.held.get(self.at)).flatten();
         let on_tier = held.filter(|h| h.spot == self.spot);
-        let read: BTreeSet<&StoreKey> = on_tier.map(|h| &h.key).collect();
+        let read: BTreeSet<(&StoreKey, DataId)> = on_tier.map(|h| (&h.key, h.part.data)).collect();
         let mut beside = 0u64;
-        for key in read {
-            beside = beside.saturating_add(stored_estimate(&shared.manifest(key)?));
+        for (key, data) in read {
+            beside = beside.saturating_add(shared.estimate(data, &shared.manifest(key)?));
         }
         let capacity = tier
             .capacity
@@ -368,6 +419,9 @@ impl<'a> Here<'a> {
         };
         let dir = shared.tier_dir(self.spot)?;
         make_folder(&dir.parts())?;
+        if shared.dataset(data)?.encrypt {
+            return self.publish_sealed(data, &folder, parts);
+        }
         remove_superseded(&folder, tree, parts)?;
         let pieces: Vec<(&Manifest, PathBuf)> = parts
             .iter()
@@ -390,6 +444,53 @@ impl<'a> Here<'a> {
         Ok(all)
     }
 
+    /// Seals parts of an output out of the room.
+    fn publish_sealed(
+        &mut self,
+        data: DataId,
+        folder: &Path,
+        parts: &[Piece],
+    ) -> Result<Vec<u64>, Failure> {
+        let shared = self.of.shared;
+        let dir = shared.tier_dir(self.spot)?;
+        make_folder(&dir.incoming())?;
+        let mut all = Vec::with_capacity(parts.len());
+        for part in parts {
+            let dest = dir.part(&part.key);
+            self.published.push(part.key.clone());
+            let paths = part.manifest.entries.iter().map(|e| e.path.clone());
+            let source = CopySource {
+                root: folder.to_path_buf(),
+                peer: None,
+                as_entry: None,
+                manifest: Some(Manifest::clone(&part.manifest)),
+                only: Some(paths.collect()),
+                sealed: None,
+            };
+            let job = CopyJob {
+                sources: vec![source],
+                // An attempt commits once: only one whose record the log has lost since can have been here.
+                replace: dest.exists(),
+                dest: dest.clone(),
+                staging: dir.incoming().join(&part.key.0),
+                verify: Verify::Copy,
+                sync: false,
+                rate: 0,
+                latency: 0,
+                arrivals: None,
+                seal: shared.new_key(data, &part.key)?,
+            };
+            let copied = shared.mover.copy(&job, &self.of.handle.control);
+            copied.inspect_err(|_| drop(shared.mover.remove(&job.staging)))?;
+            let stored = shared.mover.stored(&dest)?;
+            if let Some(reserved) = &mut self.reserved {
+                reserved.arrived(self.spot, &part.key, stored);
+            }
+            all.push(stored);
+        }
+        Ok(all)
+    }
+
     fn over(&mut self, committed: bool) {
         // What has not left by itself must be gone before its folders are.
         self.helper = None;
@@ -401,6 +502,7 @@ impl<'a> Here<'a> {
         self.claim = None;
         self.reserved = None;
         self.writing = None;
+        self.room = None;
         if let Ok(Some(kept)) = self.kept() {
             kept.account(self.of.shared, self.spot);
         }
@@ -469,10 +571,11 @@ impl Member for Here<'_> {
     }
 }
 
-fn changed(shared: &Shared, held: &Held) -> Result<Option<String>, Failure> {
+fn changed(shared: &Shared, data: DataId, held: &Held) -> Result<Option<String>, Failure> {
     let replica = shared.replica(held.spot, &held.key)?;
     let manifest = shared.manifest(&held.key)?;
-    match shared.mover.list(&replica, &Control::default()) {
+    let sealed = shared.dataset(data)?.encrypt;
+    match shared.list_replica(&replica, sealed) {
         Ok(listed) => Ok(first_difference(&listed, &manifest)),
         // It is gone, or holds what no dataset may hold.
         Err(MoverError { failure: f, .. }) => Ok(Some(f.message)),

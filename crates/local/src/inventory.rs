@@ -1,6 +1,7 @@
 //! After an interruption: what is still there, and the removal of everything else.
 
 use crate::kept;
+use crate::keys::DataKeys;
 use crate::machine;
 use crate::shared::Shared;
 use crate::sources::resolve;
@@ -8,9 +9,11 @@ use crate::store::{alike, write_manifests};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::event::Failure;
 use tarn_base::id::Spot;
+use tarn_base::key::DataKey;
 use tarn_base::layout::{TierDir, drained_area};
 use tarn_base::manifest::Manifest;
 use tarn_base::nodes::{Cleaned, Own, Staying};
@@ -62,11 +65,26 @@ pub(crate) fn inventory(
     let contents = rebooted(shared);
     let mut listings: BTreeMap<PathBuf, Option<Manifest>> = BTreeMap::new();
     let mut found = Vec::new();
+    // What earlier runs have left goes by other names: which of it is sealed, the keys tell.
+    let keys = shared.keys.as_ref();
+    let sealed = keys.map(DataKeys::parts).unwrap_or_default();
     for (part, key, place) in wanted {
-        let Some(manifest) = manifest_of(shared, key, place) else {
+        let seal = match keys.zip(sealed.get(key)) {
+            None => None,
+            Some((keys, dataset)) => match keys.get(dataset, key) {
+                Ok(seal) => Some(seal),
+                // Nobody can open it.
+                Err(_) => continue,
+            },
+        };
+        let Some(manifest) = manifest_of(shared, key, place, seal.as_ref()) else {
             continue;
         };
-        if holds(shared, part, key, place, &manifest, contents, &mut listings) {
+        let look = Look {
+            contents,
+            seal: seal.as_ref(),
+        };
+        if holds(shared, part, key, place, &manifest, look, &mut listings) {
             if let Place::Node(spot) = place
                 && let Ok(path) = shared.replica(*spot, key)
             {
@@ -81,7 +99,12 @@ pub(crate) fn inventory(
 
 /// The manifest of a part. Where it is missing or damaged, it is made again from a replica, if that has the
 /// content that was recorded.
-fn manifest_of(shared: &Shared, key: &StoreKey, place: &Place) -> Option<Manifest> {
+fn manifest_of(
+    shared: &Shared,
+    key: &StoreKey,
+    place: &Place,
+    seal: Option<&Arc<DataKey>>,
+) -> Option<Manifest> {
     if let Ok(manifest) = shared.manifest(key) {
         return Some(manifest);
     }
@@ -94,7 +117,7 @@ fn manifest_of(shared: &Shared, key: &StoreKey, place: &Place) -> Option<Manifes
     if !crate::store::is_folder(&root) {
         return None;
     }
-    let found = shared.mover.digest(&root, &Control::default()).ok()?;
+    let found = shared.digest_replica(&root, seal).ok()?;
     if found.hash() != Some(recorded) {
         return None;
     }
@@ -103,13 +126,22 @@ fn manifest_of(shared: &Shared, key: &StoreKey, place: &Place) -> Option<Manifes
     Some(found)
 }
 
+/// How a replica is looked at.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    /// Whether its content is read.
+    contents: bool,
+    /// What it is sealed with, if it is.
+    seal: Option<&'a Arc<DataKey>>,
+}
+
 fn holds(
     shared: &Shared,
     part: &PartRef,
     key: &StoreKey,
     place: &Place,
     manifest: &Manifest,
-    contents: bool,
+    look: Look<'_>,
     listings: &mut BTreeMap<PathBuf, Option<Manifest>>,
 ) -> bool {
     let list = |path: &Path| shared.mover.list(path, &Control::default()).ok();
@@ -141,13 +173,17 @@ fn holds(
     if !crate::store::is_folder(&root) {
         return false;
     }
-    match contents {
-        true => shared
+    match (look.contents, look.seal) {
+        (true, Some(seal)) => shared
+            .digest_replica(&root, Some(seal))
+            .is_ok_and(|found| found.hash() == manifest.hash()),
+        (true, None) => shared
             .mover
             .verify(&root, manifest, &Control::default())
             .is_ok(),
-        false => list(&root)
-            .is_some_and(|l| l.entries.len() == manifest.entries.len() && same_shape(&l, manifest)),
+        (false, seal) => shared
+            .list_replica(&root, seal.is_some())
+            .is_ok_and(|l| l.entries.len() == manifest.entries.len() && same_shape(&l, manifest)),
     }
 }
 
@@ -220,6 +256,12 @@ pub(crate) fn clean(shared: &Shared, stays: Stays<'_>) -> Cleaned {
     if shared.is_home() {
         cleaner.external();
         cleaner.forget_manifests();
+        if let Some(keys) = &shared.keys {
+            keys.protect(cleaner.stays.asked.protected.iter().map(|p| key_of(p)));
+        }
+        if let Err(Failure { message, .. }) = shared.forget_keys() {
+            cleaner.done.trouble.push(message);
+        }
     }
     cleaner.done
 }

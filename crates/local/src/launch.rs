@@ -1,13 +1,14 @@
 //! Starting the helpers of a step and seeing them through: time limit, stop, end.
 
-use crate::protocol::{Channel, End, HELPER_ARGUMENT, Order, Report, Spec, Used};
+use crate::protocol::{Channel, End, HELPER_ARGUMENT, Isolation, Order, Report, Spec, Used};
 use crate::provider::Door;
 use crate::store::warn;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -185,6 +186,45 @@ impl Helper {
         })
     }
 
+    /// Has it mount a file system in memory at this empty folder, in the namespaces of its step. What is returned is that file
+    /// system's top: this process reaches it as long as that is open, and no other does but the step.
+    pub(crate) fn room(
+        &mut self,
+        at: &Path,
+        bytes: u64,
+        isolate: Isolation,
+    ) -> Result<OwnedFd, String> {
+        let order = Order::Room {
+            at: at.into(),
+            bytes,
+            isolate,
+        };
+        let asked = self
+            .channel
+            .send(&order)
+            .and_then(|()| self.channel.receive());
+        match asked {
+            Ok(Some(Report::Mounted)) => {}
+            Ok(Some(Report::Refused(why))) => return Err(why),
+            Ok(_) => return Err("the helper process ended at once; its log may tell why".into()),
+            Err(e) => return Err(format!("the helper process does not answer: {e}")),
+        }
+        // As the helper sees it; here the folder is empty.
+        let mut seen = format!("/proc/{}/root", self.child.id()).into_bytes();
+        seen.extend_from_slice(at.as_os_str().as_encoded_bytes());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let top = openat(CWD, &*seen, flags, Mode::empty());
+        let top = top.map_err(|e| {
+            format!("the memory that its helper has mounted cannot be reached: {e}")
+        })?;
+        match tarn_sys::memory::in_memory(&reached(&top)) {
+            true => Ok(top),
+            false => {
+                Err("the memory that its helper has mounted is not where it was asked for".into())
+            }
+        }
+    }
+
     /// Says what it will be told to set up.
     pub(crate) fn equip(&mut self, launch: Launch) {
         self.node = launch.spec.node.clone();
@@ -198,6 +238,11 @@ impl Helper {
             None => Ok(()),
         }
     }
+}
+
+/// What an open folder is called by this process.
+pub(crate) fn reached(folder: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }
 
 impl Helper {
@@ -506,7 +551,7 @@ impl Watch<'_, '_> {
                 // It was told to finish, and the first node has not answered yet.
                 Some(Some(Report::Ended { end: None, used })) => *helper.used() = Some(used),
                 Some(Some(Report::Busy)) => {}
-                Some(Some(Report::Ready(_)) | None) => {
+                Some(Some(Report::Ready(_) | Report::Mounted) | None) => {
                     let why = format!(
                         "the helper process of node `{}` is gone: somebody (or the kernel, when memory ran out) killed it",
                         helper.node()

@@ -82,6 +82,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             // Writable inside what was bound so, read-only around it.
             script: Some("touch ok && ! touch ../no 2>/dev/null".into()),
             shared: None,
+            room: None,
         },
         note,
     };

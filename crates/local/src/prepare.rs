@@ -5,8 +5,10 @@ use crate::kept::{self, CHECKPOINTS, Kept};
 use crate::launch::Launch;
 use crate::protocol::{Bind, Isolation, Spec};
 use crate::provider::{self, Part, Plan};
+use crate::room::Room;
 use crate::shared::Shared;
 use crate::store::{failure, io_failure, is_folder, make_folder};
+use crate::transfer::take_back;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -14,9 +16,9 @@ use tarn_base::action::{Held, Run};
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::manifest::Manifest;
-use tarn_base::part::PartRef;
+use tarn_base::part::{PartRef, Place, Verify};
 use tarn_base::workflow::{Checkpoints, Distribution, Role, Step};
-use tarn_ports::{Control, MoverError};
+use tarn_ports::{Control, CopyJob, CopySource, MoverError};
 
 /// The name of the scratch folder beside the datasets; no dataset can have it.
 pub(crate) const SCRATCH: &str = ".scratch";
@@ -115,6 +117,8 @@ pub(crate) struct NodeSetup<'a> {
     pub(crate) work: PathBuf,
     /// Processors that the step runs on there; none: it is not bound.
     pub(crate) cpus: Vec<u32>,
+    /// Where encrypted data lies in clear.
+    pub(crate) room: Option<&'a Room>,
     /// Replicas that were missed.
     pub(crate) evicted: &'a mut Vec<(PartRef, Spot)>,
 }
@@ -128,7 +132,11 @@ impl NodeSetup<'_> {
         exec: Option<&Path>,
         control: &Control,
     ) -> Result<(Ready, Launch), Failure> {
-        let scratch = self.work.join("scratch");
+        // What the step leaves of encrypted data in its scratch folder is not to lie on the tier either.
+        let scratch = match self.room {
+            Some(room) => room.folder("scratch"),
+            None => self.work.join("scratch"),
+        };
         make_folder(&scratch)?;
         let stage = match self.shared.isolation {
             Isolation::Group => None,
@@ -137,10 +145,12 @@ impl NodeSetup<'_> {
         let mut binds = Vec::new();
         let mut data = BTreeMap::new();
         let mut outs = BTreeMap::new();
+        let room = self.room;
         let mut show = |from: PathBuf, name: &str, writable: bool| match &stage {
             None => from,
             Some(stage) => {
                 let to = stage.join(name);
+                let from = room.map_or(from.clone(), |room| room.inside(&from));
                 binds.push(Bind {
                     from,
                     to: to.clone(),
@@ -211,6 +221,7 @@ impl NodeSetup<'_> {
             env,
             script: (self.at == 0).then(|| env::script(self.step)),
             shared,
+            room: self.room.map(Room::mounted),
         };
         let note = self.work.join(crate::inventory::HELPER_NOTE);
         let ready = Ready {
@@ -290,6 +301,11 @@ impl NodeSetup<'_> {
     /// The folder in which this node finds a dataset.
     fn folder(&mut self, need: &Need<'_>, control: &Control) -> Result<PathBuf, Failure> {
         let held = need.held.get(self.at).map_or(&[][..], Vec::as_slice);
+        if let Some(room) = self.room
+            && self.shared.dataset(need.data)?.encrypt
+        {
+            return self.opened(need, held, room, control);
+        }
         if let (Role::In, [only]) = (need.role, held) {
             return self.existing_replica(only);
         }
@@ -323,6 +339,70 @@ impl NodeSetup<'_> {
             ..f
         })?;
         Ok(folder)
+    }
+
+    /// An encrypted dataset in clear, in the step's room.
+    fn opened(
+        &mut self,
+        need: &Need<'_>,
+        held: &[&Held],
+        room: &Room,
+        control: &Control,
+    ) -> Result<PathBuf, Failure> {
+        let kind = match need.role {
+            Role::In => "in",
+            _ => "out",
+        };
+        let above = room.folder(kind);
+        let folder = above.join(need.name);
+        make_folder(&above)?;
+        if held.is_empty() || need.role == Role::Out {
+            make_folder(&folder)?;
+            return Ok(folder);
+        }
+        let source = |h: &&Held| {
+            Ok(CopySource {
+                root: self.existing_replica(h)?,
+                peer: None,
+                as_entry: None,
+                manifest: Some(self.shared.manifest(&h.key)?),
+                only: None,
+                sealed: self.shared.key(need.data, &h.key)?,
+            })
+        };
+        let sources = held.iter().map(source).collect::<Result<_, Failure>>()?;
+        let job = CopyJob {
+            sources,
+            dest: folder.clone(),
+            staging: room.folder("opening"),
+            replace: false,
+            // A piece that is not what was sealed does not open; what opens need not be hashed too.
+            verify: Verify::None,
+            sync: false,
+            rate: 0,
+            latency: 0,
+            arrivals: None,
+            seal: None,
+        };
+        let copied = self.shared.mover.copy(&job, control);
+        // The keys are given back: that of a damaged replica can be forgotten.
+        drop(job);
+        copied.map_err(|MoverError { failure: f, tree }| {
+            if let (FailureKind::Corrupt, Some(held)) = (f.kind, tree.and_then(|at| held.get(at))) {
+                self.give_up(held);
+            }
+            Failure {
+                message: format!("its input `{}` cannot be opened: {}", need.name, f.message),
+                ..f
+            }
+        })?;
+        Ok(folder)
+    }
+
+    /// A damaged replica goes; the engine is told, and fetches or makes the part again.
+    fn give_up(&mut self, held: &Held) {
+        take_back(self.shared, &Place::Node(held.spot), &held.key);
+        self.evicted.push((held.part, held.spot));
     }
 
     /// A replica's folder; when it is gone, the engine is told, so that it makes or fetches the part again.

@@ -63,12 +63,24 @@ pub(crate) struct Spec {
     /// The namespace that the step's nodes have together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shared: Option<Plan>,
+    /// The room that was asked for: what is bound of it is all that the step sees of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) room: Option<PathBuf>,
 }
 
 /// tarn to helper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Prepare; the first message.
+    /// Mount a file system in memory that no other process sees; if it comes, the first message.
+    Room {
+        /// An empty folder.
+        at: PathBuf,
+        /// The most bytes that it may hold.
+        bytes: u64,
+        /// How the step is kept apart.
+        isolate: Isolation,
+    },
+    /// Prepare; the first message, or the second.
     Prepare(Box<Spec>),
     /// All nodes have started their part of the shared namespace: make it appear. Answered by [`Report::Ready`].
     Mount(Vec<Door>),
@@ -83,6 +95,8 @@ pub(crate) enum Order {
 /// Helper to tarn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
+    /// The room is there.
+    Mounted,
     /// Everything is set up; with a shared namespace first this node's part of it, then all.
     Ready(Option<Door>),
     /// It is still at it.

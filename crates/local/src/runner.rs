@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use tarn_ports::Mover;
@@ -59,12 +60,58 @@ fn be_expendable() {
 fn run(mover: fn() -> Box<dyn Mover>) -> io::Result<()> {
     be_expendable();
     let mut control = Channel::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
-    let spec = match control.receive()? {
-        Some(Order::Prepare(spec)) => spec,
+    match control.receive()? {
+        Some(Order::Prepare(spec)) => {
+            bind(&spec);
+            match enter(spec.isolate) {
+                Ok(Side::Outer(inner)) => wait_for(inner),
+                Ok(Side::Inner) => serve(control, &spec, mover),
+                Err(e) => control.send(&Report::Refused(e.to_string())),
+            }
+        }
+        Some(Order::Room { at, bytes, isolate }) => match enter(isolate) {
+            Ok(Side::Outer(inner)) => wait_for(inner),
+            Ok(Side::Inner) => with_room(control, &at, bytes, mover),
+            Err(e) => control.send(&Report::Refused(e.to_string())),
+        },
         // The step was not to be after all.
-        None => return Ok(()),
-        Some(_) => return Err(io::Error::other("`tarn __step` is started by tarn only")),
-    };
+        None => Ok(()),
+        Some(_) => Err(stranger()),
+    }
+}
+
+fn stranger() -> io::Error {
+    io::Error::other("`tarn __step` is started by tarn only")
+}
+
+/// Mounts the room, which tarn fills before it says what the step is.
+fn with_room(
+    mut control: Channel,
+    at: &Path,
+    bytes: u64,
+    mover: fn() -> Box<dyn Mover>,
+) -> io::Result<()> {
+    let mounted = namespace::make_private()
+        .map_err(|e| explain("mounts cannot be made private", &e))
+        .and_then(|()| {
+            namespace::mount_memory(at, bytes)
+                .map_err(|e| explain("no memory can be mounted for what is encrypted", &e))
+        });
+    if let Err(e) = mounted {
+        return control.send(&Report::Refused(e.to_string()));
+    }
+    control.send(&Report::Mounted)?;
+    match control.receive()? {
+        Some(Order::Prepare(spec)) => {
+            bind(&spec);
+            serve(control, &spec, mover)
+        }
+        None => Ok(()),
+        Some(_) => Err(stranger()),
+    }
+}
+
+fn bind(spec: &Spec) {
     if !spec.cpus.is_empty()
         && let Err(e) = crate::sockets::bind(&spec.cpus)
     {
@@ -74,11 +121,6 @@ fn run(mover: fn() -> Box<dyn Mover>) -> io::Result<()> {
             spec.cpus
         ));
     }
-    match enter(&spec) {
-        Ok(Side::Outer(inner)) => wait_for(inner),
-        Ok(Side::Inner) => serve(control, &spec, mover),
-        Err(e) => control.send(&Report::Refused(e.to_string())),
-    }
 }
 
 enum Side {
@@ -86,8 +128,8 @@ enum Side {
     Inner,
 }
 
-fn enter(spec: &Spec) -> io::Result<Side> {
-    let Isolation::Namespaces { user } = spec.isolate else {
+fn enter(isolate: Isolation) -> io::Result<Side> {
+    let Isolation::Namespaces { user } = isolate else {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         return Ok(Side::Inner);
     };
@@ -172,10 +214,27 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
             )
         })
     };
-    spec.binds
-        .iter()
-        .filter(|b| b.writable)
-        .try_for_each(bind)?;
+    let of_room = |b: &&crate::protocol::Bind| {
+        let room = spec.room.as_ref();
+        room.is_some_and(|room| b.from.starts_with(room))
+    };
+    if let Some(room) = &spec.room {
+        for b in spec.binds.iter().filter(of_room) {
+            bind(b)?;
+            if !b.writable {
+                let locked = namespace::read_only(&b.to);
+                let what = format!("{} cannot be made read-only", b.to.display());
+                locked.map_err(|e| explain(&what, &e))?;
+            }
+        }
+        // All of it at once would be writable there.
+        namespace::unmount(room).map_err(|e| {
+            let what = format!("{} cannot be taken away", room.display());
+            explain(&what, &e)
+        })?;
+    }
+    let others = || spec.binds.iter().filter(|b| !of_room(b));
+    others().filter(|b| b.writable).try_for_each(bind)?;
     for folder in &spec.locked {
         namespace::bind(folder, folder)
             .and_then(|()| namespace::read_only(folder))
@@ -186,10 +245,7 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
                 )
             })?;
     }
-    spec.binds
-        .iter()
-        .filter(|b| !b.writable)
-        .try_for_each(bind)?;
+    others().filter(|b| !b.writable).try_for_each(bind)?;
     // Containers that mask parts of /proc forbid this; the old /proc is then still right for other processes.
     let own = namespace::mount_proc();
     if spec.shared.is_some() {
@@ -243,7 +299,9 @@ impl Helper<'_> {
                         let wall = self.command.as_ref().map_or(0, |c| nanos(c.since));
                         return self.finish(Some(End::Signalled(Signal::KILL.as_raw())), wall);
                     }
-                    Some(Order::Prepare(_)) => return Err(io::Error::other("prepared twice")),
+                    Some(Order::Prepare(_) | Order::Room { .. }) => {
+                        return Err(io::Error::other("prepared twice"));
+                    }
                     None => return Ok(()),
                 }
             }

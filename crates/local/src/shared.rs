@@ -1,10 +1,11 @@
 //! What all threads of a local world share.
 
+use crate::keys::DataKeys;
 use crate::ledger::{Ledgers, Reservation};
 use crate::protocol::Isolation;
 use crate::sockets::{Near, Sockets};
 use crate::sources::Remembered;
-use crate::store::{failure, read_manifest};
+use crate::store::{failure, read_manifest, sealed_estimate, stored_estimate, unsealed};
 use crate::writers::Writers;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,12 +16,13 @@ use tarn_base::cluster::{Cluster, Node, Tier};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, NodeId, Spot, TierId};
+use tarn_base::key::DataKey;
 use tarn_base::layout::{StateDir, TierDir, drained_part};
 use tarn_base::manifest::Manifest;
 use tarn_base::nodes::Own;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Workflow};
-use tarn_ports::{ChangedSince, Checkpoints, Mates, Mover, Peers, Progress};
+use tarn_ports::{ChangedSince, Checkpoints, Control, Mates, Mover, MoverError, Peers, Progress};
 
 /// Something for the loop.
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) mates: Option<Arc<dyn Mates>>,
     pub(crate) state: StateDir,
     pub(crate) mover: Arc<dyn Mover>,
+    /// The keys of encrypted datasets, where the workflow has any.
+    pub(crate) keys: Option<DataKeys>,
     pub(crate) helper: PathBuf,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) changed_since: ChangedSince,
@@ -85,6 +89,113 @@ impl Shared {
                 format!("there is no dataset {data} in this workflow"),
             )
         })
+    }
+
+    /// The keys that the parts of a dataset are sealed with on the nodes, if they are.
+    fn keys_of(&self, data: DataId) -> Result<Option<(&Dataset, &DataKeys)>, Failure> {
+        let dataset = self.dataset(data)?;
+        if !dataset.encrypt {
+            return Ok(None);
+        }
+        let keys = self.keys.as_ref().ok_or_else(|| {
+            let message = format!(
+                "dataset `{}` is encrypted, and no key is at hand",
+                dataset.name
+            );
+            failure(FailureKind::Io, message)
+        })?;
+        Ok(Some((dataset, keys)))
+    }
+
+    /// The key that the replicas of a part are sealed with, if they are.
+    pub(crate) fn key(
+        &self,
+        data: DataId,
+        part: &StoreKey,
+    ) -> Result<Option<Arc<DataKey>>, Failure> {
+        let keys = self.keys_of(data)?;
+        keys.map(|(d, keys)| keys.get(&d.name, part)).transpose()
+    }
+
+    /// The key that a part is to be sealed with, if it is.
+    pub(crate) fn new_key(
+        &self,
+        data: DataId,
+        part: &StoreKey,
+    ) -> Result<Option<Arc<DataKey>>, Failure> {
+        let keys = self.keys_of(data)?;
+        keys.map(|(d, keys)| keys.make(&d.name, part)).transpose()
+    }
+
+    /// The key of a part is forgotten if no replica of it is left.
+    pub(crate) fn forget_key(&self, part: &StoreKey) -> Result<(), Failure> {
+        let (Some(keys), Some(known)) = (&self.keys, self.part_of(part)) else {
+            return Ok(());
+        };
+        match self.dataset(known.data)? {
+            dataset if dataset.encrypt && !self.is_somewhere(part) => {
+                keys.forget(&dataset.name, part)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The keys of all parts that have neither a replica nor a manifest any more are forgotten.
+    pub(crate) fn forget_keys(&self) -> Result<(), Failure> {
+        let described = |part: &StoreKey| self.manifest_file(part).exists();
+        let needed = |part: &StoreKey| described(part) || self.is_somewhere(part);
+        self.keys.as_ref().map_or(Ok(()), |keys| keys.keep(needed))
+    }
+
+    /// The keys of what this run has made or brought, and of which no replica is left, are forgotten.
+    pub(crate) fn forget_own_keys(&self) -> Result<(), Failure> {
+        let known = self.parts.lock().ok();
+        let known: Vec<StoreKey> = known.map_or_else(Vec::new, |parts| {
+            parts.values().map(|(_, key)| key.clone()).collect()
+        });
+        match &self.keys {
+            Some(_) => known.iter().try_for_each(|part| self.forget_key(part)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether there is a replica of a part, or a beginning of one.
+    fn is_somewhere(&self, part: &StoreKey) -> bool {
+        let there = |path: PathBuf| path.symlink_metadata().is_ok();
+        let on = |(spot, ..): (Spot, _, _)| {
+            let dir = self.tier_dir(spot);
+            dir.is_ok_and(|d| there(d.part(part)) || there(d.incoming().join(&part.0)))
+        };
+        self.own_tiers().any(on) || self.drained(part).is_ok_and(there)
+    }
+
+    /// What a replica of a part of this dataset takes on a tier.
+    pub(crate) fn estimate(&self, data: DataId, manifest: &Manifest) -> u64 {
+        match self.dataset(data) {
+            Ok(dataset) if dataset.encrypt => sealed_estimate(manifest),
+            _ => stored_estimate(manifest),
+        }
+    }
+
+    /// The listing of a replica, with the sizes of what is `sealed` in it.
+    pub(crate) fn list_replica(&self, root: &Path, sealed: bool) -> Result<Manifest, MoverError> {
+        let mut listed = self.mover.list(root, &Control::default())?;
+        if sealed {
+            listed.entries.iter_mut().for_each(unsealed);
+        }
+        Ok(listed)
+    }
+
+    /// The content of a replica, which is sealed with this key, or not.
+    pub(crate) fn digest_replica(
+        &self,
+        root: &Path,
+        key: Option<&Arc<DataKey>>,
+    ) -> Result<Manifest, MoverError> {
+        match key {
+            Some(key) => self.mover.digest_sealed(root, key, &Control::default()),
+            None => self.mover.digest(root, &Control::default()),
+        }
     }
 
     /// This thread runs near a tier of an own node as long as the guard is there, if that lies on a socket.

@@ -282,6 +282,7 @@ mod tests {
             keep: Keep::UntilConsumed,
             copies: 1,
             on_failure: OnFailure::Discard,
+            encrypt: false,
             tier: None,
             partition: Partition::Whole,
         };

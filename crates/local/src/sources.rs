@@ -3,7 +3,7 @@
 mod memory;
 
 use crate::shared::Shared;
-use crate::store::{alike, failure, stored_estimate, write_manifests};
+use crate::store::{alike, failure, write_manifests};
 use memory::{Files, Stamp};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -92,7 +92,13 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
     let mut infos = Vec::with_capacity(parts.len());
     let mut files = Vec::with_capacity(parts.len());
     for (seq, (class, manifest)) in (0u32..).zip(parts) {
-        let key = StoreKey(format!("{}.src.{}.{seq}", dataset.name, signature.short()));
+        // What is sealed is no replica of what is not.
+        let src = if dataset.encrypt { "sealed" } else { "src" };
+        let key = StoreKey(format!(
+            "{}.{src}.{}.{seq}",
+            dataset.name,
+            signature.short()
+        ));
         let part = PartRef {
             data,
             version: 0,
@@ -104,7 +110,7 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
             seq,
             class,
             &manifest,
-            stored_estimate(&manifest),
+            shared.estimate(data, &manifest),
             key.clone(),
         ));
         files.push((shared.manifest_file(&key), manifest));

@@ -200,6 +200,25 @@ pub(crate) fn stored_estimate(manifest: &Manifest) -> u64 {
         .saturating_mul(BLOCK)
 }
 
+/// The same of a replica whose files are sealed: there are no holes, and each has a header and proofs.
+pub(crate) fn sealed_estimate(manifest: &Manifest) -> u64 {
+    let mut sealed = manifest.clone();
+    for entry in &mut sealed.entries {
+        if let EntryKind::File { size, extents, .. } = &mut entry.kind {
+            *size = tarn_seal::file::sealed_len(*size).unwrap_or(u64::MAX);
+            *extents = Box::default();
+        }
+    }
+    stored_estimate(&sealed)
+}
+
+/// Gives a listed sealed file the size of its content; one that cannot be sealed has none that anything has.
+pub(crate) fn unsealed(entry: &mut Entry) {
+    if let EntryKind::File { size, .. } = &mut entry.kind {
+        *size = tarn_seal::file::content_len(*size).unwrap_or(u64::MAX);
+    }
+}
+
 /// The first path in which a listing differs from a manifest, judged without reading contents: kind, mode, link
 /// target, and of files size and time.
 pub(crate) fn first_difference(listed: &Manifest, manifest: &Manifest) -> Option<String> {

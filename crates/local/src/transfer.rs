@@ -166,12 +166,13 @@ fn one(
 ) -> Result<(u64, Hash, u64), Broken> {
     let mut claim = match t.to {
         Place::Node(spot) => {
-            let bytes = stored_estimate(&part.manifest);
+            let bytes = shared.estimate(t.data, &part.manifest);
             Some(shared.reserve(spot, bytes, &|| control.cancelled())?)
         }
         _ => None,
     };
     let (dest, staging) = replica_paths(shared, &t.to, &part.key)?;
+    let seal = shared.new_key(t.data, &part.key)?;
     let began = wall_clock();
     let job = CopyJob {
         sources: vec![source_of(shared, part)?],
@@ -183,7 +184,8 @@ fn one(
         sync: t.to == Place::Drained,
         rate: rate(shared, &part.order.from, &t.to),
         latency: latency(shared, &part.order.from, &t.to),
-        arrivals,
+        arrivals: arrivals.filter(|_| seal.is_none()),
+        seal,
     };
     let report = copy(shared, std::slice::from_mut(part), job, control)
         .map_err(|e| meaning(shared, std::slice::from_ref(part), e))?;
@@ -241,6 +243,7 @@ fn deliver(
         rate: rate(shared, &Place::Source, &t.to),
         latency: latency(shared, &Place::Source, &t.to),
         arrivals: None,
+        seal: None,
     };
     let report = copy(shared, parts, job, control).map_err(|e| meaning(shared, parts, e))?;
     if report.manifests.len() != parts.len() {
@@ -309,6 +312,7 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
             as_entry: None,
             manifest: Some(part.manifest.clone()),
             only: None,
+            sealed: None,
         });
     }
     let paths = || {
@@ -353,6 +357,10 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
         as_entry,
         manifest: Some(part.manifest.clone()),
         only,
+        sealed: match part.order.from {
+            Place::Node(_) | Place::Drained => shared.key(part.order.part.data, &part.key)?,
+            Place::Source | Place::External(_) => None,
+        },
     })
 }
 
@@ -537,7 +545,8 @@ pub(crate) fn take_back(shared: &Shared, at: &Place, key: &StoreKey) {
         }),
         Place::Source | Place::External(_) => Ok(()),
     };
-    if let Err(e) = removed {
+    let forgotten = removed.and_then(|()| shared.forget_key(key));
+    if let Err(e) = forgotten {
         warn(&format!(
             "the replica {} could not be removed: {}",
             key.0, e.message

@@ -5,6 +5,7 @@ mod nodes;
 pub use nodes::leave_tiers;
 
 use crate::kept::{self, CHECKPOINTS};
+use crate::keys::DataKeys;
 use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, vacate};
 use crate::mail::Mail;
@@ -39,8 +40,9 @@ use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Attempt, Own, Waits};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
-use tarn_base::workflow::{Distribution, Keep, Workflow};
+use tarn_base::workflow::{Dataset, Distribution, Keep, Workflow};
 use tarn_ports::{ChangedSince, Checkpoints, Mates, Mover, Peers, Progress, World, WorldError};
+use tarn_seal::ring::KeyRing;
 use tarn_sys::memory::in_memory;
 
 /// What a local world is made of.
@@ -60,6 +62,8 @@ pub struct Config {
     pub state: StateDir,
     /// What copies, hashes and removes trees.
     pub mover: Arc<dyn Mover>,
+    /// The user's keys; needed where a dataset is encrypted.
+    pub keys: Option<KeyRing>,
     /// The tarn binary, started again as the helper of each step.
     pub helper_exe: PathBuf,
     /// Asked after an attempt that has failed, of a step that goes on from its checkpoints.
@@ -121,6 +125,23 @@ pub struct Local {
     _watchman: Option<Watchman>,
 }
 
+/// Refuses an encrypted dataset where it would not be kept as one.
+fn encryption(
+    dataset: &Dataset,
+    own: &Own,
+    isolation: &Result<Isolation, String>,
+    keys: bool,
+) -> Result<(), WorldError> {
+    let why = match (own, isolation, keys) {
+        (Own::Some(_), ..) => "it works on one machine only, not over the nodes of an allocation",
+        (_, Err(why), _) => &format!("what a step sees of it in clear needs namespaces: {why}"),
+        (.., false) => "you have no key; `tarn key new` makes one",
+        _ => return Ok(()),
+    };
+    let message = format!("dataset `{}` cannot be encrypted: {why}", dataset.name);
+    Err(WorldError(message))
+}
+
 fn world_error(what: &str, error: &dyn std::fmt::Display) -> WorldError {
     WorldError(format!("{what}: {error}"))
 }
@@ -145,6 +166,12 @@ impl Local {
             .clone()
             .map(drop)
             .and_then(|()| one_namespace(&config));
+        let encrypted = config.workflow.data.iter().find(|d| d.encrypt);
+        if let Some(dataset) = encrypted {
+            encryption(dataset, &config.own, &found, config.keys.is_some())?;
+        }
+        let keys = config.keys.filter(|_| encrypted.is_some());
+        let keys = keys.map(|k| DataKeys::new(&config.state, &config.workspace, k));
         let (sender, deliveries) = channel();
         let sockets = Sockets::of(&config.cluster, &config.own);
         let shared = Arc::new(Shared {
@@ -157,6 +184,7 @@ impl Local {
             mates: config.mates,
             state: config.state,
             mover: config.mover,
+            keys,
             helper: config.helper_exe,
             checkpoints: config.checkpoints,
             changed_since: config.changed_since,
@@ -186,7 +214,7 @@ impl Local {
             false => None,
         };
         let mut tiers = shared.own_tiers();
-        let watchman = match tiers.any(|(_, _, t)| in_memory(&t.root)) {
+        let watchman = match shared.keys.is_some() || tiers.any(|(_, _, t)| in_memory(&t.root)) {
             true => Some(Writers::watch(&shared.writers)),
             false => None,
         };
@@ -657,6 +685,9 @@ impl Drop for Local {
             let _ = thread.join();
         }
         sources::flush(&self.shared);
+        if let Err(Failure { message, .. }) = self.shared.forget_own_keys() {
+            warn(&message);
+        }
         if self.done {
             kept::remove_all(&self.shared);
         }

@@ -9,6 +9,7 @@ use crate::progress::path_of;
 use crate::publish::{exists, publish, sync};
 use crate::remove::{remove, sweep};
 use crate::resume::{discard, prepare};
+use crate::sealed;
 use crate::target::Target;
 use crate::throttle::Limiter;
 use crate::tree::Tree;
@@ -32,6 +33,7 @@ pub(crate) fn copy(
     if !job.replace && job.dest.symlink_metadata().is_ok() {
         return Err(exists(&job.dest));
     }
+    sealed::check(job)?;
     let sources = job.sources.iter().enumerate();
     let open = |(at, source)| Tree::of(source).map_err(|e| e.of_source(at));
     let trees = sources.map(open).collect::<Result<Vec<_>>>()?;
@@ -101,7 +103,7 @@ fn attempt(
     limiter: Option<Arc<Limiter>>,
     clash: &mut bool,
 ) -> Result<CopyReport> {
-    let earlier = prepare(&job.staging, control, threads)?;
+    let earlier = prepare(&job.staging, job.seal.as_deref(), control, threads)?;
     let resumed = !earlier.is_empty();
     if let Some(arrivals) = &job.arrivals {
         arrivals.growing(&job.staging);
@@ -110,6 +112,7 @@ fn attempt(
     let whole = manifests.map(|m| Some(m?.bytes())).sum();
     let mut target = Target::new(&job.staging, job.verify, job.sync, limiter, earlier, whole)?;
     target.arrivals = job.arrivals.clone();
+    target.seal = job.seal.clone();
     let clashed = Arc::clone(&target.clash);
     let outcome = Job::new(trees, Goal::Copy(Box::new(target)), control, threads).run();
     *clash = resumed && clashed.load(Ordering::Relaxed);
@@ -225,7 +228,7 @@ fn read_back(
     control: &Control,
     threads: usize,
 ) -> Result<()> {
-    let trees = [Tree::open(&job.staging)?];
+    let trees = [Tree::open(&job.staging)?.sealed_with(job.seal.as_ref())];
     let (output, _) = Job::new(&trees, Goal::Digest { read_back: true }, control, threads).run()?;
     let found = gather(&trees, output)?;
     let mut expected = Cow::Borrowed(merged);

@@ -8,6 +8,7 @@ use crate::large::Large;
 use crate::meta::{Status, xattrs};
 use crate::progress::{Identity, record};
 use crate::scan::{Folder, Task, Worker};
+use crate::sealed::{self, Broken, Sealing};
 use crate::target::{Created, Target};
 use crate::tree::special;
 use rustix::fd::{AsFd, OwnedFd};
@@ -19,6 +20,7 @@ use tarn_base::hash::Hash;
 use tarn_base::manifest::{Entry, EntryKind, Xattr};
 use tarn_base::part::Verify;
 use tarn_ports::MoverError;
+use tarn_seal::file::FileCipher;
 use tarn_sys::beneath::split;
 
 /// Larger files are refused: the hashes of their chunks would take more than 256 MiB (ext4 ends there, too).
@@ -28,6 +30,8 @@ pub(crate) const MAX_FILE: u64 = 16 << 40;
 pub(crate) enum Content {
     /// From this file.
     File(OwnedFd),
+    /// From this sealed file.
+    Sealed(OwnedFd, Box<FileCipher>),
     /// From the stream of the thread that reads it; with the hash that it must have.
     Peer(Option<Hash>),
 }
@@ -66,8 +70,8 @@ impl Source {
 pub(crate) enum Sink {
     /// Nowhere: it is only read.
     Nowhere,
-    /// Into this file; its mode is still to be set, or not.
-    File(OwnedFd, bool),
+    /// Into this file; its mode is still to be set, or not; it is sealed, or not.
+    File(OwnedFd, bool, Option<Box<Sealing>>),
 }
 
 impl Worker<'_> {
@@ -161,10 +165,19 @@ impl Worker<'_> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = openat(&folder.source, name, flags, Mode::empty())
             .map_err(|e| self.unreadable(folder.tree, "open", &path, e))?;
-        let status =
+        let mut status =
             Status::of(&fd).map_err(|e| self.unreadable(folder.tree, "examine", &path, e))?;
         if status.kind != FileType::RegularFile {
             return Err(special(&tree.show(&path), status.kind));
+        }
+        let mut cipher = None;
+        if let Some(key) = &tree.sealed {
+            let opened = sealed::open(key, &fd, status.size).map_err(|e| match e {
+                Broken::Io(errno) => self.unreadable(folder.tree, "read", &path, errno),
+                Broken::Seal(e) => sealed::refused(&tree.show(&path), e),
+            })?;
+            status = status.with_size(opened.length());
+            cipher = Some(opened);
         }
         if status.size > MAX_FILE {
             return Err(MoverError::new(
@@ -194,7 +207,10 @@ impl Worker<'_> {
         Ok(Some(Source {
             tree: folder.tree,
             path,
-            from: Content::File(fd),
+            from: match cipher {
+                Some(cipher) => Content::Sealed(fd, Box::new(cipher)),
+                None => Content::File(fd),
+            },
             status,
             xattrs,
             known,
@@ -243,14 +259,18 @@ impl Worker<'_> {
         let (_, name) = split(&source.path);
         let mode = source.status.mode;
         if let Some(fd) = self.half_done(target, source, dest, name)? {
-            return Ok(Sink::File(fd, true));
+            let sealing = self.sealing(target, source, &fd, true)?;
+            return Ok(Sink::File(fd, true, sealing));
         }
         // A large file may have to be opened again by a later attempt: its owner must be able to write it.
         let at_once =
             source.status.size <= PIECE as u64 && target.mode_at_once(mode, &source.xattrs);
         let first = if at_once { mode } else { 0o600 };
         match target.create(dest.as_fd(), name, &source.path, first)? {
-            Created::New(fd) => Ok(Sink::File(fd, !at_once)),
+            Created::New(fd) => {
+                let sealing = self.sealing(target, source, &fd, false)?;
+                Ok(Sink::File(fd, !at_once, sealing))
+            }
             Created::Taken => {
                 self.output.taken.push((source.tree, source.path.clone()));
                 Ok(Sink::Nowhere)
@@ -292,14 +312,18 @@ impl Worker<'_> {
     /// Fills the buffer with `len` bytes of a file from `offset` on. One that grows is noticed by its status afterwards.
     pub(crate) fn read(&mut self, source: &Source, offset: u64, len: usize) -> Result<()> {
         let show = |worker: &Self| worker.job.trees[source.tree as usize].show(&source.path);
-        let Content::File(fd) = &source.from else {
-            let Some((_, stream)) = &mut self.stream else {
-                return Err(crate::error::cancelled());
-            };
-            return stream.read(&mut self.buffer[..len]).map_err(|e| {
-                let message = format!("cannot fetch `{}`: {}", show(self), e.failure.message);
-                MoverError::new(e.failure.kind, message)
-            });
+        let fd = match &source.from {
+            Content::File(fd) => fd,
+            Content::Sealed(fd, cipher) => return self.read_sealed(source, (fd, cipher), offset),
+            Content::Peer(_) => {
+                let Some((_, stream)) = &mut self.stream else {
+                    return Err(crate::error::cancelled());
+                };
+                return stream.read(&mut self.buffer[..len]).map_err(|e| {
+                    let message = format!("cannot fetch `{}`: {}", show(self), e.failure.message);
+                    MoverError::new(e.failure.kind, message)
+                });
+            }
         };
         let fd = self.own.as_ref().unwrap_or(fd);
         let got = read_full(fd, &mut self.buffer[..len], offset)
@@ -317,15 +341,17 @@ impl Worker<'_> {
         let chunk = (len > 0).then(|| content::chunk(&self.buffer[..len]));
         let hash = skip_hash.unwrap_or_else(|| content::file(chunk.as_slice()));
         self.check_unchanged(&source, hash)?;
-        if let (Some(target), Sink::File(fd, set_mode)) =
-            (self.job.target(), self.sink(dest, &source)?)
-        {
+        let sink = self.sink(dest, &source)?;
+        if let (Some(target), Sink::File(fd, set_mode, sealing)) = (self.job.target(), &sink) {
             if let Some(limiter) = &target.limiter {
                 limiter.bytes(len as u64, self.job.control)?;
             }
-            write_full(&fd, &self.buffer[..len], 0)
-                .map_err(|e| target.failed("write", &source.path, e))?;
-            target.finish(&fd, &source.path, &source.status, &source.xattrs, set_mode)?;
+            match sealing {
+                Some(sealing) => self.seal_piece(&source, &sink, sealing, 0, len)?,
+                None => write_full(fd, &self.buffer[..len], 0)
+                    .map_err(|e| target.failed("write", &source.path, e))?,
+            }
+            target.finish(fd, &source.path, &source.status, &source.xattrs, *set_mode)?;
             let identity = Identity::from(&source.status);
             record(
                 &mut self.records,
@@ -352,7 +378,7 @@ impl Worker<'_> {
     /// (views are made of them): then the content decides. What came from a peer must have the hash it was promised with.
     pub(crate) fn check_unchanged(&mut self, source: &Source, hash: Hash) -> Result<()> {
         let fd = match &source.from {
-            Content::File(fd) => fd,
+            Content::File(fd) | Content::Sealed(fd, _) => fd,
             Content::Peer(promised) if promised.is_none_or(|promised| promised == hash) => {
                 return Ok(());
             }
@@ -361,8 +387,12 @@ impl Worker<'_> {
                 return Err(corrupt(&path, "does not match its hash"));
             }
         };
-        let after =
+        let mut after =
             Status::of(fd).map_err(|e| self.unreadable(source.tree, "examine", &source.path, e))?;
+        if matches!(source.from, Content::Sealed(..)) {
+            // No content has a length that no sealed file has.
+            after.size = tarn_seal::file::content_len(after.size).unwrap_or(u64::MAX);
+        }
         let before = &source.status;
         let show = || self.job.trees[source.tree as usize].show(&source.path);
         if after.links == 0 {
@@ -371,13 +401,13 @@ impl Worker<'_> {
         if (after.size, after.mtime) != (before.size, before.mtime) {
             return Err(changed(&show(), "changed while it was read"));
         }
-        if after.ctime != before.ctime && self.hash_again(source, fd)? != hash {
+        if after.ctime != before.ctime && self.hash_again(source)? != hash {
             return Err(changed(&show(), "changed while it was read"));
         }
         Ok(())
     }
 
-    fn hash_again(&mut self, source: &Source, fd: &OwnedFd) -> Result<Hash> {
+    fn hash_again(&mut self, source: &Source) -> Result<Hash> {
         let mut chunks = Vec::new();
         for at in 0..content::chunks(source.status.size) {
             self.job.queue.check(self.job.control)?;
@@ -386,9 +416,8 @@ impl Worker<'_> {
             let len = content::chunk_len(source.status.size, at);
             for offset in (0..len).step_by(PIECE) {
                 let piece = PIECE.min(len - offset);
-                let got = read_full(fd, &mut self.buffer[..piece], start + offset as u64)
-                    .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
-                hasher.update(&self.buffer[..got]);
+                self.read(source, start + offset as u64, piece)?;
+                hasher.update(&self.buffer[..piece]);
             }
             chunks.push(hasher.finish());
         }

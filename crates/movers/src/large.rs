@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use tarn_base::hash::Hash;
 use tarn_base::manifest::{Entry, EntryKind};
 use tarn_base::part::Verify;
+use tarn_seal::file::sealed_len;
 
 /// Chunks that a thread takes at once: long enough to keep a device's read-ahead going.
 const GRAIN: u64 = 8;
@@ -32,8 +33,8 @@ pub(crate) fn is_shared(size: u64) -> bool {
 
 /// A file that is being copied.
 pub(crate) struct Large {
-    source: Source,
-    sink: Sink,
+    pub(crate) source: Source,
+    pub(crate) sink: Sink,
     extents: Box<[(u64, u64)]>,
     /// Its content has been asked for already, on the stream of the thread that begins it.
     asked: bool,
@@ -72,7 +73,7 @@ impl Large {
     /// Where its bytes are read; `None` for a peer's.
     fn fd(&self) -> Option<&OwnedFd> {
         match &self.source.from {
-            Content::File(fd) => Some(fd),
+            Content::File(fd) | Content::Sealed(fd, _) => Some(fd),
             Content::Peer(_) => None,
         }
     }
@@ -85,9 +86,12 @@ impl Large {
 impl Worker<'_> {
     /// Copies a file that this thread found, with the help of those that have nothing else to do.
     pub(crate) fn begin(&mut self, large: &Arc<Large>) -> Result<()> {
-        if let (Some(target), Sink::File(fd, set_mode)) = (self.job.target(), &large.sink) {
+        if let (Some(target), Sink::File(fd, set_mode, sealing)) = (self.job.target(), &large.sink)
+        {
             let path = &large.source.path;
-            ftruncate(fd, large.source.status.size).map_err(|e| target.failed("size", path, e))?;
+            let size = large.source.status.size;
+            let sealed = sealing.as_ref().and_then(|_| sealed_len(size));
+            ftruncate(fd, sealed.unwrap_or(size)).map_err(|e| target.failed("size", path, e))?;
             if let Some(hash) = large.source.known.filter(|_| self.reflink(target, large)) {
                 target.finish(
                     fd,
@@ -114,7 +118,8 @@ impl Worker<'_> {
     /// known and which has not changed since: nothing is read. Not under a limit, which plays a slow store.
     fn reflink(&self, target: &Target, large: &Large) -> bool {
         let no_reflink = &self.job.trees[large.source.tree as usize].no_reflink;
-        let (Sink::File(fd, _), Some(from)) = (&large.sink, large.fd()) else {
+        let (Sink::File(fd, _, None), Content::File(from)) = (&large.sink, &large.source.from)
+        else {
             return false;
         };
         if target.verify > Verify::Copy
@@ -169,7 +174,7 @@ impl Worker<'_> {
                 .map(|at| self.chunk(large, at))
                 .collect::<Result<Vec<_>>>()?;
             lock(&large.hashes)[first as usize..last as usize].copy_from_slice(&hashes);
-            if let (Some(target), Sink::File(fd, _)) = (self.job.target(), &large.sink) {
+            if let (Some(target), Sink::File(fd, ..)) = (self.job.target(), &large.sink) {
                 if !self.copies_unread(large) {
                     let identity = Identity::from(&large.source.status);
                     record(
@@ -200,7 +205,7 @@ impl Worker<'_> {
         let skip_hash = source.known.filter(|_| self.trusts_hashes());
         let hash = skip_hash.unwrap_or_else(|| content::file(&lock(&large.hashes)));
         self.check_unchanged(source, hash)?;
-        if let (Some(target), Sink::File(fd, set_mode)) = (self.job.target(), &large.sink) {
+        if let (Some(target), Sink::File(fd, set_mode, _)) = (self.job.target(), &large.sink) {
             target.finish(fd, &source.path, &source.status, &source.xattrs, *set_mode)?;
         }
         self.record_large(large, hash);
@@ -245,6 +250,7 @@ impl Worker<'_> {
                 self.chunk_by_kernel(large, start, len)?;
                 0
             }
+            Sink::File(_, _, Some(sealing)) => self.chunk_sealed(large, sealing, start, len)?,
             _ => self.chunk_by_pieces(large, start, len)?,
         };
         self.output.bytes += len as u64;
@@ -256,13 +262,20 @@ impl Worker<'_> {
 
     /// Whether the content is moved without being looked at: its hash is known and trusted.
     fn copies_unread(&self, large: &Large) -> bool {
-        self.trusts_hashes() && large.source.known.is_some()
+        let plain = matches!(
+            (&large.source.from, &large.sink),
+            (Content::File(_), Sink::Nowhere | Sink::File(_, _, None))
+        );
+        plain && self.trusts_hashes() && large.source.known.is_some()
     }
 
     /// The hash of a chunk that an earlier attempt has copied.
     fn chunk_there(&self, large: &Large, at: u64) -> Option<ChunkHash> {
         let copied = self.job.target()?.copied(&large.source)?;
-        let ours = matches!(large.sink, Sink::File(..));
+        let ours = match &large.sink {
+            Sink::File(_, _, sealing) => sealing.as_ref().is_none_or(|s| s.goes_on),
+            Sink::Nowhere => false,
+        };
         copied.chunks.get(&at).copied().filter(|_| ours)
     }
 
@@ -290,7 +303,7 @@ impl Worker<'_> {
     }
 
     fn write_piece(&self, large: &Large, offset: u64, n: usize) -> Result<()> {
-        let (Some(target), Sink::File(fd, _)) = (self.job.target(), &large.sink) else {
+        let (Some(target), Sink::File(fd, ..)) = (self.job.target(), &large.sink) else {
             return Ok(());
         };
         write_full(fd, &self.buffer[..n], offset)
@@ -299,7 +312,7 @@ impl Worker<'_> {
 
     /// Copies a chunk without hashing it, inside the kernel where it can.
     fn chunk_by_kernel(&mut self, large: &Large, start: u64, len: usize) -> Result<()> {
-        let (Some(target), Sink::File(fd, _), Some(source)) =
+        let (Some(target), Sink::File(fd, ..), Some(source)) =
             (self.job.target(), &large.sink, large.fd())
         else {
             return Ok(());

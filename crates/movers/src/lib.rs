@@ -2,7 +2,7 @@
 //!
 //! One engine does all of it: [`job`] holds what the threads share, [`scan`] walks trees and gives out files,
 //! [`file`] and [`large`] read, hash and write them in one pass, [`gather`] makes manifests of what was found
-//! and checks what needs the whole. [`copy`] puts a copy together; [`resume`] proves what an interrupted one
+//! and checks what needs the whole; [`sealed`] seals and opens on the way. [`copy`] puts a copy together; [`resume`] proves what an interrupted one
 //! left, [`publish`] makes the result durable and visible. docs/movers.md explains and measures.
 
 mod content;
@@ -24,6 +24,7 @@ mod queue;
 mod remove;
 mod resume;
 mod scan;
+mod sealed;
 mod split;
 mod target;
 pub mod throttle;
@@ -37,6 +38,7 @@ use gather::{Against, compare, gather};
 use job::{Goal, Job};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tarn_base::key::DataKey;
 use tarn_base::manifest::Manifest;
 use tarn_ports::{Control, CopyJob, CopyReport, Mover, TreeCapabilities};
 use throttle::{Limiter, Limiters};
@@ -107,7 +109,16 @@ impl Trees {
         goal: Goal,
         control: &Control,
     ) -> Result<(Tree<'static>, Manifest)> {
-        let trees = [Tree::open(root)?];
+        self.read_tree(Tree::open(root)?, goal, control)
+    }
+
+    fn read_tree(
+        &self,
+        tree: Tree<'static>,
+        goal: Goal,
+        control: &Control,
+    ) -> Result<(Tree<'static>, Manifest)> {
+        let trees = [tree];
         let (output, _) = Job::new(&trees, goal, control, self.threads).run()?;
         let found = gather(&trees, output)?.manifests.pop().unwrap_or_default();
         let [tree] = trees;
@@ -127,6 +138,17 @@ impl Mover for Trees {
     fn digest(&self, root: &Path, control: &Control) -> Result<Manifest> {
         let goal = Goal::Digest { read_back: false };
         self.read(root, goal, control).map(|(_, found)| found)
+    }
+
+    fn digest_sealed(
+        &self,
+        root: &Path,
+        key: &Arc<DataKey>,
+        control: &Control,
+    ) -> Result<Manifest> {
+        let tree = Tree::open(root)?.sealed_with(Some(key));
+        let goal = Goal::Digest { read_back: false };
+        self.read_tree(tree, goal, control).map(|(_, found)| found)
     }
 
     fn verify(&self, root: &Path, manifest: &Manifest, control: &Control) -> Result<()> {

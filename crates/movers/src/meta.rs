@@ -32,6 +32,16 @@ impl Status {
         fstat(fd).map(Self::from)
     }
 
+    /// The same of a file with so many bytes of content and no holes.
+    pub(crate) fn with_size(self, size: u64) -> Self {
+        let blocks = size.div_ceil(512);
+        Self {
+            size,
+            blocks,
+            ..self
+        }
+    }
+
     /// Whether the file has holes, as far as its blocks tell.
     pub(crate) fn may_have_holes(&self) -> bool {
         self.blocks.saturating_mul(512) < self.size

@@ -1,12 +1,12 @@
 //! Walking a tree: folders are listed, their files given out in batches.
 
-use crate::content::PIECE;
 use crate::error::{Result, Side, failed};
 use crate::job::{Goal, Job, OpenFolder, Output, Pointer};
 use crate::large::Large;
 use crate::links;
 use crate::meta::{LINK_MODE, Status, times, xattrs};
 use crate::queue::{Work, lock};
+use crate::sealed::BUFFER;
 use crate::tree::{Origin, child, special};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, RawDir, readlinkat, statat, symlinkat, utimensat};
@@ -79,7 +79,7 @@ impl<'a> Worker<'a> {
     pub(crate) fn new(job: &'a Job<'a>) -> Self {
         Self {
             job,
-            buffer: vec![0; PIECE],
+            buffer: vec![0; BUFFER],
             records: Vec::new(),
             tally: Tally::default(),
             output: Output::default(),

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tarn_base::event::FailureKind;
+use tarn_base::key::DataKey;
 use tarn_base::manifest::Xattr;
 use tarn_base::part::Verify;
 use tarn_base::units::Bytes;
@@ -38,6 +39,8 @@ pub(crate) struct Target {
     whole: Option<u64>,
     /// Who is told what has arrived.
     pub(crate) arrivals: Option<Arc<dyn Arrivals>>,
+    /// The key that its files are sealed with.
+    pub(crate) seal: Option<Arc<DataKey>>,
     /// Whether extended attributes were lost.
     pub(crate) lost_xattrs: AtomicBool,
     /// Whether something unexpected stood where an entry was to be made: another source's, or a leftover.
@@ -73,6 +76,7 @@ impl Target {
             earlier,
             whole,
             arrivals: None,
+            seal: None,
             lost_xattrs: AtomicBool::new(false),
             clash: Arc::default(),
         })

@@ -6,8 +6,10 @@ use rustix::fs::{AtFlags, CWD, FileType, statat};
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tarn_base::event::FailureKind;
+use tarn_base::key::DataKey;
 use tarn_base::manifest::{Manifest, check_path, parent};
 use tarn_ports::{CopySource, MoverError, PeerTree};
 use tarn_sys::beneath::{Root, join, split};
@@ -42,6 +44,8 @@ pub(crate) struct Tree<'a> {
     pub(crate) path: PathBuf,
     /// Set once cloning a file has turned out to be impossible.
     pub(crate) no_reflink: AtomicBool,
+    /// Its files are sealed with this key.
+    pub(crate) sealed: Option<Arc<DataKey>>,
 }
 
 impl<'a> Tree<'a> {
@@ -61,7 +65,14 @@ impl<'a> Tree<'a> {
             expected: None,
             path: path.to_path_buf(),
             no_reflink: AtomicBool::new(false),
+            sealed: None,
         })
+    }
+
+    /// The same, of sealed files.
+    pub(crate) fn sealed_with(mut self, key: Option<&Arc<DataKey>>) -> Self {
+        self.sealed = key.map(Arc::clone);
+        self
     }
 
     /// Opens a source of a copy.
@@ -88,7 +99,7 @@ impl<'a> Tree<'a> {
             paths.iter().flat_map(|path| above(path)).collect()
         });
         tree.expected = source.manifest.as_ref();
-        Ok(tree)
+        Ok(tree.sealed_with(source.sealed.as_ref()))
     }
 
     /// A tree on another node.
@@ -119,6 +130,7 @@ impl<'a> Tree<'a> {
             expected: None,
             path: PathBuf::from(peer.name()),
             no_reflink: AtomicBool::new(false),
+            sealed: None,
         })
     }
 

@@ -105,6 +105,7 @@ pub(crate) fn clone_job(roots: &[(PathBuf, Manifest)], dest: &Path) -> CopyJob {
         as_entry: None,
         manifest: Some(manifest.clone()),
         only: None,
+        sealed: None,
     };
     CopyJob {
         sources: roots.iter().map(source).collect(),
@@ -116,5 +117,6 @@ pub(crate) fn clone_job(roots: &[(PathBuf, Manifest)], dest: &Path) -> CopyJob {
         rate: 0,
         latency: 0,
         arrivals: None,
+        seal: None,
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tarn_base::event::{Failure, FailureKind};
+use tarn_base::key::DataKey;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
 
@@ -21,6 +22,8 @@ pub struct CopySource {
     pub manifest: Option<Manifest>,
     /// Only paths (as they appear at the destination) that are listed here; `None` for all.
     pub only: Option<Vec<Box<[u8]>>>,
+    /// Its files are sealed with this key: what is copied, hashed and compared is their content.
+    pub sealed: Option<Arc<DataKey>>,
 }
 
 /// Copy trees into one folder that appears whole or not at all.
@@ -45,6 +48,8 @@ pub struct CopyJob {
     pub latency: u64,
     /// Who is told what has arrived, when others want to read the tree before it is whole.
     pub arrivals: Option<Arc<dyn Arrivals>>,
+    /// The destination's files are sealed with this key; hashes stay those of their content.
+    pub seal: Option<Arc<DataKey>>,
 }
 
 /// What a copy did.
@@ -153,6 +158,23 @@ pub trait Mover: Send + Sync {
     /// # Errors
     /// When the tree cannot be read, or changes while it is.
     fn digest(&self, root: &Path, control: &Control) -> Result<Manifest, MoverError>;
+
+    /// As [`Mover::digest`] of a tree whose files are sealed with this key: sizes and hashes are those of their content.
+    ///
+    /// # Errors
+    /// As for [`Mover::digest`]; `Corrupt` for a file that the key does not open. A mover that cannot open sealed files refuses.
+    fn digest_sealed(
+        &self,
+        root: &Path,
+        _key: &Arc<DataKey>,
+        _control: &Control,
+    ) -> Result<Manifest, MoverError> {
+        let message = format!(
+            "this mover cannot open the sealed files of {}",
+            root.display()
+        );
+        Err(MoverError::new(FailureKind::Io, message))
+    }
 
     /// Reads a tree again and compares it with its manifest.
     ///

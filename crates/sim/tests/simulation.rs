@@ -73,6 +73,7 @@ fn dataset(name: &str, partition: Partition) -> Dataset {
         keep: Keep::UntilConsumed,
         copies: 1,
         on_failure: OnFailure::Discard,
+        encrypt: false,
         tier: None,
         partition,
     }

@@ -79,6 +79,40 @@ fn mount_flags(at: &Path) -> io::Result<MountFlags> {
     Ok(kept.fold(MountFlags::empty(), |all, (_, flag)| all | *flag))
 }
 
+/// Mounts an empty file system in memory of at most so many bytes, for its owner only. Where that is allowed its pages are never
+/// swapped out.
+///
+/// # Errors
+/// What mount(2) says.
+pub fn mount_memory(at: &Path, bytes: u64) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let options = |more: &str| std::ffi::CString::new(format!("size={bytes},mode=0700{more}"));
+    // Linux 6.4 and later, for the real root only.
+    let unswapped = options(",noswap")?;
+    if rustix::mount::mount("tmpfs", at, "tmpfs", flags, unswapped.as_c_str()).is_ok() {
+        return Ok(());
+    }
+    let plain = options("")?;
+    Ok(rustix::mount::mount(
+        "tmpfs",
+        at,
+        "tmpfs",
+        flags,
+        plain.as_c_str(),
+    )?)
+}
+
+/// Takes away what is mounted at `at`: it stays wherever else it is shown or open.
+///
+/// # Errors
+/// What umount(2) says.
+pub fn unmount(at: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(
+        at,
+        rustix::mount::UnmountFlags::DETACH,
+    )?)
+}
+
 /// Mounts the `/proc` of the PID namespace of the calling process.
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod ckpt;
 pub(crate) mod cluster;
+pub(crate) mod crypt;
 pub(crate) mod dsa;
 mod fio;
 pub(crate) mod hdf5;

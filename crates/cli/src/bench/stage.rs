@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// The type of a folder's file system.
-fn medium(dir: &Path) -> anyhow::Result<String> {
+pub(super) fn medium(dir: &Path) -> anyhow::Result<String> {
     let shown = dir.display();
     let stat = rustix::fs::statfs(dir).with_context(|| format!("cannot examine `{shown}`"))?;
     Ok(match stat.f_type as u32 {
@@ -178,7 +178,7 @@ fn room(case: Case, dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn available_memory() -> anyhow::Result<u64> {
+pub(super) fn available_memory() -> anyhow::Result<u64> {
     let info = std::fs::read_to_string("/proc/meminfo")?;
     let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
     let kib: u64 = line
@@ -188,7 +188,7 @@ fn available_memory() -> anyhow::Result<u64> {
 }
 
 /// Touches so much memory and gives it back: a virtual machine's memory is slow the first time.
-fn touch(bytes: u64) -> anyhow::Result<()> {
+pub(super) fn touch(bytes: u64) -> anyhow::Result<()> {
     const BLOCK: usize = 64 << 20;
     let blocks = bytes.min(available_memory()? / 2) as usize / BLOCK;
     let held: Vec<Vec<u8>> = (0..=blocks).map(|i| vec![i as u8 | 1; BLOCK]).collect();
@@ -221,7 +221,12 @@ fn make_tree(case: Case, at: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn make_file(path: &Path, size: u64, block: &mut [u8], seed: &mut u64) -> anyhow::Result<()> {
+pub(super) fn make_file(
+    path: &Path,
+    size: u64,
+    block: &mut [u8],
+    seed: &mut u64,
+) -> anyhow::Result<()> {
     let mut file = File::create(path)?;
     let mut left = size;
     while left > 0 {
@@ -348,6 +353,7 @@ impl Bench {
             as_entry: None,
             manifest: None,
             only: None,
+            sealed: None,
         };
         let job = CopyJob {
             sources: vec![source],
@@ -362,6 +368,7 @@ impl Bench {
             rate: 0,
             latency: 0,
             arrivals: None,
+            seal: None,
         };
         let report = Trees::new().copy(&job, &Control::default())?;
         ensure!(

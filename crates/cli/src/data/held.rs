@@ -9,15 +9,18 @@ use crate::state;
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use tarn_base::codes::Exit;
 use tarn_base::event::FailureKind;
 use tarn_base::history::History;
 use tarn_base::id::DataId;
+use tarn_base::key::DataKey;
 use tarn_base::layout::StateDir;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::{StoreKey, Verify};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
+use tarn_local::keys::DataKeys;
 use tarn_movers::Trees;
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError};
 
@@ -33,6 +36,8 @@ pub(super) struct Held {
 struct Choice<'a> {
     manifest: Manifest,
     replicas: Vec<&'a ReplicaRow>,
+    /// What those on nodes are sealed with, if they are.
+    key: Option<Arc<DataKey>>,
 }
 
 impl Held {
@@ -188,7 +193,29 @@ impl Held {
             .with_context(|| format!("cannot read the manifest {}", path.display()))
             .exit(Exit::State)?;
         let manifest = Manifest::decode(&bytes).exit(Exit::State)?;
-        Ok(Choice { manifest, replicas })
+        let key = self.key(row)?;
+        Ok(Choice {
+            manifest,
+            replicas,
+            key,
+        })
+    }
+
+    /// The key of a part of an encrypted dataset.
+    fn key(&self, row: &ReplicaRow) -> CliResult<Option<Arc<DataKey>>> {
+        let of_part = self
+            .state
+            .keys(&row.workspace)
+            .join(&row.dataset)
+            .join(&row.key.0);
+        if !of_part.exists() {
+            return Ok(None);
+        }
+        let ring = crate::key::of_user().exit(Exit::State)?;
+        let keys = DataKeys::new(&self.state, &row.workspace, ring);
+        let key = keys.get(&row.dataset, &row.key);
+        key.map(Some)
+            .map_err(|failure| CliError::new(Exit::State, failure.message))
     }
 
     /// Copies the version out; the keys of its parts.
@@ -270,6 +297,7 @@ fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyRep
             rate: 0,
             latency: 0,
             arrivals: None,
+            seal: None,
         };
         let failed = match mover.copy(&job, &Control::default()) {
             Err(failed) => failed,
@@ -300,6 +328,10 @@ impl Choice<'_> {
             manifest: Some(self.manifest.clone()),
             // There the other parts of the version lie as well.
             only: matches!(row.at, StoredAt::External(_)).then(|| paths().collect()),
+            sealed: match row.at {
+                StoredAt::External(_) => None,
+                _ => self.key.clone(),
+            },
         }
     }
 
@@ -309,7 +341,19 @@ impl Choice<'_> {
             return false;
         }
         let path = self.replicas[0].path();
-        let Err(e) = mover.verify(&path, &self.manifest, &Control::default()) else {
+        let control = Control::default();
+        let sealed = self.source().sealed;
+        let verified = match sealed {
+            None => mover.verify(&path, &self.manifest, &control),
+            Some(key) => mover
+                .digest_sealed(&path, &key, &control)
+                .and_then(|found| {
+                    let same = found.hash() == self.manifest.hash();
+                    let other = || MoverError::new(FailureKind::Corrupt, "it has other content");
+                    same.then_some(()).ok_or_else(other)
+                }),
+        };
+        let Err(e) = verified else {
             return false;
         };
         say!(

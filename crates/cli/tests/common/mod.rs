@@ -57,6 +57,7 @@ impl Site {
             .stdin(Stdio::null());
         c.env_remove("TARN_STATE")
             .env_remove("TARN_CRASH_AT")
+            .env("XDG_CONFIG_HOME", self.path("config"))
             .env("NO_COLOR", "1");
         c
     }

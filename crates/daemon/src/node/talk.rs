@@ -153,6 +153,8 @@ impl Host {
             prior: opening.prior,
             state: StateDir(opening.state),
             mover: Arc::new(Trees::new()),
+            // What is encrypted is refused over several machines.
+            keys: None,
             helper_exe: self.helper.clone(),
             checkpoints: Arc::new(tarn_checkpoint::shelf::checkpoints),
             // tarn asks that itself, before it has a step run.

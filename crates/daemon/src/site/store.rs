@@ -186,6 +186,7 @@ impl Store {
                     as_entry: file.clone(),
                     manifest: None,
                     only: None,
+                    sealed: None,
                 };
                 (source, file)
             }
@@ -207,6 +208,7 @@ impl Store {
             rate: 0,
             latency: 0,
             arrivals: None,
+            seal: None,
         };
         let report = self.mover.copy(&job, control);
         let mut report = report.map_err(|e| told(&e, &[&held]))?;
@@ -269,6 +271,7 @@ impl Store {
             as_entry: None,
             manifest: Some(manifest),
             only: None,
+            sealed: None,
         })
     }
 
@@ -438,6 +441,7 @@ impl Store {
                         as_entry: None,
                         manifest: Some(manifest),
                         only: None,
+                        sealed: None,
                     }
                 }
             };
@@ -461,6 +465,7 @@ impl Store {
             rate: 0,
             latency: 0,
             arrivals: None,
+            seal: None,
         };
         let report = self.mover.copy(&job, control);
         let mut known: Vec<&Held> = held.iter().collect();

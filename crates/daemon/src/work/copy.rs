@@ -226,6 +226,7 @@ fn stage(
             peer: source.peer,
             manifest: Some(source.list.clone()),
             only: source.only,
+            sealed: None,
         }],
         dest: match single {
             Some(_) => whole.clone(),
@@ -238,6 +239,7 @@ fn stage(
         rate: 0,
         latency: 0,
         arrivals: None,
+        seal: None,
     };
     let limiter = shared.limiter(plan);
     let report = shared.mover.copy_limited(&job, control, limiter);

@@ -81,6 +81,7 @@ fn dataset(name: &str) -> Dataset {
         keep: Keep::Workflow,
         copies: 1,
         on_failure: OnFailure::Discard,
+        encrypt: false,
         tier: None,
         partition: Partition::Whole,
     }

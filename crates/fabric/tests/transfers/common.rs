@@ -128,6 +128,7 @@ pub(crate) fn remote(client: &Arc<Client>, manifest: Manifest) -> CopySource {
         as_entry: None,
         manifest: Some(manifest),
         only: None,
+        sealed: None,
     }
 }
 
@@ -138,6 +139,7 @@ pub(crate) fn local(root: &Path) -> CopySource {
         as_entry: None,
         manifest: Some(digest(root)),
         only: None,
+        sealed: None,
     }
 }
 
@@ -152,6 +154,7 @@ pub(crate) fn job(sources: Vec<CopySource>, to: &Path) -> CopyJob {
         rate: 0,
         latency: 0,
         arrivals: None,
+        seal: None,
     }
 }
 

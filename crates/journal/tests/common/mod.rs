@@ -85,6 +85,7 @@ fn dataset(name: &str) -> Dataset {
         keep: Keep::UntilConsumed,
         copies: 1,
         on_failure: OnFailure::Discard,
+        encrypt: false,
         tier: None,
         partition: Partition::Whole,
     }

@@ -41,6 +41,7 @@ fn try_fill(plan: &Plan, mover: &dyn Mover) -> Result<(), Failure> {
                 as_entry: None,
                 manifest: Some(crate::store::read_manifest(manifest)?),
                 only: None,
+                sealed: None,
             })
         });
         let job = CopyJob {
@@ -55,6 +56,7 @@ fn try_fill(plan: &Plan, mover: &dyn Mover) -> Result<(), Failure> {
             rate: 0,
             latency: 0,
             arrivals: None,
+            seal: None,
         };
         mover.copy(&job, &Control::default())?;
     }

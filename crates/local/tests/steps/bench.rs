@@ -22,6 +22,7 @@ use tarn_base::workflow::{
 use tarn_local::{Config, Local, Namespaces};
 use tarn_movers::Trees;
 use tarn_ports::{Mover, Nodes, Progress, World};
+use tarn_seal::ring::KeyRing;
 
 pub(crate) struct Bench {
     dir: PathBuf,
@@ -35,6 +36,7 @@ pub(crate) struct Bench {
     pub(crate) capacity: u64,
     pub(crate) signals: bool,
     pub(crate) mover: Arc<dyn Mover>,
+    pub(crate) keys: Option<KeyRing>,
 }
 
 pub(crate) fn spot(node: u32) -> Spot {
@@ -54,6 +56,7 @@ pub(crate) fn data(name: &str) -> Dataset {
         keep: Keep::UntilConsumed,
         copies: 1,
         on_failure: OnFailure::Discard,
+        encrypt: false,
         tier: None,
         partition: Partition::Whole,
     }
@@ -126,6 +129,7 @@ impl Bench {
             capacity: 1 << 30,
             signals: false,
             mover: Arc::new(Trees::new()),
+            keys: None,
         }
     }
 
@@ -201,6 +205,7 @@ impl Bench {
             prior: Vec::new(),
             state: self.state(),
             mover: Arc::clone(&self.mover),
+            keys: self.keys.clone(),
             helper_exe: std::env::current_exe().expect("this program"),
             checkpoints: Arc::new(|_, _| Vec::new()),
             changed_since: Arc::new(|_| None),

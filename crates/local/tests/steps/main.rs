@@ -7,6 +7,7 @@ mod far;
 mod moving;
 mod multi;
 mod running;
+mod sealed;
 mod sockets;
 mod whole;
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
 fn run_all() -> ExitCode {
     let tests = [
         running::TESTS,
+        sealed::TESTS,
         sockets::TESTS,
         moving::TESTS,
         multi::TESTS,

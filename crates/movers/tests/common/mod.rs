@@ -234,6 +234,7 @@ pub fn source(root: &Path) -> CopySource {
         as_entry: None,
         manifest: None,
         only: None,
+        sealed: None,
     }
 }
 
@@ -250,6 +251,7 @@ pub fn job(sources: Vec<CopySource>, dest: &Path) -> CopyJob {
         rate: 0,
         latency: 0,
         arrivals: None,
+        seal: None,
     }
 }
 

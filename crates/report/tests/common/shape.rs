@@ -90,6 +90,7 @@ pub(crate) fn dataset(
         keep: Keep::UntilConsumed,
         copies: 1,
         on_failure: OnFailure::Discard,
+        encrypt: false,
         tier: None,
         partition,
     }

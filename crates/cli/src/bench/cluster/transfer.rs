@@ -198,6 +198,7 @@ impl Bench {
                 as_entry: None,
                 manifest: Some(self.manifest.clone()),
                 only: None,
+                sealed: None,
             }],
             staging: staging(&dest),
             dest,
@@ -207,6 +208,7 @@ impl Bench {
             rate,
             latency: 0,
             arrivals: None,
+            seal: None,
         };
         let report = self.mover.copy(&job, control)?;
         ensure!(report.bytes == self.bytes, "{} bytes came", report.bytes);

@@ -1,0 +1,97 @@
+//! `tarn key`: the user's own keys, which the keys of encrypted data are wrapped with (docs/security.md, "Encryption").
+
+use crate::args::Cli;
+use crate::error::{CliResult, ExitWith};
+use crate::print::say;
+use crate::state;
+use clap::Subcommand;
+use std::path::PathBuf;
+use tarn_base::codes::Exit;
+use tarn_base::layout::StateDir;
+use tarn_base::workflow::Workflow;
+use tarn_local::keys::{self, DataKeys, KeyError};
+use tarn_seal::ring::KeyRing;
+
+/// What is done with keys.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a key, if there is none
+    New,
+    /// Make a new key, and wrap the keys of data with it; the data stays as it is
+    Rotate {
+        /// State folders whose data was sealed with the old keys [default: `--state`, or `.tarn` here, if there is one]
+        states: Vec<PathBuf>,
+        /// Then forget the old keys: what other state folders have cannot be opened any more
+        #[arg(long)]
+        drop: bool,
+    },
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When keys cannot be read or written.
+pub(crate) fn key(cli: &Cli, command: &KeyCommand) -> CliResult {
+    let path = keys::user_file().exit(Exit::State)?;
+    match command {
+        KeyCommand::New => {
+            let key = keys::fresh().exit(Exit::State)?;
+            let id = key.id();
+            keys::write(&path, &KeyRing::new(key), false).exit(Exit::State)?;
+            say!(
+                "key {id} is in {}; keep a copy where nobody else reads it: without it, what is sealed with it is lost",
+                path.display()
+            );
+        }
+        KeyCommand::Rotate { states, drop } => {
+            let mut all = keys::read(&path).exit(Exit::State)?;
+            all.rotate(keys::fresh().exit(Exit::State)?)
+                .exit(Exit::State)?;
+            // Written before anything is wrapped with it.
+            keys::write(&path, &all, true).exit(Exit::State)?;
+            let anew = rewrap(cli, states, &all)?;
+            if *drop {
+                all.drop_old();
+                keys::write(&path, &all, true).exit(Exit::State)?;
+            }
+            say!(
+                "key {} is the newest in {}; {anew} keys of data were wrapped anew",
+                all.newest().id(),
+                path.display()
+            );
+        }
+    }
+    Ok(Exit::Success)
+}
+
+/// Wraps the keys of data in these state folders anew; how many.
+fn rewrap(cli: &Cli, states: &[PathBuf], keys: &KeyRing) -> CliResult<u64> {
+    let given = states.iter().map(|s| std::path::absolute(s).map(StateDir));
+    let mut folders: Vec<StateDir> = given.collect::<Result<_, _>>().exit(Exit::Usage)?;
+    if folders.is_empty()
+        && let Ok(here) = state::here(cli)
+    {
+        folders.push(here);
+    }
+    let mut anew = 0;
+    for state in folders {
+        for workspace in keys::workspaces(&state).exit(Exit::State)? {
+            let data = DataKeys::new(&state, &workspace, keys.clone());
+            anew += data.rewrap().exit(Exit::State)?;
+        }
+    }
+    Ok(anew)
+}
+
+/// The user's keys.
+pub(crate) fn of_user() -> Result<KeyRing, KeyError> {
+    keys::read(&keys::user_file()?)
+}
+
+/// The user's keys, where a workflow needs them.
+pub(crate) fn for_workflow(workflow: &Workflow) -> CliResult<Option<KeyRing>> {
+    match workflow.data.iter().any(|d| d.encrypt) {
+        true => of_user().map(Some).exit(Exit::State),
+        false => Ok(None),
+    }
+}

@@ -1,0 +1,452 @@
+//! Keys of encrypted datasets: the user's own in a file of theirs, and those of data, wrapped with it, in the state folder.
+//! docs/security.md says what they are for, docs/formats.md what is in the files.
+
+use crate::store::{failure, io_failure, make_folder, sync_folder};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tarn_base::event::{Failure, FailureKind};
+use tarn_base::key::{DataKey, KEY_BYTES, KeyId};
+use tarn_base::layout::StateDir;
+use tarn_base::part::StoreKey;
+use tarn_seal::ring::{KeyRing, MAX_BYTES, RingError};
+use tarn_seal::wrap::{Owner, WRAPPED, WrappingKey, wrapped_by};
+use zeroize::Zeroizing;
+
+/// Who may read a file of keys: its owner.
+const PRIVATE: u32 = 0o600;
+
+/// Why a user's file of keys cannot be used. It never quotes what is in it.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// There is none.
+    #[error("there is no key of yours at {}; `tarn key new` makes one", .0.display())]
+    Missing(PathBuf),
+    /// There is one already.
+    #[error("{} is there already, and data may be sealed with it; `tarn key rotate` makes a new key beside it", .0.display())]
+    Exists(PathBuf),
+    /// Others could read it.
+    #[error("{} has mode {mode:04o}: others can read your keys; `chmod 600` it, and rotate them if somebody has", .path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It is somebody else's, or no file.
+    #[error("{} is not a regular file of your own; remove it, or say where your keys are (XDG_CONFIG_HOME)", .0.display())]
+    Foreign(PathBuf),
+    /// There is nowhere to look.
+    #[error(
+        "neither XDG_CONFIG_HOME nor HOME is set, so there is no place for your keys; set one of them"
+    )]
+    Homeless,
+    /// What is in it.
+    #[error("{}: {source}", .path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: RingError,
+    },
+    /// The system refused something.
+    #[error("cannot {what} {}: {source}", .path.display())]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A wrapped key cannot be wrapped anew.
+    #[error("{}: {source}", .path.display())]
+    Wrapped {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: tarn_seal::SealError,
+    },
+}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyError {
+    let path = path.to_path_buf();
+    move |source| KeyError::Io { what, path, source }
+}
+
+/// Where the user's keys are: `tarn/key` in the folder of configurations.
+///
+/// # Errors
+/// [`KeyError::Homeless`].
+pub fn user_file() -> Result<PathBuf, KeyError> {
+    let folder = |name: &str| std::env::var_os(name).filter(|v| Path::new(v).is_absolute());
+    let config = folder("XDG_CONFIG_HOME").map(PathBuf::from);
+    let config = config.or_else(|| Some(PathBuf::from(folder("HOME")?).join(".config")));
+    Ok(config.ok_or(KeyError::Homeless)?.join("tarn").join("key"))
+}
+
+/// Reads a user's keys.
+///
+/// # Errors
+/// When there is none, others could read it, or it holds anything else.
+pub fn read(path: &Path) -> Result<KeyRing, KeyError> {
+    let mut options = OpenOptions::new();
+    // A pipe that is put there must not stop us.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits();
+    let opened = options.read(true).custom_flags(flags as i32).open(path);
+    let file = opened.map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => KeyError::Missing(path.into()),
+        _ => io_error("open", path)(e),
+    })?;
+    let meta = file.metadata().map_err(io_error("examine", path))?;
+    if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(KeyError::Foreign(path.into()));
+    }
+    let mode = meta.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(KeyError::Open {
+            path: path.into(),
+            mode,
+        });
+    }
+    // Room for all of it from the start: a buffer that grows leaves copies behind.
+    let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES + 1));
+    let most = MAX_BYTES as u64 + 1;
+    let read = file.take(most).read_to_string(&mut text);
+    read.map_err(io_error("read", path))?;
+    let content = |source| KeyError::Content {
+        path: path.into(),
+        source,
+    };
+    match text.len() > MAX_BYTES {
+        true => Err(content(RingError::Many)),
+        false => KeyRing::parse(&text).map_err(content),
+    }
+}
+
+/// Writes a user's keys, whole or not at all.
+///
+/// # Errors
+/// [`KeyError::Exists`] unless it may `replace` what is there.
+pub fn write(path: &Path, keys: &KeyRing, replace: bool) -> Result<(), KeyError> {
+    if !replace && path.symlink_metadata().is_ok() {
+        return Err(KeyError::Exists(path.into()));
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(io_error("create", folder))?;
+    }
+    let text = keys.text();
+    publish(path, text.as_bytes(), replace).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => KeyError::Exists(path.into()),
+        _ => io_error("write", path)(e),
+    })
+}
+
+/// Writes a file that only its owner reads, durably and whole; without `replace` only where none is.
+fn publish(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = PathBuf::from(name);
+    // What a process of this number has left is nobody's.
+    let _ = std::fs::remove_file(&temporary);
+    let mut options = OpenOptions::new();
+    let made = options
+        .write(true)
+        .create_new(true)
+        .mode(PRIVATE)
+        .open(&temporary);
+    let written = made.and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        match replace {
+            true => std::fs::rename(&temporary, path),
+            // A link is never put over what is there.
+            false => std::fs::hard_link(&temporary, path),
+        }
+    });
+    if written.is_err() || !replace {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written?;
+    path.parent().map_or(Ok(()), sync_folder)
+}
+
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    match getrandom(&mut bytes, GetRandomFlags::empty())? == N {
+        true => Ok(bytes),
+        false => Err(io::Error::other("the machine has no random bytes yet")),
+    }
+}
+
+/// A new wrapping key.
+///
+/// # Errors
+/// When the machine has no random bytes.
+pub fn fresh() -> io::Result<WrappingKey> {
+    let secret = Zeroizing::new(random::<KEY_BYTES>()?);
+    Ok(WrappingKey::new(KeyId(random()?), secret))
+}
+
+/// The keys of a workspace's data, wrapped in `<state>/keys/<workspace>`.
+#[derive(Debug)]
+pub struct DataKeys {
+    folder: PathBuf,
+    keys: KeyRing,
+    uid: u32,
+    /// Those that somebody works with: they are not forgotten meanwhile. As many as there are transfers and views at a time, and dead
+    /// ones until the next is added.
+    used: Mutex<BTreeMap<StoreKey, Weak<DataKey>>>,
+    /// Parts of which somebody asks to keep replicas that this run may not see: at most as many as there are keys.
+    protected: Mutex<BTreeSet<StoreKey>>,
+}
+
+impl DataKeys {
+    /// Those of a workspace, for who has these keys.
+    pub fn new(state: &StateDir, workspace: &str, keys: KeyRing) -> Self {
+        Self {
+            folder: state.keys(workspace),
+            keys,
+            uid: rustix::process::geteuid().as_raw(),
+            used: Mutex::default(),
+            protected: Mutex::default(),
+        }
+    }
+
+    fn used(&self) -> MutexGuard<'_, BTreeMap<StoreKey, Weak<DataKey>>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, dataset: &str, part: &StoreKey) -> PathBuf {
+        self.folder.join(dataset).join(&part.0)
+    }
+
+    fn owner<'a>(&self, dataset: &'a str, part: &'a StoreKey) -> Owner<'a> {
+        Owner {
+            uid: self.uid,
+            dataset,
+            version: &part.0,
+        }
+    }
+
+    /// The key of a part that was sealed.
+    ///
+    /// # Errors
+    /// `Corrupt` where there is none, or it does not open: the part must be fetched or made again.
+    pub fn get(&self, dataset: &str, part: &StoreKey) -> Result<Arc<DataKey>, Failure> {
+        let mut used = self.used();
+        self.find(&mut used, dataset, part)?.ok_or_else(|| {
+            let message = format!(
+                "the key of part {} of `{dataset}` was forgotten, so its replicas cannot be opened any more; it must be \
+                 fetched or made again",
+                part.0
+            );
+            failure(FailureKind::Corrupt, message)
+        })
+    }
+
+    /// The key of a part that is to be sealed: a new one, unless it has one.
+    ///
+    /// # Errors
+    /// When it cannot be written, or the one that is there does not open.
+    pub fn make(&self, dataset: &str, part: &StoreKey) -> Result<Arc<DataKey>, Failure> {
+        let mut used = self.used();
+        if let Some(key) = self.find(&mut used, dataset, part)? {
+            return Ok(key);
+        }
+        let path = self.file(dataset, part);
+        let error = |e: io::Error| io_failure("write the key", &path, &e);
+        let secret = Zeroizing::new(random::<KEY_BYTES>().map_err(error)?);
+        let key = DataKey::new(KeyId(random().map_err(error)?), secret);
+        let nonce = random().map_err(error)?;
+        let newest = self.keys.newest();
+        let wrapped = newest.wrap(&key, self.owner(dataset, part), nonce);
+        let wrapped = wrapped.map_err(|e| failure(FailureKind::Io, e.to_string()))?;
+        path.parent().map_or(Ok(()), make_folder)?;
+        publish(&path, &wrapped, false).map_err(error)?;
+        Ok(self.lend(&mut used, part, key))
+    }
+
+    fn find(
+        &self,
+        used: &mut BTreeMap<StoreKey, Weak<DataKey>>,
+        dataset: &str,
+        part: &StoreKey,
+    ) -> Result<Option<Arc<DataKey>>, Failure> {
+        if let Some(key) = used.get(part).and_then(Weak::upgrade) {
+            return Ok(Some(key));
+        }
+        let path = self.file(dataset, part);
+        let wrapped = match read_wrapped(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|e| io_failure("read the key", &path, &e))?,
+        };
+        let key = self.keys.unwrap(&wrapped, self.owner(dataset, part));
+        let key = key.map_err(|e| {
+            let message = format!(
+                "the key {} cannot be used: {e}; bring back the file of keys that it was wrapped with, or `tarn data rm {dataset}` \
+                 and make the data again",
+                path.display()
+            );
+            failure(FailureKind::Corrupt, message)
+        })?;
+        Ok(Some(self.lend(used, part, key)))
+    }
+
+    fn lend(
+        &self,
+        used: &mut BTreeMap<StoreKey, Weak<DataKey>>,
+        part: &StoreKey,
+        key: DataKey,
+    ) -> Arc<DataKey> {
+        used.retain(|_, key| key.strong_count() > 0);
+        let key = Arc::new(key);
+        used.insert(part.clone(), Arc::downgrade(&key));
+        key
+    }
+
+    /// The parts that have a key, and the datasets that they are of.
+    pub(crate) fn parts(&self) -> BTreeMap<StoreKey, String> {
+        let all = files(&self.folder).unwrap_or_default();
+        all.into_iter().map(|(d, part)| (part, d)).collect()
+    }
+
+    /// Forgets the key of a part, if nobody works with it: what is left of its replicas anywhere cannot be opened any more.
+    ///
+    /// # Errors
+    /// When it is there and cannot be removed.
+    pub fn forget(&self, dataset: &str, part: &StoreKey) -> Result<(), Failure> {
+        let used = self.used();
+        let protected = self.protected.lock();
+        let protected = protected.unwrap_or_else(PoisonError::into_inner);
+        if protected.contains(part) || used.get(part).is_some_and(|k| k.strong_count() > 0) {
+            return Ok(());
+        }
+        forget(&self.file(dataset, part))
+    }
+
+    /// From now on these keys are not forgotten.
+    pub(crate) fn protect(&self, parts: impl Iterator<Item = StoreKey>) {
+        let protected = self.protected.lock();
+        protected
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(parts);
+    }
+
+    /// Forgets the keys of all parts but those.
+    ///
+    /// # Errors
+    /// When one is there and cannot be removed.
+    pub fn keep(&self, needed: impl Fn(&StoreKey) -> bool) -> Result<(), Failure> {
+        let all = files(&self.folder).map_err(|e| io_failure("read", &self.folder, &e))?;
+        for (dataset, part) in all {
+            if !needed(&part) {
+                self.forget(&dataset, &part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Wraps every key of data anew that is not wrapped with the newest key; how many those were.
+    ///
+    /// # Errors
+    /// The first that does not open or cannot be written: those before it are done, and it can be tried again.
+    pub fn rewrap(&self) -> Result<u64, KeyError> {
+        let newest = self.keys.newest();
+        let mut anew = 0;
+        for (dataset, part) in files(&self.folder).map_err(io_error("read", &self.folder))? {
+            let path = self.file(&dataset, &part);
+            let bad = |source| KeyError::Wrapped {
+                path: path.clone(),
+                source,
+            };
+            let wrapped = read_wrapped(&path).map_err(io_error("read", &path))?;
+            if wrapped_by(&wrapped).map_err(bad)? == newest.id() {
+                continue;
+            }
+            let owner = self.owner(&dataset, &part);
+            let key = self.keys.unwrap(&wrapped, owner).map_err(bad)?;
+            let nonce = random().map_err(io_error("wrap", &path))?;
+            let wrapped = newest.wrap(&key, owner, nonce).map_err(bad)?;
+            publish(&path, &wrapped, true).map_err(io_error("write", &path))?;
+            anew += 1;
+        }
+        Ok(anew)
+    }
+}
+
+/// Forgets the key of a part of a workspace, for who has no keys at hand: whoever removes its last replica.
+///
+/// # Errors
+/// When it is there and cannot be removed.
+pub fn forget_key(
+    state: &StateDir,
+    workspace: &str,
+    dataset: &str,
+    part: &StoreKey,
+) -> Result<(), Failure> {
+    forget(&state.keys(workspace).join(dataset).join(&part.0))
+}
+
+/// Overwrites a file and removes it.
+fn forget(path: &Path) -> Result<(), Failure> {
+    let file = match OpenOptions::new().write(true).open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened.map_err(|e| io_failure("open the key", path, &e))?,
+    };
+    let wipe = |mut file: File| {
+        file.write_all(&[0; WRAPPED])?;
+        file.sync_all()?;
+        std::fs::remove_file(path)?;
+        // The dataset's folder goes with its last key.
+        let _ = path.parent().map(std::fs::remove_dir);
+        Ok(())
+    };
+    wipe(file).map_err(|e: io::Error| io_failure("remove the key", path, &e))
+}
+
+fn read_wrapped(path: &Path) -> io::Result<Vec<u8>> {
+    let mut wrapped = Vec::with_capacity(WRAPPED + 1);
+    File::open(path)?
+        .take(WRAPPED as u64 + 1)
+        .read_to_end(&mut wrapped)?;
+    Ok(wrapped)
+}
+
+/// The datasets and parts that have a key in a workspace's folder.
+fn files(folder: &Path) -> io::Result<Vec<(String, StoreKey)>> {
+    let entries = |folder: &Path| match std::fs::read_dir(folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.collect::<io::Result<Vec<_>>>(),
+    };
+    let mut all = Vec::new();
+    for dataset in entries(folder)? {
+        let name = dataset.file_name().to_string_lossy().into_owned();
+        for part in entries(&dataset.path())? {
+            let part = part.file_name().to_string_lossy().into_owned();
+            if !part.ends_with(".tmp") {
+                all.push((name.clone(), StoreKey(part)));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The workspaces of a state folder that have keys.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn workspaces(state: &StateDir) -> Result<Vec<String>, KeyError> {
+    let folder = state.keys("");
+    let read = match std::fs::read_dir(&folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.map_err(io_error("read", &folder))?,
+    };
+    let names = read.map(|e| Ok(e?.file_name().to_string_lossy().into_owned()));
+    let names: io::Result<Vec<_>> = names.collect();
+    names.map_err(io_error("read", &folder))
+}
