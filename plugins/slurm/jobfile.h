@@ -8,7 +8,7 @@
 
 enum {
     JOB_BYTES = 262144, /* of a file: so many mounts, with paths of 200 bytes */
-    JOB_MOUNTS = 1024,  /* their names fit into one variable of 128 KiB, and binding them takes some 10 ms */
+    JOB_MOUNTS = 1024,  /* their names fit into one variable of 128 KiB, and binding them takes some 30 ms */
     JOB_NAME = 64,      /* bytes of a dataset's name, as in a workflow file */
     JOB_PATH = 1024     /* bytes of the root, and of a path below it */
 };
