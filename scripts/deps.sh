@@ -11,8 +11,8 @@ demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # openfoam (some 500 MB) is what the test of examples/openfoam runs, lammps that of examples/lammps.
 # Where services start by themselves, Debian starts munged too; the cluster has its own. libslurm-dev makes the SPANK plug-in.
 slurm=(iproute2 libslurm-dev munge procps slurm-wlm slurm-wlm-basic-plugins)
-# A namespace over several nodes.
-shared=(fuse3 glusterfs-client glusterfs-server)
+# A namespace over several nodes, and attributes of files in it. (No fuse3: mounting needs no program.)
+shared=(attr glusterfs-client glusterfs-server)
 # nbdkit-plugin-dev makes the plug-in for `tarn block`; the others of its group are its clients.
 block=(e2fsprogs fio gnutls-bin libnbd-bin nbdkit nbdkit-plugin-dev qemu-utils)
 # What reads completions and units; zsh and fish are optional for people, not for the tests.

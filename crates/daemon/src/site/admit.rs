@@ -3,8 +3,13 @@
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
+use tarn_base::bounds::MAX_NAME_BYTES;
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Mount, Uid, is_name};
+use tarn_proto::site::{Job, Mount, Uid};
+
+/// What the plug-in takes of one job, and bytes of a path.
+const MAX_MOUNTS: usize = 1024;
+const MAX_PATH: usize = 1024;
 
 /// The files of all jobs that are let in.
 pub(super) struct Door {
@@ -23,6 +28,13 @@ impl Door {
     /// Lets a job in: the file is there whole, or not at all.
     pub(super) fn admit(&self, job: Job, user: Uid, mounts: &[Mount]) -> Result<(), Refusal> {
         let mut text = format!("tarn-job 1\nuser\t{user}\nroot\t{}\n", self.root.display());
+        if mounts.len() > MAX_MOUNTS {
+            let text = format!(
+                "job {job} has {} datasets: at most {MAX_MOUNTS}",
+                mounts.len()
+            );
+            return Err(Refusal::new(Code::Invalid, text));
+        }
         for mount in mounts {
             check(mount)?;
             let how = if mount.writable { "rw" } else { "ro" };
@@ -70,7 +82,16 @@ fn check(mount: &Mount) -> Result<(), Refusal> {
         .components()
         .all(|c| matches!(c, Component::Normal(_)));
     let text = mount.path.to_str().unwrap_or("\n");
-    if is_name(&mount.dataset) && plain && !text.is_empty() && !text.contains(['\n', '\t']) {
+    let is_owners = mount.path.starts_with(mount.owner.to_string());
+    // What the plug-in takes: it names a variable.
+    let name = mount.dataset.as_bytes();
+    let is_variable = name.len() <= MAX_NAME_BYTES
+        && name
+            .first()
+            .is_some_and(|b| b.is_ascii_lowercase() || *b == b'_')
+        && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    let is_plain = plain && text.len() <= MAX_PATH && !text.chars().any(char::is_control);
+    if is_variable && is_owners && is_plain {
         return Ok(());
     }
     let text = format!(

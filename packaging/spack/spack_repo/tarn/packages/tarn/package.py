@@ -39,6 +39,7 @@ class Tarn(Package):
         packages = ["tarn-cli", "tarn-daemon", "tarn-libtarn"]
         Executable("cargo")("build", "--release", "--locked", *[f"--package={package}" for package in packages])
         built = join_path("target", "release")
+        Executable(join_path("scripts", "brick.sh"))(built)
         for wanted, script in (("+hdf5", "hdf5.sh"), ("+nbd", "nbdkit.sh"), ("+libfabric", "shim.sh")):
             if wanted in spec:
                 Executable(join_path("scripts", script))(built)
