@@ -66,7 +66,7 @@ fn built(folder: &Path) -> Outcome {
 /// The plug-ins, as far as their headers are here.
 fn plug_ins(folder: &Path) -> Outcome {
     said(script("hdf5.sh").arg(folder))?;
-    for plug_in in ["nbdkit.sh", "shim.sh", "spank.sh"] {
+    for plug_in in ["nbdkit.sh", "shim.sh", "spank.sh", "brick.sh"] {
         let output = script(plug_in).arg(folder).output()?;
         let lacking = output.status.code() == Some(3);
         ensure!(output.status.success() || lacking, "{output:?}");

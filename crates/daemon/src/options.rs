@@ -10,6 +10,7 @@ use tarn_proto::local::{Access, SpaceSpec, Uid};
 /// Serves the programs of this node: copies, moves and removes files for them, between dataspaces, memory and outside.
 ///
 /// Programs find it by $TARN_SOCKET. It ends on SIGTERM; exit codes: docs/exit-codes.md.
+/// On a site under Slurm: `tarnd --controller --help` for the controller's host, `tarnd --site --help` for its nodes.
 #[derive(Debug, Parser)]
 #[command(name = "tarnd", version)]
 pub(crate) struct Options {

@@ -185,6 +185,18 @@ impl Site {
             );
             return Err(Refusal::new(Code::Unsupported, text));
         }
+        let lacks = match (dataset.encrypt, used.distribution) {
+            (true, _) => Some("kept encrypted (`encrypt`)"),
+            (_, Distribution::Shared) => Some("one folder of all nodes (`shared`)"),
+            _ => None,
+        };
+        if let Some(lacks) = lacks {
+            let text = format!(
+                "`{}` cannot be {lacks} between jobs yet, only within a run (`tarn run`)",
+                dataset.name
+            );
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
         let key = (state.owner, state.workflow.clone());
         let id = |version| VersionId {
             owner: key.0,

@@ -4,7 +4,7 @@ mod world;
 
 use std::path::Path;
 use tarn_base::units::SECOND;
-use tarn_base::workflow::Distribution::{Broadcast, Scatter, Single};
+use tarn_base::workflow::Distribution::{Broadcast, Scatter, Shared, Single};
 use tarn_base::workflow::{Keep, OnFailure, Role};
 use tarn_proto::local::Code;
 use tarn_proto::site::{Ask, Held, Owner, Said, Stage, Work};
@@ -125,6 +125,19 @@ fn a_script_without_a_workflows_name_leaves_nothing_behind() {
     // The second run of the same script reads anew: the source may be another.
     world.whole(2, alone, &["n1"]);
     assert_eq!(world.read[Path::new("/lustre/mesh")], 2 * world.size);
+}
+
+#[test]
+fn what_a_site_cannot_do_yet_is_refused_and_not_left_out() {
+    let mut world = World::new(1, Config::default());
+    let mut secret = dataset("x");
+    secret.encrypt = true;
+    let encrypted = script("w", 1, vec![(Role::Out, Single, secret)]);
+    let shared = script("v", 2, vec![(Role::Out, Shared, dataset("x"))]);
+    for script in [encrypted, shared] {
+        let said = world.staged(1, Stage::Setup(Box::new(script)));
+        assert_eq!(refused(&said).code, Code::Unsupported);
+    }
 }
 
 #[test]

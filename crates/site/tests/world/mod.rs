@@ -70,6 +70,7 @@ pub(crate) fn dataset(name: &str) -> Dataset {
         copies: 1,
         on_failure: OnFailure::Discard,
         tier: None,
+        encrypt: false,
         partition: Partition::Whole,
     }
 }
