@@ -122,6 +122,8 @@ pub(crate) enum Command {
     /// Memory modes of this node: 1LM, 2LM, mixed, CXL (docs/memory-modes.md)
     #[command(subcommand)]
     Mode(crate::mode::ModeCommand),
+    /// Submits the jobs of a whole workflow on a site, by their scripts (docs/site.md)
+    Submit(crate::slurm::SubmitArgs),
     /// What Slurm's scripts call on a site, and what has become of jobs' data (docs/site.md)
     #[command(subcommand)]
     Slurm(crate::slurm::SlurmCommand),

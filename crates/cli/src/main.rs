@@ -96,6 +96,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::H5(command) => h5::h5(cli, command),
         Command::Partition(command) => partition::partition(cli, command),
         Command::Mode(command) => mode::mode(cli, command),
+        Command::Submit(args) => slurm::submit(cli, args),
         Command::Slurm(command) => slurm::slurm(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),

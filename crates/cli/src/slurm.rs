@@ -2,6 +2,9 @@
 
 mod controller;
 mod job;
+mod submit;
+
+pub(crate) use submit::{SubmitArgs, submit};
 
 use crate::args::Cli;
 use crate::error::{CliError, CliResult};

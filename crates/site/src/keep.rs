@@ -126,6 +126,18 @@ impl Site {
         }
     }
 
+    /// All nodes' copies of a part go.
+    pub(crate) fn remove_everywhere(&mut self, part: &Part) {
+        let have = self
+            .nodes
+            .iter()
+            .filter(|(_, n)| n.parts.contains_key(part));
+        let have: Vec<String> = have.map(|(name, _)| name.clone()).collect();
+        for node in have {
+            self.remove_part(&node, part);
+        }
+    }
+
     /// A node's copy of a part goes.
     fn remove_part(&mut self, node: &str, part: &Part) {
         self.displace(node, part);

@@ -71,6 +71,13 @@ impl Site {
         match (&step, proven) {
             (Step::Fetch(part), Some((proof, moved))) => {
                 self.fetched(node, part, proof, moved, from.is_some());
+                if from.is_none()
+                    && let Some(job) = self.jobs.get_mut(&id)
+                {
+                    // Who has read a source need not look at it.
+                    let look = Step::Look(part.dataset.clone());
+                    job.done.insert((node.to_owned(), look));
+                }
                 // Others may wait for it too, to read it from here.
                 self.jobs_that_wait();
                 self.advance(id);
@@ -164,6 +171,13 @@ impl Site {
         {
             // Its worker may have ended since.
             peer.ports.remove(&user);
+        }
+        if let (Step::Look(dataset), Code::Changed) = (&step, why.code) {
+            match self.source_changed(id, dataset) {
+                Ok(()) => self.advance(id),
+                Err(why) => self.stage_failed(id, why),
+            }
+            return;
         }
         let is_lost = why.code == Code::Lost && !self.is_up(&node);
         let is_final = matches!(

@@ -265,8 +265,12 @@ impl Site {
             .iter()
             .map(|(part, proof)| (reads.version.part(*part), Some(proof.clone())))
             .collect();
-        if parts.is_empty() && version.source.is_some() {
-            parts.push((reads.version.part(0), None));
+        if let Some(source) = &version.source {
+            if parts.is_empty() {
+                parts.push((reads.version.part(version.content), None));
+            } else if !self.is_unchanged(id, job, reads, source) {
+                return Look::Busy;
+            }
         }
         let mut is_whole = true;
         for node in job.readers(reads) {
@@ -286,6 +290,71 @@ impl Site {
             }
         }
         if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    /// Whether a source was found to be what was read of it, since this job has nodes. Somebody who has it looks.
+    fn is_unchanged(&mut self, id: Job, job: &JobState, reads: &Reads, source: &Path) -> bool {
+        let step = Step::Look(reads.version.dataset.clone());
+        if job.done.iter().any(|(_, done)| *done == step) {
+            return true;
+        }
+        let looks = |why: &Why| matches!(why, Why::Job(job, of, _) if *job == id && *of == step);
+        if self.orders.values().any(|o| looks(&o.why)) {
+            return false;
+        }
+        let known = self.version(&reads.version);
+        let known = known.and_then(|v| v.parts.get_key_value(&v.content));
+        let Some((number, proof)) = known.map(|(number, proof)| (*number, proof.clone())) else {
+            return true;
+        };
+        let part = reads.version.part(number);
+        let mut have = self
+            .nodes
+            .iter()
+            .filter(|(_, n)| n.is_up && n.parts.contains_key(&part));
+        let Some(node) = have.next().map(|(name, _)| name.clone()) else {
+            // Nobody has it any more: it is read anew, and compared with what was published then.
+            return true;
+        };
+        let work = Work::Fetch {
+            part,
+            from: Origin::Outside(source.to_owned()),
+            proof: Some(proof),
+        };
+        let rights = (Self::rights(reads.version.owner, job.user), job.group);
+        self.work(&node, Why::Job(id, step, None), rights, work);
+        false
+    }
+
+    /// A source is not what was read of it: its content is another part from now on. What was read goes, unless a job still has it.
+    pub(crate) fn source_changed(&mut self, id: Job, dataset: &str) -> Result<(), Refusal> {
+        let job = self.jobs.get(&id);
+        let reads = job.and_then(|j| j.reads.iter().find(|r| r.version.dataset == dataset));
+        let Some(version) = reads.map(|r| r.version.clone()) else {
+            return Ok(());
+        };
+        let has = |j: &JobState| {
+            (Phase::Staging..Phase::Ended).contains(&j.phase)
+                && j.reads.iter().any(|r| r.version == version)
+        };
+        let mut others = self
+            .jobs
+            .iter()
+            .filter(|(other, j)| **other != id && has(j));
+        if let Some((other, _)) = others.next() {
+            let text = format!(
+                "the source of `{dataset}` has changed, and job {other} works with what it was: wait until that has ended"
+            );
+            return Err(Refusal::new(Code::Changed, text));
+        }
+        for part in self.parts_of(&version) {
+            self.remove_everywhere(&part);
+        }
+        if let Some(version) = self.version_mut(&version) {
+            version.parts.clear();
+            version.content += 1;
+        }
+        Ok(())
     }
 
     fn bring_part(

@@ -82,6 +82,8 @@ pub(crate) struct Version {
     pub(crate) maker: Option<Job>,
     /// Of version 0.
     pub(crate) source: Option<PathBuf>,
+    /// Of a source, the number of the part that is its content now: each content that was found there has one.
+    pub(crate) content: u32,
     /// What its parts hold. Of a source, none before it was read.
     pub(crate) parts: BTreeMap<u32, Proof>,
     pub(crate) keep: Keep,
@@ -192,6 +194,8 @@ pub(crate) struct JobState {
 /// Something that is done once on a node for a job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Step {
+    /// A source is looked at: whether it is what was read.
+    Look(String),
     /// A part is brought there.
     Fetch(Part),
     /// A version is merged to be read.

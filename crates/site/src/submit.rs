@@ -132,6 +132,11 @@ impl Site {
             let text = "a job's script is one step";
             return Err(Refusal::new(Code::Invalid, text));
         };
+        let makes = step.uses.iter().any(|u| u.role != Role::In);
+        if step.foreach.is_some() && makes {
+            let text = "the tasks of a job array cannot make datasets yet, only read them: leave `out` and `inout` to jobs of their own";
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
         let owner = Owner::User(submitted.user);
         check_name("workflow", &workflow.name)?;
         // Two runs of one script that names no workflow have nothing to do with each other.
@@ -292,6 +297,7 @@ impl Site {
                 },
                 maker,
                 source,
+                content: 0,
                 parts: BTreeMap::new(),
                 keep,
                 used: now,

@@ -5,7 +5,7 @@ mod world;
 use std::path::Path;
 use tarn_base::units::SECOND;
 use tarn_base::workflow::Distribution::{Broadcast, Scatter, Shared, Single};
-use tarn_base::workflow::{Keep, OnFailure, Role};
+use tarn_base::workflow::{Foreach, Keep, OnFailure, Role};
 use tarn_proto::local::Code;
 use tarn_proto::site::{Ask, Held, Owner, Said, Stage, Work};
 use tarn_site::Config;
@@ -111,6 +111,43 @@ fn what_several_nodes_lack_is_read_outside_once() {
     for node in ["n1", "n2", "n3", "n4"] {
         assert_eq!(world.parts_on(node), ["mesh/0.0"]);
     }
+}
+
+#[test]
+fn a_source_that_has_changed_is_read_anew_and_not_under_a_job_that_has_it() {
+    let mut world = World::new(2, Config::default());
+    let mut mesh = dataset("mesh");
+    mesh.source = Some("/lustre/mesh".into());
+    let read = || script("w", 1, vec![(Role::In, Single, mesh.clone())]);
+    world.whole(1, read(), &["n1"]);
+    // It is what it was: not read again, on whatever node.
+    world.whole(2, read(), &["n2"]);
+    assert_eq!(world.read[Path::new("/lustre/mesh")], world.size);
+    assert_eq!(world.staged(3, Stage::Setup(Box::new(read()))), Said::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    world.changes.insert("/lustre/mesh".into(), 1);
+    assert_eq!(world.staged(4, Stage::Setup(Box::new(read()))), Said::Done);
+    let said = world.pre_run(4, &["n2"]);
+    assert!(refused(&said).text.contains("job 3"), "{said:?}");
+    for stage in [
+        Stage::PostRun { ok: true },
+        Stage::Teardown { hurry: false },
+    ] {
+        assert_eq!(world.staged(3, stage), Said::Done);
+    }
+    assert_eq!(world.pre_run(4, &["n2"]), Said::Done);
+    assert_eq!(world.parts_on("n2"), ["mesh/0.1"]);
+    assert!(world.parts_on("n1").is_empty());
+    assert_eq!(world.read[Path::new("/lustre/mesh")], 2 * world.size);
+}
+
+#[test]
+fn a_job_array_reads_but_makes_nothing() {
+    let mut world = World::new(1, Config::default());
+    let mut array = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
+    array.workflow.steps[0].foreach = Some(Foreach::Values(vec!["1".into()]));
+    let said = world.staged(1, Stage::Setup(Box::new(array)));
+    assert_eq!(refused(&said).code, Code::Unsupported);
 }
 
 #[test]

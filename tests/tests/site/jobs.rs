@@ -42,13 +42,22 @@ srun sh -c 'cat $TARN_fields/p$SLURM_PROCID/mesh > $TARN_fields/p$SLURM_PROCID/u
 #TARN out = [\"result\"]
 cat $TARN_fields/p*/u > $TARN_result/u
 ";
-    let submit = |name: &str, script: &str| {
-        let job = site.submit("alice", name, script, &[]);
-        job.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()))
-    };
-    let first = submit("decompose.sh", decompose);
-    let second = submit("solve.sh", solve);
-    let third = submit("reconstruct.sh", reconstruct);
+    for (name, script) in [
+        ("decompose.sh", decompose),
+        ("solve.sh", solve),
+        ("reconstruct.sh", reconstruct),
+    ] {
+        fs::write(home.join(name), format!("#!/bin/bash\n{script}")).expect("a script");
+    }
+    let submitted = site.alice(&[
+        "sh",
+        "-c",
+        "cd && tarn submit decompose.sh solve.sh reconstruct.sh",
+    ]);
+    let jobs = submitted
+        .lines()
+        .map(|line| line.split(' ').next().expect("a number").to_owned());
+    let [first, second, third] = jobs.collect::<Vec<_>>().try_into().expect("three jobs");
     site.wait_for(&third, "COMPLETED");
     site.wait("the result is outside", || {
         home.join("out/result/u").exists()
@@ -74,7 +83,7 @@ cat $TARN_fields/p*/u > $TARN_result/u
     };
     assert_eq!(names("case"), ["mesh"]);
     assert_eq!(names("out"), ["result"]);
-    site.alice(&["tarn", "slurm", "end", "foam"]);
+    // Submitted as a whole, it leaves nothing behind.
     for node in [1, 2] {
         site.wait("nothing is left on the nodes", || {
             let command = "find /scm/tarn/u*/d /scm/tarn/u*/j -type f | wc -l";

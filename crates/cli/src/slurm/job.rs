@@ -125,7 +125,7 @@ impl About {
     }
 }
 
-fn ask(command: &str, words: &[&str]) -> CliResult<String> {
+pub(super) fn ask(command: &str, words: &[&str]) -> CliResult<String> {
     let about = format!("`{command} {}`", words.join(" "));
     let said = Command::new(command).args(words).output();
     let said = said.map_err(|e| CliError::new(Exit::State, format!("{about}: {e}")))?;

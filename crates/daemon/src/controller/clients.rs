@@ -4,23 +4,24 @@ use super::Input;
 use crate::Fault;
 use anyhow::Context;
 use rustix::net::sockopt;
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tarn_base::codes::Exit;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Ask, Said, decode, encode};
 use tarn_sys::fdpass::peer_groups;
 
-/// Who asks at a time. Of these, some are for users alone or for Slurm alone, so that neither shuts the other out.
+/// Slurm's and root's questions at a time; users have places of their own, so that neither shuts the other out.
 const MAX_CLIENTS: usize = 4096;
-/// Users at a time that are not Slurm.
+/// Users' at a time, and of each of them.
 const MAX_USERS: usize = 256;
+const MAX_OF_USER: usize = 16;
 /// Bytes of a question: a script's lines, read, are larger than they were.
 const MAX_ASK: usize = 1 << 20;
 /// How long a client may take to say what it wants.
@@ -57,7 +58,7 @@ pub(super) fn serve(path: &Path, desk: Desk) -> Result<(), Fault> {
     // The kernel says who asks; what they may is decided then.
     let open = std::fs::Permissions::from_mode(0o666);
     std::fs::set_permissions(path, open).map_err(|e| fault(e.into()))?;
-    let counts = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
+    let counts = Arc::new(Counts::default());
     let accept = move || {
         loop {
             let stream = match listener.accept() {
@@ -79,27 +80,48 @@ pub(super) fn serve(path: &Path, desk: Desk) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Of Slurm and root, and of users.
-type Counts = (AtomicUsize, AtomicUsize);
+/// How many each user has; Slurm's and root's are one.
+type Counts = Mutex<BTreeMap<Option<u32>, usize>>;
 
 /// One of those that ask, given back at the end, in whatever way that comes.
-struct Place(Arc<Counts>, bool);
+struct Place {
+    counts: Arc<Counts>,
+    /// None for who speaks for Slurm.
+    user: Option<u32>,
+}
 
 impl Place {
-    fn take(counts: &Arc<Counts>, trusted: bool) -> Self {
-        let place = Self(Arc::clone(counts), trusted);
-        place.count().fetch_add(1, Ordering::Relaxed);
-        place
-    }
-
-    fn count(&self) -> &AtomicUsize {
-        if self.1 { &self.0.0 } else { &self.0.1 }
+    /// `None` when all are taken.
+    fn take(counts: &Arc<Counts>, user: Option<u32>) -> Option<Self> {
+        let mut all = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_users: usize = all
+            .iter()
+            .filter(|(who, _)| who.is_some())
+            .map(|(_, n)| n)
+            .sum();
+        let own = all.entry(user).or_default();
+        let is_full = match user {
+            None => *own >= MAX_CLIENTS,
+            Some(_) => *own >= MAX_OF_USER || of_users >= MAX_USERS,
+        };
+        if is_full {
+            return None;
+        }
+        *own += 1;
+        let counts = Arc::clone(counts);
+        Some(Self { counts, user })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.count().fetch_sub(1, Ordering::Relaxed);
+        let mut all = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = all.get_mut(&self.user) {
+            *own -= 1;
+            if *own == 0 {
+                all.remove(&self.user);
+            }
+        }
     }
 }
 
@@ -109,14 +131,11 @@ fn admit(stream: UnixStream, desk: &Desk, counts: &Arc<Counts>) {
     };
     let user = peer.uid.as_raw();
     let trusted = user == 0 || user == desk.slurm;
-    let count = if trusted { &counts.0 } else { &counts.1 };
-    let max = if trusted { MAX_CLIENTS } else { MAX_USERS };
-    if count.load(Ordering::Relaxed) >= max {
+    let Some(place) = Place::take(counts, (!trusted).then_some(user)) else {
         let text = "too many ask at a time: try again in a moment";
         let _ = say(&stream, &Said::Refused(Refusal::new(Code::Busy, text)));
         return;
-    }
-    let place = Place::take(counts, trusted);
+    };
     let desk = desk.clone();
     let group = peer.gid.as_raw();
     let talk = move || {

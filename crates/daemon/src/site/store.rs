@@ -2,6 +2,7 @@
 //! has its name when it is whole.
 
 use super::shelf::{self, Shelf};
+use crate::peers::fingerprint;
 use crate::work::{Held, Spot, told};
 use anyhow::Context;
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
@@ -10,6 +11,7 @@ use std::net::ToSocketAddrs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tarn_base::hash::Hash;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
 use tarn_fabric::{Client, Limits, MAX_ADDRESSES, Patience, Server, Tree};
@@ -24,6 +26,8 @@ use tarn_proto::site::{
 
 /// What half-done work is called, at first.
 const HIDDEN: &str = ".tarn-";
+/// Beside the tree of a source: what it was when it was read.
+const SOURCE: &str = "source";
 /// Bytes of a manifest that is believed to be one.
 const MAX_MANIFEST: u64 = 1 << 30;
 /// Things that an inventory names; more is an error.
@@ -152,7 +156,10 @@ impl Store {
         let single = held.path_of(&[name, b"/file"].concat());
         let file = std::fs::read(single).ok();
         let file = file.and_then(|name| String::from_utf8(name).ok());
-        let proof = prove(&manifest, &bytes, file).ok_or_else(|| broken("no hashes".into()))?;
+        let origin = read_small(&held.path_of(&[name, b"/", SOURCE.as_bytes()].concat())).ok();
+        let origin = origin.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
+        let proof = prove(&manifest, &bytes, (file, origin));
+        let proof = proof.ok_or_else(|| broken("no hashes".into()))?;
         Ok((manifest, proof))
     }
 
@@ -168,6 +175,9 @@ impl Store {
             if let Ok((_, there)) = self.manifest_in(&held, held.name())
                 && proof.is_none_or(|proof| *proof == there)
             {
+                if let Origin::Outside(path) = from {
+                    self.check_source(path, &there, control)?;
+                }
                 return Ok(Worked::Proven {
                     proof: there,
                     moved: 0,
@@ -177,9 +187,12 @@ impl Store {
         }
         let whole = hidden(held.name(), "whole");
         self.begin(&held, &whole)?;
+        let mut origin = proof.and_then(|proof| proof.origin);
         let (source, file) = match from {
             Origin::Outside(path) => {
                 let file = single(path)?;
+                // As it was before it was read: what changes meanwhile is another content the next time.
+                origin = Some(self.print_of(path, control)?);
                 let source = CopySource {
                     root: path.clone(),
                     peer: None,
@@ -213,7 +226,7 @@ impl Store {
         let report = self.mover.copy(&job, control);
         let mut report = report.map_err(|e| told(&e, &[&held]))?;
         let manifest = report.manifests.pop().unwrap_or_default();
-        let there = self.seal(&held, &whole, &manifest, file)?;
+        let there = self.seal(&held, &whole, &manifest, (file, origin))?;
         if let Some(proof) = proof
             && *proof != there
         {
@@ -228,6 +241,22 @@ impl Store {
             proof: there,
             moved: report.bytes,
         })
+    }
+
+    /// Names, sizes and times of a source.
+    fn print_of(&self, path: &Path, control: &Control) -> Result<Hash, Refusal> {
+        let list = self.mover.list(path, control).map_err(|e| told(&e, &[]))?;
+        Ok(Hash(fingerprint(&list, (0, 0))))
+    }
+
+    /// Refuses a source that is not what was read of it.
+    fn check_source(&self, path: &Path, known: &Proof, control: &Control) -> Result<(), Refusal> {
+        single(path)?;
+        if known.origin == Some(self.print_of(path, control)?) {
+            return Ok(());
+        }
+        let text = format!("`{}` has changed since it was read", path.display());
+        Err(Refusal::new(Code::Changed, text))
     }
 
     /// A part on another node, as a source of a copy; what it holds is known.
@@ -383,7 +412,7 @@ impl Store {
         }
         let manifest = self.mover.digest(&held.path_of(&tree), control);
         let manifest = manifest.map_err(|e| told(&e, &[&held]))?;
-        let proof = self.seal(&held, &whole, &manifest, None)?;
+        let proof = self.seal(&held, &whole, &manifest, (None, None))?;
         rustix::fs::syncfs(held.folder()).map_err(|e| held.failed("sync", e))?;
         self.publish_as(&held, &whole)?;
         Ok(Worked::Proven { proof, moved: 0 })
@@ -474,11 +503,12 @@ impl Store {
         let sum = |of: fn(&Proof) -> u64| parts.iter().map(|(_, _, p)| of(p)).sum();
         Ok(Worked::Proven {
             proof: Proof {
-                hash: tarn_base::hash::Hash::default(),
+                hash: Hash::default(),
                 bytes: sum(|p| p.bytes),
                 entries: sum(|p| p.entries),
                 manifest: 0,
                 file: None,
+                origin: None,
             },
             moved: report.bytes,
         })
@@ -676,27 +706,17 @@ impl Store {
         held: &Held,
         whole: &[u8],
         manifest: &Manifest,
-        file: Option<String>,
+        (file, origin): (Option<String>, Option<Hash>),
     ) -> Result<Proof, Refusal> {
         let bytes = manifest.encode();
-        let write = |name: &str, content: &[u8]| {
-            let path = held.path_of(&[whole, b"/", name.as_bytes()].concat());
-            let mut file = std::fs::File::create(path)?;
-            std::io::Write::write_all(&mut file, content)?;
-            file.sync_all()
-        };
-        let failed = |e: std::io::Error| {
-            let errno = rustix::io::Errno::from_io_error(&e);
-            held.failed(
-                "write the manifest of",
-                errno.unwrap_or(rustix::io::Errno::IO),
-            )
-        };
-        write("manifest", &bytes).map_err(failed)?;
+        write(held, whole, "manifest", &bytes)?;
         if let Some(name) = &file {
-            write("file", name.as_bytes()).map_err(failed)?;
+            write(held, whole, "file", name.as_bytes())?;
         }
-        prove(manifest, &bytes, file).ok_or_else(|| {
+        if let Some(origin) = &origin {
+            write(held, whole, SOURCE, origin.to_string().as_bytes())?;
+        }
+        prove(manifest, &bytes, (file, origin)).ok_or_else(|| {
             let text = format!("`{}` was not hashed whole", held.place());
             Refusal::new(Code::Internal, text)
         })
@@ -726,13 +746,32 @@ impl Roots {
     }
 }
 
-fn prove(manifest: &Manifest, bytes: &[u8], file: Option<String>) -> Option<Proof> {
+fn prove(
+    manifest: &Manifest,
+    bytes: &[u8],
+    (file, origin): (Option<String>, Option<Hash>),
+) -> Option<Proof> {
     Some(Proof {
         hash: manifest.hash()?,
         bytes: manifest.bytes(),
         entries: manifest.entries.len() as u64,
         manifest: bytes.len() as u64,
         file,
+        origin,
+    })
+}
+
+/// Writes a small file into a folder that is being made.
+fn write(held: &Held, whole: &[u8], name: &str, content: &[u8]) -> Result<(), Refusal> {
+    let written = || {
+        let path = held.path_of(&[whole, b"/", name.as_bytes()].concat());
+        let mut file = std::fs::File::create(path)?;
+        std::io::Write::write_all(&mut file, content)?;
+        file.sync_all()
+    };
+    written().map_err(|e: std::io::Error| {
+        let errno = rustix::io::Errno::from_io_error(&e);
+        held.failed("write beside", errno.unwrap_or(rustix::io::Errno::IO))
     })
 }
 

@@ -22,6 +22,11 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
         session.proven(ALICE, fetch(ALICE, "mesh", mesh)),
         (proof, 0)
     );
+    // A source that has changed since is not what was read of it.
+    let other = node.outside("mesh/new", "x", ALICE, 0o600);
+    let (code, text) = session.refused(ALICE, fetch(ALICE, "mesh", mesh));
+    assert_eq!(code, Code::Changed, "{text}");
+    fs::remove_file(other).unwrap();
     let tree = node.path("store/u20001/d/w/mesh/0/0/tree");
     let about = fs::metadata(tree.join("a")).unwrap();
     assert_eq!((about.uid(), about.gid()), (ALICE, ALICE));

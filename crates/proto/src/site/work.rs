@@ -45,6 +45,9 @@ pub struct Proof {
     pub manifest: u64,
     /// It is not a folder but this one file.
     pub file: Option<String>,
+    /// Of a source: its names, sizes and times when it was read.
+    #[serde(default)]
+    pub origin: Option<Hash>,
 }
 
 /// Where a node serves its users' parts: host name or address, and the port of this user's worker.
@@ -83,7 +86,8 @@ pub struct Slice {
 /// Something to be done by a user's worker. Each can be asked for again, after whatever failure: what is there already is found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    /// Bring a part into the store; with a proof, only that content.
+    /// Bring a part into the store; with a proof, only that content. Of a source that is there already: see whether it is what was
+    /// read, which is refused as changed if not.
     Fetch {
         /// The part.
         part: Part,

@@ -1,7 +1,7 @@
 //! A site that is played: nodes that do what they are told, sooner or later or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tarn_base::hash::Hash;
 use tarn_base::id::DataId;
 use tarn_base::pattern::ScatterRule;
@@ -40,6 +40,8 @@ pub(crate) struct World {
     next: Token,
     /// Bytes that were read outside and written there, by path.
     pub(crate) read: BTreeMap<PathBuf, u64>,
+    /// How often sources were changed.
+    pub(crate) changes: BTreeMap<PathBuf, u64>,
     pub(crate) sent: BTreeMap<PathBuf, Vec<Part>>,
     /// Bytes of each source and of each output.
     pub(crate) size: u64,
@@ -132,6 +134,7 @@ impl World {
             answers: BTreeMap::new(),
             next: 0,
             read: BTreeMap::new(),
+            changes: BTreeMap::new(),
             sent: BTreeMap::new(),
             size: 1 << 20,
             capacity: 1 << 30,
@@ -315,10 +318,24 @@ impl World {
         let size = self.size;
         match work {
             Work::Fetch { part, from, proof } => {
+                let there = self.nodes[node].parts.get(&part);
+                if let Some(there) = there.filter(|p| proof.as_ref() == Some(p)) {
+                    if let Origin::Outside(path) = &from
+                        && there.origin != Some(self.origin_of(path))
+                    {
+                        return Worked::Failed(Refusal::new(Code::Changed, "it is another"));
+                    }
+                    let (proof, moved) = (there.clone(), 0);
+                    return Worked::Proven { proof, moved };
+                }
                 let there = match &from {
                     Origin::Outside(path) => {
                         *self.read.entry(path.clone()).or_default() += size;
-                        proof.clone().unwrap_or_else(|| proof_of(&part, size))
+                        let found = Proof {
+                            origin: Some(self.origin_of(path)),
+                            ..proof_of(&part, size)
+                        };
+                        proof.clone().unwrap_or(found)
                     }
                     Origin::Peer(peer) => match self.nodes[&peer.node].parts.get(&part) {
                         Some(there) => there.clone(),
@@ -378,6 +395,12 @@ impl World {
         }
     }
 
+    /// What a source is now.
+    fn origin_of(&self, path: &Path) -> Hash {
+        let changes = self.changes.get(path).copied().unwrap_or(0);
+        Hash(u128::from(changes))
+    }
+
     /// Time goes by.
     pub(crate) fn pass(&mut self, seconds: u64) {
         self.now += seconds * SECOND;
@@ -416,6 +439,7 @@ fn proof_of(part: &Part, bytes: u64) -> Proof {
         entries: 1,
         manifest: 100,
         file: None,
+        origin: None,
     }
 }
 
