@@ -8,12 +8,15 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tarn_munge::Secret;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Gid, Report, Uid, Work, Worked};
 use tarn_sys::process::become_user;
 use tarn_sys::users::groups_of;
 
+/// How long a worker may take to begin: others' orders wait meanwhile.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Users that have a worker at a time.
 const MAX_WORKERS: usize = 4096;
 
@@ -131,7 +134,12 @@ impl Crew {
             key: shelf::user_key(secret, user),
             projects: Vec::new(),
         };
-        let first = say(&near, &told).and_then(|()| hear(&near));
+        // The worker before this one may still be ending.
+        let first = near
+            .set_read_timeout(Some(PATIENCE))
+            .and_then(|()| say(&near, &told))
+            .and_then(|()| hear(&near));
+        near.set_read_timeout(None).map_err(failed)?;
         let port = match first {
             Ok(Some(Said::Serving { port })) => port,
             other => {

@@ -1,16 +1,20 @@
 //! A user's part of a node's store. docs/site.md, "The store on a node". Each work can be done again after whatever failure: a folder
 //! has its name when it is whole.
 
+mod holds;
+
 use super::shelf::{self, Shelf};
 use crate::peers::fingerprint;
-use crate::work::{Held, Spot, told};
+use crate::work::{Held, Spot, open_folder, told};
 use anyhow::Context;
-use rustix::fs::{Access, AtFlags, Mode, OFlags};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags, flock};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::net::ToSocketAddrs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tarn_base::hash::Hash;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
@@ -20,18 +24,17 @@ use tarn_munge::KEY_BYTES;
 use tarn_ports::{Control, CopyJob, CopySource, Mover, PeerTree, Piece};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
-    Gid, Held as Thing, Holding, Job, Origin, Owner, Part, Peer, Proof, Slice, Work, Worked,
-    is_name,
+    Gid, Held as Thing, Job, Origin, Owner, Part, Peer, Proof, Slice, Work, Worked, is_name,
 };
 
 /// What half-done work is called, at first.
 const HIDDEN: &str = ".tarn-";
+/// What is to be published goes on at its next order.
+const MADE: &str = "made";
 /// Beside the tree of a source: what it was when it was read.
 const SOURCE: &str = "source";
 /// Bytes of a manifest that is believed to be one.
 const MAX_MANIFEST: u64 = 1 << 30;
-/// Things that an inventory names; more is an error.
-const MAX_HOLDINGS: usize = 200_000;
 
 /// A user's part of the store.
 pub(super) struct Store {
@@ -42,6 +45,21 @@ pub(super) struct Store {
     projects: Vec<Gid>,
     mover: Trees,
     server: Server,
+    /// What is worked on: one work at a time has each, as an order may be given again while its first one goes on.
+    busy: Mutex<BTreeSet<String>>,
+    free: Condvar,
+    /// Locked: the worker before this one has ended.
+    _folder: OwnedFd,
+}
+
+/// Something that one work has.
+struct Claim<'a>(&'a Store, String);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.busy().remove(&self.1);
+        self.0.free.notify_all();
+    }
 }
 
 impl Store {
@@ -56,8 +74,16 @@ impl Store {
         let server = Server::start("[::]:0", shelf.clone(), Limits::default(), None)
             .or_else(|_| Server::start("0.0.0.0:0", shelf, Limits::default(), None))
             .context("no port for other nodes")?;
+        let user = rustix::process::geteuid().as_raw();
+        let own = root.join(Owner::User(user).to_string());
+        let folder = open_folder(&own).with_context(|| format!("cannot open {}", own.display()))?;
+        flock(&folder, FlockOperation::LockExclusive)
+            .with_context(|| format!("cannot lock {}", own.display()))?;
         let store = Self {
-            user: rustix::process::geteuid().as_raw(),
+            user,
+            busy: Mutex::default(),
+            free: Condvar::new(),
+            _folder: folder,
             root,
             node,
             key,
@@ -78,7 +104,30 @@ impl Store {
         self.server.connections()
     }
 
+    fn busy(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other work has this.
+    fn claim(&self, what: String) -> Claim<'_> {
+        let mut busy = self.busy();
+        while busy.contains(&what) {
+            let waited = self.free.wait(busy);
+            busy = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        busy.insert(what.clone());
+        Claim(self, what)
+    }
+
     pub(super) fn perform(&self, work: Work, control: &Control) -> Result<Worked, Refusal> {
+        let _claim = match &work {
+            Work::Fetch { part, .. } | Work::Publish { part, .. } => Some(part.to_string()),
+            Work::Prepare { job, dataset, .. } => Some(format!("{job} writes {dataset}")),
+            Work::View { job, dataset, .. } => Some(format!("{job} reads {dataset}")),
+            Work::Send { dest, .. } => Some(dest.display().to_string()),
+            Work::Check(_) | Work::Remove(_) | Work::Inventory(_) => None,
+        }
+        .map(|what| self.claim(what));
         match work {
             Work::Fetch { part, from, proof } => self.fetch(&part, &from, proof.as_ref(), control),
             Work::Prepare {
@@ -394,7 +443,7 @@ impl Store {
             return Ok(Worked::Proven { proof, moved: 0 });
         }
         let from = self.of_job(job, "w", &part.dataset, false)?;
-        let whole = hidden(held.name(), "whole");
+        let whole = hidden(held.name(), MADE);
         // A try before this one may have moved the tree already.
         let tree = [&whole[..], b"/tree"].concat();
         let is_moved = from.stat()?.is_none() && held.stat_of(&tree)?.is_some();
@@ -523,6 +572,10 @@ impl Store {
     }
 
     fn remove(&self, thing: &Thing) -> Result<(), Refusal> {
+        let _claim = match thing {
+            Thing::Part(part) => Some(self.claim(part.to_string())),
+            Thing::Job(_) => None,
+        };
         let held = match thing {
             Thing::Part(part) => self.part(part, false),
             Thing::Job(job) => {
@@ -558,126 +611,6 @@ impl Store {
                 return;
             }
         }
-    }
-
-    fn inventory(&self, projects: &[Gid]) -> Result<Worked, Refusal> {
-        let mut all = Vec::new();
-        let own = Owner::User(self.user);
-        let projects = projects.iter().filter(|gid| self.projects.contains(gid));
-        for owner in std::iter::once(own).chain(projects.map(|gid| Owner::Project(*gid))) {
-            self.parts_of(owner, &mut all)?;
-        }
-        for name in self.names(Path::new(&format!("{own}/j")))? {
-            if let Ok(job) = name.parse() {
-                let held = self.held(Path::new(&format!("{own}/j/{job}")), false)?;
-                all.push(Holding {
-                    held: Thing::Job(job),
-                    proof: None,
-                    stored: self.mover.stored(&held.path()).unwrap_or(0),
-                });
-            }
-        }
-        Ok(Worked::Inventory(all))
-    }
-
-    fn parts_of(&self, owner: Owner, all: &mut Vec<Holding>) -> Result<(), Refusal> {
-        let top = PathBuf::from(format!("{owner}/d"));
-        for workflow in self.names(&top)? {
-            for dataset in self.names(&top.join(&workflow))? {
-                let folder = top.join(&workflow).join(&dataset);
-                for version in self.names(&folder)? {
-                    for part in self.names(&folder.join(&version))? {
-                        let (Ok(version), Ok(part)) = (version.parse(), part.parse()) else {
-                            continue;
-                        };
-                        let part = Part {
-                            owner,
-                            workflow: workflow.clone(),
-                            dataset: dataset.clone(),
-                            version,
-                            part,
-                        };
-                        if all.len() >= MAX_HOLDINGS {
-                            let text =
-                                format!("more than {MAX_HOLDINGS} parts lie in {}", top.display());
-                            return Err(Refusal::new(Code::Busy, text));
-                        }
-                        let proof = self.manifest(&part).ok().map(|(_, _, proof)| proof);
-                        all.push(Holding {
-                            stored: proof.as_ref().map_or(0, |p| p.bytes),
-                            held: Thing::Part(part),
-                            proof,
-                        });
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The names in a folder of the store that are not hidden; none if there is no such folder.
-    fn names(&self, folder: &Path) -> Result<Vec<String>, Refusal> {
-        let held = match self.held(&folder.join("."), false) {
-            Err(why) if why.code == Code::NotFound => return Ok(Vec::new()),
-            other => other?,
-        };
-        let failed = |e: rustix::io::Errno| held.failed("list", e);
-        let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(held.folder()).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if let Ok(name) = entry.file_name().to_str()
-                && !name.starts_with('.')
-            {
-                names.push(name.to_owned());
-            }
-        }
-        names.sort_unstable();
-        Ok(names)
-    }
-
-    /// Removes what earlier workers have half done.
-    fn sweep(&self) {
-        let own = PathBuf::from(Owner::User(self.user).to_string());
-        let mut folders = vec![own.join("j")];
-        for workflow in self.names(&own.join("d")).unwrap_or_default() {
-            for dataset in self
-                .names(&own.join("d").join(&workflow))
-                .unwrap_or_default()
-            {
-                let dataset = own.join("d").join(&workflow).join(dataset);
-                let versions = self.names(&dataset).unwrap_or_default();
-                folders.extend(versions.iter().map(|v| dataset.join(v)));
-            }
-        }
-        for job in self.names(&own.join("j")).unwrap_or_default() {
-            for which in ["w", "v"] {
-                folders.push(own.join("j").join(&job).join(which));
-            }
-        }
-        for folder in folders {
-            if let Err(why) = self.sweep_folder(&folder) {
-                tracing::warn!("a leftover stays: {why}");
-            }
-        }
-    }
-
-    fn sweep_folder(&self, folder: &Path) -> Result<(), Refusal> {
-        let held = match self.held(&folder.join("."), false) {
-            Err(why) if why.code == Code::NotFound => return Ok(()),
-            other => other?,
-        };
-        let failed = |e: rustix::io::Errno| held.failed("list", e);
-        for entry in rustix::fs::Dir::read_from(held.folder()).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name().to_bytes();
-            // What is only to be published goes on at its next order.
-            let is_left = name.starts_with(HIDDEN.as_bytes())
-                && held.stat_of(&[name, b"/tree"].concat())?.is_none();
-            if is_left {
-                self.clear(&held, name)?;
-            }
-        }
-        Ok(())
     }
 
     /// An empty folder of this hidden name.

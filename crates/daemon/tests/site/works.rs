@@ -65,6 +65,42 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
 }
 
 #[test]
+fn what_is_ordered_twice_at_the_same_time_is_done_once() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    for at in 0..200 {
+        node.outside(&format!("many/{at}"), "some bytes", ALICE, 0o644);
+    }
+    let source = node.path("outside/many");
+    for _ in 0..8 {
+        session.number += 1;
+        let work = Box::new(fetch(ALICE, "many", &source));
+        let order = Order::Do {
+            user: ALICE,
+            group: ALICE,
+            work,
+        };
+        let number = session.number;
+        session.writer.send(&Command { number, order }).unwrap();
+    }
+    let mut moved = Vec::new();
+    while moved.len() < 8 {
+        match session.reader.receive(SOON).unwrap() {
+            Report::Alive => {}
+            Report::Worked {
+                what: Worked::Proven { moved: bytes, .. },
+                ..
+            } => moved.push(bytes),
+            other => panic!("{other:?}"),
+        }
+    }
+    moved.sort_unstable();
+    assert_eq!(moved, [0, 0, 0, 0, 0, 0, 0, 2000]);
+    session.done(ALICE, Work::Check(part(ALICE, "many", 0)));
+}
+
+#[test]
 fn parts_go_from_node_to_node_and_are_merged() {
     let Some(daemon) = munge() else { return };
     let (one, two) = (Node::start("n1", &daemon), Node::start("n2", &daemon));

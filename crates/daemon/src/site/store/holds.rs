@@ -1,0 +1,130 @@
+//! What there is in a user's part of a store, and what is left of half-done work.
+
+use super::{HIDDEN, MADE, Store};
+use std::path::{Path, PathBuf};
+use tarn_ports::Mover;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Worked};
+
+/// Things that an inventory names; more is an error.
+const MAX_HOLDINGS: usize = 200_000;
+
+impl Store {
+    pub(super) fn inventory(&self, projects: &[Gid]) -> Result<Worked, Refusal> {
+        let mut all = Vec::new();
+        let own = Owner::User(self.user);
+        let projects = projects.iter().filter(|gid| self.projects.contains(gid));
+        for owner in std::iter::once(own).chain(projects.map(|gid| Owner::Project(*gid))) {
+            self.parts_of(owner, &mut all)?;
+        }
+        for name in self.names(Path::new(&format!("{own}/j")))? {
+            if let Ok(job) = name.parse() {
+                let held = self.held(Path::new(&format!("{own}/j/{job}")), false)?;
+                all.push(Holding {
+                    held: Held::Job(job),
+                    proof: None,
+                    stored: self.mover.stored(&held.path()).unwrap_or(0),
+                });
+            }
+        }
+        Ok(Worked::Inventory(all))
+    }
+
+    fn parts_of(&self, owner: Owner, all: &mut Vec<Holding>) -> Result<(), Refusal> {
+        let top = PathBuf::from(format!("{owner}/d"));
+        for workflow in self.names(&top)? {
+            for dataset in self.names(&top.join(&workflow))? {
+                let folder = top.join(&workflow).join(&dataset);
+                for version in self.names(&folder)? {
+                    for part in self.names(&folder.join(&version))? {
+                        let (Ok(version), Ok(part)) = (version.parse(), part.parse()) else {
+                            continue;
+                        };
+                        let part = Part {
+                            owner,
+                            workflow: workflow.clone(),
+                            dataset: dataset.clone(),
+                            version,
+                            part,
+                        };
+                        if all.len() >= MAX_HOLDINGS {
+                            let text =
+                                format!("more than {MAX_HOLDINGS} parts lie in {}", top.display());
+                            return Err(Refusal::new(Code::Busy, text));
+                        }
+                        let proof = self.manifest(&part).ok().map(|(_, _, proof)| proof);
+                        all.push(Holding {
+                            stored: proof.as_ref().map_or(0, |p| p.bytes),
+                            held: Held::Part(part),
+                            proof,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The names in a folder of the store that are not hidden; none if there is no such folder.
+    fn names(&self, folder: &Path) -> Result<Vec<String>, Refusal> {
+        let held = match self.held(&folder.join("."), false) {
+            Err(why) if why.code == Code::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let failed = |e: rustix::io::Errno| held.failed("list", e);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(held.folder()).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if let Ok(name) = entry.file_name().to_str()
+                && !name.starts_with('.')
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Removes what earlier workers have half done.
+    pub(super) fn sweep(&self) {
+        let own = PathBuf::from(Owner::User(self.user).to_string());
+        let mut folders = vec![own.join("j")];
+        for workflow in self.names(&own.join("d")).unwrap_or_default() {
+            for dataset in self
+                .names(&own.join("d").join(&workflow))
+                .unwrap_or_default()
+            {
+                let dataset = own.join("d").join(&workflow).join(dataset);
+                let versions = self.names(&dataset).unwrap_or_default();
+                folders.extend(versions.iter().map(|v| dataset.join(v)));
+            }
+        }
+        for job in self.names(&own.join("j")).unwrap_or_default() {
+            for which in ["w", "v"] {
+                folders.push(own.join("j").join(&job).join(which));
+            }
+        }
+        for folder in folders {
+            if let Err(why) = self.sweep_folder(&folder) {
+                tracing::warn!("a leftover stays: {why}");
+            }
+        }
+    }
+
+    fn sweep_folder(&self, folder: &Path) -> Result<(), Refusal> {
+        let held = match self.held(&folder.join("."), false) {
+            Err(why) if why.code == Code::NotFound => return Ok(()),
+            other => other?,
+        };
+        let failed = |e: rustix::io::Errno| held.failed("list", e);
+        for entry in rustix::fs::Dir::read_from(held.folder()).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            let is_left = name.starts_with(HIDDEN.as_bytes()) && !name.ends_with(MADE.as_bytes());
+            if is_left {
+                self.clear(&held, name)?;
+            }
+        }
+        Ok(())
+    }
+}
