@@ -2,5 +2,6 @@
 
 mod attacks;
 mod bad_days;
+mod chain;
 mod jobs;
 mod setup;

@@ -37,6 +37,8 @@ pub(crate) struct World {
     /// Orders that no node has done yet.
     pub(crate) queue: Vec<(String, u64, Order)>,
     pub(crate) answers: BTreeMap<Token, Said>,
+    /// What each job was advised last.
+    pub(crate) advices: BTreeMap<Job, Advice>,
     next: Token,
     /// Bytes that were read outside and written there, by path.
     pub(crate) read: BTreeMap<PathBuf, u64>,
@@ -109,6 +111,7 @@ pub(crate) fn script(
         user: ALICE,
         group: 100,
         is_alone: false,
+        chain: None,
         workflow: Workflow {
             name: workflow.into(),
             external: Some("/lustre/rescue".into()),
@@ -132,6 +135,7 @@ impl World {
             nodes: BTreeMap::new(),
             queue: Vec::new(),
             answers: BTreeMap::new(),
+            advices: BTreeMap::new(),
             next: 0,
             read: BTreeMap::new(),
             changes: BTreeMap::new(),
@@ -253,7 +257,14 @@ impl World {
             }
         }
         match self.answers.remove(&token).expect("an answer") {
-            Said::Advice(_) if arrives => Said::Done,
+            Said::Advice(advice) if arrives => {
+                self.advices.insert(job, advice);
+                Said::Done
+            }
+            Said::Advices(advices) => {
+                self.advices.extend(advices);
+                Said::Done
+            }
             said => said,
         }
     }
