@@ -9,7 +9,7 @@ use tarn_tests::{programs, tree};
 use tempfile::TempDir;
 
 /// Slurm looks at what is staged every few seconds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(80);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 const SLURM_CONF: &str = "\
 BurstBufferType=burst_buffer/lua
