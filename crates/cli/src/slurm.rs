@@ -2,15 +2,16 @@
 
 mod controller;
 mod job;
+pub(crate) mod people;
 mod submit;
 
+pub(crate) use controller::Controller;
 pub(crate) use submit::{SubmitArgs, submit};
 
 use crate::args::Cli;
 use crate::error::{CliError, CliResult};
 use crate::print::{self, out};
 use clap::{Args, Subcommand};
-use controller::Controller;
 use std::path::PathBuf;
 use std::time::Duration;
 use tarn_base::codes::Exit;
@@ -19,7 +20,7 @@ use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Advice, Ask, Job, Said, Stage, Staging, Submitted};
 
 /// How long Slurm's own limits leave for a controller that does not answer (`OtherTimeout`: 300 s).
-const PATIENCE: Duration = Duration::from_secs(240);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 /// How long a job's submission waits for advice: slurmctld does nothing else meanwhile.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
@@ -157,12 +158,18 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
 }
 
 fn read(args: &SubmittedArgs, folder: &std::path::Path) -> CliResult<Option<Submitted>> {
-    let script = job::read(&args.script, folder)?;
-    Ok(script.map(|script| Submitted {
+    let Some(script) = job::read(&args.script, folder)? else {
+        return Ok(None);
+    };
+    let workflow = script.parsed.workflow;
+    let named = workflow.data.iter().filter_map(|d| d.of.as_ref());
+    Ok(Some(Submitted {
         user: args.user,
         group: args.group,
+        groups: people::groups_of(args.user, args.group)?,
+        owners: people::numbers(named)?,
         is_alone: script.is_alone,
-        workflow: script.parsed.workflow,
+        workflow,
     }))
 }
 
@@ -176,7 +183,7 @@ fn set_up(controller: &Controller, job: Job, submitted: Submitted) -> CliResult 
     }
 }
 
-fn done(said: CliResult<Said>) -> CliResult {
+pub(crate) fn done(said: CliResult<Said>) -> CliResult {
     match said? {
         Said::Done => Ok(Exit::Success),
         Said::Refused(why) => Err(refused(&why)),
@@ -184,7 +191,7 @@ fn done(said: CliResult<Said>) -> CliResult {
     }
 }
 
-fn refused(why: &Refusal) -> CliError {
+pub(crate) fn refused(why: &Refusal) -> CliError {
     let exit = match why.code {
         Code::NoSpace | Code::Quota => Exit::NoRoom,
         Code::NotFound => Exit::NotFound,
@@ -196,7 +203,7 @@ fn refused(why: &Refusal) -> CliError {
     CliError::new(exit, &why.text)
 }
 
-fn unexpected(said: &Said) -> CliError {
+pub(crate) fn unexpected(said: &Said) -> CliError {
     CliError::new(
         Exit::Internal,
         format!("the controller says what was not asked: {said:?}"),
@@ -248,6 +255,9 @@ fn why(cli: &Cli, controller: &Controller, job: Job) -> CliResult {
     }
     if let Some(waits) = &info.waits {
         out!("it waits: {waits}")?;
+    }
+    for ending in &info.ending {
+        out!("it ends soon: {ending}")?;
     }
     Ok(Exit::Success)
 }

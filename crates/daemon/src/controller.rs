@@ -69,10 +69,16 @@ struct File {
     slurm_user: Option<String>,
     /// How long data stays after its last use.
     lease: Option<String>,
-    /// Bytes that an owner may have on all nodes together.
+    /// How long before its end a lease is said to end soon.
+    warning: Option<String>,
+    /// Bytes that a user may have on all nodes together.
     quota: Option<String>,
     /// Of users, by name or number.
     user_quotas: BTreeMap<String, String>,
+    /// Bytes that a project may have.
+    project_quota: Option<String>,
+    /// Of projects, by their group's name or number.
+    project_quotas: BTreeMap<String, String>,
 }
 
 /// What happens to the controller.
@@ -281,6 +287,7 @@ impl Controller {
                     number,
                     order,
                 } => self.nodes.order(&node, number, order),
+                Action::Tell { owner, text } => tracing::info!(%owner, "{text}"),
                 Action::Answer { token, said } => {
                     if let Some(reply) = self.replies.remove(&token) {
                         let _ = reply.try_send(said);
@@ -332,8 +339,24 @@ fn read(options: &Options) -> anyhow::Result<(Config, File)> {
     if let Some(lease) = &file.lease {
         config.lease = parse_time(lease).with_context(|| about("lease"))?;
     }
+    if let Some(warning) = &file.warning {
+        config.warning = parse_time(warning).with_context(|| about("warning"))?;
+    }
     if let Some(quota) = &file.quota {
         config.quota = parse_size(quota).with_context(|| about("quota"))?;
+    }
+    if let Some(quota) = &file.project_quota {
+        config.project_quota = parse_size(quota).with_context(|| about("project-quota"))?;
+    }
+    for (group, quota) in &file.project_quotas {
+        let quota = parse_size(quota).with_context(|| about(group))?;
+        let number = match group.parse() {
+            Ok(number) => Some(number),
+            Err(_) => tarn_sys::users::group(group).with_context(|| about(group))?,
+        };
+        let number =
+            number.with_context(|| about(&format!("there is no group `{group}` on this host")))?;
+        config.quotas.insert(Owner::Project(number), quota);
     }
     for (user, quota) in &file.user_quotas {
         let quota = parse_size(quota).with_context(|| about(user))?;

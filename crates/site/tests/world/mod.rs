@@ -15,9 +15,20 @@ use tarn_site::{Action, Asked, Config, Event, Site, Token};
 
 pub(crate) const ALICE: Uid = 1000;
 pub(crate) const BOB: Uid = 1001;
+pub(crate) const CAROL: Uid = 1002;
+/// Alice and Bob are in it.
+pub(crate) const PROJECT: Gid = 500;
+
+/// A user's groups.
+pub(crate) fn groups(user: Uid) -> Vec<Gid> {
+    match user {
+        ALICE | BOB => vec![user, PROJECT],
+        _ => vec![user],
+    }
+}
 
 /// Which works.
-pub(crate) type Which = fn(&Work) -> bool;
+pub(crate) type Works = fn(&Work) -> bool;
 
 /// What a node has.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +49,8 @@ pub(crate) struct World {
     pub(crate) queue: Vec<(String, u64, Order)>,
     pub(crate) answers: BTreeMap<Token, Said>,
     next: Token,
+    /// What is told of owners' data.
+    pub(crate) told: Vec<(Owner, String)>,
     /// Bytes that were read outside and written there, by path.
     pub(crate) read: BTreeMap<PathBuf, u64>,
     /// How often sources were changed.
@@ -47,7 +60,7 @@ pub(crate) struct World {
     pub(crate) size: u64,
     pub(crate) capacity: u64,
     /// What the worker says to the next work of a kind, in place of doing it.
-    pub(crate) refuses: Option<(Which, Code)>,
+    pub(crate) refuses: Option<(Works, Code)>,
 }
 
 pub(crate) fn uses(role: Role, at: u32, distribution: Distribution) -> Use {
@@ -73,6 +86,7 @@ pub(crate) fn dataset(name: &str) -> Dataset {
         on_failure: OnFailure::Discard,
         tier: None,
         encrypt: false,
+        of: None,
         partition: Partition::Whole,
     }
 }
@@ -108,6 +122,8 @@ pub(crate) fn script(
     Submitted {
         user: ALICE,
         group: 100,
+        groups: vec![100],
+        owners: BTreeMap::new(),
         is_alone: false,
         workflow: Workflow {
             name: workflow.into(),
@@ -133,6 +149,7 @@ impl World {
             queue: Vec::new(),
             answers: BTreeMap::new(),
             next: 0,
+            told: Vec::new(),
             read: BTreeMap::new(),
             changes: BTreeMap::new(),
             sent: BTreeMap::new(),
@@ -169,6 +186,7 @@ impl World {
                     }
                     order => self.queue.push((node, number, order)),
                 },
+                Action::Tell { owner, text } => self.told.push((owner, text)),
                 Action::Answer { token, said } => {
                     let before = self.answers.insert(token, said);
                     assert!(before.is_none(), "answered twice");
@@ -182,7 +200,8 @@ impl World {
         store.is_up = true;
         let user = |part: &Part| match part.owner {
             Owner::User(uid) => uid,
-            Owner::Project(gid) => gid,
+            // Whichever member's worker has looked.
+            Owner::Project(_) => BOB,
         };
         let parts = store.parts.iter().map(|(part, proof)| {
             let holding = Holding {
@@ -228,7 +247,7 @@ impl World {
         self.event(Event::Asked(Asked {
             token,
             user,
-            groups: vec![user],
+            groups: groups(user),
             trusted,
             ask,
         }));
