@@ -2,5 +2,6 @@
 
 mod attacks;
 mod bad_days;
+mod data;
 mod jobs;
 mod setup;
