@@ -87,5 +87,4 @@ function slurm_bb_get_status()
     return ask("status")
 end
 
-slurm.log_info("tarn: burst_buffer.lua is loaded")
 return slurm.SUCCESS

@@ -1,60 +1,77 @@
--- job_submit.lua: where a job with #TARN lines would best run, and after which jobs. Glue: `tarn slurm advise` knows (docs/site.md).
--- A job that gets no advice is submitted as it is; so is every job without #TARN lines, at the cost of a search in its script.
--- $TARN of slurmctld's environment is the program [tarn].
+-- job_submit.lua: the options --workflow-... of the SPANK plug-in (docs/site.md, "The fork's flags"). A job without them is none of its
+-- business. $TARN of slurmctld's environment is the program [tarn].
 
 local tarn = os.getenv("TARN") or "tarn"
 
-local function quoted(word)
-    return "'" .. tostring(word):gsub("'", "'\\''") .. "'"
+-- What the plug-in tells of the options: {START="1", PRIOR="17", ...}, or nothing.
+local function options(job)
+    local said
+    for i = 0, (job.spank_job_env_size or 0) - 1 do
+        local name, value = string.match(job.spank_job_env[i] or "", "^TARN_WORKFLOW_([A-Z_]+)=(.*)$")
+        if name then
+            said = said or {}
+            said[name] = value
+        end
+    end
+    return said
 end
 
--- Adds what must have ended to what the user said.
-local function after(dependency, jobs)
-    local all = {}
-    if dependency and dependency ~= "" then
-        all[1] = dependency
+-- Why the options make no sense together.
+local function mistake(job, said)
+    if not job.script or job.script == "" then
+        return "--workflow-... are options of jobs that have a script (sbatch): a job of salloc or srun cannot be held until others are there"
+    elseif said.START and said.PRIOR then
+        return "--workflow-start begins a workflow, --workflow-prior-dependency goes on with one: give one of them"
+    elseif not said.START and not said.PRIOR then
+        return "--workflow-end and --workflow-same-nodes need --workflow-prior-dependency=JOBID, which says of which workflow the job is"
+    elseif said.PRIOR and not said.PRIOR:match("^%d+_?%d*$") then
+        return "--workflow-prior-dependency is the number of a job"
     end
-    for job in jobs:gmatch("%d+") do
-        all[#all + 1] = "afterok:" .. job
-        all[#all + 1] = "afterburstbuffer:" .. job
-    end
-    return table.concat(all, ",")
 end
 
-local function advise(job, uid)
-    if not job.script or not job.script:find("\n#TARN%s") then
-        return
+local function joined(old, separator, new)
+    return (old and old ~= "") and (old .. separator .. new) or new
+end
+
+local function chain(job, uid, said)
+    local words = said.START and { "start" } or { "prior=" .. said.PRIOR:match("^%d+") }
+    if said.END then
+        words[#words + 1] = "end"
     end
-    local path = os.tmpname()
-    local file = io.open(path, "w")
-    if not file then
-        return
+    if said.SAME_NODES then
+        words[#words + 1] = "same-nodes"
     end
-    file:write(job.script)
-    file:close()
-    local command = string.format("%s slurm advise --user %d --group %d --folder %s --script %s 2>/dev/null", quoted(tarn),
-        uid, job.group_id or uid, quoted(job.work_dir or "/"), quoted(path))
-    local pipe = io.popen(command, "r")
-    local said = pipe and pipe:read("*a") or ""
-    if pipe then
-        pipe:close()
+    local text = table.concat(words, " ")
+    -- It makes the script one of tarn's, for burst_buffer.lua, whatever else it says.
+    local first, rest = job.script:match("^([^\n]*\n)(.*)$")
+    job.script = (first or job.script .. "\n") .. "#TARN-WORKFLOW " .. text .. "\n" .. (rest or "")
+    -- Who walks along the chain finds it here.
+    job.admin_comment = joined(job.admin_comment, " ", "[tarn " .. text .. "]")
+    if said.PRIOR then
+        job.dependency = joined(job.dependency, ",", "afterok:" .. said.PRIOR .. ",afterburstbuffer:" .. said.PRIOR)
+    elseif not said.END then
+        -- Held until the end is named.
+        job.priority = 0
     end
-    os.remove(path)
-    local nodes, jobs = said:match("prefer=(%S*)"), said:match("after=(%S*)")
-    if jobs and jobs ~= "" then
-        job.dependency = after(job.dependency, jobs)
-    end
-    -- A node's own name is a feature of it where the site has said so (docs/site.md): then it can be preferred without being required.
-    if nodes and nodes ~= "" and (not job.prefer or job.prefer == "") and not job.req_nodes then
-        job.prefer = nodes
+    if said.PRIOR and said.END then
+        -- Slurm cannot be asked from here: somebody else waits until the job has a number.
+        local program = tarn:gsub("'", "'\\''")
+        local command = "setsid '%s' slurm whole %s --user %d > /dev/null 2>&1 < /dev/null &"
+        os.execute(command:format(program, said.PRIOR:match("^%d+"), uid))
     end
 end
 
 function slurm_job_submit(job, _, uid)
-    local well, why = pcall(advise, job, uid)
-    if not well then
-        slurm.log_info("tarn: no advice: %s", tostring(why))
+    local said = options(job)
+    if not said then
+        return slurm.SUCCESS
     end
+    local why = mistake(job, said)
+    if why then
+        slurm.log_user("tarn: %s", why)
+        return slurm.ERROR
+    end
+    chain(job, uid, said)
     return slurm.SUCCESS
 end
 

@@ -1,5 +1,6 @@
 //! `tarn slurm`: what Slurm's scripts call (`plugins/slurm`), and what becomes of jobs' data. docs/site.md.
 
+mod chain;
 mod controller;
 mod job;
 pub(crate) mod people;
@@ -17,12 +18,10 @@ use std::time::Duration;
 use tarn_base::codes::Exit;
 use tarn_base::units::{Bytes, Elapsed};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Advice, Ask, Job, Said, Stage, Staging, Submitted};
+use tarn_proto::site::{Ask, Chain, Job, Said, Stage, Staging, Submitted};
 
 /// How long Slurm's own limits leave for a controller that does not answer (`OtherTimeout`: 300 s).
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
-/// How long a job's submission waits for advice: slurmctld does nothing else meanwhile.
-const AT_ONCE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SlurmCommand {
@@ -66,13 +65,13 @@ pub(crate) enum SlurmCommand {
         #[arg(long)]
         hurry: bool,
     },
-    /// Where a job that is being submitted would best run, and after which jobs
-    Advise {
-        #[command(flatten)]
-        submitted: SubmittedArgs,
-        /// Where it is submitted
-        #[arg(long, value_name = "DIR")]
-        folder: PathBuf,
+    /// The end of a workflow told by --workflow-... was named: its first job is released
+    Whole {
+        /// The job before the last one
+        prior: Job,
+        /// Their user
+        #[arg(long, value_name = "UID")]
+        user: u32,
     },
     /// The last job of a workflow was submitted: what nobody reads any more may go
     End {
@@ -113,8 +112,8 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
             Ok(Exit::Success)
         }
         SlurmCommand::Setup { job, submitted } => {
-            let folder = job::about(*job)?.folder;
-            match read(submitted, &folder)? {
+            let about = job::about(*job)?;
+            match read(submitted, &about)? {
                 Some(submitted) => set_up(&controller, *job, submitted),
                 None => Ok(Exit::Success),
             }
@@ -126,23 +125,24 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
         }
         SlurmCommand::PostRun { job } => {
             let ok = job::about(*job)?.ended_well()?;
-            stage(*job, Stage::PostRun { ok })
+            let ask = Ask::Stage(Staging {
+                job: *job,
+                stage: Stage::PostRun { ok },
+            });
+            let said = controller.ask(&ask, PATIENCE)?;
+            if let Said::Advices(advices) = &said {
+                for (reader, advice) in advices {
+                    // It may run already: then it is where it is.
+                    let _ = job::advise(*reader, advice);
+                }
+                return Ok(Exit::Success);
+            }
+            done(Ok(said))
         }
         SlurmCommand::DataOut { job } => stage(*job, Stage::DataOut),
         SlurmCommand::Teardown { job, hurry } => stage(*job, Stage::Teardown { hurry: *hurry }),
-        SlurmCommand::Advise { submitted, folder } => {
-            let Some(submitted) = read(submitted, folder)? else {
-                return Ok(Exit::Success);
-            };
-            let ask = Ask::Advice(Box::new(submitted));
-            let advice = match controller.ask_once(&ask, AT_ONCE) {
-                Ok(Said::Advice(advice)) => advice,
-                // No advice is no reason to hold a submission up.
-                _ => Advice::default(),
-            };
-            let jobs: Vec<String> = advice.after.iter().map(Job::to_string).collect();
-            out!("prefer={}", advice.prefer.join("|"))?;
-            out!("after={}", jobs.join(","))?;
+        SlurmCommand::Whole { prior, user } => {
+            chain::whole(*prior, *user)?;
             Ok(Exit::Success)
         }
         SlurmCommand::End { workflow } => {
@@ -157,8 +157,8 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
     }
 }
 
-fn read(args: &SubmittedArgs, folder: &std::path::Path) -> CliResult<Option<Submitted>> {
-    let Some(script) = job::read(&args.script, folder)? else {
+fn read(args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>> {
+    let Some((script, chain)) = job::read(&args.script, &about.folder)? else {
         return Ok(None);
     };
     let workflow = script.parsed.workflow;
@@ -169,6 +169,10 @@ fn read(args: &SubmittedArgs, folder: &std::path::Path) -> CliResult<Option<Subm
         groups: people::groups_of(args.user, args.group)?,
         owners: people::numbers(named)?,
         is_alone: script.is_alone,
+        chain: chain.map(|chain| Chain {
+            others: about.others.clone(),
+            ..chain
+        }),
         workflow,
     }))
 }

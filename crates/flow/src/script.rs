@@ -115,18 +115,23 @@ pub struct JobScript {
 }
 
 /// Reads and checks the script of one job of a site, whose workflow may have others: what they make, and how they divide it, need
-/// not be said in it. `folder` is where it was submitted. `None` when it says nothing to tarn.
+/// not be said in it. `folder` is where it was submitted. `None` when it says nothing to tarn. One that is `chained` is a part of a
+/// workflow in any case, whatever it says.
 ///
 /// # Errors
 /// All that is wrong with it.
-pub fn parse_job(script: &Script<'_>, folder: &Path) -> Result<Option<JobScript>, Rejected> {
+pub fn parse_job(
+    script: &Script<'_>,
+    folder: &Path,
+    chained: bool,
+) -> Result<Option<JobScript>, Rejected> {
     let bytes = script.text.len();
     if bytes > bounds::MAX_WORKFLOW_BYTES {
         return Err(too_large(script.name, bytes));
     }
     let mut out = Findings::new(Arc::new(Text::new(script.name, script.text)));
     let text = directives(script.text);
-    if text.trim().is_empty() {
+    if text.trim().is_empty() && !chained {
         return Ok(None);
     }
     let job = Job::read(&mut out, script.name, script.text, 0);
@@ -141,9 +146,11 @@ pub fn parse_job(script: &Script<'_>, folder: &Path) -> Result<Option<JobScript>
     let mut document = std::mem::take(document.get_mut());
     step(&mut out, &mut document, &job, &said);
     let is_alone = !document.contains_key("name");
-    match is_alone {
-        true => name(&mut document, &job),
-        false => open(&mut document, &job),
+    if is_alone {
+        name(&mut document, &job);
+    }
+    if !is_alone || chained {
+        open(&mut document, &job);
     }
     if !out.is_empty() {
         return refuse(out, script.name);

@@ -6,7 +6,7 @@ use tarn_flow::{Code, JobScript, Script, parse_job};
 
 fn parse(text: &str) -> Result<Option<JobScript>, Vec<Code>> {
     let name = "job.sh";
-    let parsed = parse_job(&Script { name, text }, Path::new("/home/alice"));
+    let parsed = parse_job(&Script { name, text }, Path::new("/home/alice"), false);
     parsed.map_err(|rejected| rejected.problems().iter().map(|f| f.kind()).collect())
 }
 
@@ -147,4 +147,23 @@ fn datasets_of_others_and_of_projects_are_named() {
         );
         assert_eq!(parse(&text).unwrap_err(), [Code::SourceAsOutput], "{list}");
     }
+}
+
+#[test]
+fn a_chained_script_needs_no_name_and_no_line() {
+    let read = |text| {
+        let script = Script {
+            name: "on.sh",
+            text,
+        };
+        parse_job(&script, Path::new("/home/alice"), true)
+            .expect("it makes sense")
+            .expect("it is a part of a workflow")
+    };
+    let job = read("#!/bin/bash\n#TARN [[step]]\n#TARN in = [\"fields\"]\ntrue\n");
+    assert!(job.is_alone);
+    assert!(job.parsed.workflow.data[0].source.is_none());
+    let job = read("#!/bin/bash\n#SBATCH -N3\ntrue\n");
+    assert!(job.parsed.workflow.data.is_empty());
+    assert_eq!(job.parsed.workflow.steps[0].nodes, 3);
 }

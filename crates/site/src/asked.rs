@@ -82,7 +82,10 @@ impl Site {
         let Some(job) = self.jobs.get_mut(&id) else {
             let done = match stage {
                 // Nothing was done for it, so nothing is left.
-                Stage::Teardown { .. } => Ok(()),
+                Stage::Teardown { .. } => {
+                    self.never_comes(id);
+                    Ok(Said::Done)
+                }
                 _ => {
                     let text = format!(
                         "job {id} is not known here: it was submitted before this controller's log began; submit it again"
@@ -143,7 +146,7 @@ impl Site {
             }
         }
         if is_over {
-            self.answer_stage(id, Ok(()));
+            self.answer_stage(id, Ok(Said::Done));
         }
         self.advance(id);
     }
@@ -335,10 +338,6 @@ impl Site {
             trusted,
         };
         Some(match ask {
-            Ask::Advice(submitted) => match trusted {
-                true => Said::Advice(self.advise(submitted)),
-                false => Said::Refused(Refusal::new(Code::Denied, "only Slurm asks for advice")),
-            },
             Ask::Datasets => self.datasets(&asker, &Which::default()),
             Ask::Find(which) => self.datasets(&asker, which),
             Ask::Orphans => Said::Orphans(self.orphans(&asker)),

@@ -29,6 +29,8 @@ pub const MAX_JOBS: usize = 100_000;
 pub const MAX_DATASETS: usize = 10_000;
 /// Others who may read one dataset.
 pub const MAX_READERS: usize = 64;
+/// Jobs that are advised anew when what they read is there.
+pub const MAX_ADVISED: usize = 256;
 /// Nodes.
 pub const MAX_NODES: usize = tarn_base::bounds::MAX_NODES;
 /// Versions, and orphans, that one answer tells of.

@@ -8,7 +8,7 @@ use crate::state::{
 use std::path::Path;
 use tarn_base::units::{Nanos, SECOND};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held, Job, Mount, Order, Origin, Owner, Part, Peer, Proof, Work};
+use tarn_proto::site::{Held, Job, Mount, Order, Origin, Owner, Part, Peer, Proof, Said, Work};
 
 /// Transfers at a time from one node to others, for one job.
 const MAX_FROM_ONE: usize = 2;
@@ -65,7 +65,11 @@ impl Site {
             self.go_on_leaving(id);
             return;
         }
-        self.answer_stage(id, Ok(()));
+        let said = match phase {
+            Phase::Published => self.advise_readers(id),
+            _ => Said::Done,
+        };
+        self.answer_stage(id, Ok(said));
         match phase {
             Phase::Published => self.jobs_that_wait(),
             Phase::Ended => self.ended(id),

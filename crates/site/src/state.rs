@@ -62,6 +62,8 @@ pub(crate) struct Node {
 pub(crate) struct Workflow {
     /// No further job will come.
     pub(crate) has_ended: bool,
+    /// Jobs of it that were submitted, and have not been taken in.
+    pub(crate) awaits: BTreeSet<Job>,
     pub(crate) datasets: BTreeMap<String, Dataset>,
 }
 
@@ -176,6 +178,8 @@ pub(crate) struct JobState {
     pub(crate) groups: Vec<Gid>,
     pub(crate) owner: Owner,
     pub(crate) workflow: String,
+    /// It is to run on the nodes of this job.
+    pub(crate) beside: Option<Job>,
     pub(crate) phase: Phase,
     /// It leaves its nodes when what must be rescued is.
     pub(crate) is_leaving: bool,
@@ -402,12 +406,10 @@ impl Site {
     }
 
     /// Ends a job's stage for who waits for it.
-    pub(crate) fn answer_stage(&mut self, job: Job, said: Result<(), Refusal>) {
-        let Some(token) = self.waiting.remove(&job) else {
-            return;
-        };
-        let said = said.map_or_else(Said::Refused, |()| Said::Done);
-        self.answer_to(token, said);
+    pub(crate) fn answer_stage(&mut self, job: Job, said: Result<Said, Refusal>) {
+        if let Some(token) = self.waiting.remove(&job) {
+            self.answer_to(token, said.unwrap_or_else(Said::Refused));
+        }
     }
 
     pub(crate) fn order(&mut self, node: &str, why: Why, order: Order) {

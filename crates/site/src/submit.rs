@@ -1,7 +1,7 @@
 //! A job comes: which versions it reads and makes, and whether there may be room for them.
 
 use crate::state::{JobState, Makes, Phase, Reads, Site, Version, VersionId, VersionState};
-use crate::{MAX_DATASETS, MAX_JOBS};
+use crate::{MAX_ADVISED, MAX_DATASETS, MAX_JOBS};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::bounds::MAX_NAME_BYTES;
 use tarn_base::units::{Nanos, SECOND};
@@ -39,21 +39,15 @@ impl Site {
                 continue;
             }
             self.arriving.remove(&job);
-            let said = match done {
-                Ok(()) => Said::Advice(self.advice_for(job)),
-                Err(why) => Said::Refused(why),
+            let said = match (done, self.jobs.get(&job)) {
+                (Ok(()), Some(state)) => Said::Advice(self.advice(state)),
+                (Ok(()), None) => Said::Done,
+                (Err(why), _) => Said::Refused(why),
             };
             if let Some(token) = self.waiting.remove(&job) {
                 self.answer_to(token, said);
             }
         }
-    }
-
-    /// Where a job that is known would best run, and after which jobs.
-    fn advice_for(&self, job: Job) -> Advice {
-        self.jobs
-            .get(&job)
-            .map_or_else(Advice::default, |job| self.advice(job))
     }
 
     /// Takes a job in. Slurm asks again when it has begun anew, and when a job is put back into its queue.
@@ -86,12 +80,25 @@ impl Site {
         Ok(())
     }
 
-    /// Where a job would best run, and after which jobs.
-    pub(crate) fn advise(&self, submitted: &Submitted) -> Advice {
-        let job = self.resolve(0, submitted);
-        job.map_or_else(|_| Advice::default(), |job| self.advice(&job))
+    /// Jobs that wait for what this one has made, and where they would best run now that it is there.
+    pub(crate) fn advise_readers(&self, id: Job) -> Said {
+        let made = self.jobs.get(&id).into_iter().flat_map(|j| &j.makes);
+        let made: Vec<&VersionId> = made.map(|m| &m.version).collect();
+        let waits = |job: &JobState| {
+            let reads = job.reads.iter().any(|r| made.contains(&&r.version));
+            job.phase == Phase::Waiting && (reads || job.beside == Some(id))
+        };
+        let readers = self.jobs.iter().filter(|(_, job)| waits(job));
+        let advices = readers.map(|(id, job)| (*id, self.advice(job)));
+        let told = advices.filter(|(_, a)| !a.prefer.is_empty() || !a.require.is_empty());
+        let advices: Vec<(Job, Advice)> = told.take(MAX_ADVISED).collect();
+        match advices.is_empty() {
+            true => Said::Done,
+            false => Said::Advices(advices),
+        }
     }
 
+    /// Where a job would best run, and after which jobs.
     fn advice(&self, job: &JobState) -> Advice {
         let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
         let mut after = BTreeSet::new();
@@ -119,8 +126,10 @@ impl Site {
         let mut best: Vec<(u64, &str)> = bytes.into_iter().map(|(n, b)| (b, n)).collect();
         best.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
         let names = best.into_iter().map(|(_, name)| name.to_owned());
+        let beside = job.beside.and_then(|other| self.jobs.get(&other));
         Advice {
             prefer: names.take(job.wants.max(1) as usize).collect(),
+            require: beside.map_or_else(Vec::new, |other| other.nodes.clone()),
             after: after.into_iter().collect(),
         }
     }
@@ -139,10 +148,12 @@ impl Site {
         }
         let owner = Owner::User(submitted.user);
         check_name("workflow", &workflow.name)?;
-        // Two runs of one script that names no workflow have nothing to do with each other.
-        let name = match submitted.is_alone {
-            true => alone(&workflow.name, job),
-            false => workflow.name.clone(),
+        let prior = submitted.chain.as_ref().and_then(|chain| chain.prior);
+        let name = match (prior, submitted.is_alone) {
+            (Some(prior), _) => self.goes_on(prior, submitted)?,
+            // Two runs of one script that names no workflow have nothing to do with each other.
+            (None, true) => alone(&workflow.name, job),
+            (None, false) => workflow.name.clone(),
         };
         let mut state = JobState {
             user: submitted.user,
@@ -150,6 +161,7 @@ impl Site {
             groups: submitted.groups.clone(),
             owner,
             workflow: name,
+            beside: prior.filter(|_| submitted.chain.as_ref().is_some_and(|c| c.same_nodes)),
             phase: Phase::Waiting,
             is_leaving: false,
             tasks: step.tasks,
@@ -173,6 +185,47 @@ impl Site {
             self.resolve_use(job, submitted, dataset, used, &mut state)?;
         }
         Ok(state)
+    }
+
+    /// The workflow that a job goes on with, as another one of its user's began it.
+    fn goes_on(&self, prior: Job, submitted: &Submitted) -> Result<String, Refusal> {
+        let refuse = |code, text: String| Err(Refusal::new(code, text));
+        match self.jobs.get(&prior) {
+            None => refuse(
+                Code::NotFound,
+                format!(
+                    "job {prior}, whose workflow it goes on with, is not known: it was no part of one, or ended more than a day ago"
+                ),
+            ),
+            Some(known) if known.user != submitted.user => refuse(
+                Code::Denied,
+                format!("job {prior}, whose workflow it goes on with, is somebody else's"),
+            ),
+            Some(known) if !submitted.is_alone && submitted.workflow.name != known.workflow => {
+                refuse(
+                    Code::Invalid,
+                    format!(
+                        "its `name` is `{}`, but job {prior} is of workflow `{}`: leave `name` out",
+                        submitted.workflow.name, known.workflow
+                    ),
+                )
+            }
+            Some(known) => Ok(known.workflow.clone()),
+        }
+    }
+
+    /// A job that was submitted, and never taken in, is over.
+    pub(crate) fn never_comes(&mut self, job: Job) {
+        let mut has_ended = false;
+        for workflow in self.workflows.values_mut() {
+            if workflow.awaits.remove(&job) && workflow.awaits.is_empty() {
+                workflow.has_ended = true;
+                has_ended = true;
+            }
+        }
+        if has_ended {
+            self.settle();
+        }
     }
 
     fn resolve_use(
@@ -270,20 +323,25 @@ impl Site {
             // What an earlier start of the job has left of it is of no use.
             self.drop_version(&makes.version);
         }
-        let own = (state.owner, state.workflow.clone());
-        let reads = state
-            .reads
-            .iter()
-            .map(|r| (&r.name, &r.version, None::<Job>));
+        let key = (state.owner, state.workflow.clone());
+        let own = self.workflows.entry(key.clone()).or_default();
+        match &submitted.chain {
+            None => own.has_ended = submitted.is_alone,
+            Some(chain) => {
+                own.awaits.extend(&chain.others);
+                let was_awaited = own.awaits.remove(&job) || !chain.others.is_empty();
+                let is_last = own.awaits.is_empty() && (was_awaited || chain.is_end);
+                own.has_ended |= is_last;
+            }
+        }
+        let reads = state.reads.iter();
+        let reads = reads.map(|r| (&r.name, &r.version, None::<Job>));
         let makes = state.makes.iter();
         let makes = makes.map(|m| (&m.version.dataset, &m.version, Some(job)));
         for (name, id, maker) in reads.chain(makes) {
             let (keep, source) = keep_of(name);
-            let key = (id.owner, id.workflow.clone());
-            let workflow = self.workflows.entry(key).or_default();
-            if (id.owner, &id.workflow) == (own.0, &own.1) {
-                workflow.has_ended = submitted.is_alone;
-            }
+            let whose = (id.owner, id.workflow.clone());
+            let workflow = self.workflows.entry(whose).or_default();
             let dataset = workflow.datasets.entry(id.dataset.clone()).or_default();
             let version = dataset.versions.entry(id.version);
             let version = version.or_insert_with(|| Version {
@@ -301,6 +359,14 @@ impl Site {
                 is_warned: false,
             });
             version.used = now;
+        }
+        // A script by itself may have to do with others' data alone.
+        let is_empty = self
+            .workflows
+            .get(&key)
+            .is_some_and(|w| w.datasets.is_empty());
+        if is_empty && submitted.chain.is_none() {
+            self.workflows.remove(&key);
         }
     }
 

@@ -8,7 +8,7 @@ use tarn_base::units::SECOND;
 use tarn_base::workflow::Distribution::{Broadcast, Scatter, Shared, Single};
 use tarn_base::workflow::{Foreach, Keep, OnFailure, Role};
 use tarn_proto::local::Code;
-use tarn_proto::site::{Ask, Held, Owner, Said, Stage, Work};
+use tarn_proto::site::{Ask, Chain, Held, Owner, Said, Stage, Submitted, Work};
 use tarn_site::Config;
 use world::*;
 
@@ -46,17 +46,15 @@ fn a_workflow_of_three_jobs_reads_and_writes_outside_once() {
         1,
         vec![(Role::In, Single, fields), (Role::Out, Single, result)],
     );
+    // Both are known before anything is made; the second one is told again when it is.
+    let setup = |job: &Submitted| Stage::Setup(Box::new(job.clone()));
+    assert_eq!(world.staged(1, setup(&decompose)), Said::Done);
+    assert_eq!(world.staged(2, setup(&solve)), Said::Done);
+    assert_eq!(world.advices[&2].after, [1]);
+    assert!(world.advices[&2].prefer.is_empty());
     world.whole(1, decompose, &["n1"]);
-    let said = world
-        .site
-        .answer(0, &[], true, &Ask::Advice(Box::new(solve.clone())));
-    let Some(Said::Advice(advice)) = said else {
-        panic!("no advice: {said:?}");
-    };
-    assert_eq!(
-        (&advice.prefer[..], &advice.after[..]),
-        (&["n1".to_owned()][..], &[][..])
-    );
+    assert_eq!(world.advices[&2].prefer, ["n1"]);
+    assert!(world.advices[&2].after.is_empty());
     world.whole(2, solve, &["n1", "n2"]);
     world.whole(3, reconstruct, &["n2"]);
     assert_eq!(world.read[Path::new("/lustre/case")], world.size);
@@ -99,6 +97,69 @@ fn jobs_are_taken_in_by_the_order_of_their_submission() {
         (vec![], vec![1], vec![2])
     );
     assert!(!world.site.is_hasty());
+}
+
+/// A workflow that is told by numbers of jobs: Slurm tells of each job when the one before it is over.
+#[test]
+fn a_chain_goes_on_where_its_first_job_was_and_ends_with_its_last() {
+    let mut world = World::new(3, Config::default());
+    let link = |prior, is_end, same_nodes, others: &[u32]| Chain {
+        prior,
+        is_end,
+        same_nodes,
+        others: others.to_vec(),
+    };
+    let chained = |name: &str, chain, data| {
+        let mut script = script(name, 1, data);
+        script.is_alone = true;
+        script.chain = Some(chain);
+        script
+    };
+    let x = || dataset("x");
+    let first = |others: &[u32]| {
+        let link = link(None, false, false, others);
+        chained("start", link, vec![(Role::Out, Single, x())])
+    };
+    let second = chained(
+        "on",
+        link(Some(1), false, true, &[]),
+        vec![(Role::Inout, Single, x())],
+    );
+    let last = chained(
+        "last",
+        link(Some(2), true, false, &[]),
+        vec![(Role::In, Single, x())],
+    );
+    world.whole(1, first(&[2, 3]), &["n2"]);
+    assert_eq!(world.parts_on("n2"), ["x/1.0"]);
+    // Another user's job does not get in, nor one of another name, nor one after a job that is none.
+    let mut stranger = second.clone();
+    stranger.user += 1;
+    let mut named = second.clone();
+    named.is_alone = false;
+    let mut lost = second.clone();
+    lost.chain = Some(link(Some(77), false, false, &[]));
+    for (number, (job, says)) in [(stranger, "else's"), (named, "`name`"), (lost, "not known")]
+        .into_iter()
+        .enumerate()
+    {
+        let said = world.staged(50 + number as u32, Stage::Setup(Box::new(job)));
+        assert!(refused(&said).text.contains(says), "{said:?}");
+    }
+    world.whole(2, second, &["n2"]);
+    assert_eq!(world.advices[&2].require, ["n2"]);
+    world.whole(3, last, &["n3"]);
+    for node in ["n1", "n2", "n3"] {
+        assert!(world.parts_on(node).is_empty(), "{node}");
+    }
+    // One that is cancelled before it was taken in is waited for no longer.
+    world.whole(10, first(&[12, 13]), &["n1"]);
+    assert_eq!(world.parts_on("n1"), ["x/1.0"]);
+    for job in [12, 13] {
+        world.staged(job, Stage::Teardown { hurry: false });
+    }
+    assert!(world.parts_on("n1").is_empty());
+    world.check_replay(Config::default());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod bad_days;
+mod chain;
 mod data;
 mod jobs;
 mod setup;

@@ -1,11 +1,12 @@
 //! A job, as Slurm knows it, and its script.
 
+use super::chain;
 use crate::error::{CliError, CliResult, ExitWith};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_base::codes::Exit;
 use tarn_flow::{JobScript, Script, parse_job};
-use tarn_proto::site::{Advice, Job};
+use tarn_proto::site::{Advice, Chain, Job};
 
 /// Bytes of a script; Slurm's own limit is 4 MB.
 const MAX_SCRIPT: u64 = 8 << 20;
@@ -22,6 +23,8 @@ pub(super) struct About {
     dependency: String,
     /// Its user has said where it is to run.
     has_wish: bool,
+    /// Of the first job of a chain: the others.
+    pub(super) others: Vec<Job>,
 }
 
 /// Asks Slurm about a job.
@@ -52,6 +55,7 @@ pub(super) fn about(job: Job) -> CliResult<About> {
             let wish = field(name);
             wish.is_some_and(|wish| !wish.is_empty() && wish != "(null)")
         }),
+        others: field("AdminComment").map_or_else(Vec::new, |text| chain::Mark::of(&text).others),
     })
 }
 
@@ -92,7 +96,10 @@ pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
             &["update", &id, &format!("dependency={}", all.join(","))],
         )?;
     }
-    if !advice.prefer.is_empty() && !about.has_wish {
+    if !advice.require.is_empty() {
+        let nodes = format!("reqnodelist={}", advice.require.join(","));
+        ask("scontrol", &["update", &id, &nodes])?;
+    } else if !advice.prefer.is_empty() && !about.has_wish {
         let prefer = format!("prefer={}", advice.prefer.join("|"));
         // A site whose nodes have no such features (docs/site.md) does without.
         let _ = ask("scontrol", &["update", &id, &prefer]);
@@ -136,8 +143,8 @@ pub(super) fn ask(command: &str, words: &[&str]) -> CliResult<String> {
     Ok(String::from_utf8_lossy(&said.stdout).into_owned())
 }
 
-/// Reads the script of a job that was submitted in this folder. `None` when it says nothing to tarn.
-pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<JobScript>> {
+/// Reads the script of a job that was submitted in this folder, and its place in a chain. `None` when it says nothing to tarn.
+pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<(JobScript, Option<Chain>)>> {
     let failed = |why: String| {
         CliError::new(
             Exit::NotFound,
@@ -150,12 +157,13 @@ pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<JobScript>> {
     }
     let bytes = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
     let text = String::from_utf8_lossy(&bytes);
+    let (chain, text) = chain::taken_out(&text);
     let script = Script {
         name: "the script",
         text: &text,
     };
-    match parse_job(&script, folder) {
-        Ok(job) => Ok(job),
+    match parse_job(&script, folder, chain.is_some()) {
+        Ok(job) => Ok(job.map(|job| (job, chain))),
         Err(rejected) => {
             let lines = rejected.problems().iter().take(3).map(|finding| {
                 let line = finding

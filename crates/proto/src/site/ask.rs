@@ -23,8 +23,24 @@ pub struct Submitted {
     /// Its script says no name of a workflow: it is one by itself.
     #[serde(default)]
     pub is_alone: bool,
+    /// Its place in a workflow that is told by numbers of jobs: the options of the NEXTGenIO fork.
+    #[serde(default)]
+    pub chain: Option<Chain>,
     /// What its lines say.
     pub workflow: Workflow,
+}
+
+/// A job's place in a workflow: the options `--workflow-...` of the NEXTGenIO fork of Slurm.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    /// It goes on with the workflow of this job of the same user. Without, it begins one.
+    pub prior: Option<Job>,
+    /// It is the last one.
+    pub is_end: bool,
+    /// It runs on the nodes of the job before it.
+    pub same_nodes: bool,
+    /// Of the one that begins: the jobs that were submitted with it, when its end was named.
+    pub others: Vec<Job>,
 }
 
 /// A stage of a job, as burst_buffer.lua calls them.
@@ -64,8 +80,6 @@ pub struct Staging {
 pub enum Ask {
     /// Of root and Slurm's user only: do this, and answer when it is done.
     Stage(Staging),
-    /// Of root and Slurm's user only: where would a job best run, and after which? Answered at once.
-    Advice(Box<Submitted>),
     /// The last job of a workflow was submitted. Its owner's; root and Slurm's user speak for anybody.
     End {
         /// Whose.
@@ -151,8 +165,10 @@ pub enum Said {
     Done,
     /// It is not, and why.
     Refused(Refusal),
-    /// Of [`Ask::Advice`].
+    /// Of a setup that is done.
     Advice(Advice),
+    /// Of a publication: jobs that wait for it, and where they would best run now that it is there.
+    Advices(Vec<(Job, Advice)>),
     /// Of [`Ask::Datasets`] and [`Ask::Find`].
     Datasets(Vec<DatasetInfo>),
     /// Of [`Ask::Job`].
@@ -170,6 +186,9 @@ pub enum Said {
 pub struct Advice {
     /// Nodes that have most of what it reads, best first; at most as many as it asks for.
     pub prefer: Vec<String>,
+    /// The nodes that it is to run on, if it must be these.
+    #[serde(default)]
+    pub require: Vec<String>,
     /// The jobs that make what it reads and have not ended.
     pub after: Vec<Job>,
 }

@@ -48,6 +48,8 @@ pub(crate) struct World {
     /// Orders that no node has done yet.
     pub(crate) queue: Vec<(String, u64, Order)>,
     pub(crate) answers: BTreeMap<Token, Said>,
+    /// What each job was advised last.
+    pub(crate) advices: BTreeMap<Job, Advice>,
     next: Token,
     /// What is told of owners' data.
     pub(crate) told: Vec<(Owner, String)>,
@@ -125,6 +127,7 @@ pub(crate) fn script(
         groups: vec![100],
         owners: BTreeMap::new(),
         is_alone: false,
+        chain: None,
         workflow: Workflow {
             name: workflow.into(),
             external: Some("/lustre/rescue".into()),
@@ -148,6 +151,7 @@ impl World {
             nodes: BTreeMap::new(),
             queue: Vec::new(),
             answers: BTreeMap::new(),
+            advices: BTreeMap::new(),
             next: 0,
             told: Vec::new(),
             read: BTreeMap::new(),
@@ -272,7 +276,14 @@ impl World {
             }
         }
         match self.answers.remove(&token).expect("an answer") {
-            Said::Advice(_) if arrives => Said::Done,
+            Said::Advice(advice) if arrives => {
+                self.advices.insert(job, advice);
+                Said::Done
+            }
+            Said::Advices(advices) => {
+                self.advices.extend(advices);
+                Said::Done
+            }
             said => said,
         }
     }
