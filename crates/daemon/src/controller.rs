@@ -402,3 +402,51 @@ fn slurms_nodes() -> Vec<String> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> anyhow::Result<Config> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("site.toml");
+        std::fs::write(&path, text).unwrap();
+        let words = ["tarnd", "--state", "/nowhere", "--config"];
+        let words = words.map(PathBuf::from).into_iter().chain([path]);
+        read(&Options::parse_from(words)).map(|(config, _)| config)
+    }
+
+    #[test]
+    fn quotas_and_leases_are_what_the_site_says() {
+        let text = "lease = \"2d\"\nwarning = \"12h\"\nquota = \"1 GiB\"\nproject-quota = \"2 GiB\"\n\
+            [user-quotas]\nroot = \"3 GiB\"\n77 = \"4 GiB\"\n[project-quotas]\nroot = \"5 GiB\"\n78 = \"6 GiB\"\n";
+        let config = config(text).unwrap();
+        let hour = 3600 * tarn_base::units::SECOND;
+        assert_eq!((config.lease, config.warning), (48 * hour, 12 * hour));
+        assert_eq!((config.quota, config.project_quota), (1 << 30, 2 << 30));
+        let quotas = [
+            (Owner::User(0), 3 << 30),
+            (Owner::User(77), 4 << 30),
+            (Owner::Project(0), 5 << 30),
+            (Owner::Project(78), 6 << 30),
+        ];
+        assert_eq!(config.quotas, quotas.into());
+    }
+
+    #[test]
+    fn what_the_site_cannot_mean_is_an_error_that_names_it() {
+        for (text, said) in [
+            ("quotas = 5", "quotas"),
+            ("lease = \"soon\"", "lease"),
+            (
+                "[project-quotas]\nnobodys-group = \"1 GiB\"",
+                "nobodys-group",
+            ),
+            ("[project-quotas]\nroot = \"much\"", "root"),
+            ("project-quota = 5", "project-quota"),
+        ] {
+            let why = format!("{:#}", config(text).expect_err(text));
+            assert!(why.contains(said), "{text}: {why}");
+        }
+    }
+}

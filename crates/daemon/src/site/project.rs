@@ -34,21 +34,22 @@ pub(super) fn all(root: &Path) -> Vec<Gid> {
 
 /// Makes a project's folders, as far as names are tarn's own.
 pub(super) fn make(root: &Path, gid: Gid) -> io::Result<()> {
+    // Members write in the last one alone: what root makes again is never something that they have put in its place.
     let mut path = root.join(Owner::Project(gid).to_string());
     for below in ["d", Owner::NO_WORKFLOW] {
-        make_one(&path, gid)?;
+        make_one(&path, gid, 0o2750)?;
         path.push(below);
     }
-    make_one(&path, gid)
+    make_one(&path, gid, 0o2770)
 }
 
-fn make_one(path: &Path, gid: Gid) -> io::Result<()> {
+fn make_one(path: &Path, gid: Gid, mode: u32) -> io::Result<()> {
     match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
         Ok(()) => {}
         // It was given to the group when it was made, unless that was interrupted.
         Err(rustix::io::Errno::EXIST) => {
             let about = rustix::fs::lstat(path)?;
-            if about.st_uid != 0 || about.st_gid == gid {
+            if about.st_gid == gid && about.st_mode & 0o7777 == mode {
                 return Ok(());
             }
         }
@@ -57,7 +58,7 @@ fn make_one(path: &Path, gid: Gid) -> io::Result<()> {
     let (root, group) = (User::ROOT, Group::from_raw(gid));
     rustix::fs::chown(path, Some(root), Some(group))?;
     // After the owner: who is given a file loses such bits.
-    rustix::fs::chmod(path, Mode::from_raw_mode(0o2770))?;
+    rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
     Ok(())
 }
 

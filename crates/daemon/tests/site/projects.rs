@@ -68,10 +68,10 @@ fn members_make_versions_beside_each_others_and_the_group_reads_them() {
     make(&node, &mut session, ALICE, 1);
     make(&node, &mut session, BOB, 2);
     let top = node.path(&format!("store/p{PROJECT}"));
-    for folder in ["", "d", "d/named"] {
+    for (folder, mode) in [("", 0o2750), ("d", 0o2750), ("d/named", 0o2770)] {
         let about = fs::metadata(top.join(folder)).unwrap();
         let is = (about.uid(), about.gid(), about.mode() & 0o7777);
-        assert_eq!(is, (0, PROJECT, 0o2770), "{folder}");
+        assert_eq!(is, (0, PROJECT, mode), "{folder}");
     }
     for (user, version) in [(ALICE, 1), (BOB, 2)] {
         let tree = top.join(format!("d/named/forcing/{version}/0/tree"));
@@ -208,6 +208,25 @@ fn attack_a_member_leads_nobody_astray_by_links() {
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
     make(&node, &mut session, ALICE, 1);
+    // What root makes anew is nothing that a member can put in its place.
+    let top = node.path(&format!("store/p{PROJECT}"));
+    for script in [
+        "mv d e",
+        "mv d/named d/e",
+        "rmdir d",
+        "ln -s /etc d/etc",
+        "touch x",
+    ] {
+        let (user, group) = (ALICE.to_string(), PROJECT.to_string());
+        let tried = std::process::Command::new("setpriv")
+            .args(["--reuid", &user, "--regid", &group, "--clear-groups"])
+            .args(["sh", "-c", script])
+            .current_dir(&top)
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert!(!tried.success(), "{script}");
+    }
     let precious = node.outside("precious", "x", BOB, 0o600);
     // The part's folder is a link to what is another's: whoever removes it removes no more than the link's folder allows.
     let part = format!("store/p{PROJECT}/d/named/forcing/1/0");
