@@ -79,6 +79,10 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             site,
             ..
         } => match dataset {
+            Some(_) if object.object && *number == Some(0) => Err(CliError::new(
+                Exit::Usage,
+                "versions of objects are numbered from 1 on",
+            )),
             Some(key) if object.object => objects::remove(object.store.as_deref(), key, *number),
             Some(dataset) if *site || site::is_named(dataset) => {
                 site::remove(&site::named(dataset)?, *number)
