@@ -378,6 +378,32 @@ fn what_a_job_has_made_of_a_source_is_not_taken_for_the_source() {
 }
 
 #[test]
+fn what_a_job_has_made_of_a_source_makes_no_room_for_others() {
+    let mut world = World::new(1, Config::default());
+    world.capacity = 5 << 20;
+    world.size = 2 << 20;
+    world.open("n1");
+    let mut case = dataset("case");
+    case.source = Some("/lustre/case".into());
+    case.size = Some(2 << 20);
+    world.whole(
+        1,
+        script("w", 1, vec![(Role::Inout, Single, case)]),
+        &["n1"],
+    );
+    let mut made = dataset("made");
+    made.size = Some(2 << 20);
+    // What was read goes, what was made of it stays.
+    let makes = |workflow| script(workflow, 1, vec![(Role::Out, Single, made.clone())]);
+    world.whole(2, makes("v"), &["n1"]);
+    assert_eq!(world.parts_on("n1"), ["made/1.0", "case/1.0"]);
+    assert_eq!(setup(&mut world, 3, makes("u")), Said::Done);
+    let said = world.pre_run(3, &["n1"]);
+    assert_eq!(refused(&said).code, Code::NoSpace);
+    assert_eq!(world.parts_on("n1"), ["made/1.0", "case/1.0"]);
+}
+
+#[test]
 fn ones_own_dataset_of_another_workflow_is_read_by_its_name() {
     let mut world = with_x(1);
     let read = by(ALICE, "other", vec![(Role::In, of("x", "w/x"))]);
