@@ -415,7 +415,15 @@ impl World {
                 let store = self.nodes.get_mut(node).unwrap();
                 for held in all {
                     match held {
-                        Held::Part(part) => drop(store.parts.remove(&part)),
+                        Held::Part(part) => {
+                            // Of a project's the node knows who has written it.
+                            let whose = match part.owner {
+                                Owner::User(uid) => uid,
+                                Owner::Project(_) => 0,
+                            };
+                            assert_eq!(user, whose, "{part}");
+                            store.parts.remove(&part);
+                        }
                         Held::Job(job) => drop(store.jobs.remove(&(user, job))),
                     }
                 }
