@@ -6,6 +6,8 @@ login_address=$network.254
 partition=main
 # Ordinary users, with ids that packages and people do not have.
 users=(alice:7001 bob:7002)
+# A group that they share, as the members of a project do.
+project=climate:x:7100:alice,bob
 
 write_users() {
     local user name id
@@ -15,6 +17,7 @@ write_users() {
         echo "$name:x:$id:" >> "$1/group"
         install -d -o "$id" -g "$id" -m 700 "$2/home/$name"
     done
+    echo "$project" >> "$1/group"
 }
 
 write_hosts() {

@@ -20,6 +20,7 @@ pub mod key;
 pub mod layout;
 pub mod manifest;
 pub mod merge;
+pub mod named;
 pub mod nodes;
 pub mod part;
 pub mod pattern;

@@ -2,6 +2,7 @@
 
 use crate::hash::Hash;
 use crate::id::{DataId, StepId};
+use crate::named::Named;
 use crate::pattern::{EntryPattern, ScatterRule};
 use crate::units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,9 @@ pub struct Dataset {
     /// Its replicas on the nodes are sealed; in clear it is only what a running step sees.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub encrypt: bool,
+    /// Of jobs on a site: which dataset it is there, if not the workflow's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Named>,
     /// How its versions are divided into parts: derived from its consumers.
     pub partition: Partition,
 }

@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tarn_base::event::Verify;
+use tarn_base::named::{Named, Whose};
 use tarn_base::policy::Policy;
 use tarn_base::units::{parse_rate, parse_time};
 use tracing::Level;
@@ -122,6 +123,8 @@ pub(crate) enum Command {
     /// Memory modes of this node: 1LM, 2LM, mixed, CXL (docs/memory-modes.md)
     #[command(subcommand)]
     Mode(crate::mode::ModeCommand),
+    /// What users and projects have used of a site: node-hours, room on nodes, bytes moved (docs/site.md)
+    Usage(crate::usage::UsageArgs),
     /// Submits the jobs of a whole workflow on a site, by their scripts (docs/site.md)
     Submit(crate::slurm::SubmitArgs),
     /// What Slurm's scripts call on a site, and what has become of jobs' data (docs/site.md)
@@ -313,8 +316,44 @@ pub(crate) struct WhyArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DataCommand {
-    /// List the datasets that lie on nodes or were delivered
-    Ls,
+    /// List the datasets that lie on nodes or were delivered: of the runs here; on a site, where there are none here, of the site
+    Ls {
+        /// Those of the site (docs/site.md)
+        #[arg(long)]
+        site: bool,
+        /// Those of the site that are a user's, or a project's: `alice`, `@climate`
+        #[arg(long, value_name = "WHOSE", conflicts_with = "orphans")]
+        of: Option<String>,
+        /// What lies on the nodes of the site, and belongs to no dataset that is known
+        #[arg(long)]
+        orphans: bool,
+    },
+    /// A dataset of a site: its versions, where they lie and how long, who may read it
+    Show {
+        /// The dataset: `foam/mesh`, `alice/foam/mesh`, `@climate/forcing`
+        dataset: Named,
+    },
+    /// Let a user or a group read a dataset of a site
+    Grant {
+        /// The dataset
+        dataset: Named,
+        /// Who: `bob`, `@climate`
+        who: Whose,
+    },
+    /// Let a user or a group read a dataset of a site no longer; jobs that have begun keep it
+    Revoke {
+        /// The dataset
+        dataset: Named,
+        /// Who
+        who: Whose,
+    },
+    /// Keep a dataset of a site for some time from now on
+    Keep {
+        /// The dataset
+        dataset: Named,
+        /// A time such as 7d, or `forever`
+        time: String,
+    },
     /// Where the replicas of a dataset are
     Where {
         /// The dataset
@@ -377,14 +416,18 @@ pub(crate) enum DataCommand {
         dataset: Option<String>,
         #[command(flatten)]
         object: ObjectArgs,
-        /// The version of an object [default: all of them]
-        #[arg(long, value_name = "N", requires = "object", value_parser = number)]
+        /// The version of an object, or of a site's dataset [default: all of them]
+        #[arg(long, value_name = "N")]
         number: Option<u64>,
-        /// Of all workflows of this state folder that no run is active of: what lies in their folders on the tiers that any of
+        /// Of a site: what lies on its nodes and belongs to no dataset that is known, as far as it is yours. Elsewhere,
+        /// of all workflows of this state folder that no run is active of: what lies in their folders on the tiers that any of
         /// their runs used, but for what is to be kept and what the newest run can be resumed with. On this machine, and
         /// inside an allocation on its nodes
         #[arg(long, conflicts_with_all = ["dataset", "object"])]
         orphans: bool,
+        /// The site's (docs/site.md), which names with `/` mean anyhow
+        #[arg(long, conflicts_with = "object")]
+        site: bool,
     },
     /// Keep a dataset until somebody removes it
     Pin {

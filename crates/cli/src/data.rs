@@ -2,6 +2,7 @@
 
 mod held;
 mod objects;
+mod site;
 
 use crate::args::{Cli, DataCommand, RunArgs, VerifyArg};
 use crate::error::{CliError, CliResult, ExitWith};
@@ -24,7 +25,18 @@ use tarn_ports::Mover;
 
 pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
     match command {
-        DataCommand::Ls => ls(cli),
+        DataCommand::Ls { orphans: true, .. } => site::orphans(cli, false),
+        DataCommand::Ls { site, of, .. } => {
+            let is_sites = *site || of.is_some() || site::is_here() && state::here(cli).is_err();
+            match is_sites {
+                true => site::ls(cli, of.as_deref()),
+                false => ls(cli),
+            }
+        }
+        DataCommand::Show { dataset } => site::show(cli, dataset),
+        DataCommand::Grant { dataset, who } => site::grant(dataset, who, true),
+        DataCommand::Revoke { dataset, who } => site::grant(dataset, who, false),
+        DataCommand::Keep { dataset, time } => site::keep(dataset, time),
         DataCommand::Where { dataset } => where_is(cli, dataset),
         DataCommand::Put {
             path,
@@ -64,12 +76,33 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             dataset,
             object,
             number,
+            site,
             ..
         } => match dataset {
+            Some(_) if object.object && *number == Some(0) => Err(CliError::new(
+                Exit::Usage,
+                "versions of objects are numbered from 1 on",
+            )),
             Some(key) if object.object => objects::remove(object.store.as_deref(), key, *number),
+            Some(dataset) if *site || site::is_named(dataset) => {
+                site::remove(&site::named(dataset)?, *number)
+            }
+            Some(_) if number.is_some() => Err(CliError::new(
+                Exit::Usage,
+                "`--number` is of objects (`--object`), and of a site's datasets (`WORKFLOW/DATASET`)",
+            )),
             Some(dataset) => Held::find(cli, dataset)?.remove(),
+            None if *site || site::is_here() && state::here(cli).is_err() => {
+                site::orphans(cli, true)
+            }
             None => crate::run::orphans::remove(cli),
         },
+        DataCommand::Pin { dataset } if site::is_named(dataset) => {
+            site::keep(&site::named(dataset)?, "forever")
+        }
+        DataCommand::Release { dataset } if site::is_named(dataset) => {
+            site::release(&site::named(dataset)?)
+        }
         DataCommand::Pin { dataset } => {
             let mut held = Held::find(cli, dataset)?;
             held.record(ChangeKind::KeptUntil(None))?;

@@ -23,6 +23,7 @@ mod run;
 mod sim;
 mod slurm;
 mod state;
+mod usage;
 mod watch;
 mod workflow;
 
@@ -96,6 +97,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::H5(command) => h5::h5(cli, command),
         Command::Partition(command) => partition::partition(cli, command),
         Command::Mode(command) => mode::mode(cli, command),
+        Command::Usage(args) => usage::usage(cli, args),
         Command::Submit(args) => slurm::submit(cli, args),
         Command::Slurm(command) => slurm::slurm(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),

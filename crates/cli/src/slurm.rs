@@ -3,15 +3,16 @@
 mod chain;
 mod controller;
 mod job;
+pub(crate) mod people;
 mod submit;
 
+pub(crate) use controller::Controller;
 pub(crate) use submit::{SubmitArgs, submit};
 
 use crate::args::Cli;
 use crate::error::{CliError, CliResult};
 use crate::print::{self, out};
 use clap::{Args, Subcommand};
-use controller::Controller;
 use std::path::PathBuf;
 use std::time::Duration;
 use tarn_base::codes::Exit;
@@ -20,7 +21,7 @@ use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Ask, Chain, Job, Said, Stage, Staging, Submitted};
 
 /// How long Slurm's own limits leave for a controller that does not answer (`OtherTimeout`: 300 s).
-const PATIENCE: Duration = Duration::from_secs(240);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SlurmCommand {
@@ -157,16 +158,22 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
 }
 
 fn read(args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>> {
-    let script = job::read(&args.script, &about.folder)?;
-    Ok(script.map(|(script, chain)| Submitted {
+    let Some((script, chain)) = job::read(&args.script, &about.folder)? else {
+        return Ok(None);
+    };
+    let workflow = script.parsed.workflow;
+    let named = workflow.data.iter().filter_map(|d| d.of.as_ref());
+    Ok(Some(Submitted {
         user: args.user,
         group: args.group,
+        groups: people::groups_of(args.user, args.group)?,
+        owners: people::numbers(named)?,
         is_alone: script.is_alone,
         chain: chain.map(|chain| Chain {
             others: about.others.clone(),
             ..chain
         }),
-        workflow: script.parsed.workflow,
+        workflow,
     }))
 }
 
@@ -180,7 +187,7 @@ fn set_up(controller: &Controller, job: Job, submitted: Submitted) -> CliResult 
     }
 }
 
-fn done(said: CliResult<Said>) -> CliResult {
+pub(crate) fn done(said: CliResult<Said>) -> CliResult {
     match said? {
         Said::Done => Ok(Exit::Success),
         Said::Refused(why) => Err(refused(&why)),
@@ -188,7 +195,7 @@ fn done(said: CliResult<Said>) -> CliResult {
     }
 }
 
-fn refused(why: &Refusal) -> CliError {
+pub(crate) fn refused(why: &Refusal) -> CliError {
     let exit = match why.code {
         Code::NoSpace | Code::Quota => Exit::NoRoom,
         Code::NotFound => Exit::NotFound,
@@ -200,7 +207,7 @@ fn refused(why: &Refusal) -> CliError {
     CliError::new(exit, &why.text)
 }
 
-fn unexpected(said: &Said) -> CliError {
+pub(crate) fn unexpected(said: &Said) -> CliError {
     CliError::new(
         Exit::Internal,
         format!("the controller says what was not asked: {said:?}"),
@@ -252,6 +259,9 @@ fn why(cli: &Cli, controller: &Controller, job: Job) -> CliResult {
     }
     if let Some(waits) = &info.waits {
         out!("it waits: {waits}")?;
+    }
+    for ending in &info.ending {
+        out!("it ends soon: {ending}")?;
     }
     Ok(Exit::Success)
 }

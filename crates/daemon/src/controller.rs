@@ -69,10 +69,16 @@ struct File {
     slurm_user: Option<String>,
     /// How long data stays after its last use.
     lease: Option<String>,
-    /// Bytes that an owner may have on all nodes together.
+    /// How long before its end a lease is said to end soon.
+    warning: Option<String>,
+    /// Bytes that a user may have on all nodes together.
     quota: Option<String>,
     /// Of users, by name or number.
     user_quotas: BTreeMap<String, String>,
+    /// Bytes that a project may have.
+    project_quota: Option<String>,
+    /// Of projects, by their group's name or number.
+    project_quotas: BTreeMap<String, String>,
 }
 
 /// What happens to the controller.
@@ -281,6 +287,7 @@ impl Controller {
                     number,
                     order,
                 } => self.nodes.order(&node, number, order),
+                Action::Tell { owner, text } => tracing::info!(%owner, "{text}"),
                 Action::Answer { token, said } => {
                     if let Some(reply) = self.replies.remove(&token) {
                         let _ = reply.try_send(said);
@@ -332,8 +339,24 @@ fn read(options: &Options) -> anyhow::Result<(Config, File)> {
     if let Some(lease) = &file.lease {
         config.lease = parse_time(lease).with_context(|| about("lease"))?;
     }
+    if let Some(warning) = &file.warning {
+        config.warning = parse_time(warning).with_context(|| about("warning"))?;
+    }
     if let Some(quota) = &file.quota {
         config.quota = parse_size(quota).with_context(|| about("quota"))?;
+    }
+    if let Some(quota) = &file.project_quota {
+        config.project_quota = parse_size(quota).with_context(|| about("project-quota"))?;
+    }
+    for (group, quota) in &file.project_quotas {
+        let quota = parse_size(quota).with_context(|| about(group))?;
+        let number = match group.parse() {
+            Ok(number) => Some(number),
+            Err(_) => tarn_sys::users::group(group).with_context(|| about(group))?,
+        };
+        let number =
+            number.with_context(|| about(&format!("there is no group `{group}` on this host")))?;
+        config.quotas.insert(Owner::Project(number), quota);
     }
     for (user, quota) in &file.user_quotas {
         let quota = parse_size(quota).with_context(|| about(user))?;
@@ -376,6 +399,54 @@ fn slurms_nodes() -> Vec<String> {
         Err(e) => {
             tracing::warn!("Slurm's nodes are not known (sinfo: {e}); each is, when a job has it");
             Vec::new()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> anyhow::Result<Config> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("site.toml");
+        std::fs::write(&path, text).unwrap();
+        let words = ["tarnd", "--state", "/nowhere", "--config"];
+        let words = words.map(PathBuf::from).into_iter().chain([path]);
+        read(&Options::parse_from(words)).map(|(config, _)| config)
+    }
+
+    #[test]
+    fn quotas_and_leases_are_what_the_site_says() {
+        let text = "lease = \"2d\"\nwarning = \"12h\"\nquota = \"1 GiB\"\nproject-quota = \"2 GiB\"\n\
+            [user-quotas]\nroot = \"3 GiB\"\n77 = \"4 GiB\"\n[project-quotas]\nroot = \"5 GiB\"\n78 = \"6 GiB\"\n";
+        let config = config(text).unwrap();
+        let hour = 3600 * tarn_base::units::SECOND;
+        assert_eq!((config.lease, config.warning), (48 * hour, 12 * hour));
+        assert_eq!((config.quota, config.project_quota), (1 << 30, 2 << 30));
+        let quotas = [
+            (Owner::User(0), 3 << 30),
+            (Owner::User(77), 4 << 30),
+            (Owner::Project(0), 5 << 30),
+            (Owner::Project(78), 6 << 30),
+        ];
+        assert_eq!(config.quotas, quotas.into());
+    }
+
+    #[test]
+    fn what_the_site_cannot_mean_is_an_error_that_names_it() {
+        for (text, said) in [
+            ("quotas = 5", "quotas"),
+            ("lease = \"soon\"", "lease"),
+            (
+                "[project-quotas]\nnobodys-group = \"1 GiB\"",
+                "nobodys-group",
+            ),
+            ("[project-quotas]\nroot = \"much\"", "root"),
+            ("project-quota = 5", "project-quota"),
+        ] {
+            let why = format!("{:#}", config(text).expect_err(text));
+            assert!(why.contains(said), "{text}: {why}");
         }
     }
 }

@@ -4,6 +4,7 @@
 mod admit;
 mod audit;
 mod crew;
+mod project;
 mod session;
 mod shelf;
 mod store;

@@ -1,6 +1,7 @@
 //! What the machine must have, checked before anything starts.
 
 use crate::diag::{Code, Finding, Findings, Rejected, quoted};
+use crate::elsewhere::no_site;
 use crate::parsed::{Parsed, StepSpans};
 use crate::room::{Rooms, check_room};
 use crate::suggest::did_you_mean;
@@ -60,6 +61,9 @@ pub fn check_cluster(
                 .at(span, "asked for here")
                 .help("leave `encrypt` out, or run where this is possible (docs/security.md, \"Encryption\")"),
             );
+        }
+        if let (Some(named), Some(span)) = (&dataset.of, spans.elsewhere) {
+            out.add(no_site(&dataset.name, named, span));
         }
         if let (Some(tier), Some(span)) = (&dataset.tier, spans.tier)
             && !tiers.contains(tier.as_str())

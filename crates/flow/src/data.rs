@@ -1,6 +1,7 @@
 //! Reading `[data.NAME]`.
 
 use crate::diag::{Code, Finding, Findings, quoted};
+use crate::elsewhere::{self, Elsewhere};
 use crate::namerule::{NameRule, TIER_NAME};
 use crate::section::{Located, Section, TIME_HINT, in_order, kind, place, shorten};
 use crate::suggest::did_you_mean;
@@ -22,6 +23,8 @@ const KEYS: &[&str] = &[
     "on_failure",
     "tier",
     "encrypt",
+    "of",
+    "project",
 ];
 
 const NAME: NameRule = NameRule {
@@ -43,6 +46,7 @@ pub(crate) struct RawData {
     pub(crate) on_failure: Option<Located<OnFailure>>,
     pub(crate) tier: Option<Located<String>>,
     pub(crate) encrypt: Option<Located<bool>>,
+    pub(crate) elsewhere: Option<Located<Elsewhere>>,
 }
 
 /// Reads all datasets, in the order of the file.
@@ -116,6 +120,7 @@ fn dataset(out: &mut Findings, name: Located<&str>, table: &DeTable<'_>, folder:
         on_failure: on_failure(out, &section),
         tier: section.name(out, "tier", &TIER_NAME),
         encrypt: encrypt(out, &section),
+        elsewhere: elsewhere::read(out, &section, name.value),
     }
 }
 

@@ -10,6 +10,7 @@ mod cluster;
 mod code;
 mod data;
 mod diag;
+mod elsewhere;
 mod foreach;
 mod graph;
 mod item;

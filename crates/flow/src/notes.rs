@@ -44,6 +44,7 @@ pub(crate) fn notes(workflow: &Workflow, places: &[SourceSpan], spans: &Spans) -
             );
         } else if !read[at]
             && dataset.dest.is_none()
+            && dataset.of.is_none()
             && matches!(dataset.keep, Keep::UntilConsumed | Keep::Workflow)
         {
             notes.push(

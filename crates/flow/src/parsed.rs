@@ -43,6 +43,7 @@ pub(crate) struct DataSpans {
     pub(crate) copies: Option<SourceSpan>,
     pub(crate) tier: Option<SourceSpan>,
     pub(crate) encrypt: Option<SourceSpan>,
+    pub(crate) elsewhere: Option<SourceSpan>,
 }
 
 #[derive(Debug, Clone)]
@@ -233,6 +234,7 @@ fn spans(data: &[RawData], steps: &[RawStep]) -> Spans {
                 copies: span(&d.copies),
                 tier: span(&d.tier),
                 encrypt: span(&d.encrypt),
+                elsewhere: span(&d.elsewhere),
             })
             .collect(),
         steps: steps
@@ -291,6 +293,7 @@ fn dataset(raw: RawData, partition: Partition) -> Dataset {
         on_failure: value_of(&raw.on_failure).unwrap_or(OnFailure::Discard),
         tier: raw.tier.map(|t| t.value),
         encrypt: value_of(&raw.encrypt).unwrap_or(false),
+        of: raw.elsewhere.map(|e| e.value.named),
         partition,
     }
 }

@@ -195,6 +195,10 @@ fn open(document: &mut DeTable<'_>, job: &Job) {
             continue;
         };
         let text = |value: &str| spanned(DeValue::String(Cow::Owned(value.to_owned())));
+        // What is not the workflow's own is there, and divided by nobody.
+        if about.contains_key("of") || about.contains_key("project") {
+            continue;
+        }
         if is_read {
             about.entry(key("source")).or_insert_with(|| text(OTHERS));
         }

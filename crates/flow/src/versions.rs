@@ -2,6 +2,7 @@
 
 use crate::data::RawData;
 use crate::diag::{Code, Finding, Findings, quoted};
+use crate::elsewhere::made_elsewhere;
 use crate::foreach::RawForeach;
 use crate::graph::{Edge, Why};
 use crate::item::Item;
@@ -52,6 +53,10 @@ pub(crate) fn makers(
             let makers = &mut all[id.at()];
             match item.role {
                 Role::In => {}
+                _ if is_elses(&data[id.at()]) => {
+                    let step = &step.name.value;
+                    out.add(made_elsewhere(step, &item.name, item.span));
+                }
                 Role::Inout => makers.changers.push(StepId(i as u32)),
                 Role::Out => match (&data[id.at()].source, makers.producer) {
                     (Some(source), _) => out.add(source_as_output(step, item, source.span)),
@@ -63,6 +68,12 @@ pub(crate) fn makers(
     }
     check_makers(out, data, &first_uses(data, steps, uses, over), &all);
     all
+}
+
+/// Whether it is made by others than those who name it here.
+fn is_elses(data: &RawData) -> bool {
+    let elsewhere = data.elsewhere.as_ref();
+    elsewhere.is_some_and(|elsewhere| !elsewhere.value.is_ours)
 }
 
 fn source_as_output(step: &RawStep, item: &Item, source: SourceSpan) -> Finding {
@@ -116,8 +127,9 @@ fn check_makers(
 ) {
     for ((d, makers), used) in data.iter().zip(makers).zip(used) {
         let name = quoted(&d.name.value);
-        let made = makers.producer.is_some() || (d.source.is_some() && !makers.changers.is_empty());
-        if let (Some(span), None, None) = (*used, &d.source, makers.producer) {
+        let is_there = d.source.is_some() || d.elsewhere.is_some();
+        let made = makers.producer.is_some() || (is_there && !makers.changers.is_empty());
+        if let (Some(span), false, None) = (*used, is_there, makers.producer) {
             out.add(
                 Finding::error(Code::NobodyMakes, format!("nobody makes dataset {name}"))
                     .at(span, "used here")

@@ -99,6 +99,57 @@ fn mistakes_are_found_as_in_a_workflow_file() {
 }
 
 #[test]
+fn datasets_of_others_and_of_projects_are_named() {
+    let text = "#!/bin/sh\n#SBATCH -N 2 -n 2\n#TARN name = \"w\"\n#TARN data.mesh.of = \"alice/foam/mesh\"\n#TARN data.forcing.project = \"climate\"\n#TARN [[step]]\n#TARN in = [\"mesh\"]\n#TARN inout = [\"forcing:single\"]\ntrue\n";
+    let job = parse(text).unwrap().unwrap();
+    let named = job.parsed.workflow.data.iter();
+    let named: Vec<_> = named
+        .map(|d| (d.source.clone(), d.of.as_ref().map(ToString::to_string)))
+        .collect();
+    assert_eq!(
+        named,
+        [
+            (None, Some("alice/foam/mesh".to_owned())),
+            (None, Some("@climate/forcing".to_owned())),
+        ]
+    );
+    // By itself too, where nothing is said of other jobs.
+    let alone = "#!/bin/sh\n#TARN data.forcing.project = \"climate\"\n#TARN data.mesh.of = \"@climate/mesh\"\n#TARN [[step]]\n#TARN in = [\"forcing\", \"mesh\"]\ntrue\n";
+    assert!(parse(alone).unwrap().unwrap().is_alone);
+    for (bad, code) in [
+        ("data.x.of = \"../y\"", Code::BadName),
+        ("data.x.of = \"x\"", Code::BadName),
+        ("data.x.of = \"alice/w/\\u001b\"", Code::BadName),
+        ("data.x.project = \"a/b\"", Code::BadName),
+        (
+            "data.x = { of = \"a/b/c\", source = \"/y\" }",
+            Code::BadValue,
+        ),
+        (
+            "data.x = { of = \"a/b/c\", project = \"p\" }",
+            Code::BadValue,
+        ),
+        (
+            "data.x = { project = \"p\", scatter = \"p{rank}\" }",
+            Code::BadValue,
+        ),
+        (
+            "data.x = { project = \"p\", encrypt = true }",
+            Code::BadValue,
+        ),
+    ] {
+        let text = format!("#!/bin/sh\n#TARN {bad}\n#TARN [[step]]\n#TARN in = [\"x\"]\ntrue\n");
+        assert_eq!(parse(&text).unwrap_err(), [code], "{bad}");
+    }
+    for list in ["out", "inout"] {
+        let text = format!(
+            "#!/bin/sh\n#TARN data.x.of = \"a/b/c\"\n#TARN [[step]]\n#TARN {list} = [\"x\"]\ntrue\n"
+        );
+        assert_eq!(parse(&text).unwrap_err(), [Code::SourceAsOutput], "{list}");
+    }
+}
+
+#[test]
 fn a_chained_script_needs_no_name_and_no_line() {
     let read = |text| {
         let script = Script {

@@ -283,6 +283,7 @@ mod tests {
             copies: 1,
             on_failure: OnFailure::Discard,
             encrypt: false,
+            of: None,
             tier: None,
             partition: Partition::Whole,
         };

@@ -74,6 +74,7 @@ fn dataset(name: &str, partition: Partition) -> Dataset {
         copies: 1,
         on_failure: OnFailure::Discard,
         encrypt: false,
+        of: None,
         tier: None,
         partition,
     }

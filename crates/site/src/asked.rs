@@ -3,30 +3,26 @@
 use crate::MAX_READERS;
 use crate::event::Asked;
 use crate::state::{Phase, Site, Step, VersionId, VersionState, Why};
-use tarn_base::units::SECOND;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
-    Ask, DatasetInfo, Job, JobInfo, NodeInfo, Order, Owner, Said, Stage, Staging, Uid,
+    Ask, Job, JobInfo, NodeInfo, Order, Owner, Said, Stage, Staging, Uid, Which,
 };
 
 /// Who asks.
 #[derive(Debug, Clone)]
-struct Asker<'a> {
-    user: Uid,
-    groups: &'a [u32],
+pub(crate) struct Asker<'a> {
+    pub(crate) user: Uid,
+    pub(crate) groups: &'a [u32],
     trusted: bool,
 }
 
 impl Asker<'_> {
     fn is(&self, owner: Owner) -> bool {
-        match owner {
-            Owner::User(uid) => self.user == uid,
-            Owner::Project(gid) => self.groups.contains(&gid),
-        }
+        owner.is(self.user, self.groups)
     }
 
     /// Whether they may change what is an owner's.
-    fn may_change(&self, owner: Owner) -> Result<(), Refusal> {
+    pub(crate) fn may_change(&self, owner: Owner) -> Result<(), Refusal> {
         match self.is(owner) || self.user == 0 {
             true => Ok(()),
             false => {
@@ -62,6 +58,11 @@ impl Site {
             // Who asked before about this job is not there any more: slurmctld has begun anew.
             self.waiting.insert(staging.job, token);
             self.staged(staging);
+            return;
+        }
+        if ask == Ask::RemoveOrphans {
+            let gone = self.remove_orphans(&asker);
+            self.answer_to(token, Said::Orphans(gone));
             return;
         }
         let done = self.change(&asker, ask);
@@ -118,6 +119,7 @@ impl Site {
                     job.phase = Phase::Publishing;
                     let how = if ok { "well" } else { "with a failure" };
                     job.note(now, format!("its script ended {how}"));
+                    self.count_nodes(id);
                     is_over = false;
                 }
                 Phase::Publishing => is_over = false,
@@ -172,13 +174,7 @@ impl Site {
             false => Phase::Leaving,
         };
         let makes: Vec<VersionId> = job.makes.iter().map(|m| m.version.clone()).collect();
-        let used = job.began.take().map(|began| {
-            let seconds = now.saturating_sub(began) / SECOND;
-            (job.owner, seconds.saturating_mul(job.nodes.len() as u64))
-        });
-        if let Some((owner, seconds)) = used {
-            self.meter(owner).node_seconds += seconds;
-        }
+        self.count_nodes(id);
         if !published {
             for version in makes {
                 if let Some(version) = self.version_mut(&version)
@@ -212,6 +208,11 @@ impl Site {
                 }
                 let key = (Owner::User(user), workflow);
                 let Some(found) = self.workflows.get_mut(&key) else {
+                    // It may have no data of its own, only a project's or others'.
+                    let mut jobs = self.jobs.values();
+                    if jobs.any(|j| j.owner == key.0 && j.workflow == key.1) {
+                        return Ok(());
+                    }
                     let text = format!("you have no workflow `{}`", key.1);
                     return Err(Refusal::new(Code::NotFound, text));
                 };
@@ -239,7 +240,7 @@ impl Site {
                 let found = self.dataset_mut(owner, &workflow, &dataset)?;
                 if !may {
                     found.readers.remove(&to);
-                } else if found.readers.len() >= MAX_READERS {
+                } else if found.readers.len() >= MAX_READERS && !found.readers.contains(&to) {
                     let text = format!(
                         "`{dataset}` has {MAX_READERS} readers already; make a group of them"
                     );
@@ -247,7 +248,17 @@ impl Site {
                 } else {
                     found.readers.insert(to);
                 }
+                // What only jobs have waited for that may not read it any more may go.
+                self.settle();
                 Ok(())
+            }
+            Ask::Release {
+                owner,
+                workflow,
+                dataset,
+            } => {
+                asker.may_change(owner)?;
+                self.release(owner, &workflow, &dataset)
             }
             Ask::Keep {
                 owner,
@@ -263,7 +274,7 @@ impl Site {
         }
     }
 
-    fn dataset_mut(
+    pub(crate) fn dataset_mut(
         &mut self,
         owner: Owner,
         workflow: &str,
@@ -303,14 +314,10 @@ impl Site {
         }
         let used = self.used();
         if let Some(busy) = ids.iter().find(|id| used.contains(id)) {
-            let users = self.jobs.iter().filter(|(_, j)| {
-                let reads = j.reads.iter().map(|r| &r.version);
-                let mut all = reads.chain(j.makes.iter().map(|m| &m.version));
-                j.phase != Phase::Ended && all.any(|v| v == busy)
-            });
+            let users = self.jobs.iter().filter(|(_, j)| self.needs(j, busy));
             let users: Vec<String> = users.map(|(id, _)| id.to_string()).collect();
             let text = format!(
-                "version {} of `{}` is used by job {}: cancel it first (`scancel`)",
+                "version {} of `{}` is used by job {}: wait until that has ended, or cancel it; others' jobs that have not begun do not count once their grant is revoked",
                 busy.version,
                 busy.dataset,
                 users.join(", ")
@@ -331,53 +338,17 @@ impl Site {
             trusted,
         };
         Some(match ask {
-            Ask::Datasets => Said::Datasets(self.datasets(&asker)),
+            Ask::Datasets => self.datasets(&asker, &Which::default()),
+            Ask::Find(which) => self.datasets(&asker, which),
+            Ask::Orphans => Said::Orphans(self.orphans(&asker)),
             Ask::Job(id) => self.job(&asker, *id),
             Ask::Nodes => Said::Nodes(self.node_infos()),
-            Ask::Usage(_) => {
-                let owners = self.meters.keys();
-                let seen = owners.filter(|o| asker.is(**o) || asker.user == 0);
-                Said::Usage(seen.filter_map(|o| self.usage_of(*o)).collect())
+            Ask::Usage(since) => {
+                let may_see = |owner| asker.is(owner) || asker.user == 0;
+                Said::Usage(self.usage(*since, may_see))
             }
             _ => return None,
         })
-    }
-
-    fn datasets(&self, asker: &Asker<'_>) -> Vec<DatasetInfo> {
-        let mut infos = Vec::new();
-        for ((owner, workflow), found) in &self.workflows {
-            for (name, dataset) in &found.datasets {
-                let may_read = dataset.readers.iter().any(|r| asker.is(*r));
-                if !asker.is(*owner) && !may_read && asker.user != 0 {
-                    continue;
-                }
-                for (number, version) in &dataset.versions {
-                    let id = VersionId {
-                        owner: *owner,
-                        workflow: workflow.clone(),
-                        dataset: name.clone(),
-                        version: *number,
-                    };
-                    let has = |n: &crate::state::Node| {
-                        let mut parts = version.parts.keys();
-                        parts.any(|part| n.parts.contains_key(&id.part(*part)))
-                    };
-                    let nodes = self.nodes.iter().filter(|(_, n)| has(n));
-                    infos.push(DatasetInfo {
-                        owner: *owner,
-                        workflow: workflow.clone(),
-                        dataset: name.clone(),
-                        version: *number,
-                        bytes: version.parts.values().map(|p| p.bytes).sum(),
-                        nodes: nodes.map(|(name, _)| name.clone()).collect(),
-                        awaits: version.maker.filter(|_| !Self::is_there(version)),
-                        until: self.until(&id),
-                        readers: dataset.readers.iter().copied().collect(),
-                    });
-                }
-            }
-        }
-        infos
     }
 
     fn job(&self, asker: &Asker<'_>, id: Job) -> Said {
@@ -405,6 +376,7 @@ impl Site {
             phase: phase.into(),
             history: job.history.clone(),
             waits: job.waits.clone(),
+            ending: self.ending(job),
         }))
     }
 

@@ -13,8 +13,12 @@ pub type Token = u64;
 pub struct Config {
     /// How long a version stays after its last use when nothing else is said.
     pub lease: Nanos,
-    /// Bytes on all nodes together that an owner may have, unless `quotas` says otherwise; 0 for no limit.
+    /// How long before its end a lease is said to end soon.
+    pub warning: Nanos,
+    /// Bytes on all nodes together that a user may have, unless `quotas` says otherwise; 0 for no limit.
     pub quota: u64,
+    /// The same of projects.
+    pub project_quota: u64,
     /// Bytes of particular owners.
     pub quotas: BTreeMap<Owner, u64>,
 }
@@ -90,6 +94,13 @@ pub enum Action {
         /// What is said.
         said: Said,
     },
+    /// Something has become of somebody's data that nobody has asked for: the log is to say it.
+    Tell {
+        /// Whose.
+        owner: Owner,
+        /// What.
+        text: String,
+    },
 }
 
 impl Default for Config {
@@ -97,7 +108,9 @@ impl Default for Config {
         let day = 24 * 3600 * 1_000_000_000;
         Self {
             lease: 7 * day,
+            warning: day,
             quota: 0,
+            project_quota: 0,
             quotas: BTreeMap::new(),
         }
     }

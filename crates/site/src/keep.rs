@@ -1,5 +1,6 @@
 //! How long data stays, and what goes when a job needs its room.
 
+use crate::event::Action;
 use crate::state::{Phase, Site, Step, Version, VersionId, VersionState, Why, room};
 use std::collections::BTreeSet;
 use tarn_base::units::{Nanos, Time};
@@ -29,8 +30,15 @@ impl Site {
         let versions: Vec<VersionId> = self.versions().collect();
         let used = self.used();
         for id in versions {
-            if !used.contains(&id) && self.is_over(&id) {
-                self.drop_version(&id);
+            if used.contains(&id) {
+                continue;
+            }
+            match self.is_over(&id) {
+                true => {
+                    self.tell_over(&id);
+                    self.drop_version(&id);
+                }
+                false => self.warn(&id),
             }
         }
         self.forget_orphans();
@@ -53,13 +61,8 @@ impl Site {
 
     /// The versions that jobs read or make which have not ended.
     pub(crate) fn used(&self) -> BTreeSet<VersionId> {
-        let live = self.jobs.values().filter(|j| j.phase != Phase::Ended);
-        let of = |j: &crate::state::JobState| {
-            let reads = j.reads.iter().map(|r| r.version.clone());
-            let makes = j.makes.iter().map(|m| m.version.clone());
-            reads.chain(makes).collect::<Vec<_>>()
-        };
-        live.flat_map(of).collect()
+        let all = self.jobs.values().flat_map(|job| self.needs_of(job));
+        all.cloned().collect()
     }
 
     /// When a version may go that no job uses. `None` for never; 0 for at once.
@@ -145,12 +148,27 @@ impl Site {
     }
 
     /// Whose worker removes what is an owner's, when no job's user is at hand.
-    fn worker_of(owner: Owner) -> Uid {
+    pub(crate) fn worker_of(owner: Owner) -> Uid {
         match owner {
             Owner::User(uid) => uid,
-            // A project's folders are its members': any of them may, and root's worker does not exist.
-            Owner::Project(gid) => gid,
+            // The node knows who has written it there.
+            Owner::Project(_) => 0,
         }
+    }
+
+    /// A lease is over, of something that was there.
+    fn tell_over(&mut self, id: &VersionId) {
+        if self.version(id).is_some_and(Self::is_there) {
+            let (version, workflow, dataset) = (id.version, &id.workflow, &id.dataset);
+            let text = format!(
+                "version {version} of `{workflow}/{dataset}` is removed: its lease is over"
+            );
+            self.tell(id.owner, text);
+        }
+    }
+
+    pub(crate) fn tell(&mut self, owner: Owner, text: String) {
+        self.actions.push(Action::Tell { owner, text });
     }
 
     /// Something is to be removed there, as soon as the node answers.
@@ -230,16 +248,22 @@ impl Site {
     }
 
     /// A job may write so much on a node.
-    pub(crate) fn promise(&mut self, job: Job, node: &str, bytes: u64) {
+    pub(crate) fn promise(&mut self, job: Job, owner: Owner, node: &str, bytes: u64) {
         if let Some(node) = self.nodes.get_mut(node) {
-            *node.promised.entry(job).or_default() += bytes;
+            *node.promised.entry((job, owner)).or_default() += bytes;
         }
+    }
+
+    /// Whether a job was promised room on some node.
+    pub(crate) fn has_promise(&self, id: Job) -> bool {
+        let mut promised = self.nodes.values().flat_map(|n| n.promised.keys());
+        promised.any(|(job, _)| *job == id)
     }
 
     /// A job has left its nodes.
     pub(crate) fn ended(&mut self, id: Job) {
         for node in self.nodes.values_mut() {
-            node.promised.remove(&id);
+            node.promised.retain(|(job, _), _| *job != id);
         }
         let Some(job) = self.jobs.get(&id) else {
             return;

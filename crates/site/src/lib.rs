@@ -7,6 +7,7 @@
 //! there must be ([`stage`]): so it does not matter in which order nodes answer, fail or come back.
 
 mod asked;
+mod data;
 mod event;
 mod keep;
 mod node;
@@ -15,6 +16,7 @@ mod stage;
 mod state;
 mod submit;
 mod usage;
+mod words;
 
 pub use event::{Action, Asked, Config, Event, Token};
 pub use state::Site;
@@ -31,6 +33,8 @@ pub const MAX_READERS: usize = 64;
 pub const MAX_ADVISED: usize = 256;
 /// Nodes.
 pub const MAX_NODES: usize = tarn_base::bounds::MAX_NODES;
+/// Versions, and orphans, that one answer tells of.
+pub const MAX_LISTED: usize = 20_000;
 /// Lines of a job's history: the newest stay.
 pub const MAX_HISTORY: usize = 64;
 /// Times that something is tried on a node for a job before the job is told that it failed.

@@ -43,6 +43,10 @@ impl Site {
         let lost: BTreeSet<_> = node.parts.keys().cloned().collect();
         let mut lost = lost;
         for (user, holding) in holds {
+            let user = match &holding.held {
+                Held::Part(part) => Self::worker_of(part.owner),
+                Held::Job(_) => user,
+            };
             if doomed.contains(&(user, holding.held.clone())) {
                 continue;
             }

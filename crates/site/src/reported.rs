@@ -70,12 +70,17 @@ impl Site {
     ) {
         match (&step, proven) {
             (Step::Fetch(part), Some((proof, moved))) => {
-                self.fetched(node, part, proof, moved, from.is_some());
+                let is_near = from.is_some();
+                self.count_moved(id, |counts| match is_near {
+                    true => counts.between_nodes += moved,
+                    false => counts.read_outside += moved,
+                });
+                self.fetched(node, part, proof);
                 if from.is_none()
                     && let Some(job) = self.jobs.get_mut(&id)
                 {
                     // Who has read a source need not look at it.
-                    let look = Step::Look(part.dataset.clone());
+                    let look = VersionId::of(part).look();
                     job.done.insert((node.to_owned(), look));
                 }
                 // Others may wait for it too, to read it from here.
@@ -85,9 +90,7 @@ impl Site {
             }
             (Step::Publish(dataset), Some((proof, _))) => self.part_made(node, id, dataset, proof),
             (Step::Send(_), Some((_, moved))) => {
-                if let Some(owner) = self.jobs.get(&id).map(|j| j.owner) {
-                    self.meter(owner).written_outside += moved;
-                }
+                self.count_moved(id, |counts| counts.written_outside += moved);
             }
             _ => {}
         }
@@ -97,7 +100,7 @@ impl Site {
         self.advance(id);
     }
 
-    fn fetched(&mut self, node: &str, part: &Part, proof: Proof, moved: u64, is_near: bool) {
+    fn fetched(&mut self, node: &str, part: &Part, proof: Proof) {
         let Some(version) = self.version_mut(&VersionId::of(part)) else {
             self.doom_part(node, part);
             return;
@@ -114,17 +117,10 @@ impl Site {
             }
         }
         self.place(node, part, room(&proof));
-        let meter = self.meter(part.owner);
-        match is_near {
-            true => meter.between_nodes += moved,
-            false => meter.read_outside += moved,
-        }
     }
 
     fn doom_part(&mut self, node: &str, part: &Part) {
-        let tarn_proto::site::Owner::User(user) = part.owner else {
-            return;
-        };
+        let user = Self::worker_of(part.owner);
         self.doom(node, user, Held::Part(part.clone()));
     }
 
@@ -141,7 +137,7 @@ impl Site {
         let (version, size) = (makes.version.clone(), makes.size);
         let part = version.part(at as u32);
         if let Some(node) = self.nodes.get_mut(node)
-            && let Some(promised) = node.promised.get_mut(&id)
+            && let Some(promised) = node.promised.get_mut(&(id, version.owner))
         {
             *promised = promised.saturating_sub(size);
         }
@@ -172,8 +168,8 @@ impl Site {
             // Its worker may have ended since.
             peer.ports.remove(&user);
         }
-        if let (Step::Look(dataset), Code::Changed) = (&step, why.code) {
-            match self.source_changed(id, dataset) {
+        if let (Step::Look(..), Code::Changed) = (&step, why.code) {
+            match self.source_changed(id, &step) {
                 Ok(()) => self.advance(id),
                 Err(why) => self.stage_failed(id, why),
             }

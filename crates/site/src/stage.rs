@@ -191,14 +191,20 @@ impl Site {
         for reads in job.reads.iter().filter(|r| !r.is_changed) {
             is_whole &= self.view(id, job, reads);
         }
+        if !self.has_promise(id)
+            && let Err(why) = self.check_quota(job)
+        {
+            return Look::Never(why);
+        }
         for makes in &job.makes {
             let parts = makes.from.as_ref().map(|v| self.parts_of(v));
             for node in job.writers(makes) {
                 let dataset = makes.version.dataset.clone();
                 let step = Step::Prepare(dataset.clone());
                 if !Self::is_done(job, node, &step) && !self.is_under_way(id, node, &step) {
+                    let owner = makes.version.owner;
                     match self.make_room(node, makes.size) {
-                        Space::Free => self.promise(id, node, makes.size),
+                        Space::Free => self.promise(id, owner, node, makes.size),
                         Space::Soon => {
                             is_whole = false;
                             continue;
@@ -237,6 +243,9 @@ impl Site {
 
     /// Sees to it that a version is on all nodes that read it.
     fn bring(&mut self, id: Job, job: &JobState, reads: &Reads) -> Look {
+        if let Err(why) = self.check_grant(job, reads) {
+            return Look::Never(why);
+        }
         let Some(version) = self.version(&reads.version).cloned() else {
             let text = format!(
                 "version {} of `{}` was removed",
@@ -246,7 +255,7 @@ impl Site {
         };
         match &version.state {
             VersionState::Failed(why) => {
-                let text = format!("`{}` was not made: {why}", reads.version.dataset);
+                let text = format!("`{}` was not made: {why}", reads.name);
                 return Look::Never(Refusal::new(Code::Dependency, text));
             }
             VersionState::Promised => {
@@ -298,7 +307,7 @@ impl Site {
 
     /// Whether a source was found to be what was read of it, since this job has nodes. Somebody who has it looks.
     fn is_unchanged(&mut self, id: Job, job: &JobState, reads: &Reads, source: &Path) -> bool {
-        let step = Step::Look(reads.version.dataset.clone());
+        let step = reads.version.look();
         if job.done.iter().any(|(_, done)| *done == step) {
             return true;
         }
@@ -331,12 +340,13 @@ impl Site {
     }
 
     /// A source is not what was read of it: its content is another part from now on. What was read goes, unless a job still has it.
-    pub(crate) fn source_changed(&mut self, id: Job, dataset: &str) -> Result<(), Refusal> {
+    pub(crate) fn source_changed(&mut self, id: Job, looked: &Step) -> Result<(), Refusal> {
         let job = self.jobs.get(&id);
-        let reads = job.and_then(|j| j.reads.iter().find(|r| r.version.dataset == dataset));
+        let reads = job.and_then(|j| j.reads.iter().find(|r| r.version.look() == *looked));
         let Some(version) = reads.map(|r| r.version.clone()) else {
             return Ok(());
         };
+        let dataset = &version.dataset;
         let has = |j: &JobState| {
             (Phase::Staging..Phase::Ended).contains(&j.phase)
                 && j.reads.iter().any(|r| r.version == version)
@@ -482,7 +492,7 @@ impl Site {
         }
         let mut is_whole = true;
         for node in job.readers(reads) {
-            let dataset = reads.version.dataset.clone();
+            let dataset = reads.name.clone();
             let work = Work::View {
                 job: id,
                 dataset: dataset.clone(),
@@ -507,7 +517,7 @@ impl Site {
             .filter(|r| !r.is_changed && (at == 0 || !r.on_first))
         {
             let owner = reads.version.owner;
-            let dataset = reads.version.dataset.clone();
+            let dataset = reads.name.clone();
             let parts = self.parts_of(&reads.version);
             let known = self.version(&reads.version);
             let path = match &parts[..] {

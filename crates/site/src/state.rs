@@ -28,6 +28,7 @@ pub struct Site {
     pub(crate) orders: BTreeMap<u64, Ordered>,
     pub(crate) next_order: u64,
     /// Jobs that were submitted a moment ago, and when that was heard: they are taken in by their numbers.
+    #[serde(with = "crate::words")]
     pub(crate) arriving: BTreeMap<Job, (Time, Submitted)>,
     /// Who waits for a job's stage.
     pub(crate) waiting: BTreeMap<Job, Token>,
@@ -52,8 +53,8 @@ pub(crate) struct Node {
     pub(crate) orphans: BTreeMap<(Uid, tarn_proto::site::Held), (u64, Time)>,
     /// Where its users' workers serve.
     pub(crate) ports: BTreeMap<Uid, u16>,
-    /// Bytes that jobs were promised for what they write.
-    pub(crate) promised: BTreeMap<Job, u64>,
+    /// Bytes that jobs were promised for what they write, by whose it will be.
+    pub(crate) promised: BTreeMap<(Job, Owner), u64>,
 }
 
 /// A workflow of one owner.
@@ -91,6 +92,8 @@ pub(crate) struct Version {
     pub(crate) keep: Keep,
     /// When it was used last.
     pub(crate) used: Time,
+    /// Its owner was told that it will soon be removed.
+    pub(crate) is_warned: bool,
 }
 
 /// How far a version is.
@@ -116,6 +119,8 @@ pub(crate) struct VersionId {
 /// What a job reads.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Reads {
+    /// What the job calls it.
+    pub(crate) name: String,
     pub(crate) version: VersionId,
     /// On its first node only.
     pub(crate) on_first: bool,
@@ -169,6 +174,8 @@ pub(crate) enum Phase {
 pub(crate) struct JobState {
     pub(crate) user: Uid,
     pub(crate) group: Gid,
+    /// All groups of its user, when it was submitted.
+    pub(crate) groups: Vec<Gid>,
     pub(crate) owner: Owner,
     pub(crate) workflow: String,
     /// It is to run on the nodes of this job.
@@ -198,8 +205,8 @@ pub(crate) struct JobState {
 /// Something that is done once on a node for a job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Step {
-    /// A source is looked at: whether it is what was read.
-    Look(String),
+    /// A source, of this dataset, is looked at: whether it is what was read.
+    Look(Owner, String, String),
     /// A part is brought there.
     Fetch(Part),
     /// A version is merged to be read.
@@ -258,6 +265,12 @@ impl VersionId {
             dataset: part.dataset.clone(),
             version: part.version,
         }
+    }
+
+    /// A look at the source of its dataset.
+    pub(crate) fn look(&self) -> Step {
+        let (workflow, dataset) = (self.workflow.clone(), self.dataset.clone());
+        Step::Look(self.owner, workflow, dataset)
     }
 }
 

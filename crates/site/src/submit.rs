@@ -158,6 +158,7 @@ impl Site {
         let mut state = JobState {
             user: submitted.user,
             group: submitted.group,
+            groups: submitted.groups.clone(),
             owner,
             workflow: name,
             beside: prior.filter(|_| submitted.chain.as_ref().is_some_and(|c| c.same_nodes)),
@@ -181,7 +182,7 @@ impl Site {
                 .data
                 .get(used.data.at())
                 .ok_or_else(|| Refusal::new(Code::Invalid, "a use of no dataset"))?;
-            self.resolve_use(job, workflow, dataset, used, &mut state)?;
+            self.resolve_use(job, submitted, dataset, used, &mut state)?;
         }
         Ok(state)
     }
@@ -230,11 +231,12 @@ impl Site {
     fn resolve_use(
         &self,
         job: Job,
-        workflow: &workflow::Workflow,
+        submitted: &Submitted,
         dataset: &workflow::Dataset,
         used: &workflow::Use,
         state: &mut JobState,
     ) -> Result<(), Refusal> {
+        let workflow = &submitted.workflow;
         check_name("dataset", &dataset.name)?;
         if let Some(entry) = &used.entry {
             let text = format!(
@@ -255,36 +257,23 @@ impl Site {
             );
             return Err(Refusal::new(Code::Unsupported, text));
         }
-        let key = (state.owner, state.workflow.clone());
+        let key = self.whose(submitted, dataset, used.role, state)?;
         let id = |version| VersionId {
-            owner: key.0,
-            workflow: key.1.clone(),
-            dataset: dataset.name.clone(),
             version,
+            ..key.clone()
         };
-        let known = self.workflows.get(&key);
-        let known = known.and_then(|w| w.datasets.get(&dataset.name));
-        let versions = known.map(|d| &d.versions);
-        // What this job makes is not what it reads, when it is taken in once more.
-        let others = versions.into_iter().flatten();
-        let latest = others
-            .filter(|(_, v)| v.maker != Some(job) && !matches!(v.state, VersionState::Failed(_)))
-            .map(|(number, _)| *number)
-            .max();
+        let versions = self.dataset(&key).map(|d| &d.versions);
+        let latest = self.latest(job, &key, used.role, state);
         let latest = latest.or(dataset.source.as_ref().map(|_| 0));
         let read = match (used.role, latest) {
             (Role::Out, _) => None,
             (_, Some(latest)) => Some(id(latest)),
-            (_, None) => {
-                let text = format!(
-                    "nobody makes dataset `{}`: it has no `source`, and no job of workflow `{}` has it in `out`; submit that job first",
-                    dataset.name, workflow.name
-                );
-                return Err(Refusal::new(Code::NotFound, text));
-            }
+            (_, None) => return Err(nobody_makes(dataset, workflow)),
         };
         if let Some(version) = &read {
+            self.same_source(version, dataset)?;
             state.reads.push(Reads {
+                name: dataset.name.clone(),
                 version: version.clone(),
                 on_first: used.distribution == Distribution::Single,
                 is_changed: used.role == Role::Inout,
@@ -335,20 +324,24 @@ impl Site {
             self.drop_version(&makes.version);
         }
         let key = (state.owner, state.workflow.clone());
-        let workflow = self.workflows.entry(key).or_default();
+        let own = self.workflows.entry(key.clone()).or_default();
         match &submitted.chain {
-            None => workflow.has_ended = submitted.is_alone,
+            None => own.has_ended = submitted.is_alone,
             Some(chain) => {
-                workflow.awaits.extend(&chain.others);
-                let was_awaited = workflow.awaits.remove(&job) || !chain.others.is_empty();
-                let is_last = workflow.awaits.is_empty() && (was_awaited || chain.is_end);
-                workflow.has_ended |= is_last;
+                own.awaits.extend(&chain.others);
+                let was_awaited = own.awaits.remove(&job) || !chain.others.is_empty();
+                let is_last = own.awaits.is_empty() && (was_awaited || chain.is_end);
+                own.has_ended |= is_last;
             }
         }
-        let reads = state.reads.iter().map(|r| (&r.version, None));
-        let makes = state.makes.iter().map(|m| (&m.version, Some(job)));
-        for (id, maker) in reads.chain(makes) {
-            let (keep, source) = keep_of(&id.dataset);
+        let reads = state.reads.iter();
+        let reads = reads.map(|r| (&r.name, &r.version, None::<Job>));
+        let makes = state.makes.iter();
+        let makes = makes.map(|m| (&m.version.dataset, &m.version, Some(job)));
+        for (name, id, maker) in reads.chain(makes) {
+            let (keep, source) = keep_of(name);
+            let whose = (id.owner, id.workflow.clone());
+            let workflow = self.workflows.entry(whose).or_default();
             let dataset = workflow.datasets.entry(id.dataset.clone()).or_default();
             let version = dataset.versions.entry(id.version);
             let version = version.or_insert_with(|| Version {
@@ -357,40 +350,72 @@ impl Site {
                     None => VersionState::There,
                 },
                 maker,
-                source,
+                // What a job has made of it is not there again.
+                source: source.filter(|_| maker.is_none()),
                 content: 0,
                 parts: BTreeMap::new(),
                 keep,
                 used: now,
+                is_warned: false,
             });
             version.used = now;
         }
+        // A script by itself may have to do with others' data alone.
+        let is_empty = self
+            .workflows
+            .get(&key)
+            .is_some_and(|w| w.datasets.is_empty());
+        if is_empty && submitted.chain.is_none() {
+            self.workflows.remove(&key);
+        }
     }
 
-    fn check_quota(&self, state: &JobState) -> Result<(), Refusal> {
-        let quota = self.quota_of(state.owner);
-        let datasets = |w: &crate::state::Workflow| w.datasets.len();
-        let owner = state.owner;
+    pub(crate) fn check_quota(&self, state: &JobState) -> Result<(), Refusal> {
+        let makes = state.makes.iter().map(|m| m.version.owner);
+        let owners: BTreeSet<Owner> = makes.chain([state.owner]).collect();
+        owners
+            .into_iter()
+            .try_for_each(|owner| self.check_quota_of(owner, state))
+    }
+
+    fn check_quota_of(&self, owner: Owner, state: &JobState) -> Result<(), Refusal> {
+        let has = match owner {
+            Owner::User(_) => "you have".to_owned(),
+            Owner::Project(gid) => format!("your project, group {gid}, has"),
+        };
         let own = self.workflows.range((owner, String::new())..);
         let own = own.take_while(|((o, _), _)| *o == owner);
-        if own.map(|(_, w)| datasets(w)).sum::<usize>() >= MAX_DATASETS {
-            let text = format!("you have {MAX_DATASETS} datasets: remove some (`tarn data rm`)");
+        if own.map(|(_, w)| w.datasets.len()).sum::<usize>() >= MAX_DATASETS {
+            let text = format!("{has} {MAX_DATASETS} datasets: remove some (`tarn data rm`)");
             return Err(Refusal::new(Code::Quota, text));
         }
+        let makes = state.makes.iter().filter(|m| m.version.owner == owner);
+        self.check_room_of(owner, makes.map(|m| m.size).sum())
+    }
+
+    /// Whether an owner may have so many bytes more.
+    fn check_room_of(&self, owner: Owner, wants: u64) -> Result<(), Refusal> {
+        let quota = self.quota_of(owner);
         let held = self.held_by(owner);
-        let wants = state.makes.iter().map(|m| m.size).sum::<u64>();
-        if quota > 0 && held.saturating_add(wants) > quota {
-            let text = format!(
-                "you have {held} bytes on the nodes, and this job would write {wants} more: your quota is {quota}; remove some (`tarn data rm`)"
-            );
-            return Err(Refusal::new(Code::Quota, text));
+        if quota == 0 || held.saturating_add(wants) <= quota {
+            return Ok(());
         }
-        Ok(())
+        let has = match owner {
+            Owner::User(_) => "you have".to_owned(),
+            Owner::Project(gid) => format!("your project, group {gid}, has"),
+        };
+        let text = format!(
+            "{has} {held} bytes on the nodes, and this job would write {wants} more: the quota is {quota}; remove some (`tarn data rm`)"
+        );
+        Err(Refusal::new(Code::Quota, text))
     }
 
     pub(crate) fn quota_of(&self, owner: Owner) -> u64 {
-        let own = self.config.quotas.get(&owner);
-        own.copied().unwrap_or(self.config.quota)
+        let usual = match owner {
+            Owner::User(_) => self.config.quota,
+            Owner::Project(_) => self.config.project_quota,
+        };
+        self.config.quotas.get(&owner).copied().unwrap_or(usual)
     }
 }
 
@@ -400,6 +425,18 @@ fn alone(name: &str, job: Job) -> String {
     let end = name.len().min(MAX_NAME_BYTES - job.len());
     // It is a name, so all its characters are bytes.
     format!("{}{job}", &name[..end])
+}
+
+fn nobody_makes(dataset: &workflow::Dataset, workflow: &workflow::Workflow) -> Refusal {
+    let name = &dataset.name;
+    let text = match &dataset.of {
+        None => format!(
+            "nobody makes dataset `{name}`: it has no `source`, and no job of workflow `{}` has it in `out`; submit that job first",
+            workflow.name
+        ),
+        Some(of) => format!("nobody has made `{of}` yet: submit the job that does first"),
+    };
+    Refusal::new(Code::NotFound, text)
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), Refusal> {

@@ -1,5 +1,6 @@
 //! The way of jobs over a site.
 
+mod data;
 mod world;
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Users and groups by their names, as the system's services know them.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -58,6 +58,74 @@ pub fn group(name: &str) -> io::Result<Option<u32>> {
     })
 }
 
+/// The name of a user; none of a number that has none.
+///
+/// # Errors
+/// When the service that knows cannot be asked.
+pub fn user_name(user: u32) -> io::Result<Option<String>> {
+    entry_of(user, |found| {
+        // SAFETY: the name lies in the buffer, which is still there, and ends with zero.
+        unsafe { CStr::from_ptr(found.pw_name) }
+            .to_string_lossy()
+            .into_owned()
+    })
+}
+
+/// The group that a user's files get; none of a user that nobody knows.
+///
+/// # Errors
+/// As [`user_name`].
+pub fn primary_group(user: u32) -> io::Result<Option<u32>> {
+    entry_of(user, |found| found.pw_gid)
+}
+
+fn entry_of<T>(user: u32, what: impl Fn(&libc::passwd) -> T) -> io::Result<Option<T>> {
+    look(|buffer| {
+        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut found = ptr::null_mut();
+        // SAFETY: a buffer of the length that is said.
+        let code = unsafe {
+            libc::getpwuid_r(
+                user,
+                entry.as_mut_ptr(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                &raw mut found,
+            )
+        };
+        // SAFETY: it points to the entry, which was filled.
+        (code, unsafe { found.as_ref() }.map(&what))
+    })
+}
+
+/// The name of a group; none of a number that has none.
+///
+/// # Errors
+/// As [`user_name`].
+pub fn group_name(group: u32) -> io::Result<Option<String>> {
+    look(|buffer| {
+        let mut entry = MaybeUninit::<libc::group>::uninit();
+        let mut found = ptr::null_mut();
+        // SAFETY: a buffer of the length that is said.
+        let code = unsafe {
+            libc::getgrgid_r(
+                group,
+                entry.as_mut_ptr(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                &raw mut found,
+            )
+        };
+        // SAFETY: it points to the entry, which was filled; its name lies in the buffer and ends with zero.
+        let name = unsafe { found.as_ref() }.map(|found| {
+            unsafe { CStr::from_ptr(found.gr_name) }
+                .to_string_lossy()
+                .into_owned()
+        });
+        (code, name)
+    })
+}
+
 /// The groups that a user is in, `group` among them; only that one of a user without a name.
 ///
 /// # Errors
@@ -90,13 +158,13 @@ pub fn groups_of(user: u32, group: u32) -> io::Result<Vec<u32>> {
                 groups = all;
             }
         }
-        (code, None)
+        (code, None::<()>)
     })?;
     Ok(groups)
 }
 
 /// Asks with buffers that become larger until one suffices.
-fn look(mut ask: impl FnMut(&mut [u8]) -> (i32, Option<u32>)) -> io::Result<Option<u32>> {
+fn look<T>(mut ask: impl FnMut(&mut [u8]) -> (i32, Option<T>)) -> io::Result<Option<T>> {
     let mut buffer = vec![0; 4096];
     loop {
         match ask(&mut buffer) {
@@ -118,6 +186,10 @@ mod tests {
     fn roots_numbers_are_known_and_nobody_elses_of_that_name() {
         assert_eq!(user("root").unwrap(), Some(0));
         assert_eq!(group("root").unwrap(), Some(0));
+        assert_eq!(user_name(0).unwrap().as_deref(), Some("root"));
+        assert_eq!(group_name(0).unwrap().as_deref(), Some("root"));
+        assert_eq!(primary_group(0).unwrap(), Some(0));
+        assert_eq!(user_name(4_000_000_123).unwrap(), None);
         assert_eq!(user("no such user here").unwrap(), None);
         assert_eq!(group("").unwrap(), None);
         assert!(user("a\0b").is_err());

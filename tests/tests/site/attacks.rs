@@ -3,7 +3,7 @@
 use crate::setup::Site;
 
 /// What a job of a user says; whether it ended well does not matter.
-fn ran(site: &Site, user: &str, script: &str) -> String {
+pub(crate) fn ran(site: &Site, user: &str, script: &str) -> String {
     let job = site.submit(user, "job.sh", &format!("#SBATCH -N1 -n1\n{script}"), &[]);
     let job = job.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()));
     site.wait("it has ended", || {

@@ -3,5 +3,6 @@
 mod attacks;
 mod bad_days;
 mod chain;
+mod data;
 mod jobs;
 mod setup;

@@ -16,20 +16,25 @@ const STAGE: Duration = Duration::from_secs(86_400);
 /// Between two tries to reach it.
 const PAUSE: Duration = Duration::from_secs(1);
 
-pub(super) struct Controller {
+pub(crate) struct Controller {
     socket: PathBuf,
 }
 
 impl Controller {
-    pub(super) fn of_environment() -> Self {
+    pub(crate) fn of_environment() -> Self {
         let socket = std::env::var_os("TARN_CONTROLLER").filter(|path| !path.is_empty());
         Self {
             socket: socket.map_or_else(|| SOCKET.into(), PathBuf::from),
         }
     }
 
+    /// Whether there is one on this host.
+    pub(crate) fn is_here(&self) -> bool {
+        self.socket.exists()
+    }
+
     /// Asks, and asks again for so long when it is not there, or ends meanwhile: it knows what it was asked.
-    pub(super) fn ask(&self, ask: &Ask, patience: Duration) -> CliResult<Said> {
+    pub(crate) fn ask(&self, ask: &Ask, patience: Duration) -> CliResult<Said> {
         let mut until = Instant::now() + patience;
         loop {
             let began = Instant::now();
@@ -54,7 +59,7 @@ impl Controller {
     }
 
     /// Asks once; for what may be done without an answer.
-    pub(super) fn ask_once(&self, ask: &Ask, patience: Duration) -> CliResult<Said> {
+    pub(crate) fn ask_once(&self, ask: &Ask, patience: Duration) -> CliResult<Said> {
         let said = self.converse(ask, patience);
         said.map_err(|why| self.unreachable(&why))
     }

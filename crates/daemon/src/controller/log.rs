@@ -182,6 +182,41 @@ mod tests {
         assert_eq!(again.nodes().count(), 49);
     }
 
+    /// What is not said in a workflow is left out of it.
+    #[test]
+    fn a_log_is_shortened_while_jobs_arrive() {
+        use tarn_proto::site::{Ask, Stage, Staging};
+        let folder = tempfile::tempdir().unwrap();
+        let (mut log, mut site) = Log::open(folder.path(), Config::default()).unwrap();
+        let submitted = serde_json::json!({
+            "user": 1000, "group": 1000, "workflow": {
+                "name": "w", "external": null, "folder": "/", "steps": [],
+                "data": [{
+                    "name": "x", "source": "/x", "dest": null, "size": null, "scatter": null,
+                    "keep": "until-consumed", "copies": 1, "on_failure": "discard", "tier": null,
+                    "partition": "whole",
+                }],
+            },
+        });
+        let submitted = serde_json::from_value(submitted).unwrap();
+        let stage = Stage::Setup(Box::new(submitted));
+        let event = Event::Asked(tarn_site::Asked {
+            token: 1,
+            user: 0,
+            groups: vec![0],
+            trusted: true,
+            ask: Ask::Stage(Staging { job: 1, stage }),
+        });
+        log.append(&[(1, event.clone())]).unwrap();
+        site.step(1, event, &mut Vec::new());
+        assert!(site.is_hasty());
+        log.max = 0;
+        log.shorten(&site).unwrap();
+        drop(log);
+        let (_, again) = Log::open(folder.path(), Config::default()).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{site:?}"));
+    }
+
     #[test]
     fn a_torn_line_is_cut_off_and_a_strange_one_is_an_error() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! The workers: one a user, begun when there is something to do. They end by themselves when they are idle.
 
 use super::talk::{Said, Told, hear, say};
-use super::{shelf, user_folder};
+use super::{project, shelf, user_folder};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -13,7 +13,6 @@ use tarn_munge::Secret;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Gid, Report, Uid, Work, Worked};
 use tarn_sys::process::become_user;
-use tarn_sys::users::groups_of;
 
 /// How long a worker may take to begin: others' orders wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -112,8 +111,10 @@ impl Crew {
             let text = format!("no worker of user {user} can be started: {e}");
             Refusal::new(Code::Internal, text)
         };
+        let (group, groups) = project::standing(user, group).map_err(failed)?;
         user_folder(&self.root, user, group).map_err(failed)?;
-        let groups = groups_of(user, group).map_err(failed)?;
+        let mut projects = project::all(&self.root);
+        projects.retain(|gid| groups.contains(gid));
         let (near, far) = UnixStream::pair().map_err(failed)?;
         let program = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(program);
@@ -132,7 +133,7 @@ impl Crew {
             root: self.root.clone(),
             node: self.node.clone(),
             key: shelf::user_key(secret, user),
-            projects: Vec::new(),
+            projects,
         };
         // The worker before this one may still be ending.
         let first = near

@@ -1,6 +1,6 @@
 //! A session of the controller: its orders, and what came of them.
 
-use super::Site;
+use super::{Site, project};
 use anyhow::Context;
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr};
@@ -154,8 +154,14 @@ impl Site {
     /// All that users have here. A user whose worker cannot say it has nothing, as far as the controller is concerned.
     fn inventory(&self, secret: &Secret) -> Vec<(Uid, Holding)> {
         let mut all = Vec::new();
+        let mut projects = project::all(&self.root);
         for user in self.crew.users() {
-            let said = self.inventory_of(user, secret);
+            // What is a project's is told by one of its members who have something here.
+            let groups = project::standing(user, self.group_of(user));
+            let groups = groups.map(|(_, groups)| groups).unwrap_or_default();
+            let (own, others) = projects.into_iter().partition(|gid| groups.contains(gid));
+            projects = others;
+            let said = self.inventory_of(user, own, secret);
             match said {
                 Ok(holds) => all.extend(holds.into_iter().map(|holding| (user, holding))),
                 Err(why) => {
@@ -163,14 +169,25 @@ impl Site {
                 }
             }
         }
+        if !projects.is_empty() {
+            tracing::warn!(
+                ?projects,
+                "what these projects have here is not known: none of their members has anything else here"
+            );
+        }
         all
     }
 
-    fn inventory_of(&self, user: Uid, secret: &Secret) -> Result<Vec<Holding>, Refusal> {
+    fn inventory_of(
+        &self,
+        user: Uid,
+        projects: Vec<Gid>,
+        secret: &Secret,
+    ) -> Result<Vec<Holding>, Refusal> {
         let group = self.group_of(user);
         let worker = self.crew.worker(user, group, secret)?;
         let (reports, said) = channel();
-        worker.give(0, Work::Inventory(Vec::new()), reports);
+        worker.give(0, Work::Inventory(projects), reports);
         match said.recv_timeout(INVENTORY) {
             Ok(Report::Worked {
                 what: Worked::Inventory(holds),
@@ -209,8 +226,24 @@ impl Site {
         match command.order {
             Order::Do { user, group, work } => {
                 let what = format!("{work:?}");
-                let worker =
-                    allowed(user, &work).and_then(|()| self.crew.worker(user, group, secret));
+                let (user, group) = match project::actor(&self.root, user, group, &work) {
+                    Ok(Some(actor)) => actor,
+                    // It is not there, so it need not be removed; a part that is to be checked is none.
+                    Ok(None) => {
+                        let is_removed = matches!(*work, Work::Remove(_));
+                        let missing = || Refusal::new(Code::NotFound, "it is not there");
+                        done(user, &what, is_removed.then_some(()).ok_or_else(missing));
+                        return;
+                    }
+                    Err(e) => {
+                        let why = format!("who has written it cannot be found out: {e}");
+                        done(user, &what, Err(Refusal::new(Code::Io, why)));
+                        return;
+                    }
+                };
+                let worker = self
+                    .allowed(user, group, &work)
+                    .and_then(|()| self.crew.worker(user, group, secret));
                 match worker {
                     Ok(worker) => {
                         self.audit.done(user, &what);
@@ -244,30 +277,34 @@ impl Site {
     }
 }
 
-/// A worker touches what is its user's, or its projects', whatever the controller says.
-fn allowed(user: Uid, work: &Work) -> Result<(), Refusal> {
-    let is_own = |part: &tarn_proto::site::Part| match part.owner {
-        Owner::User(owner) => owner == user,
-        Owner::Project(_) => true,
-    };
-    let parts: Vec<&tarn_proto::site::Part> = match work {
-        Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Check(part) => vec![part],
-        Work::Prepare { parts, .. } | Work::View { parts, .. } => parts.iter().collect(),
-        Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
-        Work::Remove(things) => things
-            .iter()
-            .filter_map(|thing| match thing {
-                Held::Part(part) => Some(part),
-                Held::Job(_) => None,
-            })
-            .collect(),
-        Work::Inventory(_) => Vec::new(),
-    };
-    match parts.into_iter().find(|part| !is_own(part)) {
-        None => Ok(()),
-        Some(part) => {
-            let text = format!("{part} belongs to {}, not to user {user}", part.owner);
-            Err(Refusal::new(Code::Denied, text))
+impl Site {
+    /// A worker touches what is its user's, or its projects', whatever the controller says.
+    fn allowed(&self, user: Uid, group: Gid, work: &Work) -> Result<(), Refusal> {
+        let is_own = |part: &tarn_proto::site::Part| match part.owner {
+            Owner::User(owner) => owner == user,
+            Owner::Project(_) => true,
+        };
+        let parts: Vec<&tarn_proto::site::Part> = match work {
+            Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Check(part) => vec![part],
+            Work::Prepare { parts, .. } | Work::View { parts, .. } => parts.iter().collect(),
+            Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
+            Work::Remove(things) => things
+                .iter()
+                .filter_map(|thing| match thing {
+                    Held::Part(part) => Some(part),
+                    Held::Job(_) => None,
+                })
+                .collect(),
+            Work::Inventory(_) => Vec::new(),
+        };
+        match parts.iter().find(|part| !is_own(part)) {
+            None => parts
+                .iter()
+                .try_for_each(|part| project::admit(&self.root, part, user, group)),
+            Some(part) => {
+                let text = format!("{part} belongs to {}, not to user {user}", part.owner);
+                Err(Refusal::new(Code::Denied, text))
+            }
         }
     }
 }

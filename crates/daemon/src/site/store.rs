@@ -2,6 +2,7 @@
 //! has its name when it is whole.
 
 mod holds;
+mod projects;
 
 use super::shelf::{self, Shelf};
 use crate::peers::fingerprint;
@@ -169,7 +170,11 @@ impl Store {
         let folder = part
             .folder()
             .ok_or_else(|| Refusal::new(Code::Invalid, "a name that cannot be one of a dataset"))?;
-        self.held(&folder, make)
+        let held = self.held(&folder, make)?;
+        if make {
+            self.open_to_members(part)?;
+        }
+        Ok(held)
     }
 
     /// A folder of a job: `w` of what it writes, `v` of what it reads.
@@ -234,7 +239,11 @@ impl Store {
             }
             self.discard(&held)?;
         }
-        let whole = hidden(held.name(), "whole");
+        // A project's other members have half-done parts of their own.
+        let whole = match part.owner {
+            Owner::User(_) => hidden(held.name(), "whole"),
+            Owner::Project(_) => hidden(held.name(), &format!("{}.whole", self.user)),
+        };
         self.begin(&held, &whole)?;
         let mut origin = proof.and_then(|proof| proof.origin);
         let (source, file) = match from {
@@ -274,7 +283,10 @@ impl Store {
         };
         let report = self.mover.copy(&job, control);
         let mut report = report.map_err(|e| told(&e, &[&held]))?;
-        let manifest = report.manifests.pop().unwrap_or_default();
+        let mut manifest = report.manifests.pop().unwrap_or_default();
+        if let (Owner::Project(gid), Origin::Outside(_)) = (part.owner, from) {
+            self.share(&held, &job.dest, gid, &mut manifest)?;
+        }
         let there = self.seal(&held, &whole, &manifest, (file, origin))?;
         if let Some(proof) = proof
             && *proof != there
@@ -459,6 +471,11 @@ impl Store {
                 held.failed("make", errno.unwrap_or(rustix::io::Errno::IO))
             })?;
         }
+        if let Owner::Project(gid) = part.owner {
+            let list = self.mover.list(&held.path_of(&tree), control);
+            let mut list = list.map_err(|e| told(&e, &[&held]))?;
+            self.share(&held, &held.path_of(&tree), gid, &mut list)?;
+        }
         let manifest = self.mover.digest(&held.path_of(&tree), control);
         let manifest = manifest.map_err(|e| told(&e, &[&held]))?;
         let proof = self.seal(&held, &whole, &manifest, (None, None))?;
@@ -602,7 +619,12 @@ impl Store {
         let Some(folder) = part.folder() else {
             return;
         };
-        for above in folder.ancestors().skip(1).take(3) {
+        // Those of a project that all its datasets lie in are root's to make.
+        let most = match part.owner {
+            Owner::User(_) => 3,
+            Owner::Project(_) => 2,
+        };
+        for above in folder.ancestors().skip(1).take(most) {
             let Ok(held) = self.held(above, false) else {
                 return;
             };

@@ -5,4 +5,5 @@ mod munged;
 
 mod attacks;
 mod node;
+mod projects;
 mod works;

@@ -86,6 +86,7 @@ fn dataset(name: &str) -> Dataset {
         copies: 1,
         on_failure: OnFailure::Discard,
         encrypt: false,
+        of: None,
         tier: None,
         partition: Partition::Whole,
     }

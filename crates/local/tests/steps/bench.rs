@@ -57,6 +57,7 @@ pub(crate) fn data(name: &str) -> Dataset {
         copies: 1,
         on_failure: OnFailure::Discard,
         encrypt: false,
+        of: None,
         tier: None,
         partition: Partition::Whole,
     }

@@ -67,6 +67,7 @@ fn ring() -> KeyRing {
 fn encrypted(dataset: Dataset) -> Dataset {
     Dataset {
         encrypt: true,
+        of: None,
         ..dataset
     }
 }

@@ -3,6 +3,7 @@
 use super::{Gid, Job, Owner, Uid};
 use crate::local::Refusal;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 
@@ -13,6 +14,12 @@ pub struct Submitted {
     pub user: Uid,
     /// Its group.
     pub group: Gid,
+    /// All groups that its user is in.
+    #[serde(default)]
+    pub groups: Vec<Gid>,
+    /// Whom the users and groups are that its script names: `alice`, `@climate`.
+    #[serde(default)]
+    pub owners: BTreeMap<String, Owner>,
     /// Its script says no name of a workflow: it is one by itself.
     #[serde(default)]
     pub is_alone: bool,
@@ -82,6 +89,8 @@ pub enum Ask {
     },
     /// The datasets that the asker may see.
     Datasets,
+    /// Those of them that are meant.
+    Find(Which),
     /// What is known of a job.
     Job(Job),
     /// What is known of all nodes.
@@ -123,6 +132,30 @@ pub enum Ask {
         /// Until when.
         until: Time,
     },
+    /// Keep a dataset no longer than if nothing had been said. Its owner's.
+    Release {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset.
+        dataset: String,
+    },
+    /// What lies on nodes and nobody knows: the asker's, or all if root asks.
+    Orphans,
+    /// Remove these.
+    RemoveOrphans,
+}
+
+/// Which datasets: what is not said tells none apart.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Which {
+    /// Whose.
+    pub owner: Option<Owner>,
+    /// The workflow.
+    pub workflow: Option<String>,
+    /// The dataset.
+    pub dataset: Option<String>,
 }
 
 /// An answer.
@@ -136,7 +169,7 @@ pub enum Said {
     Advice(Advice),
     /// Of a publication: jobs that wait for it, and where they would best run now that it is there.
     Advices(Vec<(Job, Advice)>),
-    /// Of [`Ask::Datasets`].
+    /// Of [`Ask::Datasets`] and [`Ask::Find`].
     Datasets(Vec<DatasetInfo>),
     /// Of [`Ask::Job`].
     Job(Box<JobInfo>),
@@ -144,6 +177,8 @@ pub enum Said {
     Nodes(Vec<NodeInfo>),
     /// Of [`Ask::Usage`].
     Usage(Vec<UsageInfo>),
+    /// Of [`Ask::Orphans`], and of [`Ask::RemoveOrphans`] those that go.
+    Orphans(Vec<OrphanInfo>),
 }
 
 /// Where a job would best run.
@@ -177,8 +212,32 @@ pub struct DatasetInfo {
     pub awaits: Option<Job>,
     /// When it will be removed, if nobody uses it before.
     pub until: Option<Time>,
-    /// Who else may read it.
+    /// Whether that is soon.
+    #[serde(default)]
+    pub ends_soon: bool,
+    /// Why it will never be there, if that is so.
+    #[serde(default)]
+    pub failed: Option<String>,
+    /// Who else may read it; told to who may change that.
     pub readers: Vec<Owner>,
+    /// The jobs that need it: the asker's own, all if it may be changed.
+    #[serde(default)]
+    pub jobs: Vec<Job>,
+}
+
+/// Something that lies on a node and nobody knows, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrphanInfo {
+    /// The node.
+    pub node: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// What.
+    pub what: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// Since when it is known to be one.
+    pub since: Time,
 }
 
 /// A job, for people: `tarn why`.
@@ -192,6 +251,9 @@ pub struct JobInfo {
     pub history: Vec<(Time, String)>,
     /// Why it does not go on, if it does not.
     pub waits: Option<String>,
+    /// What of its data will soon be removed.
+    #[serde(default)]
+    pub ending: Vec<String>,
 }
 
 /// A node, for people.
@@ -218,8 +280,8 @@ pub struct UsageInfo {
     pub owner: Owner,
     /// Nodes times seconds of jobs.
     pub node_seconds: u64,
-    /// Bytes on tiers times seconds.
-    pub byte_seconds: u128,
+    /// MiB on tiers times seconds.
+    pub mib_seconds: u64,
     /// Bytes that came from outside.
     pub read_outside: u64,
     /// Bytes that went outside.

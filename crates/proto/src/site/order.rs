@@ -67,9 +67,9 @@ pub struct Command {
 pub enum Order {
     /// Have the user's worker do this, one begun if there is none.
     Do {
-        /// Whose rights.
+        /// Whose rights; 0 of what is a project's: those of whoever has written it there.
         user: Uid,
-        /// The group that files get; the user's other groups are the node's to know.
+        /// The group that files get, if the user is in it; the user's other groups are the node's to know.
         group: Gid,
         /// What.
         work: Box<Work>,

@@ -4,8 +4,8 @@ use super::{Gid, Job, Uid};
 use crate::local::Refusal;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tarn_base::bounds::MAX_NAME_BYTES;
 use tarn_base::hash::Hash;
+pub use tarn_base::named::is_name;
 use tarn_base::pattern::ScatterRule;
 
 /// Whose a dataset is: what its folder in a store is called, and who may remove it.
@@ -15,6 +15,19 @@ pub enum Owner {
     User(Uid),
     /// A project's, which is a group: `p<gid>`.
     Project(Gid),
+}
+
+impl Owner {
+    /// The workflow, in names of folders, of what is a project's: it belongs to none.
+    pub const NO_WORKFLOW: &str = "named";
+
+    /// Whether it is this user, or a group that the user is in.
+    pub fn is(self, user: Uid, groups: &[Gid]) -> bool {
+        match self {
+            Self::User(uid) => uid == user,
+            Self::Project(gid) => groups.contains(&gid),
+        }
+    }
 }
 
 /// A part of a dataset's version: what one node has published, or a source. It never changes.
@@ -174,15 +187,6 @@ pub enum Worked {
     Inventory(Vec<Holding>),
     /// It failed, and nothing of it is to be seen.
     Failed(Refusal),
-}
-
-/// Whether something may be the name of a workflow or a dataset, which become names of folders.
-pub fn is_name(name: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-    !name.is_empty()
-        && name.len() <= MAX_NAME_BYTES
-        && !name.starts_with('.')
-        && name.bytes().all(fits)
 }
 
 impl std::fmt::Display for Owner {

@@ -91,6 +91,7 @@ pub(crate) fn dataset(
         copies: 1,
         on_failure: OnFailure::Discard,
         encrypt: false,
+        of: None,
         tier: None,
         partition,
     }

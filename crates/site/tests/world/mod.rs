@@ -15,9 +15,20 @@ use tarn_site::{Action, Asked, Config, Event, Site, Token};
 
 pub(crate) const ALICE: Uid = 1000;
 pub(crate) const BOB: Uid = 1001;
+pub(crate) const CAROL: Uid = 1002;
+/// Alice and Bob are in it.
+pub(crate) const PROJECT: Gid = 500;
+
+/// A user's groups.
+pub(crate) fn groups(user: Uid) -> Vec<Gid> {
+    match user {
+        ALICE | BOB => vec![user, PROJECT],
+        _ => vec![user],
+    }
+}
 
 /// Which works.
-pub(crate) type Which = fn(&Work) -> bool;
+pub(crate) type Works = fn(&Work) -> bool;
 
 /// What a node has.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +51,8 @@ pub(crate) struct World {
     /// What each job was advised last.
     pub(crate) advices: BTreeMap<Job, Advice>,
     next: Token,
+    /// What is told of owners' data.
+    pub(crate) told: Vec<(Owner, String)>,
     /// Bytes that were read outside and written there, by path.
     pub(crate) read: BTreeMap<PathBuf, u64>,
     /// How often sources were changed.
@@ -49,7 +62,7 @@ pub(crate) struct World {
     pub(crate) size: u64,
     pub(crate) capacity: u64,
     /// What the worker says to the next work of a kind, in place of doing it.
-    pub(crate) refuses: Option<(Which, Code)>,
+    pub(crate) refuses: Option<(Works, Code)>,
 }
 
 pub(crate) fn uses(role: Role, at: u32, distribution: Distribution) -> Use {
@@ -75,6 +88,7 @@ pub(crate) fn dataset(name: &str) -> Dataset {
         on_failure: OnFailure::Discard,
         tier: None,
         encrypt: false,
+        of: None,
         partition: Partition::Whole,
     }
 }
@@ -110,6 +124,8 @@ pub(crate) fn script(
     Submitted {
         user: ALICE,
         group: 100,
+        groups: vec![100],
+        owners: BTreeMap::new(),
         is_alone: false,
         chain: None,
         workflow: Workflow {
@@ -137,6 +153,7 @@ impl World {
             answers: BTreeMap::new(),
             advices: BTreeMap::new(),
             next: 0,
+            told: Vec::new(),
             read: BTreeMap::new(),
             changes: BTreeMap::new(),
             sent: BTreeMap::new(),
@@ -173,6 +190,7 @@ impl World {
                     }
                     order => self.queue.push((node, number, order)),
                 },
+                Action::Tell { owner, text } => self.told.push((owner, text)),
                 Action::Answer { token, said } => {
                     let before = self.answers.insert(token, said);
                     assert!(before.is_none(), "answered twice");
@@ -186,7 +204,8 @@ impl World {
         store.is_up = true;
         let user = |part: &Part| match part.owner {
             Owner::User(uid) => uid,
-            Owner::Project(gid) => gid,
+            // Whichever member's worker has looked.
+            Owner::Project(_) => BOB,
         };
         let parts = store.parts.iter().map(|(part, proof)| {
             let holding = Holding {
@@ -232,7 +251,7 @@ impl World {
         self.event(Event::Asked(Asked {
             token,
             user,
-            groups: vec![user],
+            groups: groups(user),
             trusted,
             ask,
         }));
@@ -396,7 +415,15 @@ impl World {
                 let store = self.nodes.get_mut(node).unwrap();
                 for held in all {
                     match held {
-                        Held::Part(part) => drop(store.parts.remove(&part)),
+                        Held::Part(part) => {
+                            // Of a project's the node knows who has written it.
+                            let whose = match part.owner {
+                                Owner::User(uid) => uid,
+                                Owner::Project(_) => 0,
+                            };
+                            assert_eq!(user, whose, "{part}");
+                            store.parts.remove(&part);
+                        }
                         Held::Job(job) => drop(store.jobs.remove(&(user, job))),
                     }
                 }

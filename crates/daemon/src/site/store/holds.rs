@@ -13,7 +13,7 @@ impl Store {
     pub(super) fn inventory(&self, projects: &[Gid]) -> Result<Worked, Refusal> {
         let mut all = Vec::new();
         let own = Owner::User(self.user);
-        let projects = projects.iter().filter(|gid| self.projects.contains(gid));
+        let projects = projects.iter();
         for owner in std::iter::once(own).chain(projects.map(|gid| Owner::Project(*gid))) {
             self.parts_of(owner, &mut all)?;
         }
@@ -89,14 +89,16 @@ impl Store {
     pub(super) fn sweep(&self) {
         let own = PathBuf::from(Owner::User(self.user).to_string());
         let mut folders = vec![own.join("j")];
-        for workflow in self.names(&own.join("d")).unwrap_or_default() {
-            for dataset in self
-                .names(&own.join("d").join(&workflow))
-                .unwrap_or_default()
-            {
-                let dataset = own.join("d").join(&workflow).join(dataset);
-                let versions = self.names(&dataset).unwrap_or_default();
-                folders.extend(versions.iter().map(|v| dataset.join(v)));
+        let projects = self.projects.iter();
+        let projects = projects.map(|gid| PathBuf::from(Owner::Project(*gid).to_string()));
+        for owner in projects.chain([own.clone()]) {
+            for workflow in self.names(&owner.join("d")).unwrap_or_default() {
+                let workflow = owner.join("d").join(workflow);
+                for dataset in self.names(&workflow).unwrap_or_default() {
+                    let dataset = workflow.join(dataset);
+                    let versions = self.names(&dataset).unwrap_or_default();
+                    folders.extend(versions.iter().map(|v| dataset.join(v)));
+                }
             }
         }
         for job in self.names(&own.join("j")).unwrap_or_default() {
@@ -121,7 +123,12 @@ impl Store {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_bytes();
             let is_left = name.starts_with(HIDDEN.as_bytes()) && !name.ends_with(MADE.as_bytes());
-            if is_left {
+            // A project's other members go on with theirs.
+            let is_own = || {
+                let about = held.stat_of(name);
+                about.is_ok_and(|about| about.is_some_and(|about| about.st_uid == self.user))
+            };
+            if is_left && is_own() {
                 self.clear(&held, name)?;
             }
         }

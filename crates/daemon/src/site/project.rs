@@ -1,0 +1,123 @@
+//! What is a project's on a node: its folders are root's and the group's, what is in them its members'. docs/site.md, "The store on a node".
+
+use rustix::fs::{Gid as Group, Mode, Uid as User};
+use std::io;
+use std::path::Path;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Gid, Held, Owner, Part, Uid, Work};
+use tarn_sys::beneath::Root;
+use tarn_sys::users::{groups_of, primary_group};
+
+/// The group that a user's worker has, and all groups of the user: what the node knows decides. A user whom it does not know has the
+/// wanted group alone.
+pub(super) fn standing(user: Uid, wanted: Gid) -> io::Result<(Gid, Vec<Gid>)> {
+    let Some(own) = primary_group(user)? else {
+        return Ok((wanted, vec![wanted]));
+    };
+    let groups = groups_of(user, own)?;
+    let group = if groups.contains(&wanted) {
+        wanted
+    } else {
+        own
+    };
+    Ok((group, groups))
+}
+
+/// The projects that have a folder in the store.
+pub(super) fn all(root: &Path) -> Vec<Gid> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let gid = |e: std::fs::DirEntry| e.file_name().to_str()?.strip_prefix('p')?.parse().ok();
+    let mut all: Vec<Gid> = entries.filter_map(gid).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Makes a project's folders, as far as names are tarn's own.
+pub(super) fn make(root: &Path, gid: Gid) -> io::Result<()> {
+    // Members write in the last one alone: what root makes again is never something that they have put in its place.
+    let mut path = root.join(Owner::Project(gid).to_string());
+    for below in ["d", Owner::NO_WORKFLOW] {
+        make_one(&path, gid, 0o2750)?;
+        path.push(below);
+    }
+    make_one(&path, gid, 0o2770)
+}
+
+fn make_one(path: &Path, gid: Gid, mode: u32) -> io::Result<()> {
+    match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
+        Ok(()) => {}
+        // It was given to the group when it was made, unless that was interrupted.
+        Err(rustix::io::Errno::EXIST) => {
+            let about = rustix::fs::lstat(path)?;
+            if about.st_gid == gid && about.st_mode & 0o7777 == mode {
+                return Ok(());
+            }
+        }
+        Err(e) => return Err(e.into()),
+    }
+    let (root, group) = (User::ROOT, Group::from_raw(gid));
+    rustix::fs::chown(path, Some(root), Some(group))?;
+    // After the owner: who is given a file loses such bits.
+    rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+    Ok(())
+}
+
+/// What the controller leaves to the node: whose worker does this. `None` when nothing is there to be done.
+pub(super) fn actor(
+    root: &Path,
+    user: Uid,
+    group: Gid,
+    work: &Work,
+) -> io::Result<Option<(Uid, Gid)>> {
+    let part = match work {
+        Work::Check(part) => Some(part),
+        Work::Remove(things) => match &things[..] {
+            [Held::Part(part)] => Some(part),
+            _ => None,
+        },
+        _ => None,
+    };
+    match part {
+        Some(part) if user == 0 => match part.owner {
+            Owner::Project(gid) => Ok(maker(root, part)?.map(|maker| (maker, gid))),
+            Owner::User(_) => Ok(Some((user, group))),
+        },
+        _ => Ok(Some((user, group))),
+    }
+}
+
+/// Who has written a part here.
+fn maker(root: &Path, part: &Part) -> io::Result<Option<Uid>> {
+    let Some(folder) = part.folder() else {
+        return Ok(None);
+    };
+    let owner = part.owner.to_string();
+    let inside = folder.strip_prefix(&owner).unwrap_or(&folder);
+    let inside = std::os::unix::ffi::OsStrExt::as_bytes(inside.as_os_str());
+    // As root, but opened beneath what is root's, and only looked at.
+    let found = Root::open(&root.join(owner)).and_then(|top| top.folder(inside));
+    match found {
+        Ok(folder) => Ok(Some(rustix::fs::fstat(&folder)?.st_uid)),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Refuses what is a project's to who is no member, and makes the project's folders for who is.
+pub(super) fn admit(root: &Path, part: &Part, user: Uid, group: Gid) -> Result<(), Refusal> {
+    let Owner::Project(gid) = part.owner else {
+        return Ok(());
+    };
+    let failed = |e: io::Error| {
+        let text = format!("the folder of project {gid} cannot be made: {e}");
+        Refusal::new(Code::Io, text)
+    };
+    let (_, groups) = standing(user, group).map_err(failed)?;
+    if gid == 0 || !groups.contains(&gid) {
+        let text = format!(
+            "{part} is of project {gid}, and user {user} is not in that group on this node"
+        );
+        return Err(Refusal::new(Code::Denied, text));
+    }
+    make(root, gid).map_err(failed)
+}

@@ -1,0 +1,270 @@
+//! What is a project's, on a node.
+
+use crate::node::*;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use tarn_proto::local::Code;
+use tarn_proto::site::*;
+
+/// No group of the machine has this number.
+const PROJECT: Gid = 20_777;
+
+fn shared(version: u32) -> Part {
+    Part {
+        owner: Owner::Project(PROJECT),
+        workflow: Owner::NO_WORKFLOW.into(),
+        dataset: "forcing".into(),
+        version,
+        part: 0,
+    }
+}
+
+/// As a member's job has it done: users that the node does not know are in the group that is said.
+fn order(session: &mut Session, user: Uid, group: Gid, work: Work) -> Worked {
+    let work = Box::new(work);
+    match session.order(Order::Do { user, group, work }) {
+        Report::Worked { what, .. } => what,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn proven(what: Worked) -> Proof {
+    match what {
+        Worked::Proven { proof, .. } => proof,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(what: Worked) -> Code {
+    match what {
+        Worked::Failed(why) => why.code,
+        other => panic!("it was to be refused: {other:?}"),
+    }
+}
+
+/// A member makes a version on a node.
+fn make(node: &Node, session: &mut Session, user: Uid, version: u32) -> Proof {
+    let job = 100 + version;
+    let made = order(session, user, PROJECT, prepare(job, "forcing"));
+    assert_eq!(made, Worked::Done);
+    let script = format!(
+        "cd store/u{user}/j/{job}/w/forcing; umask 077; mkdir deep; echo {user} > deep/a; ln -s a deep/link"
+    );
+    node.as_user(user, &script);
+    let publish = Work::Publish {
+        job,
+        part: shared(version),
+        slice: None,
+    };
+    proven(order(session, user, PROJECT, publish))
+}
+
+#[test]
+fn members_make_versions_beside_each_others_and_the_group_reads_them() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    make(&node, &mut session, ALICE, 1);
+    make(&node, &mut session, BOB, 2);
+    let top = node.path(&format!("store/p{PROJECT}"));
+    for (folder, mode) in [("", 0o2750), ("d", 0o2750), ("d/named", 0o2770)] {
+        let about = fs::metadata(top.join(folder)).unwrap();
+        let is = (about.uid(), about.gid(), about.mode() & 0o7777);
+        assert_eq!(is, (0, PROJECT, mode), "{folder}");
+    }
+    for (user, version) in [(ALICE, 1), (BOB, 2)] {
+        let tree = top.join(format!("d/named/forcing/{version}/0/tree"));
+        for (path, mode) in [("", 0o755), ("deep", 0o750), ("deep/a", 0o640)] {
+            let about = fs::symlink_metadata(tree.join(path)).unwrap();
+            let is = (about.uid(), about.gid(), about.permissions().mode() & 0o777);
+            assert_eq!(is, (user, PROJECT, mode), "{path}");
+        }
+        // It is what was published, with the modes that it has.
+        assert_eq!(
+            order(&mut session, 0, 0, Work::Check(shared(version))),
+            Worked::Done
+        );
+    }
+    // The node knows whose worker is to remove what, and that it is gone already.
+    for version in [1, 2, 3] {
+        let remove = Work::Remove(vec![Held::Part(shared(version))]);
+        assert_eq!(order(&mut session, 0, 0, remove), Worked::Done);
+    }
+    assert!(!top.join("d/named/forcing/1").exists());
+    assert!(top.join("d/named").exists(), "root's folders stay");
+}
+
+#[test]
+fn a_source_that_becomes_a_projects_is_read_by_the_group_and_goes_from_node_to_node() {
+    let Some(daemon) = munge() else { return };
+    let (one, two) = (Node::start("n1", &daemon), Node::start("n2", &daemon));
+    let (mut first, mut second) = (one.begin(&daemon), two.begin(&daemon));
+    let source = one.outside("era5/a", "weather", ALICE, 0o600);
+    let folder = source.parent().unwrap();
+    chown(folder, Some(ALICE), Some(ALICE)).unwrap();
+    let fetch = |from| Work::Fetch {
+        part: shared(0),
+        from,
+        proof: None,
+    };
+    let proof = proven(order(
+        &mut first,
+        ALICE,
+        PROJECT,
+        fetch(Origin::Outside(folder.to_owned())),
+    ));
+    let file = format!("store/p{PROJECT}/d/named/forcing/0/0/tree/a");
+    assert_eq!(fs::metadata(one.path(&file)).unwrap().mode() & 0o777, 0o640);
+    // Bob's worker takes it from Bob's worker there.
+    let served = first.order(Order::Serve {
+        user: BOB,
+        group: PROJECT,
+    });
+    let Report::Serving { port, .. } = served else {
+        panic!("{served:?}");
+    };
+    let peer = Peer {
+        node: "n1".into(),
+        host: "127.0.0.1".into(),
+        port,
+    };
+    let near = Work::Fetch {
+        part: shared(0),
+        from: Origin::Peer(peer),
+        proof: Some(proof.clone()),
+    };
+    assert_eq!(proven(order(&mut second, BOB, PROJECT, near)), proof);
+    let about = fs::metadata(two.path(&file)).unwrap();
+    assert_eq!(
+        (about.uid(), about.gid(), about.mode() & 0o777),
+        (BOB, PROJECT, 0o640)
+    );
+    assert_eq!(
+        order(&mut second, 0, 0, Work::Check(shared(0))),
+        Worked::Done
+    );
+}
+
+#[test]
+fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    make(&node, &mut session, ALICE, 1);
+    let works = [
+        Work::Publish {
+            job: 5,
+            part: shared(2),
+            slice: None,
+        },
+        Work::Remove(vec![Held::Part(shared(1))]),
+        Work::Check(shared(1)),
+        Work::Fetch {
+            part: shared(3),
+            from: Origin::Outside("/etc/hostname".into()),
+            proof: None,
+        },
+        Work::View {
+            job: 5,
+            dataset: "x".into(),
+            parts: vec![shared(1)],
+        },
+        Work::Prepare {
+            job: 5,
+            dataset: "x".into(),
+            parts: vec![shared(1)],
+        },
+    ];
+    for work in works {
+        let what = format!("{work:?}");
+        let said = order(&mut session, BOB, BOB, work);
+        assert_eq!(refused(said), Code::Denied, "{what}");
+    }
+    for script in [
+        format!("! ls store/p{PROJECT}"),
+        format!("! cat store/p{PROJECT}/d/named/forcing/1/0/tree/deep/a"),
+        format!("! rm -r store/p{PROJECT}/d"),
+    ] {
+        node.as_user(BOB, &format!("{script} 2> /dev/null"));
+    }
+    // Root's group is no project.
+    let zero = Part {
+        owner: Owner::Project(0),
+        ..shared(1)
+    };
+    let said = order(&mut session, BOB, 0, Work::Check(zero));
+    assert_eq!(refused(said), Code::Denied);
+    assert!(!node.path("store/p0").exists());
+    // Nobody is chosen for what is a user's.
+    let alices = Work::Remove(vec![Held::Part(part(ALICE, "x", 1))]);
+    assert_eq!(refused(order(&mut session, 0, 0, alices)), Code::Denied);
+    node.audited("is not in that group");
+}
+
+#[test]
+fn attack_a_member_leads_nobody_astray_by_links() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    make(&node, &mut session, ALICE, 1);
+    // What root makes anew is nothing that a member can put in its place.
+    let top = node.path(&format!("store/p{PROJECT}"));
+    for script in [
+        "mv d e",
+        "mv d/named d/e",
+        "rmdir d",
+        "ln -s /etc d/etc",
+        "touch x",
+    ] {
+        let (user, group) = (ALICE.to_string(), PROJECT.to_string());
+        let tried = std::process::Command::new("setpriv")
+            .args(["--reuid", &user, "--regid", &group, "--clear-groups"])
+            .args(["sh", "-c", script])
+            .current_dir(&top)
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert!(!tried.success(), "{script}");
+    }
+    let precious = node.outside("precious", "x", BOB, 0o600);
+    // The part's folder is a link to what is another's: whoever removes it removes no more than the link's folder allows.
+    let part = format!("store/p{PROJECT}/d/named/forcing/1/0");
+    let outside = precious.parent().unwrap().display().to_string();
+    node.as_user(
+        ALICE,
+        &format!("mv store/p{PROJECT}/d/named/forcing/1/0/tree store/u{ALICE}/t || true"),
+    );
+    let _ = fs::remove_dir_all(node.path(&part));
+    std::os::unix::fs::symlink(&outside, node.path(&part)).unwrap();
+    let remove = Work::Remove(vec![Held::Part(shared(1))]);
+    let what = order(&mut session, 0, 0, remove);
+    assert!(matches!(what, Worked::Failed(_)), "{what:?}");
+    assert!(Path::new(&precious).exists());
+}
+
+/// A group that a user is not in is not given to the user's worker, where the node knows the user.
+#[test]
+fn attack_a_worker_has_no_group_that_its_user_is_not_in() {
+    let Some(daemon) = munge() else { return };
+    let mut known = fs::read_to_string("/etc/passwd").unwrap();
+    known.retain(|c| c != '\r');
+    let nobody = known.lines().find_map(|line| {
+        let words: Vec<&str> = line.split(':').collect();
+        let uid: Uid = words.get(2)?.parse().ok()?;
+        let gid: Gid = words.get(3)?.parse().ok()?;
+        (uid >= 1000 && gid != PROJECT).then_some((uid, gid))
+    });
+    let Some((user, own)) = nobody else {
+        println!("SKIPPED: this machine knows no user with a number from 1000 on");
+        return;
+    };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let made = order(&mut session, user, PROJECT, prepare(5, "x"));
+    assert_eq!(made, Worked::Done);
+    let about = fs::metadata(node.path(&format!("store/u{user}/j/5/w/x"))).unwrap();
+    assert_eq!((about.uid(), about.gid()), (user, own));
+    let said = order(&mut session, user, PROJECT, Work::Check(shared(1)));
+    assert_eq!(refused(said), Code::Denied);
+}

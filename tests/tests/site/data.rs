@@ -1,0 +1,159 @@
+//! Data that outlives jobs: two users, what one grants the other, and what is their project's.
+
+use crate::attacks::ran;
+use crate::setup::Site;
+
+/// What a user's `tarn` says, or why it refuses.
+fn tarn(site: &Site, user: &str, words: &[&str]) -> Result<String, String> {
+    let all: Vec<&str> = std::iter::once("tarn")
+        .chain(words.iter().copied())
+        .collect();
+    site.cluster.exec(user, &all).map_err(|e| format!("{e:#}"))
+}
+
+fn made(site: &Site, user: &str, words: &[&str]) -> String {
+    tarn(site, user, words).unwrap_or_else(|e| panic!("{words:?}: {e}\n{}", site.logs()))
+}
+
+#[test]
+fn what_is_granted_is_read_and_what_is_revoked_is_refused_with_the_reason() {
+    let Some(site) = Site::up(1) else { return };
+    let make = "\
+#TARN name = \"foam\"
+#TARN data.mesh.keep = \"workflow\"
+#TARN [[step]]
+#TARN out = [\"mesh\"]
+umask 022; echo points > $TARN_mesh/points; echo done
+";
+    assert_eq!(ran(&site, "alice", make), "done\n");
+    site.wait("it is there", || {
+        let said = tarn(&site, "alice", &["data", "show", "foam/mesh"]);
+        said.is_ok_and(|said| said.contains("on node1"))
+    });
+    let read = "\
+#TARN name = \"mine\"
+#TARN data.grid.of = \"alice/foam/mesh\"
+#TARN [[step]]
+#TARN in = [\"grid\"]
+cat $TARN_grid/points; (echo x > $TARN_grid/points) 2> /dev/null && echo written; ls /scm/tarn/u7001 2> /dev/null
+";
+    // What is not granted, and what is not there, is refused alike; nobody but Alice grants it.
+    let refused = |name: &str, why: &str| {
+        let read = read.replace("alice/foam/mesh", name);
+        let job = site.submit("bob", "read.sh", &format!("#SBATCH -N1 -n1\n{read}"), &[]);
+        let job = job.unwrap_or_else(|e| panic!("{e:#}"));
+        site.wait("the reason is told", || {
+            site.root(&["scontrol", "show", "job", &job]).contains(why)
+        });
+        site.root(&["scancel", "--hurry", &job]);
+    };
+    refused("alice/foam/mesh", "not yours to read");
+    refused("alice/foam/nothing", "not yours to read");
+    for words in [
+        &["data", "show", "alice/foam/mesh"][..],
+        &["data", "grant", "alice/foam/mesh", "bob"],
+        &["data", "rm", "alice/foam/mesh"],
+        &["data", "keep", "alice/foam/mesh", "1d"],
+        &["data", "release", "alice/foam/mesh"],
+        &["data", "revoke", "alice/foam/mesh", "alice"],
+        &["data", "rm", "alice/../mesh"],
+        &["data", "grant", "alice/foam/me\u{1b}[2Jsh", "bob"],
+    ] {
+        let said = tarn(&site, "bob", words).expect_err("bob may not");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+    }
+    assert_eq!(made(&site, "bob", &["data", "ls", "--site"]), "");
+    // Granted, it is read where it lies, and not written.
+    made(&site, "alice", &["data", "grant", "foam/mesh", "bob"]);
+    assert!(made(&site, "alice", &["data", "show", "foam/mesh"]).contains("read by bob"));
+    assert!(made(&site, "bob", &["data", "ls"]).contains("alice/foam/mesh"));
+    assert_eq!(ran(&site, "bob", read), "points\n", "{}", site.logs());
+    let copies = "find /scm/tarn -name points | wc -l";
+    let copies = site.cluster.node(1).exec("root", &["sh", "-c", copies]);
+    assert_eq!(copies.expect("a count").trim(), "1");
+    // Revoked, the job that waits is refused at its gate, and the next one when it comes.
+    let waits = format!("#SBATCH -N1 -n1\n{read}");
+    let job = site.submit("bob", "wait.sh", &waits, &["--begin=now+15"]);
+    let job = job.unwrap_or_else(|e| panic!("{e:#}"));
+    site.wait("it is taken in", || {
+        site.why("bob", &job).contains("taken in")
+    });
+    made(&site, "alice", &["data", "revoke", "foam/mesh", "bob"]);
+    site.wait("it is refused", || {
+        site.why("bob", &job).contains("revoked")
+    });
+    site.root(&["scancel", "--hurry", &job]);
+    refused("alice/foam/mesh", "not yours to read");
+    made(&site, "alice", &["data", "rm", "foam/mesh"]);
+    assert_eq!(made(&site, "alice", &["data", "ls", "--site"]), "");
+    // Each sees what is theirs of what was used.
+    let used = made(&site, "alice", &["--json", "usage", "--by", "user"]);
+    assert_eq!(used.lines().count(), 1, "{used}");
+    assert!(used.contains("\"name\":\"alice\""), "{used}");
+    assert!(made(&site, "root", &["usage", "--since", "1d"]).contains("bob"));
+}
+
+#[test]
+fn a_projects_dataset_is_made_and_changed_by_its_members_across_workflows() {
+    let Some(site) = Site::up(2) else { return };
+    let make = "\
+#SBATCH -w node1
+#TARN name = \"a\"
+#TARN data.forcing.project = \"climate\"
+#TARN [[step]]
+#TARN out = [\"forcing\"]
+umask 077; echo alices > $TARN_forcing/one; echo done
+";
+    assert_eq!(ran(&site, "alice", make), "done\n");
+    let there = |version: &str| {
+        site.wait("it is there", || {
+            let said = tarn(&site, "bob", &["data", "show", "@climate/forcing"]);
+            said.is_ok_and(|said| said.contains(version))
+        });
+    };
+    there("version 1: ");
+    site.wait("its first version lies on node1", || {
+        made(&site, "bob", &["data", "show", "@climate/forcing"]).contains("on node1")
+    });
+    // Bob's job changes it on the other node; Alice reads what both have written.
+    let change = "\
+#SBATCH -w node2
+#TARN name = \"b\"
+#TARN data.forcing.project = \"climate\"
+#TARN [[step]]
+#TARN inout = [\"forcing\"]
+cat $TARN_forcing/one; echo bobs > $TARN_forcing/two
+";
+    assert_eq!(ran(&site, "bob", change), "alices\n", "{}", site.logs());
+    site.wait("its second version lies on node2", || {
+        let said = made(&site, "bob", &["data", "show", "@climate/forcing"]);
+        said.lines()
+            .any(|line| line.contains("version 2: ") && line.contains("on node2"))
+    });
+    let read = "\
+#SBATCH -w node1
+#TARN name = \"c\"
+#TARN data.forcing.project = \"climate\"
+#TARN [[step]]
+#TARN in = [\"forcing\"]
+cat $TARN_forcing/one $TARN_forcing/two
+";
+    assert_eq!(
+        ran(&site, "alice", read),
+        "alices\nbobs\n",
+        "{}",
+        site.logs()
+    );
+    let listed = made(&site, "alice", &["data", "ls", "--of", "@climate"]);
+    assert_eq!(listed.matches("@climate/forcing").count(), 2, "{listed}");
+    assert!(made(&site, "bob", &["usage", "--by", "project"]).contains("@climate"));
+    // A member removes what the other one has made.
+    made(&site, "bob", &["data", "rm", "@climate/forcing"]);
+    for node in [1, 2] {
+        site.wait("nothing is left", || {
+            let command = "find /scm/tarn/p7100 -type f 2> /dev/null | wc -l";
+            let left = site.cluster.node(node).exec("root", &["sh", "-c", command]);
+            left.is_ok_and(|said| said.trim() == "0")
+        });
+    }
+}
