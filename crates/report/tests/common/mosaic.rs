@@ -162,6 +162,7 @@ impl Mosaic {
             data_in: (all - have) * 5,
             missing: all - have,
             local: have,
+            thriftier: false,
             next: Some((
                 NodeId((node + 1) % self.nodes.len() as u32),
                 self.random.about(300 * MS),
