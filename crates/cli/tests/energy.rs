@@ -40,8 +40,8 @@ fn tarn(site: &Site, arguments: &[&str]) -> Ran {
 
 fn usage(site: &Site) -> serde_json::Value {
     let log = site.log();
-    let ended = log.iter().find(|r| r["event"]["event"] == "ended");
-    ended.expect("it ended")["event"]["usage"].clone()
+    let ended = log.iter().find(|r| r["event"] == "ended");
+    ended.expect("it ended")["usage"].clone()
 }
 
 #[test]
