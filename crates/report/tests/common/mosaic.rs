@@ -295,6 +295,7 @@ impl Mosaic {
             memory: self.random.about(90 * MIB),
             prepare: 3 * MS,
             commit: self.random.about(18 * MS),
+            energy: None,
         };
         let end = begin + wall + usage.prepare + usage.commit + MS;
         let mut outputs = Vec::new();
