@@ -55,6 +55,10 @@ make_root() {
     cp -r "$here" "/run$base/lib"
     cp "$dir/settings" "/run$base/"
     [ ! -d "$dir/etc" ] || cp -r "$dir/etc" "/run$base/etc"
+    if [ -d "$dir/sys" ]; then
+        mkdir "/run$base/sys"
+        mount --bind "$dir/sys" "/run$base/sys"
+    fi
     mount --bind "$dir/shared" /run/shared
     mount --bind "$dir/log" /run/var/log/slurm
     cg_sysfs "$group" /run/sys

@@ -45,9 +45,22 @@ settle() {
     exec unshare --cgroup "$0" boot "$node"
 }
 
+# What is played of a node's devices, beside those of its sysfs: in that, no folder can be made.
+play_devices() {
+    local entry all=$base/$node.devices
+    mkdir -p "$all"
+    mount -t tmpfs -o mode=755,size=1m devices "$all"
+    for entry in "$1"/* "$base/sys/$node"/*; do
+        mkdir -p "$all/${entry##*/}"
+        mount --rbind "$entry" "$all/${entry##*/}"
+    done
+    mount --move "$all" "$1"
+}
+
 boot() {
     mkdir -p "$base/$node.sys"
     cg_sysfs "$node" "$base/$node.sys"
+    [ ! -d "$base/sys/$node" ] || play_devices "$base/$node.sys"
     mount --move "$base/$node.sys" /sys
     mount -t tmpfs -o "mode=1777,size=${tier_mb}m" scm /scm
     mount -t tmpfs -o mode=1777,size=1g tmp /tmp

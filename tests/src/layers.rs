@@ -45,6 +45,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-journal",
             "tarn-manual",
             "tarn-munge",
+            "tarn-power",
             "tarn-report",
             "tarn-fault",
         ],

@@ -1,5 +1,6 @@
 //! What there is to run on: hosts, nodes, tiers, the external store. Rates are bytes a second.
 
+use crate::energy::Draw;
 use crate::id::{NodeId, Spot};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -29,6 +30,9 @@ pub struct Host {
     /// Its processor sockets, if there are several and steps are bound to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<Socket>,
+    /// What it drew and how warm it was when it was looked at.
+    #[serde(default, skip_serializing_if = "Draw::is_unknown")]
+    pub draw: Draw,
 }
 
 /// A processor socket, with the memory and the tiers next to it.

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::CheckpointId;
 use crate::cluster::Cluster;
+use crate::energy::Energy;
 use crate::hash::Hash;
 use crate::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey};
@@ -263,6 +264,9 @@ pub struct Usage {
     pub prepare: Nanos,
     /// Hashing and committing after it.
     pub commit: Nanos,
+    /// What its nodes drew for it, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy: Option<Energy>,
 }
 
 /// Why something failed: a stable kind for programs, a sentence for people.

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod cluster;
 pub mod codes;
 pub mod crc;
+pub mod energy;
 pub mod event;
 pub mod grant;
 pub mod hash;

@@ -28,6 +28,9 @@ pub enum Reason {
         local: u64,
         /// The next best node and how much later it would have ended.
         next: Option<(NodeId, Nanos)>,
+        /// The next best is equal in all but this: the node draws less for each core, or is cooler.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        thriftier: bool,
     },
     /// Placement in the order of the queue, whatever fits: a node that is free.
     FirstFree {
@@ -292,6 +295,7 @@ impl Reason {
                 missing,
                 local,
                 next,
+                thriftier,
             } => {
                 let mut s = format!(
                     "{} ends first: cores free in {}, data there in {} ({} local, {} to fetch)",
@@ -301,7 +305,9 @@ impl Reason {
                     Bytes(*local),
                     Bytes(*missing)
                 );
-                if let Some((other, later)) = next {
+                if let (Some((other, _)), true) = (next, thriftier) {
+                    let _ = write!(s, "; {} would too, but draws more or is warmer", node(other));
+                } else if let Some((other, later)) = next {
                     let _ = write!(s, "; {} would end {} later", node(other), Elapsed(*later));
                 }
                 s

@@ -3,12 +3,14 @@
 use crate::args::{Bind, Isolation, MachineArgs};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
+use std::sync::Arc;
 use tarn_base::cluster::{Cluster, Link, Socket};
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_flow::Abilities;
 use tarn_local::Namespaces;
 use tarn_local::machine::{self, ClusterSpec};
+use tarn_ports::Meter;
 
 /// Bytes a second that an external store is taken to have while nothing was measured or emulated: a busy
 /// parallel file system, as one node sees it (the papers' Lustre gave some 50 to 100 MB/s).
@@ -30,10 +32,19 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
         state,
         sockets: sockets(args.bind),
     };
-    machine::cluster(&found, &spec).map_err(|e| match e {
+    let found = machine::cluster(&found, &spec).map_err(|e| match e {
         machine::MachineError::NoRoom { .. } => CliError::new(Exit::NoRoom, e),
         other => CliError::new(Exit::State, other),
-    })
+    });
+    let mut found = found?;
+    let draw = meter().draw();
+    found.hosts.iter_mut().for_each(|h| h.draw = draw);
+    Ok(found)
+}
+
+/// What measures this machine.
+pub(crate) fn meter() -> Arc<tarn_power::Machine> {
+    Arc::new(tarn_power::Machine::new(&tarn_power::sysfs()))
 }
 
 /// What steps and movement on this machine are bound to.

@@ -61,6 +61,7 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
         }
         Err(e) => all.push(finding("allocation", false, e.to_string())),
     }
+    all.extend(power_findings());
     all.push(finding("memory mode", true, crate::mode::summary()));
     for tier in found.nodes.iter().take(1).flat_map(|n| &n.tiers) {
         all.push(tier_finding(tier));
@@ -127,6 +128,23 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
         }
     }
     Ok(Exit::Success)
+}
+
+/// What measures this machine, and what is there and does not.
+fn power_findings() -> Vec<Finding> {
+    let meter = cluster::meter();
+    let sensors = meter.sensors();
+    let said = match sensors.source() {
+        Some(source) => finding("power", true, format!("measured by {source}")),
+        None => finding(
+            "power",
+            false,
+            "no meter that can be read: energy of steps is not known from this machine",
+        ),
+    };
+    let closed = sensors.closed.iter();
+    let closed = closed.map(|why| finding("power", false, why.clone()));
+    std::iter::once(said).chain(closed).collect()
 }
 
 fn tier_finding(tier: &tarn_base::cluster::Tier) -> Finding {

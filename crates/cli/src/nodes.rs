@@ -8,6 +8,7 @@ use crate::run::allocation::{Purpose, Reached};
 use serde::Serialize;
 use tarn_base::cluster::{Cluster, Node, Socket, Tier};
 use tarn_base::codes::Exit;
+use tarn_base::energy::{Draw, Power, Warmth};
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::Room;
 use tarn_base::units::Bytes;
@@ -25,6 +26,35 @@ struct Row {
     free: u64,
     read: u64,
     write: u64,
+    /// Thousandths of a watt, as far as that is known, and who says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    power: Option<Power>,
+    /// How warm the node is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warmth: Option<Warmth>,
+}
+
+impl Row {
+    /// What it draws, how warm it is, and who says so; a dash is what is not known.
+    fn draw(&self) -> [String; 3] {
+        let none = || "-".to_owned();
+        let watts = self
+            .power
+            .map(|p| ((p.milliwatts + 500) / 1000).to_string());
+        let warm = self
+            .warmth
+            .map(|w| format!("{} C", (w.millicelsius + 500).div_euclid(1000)));
+        let by = [
+            self.power.map(|p| p.source.as_str()),
+            self.warmth.map(|w| w.sensor.as_str()),
+        ];
+        let by: Vec<&str> = by.into_iter().flatten().collect();
+        let by = match by.is_empty() {
+            true => none(),
+            false => by.join(", "),
+        };
+        [watts.unwrap_or_else(none), warm.unwrap_or_else(none), by]
+    }
 }
 
 /// How fast a node reads from another one.
@@ -56,7 +86,11 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
         elsewhere,
     } = look(args, &state)?;
     let nodes = found.nodes.iter().zip(&rooms);
-    let rows: Vec<Row> = nodes.flat_map(|(n, room)| rows(n, room)).collect();
+    let draw = |n: &Node| {
+        let host = found.hosts.get(n.host as usize);
+        host.map_or_else(Draw::default, |h| h.draw)
+    };
+    let rows: Vec<Row> = nodes.flat_map(|(n, room)| rows(n, room, draw(n))).collect();
     if cli.json {
         let value = serde_json::json!({
             "schema": 1, "hosts": found.hosts, "tiers": rows, "peer": found.peer, "links": between,
@@ -65,7 +99,7 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
         return Ok(Exit::Success);
     }
     out!(
-        "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}{}",
+        "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13} {:>6} {:>5}  {:<18}{}",
         "node",
         "cores",
         "memory",
@@ -75,11 +109,15 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
         "free",
         "read/s",
         "write/s",
+        "watts",
+        "warm",
+        "by",
         if elsewhere { "  at" } else { "" }
     )?;
     for r in &rows {
+        let [watts, warm, by] = r.draw();
         out!(
-            "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13}{}",
+            "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13} {:>6} {:>5}  {:<18}{}",
             r.node,
             r.cores,
             Bytes(r.memory),
@@ -89,6 +127,9 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
             Bytes(r.free),
             Bytes(r.read),
             Bytes(r.write),
+            watts,
+            warm,
+            by,
             match elsewhere {
                 true => format!("  {}", r.root),
                 false => String::new(),
@@ -184,7 +225,7 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<Found> {
     })
 }
 
-fn rows(node: &Node, room: &Room) -> Vec<Row> {
+fn rows(node: &Node, room: &Room, draw: Draw) -> Vec<Row> {
     let tiers = node.tiers.iter().zip(&room.held);
     let row = |(tier, held): (&Tier, &u64)| Row {
         node: node.name.clone(),
@@ -197,6 +238,8 @@ fn rows(node: &Node, room: &Room) -> Vec<Row> {
         free: tier.capacity.saturating_sub(*held),
         read: tier.read,
         write: tier.write,
+        power: draw.power,
+        warmth: draw.warmth,
     };
     tiers.map(row).collect()
 }

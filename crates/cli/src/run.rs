@@ -8,6 +8,7 @@ use crate::progress::Watcher;
 use crate::{chronicle, cluster, state, workflow};
 use allocation::{Found, Purpose, Reached};
 use anyhow::Context;
+use energy::Metered;
 use files::Files;
 use margin::Margin;
 use std::collections::BTreeSet;
@@ -36,6 +37,7 @@ use tarn_ports::{Mover, Nodes};
 use tarn_report::{Emulated, Summary};
 
 pub(crate) mod allocation;
+mod energy;
 pub(crate) mod files;
 mod kept;
 mod margin;
@@ -56,6 +58,8 @@ struct Session {
     start: Start,
     history: History,
     margin: Margin,
+    /// What Slurm knows of its energy.
+    energy: Option<allocation::Energy>,
     _lock: RunLock,
 }
 
@@ -121,6 +125,7 @@ pub(crate) fn start(
         isolation: args.machine.isolation,
         margin: margin.clone(),
     };
+    let energy = reached.as_ref().and_then(Reached::energy);
     let mut world = open_world(state, &start, opening, reached)?;
     let abilities = Abilities {
         multi_node: world.multi_node(),
@@ -141,6 +146,7 @@ pub(crate) fn start(
         start,
         history: History::new(),
         margin,
+        energy,
         _lock: lock,
     };
     session.drive(cli, args.report.as_deref())
@@ -195,6 +201,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         isolation: args.isolation,
         margin: margin.clone(),
     };
+    let energy = reached.as_ref().and_then(Reached::energy);
     let mut world = open_world(&state, &begun, opening, reached)?;
     let known = history.parts.iter();
     let known = known.map(|(part, info)| (*part, info.clone()));
@@ -231,6 +238,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         start: begun,
         history,
         margin,
+        energy,
         _lock: lock,
     };
     session.drive(cli, args.report.as_deref())
@@ -256,6 +264,7 @@ impl Session {
             start,
             history,
             margin,
+            mut energy,
             _lock,
         } = self;
         if let Some(banner) = emulation(&start.cluster) {
@@ -269,6 +278,8 @@ impl Session {
         let beacon = Beacon::new(&state, &start.run, world.progress(), world.now());
         let mut watcher = Watcher::new(cli.json, &start, history, world.progress());
         let crash = crash_point()?;
+        let asked = energy.as_mut().and_then(|e| e.asked.take());
+        let world = Metered::new(world, asked, &start.workflow);
         let mut world = FaultWorld::new(world, crash.clone());
         let mut journal = FaultJournal::new(journal, crash);
         let driven = tarn_engine::drive(
@@ -284,8 +295,18 @@ impl Session {
         );
         watcher.end();
         drop((journal, beacon));
+        if let Some(energy) = energy {
+            energy.say_sum();
+        }
         let outcome = driven.exit(Exit::State)?;
-        finish(cli, &state, &start, outcome, report, world.into_inner())
+        finish(
+            cli,
+            &state,
+            &start,
+            outcome,
+            report,
+            world.into_inner().into_inner(),
+        )
     }
 }
 
@@ -505,6 +526,7 @@ fn open_world(
         checkpoints: Arc::new(tarn_checkpoint::shelf::checkpoints),
         changed_since: opening.files.guard(&start.workflow),
         epoch: opening.now,
+        meter: Some(cluster::meter()),
         namespaces: cluster::namespaces(opening.isolation),
         signals: true,
         own,

@@ -62,6 +62,7 @@ fn start(folder: &Path) -> Start {
         cores: 1,
         memory: 1 << 30,
         sockets: Vec::new(),
+        draw: Default::default(),
     };
     Start {
         run: "w-1".into(),

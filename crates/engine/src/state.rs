@@ -8,6 +8,7 @@ use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Action, Do, Outcome, Run, Subject};
+use tarn_base::energy::{self, Rank};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Start, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TransferId};
@@ -119,6 +120,8 @@ pub(crate) struct State {
     pub(crate) under_way: BTreeMap<TransferKind, u64>,
     /// Those between nodes, node by node.
     pub(crate) links: Links,
+    /// What each node drew for each core and how warm it was when the run began.
+    pub(crate) draws: Vec<Rank>,
     /// Transfers under way that read what was on its way to a node and has not come.
     pub(crate) orphans: BTreeSet<TransferId>,
     /// Until then some part rests whose move has failed: that is something under way.
@@ -164,6 +167,7 @@ impl State {
             fits_checked: false,
             under_way: BTreeMap::new(),
             links: Links::new(start.cluster.nodes.len()),
+            draws: energy::ranks(&start.cluster),
             orphans: BTreeSet::new(),
             rests_until: 0,
             leaving: 0,

@@ -345,3 +345,68 @@ fn what_a_busy_node_will_need_comes_just_before_it_is_free() {
         assert!(p.records.len() < 10, "{}", p.trace());
     }
 }
+
+/// Two nodes of machines that draw and are as warm as said.
+fn drawn(draws: [(u64, i32); 2]) -> tarn_base::cluster::Cluster {
+    use tarn_base::energy::{Draw, Power, Sensor, Source, Warmth};
+    let mut c = cluster(2, 1, &[100 * MB]);
+    c.hosts[0].cores = 1;
+    c.hosts.push(c.hosts[0].clone());
+    c.nodes[1].host = 1;
+    for (host, (watts, celsius)) in c.hosts.iter_mut().zip(draws) {
+        host.draw = Draw {
+            power: Some(Power {
+                milliwatts: watts * 1000,
+                source: Source::Rapl,
+            }),
+            warmth: Some(Warmth {
+                millicelsius: celsius * 1000,
+                sensor: Sensor::Inlet,
+            }),
+        };
+    }
+    c
+}
+
+#[test]
+fn of_equal_nodes_the_thriftier_goes_first_and_then_the_cooler() {
+    let text = "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"x\"\n";
+    let first = |draws, by: &str| {
+        let p = play(
+            &start(workflow(text), drawn(draws), policy(by)),
+            estimates(1),
+        );
+        assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+        let thriftier = p.reasons().any(|r| {
+            matches!(
+                r,
+                Reason::EarliestEnd {
+                    thriftier: true,
+                    ..
+                }
+            )
+        });
+        (p.runs()[0].nodes[0].node.0, thriftier)
+    };
+    for by in ["data", "energy"] {
+        assert_eq!(first([(300, 20), (150, 40)], by), (1, true), "{by}");
+        assert_eq!(first([(150, 40), (150, 20)], by), (1, true), "{by}");
+        assert_eq!(first([(150, 20), (150, 20)], by), (0, false), "{by}");
+    }
+    for by in ["easy", "heft+cache", "stage-through"] {
+        assert_eq!(first([(300, 20), (150, 40)], by).0, 1, "{by}");
+    }
+}
+
+#[test]
+fn data_decides_before_what_a_node_draws() {
+    let text = "name = \"w\"\n[data.d]\n[data.e]\ndest = \"/e\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"d\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nforeach = [\"1\", \"2\"]\nin = \"d\"\nout = \"e\"\n";
+    let c = drawn([(150, 20), (300, 40)]);
+    let p = play(
+        &start(workflow(text), c, policy("data")),
+        estimates(50 * MB),
+    );
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    let at: Vec<u32> = p.runs().iter().map(|r| r.nodes[0].node.0).collect();
+    assert_eq!(at[..2], [0, 0], "where its input lies: {at:?}");
+}

@@ -84,6 +84,7 @@ fn cluster() -> Cluster {
                 cores: 4 - i,
                 memory: 32 << 30,
                 sockets: Vec::new(),
+                draw: Default::default(),
             })
             .collect(),
         nodes: vec![

@@ -13,10 +13,12 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tarn_base::energy::Energy;
 use tarn_base::units::Elapsed;
+use tarn_ports::{Meter, Metered};
 
 /// From SIGTERM to SIGKILL.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -99,6 +101,8 @@ pub(crate) struct Launch {
     pub(crate) spec: Spec,
     /// Where the helper's identity is noted, for whoever cleans up after a crash.
     pub(crate) note: PathBuf,
+    /// What measures this machine, and the cores that the step takes of it.
+    pub(crate) meter: Option<(Arc<dyn Meter>, u32)>,
 }
 
 /// How the command of a step ended.
@@ -156,6 +160,9 @@ pub(crate) trait Helps {
 pub(crate) struct Helper {
     node: String,
     launch: Option<Launch>,
+    meter: Option<(Arc<dyn Meter>, u32)>,
+    /// What the machine draws for it, from when all is set up on this node.
+    metered: Option<Box<dyn Metered>>,
     child: Child,
     channel: Channel,
     used: Option<Used>,
@@ -180,6 +187,8 @@ impl Helper {
         Ok(Self {
             node: String::new(),
             launch: None,
+            meter: None,
+            metered: None,
             child,
             channel: Channel::new(ours),
             used: None,
@@ -231,6 +240,14 @@ impl Helper {
         self.launch = Some(launch);
     }
 
+    /// What it says, and if that is the end, what this machine drew for the step.
+    fn measured(&mut self, mut report: Report) -> Report {
+        if let Report::Ended { used, .. } = &mut report {
+            used.energy = self.metered.take().and_then(|m| m.end());
+        }
+        report
+    }
+
     fn note(&self, at: &Path) -> io::Result<()> {
         let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
         match tarn_sys::process::start_time(pid) {
@@ -276,9 +293,10 @@ impl Helps for Helper {
     }
 
     fn prepare(&mut self) -> Result<(), String> {
-        let Some(Launch { spec, note }) = self.launch.take() else {
+        let Some(Launch { spec, note, meter }) = self.launch.take() else {
             return Err("it was not said what its helper is to do".into());
         };
+        self.meter = meter;
         self.note(&note)
             .and_then(|()| self.channel.send(&Order::Prepare(Box::new(spec))))
             .map_err(|e| {
@@ -291,7 +309,11 @@ impl Helps for Helper {
 
     fn ready(&mut self) -> Result<Option<Door>, String> {
         match self.channel.receive() {
-            Ok(Some(Report::Ready(door))) => Ok(door),
+            Ok(Some(Report::Ready(door))) => {
+                let meter = self.meter.take();
+                self.metered = meter.and_then(|(meter, cores)| meter.begin(cores));
+                Ok(door)
+            }
             Ok(Some(Report::Refused(why))) => Err(why),
             Ok(_) => Err("the helper process ended at once; its log may tell why".into()),
             Err(e) => Err(format!("the helper process does not answer: {e}")),
@@ -323,12 +345,13 @@ impl Helps for Helper {
         if !crate::runner::readable(&self.channel.socket).unwrap_or(true) {
             return None;
         }
-        Some(self.channel.receive().ok().flatten())
+        let report = self.channel.receive().ok().flatten();
+        Some(report.map(|r| self.measured(r)))
     }
 
     fn last_words(&mut self) -> Option<Used> {
         while let Ok(Some(report)) = self.channel.receive() {
-            if let Report::Ended { used, .. } = report {
+            if let Report::Ended { used, .. } = self.measured(report) {
                 return Some(used);
             }
         }
@@ -605,6 +628,7 @@ impl Watch<'_, '_> {
 /// Ends the other nodes' helpers and sums up.
 fn collect(helpers: &mut [&mut dyn Helps]) -> Used {
     let mut sum = Used::default();
+    let mut energies = Vec::with_capacity(helpers.len());
     for helper in helpers {
         if helper.used().is_none() && helper.order(&Order::Finish).is_ok() {
             *helper.used() = helper.last_words();
@@ -616,7 +640,11 @@ fn collect(helpers: &mut [&mut dyn Helps]) -> Used {
         sum.memory = sum.memory.max(used.memory);
         sum.read = sum.read.saturating_add(used.read);
         sum.written = sum.written.saturating_add(used.written);
+        energies.push(used.energy);
     }
+    // What is known of some of its nodes only is not what it took.
+    let energies: Option<Vec<Energy>> = energies.into_iter().collect();
+    sum.energy = energies.and_then(|all| all.into_iter().reduce(Energy::and));
     sum
 }
 
@@ -640,6 +668,8 @@ mod tests {
         let mut helper = Helper {
             node: "n7".into(),
             launch: None,
+            meter: None,
+            metered: None,
             child,
             channel: Channel::new(ours),
             used: None,

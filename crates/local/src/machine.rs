@@ -391,6 +391,7 @@ pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, Mac
             cores: machine.cores,
             memory: machine.memory.total,
             sockets,
+            draw: Default::default(),
         }],
         nodes: (0..nodes)
             .map(|n| Node {

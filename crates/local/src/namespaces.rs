@@ -85,6 +85,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             room: None,
         },
         note,
+        meter: None,
     };
     let note = work.join("note");
     let tried = (|| {

@@ -229,7 +229,9 @@ impl NodeSetup<'_> {
             scratch,
             outs,
         };
-        Ok((ready, Launch { spec, note }))
+        let meter = self.shared.meter.clone();
+        let meter = meter.map(|meter| (meter, self.step.cores));
+        Ok((ready, Launch { spec, note, meter }))
     }
 
     /// The workspace's folder on every tier root: inside a step all of it is read-only but what is its own.

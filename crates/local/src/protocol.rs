@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use tarn_base::energy::Energy;
 
 /// The first argument that makes the tarn binary the helper of a step.
 pub const HELPER_ARGUMENT: &str = "__step";
@@ -136,6 +137,9 @@ pub(crate) struct Used {
     pub(crate) memory: u64,
     pub(crate) read: u64,
     pub(crate) written: u64,
+    /// What this node drew for it. No helper knows that: tarn fills it in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) energy: Option<Energy>,
 }
 
 /// `tarn exec` to the helper of a node; the three standard descriptors come before it.

@@ -510,6 +510,7 @@ impl Helper<'_> {
             memory: self.usage.memory,
             read: read.saturating_sub(self.io_before.0 + passed.0),
             written: written.saturating_sub(self.io_before.1 + passed.1),
+            energy: None,
         };
         let end = end.filter(|_| self.spec.script.is_some());
         self.control.send(&Report::Ended { end, used })

@@ -22,7 +22,9 @@ use tarn_base::manifest::Manifest;
 use tarn_base::nodes::Own;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Workflow};
-use tarn_ports::{ChangedSince, Checkpoints, Control, Mates, Mover, MoverError, Peers, Progress};
+use tarn_ports::{
+    ChangedSince, Checkpoints, Control, Mates, Meter, Mover, MoverError, Peers, Progress,
+};
 
 /// Something for the loop.
 #[derive(Debug)]
@@ -53,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) helper: PathBuf,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) changed_since: ChangedSince,
+    pub(crate) meter: Option<Arc<dyn Meter>>,
     pub(crate) isolation: Isolation,
     /// Why steps of several nodes cannot run here, if they cannot.
     pub(crate) multi_node: Result<(), String>,

@@ -256,6 +256,7 @@ fn lead(
     usage.read = used.read;
     usage.written = used.written;
     usage.memory = used.memory;
+    usage.energy = used.energy;
     let committing = Instant::now();
     shared
         .progress

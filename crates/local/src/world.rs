@@ -41,7 +41,9 @@ use tarn_base::nodes::{Attempt, Own, Waits};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Dataset, Distribution, Keep, Workflow};
-use tarn_ports::{ChangedSince, Checkpoints, Mates, Mover, Peers, Progress, World, WorldError};
+use tarn_ports::{
+    ChangedSince, Checkpoints, Mates, Meter, Mover, Peers, Progress, World, WorldError,
+};
 use tarn_seal::ring::KeyRing;
 use tarn_sys::memory::in_memory;
 
@@ -72,6 +74,8 @@ pub struct Config {
     pub changed_since: ChangedSince,
     /// The time at which this world begins: 0, or for a resumed run the last time in its log.
     pub epoch: Time,
+    /// What measures this machine while steps run on it.
+    pub meter: Option<Arc<dyn Meter>>,
     /// What to use of namespaces.
     pub namespaces: Namespaces,
     /// Whether SIGINT, SIGTERM and SIGHUP of this process become events.
@@ -188,6 +192,7 @@ impl Local {
             helper: config.helper_exe,
             checkpoints: config.checkpoints,
             changed_since: config.changed_since,
+            meter: config.meter,
             isolation: found.clone().unwrap_or(Isolation::Group),
             multi_node: found.map(drop),
             one_namespace,

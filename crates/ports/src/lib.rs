@@ -3,6 +3,7 @@
 pub mod external;
 pub mod journal;
 pub mod medium;
+pub mod meter;
 pub mod mover;
 pub mod nodes;
 pub mod peer;
@@ -16,6 +17,7 @@ pub mod world;
 pub use external::{Draft, External};
 pub use journal::{Journal, JournalError, Record};
 pub use medium::{Medium, MediumError, PowerFail, Promises, Stored, Window};
+pub use meter::{Meter, Metered};
 pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};
 pub use nodes::{ChangedSince, Checkpoints, Mates, Nodes, Peers};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};

@@ -19,7 +19,7 @@ use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 
 /// The version of these messages. tarn and tarnd refuse each other when theirs differ.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Said to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ pub use html::html;
 pub use status::{
     Board, Counts, Fill, LastFailure, Moved, Moving, NodeNow, Running, Status, status,
 };
-pub use summary::{Emulated, LostNode, OutcomeName, Summary};
+pub use summary::{Emulated, EnergyTotal, LostNode, OutcomeName, Summary};
 pub use why::{Answer, WhyError, render, why};
 
 /// The records do not make up a log.

@@ -2,8 +2,8 @@
 
 use crate::names::Names;
 use crate::summary::{
-    EQUATION_5, Emulated, Estimate, External, LostNode, MAX_FILL_POINTS, NodeSummary, OutcomeName,
-    SCHEMA, StepSummary, Summary, Tally, TierSummary, TransferTally,
+    EQUATION_5, Emulated, EnergyTotal, Estimate, External, LostNode, MAX_FILL_POINTS, NodeSummary,
+    OutcomeName, SCHEMA, StepSummary, Summary, Tally, TierSummary, TransferTally,
 };
 use crate::trace::{AttemptKey, Trace};
 use tarn_base::action::Outcome;
@@ -36,6 +36,9 @@ pub(crate) fn summarize(trace: &Trace) -> Summary {
         instances: add_up(trace.history.instances.keys().map(|id| tally(trace, *id))),
         transfers: transfers(trace),
         lost_nodes: lost_nodes(trace),
+        energy: steps
+            .iter()
+            .fold(EnergyTotal::default(), |sum, s| sum.and(&s.energy)),
         equation_5: EQUATION_5.into(),
         steps,
         nodes: nodes(trace),
@@ -169,6 +172,7 @@ fn step(trace: &Trace, id: StepId) -> StepSummary {
         input: 0,
         retained: 0,
         output: 0,
+        energy: EnergyTotal::default(),
         estimate: Estimate::default(),
     };
     for (id, instance) in trace.history.instances_of(id) {
@@ -206,6 +210,7 @@ fn add_attempt(sum: &mut StepSummary, trace: &Trace, key: AttemptKey, attempt: &
             .output
             .saturating_add(trace.written.get(&key).copied().unwrap_or(0));
     }
+    sum.energy.add(usage.energy);
     let estimate = equation_5(usage);
     sum.estimate.io_ns = sum.estimate.io_ns.saturating_add(estimate.io_ns);
     sum.estimate.compute_ns = sum.estimate.compute_ns.saturating_add(estimate.compute_ns);

@@ -6,6 +6,7 @@ use crate::summarize::summarize;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 use tarn_base::cluster::Link;
+use tarn_base::energy::Energy;
 use tarn_base::history::Traffic;
 use tarn_base::units::Nanos;
 use tarn_ports::Record;
@@ -56,6 +57,9 @@ pub struct Summary {
     /// Every loss of a node, in order.
     #[serde(default)]
     pub lost_nodes: Vec<LostNode>,
+    /// What its attempts drew.
+    #[serde(default)]
+    pub energy: EnergyTotal,
     /// How [`StepSummary::estimate`] is made.
     pub equation_5: String,
     /// Each step, in the file's order.
@@ -227,8 +231,59 @@ pub struct StepSummary {
     pub retained: u64,
     /// Bytes that committed instances made.
     pub output: u64,
+    /// What they drew.
+    #[serde(default)]
+    pub energy: EnergyTotal,
     /// Equation 5, as an estimate.
     pub estimate: Estimate,
+}
+
+/// What attempts that have ended drew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct EnergyTotal {
+    /// Of those of which it is known, together; none if that is none of them.
+    pub measured: Option<Energy>,
+    /// How many these are.
+    pub attempts: u64,
+    /// Of how many it is not known.
+    pub unknown: u64,
+}
+
+impl EnergyTotal {
+    /// With one attempt more.
+    pub(crate) fn add(&mut self, energy: Option<Energy>) {
+        match energy {
+            Some(energy) => {
+                self.measured = Some(self.measured.map_or(energy, |sum| sum.and(energy)));
+                self.attempts += 1;
+            }
+            None => self.unknown += 1,
+        }
+    }
+
+    /// With others.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.measured = match (self.measured, other.measured) {
+            (Some(a), Some(b)) => Some(a.and(b)),
+            (one, other) => one.or(other),
+        };
+        self.attempts += other.attempts;
+        self.unknown += other.unknown;
+        self
+    }
+}
+
+impl std::fmt::Display for EnergyTotal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.measured {
+            Some(energy) => write!(f, "{energy} for {} attempt(s)", self.attempts)?,
+            None => return f.write_str("not known"),
+        }
+        match self.unknown {
+            0 => Ok(()),
+            n => write!(f, "; not known of {n} more"),
+        }
+    }
 }
 
 /// Weiland's equation 5, estimated as [`EQUATION_5`] says. `io_ns + compute_ns` is the whole.
@@ -307,6 +362,9 @@ impl std::fmt::Display for Summary {
         writeln!(f)?;
         for lost in &self.lost_nodes {
             writeln!(f, "lost      {lost}")?;
+        }
+        if self.energy.measured.is_some() {
+            writeln!(f, "energy    {}", self.energy)?;
         }
         writeln!(
             f,

@@ -54,6 +54,7 @@ fn small() -> Vec<Record> {
         missing: 10 * MIB,
         local: 0,
         next: Some((NodeId(next), 7 * MS)),
+        thriftier: false,
     };
     for n in 0..2 {
         log.act(5 * MS, place(n, n), best(n, 1 - n));

@@ -56,6 +56,7 @@ fn cluster(nodes: u32, capacity: u64) -> Cluster {
             cores: 2,
             memory: 1 << 34,
             sockets: Vec::new(),
+            draw: Default::default(),
         }],
         nodes: (0..nodes).map(node).collect(),
         external: link(100 * MB, 1_000_000),

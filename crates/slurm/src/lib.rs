@@ -4,9 +4,11 @@
 mod allocation;
 mod command;
 mod nodes;
+mod power;
 
 pub use allocation::{Allocation, is_of_step};
 pub use nodes::{Launch, Nodes};
+pub use power::{drawn, energy_plugin};
 
 use std::time::Duration;
 

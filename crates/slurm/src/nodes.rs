@@ -5,6 +5,7 @@
 //! the nodes as they are, with nobody to tell them to end (Slurm 22.05).
 
 use crate::command::{answer, wait_until};
+use crate::power::joules;
 use crate::{Allocation, SlurmError};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -183,8 +184,27 @@ impl Nodes {
         self.srun.try_wait().ok().flatten()
     }
 
+    /// Joules that Slurm has counted for what runs on the nodes so far, all of them together, if it counts them.
+    ///
+    /// # Errors
+    /// When Slurm cannot be asked.
+    pub fn joules(&self) -> Result<Option<u64>, SlurmError> {
+        let Some(id) = self.steps()?.into_iter().next() else {
+            return Ok(None);
+        };
+        let words = [
+            "--noheader",
+            "--parsable2",
+            "--format",
+            "ConsumedEnergyRaw",
+            "--jobs",
+            &id,
+        ];
+        Ok(joules(&answer("sstat", &words, Duration::from_secs(10))?))
+    }
+
     /// The steps of the job that have this one's name.
-    fn cancel(&self) -> Result<(), SlurmError> {
+    fn steps(&self) -> Result<Vec<String>, SlurmError> {
         let words = [
             "--noheader",
             "--steps",
@@ -194,10 +214,14 @@ impl Nodes {
             "%i %j",
         ];
         let steps = answer("squeue", &words, Duration::from_secs(10))?;
-        for (id, name) in steps.lines().filter_map(|l| l.trim().split_once(' ')) {
-            if name.trim() == self.name {
-                answer("scancel", &["--signal=KILL", id], Duration::from_secs(10))?;
-            }
+        let steps = steps.lines().filter_map(|l| l.trim().split_once(' '));
+        let own = steps.filter(|(_, name)| name.trim() == self.name);
+        Ok(own.map(|(id, _)| id.to_owned()).collect())
+    }
+
+    fn cancel(&self) -> Result<(), SlurmError> {
+        for id in self.steps()? {
+            answer("scancel", &["--signal=KILL", &id], Duration::from_secs(10))?;
         }
         Ok(())
     }

@@ -293,6 +293,7 @@ pub(crate) fn cluster_of(nodes: u32) -> Cluster {
         cores: 2,
         memory: 1 << 40,
         sockets: Vec::new(),
+        draw: Default::default(),
     };
     Cluster {
         hosts: (0..nodes).map(host).collect(),

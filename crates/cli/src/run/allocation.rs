@@ -6,6 +6,7 @@ use crate::args::{
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
+use crate::run::energy::{self, Asked};
 use crate::run::files::Files;
 use crate::run::margin::Margin;
 use anyhow::Context;
@@ -66,8 +67,30 @@ pub(crate) struct Reached {
     /// What is known of the links between the nodes.
     between: Vec<Between>,
     data: DataPlane,
+    /// Whether Slurm measures what nodes draw that do not measure it themselves.
+    measured: bool,
     /// When the allocation ends, if it does.
     end: Option<Instant>,
+}
+
+/// What Slurm knows of the energy of a run.
+pub(crate) struct Energy {
+    /// Until a world takes it.
+    pub(crate) asked: Option<Asked>,
+    fleet: Arc<Fleet>,
+}
+
+impl Energy {
+    /// Says what Slurm has counted for all that ran on the nodes; it counts as long as they are there.
+    pub(crate) fn say_sum(&self) {
+        let slurm = self.fleet.slurm.lock();
+        let slurm = slurm.unwrap_or_else(PoisonError::into_inner);
+        if let Ok(Some(joules)) = slurm.joules() {
+            say!(
+                "Slurm has counted {joules} J for this run on its nodes (sstat, ConsumedEnergyRaw)"
+            );
+        }
+    }
 }
 
 /// For what the nodes are wanted.
@@ -331,6 +354,7 @@ impl Reached {
         let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
         let between = tarn_allocation::measure_links(&links, &mut cluster, folder);
+        let measured = energy::fill(&mut cluster);
         if let Some(rate) = args.peer_rate {
             // What is planned with, and what is imposed.
             let peer = &mut cluster.peer;
@@ -382,6 +406,7 @@ impl Reached {
             cluster,
             between,
             data,
+            measured,
             end,
         })
     }
@@ -403,6 +428,17 @@ impl Reached {
             .map(|n| n.tiers.iter().map(|t| t.root.clone()).collect())
             .collect();
         tarn_allocation::rooms(&self.links, &roots).exit(Exit::State)
+    }
+
+    /// What Slurm says its nodes draw from now on, and at the end what it has counted; where it measures that.
+    pub(crate) fn energy(&self) -> Option<Energy> {
+        let asked = self.measured.then(|| Asked::begin(&self.cluster));
+        let fleet = Arc::clone(&self.fleet);
+        Some(Energy {
+            // Without the thread that asks, steps are without figures.
+            asked: asked?.ok(),
+            fleet,
+        })
     }
 
     /// The job's number.

@@ -4,6 +4,7 @@ use super::replicas::Replicas;
 use std::path::Path;
 use std::time::Duration;
 use tarn_base::cluster::{Cluster, Link};
+use tarn_base::energy::Draw;
 use tarn_base::layout::StateDir;
 use tarn_fabric::{Patience, Probe};
 use tarn_local::machine::{self, ClusterSpec, TierSpec};
@@ -23,6 +24,7 @@ pub(super) fn measure(
     tiers: &[String],
     external: Link,
     state: &Path,
+    draw: Draw,
 ) -> Result<Cluster, String> {
     let said = |e: machine::MachineError| e.to_string();
     let tiers: Result<Vec<TierSpec>, _> = tiers.iter().map(|t| t.parse()).collect();
@@ -67,6 +69,7 @@ pub(super) fn measure(
         state: &remembered,
     };
     let mut cluster = machine::cluster(&found, &spec).map_err(said)?;
+    cluster.hosts.iter_mut().for_each(|h| h.draw = draw);
     for n in &mut cluster.nodes {
         node.clone_into(&mut n.name);
         let sizes = asked.iter().map(|t| t.size);

@@ -15,7 +15,7 @@ use tarn_control::{Handler, News, Talk};
 use tarn_journal::{Holder, LockError, RunLock};
 use tarn_local::{Config, Local, Namespaces};
 use tarn_movers::Trees;
-use tarn_ports::{Mates, Nodes, Peers};
+use tarn_ports::{Mates, Meter, Nodes, Peers};
 use tarn_proto::node::{self as proto, Answer, Call, Opening, Started, Told, VERSION};
 
 /// How long steps and transfers are given to end once they are told to. They are killed: it is the kernel that may take long.
@@ -29,6 +29,8 @@ pub(super) struct Host {
     run: String,
     /// The program that steps are started through.
     helper: PathBuf,
+    /// Measures this node.
+    meter: Arc<tarn_power::Machine>,
     replicas: Arc<Replicas>,
     notify: Sender<Notice>,
     state: Mutex<State>,
@@ -65,6 +67,7 @@ impl Host {
             about,
             run,
             helper,
+            meter: Arc::new(tarn_power::Machine::new(&tarn_power::sysfs())),
             replicas,
             notify,
             state: Mutex::default(),
@@ -160,6 +163,7 @@ impl Host {
             // tarn asks that itself, before it has a step run.
             changed_since: Arc::new(|_| None),
             epoch: opening.epoch,
+            meter: Some(self.meter.clone()),
             namespaces: match opening.namespaces {
                 true => Namespaces::Auto,
                 false => Namespaces::Off,
@@ -274,7 +278,9 @@ impl Host {
                 for sight in &sights {
                     tarn_local::sight::check(sight)?;
                 }
-                measure::measure(&self.about.node, &tiers, external, &state).map(Answer::Cluster)
+                let draw = self.meter.draw();
+                measure::measure(&self.about.node, &tiers, external, &state, draw)
+                    .map(Answer::Cluster)
             }
             Call::Link { from, at, state } => {
                 measure::link(&self.about.node, &from, &at, &state, &self.replicas)

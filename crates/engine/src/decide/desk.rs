@@ -63,7 +63,7 @@ impl Decide<'_> {
     }
 
     /// Nodes for an instance of those that are free, position by position: those with its checkpoints first, then those with its data, then the one with the
-    /// fewest free cores, so that whole nodes stay free.
+    /// fewest free cores, so that whole nodes stay free, then the one that draws less or is cooler.
     fn pick(&self, id: InstanceId, mut free: Vec<NodeId>) -> Option<Vec<NodeId>> {
         let (count, demand) = (self.count(id), self.demand(id.step));
         let mut chosen: Vec<NodeId> = Vec::with_capacity(count);
@@ -83,7 +83,7 @@ impl Decide<'_> {
                 };
                 let checkpoints = self.checkpoints_rank(id, position, *n);
                 let cores = self.turn.free.free_cores(*n);
-                (checkpoints, data_in, missing, cores, *n)
+                (checkpoints, data_in, missing, cores, self.draw(*n), *n)
             };
             let best = free.iter().copied().filter(could).min_by_key(rank)?;
             free.retain(|n| *n != best);

@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use tarn_base::action::{Do, Subject};
 use tarn_base::bounds::STAGE_AHEAD;
+use tarn_base::energy::Rank;
 use tarn_base::id::{InstanceId, NodeId, Spot};
 use tarn_base::part::PartRef;
 use tarn_base::policy::Order;
@@ -132,6 +133,11 @@ impl Decide<'_> {
         all
     }
 
+    /// Of nodes that are equal otherwise, the one with the least of this goes first.
+    pub(super) fn draw(&self, node: NodeId) -> Rank {
+        self.state.draws.get(node.at()).copied().unwrap_or_default()
+    }
+
     /// Where a one-node instance could run.
     pub(super) fn candidates_of(&self, id: InstanceId) -> Vec<Candidate> {
         let demand = self.demand(id.step);
@@ -147,6 +153,7 @@ impl Decide<'_> {
                 missing,
                 io: 0,
                 load: self.state.steps.on_node[node.at()].len(),
+                draw: self.draw(node),
                 open: self.open(node, demand.cores),
             }
         };
@@ -201,16 +208,23 @@ impl Decide<'_> {
             missing += data.1;
             local += data.2;
         }
-        let others = self.candidates_of(id).into_iter();
-        let next = others
+        let all = self.candidates_of(id);
+        let next = all
+            .iter()
             .filter(|c| !nodes.contains(&c.node))
             .min_by_key(|c| (c.begin(), c.missing, c.node));
+        let chosen = all.iter().find(|c| c.node == first && nodes.len() == 1);
+        let alike = |c: &Candidate| (c.begin(), c.missing, c.load);
+        let thriftier = chosen
+            .zip(next)
+            .is_some_and(|(chosen, next)| alike(chosen) == alike(next) && chosen.draw < next.draw);
         Some(Reason::EarliestEnd {
             node: first,
             free_in,
             data_in,
             missing,
             local,
+            thriftier,
             next: next.map(|c| (c.node, c.begin().saturating_sub(free_in.max(data_in)))),
         })
     }

@@ -2,6 +2,7 @@
 //! decides in a simulation, at a site and in a single run.
 
 use super::queue::{Fit, Waiting};
+use tarn_base::energy::Rank;
 use tarn_base::id::NodeId;
 use tarn_base::site::Why;
 use tarn_base::units::{Nanos, Time};
@@ -33,6 +34,8 @@ pub(crate) struct Candidate {
     pub(crate) io: Nanos,
     /// Of nodes that are alike, the one with less goes first.
     pub(crate) load: usize,
+    /// Of those, what draws less for each core, and then what is cooler.
+    pub(crate) draw: Rank,
     /// The node takes another job that waits.
     pub(crate) open: bool,
 }
@@ -43,9 +46,9 @@ impl Candidate {
     }
 
     /// Of candidates, the one with the least of this goes first.
-    pub(crate) fn place(&self) -> (Nanos, u64, usize, NodeId) {
+    pub(crate) fn place(&self) -> (Nanos, u64, usize, Rank, NodeId) {
         let computes = self.begin().saturating_add(self.io);
-        (computes, self.missing, self.load, self.node)
+        (computes, self.missing, self.load, self.draw, self.node)
     }
 }
 

@@ -265,6 +265,7 @@ impl State {
             missing,
             io,
             load: 0,
+            draw: (0, 0),
             open: waiting < slots + AHEAD,
         }
     }

@@ -41,6 +41,7 @@ fn start(text: &str) -> Start {
                 cores,
                 memory,
                 sockets: Vec::new(),
+                draw: Default::default(),
             }],
             nodes: vec![Node {
                 name: "n".into(),

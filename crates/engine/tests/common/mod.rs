@@ -62,6 +62,7 @@ pub(crate) fn cluster(nodes: u32, cores: u32, tiers: &[u64]) -> Cluster {
             cores: nodes * cores,
             memory: 1 << 40,
             sockets: Vec::new(),
+            draw: Default::default(),
         }],
         nodes: (0..nodes).map(node).collect(),
         external: Link {

@@ -240,6 +240,7 @@ fn cluster(r: &mut Random, tight: bool) -> Cluster {
         cores: if apart { cores } else { shared },
         memory: 1 << 42,
         sockets: Vec::new(),
+        draw: Default::default(),
     };
     let mut link = |rate: u64| Link {
         read: rate,

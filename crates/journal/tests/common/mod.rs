@@ -68,6 +68,7 @@ pub(crate) fn cluster(names: &[&str], root: &str) -> Cluster {
             cores: 4,
             memory: 1 << 34,
             sockets: Vec::new(),
+            draw: Default::default(),
         }],
         nodes: names.iter().map(node).collect(),
         external: link.clone(),

@@ -30,6 +30,7 @@ fn cluster(root: &Path, nodes: u32, capacity: u64) -> Cluster {
             cores: 1,
             memory: 0,
             sockets: Vec::new(),
+            draw: Default::default(),
         }],
         nodes: (0..nodes).map(node).collect(),
         external: link.clone(),

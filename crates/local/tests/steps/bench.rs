@@ -177,6 +177,7 @@ impl Bench {
                 cores: 4,
                 memory: 1 << 32,
                 sockets: Vec::new(),
+                draw: Default::default(),
             }],
             nodes: (0..self.nodes).map(node).collect(),
             external: Link {
@@ -211,6 +212,7 @@ impl Bench {
             checkpoints: Arc::new(|_, _| Vec::new()),
             changed_since: Arc::new(|_| None),
             epoch: 0,
+            meter: None,
             namespaces: self.namespaces,
             signals: self.signals,
             own: Own::All,

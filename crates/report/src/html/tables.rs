@@ -95,7 +95,7 @@ pub(super) fn steps(page: &mut String, s: &Summary) {
          <th class=\"n\">staging</th><th class=\"n\">waiting</th><th class=\"n\">run time</th>\
          <th class=\"n\">longest</th><th class=\"n\">commit</th><th class=\"n\">CPU user</th>\
          <th class=\"n\">CPU system</th><th class=\"n\">read</th><th class=\"n\">written</th>\
-         <th class=\"n\">inputs</th><th class=\"n\">in place</th>\
+         <th class=\"n\">inputs</th><th class=\"n\">in place</th><th class=\"n\">energy</th>\
          <th class=\"n\">estimate: I/O · compute</th></tr></thead>\n<tbody>\n",
     );
     let mut rows: Vec<&StepSummary> = s.steps.iter().collect();
@@ -163,6 +163,14 @@ fn step_row(page: &mut String, r: &StepSummary) {
         format!("{kept:.0} %")
     };
     let _ = write!(page, "<td class=\"n\" data-v=\"{kept}\">{shown}</td>");
+    let energy = r.energy.measured;
+    let mj = energy.map_or(0, |e| e.millijoules);
+    let shown = energy.map_or("·".to_string(), |e| e.to_string());
+    let _ = write!(
+        page,
+        "<td class=\"n\" data-v=\"{mj}\" title=\"{}\">{shown}</td>",
+        r.energy
+    );
     let e = &r.estimate;
     let whole = u128::from(e.io_ns) + u128::from(e.compute_ns);
     if whole == 0 {

@@ -162,6 +162,7 @@ impl Mosaic {
             data_in: (all - have) * 5,
             missing: all - have,
             local: have,
+            thriftier: false,
             next: Some((
                 NodeId((node + 1) % self.nodes.len() as u32),
                 self.random.about(300 * MS),
@@ -294,6 +295,7 @@ impl Mosaic {
             memory: self.random.about(90 * MIB),
             prepare: 3 * MS,
             commit: self.random.about(18 * MS),
+            energy: None,
         };
         let end = begin + wall + usage.prepare + usage.commit + MS;
         let mut outputs = Vec::new();

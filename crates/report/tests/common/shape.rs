@@ -68,6 +68,7 @@ pub(crate) fn cluster(nodes: u32, cores: u32) -> Cluster {
             cores: nodes * cores,
             memory: 16 << 30,
             sockets: Vec::new(),
+            draw: Default::default(),
         }],
         nodes: (0..nodes).map(node).collect(),
         external: link(200_000_000, 2 * MS, true),

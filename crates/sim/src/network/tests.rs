@@ -45,6 +45,7 @@ fn cluster(rates: [u64; 6], streams: u32) -> Cluster {
             cores: 4,
             memory: 0,
             sockets: Vec::new(),
+            draw: Default::default(),
         }],
         nodes: (0..NODES).map(node).collect(),
         external: link(rates[2], rates[3], streams),

@@ -1,0 +1,98 @@
+//! What nodes draw, as Slurm says: where one of its energy plug-ins measures it (docs/energy.md).
+
+use crate::SlurmError;
+use crate::command::answer;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// For an answer that can be done without.
+const SOON: Duration = Duration::from_secs(10);
+
+/// The plug-in that measures what nodes draw, such as `acct_gather_energy/ipmi`, if there is one.
+///
+/// # Errors
+/// When Slurm cannot be asked.
+pub fn energy_plugin() -> Result<Option<String>, SlurmError> {
+    let said = answer("scontrol", &["show", "config"], SOON)?;
+    Ok(plugin(&said).map(str::to_owned))
+}
+
+/// Milliwatts that these nodes draw, of those of which Slurm knows it.
+///
+/// # Errors
+/// When Slurm cannot be asked.
+pub fn drawn(nodes: &[String]) -> Result<BTreeMap<String, u64>, SlurmError> {
+    let said = answer(
+        "scontrol",
+        &["--oneliner", "show", "node", &nodes.join(",")],
+        SOON,
+    )?;
+    let known = said.lines().filter_map(milliwatts);
+    Ok(known.map(|(n, mw)| (n.to_owned(), mw)).collect())
+}
+
+fn plugin(said: &str) -> Option<&str> {
+    let lines = said.lines().filter_map(|l| l.split_once('='));
+    let mut types = lines.filter(|(name, _)| name.trim() == "AcctGatherEnergyType");
+    let found = types.next()?.1.trim();
+    let none = matches!(found, "" | "(null)" | "acct_gather_energy/none");
+    (!none).then_some(found)
+}
+
+/// A node and what it draws. Slurm says `n/s` where it has no plug-in, and 0 where that has not looked yet or cannot.
+fn milliwatts(line: &str) -> Option<(&str, u64)> {
+    let value = |key: &str| line.split_whitespace().find_map(|w| w.strip_prefix(key));
+    let watts: u64 = value("CurrentWatts=")?.parse().ok()?;
+    // No node has a megawatt: an unknown value as older releases write it (NO_VAL).
+    let known = (1..1_000_000).contains(&watts);
+    Some((value("NodeName=")?, watts * 1000)).filter(|_| known)
+}
+
+/// Joules that a step has taken so far, as `sstat --parsable2` says them.
+pub(crate) fn joules(said: &str) -> Option<u64> {
+    let lines = said.lines().map(str::trim).filter(|l| !l.is_empty());
+    let all: Option<Vec<u64>> = lines.map(|l| l.parse().ok()).collect();
+    // NO_VAL64 and 0 are what is said where nothing is measured.
+    let known = |j: &u64| (1..u64::MAX >> 8).contains(j);
+    all?.into_iter().next().filter(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Slurm 22.05 writes it, shortened.
+    const NODES: &str = "NodeName=n1 Arch=x86_64 CoresPerSocket=8 State=MIXED CapWatts=n/a CurrentWatts=212 AveWatts=190 ExtSensorsJoules=n/s
+NodeName=n2 Arch=x86_64 State=IDLE CurrentWatts=0 AveWatts=0
+NodeName=n3 State=IDLE CurrentWatts=n/s AveWatts=n/s
+NodeName=n4 State=IDLE CurrentWatts=4294967294 LowestJoules=0 ConsumedJoules=0
+Node n9 not found
+";
+
+    #[test]
+    fn only_what_is_known_has_a_figure() {
+        let all: Vec<_> = NODES.lines().filter_map(milliwatts).collect();
+        assert_eq!(all, [("n1", 212_000)]);
+    }
+
+    #[test]
+    fn a_plugin_has_a_name() {
+        let said = |value: &str| {
+            format!("AccountingStorageType = x\nAcctGatherEnergyType    = {value}\nFoo = 1\n")
+        };
+        let rapl = said("acct_gather_energy/rapl");
+        assert_eq!(plugin(&rapl), Some("acct_gather_energy/rapl"));
+        for none in ["acct_gather_energy/none", "(null)", ""] {
+            assert_eq!(plugin(&said(none)), None, "{none}");
+        }
+        assert_eq!(plugin("nothing of it"), None);
+    }
+
+    #[test]
+    fn a_steps_joules_are_a_number_above_zero() {
+        assert_eq!(joules("1234\n"), Some(1234));
+        for unknown in ["", "0\n", "18446744073709551614\n", "12K\n", "\n"] {
+            assert_eq!(joules(unknown), None, "{unknown}");
+        }
+    }
+}
