@@ -10,13 +10,13 @@ use tarn_tests::{programs, tree};
 use tempfile::TempDir;
 
 /// Slurm looks for jobs that need another feature every 30 s.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 const TOOLS: [&str; 4] = ["ipmctl", "ndctl", "daxctl", "firmware"];
 
 const SLURM_CONF: &str = "\
 NodeFeaturesPlugins=node_features/helpers
 RebootProgram=/etc/slurm/reboot-node
-ResumeTimeout=30
+ResumeTimeout=300
 NodeName=DEFAULT Features=mode_1lm,mode_2lm
 ";
 const HELPERS_CONF: &str = "\

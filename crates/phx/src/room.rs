@@ -32,6 +32,10 @@ pub fn take(free: &mut Vec<Range<u64>>, lengths: &[u64]) -> Option<Vec<u64>> {
     let mut left = free.clone();
     let mut places = Vec::with_capacity(lengths.len());
     for length in lengths {
+        if *length == 0 {
+            places.push(FIRST); // it takes nothing, and so parts no range
+            continue;
+        }
         let unit = if *length >= LARGE { LARGE } else { PAGE };
         let fits = |r: &Range<u64>| {
             let start = r.start.checked_next_multiple_of(unit)?;
@@ -71,6 +75,13 @@ mod tests {
         );
         assert_eq!(free(1 << 20, Some(0..1 << 20)), []);
         assert_eq!(free(100, []), []);
+    }
+
+    #[test]
+    fn what_is_empty_takes_nothing() {
+        let mut left = free(4 << 20, []);
+        assert_eq!(take(&mut left, &[1, 0]), Some(vec![FIRST, FIRST]));
+        assert_eq!(left, [FIRST + 1..4 << 20]);
     }
 
     proptest! {

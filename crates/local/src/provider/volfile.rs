@@ -68,7 +68,10 @@ pub(super) fn client(doors: &[Door]) -> Result<String, String> {
         );
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    volume(&mut out, ("shared", "cluster/distribute"), &[], &names);
+    // By the name also when the tiers are nearly full: what may lie there is the ledger's to say, and with the default of
+    // a tenth all files would go to one node.
+    let always = [("min-free-disk", "0%"), ("min-free-inodes", "0%")];
+    volume(&mut out, ("shared", "cluster/distribute"), &always, &names);
     Ok(out)
 }
 
@@ -164,6 +167,8 @@ volume node1
 end-volume
 volume shared
     type cluster/distribute
+    option min-free-disk 0%
+    option min-free-inodes 0%
     subvolumes node0 node1
 end-volume
 ";
