@@ -19,9 +19,9 @@ def done(command):
 
 
 @contextlib.contextmanager
-def cluster(folder, nodes, memory, tier):
-    """A cluster, which ends with the block; MiB of a node and of its tier. Runs scripts on its login node."""
-    command = [CLUSTER, "hold", "--dir", folder, "--nodes", str(nodes), "--memory", str(memory), "--tier", str(tier)]
+def cluster(folder, nodes, memory, tier, options=()):
+    """A cluster, which ends with the block; MiB of a node and of its tier; further options. Runs scripts on its login node."""
+    command = [CLUSTER, "hold", "--dir", folder, "--nodes", str(nodes), "--memory", str(memory), "--tier", str(tier), *options]
     with open(os.path.join(os.path.dirname(folder), "cluster.log"), "w", encoding="utf-8") as log:
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
     try:

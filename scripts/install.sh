@@ -32,7 +32,7 @@ install -m 644 -t "$to/include" crates/libtarn/include/*.h
 install -m 644 -t "$to/share/tarn" bindings/fortran/phx.f90 bindings/python/tarn.py
 install -m 644 -t "$to/share/man/man3" docs/man/*.3
 sed "s|@PREFIX@|$prefix|; s|@VERSION@|$(version)|" crates/libtarn/tarn.pc.in > "$to/lib/pkgconfig/tarn.pc"
-for unit in system/tarnd@.service user/tarnd.service; do
+for unit in system/tarnd{@,-site,-controller}.service user/tarnd.service; do
     install -d "$to/lib/systemd/${unit%/*}"
     sed "s|@PREFIX@|$prefix|" "packaging/systemd/${unit#*/}.in" > "$to/lib/systemd/$unit"
 done

@@ -1,8 +1,11 @@
 -- burst_buffer.lua: what Slurm calls at each stage of a job with #TARN lines. Glue: all that there is to decide is in `tarn slurm`, which asks
--- tarn's controller (docs/site.md). $TARN of slurmctld's environment is the program [tarn].
+-- tarn's controller (docs/site.md). $TARN of slurmctld's environment is the program [tarn]. `tarn slurm install` fills in what differs
+-- between sites.
 -- In burst_buffer.conf: Directive=TARN
 
 local tarn = os.getenv("TARN") or "tarn"
+-- The folder of slurm.conf, where it is said that tarn is switched off.
+local conf = "/etc/slurm"
 
 local function quoted(word)
     return "'" .. tostring(word):gsub("'", "'\\''") .. "'"
@@ -32,7 +35,7 @@ end
 
 -- Inside slurmctld, which does nothing else meanwhile: no network, no controller.
 function slurm_bb_job_process(script)
-    return ask("check", script)
+    return ask("check", script, "--conf", conf)
 end
 
 -- Room is counted for each node by tarn, not for the whole cluster here.

@@ -1,7 +1,10 @@
--- job_submit.lua: the options --workflow-... of the SPANK plug-in (docs/site.md, "The fork's flags"). A job without them is none of its
--- business. $TARN of slurmctld's environment is the program [tarn].
+-- job_submit.lua: the options --workflow-... of the SPANK plug-in (docs/site.md, "The fork's flags"), and jobs that need a memory mode. Any
+-- other job is none of its business. $TARN of slurmctld's environment is the program [tarn]. `tarn slurm install` fills in what differs
+-- between sites.
 
 local tarn = os.getenv("TARN") or "tarn"
+-- MiB of a node's memory in 1LM, and the feature of the mode in which it has more, where there is one.
+local dram, larger = nil, nil
 
 -- What the plug-in tells of the options: {START="1", PRIOR="17", ...}, or nothing.
 local function options(job)
@@ -61,7 +64,22 @@ local function chain(job, uid, said)
     end
 end
 
+-- A job that asks for more memory of a node than it has in 1LM is for nodes in the other mode, if it says nothing of modes itself.
+local function memory(job)
+    local wanted = tonumber(job.min_mem_per_node)
+    if not dram or not wanted or wanted <= dram then
+        return
+    end
+    local features = job.features or ""
+    if features == "" then
+        job.features = larger
+    elseif features:match("^[%w_&]+$") and not ("&" .. features .. "&"):find("&mode_") then
+        job.features = features .. "&" .. larger
+    end
+end
+
 function slurm_job_submit(job, _, uid)
+    memory(job)
     local said = options(job)
     if not said then
         return slurm.SUCCESS

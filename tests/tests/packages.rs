@@ -151,6 +151,8 @@ fn contents(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
     }
     for has in [
         "usr/bin/tarnd",
+        "usr/lib/systemd/system/tarnd-controller.service",
+        "usr/lib/systemd/system/tarnd-site.service",
         "usr/lib/systemd/system/tarnd@.service",
         "usr/lib/systemd/user/tarnd.service",
         "usr/lib/tarn/hdf5/libh5fdtarn.so",
@@ -419,6 +421,8 @@ fn units_are_what_systemd_understands() -> Outcome {
     };
     for (unit, whose) in [
         (instance.clone(), "--system"),
+        (units.join("system/tarnd-controller.service"), "--system"),
+        (units.join("system/tarnd-site.service"), "--system"),
         (units.join("user/tarnd.service"), "--user"),
     ] {
         let (clean, warned) = verify(&unit, whose)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tarn_base::event::Verify;
 use tarn_base::named::{Named, Whose};
 use tarn_base::policy::Policy;
-use tarn_base::units::{parse_rate, parse_time};
+use tarn_base::units::{parse_rate, parse_size, parse_time};
 use tracing::Level;
 
 /// Keeps a workflow's data on the compute nodes, in the fastest memory they have.
@@ -133,7 +133,7 @@ pub(crate) enum Command {
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn
-    Doctor(MachineArgs),
+    Doctor(crate::doctor::DoctorArgs),
     /// Figures beside the plain tool's
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -507,6 +507,10 @@ pub(crate) struct ExecArgs {
 fn number(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|n| *n > 0);
     number.ok_or_else(|| "versions are numbered from 1 on".into())
+}
+
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|e| e.to_string())
 }
 
 fn rate(text: &str) -> Result<u64, String> {

@@ -1,6 +1,6 @@
 //! `tarn block serve`: partitions as a block device, by nbdkit and the plug-in for it. docs/block.md
 
-use crate::args::Cli;
+use crate::args::{Cli, size};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, say};
 use anyhow::Context;
@@ -21,7 +21,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tarn_base::codes::Exit;
-use tarn_base::units::parse_size;
 
 /// The plug-in's file.
 pub(crate) const PLUGIN: &str = "nbdkit-tarn-plugin.so";
@@ -77,10 +76,6 @@ pub(crate) struct ServeArgs {
     /// Requests of a connection at the same time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(|e| e.to_string())
 }
 
 pub(crate) fn block(cli: &Cli, command: &BlockCommand) -> CliResult {

@@ -3,8 +3,9 @@
 use crate::args::{Cli, MachineArgs};
 use crate::cluster;
 use crate::error::{CliResult, ExitWith};
-use crate::print::{self, out};
-use serde::Serialize;
+use crate::finding::{self, Finding, finding};
+use crate::slurm::{Controller, health};
+use clap::Args;
 use std::path::Path;
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
@@ -12,26 +13,25 @@ use tarn_base::units::Bytes;
 use tarn_movers::Trees;
 use tarn_ports::Mover;
 
-/// One thing that was looked at.
-#[derive(Debug, Serialize)]
-struct Finding {
-    /// What.
-    what: String,
-    /// Whether it is there.
-    there: bool,
-    /// What was found, or what follows from its absence.
-    detail: String,
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// This host as one of a site: Slurm, munge, tarnd, the SPANK plug-in, and the controller if it runs here
+    #[arg(long)]
+    site: bool,
 }
 
-fn finding(what: &str, there: bool, detail: impl Into<String>) -> Finding {
-    Finding {
-        what: what.into(),
-        there,
-        detail: detail.into(),
+pub(crate) fn doctor(cli: &Cli, args: &DoctorArgs) -> CliResult {
+    if args.site {
+        let mut all = health::of_node();
+        if Controller::of_environment().is_here() {
+            all.extend(health::of_controller());
+        }
+        finding::show(cli, &all)?;
+        return Ok(Exit::Success);
     }
-}
-
-pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
+    let args = &args.machine;
     let state = cli.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
     let found = cluster::discover(args, &state)?;
@@ -115,18 +115,7 @@ pub(crate) fn doctor(cli: &Cli, args: &MachineArgs) -> CliResult {
     ] {
         all.push(program_finding(program, use_of_it));
     }
-    if cli.json {
-        print::json(&serde_json::json!({"schema": 1, "findings": all}))?;
-    } else {
-        for f in &all {
-            out!(
-                "{:<4} {:<16} {}",
-                if f.there { "yes" } else { "no" },
-                f.what,
-                f.detail
-            )?;
-        }
-    }
+    finding::show(cli, &all)?;
     Ok(Exit::Success)
 }
 

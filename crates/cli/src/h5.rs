@@ -5,12 +5,12 @@ mod exec;
 mod list;
 mod store;
 
-use crate::args::Cli;
+use crate::args::{Cli, size};
 use crate::error::CliResult;
 use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
-use tarn_base::units::{parse_size, parse_time};
+use tarn_base::units::parse_time;
 
 pub(crate) use exec::{plugin_folder, tell};
 
@@ -71,10 +71,6 @@ pub(crate) fn h5(cli: &Cli, command: &H5Command) -> CliResult {
             patience,
         } => list::wait(cli, partition, *newer_than, *patience),
     }
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(|e| e.to_string())
 }
 
 fn time(text: &str) -> Result<Duration, String> {

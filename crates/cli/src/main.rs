@@ -9,6 +9,7 @@ mod cluster;
 mod data;
 mod doctor;
 mod error;
+mod finding;
 mod h5;
 mod inspect;
 mod key;

@@ -1,13 +1,13 @@
 //! `tarn partition`: partitions of storage memory, by their names. docs/dsa.md.
 
-use crate::args::Cli;
+use crate::args::{Cli, size};
 use crate::error::{CliError, CliResult};
 use crate::print::{self, out, say};
 use clap::Subcommand;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use tarn_base::codes::Exit;
-use tarn_base::units::{Bytes, parse_size};
+use tarn_base::units::Bytes;
 use tarn_partitions::{Code, Grant, Info, Partition, Refusal, Who};
 use tarn_sys::users;
 
@@ -140,10 +140,6 @@ pub(crate) fn refused(why: Refusal) -> CliError {
         _ => Exit::State,
     };
     CliError::new(exit, why.text)
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(|e| e.to_string())
 }
 
 /// 0 for `mapped`.

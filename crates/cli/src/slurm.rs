@@ -2,6 +2,8 @@
 
 mod chain;
 mod controller;
+pub(crate) mod health;
+mod install;
 mod job;
 pub(crate) mod people;
 mod submit;
@@ -29,6 +31,23 @@ pub(crate) enum SlurmCommand {
     Check {
         /// The script
         script: PathBuf,
+        #[command(flatten)]
+        conf: install::ConfArgs,
+    },
+    /// Writes tarn's part of Slurm's configuration, checks it (--check), or takes it out (--remove)
+    Install(install::InstallArgs),
+    /// No new jobs with `#TARN` lines; those that are there go on
+    Off {
+        #[command(flatten)]
+        conf: install::ConfArgs,
+        /// Why: sbatch tells it to users
+        #[arg(trailing_var_arg = true)]
+        reason: Vec<String>,
+    },
+    /// New jobs with `#TARN` lines again
+    On {
+        #[command(flatten)]
+        conf: install::ConfArgs,
     },
     /// Takes a job in
     Setup {
@@ -107,7 +126,11 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
         done(controller.ask(&ask, PATIENCE))
     };
     match command {
-        SlurmCommand::Check { script } => {
+        SlurmCommand::Install(args) => install::install(cli, args),
+        SlurmCommand::Off { conf, reason } => install::off(conf, reason),
+        SlurmCommand::On { conf } => install::on(conf),
+        SlurmCommand::Check { script, conf } => {
+            install::refused_while_off(conf)?;
             job::read(script, std::path::Path::new("/"))?;
             Ok(Exit::Success)
         }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tarn_tests::slurm::{Cluster, Doctor, wait_until};
 use tarn_tests::{programs, tree};
@@ -11,21 +11,10 @@ use tempfile::TempDir;
 /// Slurm looks at what is staged every few seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
-const SLURM_CONF: &str = "\
-BurstBufferType=burst_buffer/lua
-JobSubmitPlugins=lua
-";
-const BURST_BUFFER_CONF: &str = "\
-Directive=TARN
-StageInTimeout=600
-StageOutTimeout=600
-OtherTimeout=300
-";
-
 /// A site.
 pub(crate) struct Site {
     pub(crate) cluster: Cluster,
-    _etc: TempDir,
+    _root: TempDir,
 }
 
 impl Site {
@@ -36,35 +25,36 @@ impl Site {
             eprintln!("SKIPPED: no Slurm cluster here: {why}");
             return None;
         }
-        let etc = tempfile::tempdir().expect("a folder");
-        fs::write(etc.path().join("slurm.conf"), SLURM_CONF).expect("slurm.conf");
-        fs::write(etc.path().join("burst_buffer.conf"), BURST_BUFFER_CONF).expect("its conf");
-        for name in ["burst_buffer.lua", "job_submit.lua"] {
-            let plugin = tree::root().join("plugins/slurm").join(name);
-            let text = fs::read_to_string(plugin).expect("a plug-in");
-            // In slurmctld's environment it would be said by $TARN.
-            let text = text.replace("or \"tarn\"", "or \"/shared/bin/tarn\"");
-            fs::write(etc.path().join(name), text).expect("a plug-in");
-        }
-        let folder = etc.path().to_str().expect("a path");
+        // An administrator's folder of Slurm's files, as that of an image.
+        let root = tempfile::tempdir().expect("a folder");
+        let etc = root.path().join("etc/slurm");
+        fs::create_dir_all(&etc).expect("its folder");
+        fs::write(etc.join("slurm.conf"), "").expect("slurm.conf");
         let built = Command::new(tree::root().join("scripts/spank.sh"))
-            .arg(folder)
+            .arg(&etc)
             .status();
         if built.expect("scripts/spank.sh").code() == Some(3) {
             eprintln!("SKIPPED: the SPANK plug-in cannot be built: install libslurm-dev");
             return None;
         }
-        let plugstack = "required /etc/slurm/spank_tarn.so\n";
-        fs::write(etc.path().join("plugstack.conf"), plugstack).expect("plugstack.conf");
+        let installed = Command::new(programs::built("tarn").unwrap_or_else(|e| panic!("{e:#}")))
+            .args(["slurm", "install", "--conf", "/etc/slurm", "--root"])
+            .arg(root.path())
+            .args(["--program", "/shared/bin/tarn"])
+            .args(["--plugin", "/etc/slurm/spank_tarn.so"])
+            .stdout(Stdio::null())
+            .status();
+        assert!(installed.expect("tarn slurm install").success());
+        let folder = etc.to_str().expect("a path");
         let cluster =
             Cluster::up_with(nodes, &["--etc", folder]).unwrap_or_else(|e| panic!("{e:#}"));
         programs::install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
-        let site = Self { cluster, _etc: etc };
+        let site = Self {
+            cluster,
+            _root: root,
+        };
         for number in 1..=nodes {
             site.start_node(number);
-            let name = format!("node{number}");
-            let feature = format!("availablefeatures={name}");
-            site.root(&["scontrol", "update", &format!("nodename={name}"), &feature]);
         }
         site.start_controller();
         Some(site)

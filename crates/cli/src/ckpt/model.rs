@@ -1,6 +1,6 @@
 //! `tarn ckpt model`: the loss, interval and energy models, and what they advise. docs/checkpoint-models.md has the formulas.
 
-use crate::args::Cli;
+use crate::args::{Cli, size};
 use crate::error::CliResult;
 use crate::print::{self, out};
 use crate::sim::args::positive;
@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 use tarn_base::codes::Exit;
-use tarn_base::units::{Bytes, Elapsed, SECOND, parse_rate, parse_size, parse_time};
+use tarn_base::units::{Bytes, Elapsed, SECOND, parse_rate, parse_time};
 use tarn_phx::Replicate;
 use tarn_phx::model::energy::{self, EXASCALE, OMNI_PATH};
 use tarn_phx::model::loss::{FITTED, PUBLISHED};
@@ -591,10 +591,6 @@ fn share(text: &str) -> Result<f64, String> {
 fn time(text: &str) -> Result<f64, String> {
     let nanos = parse_time(text).map_err(|e| e.to_string())?;
     Ok(nanos as f64 / SECOND as f64)
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(|e| e.to_string())
 }
 
 fn some_time(text: &str) -> Result<f64, String> {

@@ -101,8 +101,31 @@ pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
         ask("scontrol", &["update", &id, &nodes])?;
     } else if !advice.prefer.is_empty() && !about.has_wish {
         let prefer = format!("prefer={}", advice.prefer.join("|"));
-        // A site whose nodes have no such features (docs/site.md) does without.
+        // Only a preference: the job does without where that fails.
+        let _ = have_features(&advice.prefer);
         let _ = ask("scontrol", &["update", &id, &prefer]);
+    }
+    Ok(())
+}
+
+/// Sees to it that each node has a feature of its own name, by which it can be preferred.
+fn have_features(nodes: &[String]) -> CliResult<()> {
+    let said = ask(
+        "sinfo",
+        &["-h", "-N", "-n", &nodes.join(","), "-o", "%N %f"],
+    )?;
+    for line in said.lines() {
+        let Some((node, features)) = line.split_once(' ') else {
+            continue;
+        };
+        let mut all: Vec<&str> = features.trim().split(',').collect();
+        all.retain(|feature| *feature != "(null)");
+        if !all.contains(&node) {
+            all.push(node);
+            let name = format!("nodename={node}");
+            let features = format!("availablefeatures={}", all.join(","));
+            ask("scontrol", &["update", &name, &features])?;
+        }
     }
     Ok(())
 }

@@ -1,0 +1,280 @@
+#!/usr/bin/python3
+"""What `#TARN` lines cost slurmctld, and what they keep from the external store, on a real Slurm with tarn's site. Needs root.
+
+Prints the results in the form of `tarn bench --json`:
+- sbatch with and without lines, in turns: medians in ms, and their difference (goal: at most 5 ms);
+- sinfo while so many jobs are submitted one after the other, without and with lines: the slowest answer (goal: 100 ms);
+- the three-job workflow of Weiland 2018, Figures 3 to 5 (one script, jobs that submit the next one, dependencies), without tarn and with
+  it: bytes that reach the external store, a file system on a block device of its own, counted by the kernel at that device.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from slurm import CLUSTER, TOP, cluster, done
+
+MIB = 1 << 20
+LINES = """#TARN data.made.size = "1 MiB"
+#TARN [[step]]
+#TARN out = ["made"]
+"""
+# What a job of the workflow does with the place of what it reads, and of what it makes; each MiB is new bytes.
+STEPS = {
+    "prepare": ("mesh", "case", "openssl enc -aes-128-ctr -pass pass:prepare -nosalt -in {0}/f -out {1}/f 2> /dev/null"),
+    "solve": ("case", "fields", "openssl enc -aes-128-ctr -pass pass:solve -nosalt -in {0}/f -out {1}/f 2> /dev/null"),
+    "reduce": ("fields", "result", "head -c 1M {0}/f > {1}/f"),
+}
+
+
+def told(name, value, unit, against, goal):
+    """A result, which is shown as well."""
+    print(f"{name}: {value:.3f} {unit} ({against}: {goal:.3f})", file=sys.stderr)
+    return {"name": name, "value": value, "unit": unit, "against": {"name": against, "value": goal}}
+
+
+@contextlib.contextmanager
+def store(work, mib):
+    """A file system on a block device of its own; its folder and a function that gives the bytes (read, written) at the device so far."""
+    image, folder = os.path.join(work, "store.img"), os.path.join(work, "store")
+    with open(image, "wb") as file:
+        file.truncate(mib * MIB)
+    os.mkdir(folder)
+    done(["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", image])
+    device = done(["losetup", "--find", "--show", image]).strip()
+    try:
+        done(["mount", "-o", "noatime", device, folder])
+        os.chmod(folder, 0o1777)
+
+        def moved():
+            done(["sync", "-f", folder])
+            with open(f"/sys/block/{os.path.basename(device)}/stat", encoding="ascii") as file:
+                fields = file.read().split()
+            return int(fields[2]) * 512, int(fields[6]) * 512
+
+        yield folder, moved
+    finally:
+        subprocess.run(["umount", folder], check=False)
+        subprocess.run(["losetup", "-d", device], check=False)
+
+
+class Site:
+    """A cluster with the controller on its login node and a tarnd on each node."""
+
+    def __init__(self, folder, alice, nodes):
+        self.folder, self.alice, self.shared = folder, alice, os.path.join(folder, "shared")
+        for number in range(1, nodes + 1):
+            name = f"node{number}"
+            command = f"setsid /shared/bin/tarnd --site --store /scm/tarn:900MiB --volatile --node-name {name} < /dev/null > /shared/{name}.log 2>&1 &"
+            self.root(command, name)
+        self.root("setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null > /shared/controller.log 2>&1 &")
+        for _ in range(600):
+            said = subprocess.run(self.words("alice", "/shared/bin/tarn slurm status"), capture_output=True, text=True, check=False).stdout
+            if said.count(" up ") == nodes:
+                return
+            time.sleep(0.1)
+        sys.exit(f"not all nodes take orders:\n{said}")
+
+    def words(self, user, script, node=None):
+        """How a script is run in the cluster."""
+        where = ["--node", node] if node else []
+        return [CLUSTER, "exec", "--dir", self.folder, *where, "--user", user, "--", "bash", "-c", script]
+
+    def root(self, script, node=None):
+        """Runs a script as root."""
+        return done(self.words("root", script, node))
+
+
+def configuration(tarn, folder):
+    """Slurm's files for a site, as `tarn slurm install` writes them, with the SPANK plug-in."""
+    etc = os.path.join(folder, "etc", "slurm")
+    os.makedirs(etc)
+    with open(os.path.join(etc, "slurm.conf"), "w", encoding="ascii") as file:
+        file.write("MaxJobCount=20000\n")
+    done([os.path.join(TOP, "scripts", "spank.sh"), etc])
+    done([tarn, "slurm", "install", "--root", folder, "--conf", "/etc/slurm", "--program", "/shared/bin/tarn", "--plugin", "/etc/slurm/spank_tarn.so"])
+    return etc
+
+
+SUBMIT = """
+import json, subprocess, sys, time
+turns = int(sys.argv[1])
+taken = {"plain": [], "lines": []}
+for turn in range(turns + 5):
+    for name in taken:
+        began = time.monotonic()
+        subprocess.run(["sbatch", "-Q", "-H", name + ".sh"], check=True)
+        if turn >= 5:
+            taken[name].append(1000 * (time.monotonic() - began))
+print(json.dumps(taken))
+"""
+
+# Standard output is a line for each answer: when it came, and after how long.
+WATCH = """
+import subprocess, sys, time
+while True:
+    began = time.monotonic()
+    subprocess.run(["sinfo"], stdout=subprocess.DEVNULL, check=True)
+    print(1000 * (time.monotonic() - began), flush=True)
+    time.sleep(0.01)
+"""
+
+
+def costs(site, turns, jobs):
+    """What sbatch takes, and sinfo while jobs are submitted."""
+    python = "/usr/bin/python3 -c"
+    for name, lines in (("plain", ""), ("lines", LINES)):
+        site.alice(f"cat > {name}.sh << 'END'\n#!/bin/bash\n#SBATCH -o /dev/null\n{lines}true\nEND")
+    taken = json.loads(site.alice(f"{python} '{SUBMIT}' {turns}"))
+    site.alice("scancel -u alice")
+    plain, lines = (statistics.median(taken[name]) for name in ("plain", "lines"))
+    results = [
+        told("sbatch with lines", lines, "ms", "sbatch without lines", plain),
+        told("what lines add to sbatch", lines - plain, "ms", "goal", 5),
+    ]
+    slowest = {}
+    for name in ("plain", "lines"):
+        time.sleep(10)
+        watch = subprocess.Popen(site.words("alice", f"{python} '{WATCH}'"), stdout=subprocess.PIPE, text=True)
+        answers = []
+        reader = threading.Thread(target=lambda to=answers, of=watch: to.extend(float(line) for line in of.stdout))
+        reader.start()
+        began = time.monotonic()
+        site.alice(f"for i in $(seq {jobs}); do sbatch -Q -H {name}.sh || exit; done")
+        span = time.monotonic() - began
+        watch.terminate()
+        watch.wait()
+        reader.join()
+        slowest[name] = max(answers)
+        print(f"  {name}: {jobs} jobs in {span:.1f} s; sinfo {len(answers)} times, median {statistics.median(answers):.1f} ms, slowest {max(answers):.1f} ms", file=sys.stderr)
+        site.alice("scancel -u alice")
+    results.append(told(f"slowest sinfo while {jobs} jobs with lines are submitted", slowest["lines"], "ms", "without lines", slowest["plain"]))
+    results.append(told("the same", slowest["lines"], "ms", "goal", 100))
+    return results
+
+
+def scripts(external, tarn):
+    """The jobs of the workflow, by the folders of the external store or by tarn, and all of them as one script."""
+    texts, whole, all_lines = {}, [], []
+    for name, (read, made, run) in STEPS.items():
+        lines, places = [], []
+        if tarn:
+            if read == "mesh":
+                lines.append(f'data.mesh.source = "{external}/mesh"')
+            if made == "result":
+                lines.append(f'data.result.dest = "{external}/result"')
+            else:
+                lines.append(f"data.{made} = {{}}")
+            places = [f"$TARN_{read}", f"$TARN_{made}"]
+            own = [*lines, "[[step]]", f'in = ["{read}"]', f'out = ["{made}"]']
+            head = "".join(f"#TARN {line}\n" for line in ['name = "weiland"', *own])
+        else:
+            places = [f"{external}/{read}", f"{external}/{made}"]
+            head = ""
+        prepare = "" if tarn else f"mkdir -p {places[1]}\n"
+        body = prepare + run.format(*places) + "\n"
+        texts[name] = f"#!/bin/bash\n#SBATCH -o {name}.out\n{head}set -e\n{body}"
+        whole.append(body)
+        all_lines += lines
+    # What the steps of one job hand to each other is in one dataset of it.
+    if tarn:
+        all_lines += ["[[step]]", 'in = ["mesh"]', 'out = ["case", "fields", "result"]']
+    head = "".join(f"#TARN {line}\n" for line in all_lines)
+    texts["all"] = f"#!/bin/bash\n#SBATCH -o all.out\n{head}set -e\n{''.join(whole)}"
+    return texts
+
+
+WAIT = "until [ -z \"$(squeue -h -u alice -t all -o %T | grep -v -e COMPLETED -e FAILED -e CANCELLED)\" ]; do sleep 0.5; done"
+
+
+def workflow(site, way, texts, tarn):
+    """Runs the workflow one way, and waits for its end."""
+    texts = dict(texts)
+    if way == "jobs that submit the next one":
+        texts["prepare"] += "sbatch -Q solve.sh\n"
+        texts["solve"] += "sbatch -Q reduce.sh\n"
+        if tarn:
+            texts["reduce"] += "tarn slurm end weiland || true\n"
+    for name, text in texts.items():
+        site.alice(f"cat > {name}.sh << 'END'\n{text}END")
+    if way == "one script":
+        site.alice("sbatch -Q -W all.sh")
+    elif way == "jobs that submit the next one":
+        site.alice("sbatch -Q prepare.sh")
+        site.alice("for i in $(seq 600); do [ ! -e reduce.out ] || break; sleep 0.5; done")
+    elif tarn:
+        site.alice("tarn submit prepare.sh solve.sh reduce.sh")
+    else:
+        site.alice("a=$(sbatch --parsable prepare.sh); b=$(sbatch --parsable -d afterok:$a solve.sh); sbatch -Q -d afterok:$b reduce.sh")
+    site.alice(WAIT)
+
+
+def moved_bytes(site, folder, moved, mib):
+    """Bytes at the external store, without tarn and with it, for the three ways."""
+    os.makedirs(os.path.join(folder, "mesh"))
+    with open("/dev/urandom", "rb") as random, open(os.path.join(folder, "mesh", "f"), "wb") as file:
+        file.write(random.read(mib * MIB))
+    results = []
+    for way in ("one script", "jobs that submit the next one", "dependencies"):
+        counted = {}
+        for tarn in (False, True):
+            site.alice("rm -f *.out")
+            for name in ("case", "fields", "result"):
+                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+            moved()
+            with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+                file.write("3")
+            before = moved()
+            workflow(site, way, scripts(folder, tarn), tarn)
+            after = moved()
+            size = os.path.getsize(os.path.join(folder, "result", "f"))
+            if size != MIB:
+                sys.exit(f"{way}: the result has {size} bytes")
+            counted[tarn] = [(b - a) / MIB for a, b in zip(before, after)]
+            there = [name for name in ("case", "fields") if os.path.exists(os.path.join(folder, name))]
+            print(f"  {way}, {'tarn' if tarn else 'plain'}: {counted[tarn][0]:.2f} MiB read, {counted[tarn][1]:.2f} MiB written; intermediates there: {there}", file=sys.stderr)
+            if tarn and there:
+                sys.exit("intermediates are on the external store")
+        results.append(told(f"read at the store, {way}", counted[True][0], "MiB", "without tarn", counted[False][0]))
+        results.append(told(f"written at the store, {way}", counted[True][1], "MiB", "without tarn", counted[False][1]))
+    results.append(told("the workflow's source and result", mib + 1.0, "MiB", "its intermediates", 2.0 * mib))
+    return results
+
+
+def main():
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tarn", help="the tarn program, built with --release, tarnd beside it")
+    parser.add_argument("--dir", default="/var/tmp", help="where the cluster and the store get a folder; not /tmp (default /var/tmp)")
+    parser.add_argument("--turns", type=int, default=100, help="submissions of each kind (default 100)")
+    parser.add_argument("--jobs", type=int, default=1000, help="jobs submitted while sinfo is asked (default 1000)")
+    parser.add_argument("--mib", type=int, default=64, help="size of what the workflow reads and of each intermediate (default 64)")
+    a = parser.parse_args()
+    # What is up is taken down then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="bench-site-", dir=a.dir) as work:
+        work = os.path.realpath(work)
+        os.chmod(work, 0o755)
+        etc = configuration(os.path.abspath(a.tarn), os.path.join(work, "root"))
+        folder = os.path.join(work, "cluster")
+        with store(work, 8 * a.mib + 64) as (external, moved), cluster(folder, 2, 4000, 1024, ["--etc", etc]) as alice:
+            os.makedirs(os.path.join(folder, "shared", "bin"), exist_ok=True)
+            for name in ("tarn", "tarnd"):
+                shutil.copy2(os.path.join(os.path.dirname(os.path.abspath(a.tarn)), name), os.path.join(folder, "shared", "bin"))
+            site = Site(folder, alice, 2)
+            results = moved_bytes(site, external, moved, a.mib) + costs(site, a.turns, a.jobs)
+    machine = {"cores": os.cpu_count(), "kernel": os.uname().release}
+    print(json.dumps({"schema": 1, "bench": "site", "machine": machine, "results": results}))
+
+
+if __name__ == "__main__":
+    main()

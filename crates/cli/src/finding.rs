@@ -1,0 +1,42 @@
+//! What was looked at, and what was found: `tarn doctor`, `tarn slurm install --check`.
+
+use crate::args::Cli;
+use crate::error::CliResult;
+use crate::print::{self, out};
+use serde::Serialize;
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+pub(crate) struct Finding {
+    /// What.
+    pub(crate) what: String,
+    /// Whether it is there.
+    pub(crate) there: bool,
+    /// What was found, or what follows from its absence.
+    pub(crate) detail: String,
+}
+
+pub(crate) fn finding(what: &str, there: bool, detail: impl Into<String>) -> Finding {
+    Finding {
+        what: what.into(),
+        there,
+        detail: detail.into(),
+    }
+}
+
+/// What is there, with its detail, or why it is not.
+pub(crate) fn found(what: &str, result: Result<String, String>) -> Finding {
+    let there = result.is_ok();
+    finding(what, there, result.unwrap_or_else(|why| why))
+}
+
+pub(crate) fn show(cli: &Cli, all: &[Finding]) -> CliResult<()> {
+    if cli.json {
+        return print::json(&serde_json::json!({"schema": 1, "findings": all}));
+    }
+    for f in all {
+        let there = if f.there { "yes" } else { "no" };
+        out!("{there:<4} {:<16} {}", f.what, f.detail)?;
+    }
+    Ok(())
+}
