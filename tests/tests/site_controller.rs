@@ -35,7 +35,7 @@ impl Drop for Controller {
 fn spawn(folder: &Path) -> Child {
     let log = fs::File::create(folder.join("log")).expect("a log");
     Command::new(folder.join("tarnd"))
-        .args(["--controller", "--state"])
+        .args(["--controller", "--listen", "127.0.0.1:0", "--state"])
         .arg(folder.join("state"))
         .arg("--socket")
         .arg(folder.join("socket"))

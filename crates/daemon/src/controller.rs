@@ -14,13 +14,14 @@ use log::Log;
 use nodes::Nodes;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant, SystemTime};
 use tarn_base::codes::Exit;
 use tarn_base::units::{Time, parse_size, parse_time};
 use tarn_journal::RunLock;
-use tarn_proto::site::{Ask, Capacity, Command, Holding, Job, Owner, Report, Said, Uid};
+use tarn_proto::site::{Ask, Capacity, Command, Holding, Job, NODE_PORT, Owner, Report, Said, Uid};
 use tarn_site::{Action, Asked, Config, Event, Site, Token};
 
 /// Inputs that are made durable together.
@@ -43,6 +44,9 @@ pub(crate) struct Options {
     /// The unix socket that Slurm's scripts and users ask at
     #[arg(long, default_value = "/run/tarn/controller")]
     socket: PathBuf,
+    /// Where users of other hosts ask
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:7411")]
+    listen: SocketAddr,
     /// What the site wants: docs/site.md, "Configuration"
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -132,12 +136,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let secret = nodes::secret(&options.state).map_err(state)?;
     let (sender, inputs) = channel();
     let slurm = file.slurm_user.as_deref().unwrap_or("slurm");
+    let port = file.port.unwrap_or(NODE_PORT);
+    let munge = crate::site::munge(options.munge_socket.as_deref());
     let desk = clients::Desk {
         slurm: number_of(slurm).unwrap_or(0),
         inputs: sender.clone(),
+        munge: munge.clone(),
     };
-    let port = file.port.unwrap_or(nodes::PORT);
-    let munge = crate::site::munge(options.munge_socket.as_deref());
     let mut nodes = Nodes::new(epoch, (secret, munge), port, sender);
     let known: Vec<String> = site.nodes().map(str::to_owned).collect();
     let names = match &file.nodes {
@@ -158,7 +163,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     controller
         .happened(vec![Event::Began { epoch }])
         .map_err(state)?;
-    clients::serve(&options.socket, desk)?;
+    clients::serve(&options.socket, options.listen, desk)?;
     tracing::info!(
         epoch,
         socket = %options.socket.display(),

@@ -145,15 +145,14 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
                 continue;
             }
         };
-        if strangers.load(Ordering::Relaxed) >= STRANGERS {
+        let Some(place) = Stranger::take(&strangers, STRANGERS) else {
             site.audit.refused(
                 None,
                 "session",
                 &format!("{from}: too many strangers at a time"),
             );
             continue;
-        }
-        let place = Place::take(&strangers);
+        };
         let theirs = Arc::clone(&site);
         let thread = std::thread::Builder::new().name("session".into());
         if let Err(e) = thread.spawn(move || theirs.meet(stream, from, place)) {
@@ -162,17 +161,21 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     }
 }
 
-/// One of the strangers at a time, given back at the end.
-struct Place(Arc<AtomicUsize>);
+/// One of those at a time that have not proven who they are; their place is given back at the end.
+pub(crate) struct Stranger(Arc<AtomicUsize>);
 
-impl Place {
-    fn take(count: &Arc<AtomicUsize>) -> Self {
+impl Stranger {
+    /// `None` when there are as many. Only one thread takes places.
+    pub(crate) fn take(count: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        if count.load(Ordering::Relaxed) >= most {
+            return None;
+        }
         count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
+        Some(Self(Arc::clone(count)))
     }
 }
 
-impl Drop for Place {
+impl Drop for Stranger {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -180,7 +183,7 @@ impl Drop for Place {
 
 impl Site {
     /// Somebody connects, who may be the controller.
-    fn meet(&self, stream: TcpStream, from: SocketAddr, place: Place) {
+    fn meet(&self, stream: TcpStream, from: SocketAddr, place: Stranger) {
         let own = rustix::process::geteuid().as_raw();
         match accept(stream, &self.node, own, &self.munge) {
             Ok((reader, writer, secret)) => {

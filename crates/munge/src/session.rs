@@ -102,13 +102,43 @@ pub fn accept(
     opener: u32,
     munge: &Munge,
 ) -> Result<(Reader, Writer, Secret), SessionError> {
+    let (Identity { user, .. }, payload) = proven(&stream, node, munge)?;
+    if user != opener {
+        let text = format!("user {user} may not give orders, only user {opener} may");
+        return Err(SessionError::Refused(text));
+    }
+    let (reader, writer) = halves(stream, &payload.key, Way::Back)?;
+    Ok((reader, writer, payload.secret))
+}
+
+/// The half of somebody whom anyone may ask, who is called `name`; who asks is returned.
+///
+/// # Errors
+/// Whoever is there does not prove who that is.
+pub fn accept_anyone(
+    stream: TcpStream,
+    name: &str,
+    munge: &Munge,
+) -> Result<(Reader, Writer, Identity), SessionError> {
+    let (identity, payload) = proven(&stream, name, munge)?;
+    let (reader, writer) = halves(stream, &payload.key, Way::Back)?;
+    Ok((reader, writer, identity))
+}
+
+/// Who opens this session, as munge says, and what they say by it.
+fn proven(
+    stream: &TcpStream,
+    node: &str,
+    munge: &Munge,
+) -> Result<(Identity, Payload), SessionError> {
     let until = Instant::now() + HANDSHAKE;
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(HANDSHAKE))?;
     let nonce = Secret::random()?;
-    (&stream).write_all(&[MAGIC, &nonce.bytes()[..]].concat())?;
+    let mut writer = stream;
+    writer.write_all(&[MAGIC, &nonce.bytes()[..]].concat())?;
     let mut length = [0; 4];
-    read(&stream, &mut length, until)?;
+    read(stream, &mut length, until)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_CREDENTIAL {
         return Err(SessionError::Broken(
@@ -116,12 +146,8 @@ pub fn accept(
         ));
     }
     let mut credential = vec![0; length];
-    read(&stream, &mut credential, until)?;
-    let (Identity { user, .. }, payload) = munge.decode(&credential)?;
-    if user != opener {
-        let text = format!("user {user} may not give orders, only user {opener} may");
-        return Err(SessionError::Refused(text));
-    }
+    read(stream, &mut credential, until)?;
+    let (identity, payload) = munge.decode(&credential)?;
     let payload = Payload::unpack(&payload).ok_or(SessionError::Broken(
         "a credential that was made for something else",
     ))?;
@@ -136,8 +162,7 @@ pub fn accept(
         );
         return Err(SessionError::Refused(text));
     }
-    let (reader, writer) = halves(stream, &payload.key, Way::Back)?;
-    Ok((reader, writer, payload.secret))
+    Ok((identity, payload))
 }
 
 /// What a credential holds.
@@ -219,12 +244,24 @@ impl Reader {
     /// # Errors
     /// When none comes, it is none, or its proof is none.
     pub fn receive<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<T, SessionError> {
+        self.receive_at_most(MAX_FRAME, patience)
+    }
+
+    /// The same, of at most so many bytes.
+    ///
+    /// # Errors
+    /// The same, and when it is longer.
+    pub fn receive_at_most<T: DeserializeOwned>(
+        &mut self,
+        most: usize,
+        patience: Duration,
+    ) -> Result<T, SessionError> {
         let until = Instant::now() + patience;
         let mut head = [0; 4 + KEY_BYTES];
         read(&self.stream, &mut head, until)?;
         let (length, proof) = head.split_at(4);
         let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
-        if length > MAX_FRAME {
+        if length > most {
             return Err(SessionError::Broken("a message that is too long to be one"));
         }
         // Room as it comes: a length alone costs nothing.

@@ -25,6 +25,13 @@ pub type Job = u32;
 /// A term of the controller: whoever has the higher one is the controller.
 pub type Epoch = u64;
 
+/// What the controller is called by those of other hosts who ask it. No node is called so: theirs are host names.
+pub const CONTROLLER: &str = "the controller";
+/// Where it listens for them unless it is told otherwise.
+pub const CONTROLLER_PORT: u16 = 7411;
+/// Where nodes listen for the controller unless they are told otherwise.
+pub const NODE_PORT: u16 = 7412;
+
 /// The oldest version of the messages that is understood.
 pub const OLDEST: u16 = 1;
 /// The version of the messages described here.

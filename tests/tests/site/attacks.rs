@@ -94,3 +94,80 @@ cat $TARN_case/mesh
     let said = ran(&site, "alice", script);
     assert_eq!(said, "mesh\n");
 }
+
+/// What somebody says to the controller's port who is not `tarn`: `1` for each that goes on, `0` for each that is shut out.
+const STRANGER: &str = r#"
+import os, socket, subprocess, struct
+def meet():
+    s = socket.create_connection(("login", 7411)); s.settimeout(20)
+    head = b""
+    while len(head) < 40: head += s.recv(40 - len(head))
+    assert head[:8] == b"TARNSITE"
+    return s, head[8:]
+def say(s, body): s.sendall(struct.pack("<I", len(body)) + body)
+def goes_on(s):
+    try: return s.recv(1) != b""
+    except TimeoutError: return True
+    except OSError: return False
+def proof(nonce, key, name=b"the controller", reader="0"):
+    payload = b"tarn site 1\0" + nonce + key + bytes(32) + name
+    return subprocess.run(["munge", "--restrict-uid", reader], input=payload, capture_output=True, check=True).stdout.strip()
+def told(what, s): print(what, int(goes_on(s)), flush=True)
+s, nonce = meet(); say(s, b"MUNGE:AwQFAAD" + b"A" * 200 + b":"); told("forged", s)
+s, nonce = meet(); s.sendall(struct.pack("<I", 1 << 31)); told("endless", s)
+first, nonce = meet(); credential = proof(nonce, bytes(32))
+s, other = meet(); say(s, credential); told("replayed", s)
+s, nonce = meet(); say(s, proof(nonce, bytes(32), b"node1")); told("for-a-node", s)
+s, nonce = meet(); say(s, proof(nonce, bytes(32), reader=str(os.getuid()))); told("for-another", s)
+s, nonce = meet(); say(s, proof(nonce, bytes(32))); body = b'"Nodes"'; s.sendall(struct.pack("<I", len(body)) + bytes(32) + body); told("unproven", s)
+"#;
+
+#[test]
+fn attack_who_asks_from_another_host_is_who_munge_says() {
+    let Some(site) = Site::up(1) else { return };
+    let make = "#TARN name = \"w\"\n#TARN data.secret.keep = \"forever\"\n#TARN [[step]]\n#TARN out = [\"secret\"]\ntrue\n";
+    ran(&site, "alice", make);
+    let node = site.cluster.node(1);
+    let asked = |user: &str, words: &[&str]| node.exec(user, words);
+    // As on the controller's own host.
+    let list = ["tarn", "data", "ls", "--site"];
+    site.wait("it is there", || {
+        asked("alice", &list).is_ok_and(|said| said.contains("w/secret"))
+    });
+    let status = asked("alice", &["tarn", "slurm", "status"]);
+    assert!(status.is_ok_and(|said| said.contains("node1")));
+    let bobs = asked("bob", &list).unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(!bobs.contains("secret"), "{bobs}");
+    for words in [
+        &["tarn", "data", "rm", "alice/w/secret"][..],
+        &["tarn", "data", "show", "alice/w/secret"],
+        &["tarn", "data", "grant", "alice/w/secret", "bob"],
+        &["tarn", "slurm", "why", "1"],
+        &["tarn", "slurm", "teardown", "1"],
+    ] {
+        let said = asked("bob", words);
+        assert!(said.is_err(), "{words:?}: {said:?}");
+    }
+    let said = asked("bob", &["/usr/bin/python3", "-c", STRANGER]);
+    let said = said.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()));
+    let lines: Vec<&str> = said.lines().collect();
+    let shut_out = [
+        "forged 0",
+        "endless 0",
+        "replayed 0",
+        "for-a-node 0",
+        "for-another 0",
+        "unproven 0",
+    ];
+    assert_eq!(lines, shut_out);
+    // Nobody is shut out by those that only connect.
+    let crowd = "import socket, time\nall = [socket.create_connection(('login', 7411)) for _ in range(200)]\nprint('there', flush=True)\ntime.sleep(5)";
+    let mut crowd = node.command("bob", &["/usr/bin/python3", "-c", crowd]);
+    let mut crowd = crowd.spawn().expect("python3");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(site.alice(&list).contains("w/secret"));
+    crowd.wait().expect("its end");
+    site.wait("others are served again", || {
+        asked("alice", &list).is_ok_and(|said| said.contains("w/secret"))
+    });
+}

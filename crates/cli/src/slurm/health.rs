@@ -7,12 +7,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tarn_proto::site::{Ask, Said};
+use tarn_proto::site::{Ask, NODE_PORT, Said};
 
 /// How long somebody may take to answer who is there.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Where `tarnd --site` listens unless told otherwise.
-const PORT: u16 = 7412;
 /// States of jobs whose data is on nodes, or will be.
 const ALIVE: &str = "PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STAGE_OUT";
 
@@ -110,11 +108,11 @@ pub(crate) fn of_controller() -> Vec<Finding> {
 
 /// This host as a node of a site.
 pub(crate) fn of_node() -> Vec<Finding> {
-    let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+    let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, NODE_PORT));
     let daemon = match TcpStream::connect_timeout(&listens, PATIENCE) {
-        Ok(_) => Ok(format!("it listens at port {PORT}")),
+        Ok(_) => Ok(format!("it listens at port {NODE_PORT}")),
         Err(e) => Err(format!(
-            "`tarnd --site` does not listen at port {PORT} of this host: {e}"
+            "`tarnd --site` does not listen at port {NODE_PORT} of this host: {e}"
         )),
     };
     vec![

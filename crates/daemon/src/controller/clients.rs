@@ -1,20 +1,25 @@
-//! Who asks: Slurm's scripts and users, at a unix socket. A thread for each; most wait for a stage of their job.
+//! Who asks: Slurm's scripts and users, at a unix socket, and from other hosts by TCP, where munge says who they are. A thread for each;
+//! most wait for a stage of their job.
 
 use super::Input;
 use crate::Fault;
+use crate::site::Stranger;
 use anyhow::Context;
 use rustix::net::sockopt;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{RecvTimeoutError, Sender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tarn_base::codes::Exit;
+use tarn_munge::{Munge, Reader, SessionError, Writer, accept_anyone};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Ask, Said, decode, encode};
+use tarn_proto::site::{Ask, CONTROLLER, Said, decode, encode};
 use tarn_sys::fdpass::peer_groups;
 
 /// Slurm's and root's questions at a time; users have places of their own, so that neither shuts the other out.
@@ -29,15 +34,26 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether a client that waits is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Those from other hosts at a time that have not proven who they are.
+const STRANGERS: usize = 64;
+
 /// Slurm's user, and where what is asked goes.
 #[derive(Debug, Clone)]
 pub(super) struct Desk {
     pub(super) slurm: u32,
     pub(super) inputs: Sender<Input>,
+    pub(super) munge: Munge,
 }
 
-/// Serves at a path until the program ends.
-pub(super) fn serve(path: &Path, desk: Desk) -> Result<(), Fault> {
+/// Somebody who asks.
+struct Asker {
+    user: u32,
+    groups: Vec<u32>,
+    trusted: bool,
+}
+
+/// Serves at a path, and for other hosts at an address, until the program ends.
+pub(super) fn serve(path: &Path, far: SocketAddr, desk: Desk) -> Result<(), Fault> {
     let fault = |e: anyhow::Error| Fault::new(Exit::State, e);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)
@@ -52,32 +68,49 @@ pub(super) fn serve(path: &Path, desk: Desk) -> Result<(), Fault> {
         }
         _ => {}
     }
-    let listener = UnixListener::bind(path)
+    let near = UnixListener::bind(path)
         .with_context(|| format!("cannot listen at {}", path.display()))
         .map_err(fault)?;
     // The kernel says who asks; what they may is decided then.
     let open = std::fs::Permissions::from_mode(0o666);
     std::fs::set_permissions(path, open).map_err(|e| fault(e.into()))?;
+    let far = TcpListener::bind(far)
+        .with_context(|| format!("cannot listen at {far}"))
+        .map_err(fault)?;
     let counts = Arc::new(Counts::default());
+    let (theirs, of_all) = (desk.clone(), Arc::clone(&counts));
     let accept = move || {
         loop {
-            let stream = match listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(e) => {
-                    tracing::warn!("nobody can be accepted now: {e}");
-                    std::thread::sleep(Duration::from_millis(200));
-                    continue;
-                }
-            };
-            admit(stream, &desk, &counts);
+            if let Some((stream, _)) = accepted(near.accept()) {
+                admit(stream, &theirs, &of_all);
+            }
         }
     };
-    let thread = std::thread::Builder::new().name("accept".into());
-    thread
-        .spawn(accept)
-        .context("cannot start a thread")
-        .map_err(fault)?;
+    let strangers = Arc::new(AtomicUsize::new(0));
+    let accept_far = move || {
+        loop {
+            if let Some((stream, from)) = accepted(far.accept()) {
+                meet(stream, from, &desk, &counts, &strangers);
+            }
+        }
+    };
+    start("accept", accept).map_err(fault)?;
+    start("accept far", accept_far).map_err(fault)
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(work).context("cannot start a thread")?;
     Ok(())
+}
+
+fn accepted<T>(result: io::Result<T>) -> Option<T> {
+    result
+        .inspect_err(|e| {
+            tracing::warn!("nobody can be accepted now: {e}");
+            std::thread::sleep(Duration::from_millis(200));
+        })
+        .ok()
 }
 
 /// How many each user has; Slurm's and root's are one.
@@ -125,25 +158,61 @@ impl Drop for Place {
     }
 }
 
+/// A place for who this is; `None` when all are taken. Whether they speak for Slurm.
+fn place(desk: &Desk, counts: &Arc<Counts>, user: u32) -> (bool, Option<Place>) {
+    let trusted = user == 0 || user == desk.slurm;
+    (trusted, Place::take(counts, (!trusted).then_some(user)))
+}
+
+fn too_many() -> Said {
+    let text = "too many ask at a time: try again in a moment";
+    Said::Refused(Refusal::new(Code::Busy, text))
+}
+
+/// Somebody of this host.
 fn admit(stream: UnixStream, desk: &Desk, counts: &Arc<Counts>) {
     let Ok(peer) = sockopt::socket_peercred(&stream) else {
         return;
     };
-    let user = peer.uid.as_raw();
-    let trusted = user == 0 || user == desk.slurm;
-    let Some(place) = Place::take(counts, (!trusted).then_some(user)) else {
-        let text = "too many ask at a time: try again in a moment";
-        let _ = say(&stream, &Said::Refused(Refusal::new(Code::Busy, text)));
+    let (user, group) = (peer.uid.as_raw(), peer.gid.as_raw());
+    let (trusted, Some(place)) = place(desk, counts, user) else {
+        let _ = say(&stream, &too_many());
         return;
     };
     let desk = desk.clone();
-    let group = peer.gid.as_raw();
     let talk = move || {
         let _place = place;
         let _ = converse(&stream, &desk, (user, group), trusted);
     };
-    let thread = std::thread::Builder::new().name("client".into());
-    if let Err(e) = thread.spawn(talk) {
+    if let Err(e) = start("client", talk) {
+        tracing::warn!("a client cannot be served: {e}");
+    }
+}
+
+/// Somebody of another host, who has to prove who they are.
+fn meet(
+    stream: TcpStream,
+    from: SocketAddr,
+    desk: &Desk,
+    counts: &Arc<Counts>,
+    strangers: &Arc<AtomicUsize>,
+) {
+    let Some(stranger) = Stranger::take(strangers, STRANGERS) else {
+        tracing::warn!(%from, "refused: too many strangers at a time");
+        return;
+    };
+    let (desk, counts) = (desk.clone(), Arc::clone(counts));
+    let talk = move || {
+        let met = accept_anyone(stream, CONTROLLER, &desk.munge);
+        drop(stranger);
+        let ended = met.and_then(|(reader, writer, who)| {
+            converse_far((reader, writer), &desk, &counts, (who.user, who.group))
+        });
+        if let Err(why) = ended {
+            tracing::info!(%from, "a client of another host: {why}");
+        }
+    };
+    if let Err(e) = start("client", talk) {
         tracing::warn!("a client cannot be served: {e}");
     }
 }
@@ -163,33 +232,66 @@ fn converse(
     };
     let mut groups = peer_groups(stream)?;
     groups.push(group);
-    let (reply, answer) = sync_channel(1);
-    let asked = Input::Asked {
+    let asker = Asker {
         user,
         groups,
         trusted,
+    };
+    stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let is_gone = || matches!((&*stream).read(&mut [0]), Ok(0));
+    match answer(desk, asker, ask, is_gone) {
+        Some(said) => say(stream, &said),
+        None => Ok(()),
+    }
+}
+
+/// The same with somebody of another host, whose groups are those that this one knows.
+fn converse_far(
+    (mut reader, mut writer): (Reader, Writer),
+    desk: &Desk,
+    counts: &Arc<Counts>,
+    (user, group): (u32, u32),
+) -> Result<(), SessionError> {
+    let (trusted, Some(_place)) = place(desk, counts, user) else {
+        return writer.send(&too_many());
+    };
+    let ask = reader.receive_at_most(MAX_ASK, PATIENCE)?;
+    let asker = Asker {
+        user,
+        groups: tarn_sys::users::groups_of(user, group)?,
+        trusted,
+    };
+    let stream = reader.closer()?;
+    stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let is_gone = || matches!((&stream).read(&mut [0]), Ok(0));
+    match answer(desk, asker, ask, is_gone) {
+        Some(said) => writer.send(&said),
+        None => Ok(()),
+    }
+}
+
+/// The controller's answer, when there is one; `None` when whoever asked has gone meanwhile.
+fn answer(desk: &Desk, asker: Asker, ask: Ask, mut is_gone: impl FnMut() -> bool) -> Option<Said> {
+    let (reply, answer) = sync_channel(1);
+    let asked = Input::Asked {
+        user: asker.user,
+        groups: asker.groups,
+        trusted: asker.trusted,
         ask,
         reply,
     };
-    if desk.inputs.send(asked).is_err() {
-        return Ok(());
-    }
-    stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+    desk.inputs.send(asked).ok()?;
     loop {
         match answer.recv_timeout(LOOK) {
-            Ok(said) => return say(stream, &said),
+            Ok(said) => return Some(said),
             // Another asks about the same job now, or the controller ends.
             Err(RecvTimeoutError::Disconnected) => {
                 let text = "somebody else waits for this job's stage now, or the controller ends: ask again";
-                return say(stream, &Said::Refused(Refusal::new(Code::Lost, text)));
+                return Some(Said::Refused(Refusal::new(Code::Lost, text)));
             }
-            Err(RecvTimeoutError::Timeout) => {
-                // A client that has gone is not waited for; its job's stage goes on.
-                let gone = matches!((&*stream).read(&mut [0]), Ok(0));
-                if gone {
-                    return Ok(());
-                }
-            }
+            // A client that has gone is not waited for; its job's stage goes on.
+            Err(RecvTimeoutError::Timeout) if is_gone() => return None,
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }

@@ -13,8 +13,6 @@ use std::time::Duration;
 use tarn_munge::{KEY_BYTES, Munge, Reader, Secret, Writer, open};
 use tarn_proto::site::{Command, Epoch, Greeting, OLDEST, Order, Report, VERSION, Welcome};
 
-/// Where `tarnd --site` listens unless the site says otherwise.
-pub(super) const PORT: u16 = 7412;
 /// Seconds between tries to reach a node that does not answer; the last one for ever.
 const PAUSES: [u64; 6] = [1, 1, 2, 5, 10, 30];
 /// How long a connection may take.
