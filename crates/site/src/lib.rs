@@ -12,6 +12,7 @@ mod event;
 mod keep;
 mod node;
 mod reported;
+mod room;
 mod stage;
 mod state;
 mod submit;

@@ -69,6 +69,7 @@ impl Site {
         }
         let mut state = self.resolve(job, submitted)?;
         self.check_quota(&state)?;
+        self.check_size(&state)?;
         self.claim(job, &state, submitted);
         if let Some(known) = self.jobs.remove(&job)
             && known.user == state.user

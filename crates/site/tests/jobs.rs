@@ -478,6 +478,30 @@ fn room_is_made_of_what_can_be_had_again_and_of_nothing_else() {
 }
 
 #[test]
+fn what_no_node_can_hold_is_refused_before_it_has_nodes() {
+    let mut world = World::new(1, Config::default());
+    world.capacity = 5 << 20;
+    world.open("n1");
+    let job = |sizes: [u64; 2]| {
+        let data = |name: &str, size| {
+            let mut data = dataset(name);
+            data.size = Some(size);
+            (Role::Out, Single, data)
+        };
+        let made = vec![data("one", sizes[0]), data("two", sizes[1])];
+        Stage::Setup(Box::new(script("a", 1, made)))
+    };
+    let said = world.staged(1, job([3 << 20, 3 << 20]));
+    assert_eq!(refused(&said).code, Code::NoSpace);
+    assert!(
+        refused(&said)
+            .text
+            .contains("no node has more than 5242880")
+    );
+    assert_eq!(world.staged(2, job([3 << 20, 2 << 20])), Said::Done);
+}
+
+#[test]
 fn quotas_hold_a_job_before_it_has_nodes() {
     let config = Config {
         quota: 3 << 20,
