@@ -52,6 +52,16 @@ fn main() -> ExitCode {
         Some("enter") if std::env::args_os().len() > 2 && !asks_for_help() => {
             return tarn_local::exec::enter(std::env::args_os().skip(2));
         }
+        // What it does not understand is for the whole command line to say.
+        Some("slurm")
+            if std::env::args_os()
+                .nth(2)
+                .is_some_and(|word| word == "check") =>
+        {
+            if let Ok(args) = slurm::CheckArgs::try_parse_from(std::env::args_os().skip(2)) {
+                return ended(slurm::check(&args));
+            }
+        }
         Some("__bench-io") => return bench::io::main(),
         Some(bench::tasks::ECHO_ARGUMENT) => return bench::tasks::echo_main(),
         Some(tarn_manual::ARGUMENT) => {
@@ -67,7 +77,11 @@ fn main() -> ExitCode {
             return ExitCode::from(if e.use_stderr() { Exit::Usage as u8 } else { 0 });
         }
     };
-    match dispatch(&cli) {
+    ended(dispatch(&cli))
+}
+
+fn ended(result: CliResult) -> ExitCode {
+    match result {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(e) => {
             say!("error: {e}");

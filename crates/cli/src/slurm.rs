@@ -14,7 +14,7 @@ pub(crate) use submit::{SubmitArgs, submit};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult};
 use crate::print::{self, out};
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 use tarn_base::codes::Exit;
@@ -28,12 +28,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 #[derive(Debug, Subcommand)]
 pub(crate) enum SlurmCommand {
     /// Whether the `#TARN` lines of a job's script make sense: reads nothing else, asks nobody
-    Check {
-        /// The script
-        script: PathBuf,
-        #[command(flatten)]
-        conf: install::ConfArgs,
-    },
+    Check(CheckArgs),
     /// Writes tarn's part of Slurm's configuration, checks it (--check), or takes it out (--remove)
     Install(install::InstallArgs),
     /// No new jobs with `#TARN` lines; those that are there go on
@@ -106,6 +101,15 @@ pub(crate) enum SlurmCommand {
     },
 }
 
+/// Inside slurmctld: read by itself, as the whole command line takes longer to define than this takes.
+#[derive(Debug, Clone, Parser)]
+pub(crate) struct CheckArgs {
+    /// The script
+    script: PathBuf,
+    #[command(flatten)]
+    conf: install::ConfArgs,
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SubmittedArgs {
     /// The job's user
@@ -120,24 +124,20 @@ pub(crate) struct SubmittedArgs {
 }
 
 pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
-    let controller = Controller::of_environment();
+    let controller = Controller::of_environment;
     let stage = |job: Job, stage: Stage| -> CliResult {
         let ask = Ask::Stage(Staging { job, stage });
-        done(controller.ask(&ask, PATIENCE))
+        done(controller().ask(&ask, PATIENCE))
     };
     match command {
         SlurmCommand::Install(args) => install::install(cli, args),
         SlurmCommand::Off { conf, reason } => install::off(conf, reason),
         SlurmCommand::On { conf } => install::on(conf),
-        SlurmCommand::Check { script, conf } => {
-            install::refused_while_off(conf)?;
-            job::read(script, std::path::Path::new("/"))?;
-            Ok(Exit::Success)
-        }
+        SlurmCommand::Check(args) => check(args),
         SlurmCommand::Setup { job, submitted } => {
             let about = job::about(*job)?;
             match read(submitted, &about)? {
-                Some(submitted) => set_up(&controller, *job, submitted),
+                Some(submitted) => set_up(&controller(), *job, submitted),
                 None => Ok(Exit::Success),
             }
         }
@@ -152,7 +152,7 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
                 job: *job,
                 stage: Stage::PostRun { ok },
             });
-            let said = controller.ask(&ask, PATIENCE)?;
+            let said = controller().ask(&ask, PATIENCE)?;
             if let Said::Advices(advices) = &said {
                 for (reader, advice) in advices {
                     // It may run already: then it is where it is.
@@ -173,11 +173,17 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
                 user: rustix::process::getuid().as_raw(),
                 workflow: workflow.clone(),
             };
-            done(controller.ask(&ask, PATIENCE))
+            done(controller().ask(&ask, PATIENCE))
         }
-        SlurmCommand::Status => status(&controller),
-        SlurmCommand::Why { job } => why(cli, &controller, *job),
+        SlurmCommand::Status => status(&controller()),
+        SlurmCommand::Why { job } => why(cli, &controller(), *job),
     }
+}
+
+pub(crate) fn check(args: &CheckArgs) -> CliResult {
+    install::refused_while_off(&args.conf)?;
+    job::read(&args.script, std::path::Path::new("/"))?;
+    Ok(Exit::Success)
 }
 
 fn read(args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>> {

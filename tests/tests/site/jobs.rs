@@ -92,3 +92,24 @@ cat $TARN_fields/p*/u > $TARN_result/u
         });
     }
 }
+
+#[test]
+fn a_job_that_asks_for_more_memory_than_1lm_has_gets_nodes_in_the_other_mode() {
+    let Some(site) = Site::up(1) else { return };
+    let modes = "availablefeatures=mode_1lm,mode_2lm,fast";
+    site.root(&["scontrol", "update", "nodename=node1", modes]);
+    let features = |words: &[&str]| {
+        let held = ["sbatch", "--parsable", "-H", "--wrap", "true"];
+        let job = site.alice(&[&held[..], words].concat());
+        let about = site.root(&["scontrol", "-o", "show", "job", &job]);
+        let mut fields = about.split_whitespace();
+        let field = fields.find_map(|word| word.strip_prefix("Features="));
+        field.unwrap_or_default().to_owned()
+    };
+    assert_eq!(features(&["--mem=3000"]), "(null)");
+    assert_eq!(features(&["--mem=3500"]), "mode_2lm");
+    assert_eq!(features(&["--mem=3500", "-C", "fast"]), "fast&mode_2lm");
+    // Who names a mode has said what they want.
+    assert_eq!(features(&["--mem=3500", "-C", "mode_1lm"]), "mode_1lm");
+    assert_eq!(features(&["--mem=3000", "-C", "fast"]), "fast");
+}

@@ -42,6 +42,8 @@ impl Site {
             .arg(root.path())
             .args(["--program", "/shared/bin/tarn"])
             .args(["--plugin", "/etc/slurm/spank_tarn.so"])
+            // Less than a node says that it has.
+            .args(["--dram", "3 GiB"])
             .stdout(Stdio::null())
             .status();
         assert!(installed.expect("tarn slurm install").success());
