@@ -1,6 +1,6 @@
 #!/bin/bash
 # soak.sh: what takes long. A bare Debian 12, Miri where it is installed, a Debian 11 for what `make portable` makes, thousands of seeds of the run engine, arenas of checkpoints by the hundred thousand, 1,000 random kill -9 of ranks,
-# 10,000 tasks between two nodes, and random kill -9 over the demo.
+# 10,000 tasks between two nodes, an array of 1,000 jobs, and random kill -9 over the demo.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 # shellcheck source=scripts/common.sh
@@ -14,4 +14,5 @@ TARN_SEALS="${SEALS:-500000}" cargo test --release --locked -p tarn-seal --test 
 cargo build --release --locked -p tarn-daemon -p tarn-libtarn
 TARN_KILLS="${RANK_KILLS:-1000}" cargo test --release --locked -p tarn-libtarn --test phx killed
 TARN_MANY=10000 cargo test --release --locked -p tarn-tests --test tasks_far thousands
+TARN_MANY=1000 cargo test --release --locked -p tarn-tests --test site array
 scripts/soak-kill.sh "${KILLS:-200}" "${SEED:-1}"

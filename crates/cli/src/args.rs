@@ -125,7 +125,7 @@ pub(crate) enum Command {
     Mode(crate::mode::ModeCommand),
     /// What users and projects have used of a site: node-hours, room on nodes, bytes moved (docs/site.md)
     Usage(crate::usage::UsageArgs),
-    /// Submits the jobs of a whole workflow on a site, by their scripts (docs/site.md)
+    /// Submits a whole workflow to a site: the steps of a file as jobs, or scripts (docs/site.md)
     Submit(crate::slurm::SubmitArgs),
     /// What Slurm's scripts call on a site, and what has become of jobs' data (docs/site.md)
     #[command(subcommand)]

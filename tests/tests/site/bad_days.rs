@@ -2,6 +2,8 @@
 
 use crate::setup::Site;
 use std::fs;
+use std::time::Duration;
+use tarn_tests::slurm::wait_until;
 
 /// Reads a source, writes a result outside.
 const COPIES: &str = "\
@@ -125,4 +127,39 @@ fn a_node_that_was_off_and_a_job_that_is_cancelled_leave_nothing_behind() {
     let again = submit(&site, COPIES, &["-w", "node1"]);
     site.wait_for(&again, "COMPLETED");
     site.wait("nothing is left on node1", || left(1) == "0 0");
+}
+
+/// As many tasks as `TARN_MANY` says; each stands at the gate, all read one copy.
+#[test]
+fn an_array_of_many_tasks_reads_one_copy() {
+    let Some(site) = Site::up(1) else { return };
+    let many = std::env::var("TARN_MANY").map_or(12, |n| n.parse().expect("TARN_MANY"));
+    case(&site);
+    let script = "\
+#SBATCH -N1 -n1 --mem=10 -o /dev/null
+#TARN name = \"many\"
+#TARN data.case.source = \"case\"
+#TARN [[step]]
+#TARN in = [\"case\"]
+[ \"$(cat $TARN_case/mesh)\" = mesh ] && mkdir -p out/$SLURM_ARRAY_TASK_ID && stat -c %d:%i $TARN_case/mesh > out/$SLURM_ARRAY_TASK_ID/is
+";
+    let tasks = format!("--array=1-{many}");
+    let job = submit(&site, script, &[&tasks]);
+    let place = site.home("alice").join("out");
+    let ended = || fs::read_dir(&place).map_or(0, Iterator::count);
+    let patience = Duration::from_secs(240 + 4 * many);
+    wait_until("all have run", patience, || {
+        ended() as u64 == many && site.alice(&["squeue", "-h", "-r"]).is_empty()
+    })
+    .unwrap_or_else(|e| panic!("{e:#}: {} of {many}\n{}", ended(), site.logs()));
+    let seen: std::collections::BTreeSet<String> = fs::read_dir(&place)
+        .expect("the folders")
+        .map(|task| fs::read_to_string(task.expect("a folder").path().join("is")).expect("a file"))
+        .collect();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    site.alice(&["tarn", "slurm", "end", "many"]);
+    site.wait("nothing is left", || {
+        site.alice(&["tarn", "data", "ls", "--site"]).is_empty()
+    });
+    assert!(!site.why("alice", &job).is_empty());
 }

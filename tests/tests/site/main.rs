@@ -6,3 +6,4 @@ mod chain;
 mod data;
 mod jobs;
 mod setup;
+mod submit;

@@ -4,76 +4,140 @@ use super::controller::Controller;
 use super::job::ask;
 use crate::args::Cli;
 use crate::error::{CliError, CliResult};
-use crate::print::{out, say};
+use crate::print::{self, out, say};
 use crate::workflow;
 use clap::Args;
-use std::path::PathBuf;
-use std::process::Command;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tarn_base::codes::Exit;
+use tarn_base::workflow::Workflow;
+use tarn_flow::{StepJob, step_jobs};
 use tarn_proto::site::{Ask, Job, Said};
 
 /// How long the controller may take to know all jobs: it takes them in some seconds after Slurm has told it.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Steps of a workflow file that are submitted: Slurm's own limit for all jobs is 10,000, unless the site says otherwise.
+const MAX_JOBS: usize = 5_000;
 /// Between two looks at that.
 const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SubmitArgs {
-    /// The scripts of its jobs, in the order of its steps; each says the workflow's name
-    #[arg(required = true)]
-    scripts: Vec<PathBuf>,
+    /// A workflow file; or the scripts of its jobs, in the order of its steps, each of which says the workflow's name
+    #[arg(required = true, value_name = "WORKFLOW")]
+    files: Vec<PathBuf>,
     /// More jobs of this workflow will come: its data stays until `tarn slurm end`, or its lease is over
     #[arg(long)]
     open: bool,
+    /// Show the jobs of a workflow file, and submit nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Options for each sbatch, such as --partition=short
     #[arg(last = true, value_name = "SBATCH OPTION")]
     options: Vec<String>,
 }
 
-pub(crate) fn submit(_: &Cli, args: &SubmitArgs) -> CliResult {
-    // All together make sense, or none is submitted.
-    let parsed = workflow::load(&args.scripts)?;
-    for script in &args.scripts {
-        let text = std::fs::read_to_string(script).unwrap_or_default();
-        if !text.starts_with("#!") {
-            let text = format!(
-                "{} is no script: jobs are submitted by their scripts, with `#TARN` lines (docs/workflow-file.md); a workflow file is run by `tarn run` inside an allocation",
-                script.display()
-            );
-            return Err(CliError::new(Exit::Usage, text));
+/// What sbatch is given.
+enum Script<'a> {
+    /// A file of the user's.
+    File(&'a Path),
+    /// A step of a workflow file, to be run from its folder.
+    Step(StepJob, &'a Path),
+}
+
+impl std::fmt::Display for Script<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Step(step, _) => step.name.fmt(f),
         }
     }
-    let jobs = held(args)?;
+}
+
+pub(crate) fn submit(cli: &Cli, args: &SubmitArgs) -> CliResult {
+    // All together make sense, or none is submitted.
+    let parsed = workflow::load(&args.files)?;
+    let scripts = scripts(&args.files, &parsed.workflow)?;
+    if args.dry_run {
+        for script in &scripts {
+            match script {
+                Script::File(path) => out!("{}", path.display())?,
+                Script::Step(step, _) => print::text(&format!("{}\n", step.script))?,
+            }
+        }
+        return Ok(Exit::Success);
+    }
+    let jobs = held(&scripts, &args.options)?;
     let list: Vec<String> = jobs.iter().map(Job::to_string).collect();
     if let Err(why) = ask("scontrol", &["release", &list.join(",")]) {
         cancel(&jobs);
         return Err(why);
     }
-    for (job, script) in jobs.iter().zip(&args.scripts) {
-        out!("{job} {}", script.display())?;
+    for (job, script) in jobs.iter().zip(&scripts) {
+        match cli.json {
+            true => print::json(&serde_json::json!({"job": job, "step": script.to_string()}))?,
+            false => out!("{job} {script}")?,
+        }
     }
-    let is_alone = args.scripts.len() == 1;
+    let is_alone = matches!(scripts[..], [Script::File(_)]);
     if !args.open && !is_alone {
         end(&parsed.workflow.name, &jobs);
     }
     Ok(Exit::Success)
 }
 
+/// The user's scripts, or those that a workflow file gives.
+fn scripts<'a>(files: &'a [PathBuf], workflow: &'a Workflow) -> CliResult<Vec<Script<'a>>> {
+    let is_script = |file: &Path| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.starts_with("#!")
+    };
+    if files.iter().all(|file| is_script(file)) {
+        return Ok(files.iter().map(|file| Script::File(file)).collect());
+    }
+    if workflow.steps.len() > MAX_JOBS {
+        let text = format!(
+            "it has {} steps, and at most {MAX_JOBS} are submitted as jobs; run it by `tarn run` inside an allocation",
+            workflow.steps.len()
+        );
+        return Err(CliError::new(Exit::NoRoom, text));
+    }
+    match step_jobs(workflow) {
+        Ok(jobs) => {
+            let steps = jobs
+                .into_iter()
+                .map(|step| Script::Step(step, &workflow.folder));
+            Ok(steps.collect())
+        }
+        Err(unsuited) => {
+            let text = format!(
+                "as jobs of a site it cannot be run: {}",
+                unsuited.join("; ")
+            );
+            Err(CliError::new(Exit::InvalidWorkflow, text))
+        }
+    }
+}
+
 /// Submits each script, held; if one is refused, none stays.
-fn held(args: &SubmitArgs) -> CliResult<Vec<Job>> {
-    let mut jobs = Vec::new();
-    for script in &args.scripts {
-        let said = Command::new("sbatch")
-            .args(["--parsable", "--hold"])
-            .args(&args.options)
-            .arg(script)
-            .output();
-        let failed = |why: String| {
-            CliError::new(
-                Exit::WorkflowFailed,
-                format!("`sbatch {}`: {why}", script.display()),
-            )
+fn held(scripts: &[Script<'_>], options: &[String]) -> CliResult<Vec<Job>> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for script in scripts {
+        let mut sbatch = Command::new("sbatch");
+        sbatch.args(["--parsable", "--hold"]).args(options);
+        let said = match script {
+            Script::File(path) => sbatch.arg(path).output(),
+            Script::Step(step, folder) => {
+                let after: Vec<String> =
+                    step.after.iter().map(|at| jobs[*at].to_string()).collect();
+                if !after.is_empty() {
+                    sbatch.arg(format!("--dependency=afterok:{}", after.join(":")));
+                }
+                sbatch.arg("--chdir").arg(folder);
+                by_pipe(sbatch, &step.script)
+            }
         };
         let why = match said {
             Ok(said) if said.status.success() => {
@@ -91,9 +155,24 @@ fn held(args: &SubmitArgs) -> CliResult<Vec<Job>> {
             Err(e) => e.to_string(),
         };
         cancel(&jobs);
-        return Err(failed(why));
+        let text = format!("`sbatch` of {script}: {why}");
+        return Err(CliError::new(Exit::WorkflowFailed, text));
     }
     Ok(jobs)
+}
+
+/// Runs a command that reads this.
+fn by_pipe(mut command: Command, text: &str) -> io::Result<Output> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // sbatch reads all before it says anything; if it has ended, it says why.
+        let _ = pipe.write_all(text.as_bytes());
+    }
+    child.wait_with_output()
 }
 
 fn cancel(jobs: &[Job]) {
