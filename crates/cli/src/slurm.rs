@@ -182,7 +182,9 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
 
 pub(crate) fn check(args: &CheckArgs) -> CliResult {
     install::refused_while_off(&args.conf)?;
-    job::read(&args.script, std::path::Path::new("/"))?;
+    if let Some((script, _)) = job::read(&args.script, std::path::Path::new("/"))? {
+        job::possible(&script)?;
+    }
     Ok(Exit::Success)
 }
 

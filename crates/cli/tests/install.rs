@@ -258,3 +258,32 @@ fn a_switch_refuses_new_jobs_alone() {
     well(&check());
     well(&tarn(&["on"], None));
 }
+
+#[test]
+fn what_a_site_would_leave_in_the_clear_is_refused_at_sbatch() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("job.sh");
+    let check = |encrypt: &str| {
+        let text = format!(
+            "#!/bin/bash\n#TARN data.made.encrypt = {encrypt}\n#TARN [[step]]\n#TARN out = [\"made\"]\n"
+        );
+        fs::write(&script, text).unwrap();
+        Command::new(env!("CARGO_BIN_EXE_tarn"))
+            .args(["slurm", "check", "--conf"])
+            .arg(folder.path())
+            .arg(&script)
+            .output()
+            .unwrap()
+    };
+    well(&check("false"));
+    let refused = check("true");
+    assert!(!refused.status.success());
+    let said = stderr(&refused);
+    for word in [
+        "line 2",
+        "`made` cannot be encrypted",
+        "leave `encrypt` out",
+    ] {
+        assert!(said.contains(word), "{said}");
+    }
+}

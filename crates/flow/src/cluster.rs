@@ -53,14 +53,7 @@ pub fn check_cluster(
         if let (true, Some(span), Err(why)) =
             (dataset.encrypt, spans.encrypt, &abilities.encryption)
         {
-            out.add(
-                Finding::error(
-                    Code::NoEncryption,
-                    format!("dataset {} cannot be encrypted: {why}", quoted(&dataset.name)),
-                )
-                .at(span, "asked for here")
-                .help("leave `encrypt` out, or run where this is possible (docs/security.md, \"Encryption\")"),
-            );
+            out.add(no_encryption(&dataset.name, why, span));
         }
         if let (Some(named), Some(span)) = (&dataset.of, spans.elsewhere) {
             out.add(no_site(&dataset.name, named, span));
@@ -92,6 +85,36 @@ pub fn check_cluster(
         true => Ok(()),
         false => Err(out.into_rejected()),
     }
+}
+
+/// Checks that the jobs of a site can have what the script of one of them asks for, by what the script alone says.
+///
+/// # Errors
+/// All that a site cannot do yet: each with its place, and what to do.
+pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
+    let mut out = Findings::new(parsed.source.clone());
+    for (dataset, spans) in parsed.workflow.data.iter().zip(&parsed.spans.data) {
+        if let (true, Some(span)) = (dataset.encrypt, spans.encrypt) {
+            out.add(no_encryption(&dataset.name, SITE_IN_CLEAR, span));
+        }
+    }
+    match out.is_empty() {
+        true => Ok(()),
+        false => Err(out.into_rejected()),
+    }
+}
+
+/// Why nothing is encrypted between jobs.
+const SITE_IN_CLEAR: &str =
+    "what passes between the jobs of a site lies on the tiers in the clear yet";
+
+fn no_encryption(dataset: &str, why: &str, at: SourceSpan) -> Finding {
+    Finding::error(
+        Code::NoEncryption,
+        format!("dataset {} cannot be encrypted: {why}", quoted(dataset)),
+    )
+    .at(at, "asked for here")
+    .help("leave `encrypt` out, or run where this is possible (docs/security.md, \"Encryption\")")
 }
 
 fn too_few_nodes(what: String, span: SourceSpan, there: usize) -> Finding {

@@ -30,7 +30,7 @@ mod suggest;
 mod text;
 mod versions;
 
-pub use cluster::{Abilities, check_cluster};
+pub use cluster::{Abilities, check_cluster, check_site};
 pub use code::code_hash;
 pub use diag::{Code, Finding, MAX_FINDINGS, Note, Rejected};
 pub use jobs::{StepJob, step_jobs};

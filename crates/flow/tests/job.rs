@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use tarn_base::workflow::{Distribution, Role};
-use tarn_flow::{Code, JobScript, Script, parse_job};
+use tarn_flow::{Code, JobScript, Script, check_site, parse_job};
 
 fn parse(text: &str) -> Result<Option<JobScript>, Vec<Code>> {
     let name = "job.sh";
@@ -166,4 +166,26 @@ fn a_chained_script_needs_no_name_and_no_line() {
     let job = read("#!/bin/bash\n#SBATCH -N3\ntrue\n");
     assert!(job.parsed.workflow.data.is_empty());
     assert_eq!(job.parsed.workflow.steps[0].nodes, 3);
+}
+
+#[test]
+fn what_a_site_would_leave_in_the_clear_is_refused_by_line() {
+    let script = |said: &str| {
+        let text = format!(
+            "#!/bin/sh\n#TARN name = \"w\"\n{said}#TARN [[step]]\n#TARN in = [\"mesh\"]\n#TARN out = [\"secret\"]\ntrue\n"
+        );
+        check_site(&parse(&text).unwrap().unwrap().parsed)
+    };
+    assert!(script("").is_ok());
+    assert!(script("#TARN data.secret.encrypt = false\n").is_ok());
+    let refused = script("#TARN data.secret.encrypt = true\n#TARN data.mesh.encrypt = true\n");
+    let refused = refused.unwrap_err();
+    let found: Vec<_> = refused
+        .problems()
+        .iter()
+        .map(|finding| (finding.kind(), finding.position().map(|(line, _)| line)))
+        .collect();
+    let at = |line| (Code::NoEncryption, Some(line));
+    assert_eq!(found, [at(3), at(4)]);
+    assert!(refused.problems()[0].hint().is_some());
 }

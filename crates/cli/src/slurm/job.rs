@@ -1,11 +1,11 @@
 //! A job, as Slurm knows it, and its script.
 
 use super::chain;
-use crate::error::{CliError, CliResult, ExitWith};
+use crate::error::{CliError, CliResult};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_base::codes::Exit;
-use tarn_flow::{JobScript, Script, parse_job};
+use tarn_flow::{JobScript, Rejected, Script, check_site, parse_job};
 use tarn_proto::site::{Advice, Chain, Job};
 
 /// Bytes of a script; Slurm's own limit is 4 MB.
@@ -187,20 +187,28 @@ pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<(JobScript, O
     };
     match parse_job(&script, folder, chain.is_some()) {
         Ok(job) => Ok(job.map(|job| (job, chain))),
-        Err(rejected) => {
-            let lines = rejected.problems().iter().take(3).map(|finding| {
-                let line = finding
-                    .position()
-                    .map_or(String::new(), |(line, _)| format!("line {line}: "));
-                let hint = finding
-                    .hint()
-                    .map_or(String::new(), |hint| format!(" ({hint})"));
-                format!("{line}{}{hint}", finding.message())
-            });
-            let said: Vec<String> = lines.collect();
-            Err(anyhow::anyhow!("{}", said.join("; "))).exit(Exit::InvalidWorkflow)
-        }
+        Err(rejected) => Err(told(&rejected)),
     }
+}
+
+/// Whether a site can do what a script asks for, by what it alone says.
+pub(super) fn possible(script: &JobScript) -> CliResult<()> {
+    check_site(&script.parsed).map_err(|rejected| told(&rejected))
+}
+
+/// What is wrong with a script, in one line: Slurm shows no more.
+fn told(rejected: &Rejected) -> CliError {
+    let lines = rejected.problems().iter().take(3).map(|finding| {
+        let line = finding
+            .position()
+            .map_or(String::new(), |(line, _)| format!("line {line}: "));
+        let hint = finding
+            .hint()
+            .map_or(String::new(), |hint| format!(" ({hint})"));
+        format!("{line}{}{hint}", finding.message())
+    });
+    let said: Vec<String> = lines.collect();
+    CliError::new(Exit::InvalidWorkflow, said.join("; "))
 }
 
 #[cfg(test)]
