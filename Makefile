@@ -1,6 +1,6 @@
 # `make help` lists the targets.
 SHELL := /bin/bash
-.PHONY: help demo test soak bench build install package portable test-deps
+.PHONY: help demo test soak fuzz bench build install package portable test-deps
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -16,6 +16,10 @@ test: ## install what it needs and run every check (minutes)
 soak: ## what takes long: a bare Debian 12 and a Debian 11 in chroots, seeds of the engine (SEEDS=, 2000 a policy), arenas for the opener of checkpoints (ARENAS=, 500,000), damaged sealed files (SEALS=, 500,000), kill -9 of ranks with checkpoints (RANK_KILLS=, 1000), 10,000 tasks between two nodes, 200 random kill -9 over the demo (KILLS=, SEED=)
 	@scripts/deps.sh soak
 	@scripts/soak.sh
+
+fuzz: ## libFuzzer on all that reads bytes of others: SECONDS_EACH= (600) for each target, JOBS= at a time
+	@scripts/deps.sh build
+	@scripts/fuzz.sh
 
 test-deps: ## only the bare Debian 12
 	@scripts/deps.sh soak

@@ -62,7 +62,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-python",
         ],
     ),
-    (TESTS, &["tarn-tests"]),
+    (TESTS, &["tarn-fuzz", "tarn-tests"]),
 ];
 
 /// Above everything: nothing but tests.

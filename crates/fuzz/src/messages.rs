@@ -1,0 +1,105 @@
+//! Messages: between hosts, between programs of one host.
+
+use crate::owned;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tarn_proto::{data, local, node, site, storage};
+
+/// What is a message is written so that it is read as the same one.
+fn site_message<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
+    let Ok(message) = site::decode::<T>(bytes) else {
+        return;
+    };
+    let Ok(frame) = site::encode(&message) else {
+        return;
+    };
+    let again = site::decode::<T>(&frame[4..]);
+    let again = again.unwrap_or_else(|why| panic!("{why}"));
+    let as_json = |message: &T| serde_json::to_string(message).ok();
+    assert_eq!(as_json(&again), as_json(&message));
+}
+
+/// Between the controller, its nodes, and who asks it.
+pub(crate) fn site(bytes: &[u8]) {
+    site_message::<site::Ask>(bytes);
+    site_message::<site::Said>(bytes);
+    site_message::<site::Greeting>(bytes);
+    site_message::<site::Welcome>(bytes);
+    site_message::<site::Command>(bytes);
+    site_message::<site::Report>(bytes);
+}
+
+/// Between a node's tarnd and its workers, which are users'.
+pub(crate) fn worker(bytes: &[u8]) {
+    site_message::<site::Work>(bytes);
+    site_message::<site::Worked>(bytes);
+    site_message::<site::Holding>(bytes);
+}
+
+pub(crate) fn site_seeds() -> Vec<Vec<u8>> {
+    owned(&[
+        "\"Nodes\"",
+        "{\"Job\":17}",
+        "{\"End\":{\"user\":1000,\"workflow\":\"foam\"}}",
+        "{\"Stage\":{\"job\":17,\"stage\":{\"PreRun\":[\"n1\",\"n2\"]}}}",
+        "{\"number\":1,\"order\":{\"Dismiss\":17}}",
+    ])
+}
+
+/// Between a run and its allocation's nodes.
+pub(crate) fn node(bytes: &[u8]) {
+    let _ = node::decode::<node::Told>(bytes);
+    let _ = node::decode::<node::News>(bytes);
+    let _ = node::decode::<node::Call>(bytes);
+    let _ = node::decode::<node::Answer>(bytes);
+}
+
+/// Between tarnd and the programs of its node.
+pub(crate) fn local(bytes: &[u8]) {
+    let _ = local::decode::<local::Request>(bytes);
+    let _ = local::decode::<local::Reply>(bytes);
+}
+
+pub(crate) fn local_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = vec![Vec::new()];
+    let hello = local::Request::Hello {
+        oldest: local::OLDEST,
+        newest: local::VERSION,
+        job: None,
+    };
+    let mut packet = Vec::new();
+    if local::encode(local::VERSION, 1, &hello, &mut packet).is_ok() {
+        seeds.push(packet);
+    }
+    seeds
+}
+
+/// Between tarnds.
+pub(crate) fn peer(bytes: &[u8]) {
+    let _ = local::unpack::<local::Ask>(bytes);
+    let _ = local::unpack::<local::Said>(bytes);
+}
+
+pub(crate) fn peer_seeds() -> Vec<Vec<u8>> {
+    vec![vec![1, 0, 0], vec![2, 0, 1, 1, 1]]
+}
+
+/// What moves parts between nodes.
+pub(crate) fn data(bytes: &[u8]) {
+    let _ = bytes.first_chunk().map(data::Hello::decode);
+    let _ = bytes.first_chunk().map(data::Welcome::decode);
+    let _ = bytes.first_chunk().map(|byte| data::Verdict::decode(*byte));
+    let _ = bytes.first_chunk().map(data::Answer::decode);
+    let _ = bytes.first_chunk().map(data::Window::decode_head);
+    let _ = data::Asked::decode(bytes);
+    let _ = data::Call::decode(bytes);
+}
+
+/// What asks for bytes of other nodes' partitions.
+pub(crate) fn storage(bytes: &[u8]) {
+    let _ = bytes.first_chunk().map(storage::Ask::decode);
+    let _ = bytes
+        .first_chunk()
+        .map(|bytes| storage::Answer::decode(*bytes));
+    let _ = storage::Offer::decode(bytes);
+}
