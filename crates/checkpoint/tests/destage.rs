@@ -323,7 +323,7 @@ fn a_staging_file_is_not_removed_while_something_of_it_waits() {
 }
 
 #[test]
-fn the_folder_of_another_user_is_not_used() {
+fn attack_the_folder_of_another_user_is_not_used() {
     let node = Node::new();
     node.start(None, 1);
     let folder = node.path("tier/phx/heat");

@@ -278,7 +278,7 @@ fn memory_is_refused_by_who_does_not_want_it() {
 }
 
 #[test]
-fn another_users_partition_is_refused() {
+fn attack_another_users_partition_is_refused() {
     let Some(desk) = Desk::new(&["setpriv"]) else {
         return;
     };

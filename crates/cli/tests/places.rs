@@ -103,7 +103,7 @@ fn a_dest_that_cannot_be_replaced_is_refused_before_anything_is_computed() {
 }
 
 #[test]
-fn data_on_a_tier_is_nobody_elses_to_read() {
+fn attack_data_on_a_tier_is_nobody_elses_to_read() {
     let run = "stat -c %a $TARN_WORKFLOW_DIR/tier/w-* > $TARN_o/mode; cp $TARN_i/x $TARN_o/x";
     let site = Site::new(&reads("look", run, ""));
     site.write("in/x", "secret");

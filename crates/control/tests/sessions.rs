@@ -290,7 +290,7 @@ impl Drop for Sets<'_> {
 
 /// Strangers that say nothing: as many as a machine has descriptors for.
 #[test]
-fn a_session_opens_and_goes_on_while_two_thousand_strangers_are_silent() {
+fn attack_a_session_opens_and_goes_on_while_two_thousand_strangers_are_silent() {
     const CROWD: usize = 2_000;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let all = rustix::process::Rlimit {

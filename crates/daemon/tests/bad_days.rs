@@ -505,7 +505,7 @@ fn a_file_system_full_in_the_middle() {
 
 /// Another user is refused with a text that says so, in both directions.
 #[test]
-fn strangers_are_refused() {
+fn attack_strangers_are_refused() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root to become another user");
         return;

@@ -111,7 +111,7 @@ fn programs_of_two_nodes_change_neighbours_in_a_unit_of_their_own_choice() {
 }
 
 #[test]
-fn other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_readers_nothing() {
+fn attack_other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_readers_nothing() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be another user");
         return;

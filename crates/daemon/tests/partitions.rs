@@ -292,7 +292,7 @@ fn by<T: Send>(user: u32, groups: &[u32], does: impl FnOnce() -> T + Send) -> Op
 }
 
 #[test]
-fn other_users_have_what_its_list_gives_them_and_nothing_else() {
+fn attack_other_users_have_what_its_list_gives_them_and_nothing_else() {
     let daemon = Daemon::start(&["--guests"]);
     std::fs::set_permissions(daemon.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let own = daemon.client();
@@ -345,7 +345,7 @@ fn other_users_have_what_its_list_gives_them_and_nothing_else() {
 }
 
 #[test]
-fn without_guests_nobody_else_is_served() {
+fn attack_without_guests_nobody_else_is_served() {
     let daemon = Daemon::start(&[]);
     std::fs::set_permissions(daemon.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let socket = daemon.socket();

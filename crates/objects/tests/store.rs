@@ -358,7 +358,7 @@ fn as_another<T: Send>(call: impl FnOnce() -> T + Send) -> Option<T> {
 }
 
 #[test]
-fn another_user_deletes_and_lists_what_it_may() {
+fn attack_another_user_deletes_and_lists_what_it_may() {
     let (folder, store) = stores().remove(0);
     let key = folder.path().join("k");
     for key in ["k", "no", "none/k"] {

@@ -405,7 +405,7 @@ fn a_full_tier_fails_the_write_and_leaves_the_file_whole() {
 }
 
 #[test]
-fn a_partition_of_another_user_is_refused() {
+fn attack_a_partition_of_another_user_is_refused() {
     let Some(desk) = Desk::new() else { return };
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: not root, who alone can be two users");

@@ -30,7 +30,7 @@ pub(crate) fn until(mut what: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_wrong_key_and_an_unknown_run_are_refused_at_both_ends() {
+fn attack_a_wrong_key_and_an_unknown_run_are_refused_at_both_ends() {
     let ends = Ends::new();
     let wrong = Client {
         key: Key([1; 32]),
@@ -52,7 +52,7 @@ fn a_wrong_key_and_an_unknown_run_are_refused_at_both_ends() {
 }
 
 #[test]
-fn a_replayed_handshake_is_worth_nothing() {
+fn attack_a_replayed_handshake_is_worth_nothing() {
     let ends = Ends::new();
     ends.write("f", b"f");
     // A wire that remembers what the client said.
@@ -183,7 +183,7 @@ fn liar(ends: &Ends, lie: Vec<u8>, then_close: bool) -> Arc<Client> {
 }
 
 #[test]
-fn lies_are_found_out() {
+fn attack_lies_are_found_out() {
     let ends = Ends::new();
     ends.write("f", b"0123456789");
     let answer = |request, item, status, len| {
@@ -296,7 +296,7 @@ fn lies_are_found_out() {
 }
 
 #[test]
-fn garbage_and_silence_cost_a_server_nothing_but_time() {
+fn attack_garbage_and_silence_cost_a_server_nothing_but_time() {
     let ends = Ends::with(Limits {
         idle: Duration::from_millis(200),
         stall: Duration::from_millis(200),
@@ -353,7 +353,7 @@ fn garbage_and_silence_cost_a_server_nothing_but_time() {
 }
 
 #[test]
-fn nothing_beyond_what_is_offered_is_served() {
+fn attack_nothing_beyond_what_is_offered_is_served() {
     let ends = Ends::new();
     ends.write("f", b"f");
     std::fs::write(ends.dir.path().join("secret"), b"secret").unwrap();

@@ -87,7 +87,7 @@ fn holes_links_and_attributes_are_kept() {
 }
 
 #[test]
-fn nobody_acts_as_the_owner_of_a_copy_that_was_made_of_somebody_elses_file() {
+fn attack_nobody_acts_as_the_owner_of_a_copy_that_was_made_of_somebody_elses_file() {
     let dir = Scratch::new();
     let (from, to) = (dir.at("from"), dir.at("to"));
     std::fs::create_dir(&from).unwrap();
