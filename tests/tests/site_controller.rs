@@ -123,6 +123,7 @@ impl Controller {
             owners: owners.map(|(name, who)| (name.to_owned(), who)).into(),
             is_alone: parsed.is_alone,
             chain: None,
+            before: Vec::new(),
             workflow: parsed.parsed.workflow,
         };
         let stage = Stage::Setup(Box::new(submitted));

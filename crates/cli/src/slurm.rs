@@ -137,7 +137,10 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
         SlurmCommand::Setup { job, submitted } => {
             let about = job::about(*job)?;
             match read(submitted, &about)? {
-                Some(submitted) => set_up(&controller(), *job, submitted),
+                Some(read) => {
+                    let before = job::before(*job, submitted.user)?;
+                    set_up(&controller(), *job, Submitted { before, ..read })
+                }
                 None => Ok(Exit::Success),
             }
         }
@@ -204,6 +207,7 @@ fn read(args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>
             others: about.others.clone(),
             ..chain
         }),
+        before: Vec::new(),
         workflow,
     }))
 }

@@ -9,8 +9,10 @@ use tarn_base::workflow::{self, Distribution, Keep, OnFailure, Role};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Advice, Job, Owner, Said, Submitted, is_name};
 
-/// How long a job waits for those that were submitted before it: Slurm tells of several at the same time, in any order.
+/// How long a job waits for others that were submitted before it: Slurm tells of several at the same time, in any order.
 const ORDER: Nanos = 2 * SECOND;
+/// How long it waits for those of them that are known to exist.
+const KNOWN_ORDER: Nanos = 10 * SECOND;
 /// How long it waits for who makes what it reads.
 const MAKER: Nanos = 30 * SECOND;
 
@@ -26,12 +28,17 @@ impl Site {
     pub(crate) fn take_in(&mut self) {
         let now = self.now;
         let jobs: Vec<Job> = self.arriving.keys().copied().collect();
+        let mut is_one_early = false;
         for job in jobs {
             let Some((since, submitted)) = self.arriving.get(&job).cloned() else {
                 continue;
             };
             let waited = now.saturating_sub(since);
-            if waited < ORDER {
+            let is_told =
+                |other| self.jobs.contains_key(other) || self.arriving.contains_key(other);
+            let is_first = !is_one_early && submitted.before.iter().all(is_told);
+            if waited < ORDER || (waited < KNOWN_ORDER && !is_first) {
+                is_one_early = true;
                 continue;
             }
             let done = self.set_up(job, &submitted);

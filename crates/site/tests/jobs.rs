@@ -73,30 +73,55 @@ fn a_workflow_of_three_jobs_reads_and_writes_outside_once() {
     world.check_replay(Config::default());
 }
 
-/// Slurm tells of jobs that were submitted together in any order.
+/// Slurm tells of jobs that were submitted together in any order, and not always within a moment.
 #[test]
 fn jobs_are_taken_in_by_the_order_of_their_submission() {
-    let mut world = World::new(1, Config::default());
     let mut case = dataset("case");
     case.source = Some("/lustre/case".into());
-    let script = || script("w", 1, vec![(Role::Inout, Single, case.clone())]);
-    let tokens: Vec<_> = [3, 1, 2]
-        .map(|job| (job, world.stage(job, Stage::Setup(Box::new(script())))))
-        .into();
+    let told = |before: &[u32]| {
+        let submitted = script("w", 1, vec![(Role::Inout, Single, case.clone())]);
+        let before = before.to_vec();
+        Stage::Setup(Box::new(Submitted {
+            before,
+            ..submitted
+        }))
+    };
+    let after = |world: &World, token| match &world.answers[&token] {
+        Said::Advice(advice) => advice.after.clone(),
+        other => panic!("{other:?}"),
+    };
+
+    let mut world = World::new(1, Config::default());
+    let tokens = [3, 1, 2].map(|job| world.stage(job, told(&[])));
     assert!(world.answers.is_empty() && world.site.is_hasty());
     world.pass(2);
-    let advised = |job: u32| {
-        let token = tokens.iter().find(|(j, _)| *j == job).unwrap().1;
-        match &world.answers[&token] {
-            Said::Advice(advice) => advice.after.clone(),
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(
-        (advised(1), advised(2), advised(3)),
-        (vec![], vec![1], vec![2])
-    );
+    let advised = tokens.map(|token| after(&world, token));
+    assert_eq!(advised, [vec![2], vec![], vec![1]]);
     assert!(!world.site.is_hasty());
+
+    // The second is told of while the third waits.
+    let mut world = World::new(1, Config::default());
+    let third = world.stage(3, told(&[]));
+    world.pass(1);
+    let second = world.stage(2, told(&[]));
+    world.pass(1);
+    assert!(world.answers.is_empty());
+    world.pass(1);
+    assert!(after(&world, second).is_empty());
+    assert_eq!(after(&world, third), [2]);
+
+    // The third is known not to be the first; one that Slurm never tells of is not waited for forever.
+    let mut world = World::new(1, Config::default());
+    let third = world.stage(3, told(&[1, 2]));
+    world.pass(5);
+    let second = world.stage(2, told(&[1]));
+    world.pass(4);
+    assert!(world.answers.is_empty());
+    world.pass(1);
+    assert!(after(&world, third).is_empty());
+    assert!(!world.answers.contains_key(&second));
+    world.pass(5);
+    assert_eq!(after(&world, second), [3]);
 }
 
 /// A workflow that is told by numbers of jobs: Slurm tells of each job when the one before it is over.

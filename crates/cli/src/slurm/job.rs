@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_base::codes::Exit;
 use tarn_flow::{JobScript, Rejected, Script, check_site, parse_job};
-use tarn_proto::site::{Advice, Chain, Job};
+use tarn_proto::site::{Advice, Chain, Job, MAX_BEFORE};
 
 /// Bytes of a script; Slurm's own limit is 4 MB.
 const MAX_SCRIPT: u64 = 8 << 20;
@@ -57,6 +57,34 @@ pub(super) fn about(job: Job) -> CliResult<About> {
         }),
         others: field("AdminComment").map_or_else(Vec::new, |text| chain::Mark::of(&text).others),
     })
+}
+
+/// Jobs of its user that were submitted before it and of which Slurm is about to tell. Neither those that are held or wait for others,
+/// of which it tells when they may run, nor arrays, which make nothing that others read.
+pub(super) fn before(job: Job, user: u32) -> CliResult<Vec<Job>> {
+    let fields = "JobID:12,ArrayTaskID:6,PriorityLong:12,Reason:12,BurstBuffer:6";
+    let user = user.to_string();
+    let said = ask(
+        "squeue",
+        &["-h", "-u", &user, "-t", "PENDING", "-O", fields],
+    )?;
+    let mut all: Vec<Job> = said.lines().filter_map(about_to_be_told).collect();
+    all.retain(|other| *other < job);
+    all.sort_unstable();
+    Ok(all.split_off(all.len().saturating_sub(MAX_BEFORE)))
+}
+
+/// Its number, of a line of `squeue`.
+fn about_to_be_told(line: &str) -> Option<Job> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words[..] {
+        [number, "N/A", priority, reason, _]
+            if priority != "0" && !reason.starts_with("Dependency") =>
+        {
+            number.parse().ok()
+        }
+        _ => None,
+    }
 }
 
 /// `afterok:1(unfulfilled),afterany:2(failed)` without what Slurm says of each.
@@ -214,6 +242,20 @@ fn told(rejected: &Rejected) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_jobs_that_are_held_or_wait_slurm_does_not_tell() {
+        let line = "12          N/A   4294901757  None        #TAR";
+        assert_eq!(about_to_be_told(line), Some(12));
+        for line in [
+            "12          N/A   0           JobHeldUser #TAR",
+            "12          N/A   4294901757  Dependency  #TAR",
+            "12          0-99  4294901757  Resources   #TAR",
+            "12          N/A   4294901757  Resources   ",
+        ] {
+            assert_eq!(about_to_be_told(line), None, "{line}");
+        }
+    }
 
     #[test]
     fn what_slurm_says_of_dependencies_is_left_out() {

@@ -26,9 +26,16 @@ pub struct Submitted {
     /// Its place in a workflow that is told by numbers of jobs: the options of the NEXTGenIO fork.
     #[serde(default)]
     pub chain: Option<Chain>,
+    /// Jobs of its user that were submitted before it and wait, as Slurm tells of several at the same time in any order: at most
+    /// [`MAX_BEFORE`], the latest.
+    #[serde(default)]
+    pub before: Vec<Job>,
     /// What its lines say.
     pub workflow: Workflow,
 }
+
+/// Jobs that [`Submitted::before`] names at most.
+pub const MAX_BEFORE: usize = 1_000;
 
 /// A job's place in a workflow: the options `--workflow-...` of the NEXTGenIO fork of Slurm.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

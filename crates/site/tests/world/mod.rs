@@ -128,6 +128,7 @@ pub(crate) fn script(
         owners: BTreeMap::new(),
         is_alone: false,
         chain: None,
+        before: Vec::new(),
         workflow: Workflow {
             name: workflow.into(),
             external: Some("/lustre/rescue".into()),
