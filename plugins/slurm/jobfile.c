@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What modes of what lies in the job's memory begin with. */
+#define CLEAR "clear-"
+
 /* Fields of a line: "mount", mode, name, owner, path. */
 enum { FIELDS = 5 };
 
@@ -86,16 +89,20 @@ static bool owned(const char *owner, struct job_mount *mount) {
 
 static bool mount_line(struct job *job, char *fields[FIELDS], size_t line, struct why *why) {
     struct job_mount *mount = &job->mounts[job->count];
+    const char *mode = fields[1];
     if (job->count == JOB_MOUNTS)
         return refuse(why, "line %zu: more than %d mounts", line, JOB_MOUNTS);
-    if (strcmp(fields[1], "ro") != 0 && strcmp(fields[1], "rw") != 0)
+    mount->clear = job->clear && strncmp(mode, CLEAR, strlen(CLEAR)) == 0;
+    if (mount->clear)
+        mode += strlen(CLEAR);
+    if (strcmp(mode, "ro") != 0 && strcmp(mode, "rw") != 0)
         return refuse(why, "line %zu: a mount is neither `ro` nor `rw`", line);
     if (!job_is_name(fields[2]))
         return refuse(why, "line %zu: this is no name of a dataset", line);
     for (size_t i = 0; i < job->count; i++)
         if (strcmp(job->mounts[i].name, fields[2]) == 0)
             return refuse(why, "line %zu: dataset %s a second time", line, fields[2]);
-    mount->writable = fields[1][1] == 'w';
+    mount->writable = mode[1] == 'w';
     mount->name = fields[2];
     mount->path = fields[4];
     if (!is_relative(mount->path))
@@ -109,22 +116,33 @@ static bool mount_line(struct job *job, char *fields[FIELDS], size_t line, struc
     return true;
 }
 
+static bool root_line(const char **root, const char *word, char *fields[FIELDS], size_t count, size_t line,
+                      struct why *why) {
+    if (count != 2 || strcmp(fields[0], word) != 0 || fields[1][0] != '/' || !is_relative(fields[1] + 1))
+        return refuse(why, "line %zu: not `%s` and an absolute path", line, word);
+    *root = fields[1];
+    return true;
+}
+
 static bool line_of(struct job *job, char *text, size_t line, struct why *why) {
     char *fields[FIELDS];
     size_t count = divide(text, fields);
-    if (line == 1)
-        return (count == 1 && strcmp(fields[0], "tarn-job 1") == 0) ||
-               refuse(why, "line 1: not `tarn-job 1`, the format that is known here");
+    if (line == 1) {
+        if (count == 1 && strcmp(fields[0], "tarn-job 2") == 0)
+            job->version = 2;
+        else if (count == 1 && strcmp(fields[0], "tarn-job 1") == 0)
+            job->version = 1;
+        else
+            return refuse(why, "line 1: not `tarn-job 1` or `tarn-job 2`, the formats that are known here");
+        return true;
+    }
     if (line == 2)
         return (count == 2 && strcmp(fields[0], "user") == 0 && number(fields[1], &job->user)) ||
                refuse(why, "line 2: not `user` and a number");
-    if (line == 3) {
-        if (count != 2 || strcmp(fields[0], "root") != 0 || fields[1][0] != '/' ||
-            !is_relative(fields[1] + 1))
-            return refuse(why, "line 3: not `root` and an absolute path");
-        job->root = fields[1];
-        return true;
-    }
+    if (line == 3)
+        return root_line(&job->root, "root", fields, count, line, why);
+    if (line == 4 && job->version == 2)
+        return root_line(&job->clear, "clear", fields, count, line, why);
     if (count != FIELDS || strcmp(fields[0], "mount") != 0)
         return refuse(why, "line %zu: not `mount`, mode, dataset, owner and path", line);
     return mount_line(job, fields, line, why);
@@ -149,5 +167,11 @@ bool job_parse(struct job *job, const void *bytes, size_t length, struct why *wh
         if (!line_of(job, at, ++line, why))
             return false;
     }
-    return line >= 3 || refuse(why, "it ends before line 3");
+    size_t head = job->version == 2 ? 4 : 3;
+    if (line < head)
+        return refuse(why, "it ends before line %zu", head);
+    bool in_clear = false;
+    for (size_t i = 0; i < job->count; i++)
+        in_clear = in_clear || job->mounts[i].clear;
+    return in_clear == (job->version == 2) || refuse(why, "version 2 without a mount of the job's memory");
 }

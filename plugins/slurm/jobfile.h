@@ -10,7 +10,7 @@ enum {
     JOB_BYTES = 262144, /* of a file: so many mounts, with paths of 200 bytes */
     JOB_MOUNTS = 1024,  /* their names fit into one variable of 128 KiB, and binding them takes some 30 ms */
     JOB_NAME = 64,      /* bytes of a dataset's name, as in a workflow file */
-    JOB_PATH = 1024     /* bytes of the root, and of a path below it */
+    JOB_PATH = 1024     /* bytes of a root, and of a path below it */
 };
 
 /* Why something failed, as a sentence. */
@@ -23,18 +23,21 @@ __attribute__((format(printf, 2, 3))) bool refuse(struct why *why, const char *f
 
 struct job_mount {
     const char *name; /* of the dataset */
-    const char *path; /* below the root; begins with the owner's folder */
+    const char *path; /* below its root; begins with the owner's folder */
     uint32_t owner;   /* a user's number, or a group's */
     bool project;     /* it is a group's */
     bool writable;
+    bool clear; /* it is below the job's memory, not below the store */
 };
 
 struct job {
-    const char *root; /* of the store */
+    const char *root;  /* of the store */
+    const char *clear; /* of the job's memory; NULL when it has none */
     size_t count;
     struct job_mount mounts[JOB_MOUNTS];
     char text[JOB_BYTES + 1]; /* what the others point into */
     uint32_t user;            /* whose job it is */
+    int version;              /* of the format */
 };
 
 /* Reads a whole file, given as bytes; whatever they are, nothing outside them is read. Only what tarnd writes

@@ -173,15 +173,17 @@ static bool one_mount(int store, int data, const struct job_mount *dataset, stru
 }
 
 static bool all_mounts(const struct job *job, int data, struct why *why) {
-    int store = open_folder(job->root, why);
-    bool done = store >= 0;
+    int store = open_folder(job->root, why), memory = -1;
+    bool done = store >= 0 && (!job->clear || (memory = open_folder(job->clear, why)) >= 0);
     for (size_t i = 0; done && i < job->count; i++) {
         struct why because;
-        done = one_mount(store, data, &job->mounts[i], &because);
+        done = one_mount(job->mounts[i].clear ? memory : store, data, &job->mounts[i], &because);
         if (!done)
             refuse(why, "dataset %s: %s: `tarn data ls` and tarnd's log on this node say what is there",
                    job->mounts[i].name, because.text);
     }
+    if (memory >= 0)
+        close(memory);
     if (store >= 0)
         close(store);
     return done;

@@ -159,7 +159,11 @@ fn a_job_gets_the_memory_mode_that_it_asks_for() {
     wait_until("the job has run", PATIENCE, || ended() == "COMPLETED").unwrap_or_else(|e| {
         let node = alice(&cluster, &["scontrol", "show", "node", "node1"]);
         let log = fs::read_to_string(cluster.folder().join("log/slurmctld.log"));
-        panic!("{e:#}; it is {}: {node}\n{}", ended(), log.unwrap_or_default())
+        panic!(
+            "{e:#}; it is {}: {node}\n{}",
+            ended(),
+            log.unwrap_or_default()
+        )
     });
     let said = alice(&cluster, &["cat", "said"]);
     assert!(said.starts_with("mode_2lm\n"), "{said}");

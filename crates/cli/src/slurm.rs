@@ -92,6 +92,15 @@ pub(crate) enum SlurmCommand {
         /// The workflow's name
         workflow: String,
     },
+    /// Wrap the keys of all encrypted data with a new secret of the site, as root
+    RotateKey {
+        /// Forget the older secrets: not while a node has keys that they wrap
+        #[arg(long)]
+        drop: bool,
+        /// Forget them, whatever is lost by it
+        #[arg(long, requires = "drop")]
+        force: bool,
+    },
     /// The nodes, as the controller knows them
     Status,
     /// What has become of a job's data, and why it waits
@@ -177,6 +186,10 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
                 workflow: workflow.clone(),
             };
             done(controller().ask(&ask, PATIENCE))
+        }
+        SlurmCommand::RotateKey { drop, force } => {
+            let (drop, force) = (*drop, *force);
+            done(controller().ask(&Ask::RotateKey { drop, force }, PATIENCE))
         }
         SlurmCommand::Status => status(&controller()),
         SlurmCommand::Why { job } => why(cli, &controller(), *job),

@@ -4,6 +4,7 @@
 //! leave: so nothing is done that a controller after this one would not know of.
 
 mod clients;
+mod keys;
 mod log;
 mod nodes;
 
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tarn_base::codes::Exit;
 use tarn_base::units::{Time, parse_size, parse_time};
 use tarn_journal::RunLock;
+use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Ask, Capacity, Command, Holding, Job, NODE_PORT, Owner, Report, Said, Uid};
 use tarn_site::{Action, Asked, Config, Event, Site, Token};
 
@@ -99,6 +101,8 @@ pub(crate) enum Input {
     Opened {
         node: String,
         session: u64,
+        /// How often the secrets had changed when it began.
+        changes: u64,
         capacity: Capacity,
         holds: Vec<(Uid, Holding)>,
         jobs: Vec<Job>,
@@ -133,7 +137,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     };
     let (log, site) = Log::open(&options.state, config).map_err(state)?;
     let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
-    let secret = nodes::secret(&options.state).map_err(state)?;
+    let secrets = keys::read(&options.state).map_err(state)?;
     let (sender, inputs) = channel();
     let slurm = file.slurm_user.as_deref().unwrap_or("slurm");
     let port = file.port.unwrap_or(NODE_PORT);
@@ -143,7 +147,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         inputs: sender.clone(),
         munge: munge.clone(),
     };
-    let mut nodes = Nodes::new(epoch, (secret, munge), port, sender);
+    let mut nodes = Nodes::new(epoch, (secrets, munge), port, sender);
     let known: Vec<String> = site.nodes().map(str::to_owned).collect();
     let names = match &file.nodes {
         Some(names) => names.clone(),
@@ -153,6 +157,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         nodes.know(&name);
     }
     let mut controller = Controller {
+        state: options.state.clone(),
         site,
         log,
         nodes,
@@ -176,6 +181,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
 }
 
 struct Controller {
+    state: PathBuf,
     site: Site,
     log: Log,
     nodes: Nodes,
@@ -225,6 +231,11 @@ impl Controller {
                 ask,
                 reply,
             } => {
+                if let Ask::RotateKey { drop, force } = ask {
+                    let done = self.rotate_key(user, drop, force);
+                    let _ = reply.try_send(done.map_or_else(Said::Refused, |()| Said::Done));
+                    return None;
+                }
                 if let Some(said) = self.site.answer(user, &groups, trusted, &ask) {
                     let _ = reply.try_send(said);
                     return None;
@@ -242,12 +253,13 @@ impl Controller {
             Input::Opened {
                 node,
                 session,
+                changes,
                 capacity,
                 holds,
                 jobs,
                 orders,
             } => {
-                self.nodes.opened(&node, session, orders);
+                self.nodes.opened(&node, (session, changes), orders);
                 Some(Event::Opened {
                     node,
                     capacity,
@@ -272,6 +284,41 @@ impl Controller {
                     report,
                 }),
         }
+    }
+
+    /// The keys of encrypted data get another secret, and the older ones are forgotten if that is asked for and loses nothing.
+    fn rotate_key(&mut self, user: Uid, drop: bool, force: bool) -> Result<(), Refusal> {
+        let failed = |e: anyhow::Error| Refusal::new(Code::Io, format!("{e:#}"));
+        if user != 0 {
+            let text = "only root changes the site's secrets";
+            return Err(Refusal::new(Code::Denied, text));
+        }
+        let secrets = self.nodes.secrets();
+        if !drop {
+            let secrets = keys::rotate(&self.state, &secrets).map_err(failed)?;
+            tracing::info!(
+                secrets = secrets.data.len(),
+                "another secret of encrypted data"
+            );
+            self.nodes.rekey(secrets);
+            return Ok(());
+        }
+        let behind = self
+            .site
+            .holders()
+            .filter(|node| !self.nodes.is_rekeyed(node));
+        let behind: Vec<&str> = behind.collect();
+        if !behind.is_empty() && !force {
+            let text = format!(
+                "what is encrypted on {} would be lost: no session with it has begun since the last rotation. Start it, or wait a moment, and ask again; or give it up with `--force`",
+                behind.join(", ")
+            );
+            return Err(Refusal::new(Code::Busy, text));
+        }
+        let secrets = keys::drop_old(&self.state, &secrets).map_err(failed)?;
+        tracing::info!(lost = ?behind, "the older secrets of encrypted data are forgotten");
+        self.nodes.rekey(secrets);
+        Ok(())
     }
 
     /// Events become durable, then what is to be done about them is done.

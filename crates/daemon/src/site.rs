@@ -4,6 +4,8 @@
 mod admit;
 mod audit;
 mod crew;
+mod keys;
+mod memory;
 mod project;
 mod session;
 mod shelf;
@@ -11,6 +13,7 @@ mod store;
 mod talk;
 mod worker;
 
+pub(crate) use keys::Secrets;
 pub(crate) use worker::run as work;
 
 use crate::{Fault, options};
@@ -19,6 +22,7 @@ use anyhow::{Context, bail};
 use audit::Audit;
 use clap::Parser;
 use crew::Crew;
+use memory::JobMemory;
 use rustix::fs::{Mode, Uid as Owner};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -82,6 +86,7 @@ struct Site {
     is_volatile: bool,
     boot: String,
     crew: Arc<Crew>,
+    memory: JobMemory,
     door: Door,
     audit: Audit,
     munge: Munge,
@@ -110,8 +115,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let node = options.node_name.clone().unwrap_or_else(host_name);
     let audit = Audit::open(options.audit.as_deref()).map_err(state)?;
     let epoch = session::epoch(&root).map_err(state)?;
+    let memory = JobMemory::new(&options.run_dir)
+        .with_context(|| format!("no place for jobs' memory in {}", options.run_dir.display()))
+        .map_err(state)?;
+    let crew = Crew::new(root.clone(), memory.all(), node.clone(), options.min_uid);
     let site = Arc::new(Site {
-        crew: Arc::new(Crew::new(root.clone(), node.clone(), options.min_uid)),
+        crew: Arc::new(crew),
+        memory,
         door: Door::new(&options.run_dir, &root),
         boot: boot(),
         is_volatile: options.volatile,
@@ -186,9 +196,16 @@ impl Site {
     fn meet(&self, stream: TcpStream, from: SocketAddr, place: Stranger) {
         let own = rustix::process::geteuid().as_raw();
         match accept(stream, &self.node, own, &self.munge) {
-            Ok((reader, writer, secret)) => {
+            Ok((reader, writer, secrets)) => {
                 drop(place);
-                session::serve(self, (reader, writer), &secret, from);
+                match Secrets::of(secrets) {
+                    Some(secrets) => session::serve(self, (reader, writer), &secrets, from),
+                    None => self.audit.refused(
+                        None,
+                        "session",
+                        &format!("{from}: a controller without a secret"),
+                    ),
+                }
             }
             Err(why) => self
                 .audit

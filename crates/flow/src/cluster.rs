@@ -9,7 +9,7 @@ use miette::SourceSpan;
 use std::collections::BTreeSet;
 use tarn_base::cluster::{Cluster, Node};
 use tarn_base::units::Bytes;
-use tarn_base::workflow::Step;
+use tarn_base::workflow::{Role, Step};
 
 /// What a way of running can do.
 #[derive(Debug, Clone)]
@@ -93,9 +93,16 @@ pub fn check_cluster(
 /// All that a site cannot do yet: each with its place, and what to do.
 pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
     let mut out = Findings::new(parsed.source.clone());
-    for (dataset, spans) in parsed.workflow.data.iter().zip(&parsed.spans.data) {
-        if let (true, Some(span)) = (dataset.encrypt, spans.encrypt) {
-            out.add(no_encryption(&dataset.name, SITE_IN_CLEAR, span));
+    let uses = parsed.workflow.steps.iter().flat_map(|step| &step.uses);
+    let made: BTreeSet<usize> = uses
+        .filter(|used| used.role != Role::In)
+        .map(|used| used.data.at())
+        .collect();
+    let data = parsed.workflow.data.iter().zip(&parsed.spans.data);
+    for (at, (dataset, spans)) in data.enumerate() {
+        let is_unknown = dataset.size.is_none() && made.contains(&at);
+        if let (true, true, Some(span)) = (dataset.encrypt, is_unknown, spans.encrypt) {
+            out.add(no_encryption(&dataset.name, NO_SIZE, span).help(SAY_SIZE));
         }
     }
     match out.is_empty() {
@@ -104,9 +111,9 @@ pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
     }
 }
 
-/// Why nothing is encrypted between jobs.
-const SITE_IN_CLEAR: &str =
-    "what passes between the jobs of a site lies on the tiers in the clear yet";
+/// Why what a job makes of a dataset cannot be encrypted.
+const NO_SIZE: &str = "what a job writes of it lies in memory, and how much is not said";
+const SAY_SIZE: &str = "add `size`, the most that its job writes";
 
 fn no_encryption(dataset: &str, why: &str, at: SourceSpan) -> Finding {
     Finding::error(

@@ -126,10 +126,10 @@ fn unsuited_in(workflow: &Workflow, step: &Step) -> Vec<String> {
     for used in &step.uses {
         let data = workflow.dataset(used.data);
         let name = &data.name;
-        if data.encrypt {
+        if data.encrypt && used.makes.is_some() && data.size.is_none() {
             say(
-                &format!("`{name}` has `encrypt`: between jobs data is not kept encrypted yet"),
-                "run the workflow by `tarn run` inside one allocation",
+                &format!("`{name}` has `encrypt`: what a job writes of it lies in memory"),
+                "add `size`, the most that it writes",
             );
         }
         if data.tier.is_some() {
@@ -294,6 +294,9 @@ fn about(workflow: &Workflow, step: &Step, data: &Dataset, used: &Use) -> Vec<St
         Keep::Workflow => say("keep", "\"workflow\"".into()),
         Keep::For(time) => say("keep", format!("\"{time} ns\"")),
         Keep::Forever => say("keep", "\"forever\"".into()),
+    }
+    if data.encrypt {
+        say("encrypt", "true".into());
     }
     if data.copies > 1 {
         say("copies", data.copies.to_string());

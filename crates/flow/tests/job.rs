@@ -169,7 +169,7 @@ fn a_chained_script_needs_no_name_and_no_line() {
 }
 
 #[test]
-fn what_a_site_would_leave_in_the_clear_is_refused_by_line() {
+fn what_is_encrypted_and_made_by_a_job_needs_a_size() {
     let script = |said: &str| {
         let text = format!(
             "#!/bin/sh\n#TARN name = \"w\"\n{said}#TARN [[step]]\n#TARN in = [\"mesh\"]\n#TARN out = [\"secret\"]\ntrue\n"
@@ -178,6 +178,7 @@ fn what_a_site_would_leave_in_the_clear_is_refused_by_line() {
     };
     assert!(script("").is_ok());
     assert!(script("#TARN data.secret.encrypt = false\n").is_ok());
+    assert!(script("#TARN data.secret = { encrypt = true, size = \"1 MiB\" }\n").is_ok());
     let refused = script("#TARN data.secret.encrypt = true\n#TARN data.mesh.encrypt = true\n");
     let refused = refused.unwrap_err();
     let found: Vec<_> = refused
@@ -186,6 +187,6 @@ fn what_a_site_would_leave_in_the_clear_is_refused_by_line() {
         .map(|finding| (finding.kind(), finding.position().map(|(line, _)| line)))
         .collect();
     let at = |line| (Code::NoEncryption, Some(line));
-    assert_eq!(found, [at(3), at(4)]);
+    assert_eq!(found, [at(3)]);
     assert!(refused.problems()[0].hint().is_some());
 }

@@ -56,7 +56,7 @@ impl Way {
 }
 
 /// Begins a session with a node, as this process's user. `reader` is the user that the node's tarnd runs as; with the session it
-/// gets the site's secret.
+/// gets the site's secrets.
 ///
 /// # Errors
 /// When the node does not answer as one, or munge does not.
@@ -64,7 +64,7 @@ pub fn open(
     stream: TcpStream,
     node: &str,
     reader: u32,
-    secret: &Secret,
+    secrets: &[Secret],
     munge: &Munge,
 ) -> Result<(Reader, Writer), SessionError> {
     let until = Instant::now() + HANDSHAKE;
@@ -83,7 +83,7 @@ pub fn open(
     let payload = Payload {
         nonce,
         key: key.clone(),
-        secret: secret.clone(),
+        secrets: secrets.to_vec(),
         node: node.to_owned(),
     };
     let credential = munge.encode(&payload.pack(), reader)?;
@@ -92,7 +92,7 @@ pub fn open(
     halves(stream, &key, Way::There)
 }
 
-/// The node's half: `node` is its name, `opener` the user that may begin sessions. Returns the site's secret too.
+/// The node's half: `node` is its name, `opener` the user that may begin sessions. Returns the site's secrets too.
 ///
 /// # Errors
 /// Whoever is there is not who may, or does not prove it; what is said of it belongs into the audit log.
@@ -101,14 +101,14 @@ pub fn accept(
     node: &str,
     opener: u32,
     munge: &Munge,
-) -> Result<(Reader, Writer, Secret), SessionError> {
+) -> Result<(Reader, Writer, Vec<Secret>), SessionError> {
     let (Identity { user, .. }, payload) = proven(&stream, node, munge)?;
     if user != opener {
         let text = format!("user {user} may not give orders, only user {opener} may");
         return Err(SessionError::Refused(text));
     }
     let (reader, writer) = halves(stream, &payload.key, Way::Back)?;
-    Ok((reader, writer, payload.secret))
+    Ok((reader, writer, payload.secrets))
 }
 
 /// The half of somebody whom anyone may ask, who is called `name`; who asks is returned.
@@ -169,41 +169,47 @@ fn proven(
 struct Payload {
     nonce: [u8; KEY_BYTES],
     key: Secret,
-    secret: Secret,
+    /// At most 255.
+    secrets: Vec<Secret>,
     node: String,
 }
 
 impl Payload {
     /// What it begins with: a credential of another use of munge is none of ours.
-    const PURPOSE: &'static [u8] = b"tarn site 1\0";
+    const PURPOSE: &'static [u8] = b"tarn site 2\0";
 
     fn pack(&self) -> Vec<u8> {
         let Self {
             nonce,
             key,
-            secret,
+            secrets,
             node,
         } = self;
-        [
-            Self::PURPOSE,
-            nonce,
-            key.bytes(),
-            secret.bytes(),
-            node.as_bytes(),
-        ]
-        .concat()
+        let count = u8::try_from(secrets.len()).unwrap_or(u8::MAX);
+        let mut bytes = [Self::PURPOSE, nonce, key.bytes(), &[count]].concat();
+        for secret in secrets.iter().take(count.into()) {
+            bytes.extend_from_slice(secret.bytes());
+        }
+        bytes.extend_from_slice(node.as_bytes());
+        bytes
     }
 
     fn unpack(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(Self::PURPOSE)?;
         let (nonce, rest) = rest.split_first_chunk::<KEY_BYTES>()?;
         let (key, rest) = rest.split_first_chunk::<KEY_BYTES>()?;
-        let (secret, node) = rest.split_first_chunk::<KEY_BYTES>()?;
+        let (count, mut rest) = rest.split_first()?;
+        let mut secrets = Vec::new();
+        for _ in 0..*count {
+            let (secret, after) = rest.split_first_chunk::<KEY_BYTES>()?;
+            secrets.push(Secret::new(*secret));
+            rest = after;
+        }
         Some(Self {
             nonce: *nonce,
             key: Secret::new(*key),
-            secret: Secret::new(*secret),
-            node: String::from_utf8(node.to_vec()).ok()?,
+            secrets,
+            node: String::from_utf8(rest.to_vec()).ok()?,
         })
     }
 }

@@ -37,10 +37,10 @@ fn begun(munge: &Munge) -> (Halves, Halves) {
     let (near, far) = pair();
     let other = munge.clone();
     let node = thread::spawn(move || accept(far, "n1", me(), &other).unwrap());
-    let secret = Secret::new([7; 32]);
-    let controller = open(near, "n1", me(), &secret, munge).unwrap();
+    let secrets = [7, 8, 9].map(|byte| Secret::new([byte; 32]));
+    let controller = open(near, "n1", me(), &secrets, munge).unwrap();
     let (reader, writer, told) = node.join().unwrap();
-    assert_eq!(told, secret);
+    assert_eq!(told, secrets);
     (controller, (reader, writer))
 }
 
@@ -79,9 +79,10 @@ fn judged(daemon: &Daemon, made: impl FnOnce([u8; 32]) -> Vec<u8>) -> SessionErr
 
 fn payload(nonce: [u8; 32], node: &str) -> Vec<u8> {
     [
-        &b"tarn site 1\0"[..],
+        &b"tarn site 2\0"[..],
         &nonce,
         &[1; 32],
+        &[1],
         &[2; 32],
         node.as_bytes(),
     ]
@@ -267,7 +268,7 @@ fn attack_what_is_changed_repeated_or_turned_round_on_the_way_ends_the_session()
             (from, to)
         });
         let (mut from_node, mut to_node) =
-            open(near, "n1", me(), &Secret::new([7; 32]), &daemon.munge()).unwrap();
+            open(near, "n1", me(), &[Secret::new([7; 32])], &daemon.munge()).unwrap();
         let (mut reader, _writer, _) = node.join().unwrap();
         pass.join().unwrap();
         let (mut from, mut to) = pass_on.join().unwrap();
@@ -316,7 +317,7 @@ fn whoever_answers_and_is_no_node_is_named() {
     far.write_all(b"SSH-2.0-OpenSSH_9.2p1 and so on, more than forty bytes")
         .unwrap();
     let munge = Munge::at("/nonexistent/socket");
-    let why = open(near, "n1", 0, &Secret::new([0; 32]), &munge).unwrap_err();
+    let why = open(near, "n1", 0, &[Secret::new([0; 32])], &munge).unwrap_err();
     assert!(why.to_string().contains("no tarnd of a site"), "{why}");
 }
 

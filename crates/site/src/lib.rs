@@ -13,6 +13,7 @@ mod keep;
 mod node;
 mod reported;
 mod room;
+mod sight;
 mod stage;
 mod state;
 mod submit;

@@ -8,7 +8,7 @@ use crate::state::{
 use std::path::Path;
 use tarn_base::units::{Nanos, SECOND};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held, Job, Mount, Order, Origin, Owner, Part, Peer, Proof, Said, Work};
+use tarn_proto::site::{Held, Job, Order, Origin, Part, Peer, Proof, Said, Work};
 
 /// Transfers at a time from one node to others, for one job.
 const MAX_FROM_ONE: usize = 2;
@@ -135,7 +135,14 @@ impl Site {
     }
 
     /// Orders something once on a node. Whether it is done.
-    fn once(&mut self, id: Job, job: &JobState, node: &str, step: Step, order: Order) -> bool {
+    pub(crate) fn once(
+        &mut self,
+        id: Job,
+        job: &JobState,
+        node: &str,
+        step: Step,
+        order: Order,
+    ) -> bool {
         if Self::is_done(job, node, &step) {
             return true;
         }
@@ -216,6 +223,7 @@ impl Site {
                     job: id,
                     dataset,
                     parts: parts.clone().unwrap_or_default(),
+                    memory: self.memory_for(job, node, &makes.version),
                 };
                 let order = do_as(job, work);
                 is_whole &= self.once(id, job, node, step, order);
@@ -332,6 +340,7 @@ impl Site {
         let work = Work::Fetch {
             part,
             from: Origin::Outside(source.to_owned()),
+            sealed: proof.sealed,
             proof: Some(proof),
         };
         let rights = (Self::rights(reads.version.owner, job.user), job.group);
@@ -410,10 +419,12 @@ impl Site {
             site.orders.values().filter(|o| from(&o.why)).count()
         };
         let best = sources.iter().min_by_key(|name| load(self, name)).cloned();
+        let sealed = self.is_sealed(&VersionId::of(part));
         let fetch = |from| Work::Fetch {
             part: part.clone(),
             from,
             proof: proof.cloned(),
+            sealed,
         };
         match (best, source) {
             (Some(peer), _) => {
@@ -484,72 +495,6 @@ impl Site {
         }
     }
 
-    /// Merges what is of several parts. Whether that is done everywhere.
-    fn view(&mut self, id: Job, job: &JobState, reads: &Reads) -> bool {
-        let parts = self.parts_of(&reads.version);
-        if parts.len() < 2 {
-            return true;
-        }
-        let mut is_whole = true;
-        for node in job.readers(reads) {
-            let dataset = reads.name.clone();
-            let work = Work::View {
-                job: id,
-                dataset: dataset.clone(),
-                parts: parts.clone(),
-            };
-            let order = Order::Do {
-                user: Self::rights(reads.version.owner, job.user),
-                group: job.group,
-                work: Box::new(work),
-            };
-            is_whole &= self.once(id, job, node, Step::View(dataset), order);
-        }
-        is_whole
-    }
-
-    /// What the tasks of a job see on the node at this position.
-    fn mounts(&self, id: Job, job: &JobState, at: usize) -> Vec<Mount> {
-        let mut mounts = Vec::new();
-        for reads in job
-            .reads
-            .iter()
-            .filter(|r| !r.is_changed && (at == 0 || !r.on_first))
-        {
-            let owner = reads.version.owner;
-            let dataset = reads.name.clone();
-            let parts = self.parts_of(&reads.version);
-            let known = self.version(&reads.version);
-            let path = match &parts[..] {
-                [only] => {
-                    let proof = known.and_then(|v| v.parts.get(&only.part));
-                    let tree = only.folder().unwrap_or_default().join("tree");
-                    match proof.and_then(|p| p.file.as_ref()) {
-                        Some(file) => tree.join(file),
-                        None => tree,
-                    }
-                }
-                _ => format!("{owner}/j/{id}/v/{dataset}").into(),
-            };
-            mounts.push(Mount {
-                dataset,
-                owner,
-                path,
-                writable: false,
-            });
-        }
-        for makes in job.makes.iter().filter(|m| at == 0 || m.rule.is_some()) {
-            let dataset = makes.version.dataset.clone();
-            mounts.push(Mount {
-                path: format!("{}/j/{id}/w/{dataset}", Owner::User(job.user)).into(),
-                owner: Owner::User(job.user),
-                dataset,
-                writable: true,
-            });
-        }
-        mounts
-    }
-
     /// What its nodes have written becomes parts. Of a job that has failed: nothing, but what is to be rescued.
     fn publish(&mut self, id: Job, job: &JobState) -> Look {
         let mut is_whole = true;
@@ -575,6 +520,7 @@ impl Site {
                     job: id,
                     part: makes.version.part(at as u32),
                     slice: job.slice(makes, at),
+                    sealed: self.is_sealed(&makes.version),
                 };
                 is_whole &= self.once(id, job, node, step, do_as(job, work));
             }

@@ -87,6 +87,8 @@ pub(crate) struct Version {
     pub(crate) source: Option<PathBuf>,
     /// Of a source, the number of the part that is its content now: each content that was found there has one.
     pub(crate) content: u32,
+    /// Its parts are encrypted.
+    pub(crate) is_sealed: bool,
     /// What its parts hold. Of a source, none before it was read.
     pub(crate) parts: BTreeMap<u32, Proof>,
     pub(crate) keep: Keep,
@@ -364,6 +366,12 @@ impl Site {
     /// All nodes that were ever named.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
         self.nodes.keys().map(String::as_str)
+    }
+
+    /// The nodes that have parts.
+    pub fn holders(&self) -> impl Iterator<Item = &str> {
+        let have = self.nodes.iter().filter(|(_, n)| !n.parts.is_empty());
+        have.map(|(name, _)| name.as_str())
     }
 
     /// Whether somebody waits for a stage that may end by time passing.

@@ -253,14 +253,9 @@ impl Site {
             );
             return Err(Refusal::new(Code::Unsupported, text));
         }
-        let lacks = match (dataset.encrypt, used.distribution) {
-            (true, _) => Some("kept encrypted (`encrypt`)"),
-            (_, Distribution::Shared) => Some("one folder of all nodes (`shared`)"),
-            _ => None,
-        };
-        if let Some(lacks) = lacks {
+        if used.distribution == Distribution::Shared {
             let text = format!(
-                "`{}` cannot be {lacks} between jobs yet, only within a run (`tarn run`)",
+                "`{}` cannot be one folder of all nodes (`shared`) between jobs yet, only within a run (`tarn run`)",
                 dataset.name
             );
             return Err(Refusal::new(Code::Unsupported, text));
@@ -280,6 +275,13 @@ impl Site {
         };
         if let Some(version) = &read {
             self.same_source(version, dataset)?;
+            if dataset.encrypt && self.version(version).is_some_and(|v| !v.is_sealed) {
+                let text = format!(
+                    "`{}` has `encrypt`, but version {} of it lies on the nodes in the clear: remove that first (`tarn data rm`), and say `encrypt` in the first job that reads or makes it",
+                    dataset.name, version.version
+                );
+                return Err(Refusal::new(Code::Invalid, text));
+            }
             state.reads.push(Reads {
                 name: dataset.name.clone(),
                 version: version.clone(),
@@ -289,6 +291,18 @@ impl Site {
         }
         if used.role == Role::In {
             return Ok(());
+        }
+        let is_sealed = dataset.encrypt || self.was_sealed(&key);
+        if is_sealed && matches!(key.owner, Owner::Project(_)) {
+            let text = format!("`{}` is a project's: those are not encrypted", dataset.name);
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
+        if is_sealed && dataset.size.is_none() {
+            let text = format!(
+                "`{}` is encrypted, so what is written lies in memory: say how much at most, `data.{}.size = \"...\"`",
+                dataset.name, dataset.name
+            );
+            return Err(Refusal::new(Code::Invalid, text));
         }
         let own = versions.and_then(|v| v.iter().find(|(_, v)| v.maker == Some(job)));
         let next = versions.and_then(|v| v.keys().next_back());
@@ -324,6 +338,7 @@ impl Site {
             (
                 found.map_or(Keep::UntilConsumed, |d| d.keep),
                 found.and_then(|d| d.source.clone()),
+                found.is_some_and(|d| d.encrypt),
             )
         };
         let now = self.now;
@@ -347,7 +362,8 @@ impl Site {
         let makes = state.makes.iter();
         let makes = makes.map(|m| (&m.version.dataset, &m.version, Some(job)));
         for (name, id, maker) in reads.chain(makes) {
-            let (keep, source) = keep_of(name);
+            let (keep, source, encrypt) = keep_of(name);
+            let is_sealed = encrypt || self.was_sealed(id);
             let whose = (id.owner, id.workflow.clone());
             let workflow = self.workflows.entry(whose).or_default();
             let dataset = workflow.datasets.entry(id.dataset.clone()).or_default();
@@ -361,6 +377,7 @@ impl Site {
                 // What a job has made of it is not there again.
                 source: source.filter(|_| maker.is_none()),
                 content: 0,
+                is_sealed,
                 parts: BTreeMap::new(),
                 keep,
                 used: now,
@@ -376,6 +393,12 @@ impl Site {
         if is_empty && submitted.chain.is_none() {
             self.workflows.remove(&key);
         }
+    }
+
+    /// Whether a dataset has versions that are encrypted: then all that come are.
+    fn was_sealed(&self, id: &VersionId) -> bool {
+        let versions = self.dataset(id).map(|d| &d.versions);
+        versions.is_some_and(|all| all.values().any(|v| v.is_sealed))
     }
 
     pub(crate) fn check_quota(&self, state: &JobState) -> Result<(), Refusal> {

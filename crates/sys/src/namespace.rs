@@ -37,6 +37,16 @@ pub fn enter(user: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives the calling thread, and what it starts, mounts of its own: those that it makes are gone with them.
+///
+/// # Errors
+/// What the system says, such as to who is not root.
+pub fn own_mounts() -> io::Result<()> {
+    // SAFETY: no descriptors are unshared, so what other threads have open stays valid.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
+    make_private()
+}
+
 /// Keeps every later mount of this namespace from the rest of the system.
 ///
 /// # Errors

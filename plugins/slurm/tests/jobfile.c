@@ -26,12 +26,15 @@ static void wrong(const char *what, const char *bytes, size_t length) {
 
 /* As tarnd writes it. */
 static size_t written(const struct job *job, char *to, size_t room) {
-    size_t at = (size_t)snprintf(to, room, "tarn-job 1\nuser\t%" PRIu32 "\nroot\t%s\n", job->user, job->root);
+    size_t at = (size_t)snprintf(to, room, "tarn-job %d\nuser\t%" PRIu32 "\nroot\t%s\n", job->version,
+                                 job->user, job->root);
+    if (job->clear)
+        at += (size_t)snprintf(to + at, room - at, "clear\t%s\n", job->clear);
     for (size_t i = 0; i < job->count; i++) {
         const struct job_mount *mount = &job->mounts[i];
-        at += (size_t)snprintf(to + at, room - at, "mount\t%s\t%s\t%c%" PRIu32 "\t%s\n",
-                               mount->writable ? "rw" : "ro", mount->name, mount->project ? 'p' : 'u',
-                               mount->owner, mount->path);
+        at += (size_t)snprintf(to + at, room - at, "mount\t%s%s\t%s\t%c%" PRIu32 "\t%s\n",
+                               mount->clear ? "clear-" : "", mount->writable ? "rw" : "ro", mount->name,
+                               mount->project ? 'p' : 'u', mount->owner, mount->path);
     }
     return at;
 }
@@ -76,16 +79,43 @@ static size_t good(char *to, size_t room) {
     static const char *const mounts[] = {
         "mount\tro\t%s%zu\tu1000\tu1000/d/foam/mesh/1/0/tree\n", "mount\trw\t%s%zu\tu1000\tu1000/j/17/w/f\n",
         "mount\tro\t%s%zu\tp50\tp50/d/a.b-c/%%/2/1/tree\n", "mount\tro\t%s%zu\tu7\tu7/..x/...\n"};
-    size_t at = (size_t)snprintf(to, room, "tarn-job 1\nuser\t1000\nroot\t/scm/tarn\n");
+    size_t at = 0;
+    if (below(2))
+        at = (size_t)snprintf(to, room, "tarn-job 1\nuser\t1000\nroot\t/scm/tarn\n");
+    else
+        at = (size_t)snprintf(to, room,
+                              "tarn-job 2\nuser\t1000\nroot\t/scm/tarn\nclear\t/run/tarn/clear/all/17\n"
+                              "mount\tclear-r%c\tsecret\tu1000\tu1000/w/s\n",
+                              below(2) ? 'o' : 'w');
     for (size_t i = 0, count = below(5); i < count; i++)
         at += (size_t)snprintf(to + at, room - at, mounts[below(4)], names[below(4)], i);
     return at;
 }
 
 static size_t mutated(char *text, size_t length, size_t room) {
-    static const char *const pieces[] = {
-        "\t",   "\n", "/",  "..", "../", "./", "u0", "p4294967295",  "u4294967294", "mount\t",
-        "\xff", "",   "rw", "=",  "00",  "\r", "//", "user\t1000\n", "root\t/\n",   "tarn-job 1\n"};
+    static const char *const pieces[] = {"\t",
+                                         "\n",
+                                         "/",
+                                         "..",
+                                         "../",
+                                         "./",
+                                         "u0",
+                                         "p4294967295",
+                                         "u4294967294",
+                                         "mount\t",
+                                         "\xff",
+                                         "",
+                                         "rw",
+                                         "=",
+                                         "00",
+                                         "\r",
+                                         "//",
+                                         "user\t1000\n",
+                                         "root\t/\n",
+                                         "tarn-job 1\n",
+                                         "clear-",
+                                         "clear\t/a\n",
+                                         "2"};
     for (size_t times = below(3); times > 0; times--) {
         size_t at = below(length + 1), gone = below(3), rest;
         const char *piece = pieces[below(sizeof pieces / sizeof *pieces)];
@@ -118,7 +148,14 @@ static bool taken_large(struct job *job, size_t mounts, size_t path) {
 static const char *const refused[] = {
     "",
     "tarn-job 1\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\n",
     "tarn-job 2\nuser\t1\nroot\t/a\n",
+    "tarn-job 2\nuser\t1\nroot\t/a\nclear\t/b\n",
+    "tarn-job 2\nuser\t1\nroot\t/a\nclear\t/b\nmount\tro\tx\tu1\tu1/x\n",
+    "tarn-job 2\nuser\t1\nroot\t/a\nclear\tb\nmount\tclear-ro\tx\tu1\tu1/x\n",
+    "tarn-job 2\nuser\t1\nroot\t/a\nmount\tclear-ro\tx\tu1\tu1/x\n",
+    "tarn-job 2\nuser\t1\nroot\t/a\nclear\t/b\nmount\tclear-rw\tx\tu2\tu2/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tclear-ro\tx\tu1\tu1/x\n",
     "tarn-job 1\nuser\t1\nroot\t/a",
     "tarn-job 1\nuser\t01\nroot\t/a\n",
     "tarn-job 1\nuser\t-1\nroot\t/a\n",

@@ -5,5 +5,6 @@ mod bad_days;
 mod chain;
 mod data;
 mod jobs;
+mod sealed;
 mod setup;
 mod submit;

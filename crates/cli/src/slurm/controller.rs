@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_base::codes::Exit;
-use tarn_munge::{Munge, Secret, SessionError, open};
+use tarn_munge::{Munge, SessionError, open};
 use tarn_proto::local::Code;
 use tarn_proto::site::{Ask, CONTROLLER, CONTROLLER_PORT, MAX_FRAME, Said, decode, encode};
 
@@ -186,9 +186,8 @@ fn far(host: &str, ask: &Ask, patience: Duration) -> io::Result<Said> {
         }
     }
     let said = |stream| -> Result<Said, SessionError> {
-        // Nodes get a secret with this; whoever asks has none to share.
-        let none = Secret::random()?;
-        let (mut reader, mut writer) = open(stream, CONTROLLER, ROOT, &none, &Munge::default())?;
+        // Nodes get secrets with this; whoever asks has none to share.
+        let (mut reader, mut writer) = open(stream, CONTROLLER, ROOT, &[], &Munge::default())?;
         writer.send(ask)?;
         reader.receive(patience)
     };

@@ -1,16 +1,14 @@
 //! The controller's sessions with nodes: a thread that reads and one that writes for each, begun anew when they end.
 
 use super::Input;
+use crate::site::Secrets;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tarn_munge::{KEY_BYTES, Munge, Reader, Secret, Writer, open};
+use tarn_munge::{Munge, Reader, Writer, open};
 use tarn_proto::site::{Command, Epoch, Greeting, OLDEST, Order, Report, VERSION, Welcome};
 
 /// Seconds between tries to reach a node that does not answer; the last one for ever.
@@ -28,13 +26,15 @@ pub(super) struct Nodes {
     known: BTreeSet<String>,
     /// The session of each node that takes orders, and where its orders go.
     open: BTreeMap<String, (u64, Sender<Command>)>,
+    /// The nodes of those whose session began with the newest secrets.
+    rekeyed: BTreeSet<String>,
 }
 
 /// What all sessions need.
 #[derive(Clone)]
 struct About {
     epoch: Epoch,
-    secret: Secret,
+    secrets: Arc<Mutex<Kept>>,
     munge: Munge,
     /// The user that nodes' tarnds run as, which is this one's.
     user: u32,
@@ -42,17 +42,26 @@ struct About {
     inputs: Sender<Input>,
 }
 
+/// The secrets that sessions begin with, and how often they have changed.
+struct Kept {
+    secrets: Secrets,
+    changes: u64,
+}
+
 impl Nodes {
     pub(super) fn new(
         epoch: Epoch,
-        (secret, munge): (Secret, Munge),
+        (secrets, munge): (Secrets, Munge),
         port: u16,
         inputs: Sender<Input>,
     ) -> Self {
         Self {
             about: About {
                 epoch,
-                secret,
+                secrets: Arc::new(Mutex::new(Kept {
+                    secrets,
+                    changes: 0,
+                })),
                 munge,
                 user: rustix::process::geteuid().as_raw(),
                 port,
@@ -60,7 +69,30 @@ impl Nodes {
             },
             known: BTreeSet::new(),
             open: BTreeMap::new(),
+            rekeyed: BTreeSet::new(),
         }
+    }
+
+    /// All sessions begin anew with these secrets; those that begin now do so at once.
+    pub(super) fn rekey(&mut self, secrets: Secrets) {
+        let mut kept = self.about.kept();
+        kept.secrets = secrets;
+        kept.changes += 1;
+        drop(kept);
+        self.rekeyed.clear();
+        for (_, orders) in self.open.values_mut() {
+            // Whoever writes them ends, and with that the session.
+            *orders = channel().0;
+        }
+    }
+
+    /// Whether what a node has is wrapped with the newest secret: its session began with that.
+    pub(super) fn is_rekeyed(&self, node: &str) -> bool {
+        self.open.contains_key(node) && self.rekeyed.contains(node)
+    }
+
+    pub(super) fn secrets(&self) -> Secrets {
+        self.about.kept().secrets.clone()
     }
 
     /// There is such a node: it is reached from now on, again and again.
@@ -76,8 +108,22 @@ impl Nodes {
         }
     }
 
-    /// A node takes orders.
-    pub(super) fn opened(&mut self, node: &str, session: u64, orders: Sender<Command>) {
+    /// A node takes orders, in a session that began after so many changes of the secrets.
+    pub(super) fn opened(
+        &mut self,
+        node: &str,
+        (session, changes): (u64, u64),
+        orders: Sender<Command>,
+    ) {
+        let is_newest = changes == self.about.kept().changes;
+        let orders = match is_newest {
+            true => orders,
+            // It is to begin anew.
+            false => channel().0,
+        };
+        if is_newest {
+            self.rekeyed.insert(node.to_owned());
+        }
         self.open.insert(node.to_owned(), (session, orders));
     }
 
@@ -103,6 +149,10 @@ impl Nodes {
 }
 
 impl About {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reaches a node again and again.
     fn keep(&self, node: &str) {
         let mut failed = 0;
@@ -137,7 +187,11 @@ impl About {
             .context("it has no address")?;
         let stream = TcpStream::connect_timeout(&address, PATIENCE)
             .with_context(|| format!("{address}: is `tarnd --site` running there?"))?;
-        let (mut reader, mut writer) = open(stream, node, self.user, &self.secret, &self.munge)?;
+        let (secrets, changes) = {
+            let kept = self.kept();
+            (kept.secrets.all(), kept.changes)
+        };
+        let (mut reader, mut writer) = open(stream, node, self.user, &secrets, &self.munge)?;
         writer.send(&Greeting {
             oldest: OLDEST,
             newest: VERSION,
@@ -162,6 +216,7 @@ impl About {
         let opened = Input::Opened {
             node: node.to_owned(),
             session,
+            changes,
             capacity,
             holds,
             jobs,
@@ -239,36 +294,4 @@ fn write(writer: &mut Writer, queue: &Receiver<Command>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
-}
-
-/// The site's secret, made if there is none: the keys of users' workers are derived from it.
-pub(super) fn secret(state: &Path) -> anyhow::Result<Secret> {
-    let path = state.join("site.key");
-    let about = || format!("the site's secret {}", path.display());
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            let secret = Secret::random()?;
-            let fresh = state.join("site.key.new");
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&fresh).with_context(about)?;
-            file.write_all(secret.bytes()).with_context(about)?;
-            file.sync_all().with_context(about)?;
-            std::fs::rename(&fresh, &path).with_context(about)?;
-            return Ok(secret);
-        }
-        Err(e) => return Err(e).with_context(about),
-    };
-    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path)?);
-    if mode & 0o077 != 0 {
-        bail!(
-            "{} can be read by others: chmod 600 it, and have all nodes' tarnds begin anew with another (remove it, start the controller)",
-            path.display()
-        );
-    }
-    let bytes: [u8; KEY_BYTES] = bytes
-        .try_into()
-        .map_err(|_| anyhow::anyhow!("{} does not hold {KEY_BYTES} bytes", path.display()))?;
-    Ok(Secret::new(bytes))
 }

@@ -26,8 +26,19 @@ impl Door {
     }
 
     /// Lets a job in: the file is there whole, or not at all.
-    pub(super) fn admit(&self, job: Job, user: Uid, mounts: &[Mount]) -> Result<(), Refusal> {
-        let mut text = format!("tarn-job 1\nuser\t{user}\nroot\t{}\n", self.root.display());
+    pub(super) fn admit(
+        &self,
+        (job, user): (Job, Uid),
+        memory: &Path,
+        mounts: &[Mount],
+    ) -> Result<(), Refusal> {
+        let is_clear = mounts.iter().any(|mount| mount.in_memory);
+        let version = if is_clear { 2 } else { 1 };
+        let root = self.root.display();
+        let mut text = format!("tarn-job {version}\nuser\t{user}\nroot\t{root}\n");
+        if is_clear {
+            text += &format!("clear\t{}\n", memory.display());
+        }
         if mounts.len() > MAX_MOUNTS {
             let text = format!(
                 "job {job} has {} datasets: at most {MAX_MOUNTS}",
@@ -37,9 +48,10 @@ impl Door {
         }
         for mount in mounts {
             check(mount)?;
+            let place = if mount.in_memory { "clear-" } else { "" };
             let how = if mount.writable { "rw" } else { "ro" };
             let (name, path) = (&mount.dataset, mount.path.display());
-            text += &format!("mount\t{how}\t{name}\t{}\t{path}\n", mount.owner);
+            text += &format!("mount\t{place}{how}\t{name}\t{}\t{path}\n", mount.owner);
         }
         let failed = |e: std::io::Error| {
             let text = format!(

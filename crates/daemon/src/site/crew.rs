@@ -1,15 +1,15 @@
 //! The workers: one a user, begun when there is something to do. They end by themselves when they are idle.
 
+use super::keys::Secrets;
 use super::talk::{Said, Told, hear, say};
-use super::{project, shelf, user_folder};
+use super::{project, user_folder};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tarn_munge::Secret;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Gid, Report, Uid, Work, Worked};
 use tarn_sys::process::become_user;
@@ -22,6 +22,7 @@ const MAX_WORKERS: usize = 4096;
 /// The workers of this node.
 pub(super) struct Crew {
     root: PathBuf,
+    memory: PathBuf,
     node: String,
     min_uid: Uid,
     workers: Mutex<BTreeMap<Uid, Arc<Worker>>>,
@@ -50,9 +51,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Crew {
-    pub(super) fn new(root: PathBuf, node: String, min_uid: Uid) -> Self {
+    pub(super) fn new(root: PathBuf, memory: &Path, node: String, min_uid: Uid) -> Self {
         Self {
             root,
+            memory: memory.to_owned(),
             node,
             min_uid,
             workers: Mutex::default(),
@@ -76,7 +78,7 @@ impl Crew {
         self: &Arc<Self>,
         user: Uid,
         group: Gid,
-        secret: &Secret,
+        secrets: &Secrets,
     ) -> Result<Arc<Worker>, Refusal> {
         if user < self.min_uid {
             let text = format!(
@@ -93,7 +95,7 @@ impl Crew {
             let text = format!("{MAX_WORKERS} users have something done here at a time");
             return Err(Refusal::new(Code::Busy, text));
         }
-        let worker = Arc::new(self.hire(user, group, secret)?);
+        let worker = Arc::new(self.hire(user, group, secrets)?);
         workers.insert(user, Arc::clone(&worker));
         Ok(worker)
     }
@@ -106,7 +108,16 @@ impl Crew {
         }
     }
 
-    fn hire(self: &Arc<Self>, user: Uid, group: Gid, secret: &Secret) -> Result<Worker, Refusal> {
+    /// Workers that were begun before get the keys of these secrets.
+    pub(super) fn rekey(&self, secrets: &Secrets) {
+        let workers: Vec<_> = lock(&self.workers).values().cloned().collect();
+        for worker in workers {
+            // One that ends meanwhile has a successor.
+            let _ = worker.tell(&Told::Keys(secrets.of_user(worker.user)));
+        }
+    }
+
+    fn hire(self: &Arc<Self>, user: Uid, group: Gid, secrets: &Secrets) -> Result<Worker, Refusal> {
         let failed = |e: std::io::Error| {
             let text = format!("no worker of user {user} can be started: {e}");
             Refusal::new(Code::Internal, text)
@@ -121,7 +132,8 @@ impl Crew {
         command
             .arg("--worker")
             .env_clear()
-            .current_dir("/")
+            // Jobs' memory is reached from there, and by no path.
+            .current_dir(&self.memory)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(far)))
             .stdout(Stdio::null());
         let mut child = become_user(&mut command, user, group, groups)
@@ -132,7 +144,7 @@ impl Crew {
         let told = Told::Begin {
             root: self.root.clone(),
             node: self.node.clone(),
-            key: shelf::user_key(secret, user),
+            keys: secrets.of_user(user),
             projects,
         };
         // The worker before this one may still be ending.

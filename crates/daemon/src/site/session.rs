@@ -1,5 +1,6 @@
 //! A session of the controller: its orders, and what came of them.
 
+use super::keys::Secrets;
 use super::{Site, project};
 use anyhow::Context;
 use std::io::ErrorKind;
@@ -8,10 +9,10 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use tarn_journal::lines::sync_folder;
-use tarn_munge::{Reader, Secret, Writer};
+use tarn_munge::{Reader, Writer};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
-    Command, Epoch, Gid, Greeting, Held, Holding, OLDEST, Order, Owner, Report, Uid, VERSION,
+    Command, Epoch, Gid, Greeting, Held, Holding, Job, OLDEST, Order, Owner, Report, Uid, VERSION,
     Welcome, Work, Worked,
 };
 
@@ -44,9 +45,9 @@ fn keep_epoch(root: &Path, epoch: Epoch) -> std::io::Result<()> {
 }
 
 /// Serves whoever has proven that they may give orders, as long as their term is the highest.
-pub(super) fn serve(site: &Site, halves: (Reader, Writer), secret: &Secret, from: SocketAddr) {
+pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, from: SocketAddr) {
     let (mut reader, mut writer) = halves;
-    let welcomed = welcome(site, &mut reader, &mut writer, secret);
+    let welcomed = welcome(site, &mut reader, &mut writer, secrets);
     let epoch = match welcomed {
         Ok(epoch) => epoch,
         Err(why) => {
@@ -82,7 +83,7 @@ pub(super) fn serve(site: &Site, halves: (Reader, Writer), secret: &Secret, from
                 );
                 return;
             }
-            site.obey(command, secret, &reports);
+            site.obey(command, secrets, &reports);
         };
         tracing::warn!("the controller is not heard of any more: {why}");
         let _ = reader.closer().map(|s| s.shutdown(Shutdown::Both));
@@ -94,7 +95,7 @@ fn welcome(
     site: &Site,
     reader: &mut Reader,
     writer: &mut Writer,
-    secret: &Secret,
+    secrets: &Secrets,
 ) -> anyhow::Result<Epoch> {
     let greeting: Greeting = reader.receive(SILENCE)?;
     let version = VERSION.min(greeting.newest);
@@ -125,13 +126,14 @@ fn welcome(
             let _ = before.shutdown(Shutdown::Both);
         }
     }
+    site.crew.rekey(secrets);
     writer.send(&Welcome::Ready {
         version,
         tarn: env!("CARGO_PKG_VERSION").into(),
         boot: site.boot.clone(),
         capacity: site.capacity(),
-        holds: site.inventory(secret),
-        jobs: site.door.jobs(),
+        holds: site.inventory(secrets),
+        jobs: site.jobs(),
     })?;
     Ok(greeting.epoch)
 }
@@ -152,7 +154,7 @@ fn report(writer: &mut Writer, queue: &Receiver<Report>) {
 
 impl Site {
     /// All that users have here. A user whose worker cannot say it has nothing, as far as the controller is concerned.
-    fn inventory(&self, secret: &Secret) -> Vec<(Uid, Holding)> {
+    fn inventory(&self, secrets: &Secrets) -> Vec<(Uid, Holding)> {
         let mut all = Vec::new();
         let mut projects = project::all(&self.root);
         for user in self.crew.users() {
@@ -161,7 +163,7 @@ impl Site {
             let groups = groups.map(|(_, groups)| groups).unwrap_or_default();
             let (own, others) = projects.into_iter().partition(|gid| groups.contains(gid));
             projects = others;
-            let said = self.inventory_of(user, own, secret);
+            let said = self.inventory_of(user, own, secrets);
             match said {
                 Ok(holds) => all.extend(holds.into_iter().map(|holding| (user, holding))),
                 Err(why) => {
@@ -182,10 +184,10 @@ impl Site {
         &self,
         user: Uid,
         projects: Vec<Gid>,
-        secret: &Secret,
+        secrets: &Secrets,
     ) -> Result<Vec<Holding>, Refusal> {
         let group = self.group_of(user);
-        let worker = self.crew.worker(user, group, secret)?;
+        let worker = self.crew.worker(user, group, secrets)?;
         let (reports, said) = channel();
         worker.give(0, Work::Inventory(projects), reports);
         match said.recv_timeout(INVENTORY) {
@@ -207,7 +209,7 @@ impl Site {
         about.map_or(user, |a| std::os::unix::fs::MetadataExt::gid(&a))
     }
 
-    fn obey(&self, command: Command, secret: &Secret, reports: &Sender<Report>) {
+    fn obey(&self, command: Command, secrets: &Secrets, reports: &Sender<Report>) {
         let number = command.number;
         let worked = |what| Report::Worked { number, what };
         let done = |user: Uid, what: &str, result: Result<(), Refusal>| {
@@ -243,7 +245,8 @@ impl Site {
                 };
                 let worker = self
                     .allowed(user, group, &work)
-                    .and_then(|()| self.crew.worker(user, group, secret));
+                    .and_then(|()| self.memory_for(user, group, &work))
+                    .and_then(|()| self.crew.worker(user, group, secrets));
                 match worker {
                     Ok(worker) => {
                         self.audit.done(user, &what);
@@ -256,7 +259,7 @@ impl Site {
                 self.crew.stop(stopped);
                 let _ = reports.send(worked(Worked::Done));
             }
-            Order::Serve { user, group } => match self.crew.worker(user, group, secret) {
+            Order::Serve { user, group } => match self.crew.worker(user, group, secrets) {
                 Ok(worker) => {
                     let port = worker.port;
                     let _ = reports.send(Report::Serving { number, port });
@@ -264,10 +267,15 @@ impl Site {
                 Err(why) => done(user, "serve", Err(why)),
             },
             Order::Admit { job, user, mounts } => {
-                let result = self.door.admit(job, user, &mounts);
+                let memory = self.memory.of(job);
+                let result = self.door.admit((job, user), &memory, &mounts);
                 done(user, &format!("admit job {job}"), result);
             }
-            Order::Dismiss(job) => done(0, &format!("dismiss job {job}"), self.door.dismiss(job)),
+            Order::Dismiss(job) => {
+                let result = self.door.dismiss(job);
+                let result = result.and_then(|()| self.memory.remove(job));
+                done(0, &format!("dismiss job {job}"), result);
+            }
             Order::Look => {
                 let capacity = self.capacity();
                 let _ = reports.send(Report::Capacity { number, capacity });
@@ -278,6 +286,39 @@ impl Site {
 }
 
 impl Site {
+    /// The jobs that are let in, or have memory.
+    fn jobs(&self) -> Vec<Job> {
+        let mut jobs = self.door.jobs();
+        jobs.extend(self.memory.jobs());
+        jobs.sort_unstable();
+        jobs.dedup();
+        jobs
+    }
+
+    /// A job that is to have something in clear has memory for it, and the user a folder there.
+    fn memory_for(&self, user: Uid, group: Gid, work: &Work) -> Result<(), Refusal> {
+        match work {
+            Work::Prepare {
+                job,
+                memory: Some(bytes),
+                ..
+            }
+            | Work::View {
+                job,
+                memory: Some(bytes),
+                ..
+            } => {
+                let standing = project::standing(user, group);
+                let (group, _) = standing.map_err(|e| {
+                    let text = format!("the groups of user {user} are not known: {e}");
+                    Refusal::new(Code::Internal, text)
+                })?;
+                self.memory.ensure(*job, *bytes, (user, group))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A worker touches what is its user's, or its projects', whatever the controller says.
     fn allowed(&self, user: Uid, group: Gid, work: &Work) -> Result<(), Refusal> {
         let is_own = |part: &tarn_proto::site::Part| match part.owner {

@@ -2,31 +2,36 @@
 //! has its name when it is whole.
 
 mod holds;
+mod outside;
 mod projects;
+mod sealed;
 
-use super::shelf::{self, Shelf};
-use crate::peers::fingerprint;
+use outside::single;
+use sealed::Which;
+
+use super::keys::UserKeys;
+use super::shelf::Shelf;
 use crate::work::{Held, Spot, open_folder, told};
 use anyhow::Context;
 use rustix::fd::OwnedFd;
-use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::net::ToSocketAddrs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tarn_base::hash::Hash;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
-use tarn_fabric::{Client, Limits, MAX_ADDRESSES, Patience, Server, Tree};
+use tarn_fabric::{Limits, Server};
 use tarn_movers::Trees;
 use tarn_munge::KEY_BYTES;
-use tarn_ports::{Control, CopyJob, CopySource, Mover, PeerTree, Piece};
+use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
-    Gid, Held as Thing, Job, Origin, Owner, Part, Peer, Proof, Slice, Work, Worked, is_name,
+    Gid, Held as Thing, Job, Origin, Owner, Part, Proof, Slice, Work, Worked, is_name,
 };
+use tarn_seal::wrap::WrappingKey;
 
 /// What half-done work is called, at first.
 const HIDDEN: &str = ".tarn-";
@@ -42,7 +47,10 @@ pub(super) struct Store {
     root: PathBuf,
     user: u32,
     node: String,
+    /// Of the user's data plane.
     key: [u8; KEY_BYTES],
+    /// What keys of data are wrapped with, the newest first.
+    keys: Mutex<Vec<WrappingKey>>,
     projects: Vec<Gid>,
     mover: Trees,
     server: Server,
@@ -68,9 +76,10 @@ impl Store {
     pub(super) fn open(
         root: PathBuf,
         node: String,
-        key: [u8; KEY_BYTES],
+        keys: &UserKeys,
         projects: Vec<Gid>,
     ) -> anyhow::Result<Self> {
+        let key = keys.plane;
         let shelf = Arc::new(Shelf::new(root.clone(), key));
         let server = Server::start("[::]:0", shelf.clone(), Limits::default(), None)
             .or_else(|_| Server::start("0.0.0.0:0", shelf, Limits::default(), None))
@@ -88,6 +97,7 @@ impl Store {
             root,
             node,
             key,
+            keys: Mutex::new(keys.wrapping()),
             projects,
             mover: Trees::new(),
             server,
@@ -130,18 +140,30 @@ impl Store {
         }
         .map(|what| self.claim(what));
         match work {
-            Work::Fetch { part, from, proof } => self.fetch(&part, &from, proof.as_ref(), control),
+            Work::Fetch {
+                part,
+                from,
+                proof,
+                sealed,
+            } => self.fetch(&part, &from, (proof.as_ref(), sealed), control),
             Work::Prepare {
                 job,
                 dataset,
                 parts,
-            } => self.prepare(job, &dataset, &parts, control),
+                memory,
+            } => self.prepare((job, &dataset), &parts, memory.is_some(), control),
             Work::View {
                 job,
                 dataset,
                 parts,
-            } => self.view(job, &dataset, &parts),
-            Work::Publish { job, part, slice } => self.publish(job, &part, slice.as_ref(), control),
+                memory,
+            } => self.view((job, &dataset), &parts, memory.is_some(), control),
+            Work::Publish {
+                job,
+                part,
+                slice,
+                sealed,
+            } => self.publish(job, &part, slice.as_ref(), sealed, control),
             Work::Send { parts, dest } => self.send(&parts, &dest, control),
             Work::Check(part) => self.check(&part, control),
             Work::Remove(things) => {
@@ -177,14 +199,14 @@ impl Store {
         Ok(held)
     }
 
-    /// A folder of a job: `w` of what it writes, `v` of what it reads.
-    fn of_job(&self, job: Job, which: &str, dataset: &str, make: bool) -> Result<Held, Refusal> {
+    /// A folder of a job.
+    fn of_job(&self, job: Job, which: Which, dataset: &str, make: bool) -> Result<Held, Refusal> {
         if !is_name(dataset) {
             let text = "a name that cannot be one of a dataset";
             return Err(Refusal::new(Code::Invalid, text));
         }
         let owner = Owner::User(self.user);
-        let path = format!("{owner}/j/{job}/{which}/{dataset}");
+        let path = format!("{owner}/j/{job}/{}/{dataset}", which.name());
         self.held(Path::new(&path), make)
     }
 
@@ -214,6 +236,11 @@ impl Store {
         let origin = origin.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
         let proof = prove(&manifest, &bytes, (file, origin));
         let proof = proof.ok_or_else(|| broken("no hashes".into()))?;
+        let key = held.stat_of(&[name, b"/", sealed::KEY.as_bytes()].concat())?;
+        let proof = Proof {
+            sealed: key.is_some(),
+            ..proof
+        };
         Ok((manifest, proof))
     }
 
@@ -221,7 +248,7 @@ impl Store {
         &self,
         part: &Part,
         from: &Origin,
-        proof: Option<&Proof>,
+        (proof, seal): (Option<&Proof>, bool),
         control: &Control,
     ) -> Result<Worked, Refusal> {
         let held = self.part(part, true)?;
@@ -246,6 +273,11 @@ impl Store {
         };
         self.begin(&held, &whole)?;
         let mut origin = proof.and_then(|proof| proof.origin);
+        let mut wrapped = None;
+        let key = match from {
+            Origin::Outside(_) if seal => Some(sealed::new_key()?),
+            _ => None,
+        };
         let (source, file) = match from {
             Origin::Outside(path) => {
                 let file = single(path)?;
@@ -266,6 +298,9 @@ impl Store {
                     let text = "what comes from another node must be known before";
                     return Err(Refusal::new(Code::Invalid, text));
                 };
+                if proof.sealed {
+                    wrapped = Some(self.key_from(part, peer, control)?);
+                }
                 (self.remote(part, peer, proof, control)?, proof.file.clone())
             }
         };
@@ -279,7 +314,7 @@ impl Store {
             rate: 0,
             latency: 0,
             arrivals: None,
-            seal: None,
+            seal: key.clone(),
         };
         let report = self.mover.copy(&job, control);
         let mut report = report.map_err(|e| told(&e, &[&held]))?;
@@ -287,7 +322,16 @@ impl Store {
         if let (Owner::Project(gid), Origin::Outside(_)) = (part.owner, from) {
             self.share(&held, &job.dest, gid, &mut manifest)?;
         }
-        let there = self.seal(&held, &whole, &manifest, (file, origin))?;
+        if key.is_some() {
+            manifest = self.as_it_lies(&held, &job.dest, control)?;
+        }
+        let mut there = self.label(&held, &whole, &manifest, (file, origin))?;
+        match (&key, &wrapped) {
+            (Some(key), _) => self.keep_key(&held, &whole, (part, &there), key)?,
+            (_, Some(wrapped)) => self.keep_wrapped(&held, &whole, (part, &there), wrapped)?,
+            _ => {}
+        }
+        there.sealed = key.is_some() || wrapped.is_some();
         if let Some(proof) = proof
             && *proof != there
         {
@@ -304,99 +348,17 @@ impl Store {
         })
     }
 
-    /// Names, sizes and times of a source.
-    fn print_of(&self, path: &Path, control: &Control) -> Result<Hash, Refusal> {
-        let list = self.mover.list(path, control).map_err(|e| told(&e, &[]))?;
-        Ok(Hash(fingerprint(&list, (0, 0))))
-    }
-
-    /// Refuses a source that is not what was read of it.
-    fn check_source(&self, path: &Path, known: &Proof, control: &Control) -> Result<(), Refusal> {
-        single(path)?;
-        if known.origin == Some(self.print_of(path, control)?) {
-            return Ok(());
-        }
-        let text = format!("`{}` has changed since it was read", path.display());
-        Err(Refusal::new(Code::Changed, text))
-    }
-
-    /// A part on another node, as a source of a copy; what it holds is known.
-    fn remote(
-        &self,
-        part: &Part,
-        peer: &Peer,
-        proof: &Proof,
-        control: &Control,
-    ) -> Result<CopySource, Refusal> {
-        let client = Arc::new(self.client(peer)?);
-        let about = |tree: &str| {
-            let folder = part.folder().unwrap_or_default();
-            Tree::Replica(folder.join(tree).into_os_string().into_vec().into())
-        };
-        if proof.manifest > MAX_MANIFEST {
-            let text = format!("{part} has a manifest of {} bytes", proof.manifest);
-            return Err(Refusal::new(Code::Invalid, text));
-        }
-        let told = |e: &tarn_ports::MoverError| told(e, &[]);
-        let tree = client.tree(about(""));
-        let mut bytes = vec![0; usize::try_from(proof.manifest).unwrap_or(usize::MAX)];
-        let mut stream = tree.open(control).map_err(|e| told(&e))?;
-        let piece = Piece {
-            path: b"manifest",
-            offset: 0,
-            len: proof.manifest,
-        };
-        stream.ask(&[piece]).map_err(|e| told(&e))?;
-        stream.read(&mut bytes).map_err(|e| told(&e))?;
-        drop(stream);
-        let manifest = Manifest::decode(&bytes).ok();
-        let is_it = |m: &Manifest| m.hash() == Some(proof.hash);
-        let Some(manifest) = manifest.filter(is_it) else {
-            let text = format!("node {} has another {part} than was published", peer.node);
-            return Err(Refusal::new(Code::Corrupt, text));
-        };
-        Ok(CopySource {
-            root: PathBuf::new(),
-            peer: Some(Arc::new(client.tree(about("tree")))),
-            as_entry: None,
-            manifest: Some(manifest),
-            only: None,
-            sealed: None,
-        })
-    }
-
-    fn client(&self, peer: &Peer) -> Result<Client, Refusal> {
-        let unknown = |why: String| {
-            let text = format!(
-                "node {} cannot be reached at {}:{}: {why}",
-                peer.node, peer.host, peer.port
-            );
-            Refusal::new(Code::Io, text)
-        };
-        let mut found = (peer.host.as_str(), peer.port)
-            .to_socket_addrs()
-            .map_err(|e| unknown(e.to_string()))?;
-        let address = found.next().ok_or_else(|| unknown("no address".into()))?;
-        let (run, key) = shelf::credentials(&self.key, self.user);
-        Ok(Client {
-            node: peer.node.clone(),
-            address,
-            others: found.take(MAX_ADDRESSES).collect(),
-            run,
-            key,
-            patience: Patience::default(),
-            rma: None,
-        })
-    }
-
     fn prepare(
         &self,
-        job: Job,
-        dataset: &str,
+        (job, dataset): (Job, &str),
         parts: &[Part],
+        in_memory: bool,
         control: &Control,
     ) -> Result<Worked, Refusal> {
-        let held = self.of_job(job, "w", dataset, true)?;
+        let held = match in_memory {
+            true => self.in_memory(job, Which::Written, dataset, true)?,
+            false => self.of_job(job, Which::Written, dataset, true)?,
+        };
         if held.stat()?.is_some() {
             return Ok(Worked::Done);
         }
@@ -407,6 +369,10 @@ impl Store {
                 let made =
                     rustix::fs::mkdirat(held.folder(), &whole[..], Mode::from_raw_mode(0o755));
                 made.map_err(|e| held.failed("make", e))?;
+            }
+            parts if in_memory => {
+                self.open_into(&held, parts, control)?;
+                return Ok(Worked::Done);
             }
             parts => {
                 let roots = self.roots(parts)?;
@@ -420,9 +386,22 @@ impl Store {
         Ok(Worked::Done)
     }
 
-    fn view(&self, job: Job, dataset: &str, parts: &[Part]) -> Result<Worked, Refusal> {
-        let held = self.of_job(job, "v", dataset, true)?;
+    fn view(
+        &self,
+        (job, dataset): (Job, &str),
+        parts: &[Part],
+        in_memory: bool,
+        control: &Control,
+    ) -> Result<Worked, Refusal> {
+        let held = match in_memory {
+            true => self.in_memory(job, Which::Read, dataset, true)?,
+            false => self.of_job(job, Which::Read, dataset, true)?,
+        };
         if held.stat()?.is_some() {
+            return Ok(Worked::Done);
+        }
+        if in_memory {
+            self.open_into(&held, parts, control)?;
             return Ok(Worked::Done);
         }
         let whole = hidden(held.name(), "whole");
@@ -436,8 +415,15 @@ impl Store {
 
     fn roots(&self, parts: &[Part]) -> Result<Roots, Refusal> {
         let root = |part: &Part| {
-            let (held, manifest, _) = self.manifest(part)?;
-            Ok((held, manifest))
+            let (held, manifest, proof) = self.manifest(part)?;
+            match proof.sealed {
+                false => Ok((held, manifest)),
+                true => {
+                    let text =
+                        format!("{part} is encrypted: it is opened into a job's memory only");
+                    Err(Refusal::new(Code::Denied, text))
+                }
+            }
         };
         parts.iter().map(root).collect::<Result<_, _>>().map(Roots)
     }
@@ -447,6 +433,7 @@ impl Store {
         job: Job,
         part: &Part,
         slice: Option<&Slice>,
+        sealed: bool,
         control: &Control,
     ) -> Result<Worked, Refusal> {
         let held = self.part(part, true)?;
@@ -454,7 +441,16 @@ impl Store {
             let (_, proof) = self.manifest_in(&held, held.name())?;
             return Ok(Worked::Proven { proof, moved: 0 });
         }
-        let from = self.of_job(job, "w", &part.dataset, false)?;
+        if sealed {
+            let from = self.in_memory(job, Which::Written, &part.dataset, false)?;
+            if from.stat()?.is_none() {
+                return Err(from.missing());
+            }
+            self.cut(&from, slice, control)?;
+            let proof = self.publish_sealed(&from, (&held, part), control)?;
+            return Ok(Worked::Proven { proof, moved: 0 });
+        }
+        let from = self.of_job(job, Which::Written, &part.dataset, false)?;
         let whole = hidden(held.name(), MADE);
         // A try before this one may have moved the tree already.
         let tree = [&whole[..], b"/tree"].concat();
@@ -476,9 +472,8 @@ impl Store {
             let mut list = list.map_err(|e| told(&e, &[&held]))?;
             self.share(&held, &held.path_of(&tree), gid, &mut list)?;
         }
-        let manifest = self.mover.digest(&held.path_of(&tree), control);
-        let manifest = manifest.map_err(|e| told(&e, &[&held]))?;
-        let proof = self.seal(&held, &whole, &manifest, (None, None))?;
+        let manifest = self.as_it_lies(&held, &held.path_of(&tree), control)?;
+        let proof = self.label(&held, &whole, &manifest, (None, None))?;
         rustix::fs::syncfs(held.folder()).map_err(|e| held.failed("sync", e))?;
         self.publish_as(&held, &whole)?;
         Ok(Worked::Proven { proof, moved: 0 })
@@ -513,71 +508,6 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    fn send(
-        &self,
-        parts: &[(Part, Option<Peer>, Proof)],
-        dest: &Path,
-        control: &Control,
-    ) -> Result<Worked, Refusal> {
-        let mut sources = Vec::new();
-        let mut held = Vec::new();
-        for (part, peer, proof) in parts {
-            let source = match peer {
-                Some(peer) => self.remote(part, peer, proof, control)?,
-                None => {
-                    let (at, manifest, _) = self.manifest(part)?;
-                    let root = at.path_of(&[at.name(), b"/tree"].concat());
-                    held.push(at);
-                    CopySource {
-                        root,
-                        peer: None,
-                        as_entry: None,
-                        manifest: Some(manifest),
-                        only: None,
-                        sealed: None,
-                    }
-                }
-            };
-            sources.push(source);
-        }
-        let path = dest.as_os_str().as_bytes().to_vec();
-        let own = self.root.join(Owner::User(self.user).to_string());
-        let spaces = [("store".to_owned(), own)];
-        crate::work::check_outside(&path, &spaces)?;
-        let to = Held::open(&Spot::Path { space: None, path }, true)?;
-        let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
-        let may = rustix::fs::accessat(to.folder(), ".", write, plain);
-        may.map_err(|e| to.failed("write to", e))?;
-        let job = CopyJob {
-            sources,
-            dest: to.path(),
-            staging: to.path_of(&hidden(to.name(), &self.node)),
-            replace: true,
-            verify: Verify::Readback,
-            sync: true,
-            rate: 0,
-            latency: 0,
-            arrivals: None,
-            seal: None,
-        };
-        let report = self.mover.copy(&job, control);
-        let mut known: Vec<&Held> = held.iter().collect();
-        known.push(&to);
-        let report = report.map_err(|e| told(&e, &known))?;
-        let sum = |of: fn(&Proof) -> u64| parts.iter().map(|(_, _, p)| of(p)).sum();
-        Ok(Worked::Proven {
-            proof: Proof {
-                hash: Hash::default(),
-                bytes: sum(|p| p.bytes),
-                entries: sum(|p| p.entries),
-                manifest: 0,
-                file: None,
-                origin: None,
-            },
-            moved: report.bytes,
-        })
     }
 
     fn check(&self, part: &Part, control: &Control) -> Result<Worked, Refusal> {
@@ -651,12 +581,19 @@ impl Store {
     fn discard(&self, held: &Held) -> Result<(), Refusal> {
         let gone = hidden(held.name(), "gone");
         self.clear(held, &gone)?;
+        self.forget_key(held);
         held.aside(&gone)?;
         self.clear(held, &gone)
     }
 
+    /// What a tree holds, sealed or not.
+    fn as_it_lies(&self, held: &Held, tree: &Path, control: &Control) -> Result<Manifest, Refusal> {
+        let manifest = self.mover.digest(tree, control);
+        manifest.map_err(|e| told(&e, &[held]))
+    }
+
     /// Writes what a whole folder holds beside its tree.
-    fn seal(
+    fn label(
         &self,
         held: &Held,
         whole: &[u8],
@@ -713,6 +650,7 @@ fn prove(
         manifest: bytes.len() as u64,
         file,
         origin,
+        sealed: false,
     })
 }
 
@@ -732,44 +670,6 @@ fn write(held: &Held, whole: &[u8], name: &str, content: &[u8]) -> Result<(), Re
 
 fn hidden(name: &[u8], what: &str) -> Vec<u8> {
     [HIDDEN.as_bytes(), name, b".", what.as_bytes()].concat()
-}
-
-/// The name of a source that is no folder; what is not there, or cannot be read, is refused with the user's path.
-fn single(path: &Path) -> Result<Option<String>, Refusal> {
-    let refuse = |code, why: String| {
-        let text = format!("cannot read `{}`: {why}", path.display());
-        Err(Refusal::new(code, text))
-    };
-    // A FIFO is not waited for.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let opened = rustix::fs::open(path, flags, Mode::empty());
-    let about = opened
-        .map_err(Into::into)
-        .and_then(|fd| std::fs::File::from(fd).metadata());
-    let about = match about {
-        Ok(about) => about,
-        Err(e) => {
-            let code = match e.kind() {
-                std::io::ErrorKind::NotFound => Code::NotFound,
-                std::io::ErrorKind::PermissionDenied => Code::Denied,
-                _ => Code::Io,
-            };
-            return refuse(code, e.to_string());
-        }
-    };
-    if about.is_dir() {
-        return Ok(None);
-    }
-    if !about.is_file() {
-        return refuse(
-            Code::Unsupported,
-            "it is neither a file nor a folder".into(),
-        );
-    }
-    match path.file_name().and_then(|n| n.to_str()) {
-        Some(name) => Ok(Some(name.to_owned())),
-        None => refuse(Code::Invalid, "its name is no UTF-8".into()),
-    }
 }
 
 fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {

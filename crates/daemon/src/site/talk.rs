@@ -1,11 +1,11 @@
 //! What a node's tarnd and the worker of a user say to each other, over a socket that the worker inherits.
 
+use super::keys::UserKeys;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use tarn_munge::KEY_BYTES;
 use tarn_proto::site::{Gid, MAX_FRAME, Work, Worked, decode, encode};
 
 /// To a worker.
@@ -17,8 +17,8 @@ pub(super) enum Told {
         root: PathBuf,
         /// The node's name.
         node: String,
-        /// The key of this user's data plane.
-        key: [u8; KEY_BYTES],
+        /// The user's keys.
+        keys: UserKeys,
         /// Projects whose folders are in the store.
         projects: Vec<Gid>,
     },
@@ -31,6 +31,8 @@ pub(super) enum Told {
     },
     /// Stop that.
     Stop(u64),
+    /// The user's keys are these from now on.
+    Keys(UserKeys),
 }
 
 /// From a worker.

@@ -63,13 +63,13 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     let Told::Begin {
         root,
         node,
-        key,
+        keys,
         projects,
     } = first
     else {
         anyhow::bail!("the first word of tarnd is not the beginning");
     };
-    let store = Store::open(root, node, key, projects)?;
+    let store = Store::open(root, node, &keys, projects)?;
     say(&socket, &Said::Serving { port: store.port() })?;
     let shared = Arc::new(Shared {
         store,
@@ -84,6 +84,7 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
         match told {
             Told::Begin { .. } => {}
             Told::Work { number, work } => shared.begin(number, *work)?,
+            Told::Keys(keys) => shared.store.rekey(keys.wrapping()),
             Told::Stop(number) => {
                 if let Some(control) = shared.queue().controls.get(&number) {
                     control.cancel.store(true, Ordering::Relaxed);

@@ -95,11 +95,13 @@ fn attack_a_worker_touches_nothing_of_another_user() {
         publish(BOB, 5, "x", 2),
         fetch(BOB, "y", Path::new("/etc/hostname")),
         Work::View {
+            memory: None,
             job: 6,
             dataset: "x".into(),
             parts: vec![bobs()],
         },
         Work::Prepare {
+            memory: None,
             job: 6,
             dataset: "x".into(),
             parts: vec![bobs()],
@@ -211,6 +213,7 @@ fn attack_a_part_that_its_owner_has_changed_is_found_out_by_who_fetches_it() {
         port: first.port(ALICE),
     };
     let work = Work::Fetch {
+        sealed: false,
         part: part(ALICE, "x", 1),
         from: Origin::Peer(peer),
         proof: Some(proof),
@@ -242,6 +245,7 @@ fn attack_another_users_worker_serves_nothing_to_whoever_lacks_its_key() {
         port: first.port(BOB),
     };
     let work = Work::Fetch {
+        sealed: false,
         part: part(ALICE, "x", 1),
         from: Origin::Peer(peer.clone()),
         proof: Some(proof),

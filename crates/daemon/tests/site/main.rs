@@ -6,4 +6,5 @@ mod munged;
 mod attacks;
 mod node;
 mod projects;
+mod sealed;
 mod works;

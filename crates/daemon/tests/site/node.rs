@@ -125,9 +125,23 @@ impl Node {
     }
 
     pub(crate) fn try_begin(&self, epoch: Epoch, daemon: &Daemon) -> Result<Session, Box<Welcome>> {
+        self.try_begin_with(epoch, &[9, 10], daemon)
+    }
+
+    /// With secrets of these bytes: the site's, and those of encrypted data.
+    pub(crate) fn begin_with(&self, secrets: &[u8], daemon: &Daemon) -> Session {
+        self.try_begin_with(1, secrets, daemon).unwrap()
+    }
+
+    fn try_begin_with(
+        &self,
+        epoch: Epoch,
+        secrets: &[u8],
+        daemon: &Daemon,
+    ) -> Result<Session, Box<Welcome>> {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        let secret = Secret::new([9; 32]);
-        let halves = open(stream, self.name, 0, &secret, &daemon.munge()).unwrap();
+        let secrets: Vec<Secret> = secrets.iter().map(|b| Secret::new([*b; 32])).collect();
+        let halves = open(stream, self.name, 0, &secrets, &daemon.munge()).unwrap();
         let (mut reader, mut writer) = halves;
         writer
             .send(&Greeting {
@@ -262,6 +276,7 @@ pub(crate) fn part(user: Uid, dataset: &str, version: u32) -> Part {
 
 pub(crate) fn fetch(user: Uid, dataset: &str, from: &Path) -> Work {
     Work::Fetch {
+        sealed: false,
         part: part(user, dataset, 0),
         from: Origin::Outside(from.to_owned()),
         proof: None,
@@ -270,6 +285,7 @@ pub(crate) fn fetch(user: Uid, dataset: &str, from: &Path) -> Work {
 
 pub(crate) fn prepare(job: Job, dataset: &str) -> Work {
     Work::Prepare {
+        memory: None,
         job,
         dataset: dataset.into(),
         parts: Vec::new(),
@@ -278,6 +294,7 @@ pub(crate) fn prepare(job: Job, dataset: &str) -> Work {
 
 pub(crate) fn publish(user: Uid, job: Job, dataset: &str, version: u32) -> Work {
     Work::Publish {
+        sealed: false,
         job,
         part: part(user, dataset, version),
         slice: None,

@@ -53,6 +53,7 @@ fn make(node: &Node, session: &mut Session, user: Uid, version: u32) -> Proof {
     );
     node.as_user(user, &script);
     let publish = Work::Publish {
+        sealed: false,
         job,
         part: shared(version),
         slice: None,
@@ -104,6 +105,7 @@ fn a_source_that_becomes_a_projects_is_read_by_the_group_and_goes_from_node_to_n
     let folder = source.parent().unwrap();
     chown(folder, Some(ALICE), Some(ALICE)).unwrap();
     let fetch = |from| Work::Fetch {
+        sealed: false,
         part: shared(0),
         from,
         proof: None,
@@ -130,6 +132,7 @@ fn a_source_that_becomes_a_projects_is_read_by_the_group_and_goes_from_node_to_n
         port,
     };
     let near = Work::Fetch {
+        sealed: false,
         part: shared(0),
         from: Origin::Peer(peer),
         proof: Some(proof.clone()),
@@ -154,6 +157,7 @@ fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
     make(&node, &mut session, ALICE, 1);
     let works = [
         Work::Publish {
+            sealed: false,
             job: 5,
             part: shared(2),
             slice: None,
@@ -161,16 +165,19 @@ fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
         Work::Remove(vec![Held::Part(shared(1))]),
         Work::Check(shared(1)),
         Work::Fetch {
+            sealed: false,
             part: shared(3),
             from: Origin::Outside("/etc/hostname".into()),
             proof: None,
         },
         Work::View {
+            memory: None,
             job: 5,
             dataset: "x".into(),
             parts: vec![shared(1)],
         },
         Work::Prepare {
+            memory: None,
             job: 5,
             dataset: "x".into(),
             parts: vec![shared(1)],

@@ -31,6 +31,7 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
     let about = fs::metadata(tree.join("a")).unwrap();
     assert_eq!((about.uid(), about.gid()), (ALICE, ALICE));
     let begin = Work::Prepare {
+        memory: None,
         job: 5,
         dataset: "mesh".into(),
         parts: vec![part(ALICE, "mesh", 0)],
@@ -126,6 +127,7 @@ fn parts_go_from_node_to_node_and_are_merged() {
             ..part(ALICE, "x", 1)
         };
         let work = Work::Publish {
+            sealed: false,
             job: 7,
             part: part.clone(),
             slice: Some(slice),
@@ -139,12 +141,14 @@ fn parts_go_from_node_to_node_and_are_merged() {
     };
     let (part, proof) = parts[1].clone();
     let work = Work::Fetch {
+        sealed: false,
         part,
         from: Origin::Peer(from.clone()),
         proof: Some(proof.clone()),
     };
     assert_eq!(first.proven(ALICE, work), (proof, 2));
     let view = Work::View {
+        memory: None,
         job: 8,
         dataset: "x".into(),
         parts: parts.iter().map(|(part, _)| part.clone()).collect(),
@@ -203,6 +207,7 @@ fn a_job_is_let_in_by_a_file_of_roots_and_forgotten() {
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
     let mount = Mount {
+        in_memory: false,
         dataset: "mesh".into(),
         owner: Owner::User(ALICE),
         path: "u20001/d/w/mesh/0/0/tree".into(),

@@ -152,6 +152,13 @@ pub enum Ask {
     Orphans,
     /// Remove these.
     RemoveOrphans,
+    /// Wrap the keys of all encrypted data with a new secret of the site. Root's; answered by whoever keeps the secrets.
+    RotateKey {
+        /// Forget the older ones too, which is refused while a node has keys that they wrap.
+        drop: bool,
+        /// Forget them whatever is lost by it.
+        force: bool,
+    },
 }
 
 /// Which datasets: what is not said tells none apart.

@@ -107,10 +107,13 @@ pub struct Mount {
     pub dataset: String,
     /// Whose folder it is: what lies there must belong to them.
     pub owner: Owner,
-    /// Relative to the store.
+    /// Relative to the store, or to the job's memory.
     pub path: PathBuf,
     /// Whether it may be written.
     pub writable: bool,
+    /// It lies in the job's memory, in clear.
+    #[serde(default)]
+    pub in_memory: bool,
 }
 
 /// What a node says.

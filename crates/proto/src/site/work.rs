@@ -61,6 +61,9 @@ pub struct Proof {
     /// Of a source: its names, sizes and times when it was read.
     #[serde(default)]
     pub origin: Option<Hash>,
+    /// Its files are sealed: what the others tell is of them as they lie.
+    #[serde(default)]
+    pub sealed: bool,
 }
 
 /// Where a node serves its users' parts: host name or address, and the port of this user's worker.
@@ -108,6 +111,9 @@ pub enum Work {
         from: Origin,
         /// What it must be. None of a source that nobody has read.
         proof: Option<Proof>,
+        /// It lies sealed in stores, its key beside it.
+        #[serde(default)]
+        sealed: bool,
     },
     /// Make the folder that a job writes: empty, or a private copy of these parts merged.
     Prepare {
@@ -117,6 +123,9 @@ pub enum Work {
         dataset: String,
         /// What is in it at first.
         parts: Vec<Part>,
+        /// It is made in the job's memory, which holds so many bytes at most. Else in the store; sealed parts are refused then.
+        #[serde(default)]
+        memory: Option<u64>,
     },
     /// Make the folder that a job reads: these parts of this node merged, without copying.
     View {
@@ -126,6 +135,9 @@ pub enum Work {
         dataset: String,
         /// What is in it.
         parts: Vec<Part>,
+        /// It is a copy in the job's memory, which holds so many bytes at most, of what is sealed in the store.
+        #[serde(default)]
+        memory: Option<u64>,
     },
     /// Make a part of what a job has written. The folder is gone then.
     Publish {
@@ -135,6 +147,9 @@ pub enum Work {
         part: Part,
         /// What of it; all if not said. The rest is removed.
         slice: Option<Slice>,
+        /// It lies in the job's memory, and is sealed in the store.
+        #[serde(default)]
+        sealed: bool,
     },
     /// Write parts, of this node and of others, merged to a place outside, and read them back.
     Send {

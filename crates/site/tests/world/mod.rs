@@ -57,6 +57,8 @@ pub(crate) struct World {
     pub(crate) read: BTreeMap<PathBuf, u64>,
     /// How often sources were changed.
     pub(crate) changes: BTreeMap<PathBuf, u64>,
+    /// Bytes of memory that a job was given on a node last.
+    pub(crate) memory: BTreeMap<(String, Job), u64>,
     pub(crate) sent: BTreeMap<PathBuf, Vec<Part>>,
     /// Bytes of each source and of each output.
     pub(crate) size: u64,
@@ -157,6 +159,7 @@ impl World {
             told: Vec::new(),
             read: BTreeMap::new(),
             changes: BTreeMap::new(),
+            memory: BTreeMap::new(),
             sent: BTreeMap::new(),
             size: 1 << 20,
             capacity: 1 << 30,
@@ -348,7 +351,12 @@ impl World {
         }
         let size = self.size;
         match work {
-            Work::Fetch { part, from, proof } => {
+            Work::Fetch {
+                part,
+                from,
+                proof,
+                sealed,
+            } => {
                 let there = self.nodes[node].parts.get(&part);
                 if let Some(there) = there.filter(|p| proof.as_ref() == Some(p)) {
                     if let Origin::Outside(path) = &from
@@ -364,6 +372,7 @@ impl World {
                         *self.read.entry(path.clone()).or_default() += size;
                         let found = Proof {
                             origin: Some(self.origin_of(path)),
+                            sealed,
                             ..proof_of(&part, size)
                         };
                         proof.clone().unwrap_or(found)
@@ -383,16 +392,29 @@ impl World {
                     proof: there,
                 }
             }
-            Work::Prepare { job, parts, .. } | Work::View { job, parts, .. } => {
+            Work::Prepare {
+                job, parts, memory, ..
+            }
+            | Work::View {
+                job, parts, memory, ..
+            } => {
                 let store = self.nodes.get_mut(node).unwrap();
                 for part in parts {
-                    assert!(store.parts.contains_key(&part), "{part} is not on {node}");
+                    let there = store.parts.get(&part);
+                    let there = there.unwrap_or_else(|| panic!("{part} is not on {node}"));
+                    assert!(!there.sealed || memory.is_some(), "{part} into the clear");
+                }
+                if let Some(bytes) = memory {
+                    self.memory.insert((node.to_owned(), job), bytes);
                 }
                 store.jobs.insert((user, job));
                 Worked::Done
             }
-            Work::Publish { part, .. } => {
-                let proof = proof_of(&part, size);
+            Work::Publish { part, sealed, .. } => {
+                let proof = Proof {
+                    sealed,
+                    ..proof_of(&part, size)
+                };
                 let store = self.nodes.get_mut(node).unwrap();
                 store.parts.insert(part, proof.clone());
                 Worked::Proven { proof, moved: 0 }
@@ -473,6 +495,7 @@ fn done(number: u64) -> Report {
 
 fn proof_of(part: &Part, bytes: u64) -> Proof {
     Proof {
+        sealed: false,
         hash: Hash::of(part.to_string().as_bytes()),
         bytes,
         entries: 1,

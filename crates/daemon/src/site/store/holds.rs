@@ -52,7 +52,13 @@ impl Store {
                                 format!("more than {MAX_HOLDINGS} parts lie in {}", top.display());
                             return Err(Refusal::new(Code::Busy, text));
                         }
-                        let proof = self.manifest(&part).ok().map(|(_, _, proof)| proof);
+                        let found = self.manifest(&part).ok();
+                        if let Some((held, _, proof)) = &found
+                            && let Err(why) = self.wrap_anew(held, (&part, proof))
+                        {
+                            tracing::warn!("the key of {part} is not wrapped anew: {why}");
+                        }
+                        let proof = found.map(|(_, _, proof)| proof);
                         all.push(Holding {
                             stored: proof.as_ref().map_or(0, |p| p.bytes),
                             held: Held::Part(part),

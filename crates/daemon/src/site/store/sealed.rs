@@ -1,0 +1,355 @@
+//! Parts of encrypted datasets: sealed on the tier with their keys beside them, in clear in a job's memory. docs/site.md, "Encryption
+//! between jobs". A part's manifest is of its files as they lie; its key is bound to that, so both are what was published, or nothing.
+
+use super::{MADE, Store, hidden, read_small, told, write};
+use crate::work::{Held, Spot};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+use tarn_base::hash::Hash;
+use tarn_base::key::{DataKey, KeyId};
+use tarn_base::manifest::Manifest;
+use tarn_base::part::Verify;
+use tarn_munge::Secret;
+use tarn_ports::{Control, CopyJob, CopySource, Mover};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Job, Owner, Part, Proof, is_name};
+use tarn_seal::SealError;
+use tarn_seal::wrap::{Owner as Whose, WRAPPED, WrappingKey, wrapped_by};
+
+/// Beside the tree of a sealed part: its key, wrapped.
+pub(super) const KEY: &str = "key";
+
+/// A folder of a job, in the store or in its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// What it writes.
+    Written,
+    /// What it reads.
+    Read,
+}
+
+impl Which {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Written => "w",
+            Self::Read => "v",
+        }
+    }
+}
+
+/// What a wrapped key is bound to: a part, and the hash of its manifest.
+struct Bound {
+    uid: u32,
+    dataset: String,
+    version: String,
+}
+
+impl Bound {
+    fn to(part: &Part, manifest: Hash) -> Result<Self, Refusal> {
+        let Owner::User(uid) = part.owner else {
+            let text = format!("{part} is a project's: those are not encrypted");
+            return Err(Refusal::new(Code::Unsupported, text));
+        };
+        Ok(Self {
+            uid,
+            dataset: format!("{}/{}", part.workflow, part.dataset),
+            version: format!("{}.{} {manifest}", part.version, part.part),
+        })
+    }
+
+    fn whose(&self) -> Whose<'_> {
+        Whose {
+            uid: self.uid,
+            dataset: &self.dataset,
+            version: &self.version,
+        }
+    }
+}
+
+fn random() -> Result<[u8; 32], Refusal> {
+    let secret = Secret::random().map_err(|e| {
+        let text = format!("no random bytes for a key: {e}");
+        Refusal::new(Code::Internal, text)
+    })?;
+    Ok(*secret.bytes())
+}
+
+fn first<const N: usize>(bytes: [u8; 32]) -> [u8; N] {
+    let mut some = [0; N];
+    some.copy_from_slice(&bytes[..N]);
+    some
+}
+
+/// A key for a part that is being made.
+pub(super) fn new_key() -> Result<Arc<DataKey>, Refusal> {
+    let id = KeyId(first(random()?));
+    Ok(Arc::new(DataKey::new(id, random()?.into())))
+}
+
+impl Store {
+    /// The keys that wrap those of data are these from now on.
+    pub(crate) fn rekey(&self, keys: Vec<WrappingKey>) {
+        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    fn wrapping(&self) -> Vec<WrappingKey> {
+        let keys = self.keys.lock();
+        keys.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A folder of the job's memory, which is below the folder that the worker began in.
+    pub(super) fn in_memory(
+        &self,
+        job: Job,
+        which: Which,
+        dataset: &str,
+        make: bool,
+    ) -> Result<Held, Refusal> {
+        if !is_name(dataset) {
+            let text = "a name that cannot be one of a dataset";
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let own = PathBuf::from(format!("{job}/{}", Owner::User(self.user)));
+        let path = format!("{}/{dataset}", which.name()).into_bytes();
+        let space = Some((format!("memory of job {job}"), own));
+        Held::open(&Spot::Path { space, path }, make)
+    }
+
+    /// Writes a part's key beside its tree, wrapped.
+    pub(super) fn keep_key(
+        &self,
+        held: &Held,
+        whole: &[u8],
+        (part, proof): (&Part, &Proof),
+        key: &DataKey,
+    ) -> Result<(), Refusal> {
+        let bound = Bound::to(part, proof.hash)?;
+        let wrapping = self.wrapping();
+        let Some(newest) = wrapping.first() else {
+            let text = "the controller keeps no secrets for encrypted data: update it";
+            return Err(Refusal::new(Code::Unsupported, text));
+        };
+        let wrapped = newest.wrap(key, bound.whose(), first(random()?));
+        let wrapped = wrapped.map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
+        write(held, whole, KEY, &wrapped)
+    }
+
+    /// Writes a key beside a tree as another node has it, if it opens.
+    pub(super) fn keep_wrapped(
+        &self,
+        held: &Held,
+        whole: &[u8],
+        (part, proof): (&Part, &Proof),
+        wrapped: &[u8],
+    ) -> Result<(), Refusal> {
+        self.unwrapped(part, proof, wrapped)?;
+        write(held, whole, KEY, wrapped)
+    }
+
+    fn unwrapped(
+        &self,
+        part: &Part,
+        proof: &Proof,
+        wrapped: &[u8],
+    ) -> Result<Arc<DataKey>, Refusal> {
+        let bound = Bound::to(part, proof.hash)?;
+        let id = wrapped_by(wrapped);
+        let wrapping = self.wrapping();
+        let by = id.and_then(|id| {
+            let found = wrapping.iter().find(|key| key.id() == id);
+            found.ok_or(SealError::OtherKey)
+        });
+        let key = by.and_then(|by| by.unwrap(wrapped, bound.whose()));
+        key.map(Arc::new).map_err(|e| {
+            let text = match e {
+                SealError::OtherKey => format!(
+                    "{part} cannot be opened: its key is wrapped with a secret that the site has forgotten"
+                ),
+                e => format!("{part} cannot be opened: {e}"),
+            };
+            Refusal::new(Code::Corrupt, text)
+        })
+    }
+
+    /// The key of a part that is here; `None` if it lies in the clear.
+    pub(super) fn key_of(
+        &self,
+        held: &Held,
+        (part, proof): (&Part, &Proof),
+    ) -> Result<Option<Arc<DataKey>>, Refusal> {
+        let wrapped = self.wrapped_of(held)?;
+        let key = wrapped.map(|wrapped| self.unwrapped(part, proof, &wrapped));
+        key.transpose()
+    }
+
+    fn wrapped_of(&self, held: &Held) -> Result<Option<Vec<u8>>, Refusal> {
+        let path = held.path_of(&[held.name(), b"/", KEY.as_bytes()].concat());
+        match read_small(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => {
+                let text = format!("the key of `{}` cannot be read: {e}", held.place());
+                Err(Refusal::new(Code::Corrupt, text))
+            }
+        }
+    }
+
+    /// Wraps a part's key with the newest secret, if another one wraps it. An error: it cannot be opened.
+    pub(super) fn wrap_anew(
+        &self,
+        held: &Held,
+        (part, proof): (&Part, &Proof),
+    ) -> Result<(), Refusal> {
+        let Some(wrapped) = self.wrapped_of(held)? else {
+            return Ok(());
+        };
+        let key = self.unwrapped(part, proof, &wrapped)?;
+        let newest = self.wrapping().first().map(WrappingKey::id);
+        if wrapped_by(&wrapped).ok() == newest {
+            return Ok(());
+        }
+        let name = |what: &str| [held.name(), b"/", what.as_bytes()].concat();
+        let (fresh, old) = (format!("{KEY}.new"), name(KEY));
+        let bound = Bound::to(part, proof.hash)?;
+        if let Some(newest) = self.wrapping().first() {
+            let wrapped = newest.wrap(&key, bound.whose(), first(random()?));
+            let wrapped = wrapped.map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
+            write(held, held.name(), &fresh, &wrapped)?;
+            let failed = |e| held.failed("wrap the key of", e);
+            let folder = held.folder();
+            rustix::fs::renameat(folder, name(&fresh), folder, old).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Overwrites a part's key, without which the rest of it is noise.
+    pub(super) fn forget_key(&self, held: &Held) {
+        let path = held.path_of(&[held.name(), b"/", KEY.as_bytes()].concat());
+        let written = || {
+            let flags = rustix::fs::OFlags::WRONLY
+                | rustix::fs::OFlags::NOFOLLOW
+                | rustix::fs::OFlags::CLOEXEC;
+            let file = rustix::fs::open(&path, flags, rustix::fs::Mode::empty())?;
+            let mut file = std::fs::File::from(file);
+            std::io::Write::write_all(&mut file, &[0; WRAPPED])?;
+            file.sync_all()
+        };
+        match written() {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!("the key of `{}` is not overwritten: {e}", held.place());
+            }
+            _ => {}
+        }
+    }
+
+    /// Parts that are here, as what a copy in clear is made of. Those that are sealed are compared with their manifests before.
+    pub(super) fn opened(
+        &self,
+        parts: &[Part],
+        control: &Control,
+    ) -> Result<(Vec<CopySource>, Vec<Held>), Refusal> {
+        let mut sources = Vec::new();
+        let mut all = Vec::new();
+        for part in parts {
+            let (held, manifest, proof) = self.manifest(part)?;
+            sources.push(self.open_one(&held, (part, &proof), manifest, control)?);
+            all.push(held);
+        }
+        Ok((sources, all))
+    }
+
+    /// A part that is here, as the source of a copy.
+    pub(super) fn open_one(
+        &self,
+        held: &Held,
+        about: (&Part, &Proof),
+        manifest: Manifest,
+        control: &Control,
+    ) -> Result<CopySource, Refusal> {
+        let root = held.path_of(&[held.name(), b"/tree"].concat());
+        let sealed = self.key_of(held, about)?;
+        if sealed.is_some() {
+            let same = self.mover.verify(&root, &manifest, control);
+            same.map_err(|e| told(&e, &[held]))?;
+        }
+        Ok(CopySource {
+            root,
+            peer: None,
+            as_entry: None,
+            // A sealed part's is of its files as they lie.
+            manifest: Some(manifest).filter(|_| sealed.is_none()),
+            only: None,
+            sealed,
+        })
+    }
+
+    /// Makes a folder in a job's memory, of these parts.
+    pub(super) fn open_into(
+        &self,
+        held: &Held,
+        parts: &[Part],
+        control: &Control,
+    ) -> Result<(), Refusal> {
+        let (sources, all) = self.opened(parts, control)?;
+        let job = CopyJob {
+            sources,
+            dest: held.path(),
+            staging: held.path_of(&hidden(held.name(), "staging")),
+            replace: false,
+            verify: Verify::Copy,
+            sync: false,
+            rate: 0,
+            latency: 0,
+            arrivals: None,
+            seal: None,
+        };
+        let mut known: Vec<&Held> = all.iter().collect();
+        known.push(held);
+        let copied = self.mover.copy(&job, control);
+        copied.map(drop).map_err(|e| told(&e, &known))
+    }
+
+    /// Makes a part of what a job has written in its memory. The folder is gone then.
+    pub(super) fn publish_sealed(
+        &self,
+        from: &Held,
+        (held, part): (&Held, &Part),
+        control: &Control,
+    ) -> Result<Proof, Refusal> {
+        let whole = hidden(held.name(), MADE);
+        self.begin(held, &whole)?;
+        let key = new_key()?;
+        let job = CopyJob {
+            sources: vec![CopySource {
+                root: from.path(),
+                peer: None,
+                as_entry: None,
+                manifest: None,
+                only: None,
+                sealed: None,
+            }],
+            dest: held.path_of(&[&whole, &b"/tree"[..]].concat()),
+            staging: held.path_of(&[&whole, &b"/staging"[..]].concat()),
+            replace: false,
+            verify: Verify::Copy,
+            sync: true,
+            rate: 0,
+            latency: 0,
+            arrivals: None,
+            seal: Some(Arc::clone(&key)),
+        };
+        let copied = self.mover.copy(&job, control);
+        copied.map_err(|e| told(&e, &[from, held]))?;
+        let manifest = self.as_it_lies(held, &job.dest, control)?;
+        let proof = self.label(held, &whole, &manifest, (None, None))?;
+        self.keep_key(held, &whole, (part, &proof), &key)?;
+        self.publish_as(held, &whole)?;
+        self.mover
+            .remove(&from.path())
+            .map_err(|e| told(&e, &[from]))?;
+        Ok(Proof {
+            sealed: true,
+            ..proof
+        })
+    }
+}

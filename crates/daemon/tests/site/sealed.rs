@@ -1,0 +1,329 @@
+//! Encrypted data: ciphertext in the store, in clear in the memory of jobs alone.
+
+use crate::munged::Daemon;
+use crate::node::*;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+use tarn_proto::local::Code;
+use tarn_proto::site::*;
+
+const JOB: Job = 17;
+const TEXT: &str = "nobody but alice knows";
+const MEMORY: Option<u64> = Some(16 << 20);
+
+/// What tarnd mounts is gone with the test.
+fn site() -> Option<Daemon> {
+    let daemon = munge()?;
+    tarn_sys::namespace::own_mounts().unwrap();
+    Some(daemon)
+}
+
+fn fetch_sealed(user: Uid, dataset: &str, from: &Path) -> Work {
+    Work::Fetch {
+        part: part(user, dataset, 0),
+        from: Origin::Outside(from.to_owned()),
+        proof: None,
+        sealed: true,
+    }
+}
+
+fn view(job: Job, parts: Vec<Part>, memory: Option<u64>) -> Work {
+    Work::View {
+        job,
+        dataset: parts[0].dataset.clone(),
+        parts,
+        memory,
+    }
+}
+
+fn write_anew(job: Job, dataset: &str, parts: Vec<Part>) -> Work {
+    Work::Prepare {
+        job,
+        dataset: dataset.into(),
+        parts,
+        memory: MEMORY,
+    }
+}
+
+fn publish_sealed(dataset: &str, version: u32) -> Work {
+    Work::Publish {
+        job: JOB,
+        part: part(ALICE, dataset, version),
+        slice: None,
+        sealed: true,
+    }
+}
+
+/// Whether any file below holds some bytes.
+fn holds(folder: &Path, bytes: &str) -> bool {
+    let found = Process::new("grep")
+        .args(["-r", "-q", "-F", bytes])
+        .arg(folder)
+        .status();
+    found.unwrap().success()
+}
+
+fn clear(node: &Node, rest: &str) -> PathBuf {
+    node.path(&format!("run/clear/all/{JOB}/u{ALICE}/{rest}"))
+}
+
+fn in_store(node: &Node, dataset: &str, rest: &str) -> PathBuf {
+    node.path(&format!("store/u{ALICE}/d/w/{dataset}/0/0/{rest}"))
+}
+
+/// A source of two files; its folder.
+fn source(node: &Node) -> PathBuf {
+    let file = node.outside("mesh/a", TEXT, ALICE, 0o600);
+    let other = format!("another one {TEXT}");
+    node.outside("mesh/b", &other, ALICE, 0o600);
+    let folder = file.parent().unwrap().to_owned();
+    chown(&folder, Some(ALICE), Some(ALICE)).unwrap();
+    folder
+}
+
+#[test]
+fn it_is_in_clear_only_in_the_memory_of_a_job() {
+    let Some(daemon) = site() else { return };
+    let mut node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let (proof, _) = session.proven(ALICE, fetch_sealed(ALICE, "mesh", &source(&node)));
+    assert!(proof.sealed && proof.bytes > 2 * TEXT.len() as u64);
+    session.done(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
+    assert_eq!(fs::read_to_string(clear(&node, "v/mesh/a")).unwrap(), TEXT);
+    assert_eq!(fs::metadata(clear(&node, "v/mesh/a")).unwrap().uid(), ALICE);
+    session.done(ALICE, write_anew(JOB, "mesh", vec![part(ALICE, "mesh", 0)]));
+    session.done(ALICE, write_anew(JOB, "made", Vec::new()));
+    let made = clear(&node, "w/made/m");
+    fs::write(&made, format!("{TEXT} now")).unwrap();
+    chown(&made, Some(ALICE), Some(ALICE)).unwrap();
+    fs::remove_file(clear(&node, "w/mesh/b")).unwrap();
+
+    // A tarnd that begins anew finds it as it was.
+    drop(session);
+    node.restart();
+    let mut session = node.begin(&daemon);
+    let (made, _) = session.proven(ALICE, publish_sealed("made", 1));
+    // Asked once more, it is there.
+    assert_eq!(session.proven(ALICE, publish_sealed("made", 1)).0, made);
+    let (mesh, _) = session.proven(ALICE, publish_sealed("mesh", 1));
+    assert_eq!((mesh.entries, mesh.sealed), (1, true));
+    assert!(!holds(&node.path("store"), "alice knows"));
+
+    // What goes out is in clear again: it is the user's own there.
+    let out = node.path("outside/out");
+    fs::create_dir(&out).unwrap();
+    chown(&out, Some(ALICE), Some(ALICE)).unwrap();
+    let send = Work::Send {
+        parts: vec![(part(ALICE, "made", 1), None, made)],
+        dest: out.join("result"),
+    };
+    session.proven(ALICE, send);
+    assert_eq!(
+        fs::read_to_string(out.join("result/m")).unwrap(),
+        format!("{TEXT} now")
+    );
+
+    // The job leaves: no mount, no folder, and nothing where somebody still has it open.
+    let open = fs::File::open(clear(&node, "v")).unwrap();
+    session.order(Order::Dismiss(JOB));
+    assert!(!node.path(&format!("run/clear/all/{JOB}")).exists());
+    assert_eq!(open.metadata().unwrap().nlink(), 0, "it is removed");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains("run/clear/all/17"), "{mounts}");
+}
+
+#[test]
+fn attack_what_is_encrypted_is_not_put_into_the_clear_nor_reached_by_a_path() {
+    let Some(daemon) = site() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    session.proven(ALICE, fetch_sealed(ALICE, "mesh", &source(&node)));
+    let parts = vec![part(ALICE, "mesh", 0), part(ALICE, "mesh", 0)];
+    let (code, why) = session.refused(ALICE, view(JOB, parts.clone(), None));
+    assert_eq!(code, Code::Denied, "{why}");
+    let plain = Work::Prepare {
+        job: JOB,
+        dataset: "mesh".into(),
+        parts: parts.clone(),
+        memory: None,
+    };
+    assert_eq!(session.refused(ALICE, plain).0, Code::Denied);
+    // Bob cannot have it opened for him.
+    assert_eq!(
+        session.refused(BOB, view(JOB, parts.clone(), MEMORY)).0,
+        Code::Denied
+    );
+    session.done(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
+    // Neither bob nor other programs of alice get there.
+    for user in [BOB, ALICE] {
+        let file = format!("{JOB}/u{ALICE}/v/mesh/a");
+        let by_worker = format!("/proc/[0-9]*/cwd/{file}");
+        let paths = format!("run/clear/all/{file} {by_worker}");
+        let script = format!(
+            "for p in {paths}; do if cat $p; then exit 1; fi; done; if ls run/clear; then exit 1; fi"
+        );
+        node.as_user(user, &script);
+    }
+    // More than the node has.
+    let much = view(18, vec![part(ALICE, "mesh", 0)], Some(1 << 50));
+    let (code, why) = session.refused(ALICE, much);
+    assert_eq!(code, Code::NoSpace, "{why}");
+    assert!(!node.path("run/clear/all/18").exists());
+}
+
+#[test]
+fn attack_what_was_changed_on_the_tier_is_not_believed() {
+    let Some(daemon) = site() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let folder = source(&node);
+    for dataset in ["mesh", "other"] {
+        session.proven(ALICE, fetch_sealed(ALICE, dataset, &folder));
+    }
+    let kept = node.path("kept");
+    let copied = Process::new("cp")
+        .arg("-a")
+        .args([in_store(&node, "mesh", ""), kept.clone()])
+        .status();
+    assert!(copied.unwrap().success());
+    let file = |name: &str| in_store(&node, "mesh", name);
+    let swap = |one: &str, other: &str| {
+        let (one, other) = (file(one), file(other));
+        let between = one.with_extension("between");
+        fs::rename(&one, &between).unwrap();
+        fs::rename(&other, &one).unwrap();
+        fs::rename(&between, &other).unwrap();
+    };
+    let change = |name: &str| {
+        let mut bytes = fs::read(file(name)).unwrap();
+        let at = bytes.len() - 30;
+        bytes[at] ^= 1;
+        fs::write(file(name), bytes).unwrap();
+    };
+    type Attack<'a> = (&'a str, &'a dyn Fn());
+    let attacks: [Attack<'_>; 6] = [
+        ("a piece", &|| change("tree/a")),
+        ("two files", &|| swap("tree/a", "tree/b")),
+        ("a manifest", &|| change("manifest")),
+        ("a key", &|| change("key")),
+        ("another's key", &|| {
+            fs::copy(in_store(&node, "other", "key"), file("key")).unwrap();
+        }),
+        ("all of another", &|| {
+            fs::remove_dir_all(file("tree")).unwrap();
+            for name in ["tree", "manifest", "key"] {
+                let from = in_store(&node, "other", name);
+                let copied = Process::new("cp")
+                    .arg("-aT")
+                    .args([from, file(name)])
+                    .status();
+                assert!(copied.unwrap().success());
+            }
+        }),
+    ];
+    for (what, attack) in attacks {
+        attack();
+        let opened = session.work(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
+        match opened {
+            Worked::Failed(why) if why.code == Code::Corrupt => {}
+            other => panic!("{what}: {other:?}"),
+        }
+        assert!(!clear(&node, "v/mesh").exists(), "{what}");
+        let restored = Process::new("cp")
+            .args(["-aT"])
+            .args([kept.clone(), in_store(&node, "mesh", "")])
+            .status();
+        assert!(restored.unwrap().success());
+    }
+    session.done(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
+}
+
+#[test]
+fn it_goes_from_node_to_node_as_it_lies() {
+    let Some(daemon) = site() else { return };
+    let (one, two) = (Node::start("n1", &daemon), Node::start("n2", &daemon));
+    let (mut first, mut second) = (one.begin(&daemon), two.begin(&daemon));
+    let (proof, _) = first.proven(ALICE, fetch_sealed(ALICE, "mesh", &source(&one)));
+    let peer = Peer {
+        node: "n1".into(),
+        host: "127.0.0.1".into(),
+        port: first.port(ALICE),
+    };
+    let fetch = Work::Fetch {
+        part: part(ALICE, "mesh", 0),
+        from: Origin::Peer(peer.clone()),
+        proof: Some(proof.clone()),
+        sealed: true,
+    };
+    assert_eq!(second.proven(ALICE, fetch.clone()).0, proof);
+    assert!(!holds(&two.path("store"), "alice knows"));
+    second.done(ALICE, Work::Check(part(ALICE, "mesh", 0)));
+    second.done(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
+    assert_eq!(fs::read_to_string(clear(&two, "v/mesh/a")).unwrap(), TEXT);
+
+    // What goes out from another node is there for so long only.
+    second.done(
+        ALICE,
+        Work::Remove(vec![Held::Part(part(ALICE, "mesh", 0))]),
+    );
+    let out = two.path("outside/out");
+    fs::create_dir(&out).unwrap();
+    chown(&out, Some(ALICE), Some(ALICE)).unwrap();
+    let send = Work::Send {
+        parts: vec![(part(ALICE, "mesh", 0), Some(peer), proof)],
+        dest: out.join("result"),
+    };
+    second.proven(ALICE, send);
+    assert_eq!(fs::read_to_string(out.join("result/a")).unwrap(), TEXT);
+    assert!(!in_store(&two, "mesh", "").exists());
+}
+
+#[test]
+fn a_secret_that_was_rotated_and_forgotten_opens_nothing_any_more() {
+    let Some(daemon) = site() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    session.proven(ALICE, fetch_sealed(ALICE, "mesh", &source(&node)));
+    let opens = |session: &mut Session| {
+        let opened = session.work(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
+        session.order(Order::Dismiss(JOB));
+        opened
+    };
+    let image = fs::read(in_store(&node, "mesh", "key")).unwrap();
+    assert_eq!(opens(&mut session), Worked::Done);
+    // With the session, and the worker that there is, comes another secret: what is there is wrapped with it.
+    let mut session = node.begin_with(&[9, 11, 10], &daemon);
+    assert_eq!(session.holds.len(), 1);
+    assert_eq!(opens(&mut session), Worked::Done);
+    assert_ne!(fs::read(in_store(&node, "mesh", "key")).unwrap(), image);
+    // So the older one can be forgotten.
+    let mut session = node.begin_with(&[9, 11], &daemon);
+    assert_eq!(opens(&mut session), Worked::Done);
+    // An image of the tier from before is noise then, and so is all if the newest one is lost.
+    let newest = fs::read(in_store(&node, "mesh", "key")).unwrap();
+    fs::write(in_store(&node, "mesh", "key"), image).unwrap();
+    for _ in 0..2 {
+        match opens(&mut session) {
+            Worked::Failed(why) => {
+                assert_eq!(why.code, Code::Corrupt);
+                assert!(why.text.contains("forgotten"), "{why}");
+            }
+            other => panic!("{other:?}"),
+        }
+        fs::write(in_store(&node, "mesh", "key"), &newest).unwrap();
+        session = node.begin_with(&[9, 12], &daemon);
+    }
+    let mut session = node.begin_with(&[9, 11], &daemon);
+    assert_eq!(opens(&mut session), Worked::Done);
+    // Who removes it removes its key first.
+    let key = fs::File::open(in_store(&node, "mesh", "key")).unwrap();
+    session.done(
+        ALICE,
+        Work::Remove(vec![Held::Part(part(ALICE, "mesh", 0))]),
+    );
+    let mut left = Vec::new();
+    std::io::Read::read_to_end(&mut &key, &mut left).unwrap();
+    assert!(left.len() == newest.len() && left.iter().all(|b| *b == 0));
+}

@@ -1,0 +1,110 @@
+//! What the tasks of a job see: of encrypted datasets a copy in clear, in the job's own memory.
+
+use crate::state::{JobState, Reads, Site, Step, VersionId, room};
+use tarn_proto::site::{Job, Mount, Order, Owner, Work};
+
+/// Bytes of a job's memory beyond what its datasets take: folders.
+const FOLDERS: u64 = 1 << 20;
+
+impl Site {
+    /// Whether a version is kept encrypted.
+    pub(crate) fn is_sealed(&self, version: &VersionId) -> bool {
+        self.version(version).is_some_and(|v| v.is_sealed)
+    }
+
+    /// Bytes of the job's memory on a node, if this version of those that it uses is in clear there.
+    pub(crate) fn memory_for(
+        &self,
+        job: &JobState,
+        node: &str,
+        version: &VersionId,
+    ) -> Option<u64> {
+        if !self.is_sealed(version) {
+            return None;
+        }
+        let is_here = |nodes: &[String]| nodes.iter().any(|name| name == node);
+        let reads = job.reads.iter().filter(|r| is_here(job.readers(r)));
+        let read = reads.filter_map(|r| self.version(&r.version));
+        let read = read.filter(|v| v.is_sealed);
+        let read: u64 = read.flat_map(|v| v.parts.values()).map(room).sum();
+        let makes = job.makes.iter().filter(|m| is_here(job.writers(m)));
+        let makes = makes.filter(|m| self.is_sealed(&m.version));
+        let made: u64 = makes.map(|m| m.size).sum();
+        Some(read.saturating_add(made).saturating_add(FOLDERS))
+    }
+
+    /// Merges what is of several parts, and opens what is sealed. Whether that is done everywhere.
+    pub(crate) fn view(&mut self, id: Job, job: &JobState, reads: &Reads) -> bool {
+        let parts = self.parts_of(&reads.version);
+        if parts.len() < 2 && !self.is_sealed(&reads.version) {
+            return true;
+        }
+        let mut is_whole = true;
+        for node in job.readers(reads) {
+            let dataset = reads.name.clone();
+            let work = Work::View {
+                job: id,
+                dataset: dataset.clone(),
+                parts: parts.clone(),
+                memory: self.memory_for(job, node, &reads.version),
+            };
+            let order = Order::Do {
+                user: Self::rights(reads.version.owner, job.user),
+                group: job.group,
+                work: Box::new(work),
+            };
+            is_whole &= self.once(id, job, node, Step::View(dataset), order);
+        }
+        is_whole
+    }
+
+    /// What the tasks of a job see on the node at this position.
+    pub(crate) fn mounts(&self, id: Job, job: &JobState, at: usize) -> Vec<Mount> {
+        let mut mounts = Vec::new();
+        for reads in job
+            .reads
+            .iter()
+            .filter(|r| !r.is_changed && (at == 0 || !r.on_first))
+        {
+            let owner = reads.version.owner;
+            let dataset = reads.name.clone();
+            let parts = self.parts_of(&reads.version);
+            let known = self.version(&reads.version);
+            let file = match &parts[..] {
+                [only] => known.and_then(|v| v.parts.get(&only.part)?.file.as_ref()),
+                _ => None,
+            };
+            let in_memory = self.is_sealed(&reads.version);
+            let path = match &parts[..] {
+                _ if in_memory => format!("{owner}/v/{dataset}").into(),
+                [only] => only.folder().unwrap_or_default().join("tree"),
+                _ => format!("{owner}/j/{id}/v/{dataset}").into(),
+            };
+            let path = file.map_or_else(|| path.clone(), |file| path.join(file));
+            mounts.push(Mount {
+                dataset,
+                owner,
+                path,
+                writable: false,
+                in_memory,
+            });
+        }
+        for makes in job.makes.iter().filter(|m| at == 0 || m.rule.is_some()) {
+            let dataset = makes.version.dataset.clone();
+            let owner = Owner::User(job.user);
+            let in_memory = self.is_sealed(&makes.version);
+            let path = match in_memory {
+                true => format!("{owner}/w/{dataset}"),
+                false => format!("{owner}/j/{id}/w/{dataset}"),
+            };
+            mounts.push(Mount {
+                path: path.into(),
+                owner,
+                dataset,
+                writable: true,
+                in_memory,
+            });
+        }
+        mounts
+    }
+}

@@ -1,0 +1,111 @@
+//! Encrypted data between jobs.
+
+use crate::setup::Site;
+use std::fs;
+
+/// What the jobs hand on, and what must not be found where it does not belong.
+const SECRET: &str = "what-only-alice-knows";
+
+/// Whether a node's store has the secret somewhere in the clear.
+fn is_in_store(site: &Site, node: usize) -> bool {
+    let command = format!("grep -rqF {SECRET} /scm/tarn");
+    let node = site.cluster.node(node);
+    node.exec("root", &["sh", "-c", &command]).is_ok()
+}
+
+#[test]
+fn what_jobs_hand_on_encrypted_is_in_clear_only_where_they_run() {
+    let Some(site) = Site::up(2) else { return };
+    let home = site.home("alice");
+    let prepare = format!("mkdir -p ~/case; echo {SECRET} > ~/case/mesh; chmod 700 ~");
+    site.alice(&["sh", "-c", &prepare]);
+    let first = "\
+#SBATCH -N1 -n1 -w node1 -o first.out
+#TARN name = \"w\"
+#TARN data.case = { source = \"case\", encrypt = true }
+#TARN data.made = { encrypt = true, size = \"1 MiB\" }
+#TARN [[step]]
+#TARN in = [\"case\"]
+#TARN out = [\"made\"]
+set -e
+sed s/^/first:/ $TARN_case/mesh > $TARN_made/m
+stat -f -c %T $TARN_case $TARN_made
+touch $TARN_case/x 2> /dev/null && exit 1
+touch ~/first-runs
+while [ -e ~/first-runs ]; do sleep 0.2; done
+";
+    // The second one runs elsewhere, and does not say that what it goes on with is encrypted.
+    let second = "\
+#SBATCH -N1 -n1 -w node2 -o second.out
+#TARN name = \"w\"
+#TARN data.made = { size = \"1 MiB\", dest = \"result\" }
+#TARN [[step]]
+#TARN inout = [\"made\"]
+set -e
+srun sh -c 'sed -i s/^/second:/ $TARN_made/m'
+";
+    for (name, script) in [("first.sh", first), ("second.sh", second)] {
+        fs::write(home.join(name), format!("#!/bin/bash\n{script}")).expect("a script");
+    }
+    let submitted = site.alice(&["sh", "-c", "cd && tarn submit --open first.sh second.sh"]);
+    let jobs = submitted.lines().map(|l| l.split(' ').next().expect("one"));
+    let [first, second] = jobs.collect::<Vec<_>>().try_into().expect("two jobs");
+    site.wait("the first runs", || home.join("first-runs").exists());
+    // While it runs, nobody else sees it: not bob, nor alice by another way.
+    assert!(!is_in_store(&site, 1));
+    for user in ["bob", "alice"] {
+        let node = site.cluster.node(1);
+        let path = format!("cat /run/tarn/clear/all/{first}/*/v/case/mesh");
+        let reached = node.exec(user, &["sh", "-c", &path]);
+        assert!(reached.is_err(), "{user}: {reached:?}");
+    }
+    // The site's key is rotated meanwhile.
+    let refused = site.cluster.exec("alice", &["tarn", "slurm", "rotate-key"]);
+    assert!(format!("{refused:?}").contains("only root"), "{refused:?}");
+    site.root(&["tarn", "slurm", "rotate-key"]);
+    site.wait("the older one is not needed any more", || {
+        let words = ["tarn", "slurm", "rotate-key", "--drop"];
+        site.cluster.exec("root", &words).is_ok()
+    });
+    fs::remove_file(home.join("first-runs")).expect("it goes on");
+    site.wait_for(first, "COMPLETED");
+    site.wait_for(second, "COMPLETED");
+    site.wait("the result is outside", || home.join("result/m").exists());
+    let result = fs::read_to_string(home.join("result/m")).expect("the result");
+    assert_eq!(
+        result,
+        format!("second:first:{SECRET}\n"),
+        "{}",
+        site.logs()
+    );
+    assert_eq!(
+        fs::read_to_string(home.join("first.out")).expect("its output"),
+        "tmpfs\ntmpfs\n"
+    );
+    site.wait("they have left", || {
+        [first, second]
+            .iter()
+            .all(|job| site.why("alice", job).contains("ended"))
+    });
+    for node in [1, 2] {
+        assert!(!is_in_store(&site, node));
+        let kept = "find /scm/tarn -name key | grep -c . ; ls /run/tarn/clear/all | wc -l";
+        let said = site.cluster.node(node).exec("root", &["sh", "-c", kept]);
+        let said = said.expect("what is there");
+        let numbers: Vec<&str> = said.split_whitespace().collect();
+        assert!(numbers[0] != "0" && numbers[1] == "0", "{numbers:?}");
+    }
+    // What is not needed goes, with its keys.
+    site.alice(&["tarn", "slurm", "end", "w"]);
+    for node in [1, 2] {
+        site.wait("nothing is left", || {
+            let find = "find /scm/tarn/u*/d -type f | wc -l";
+            let left = site.cluster.node(node).exec("root", &["sh", "-c", find]);
+            left.is_ok_and(|said| said.trim() == "0")
+        });
+    }
+    // Without a size, sbatch says what is missing.
+    let words = "printf '#!/bin/sh\\n#TARN data.x.encrypt = true\\n#TARN [[step]]\\n#TARN out = [\"x\"]\\n' > x.sh; sbatch x.sh";
+    let refused = site.cluster.exec("alice", &["sh", "-c", words]);
+    assert!(format!("{refused:?}").contains("`size`"), "{refused:?}");
+}
