@@ -428,6 +428,11 @@ fn units_are_what_systemd_understands() -> Outcome {
         let (clean, warned) = verify(&unit, whose)?;
         ensure!(clean, "{}: {warned}", unit.display());
     }
+    // What it mounts for jobs is seen by Slurm's tasks only in the mounts that all share.
+    let site = std::fs::read_to_string(units.join("system/tarnd-site.service"))?;
+    let mut settings = site.lines().filter(|line| !line.starts_with('#'));
+    let own = settings.find(|line| line.starts_with("Private") || line.starts_with("Protect"));
+    ensure!(own.is_none(), "tarnd has mounts of its own: {own:?}");
     // It would have said so.
     let wrong = folder.path().join("wrong@root.service");
     let text = std::fs::read_to_string(&instance)?;

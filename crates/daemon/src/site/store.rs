@@ -199,15 +199,28 @@ impl Store {
         Ok(held)
     }
 
-    /// A folder of a job.
-    fn of_job(&self, job: Job, which: Which, dataset: &str, make: bool) -> Result<Held, Refusal> {
+    /// A folder of a job, in the store or in the job's memory, which is below the folder that the worker began in.
+    fn of_job(
+        &self,
+        job: Job,
+        which: Which,
+        dataset: &str,
+        (in_memory, make): (bool, bool),
+    ) -> Result<Held, Refusal> {
         if !is_name(dataset) {
             let text = "a name that cannot be one of a dataset";
             return Err(Refusal::new(Code::Invalid, text));
         }
         let owner = Owner::User(self.user);
-        let path = format!("{owner}/j/{job}/{}/{dataset}", which.name());
-        self.held(Path::new(&path), make)
+        let name = which.name();
+        if !in_memory {
+            let path = format!("{owner}/j/{job}/{name}/{dataset}");
+            return self.held(Path::new(&path), make);
+        }
+        let own = PathBuf::from(format!("{job}/{owner}"));
+        let space = Some((format!("memory of job {job}"), own));
+        let path = format!("{name}/{dataset}").into_bytes();
+        Held::open(&Spot::Path { space, path }, make)
     }
 
     /// What a part that is there holds.
@@ -284,12 +297,8 @@ impl Store {
                 // As it was before it was read: what changes meanwhile is another content the next time.
                 origin = Some(self.print_of(path, control)?);
                 let source = CopySource {
-                    root: path.clone(),
-                    peer: None,
                     as_entry: file.clone(),
-                    manifest: None,
-                    only: None,
-                    sealed: None,
+                    ..tree_at(path.clone())
                 };
                 (source, file)
             }
@@ -304,17 +313,11 @@ impl Store {
                 (self.remote(part, peer, proof, control)?, proof.file.clone())
             }
         };
+        let dest = held.path_of(&[&whole, &b"/tree"[..]].concat());
+        let staging = held.path_of(&[&whole, &b"/staging"[..]].concat());
         let job = CopyJob {
-            sources: vec![source],
-            dest: held.path_of(&[&whole, &b"/tree"[..]].concat()),
-            staging: held.path_of(&[&whole, &b"/staging"[..]].concat()),
-            replace: false,
-            verify: Verify::Copy,
-            sync: true,
-            rate: 0,
-            latency: 0,
-            arrivals: None,
             seal: key.clone(),
+            ..copying(vec![source], dest, staging)
         };
         let report = self.mover.copy(&job, control);
         let mut report = report.map_err(|e| told(&e, &[&held]))?;
@@ -355,10 +358,7 @@ impl Store {
         in_memory: bool,
         control: &Control,
     ) -> Result<Worked, Refusal> {
-        let held = match in_memory {
-            true => self.in_memory(job, Which::Written, dataset, true)?,
-            false => self.of_job(job, Which::Written, dataset, true)?,
-        };
+        let held = self.of_job(job, Which::Written, dataset, (in_memory, true))?;
         if held.stat()?.is_some() {
             return Ok(Worked::Done);
         }
@@ -393,10 +393,7 @@ impl Store {
         in_memory: bool,
         control: &Control,
     ) -> Result<Worked, Refusal> {
-        let held = match in_memory {
-            true => self.in_memory(job, Which::Read, dataset, true)?,
-            false => self.of_job(job, Which::Read, dataset, true)?,
-        };
+        let held = self.of_job(job, Which::Read, dataset, (in_memory, true))?;
         if held.stat()?.is_some() {
             return Ok(Worked::Done);
         }
@@ -442,7 +439,7 @@ impl Store {
             return Ok(Worked::Proven { proof, moved: 0 });
         }
         if sealed {
-            let from = self.in_memory(job, Which::Written, &part.dataset, false)?;
+            let from = self.of_job(job, Which::Written, &part.dataset, (true, false))?;
             if from.stat()?.is_none() {
                 return Err(from.missing());
             }
@@ -450,7 +447,7 @@ impl Store {
             let proof = self.publish_sealed(&from, (&held, part), control)?;
             return Ok(Worked::Proven { proof, moved: 0 });
         }
-        let from = self.of_job(job, Which::Written, &part.dataset, false)?;
+        let from = self.of_job(job, Which::Written, &part.dataset, (false, false))?;
         let whole = hidden(held.name(), MADE);
         // A try before this one may have moved the tree already.
         let tree = [&whole[..], b"/tree"].concat();
@@ -635,6 +632,34 @@ impl Roots {
 
     fn held(&self) -> Vec<&Held> {
         self.0.iter().map(|(held, _)| held).collect()
+    }
+}
+
+/// A tree that lies here, in the clear, as the source of a copy.
+fn tree_at(root: PathBuf) -> CopySource {
+    CopySource {
+        root,
+        peer: None,
+        as_entry: None,
+        manifest: None,
+        only: None,
+        sealed: None,
+    }
+}
+
+/// A copy to the tier.
+fn copying(sources: Vec<CopySource>, dest: PathBuf, staging: PathBuf) -> CopyJob {
+    CopyJob {
+        sources,
+        dest,
+        staging,
+        replace: false,
+        verify: Verify::Copy,
+        sync: true,
+        rate: 0,
+        latency: 0,
+        arrivals: None,
+        seal: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Between a store and what is outside it: sources and places of the user's, and other nodes.
 
 use super::sealed::KEY;
-use super::{MAX_MANIFEST, Store, hidden};
+use super::{MAX_MANIFEST, Store, copying, hidden, tree_at};
 use crate::peers::fingerprint;
 use crate::site::shelf;
 use crate::work::{Held, Spot, told};
@@ -62,12 +62,9 @@ impl Store {
             return Err(Refusal::new(Code::Corrupt, text));
         };
         Ok(CopySource {
-            root: PathBuf::new(),
             peer: Some(Arc::new(client.tree(tree_of(part, "tree")))),
-            as_entry: None,
             manifest: Some(manifest),
-            only: None,
-            sealed: None,
+            ..tree_at(PathBuf::new())
         })
     }
 
@@ -130,17 +127,11 @@ impl Store {
         let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
         let may = rustix::fs::accessat(to.folder(), ".", write, plain);
         may.map_err(|e| to.failed("write to", e))?;
+        let staging = to.path_of(&hidden(to.name(), &self.node));
         let job = CopyJob {
-            sources,
-            dest: to.path(),
-            staging: to.path_of(&hidden(to.name(), &self.node)),
             replace: true,
             verify: Verify::Readback,
-            sync: true,
-            rate: 0,
-            latency: 0,
-            arrivals: None,
-            seal: None,
+            ..copying(sources, to.path(), staging)
         };
         let report = self.mover.copy(&job, control);
         let mut known: Vec<&Held> = held.iter().collect();

@@ -1,18 +1,16 @@
 //! Parts of encrypted datasets: sealed on the tier with their keys beside them, in clear in a job's memory. docs/site.md, "Encryption
 //! between jobs". A part's manifest is of its files as they lie; its key is bound to that, so both are what was published, or nothing.
 
-use super::{MADE, Store, hidden, read_small, told, write};
-use crate::work::{Held, Spot};
-use std::path::PathBuf;
+use super::{MADE, Store, copying, hidden, read_small, told, tree_at, write};
+use crate::work::Held;
 use std::sync::{Arc, PoisonError};
 use tarn_base::hash::Hash;
 use tarn_base::key::{DataKey, KeyId};
 use tarn_base::manifest::Manifest;
-use tarn_base::part::Verify;
 use tarn_munge::Secret;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Owner, Part, Proof, is_name};
+use tarn_proto::site::{Owner, Part, Proof};
 use tarn_seal::SealError;
 use tarn_seal::wrap::{Owner as Whose, WRAPPED, WrappingKey, wrapped_by};
 
@@ -95,24 +93,6 @@ impl Store {
     fn wrapping(&self) -> Vec<WrappingKey> {
         let keys = self.keys.lock();
         keys.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// A folder of the job's memory, which is below the folder that the worker began in.
-    pub(super) fn in_memory(
-        &self,
-        job: Job,
-        which: Which,
-        dataset: &str,
-        make: bool,
-    ) -> Result<Held, Refusal> {
-        if !is_name(dataset) {
-            let text = "a name that cannot be one of a dataset";
-            return Err(Refusal::new(Code::Invalid, text));
-        }
-        let own = PathBuf::from(format!("{job}/{}", Owner::User(self.user)));
-        let path = format!("{}/{dataset}", which.name()).into_bytes();
-        let space = Some((format!("memory of job {job}"), own));
-        Held::open(&Spot::Path { space, path }, make)
     }
 
     /// Writes a part's key beside its tree, wrapped.
@@ -273,13 +253,10 @@ impl Store {
             same.map_err(|e| told(&e, &[held]))?;
         }
         Ok(CopySource {
-            root,
-            peer: None,
-            as_entry: None,
             // A sealed part's is of its files as they lie.
             manifest: Some(manifest).filter(|_| sealed.is_none()),
-            only: None,
             sealed,
+            ..tree_at(root)
         })
     }
 
@@ -291,17 +268,10 @@ impl Store {
         control: &Control,
     ) -> Result<(), Refusal> {
         let (sources, all) = self.opened(parts, control)?;
+        let staging = held.path_of(&hidden(held.name(), "staging"));
         let job = CopyJob {
-            sources,
-            dest: held.path(),
-            staging: held.path_of(&hidden(held.name(), "staging")),
-            replace: false,
-            verify: Verify::Copy,
             sync: false,
-            rate: 0,
-            latency: 0,
-            arrivals: None,
-            seal: None,
+            ..copying(sources, held.path(), staging)
         };
         let mut known: Vec<&Held> = all.iter().collect();
         known.push(held);
@@ -319,24 +289,11 @@ impl Store {
         let whole = hidden(held.name(), MADE);
         self.begin(held, &whole)?;
         let key = new_key()?;
+        let dest = held.path_of(&[&whole, &b"/tree"[..]].concat());
+        let staging = held.path_of(&[&whole, &b"/staging"[..]].concat());
         let job = CopyJob {
-            sources: vec![CopySource {
-                root: from.path(),
-                peer: None,
-                as_entry: None,
-                manifest: None,
-                only: None,
-                sealed: None,
-            }],
-            dest: held.path_of(&[&whole, &b"/tree"[..]].concat()),
-            staging: held.path_of(&[&whole, &b"/staging"[..]].concat()),
-            replace: false,
-            verify: Verify::Copy,
-            sync: true,
-            rate: 0,
-            latency: 0,
-            arrivals: None,
             seal: Some(Arc::clone(&key)),
+            ..copying(vec![tree_at(from.path())], dest, staging)
         };
         let copied = self.mover.copy(&job, control);
         copied.map_err(|e| told(&e, &[from, held]))?;
