@@ -143,6 +143,8 @@ fn a_job_gets_the_memory_mode_that_it_asks_for() {
     let pending = pending.unwrap_or_else(|e| panic!("{e:#}"));
     assert!(pending.contains("pending     2lm"), "{pending}");
 
+    // Slurm hears from the node that it goes down before it does: no machine is down sooner.
+    std::thread::sleep(Duration::from_secs(3));
     node.power_cut().unwrap_or_else(|e| panic!("{e:#}"));
     let firmware = cluster.shared().join("bin/firmware");
     let played = std::process::Command::new(firmware)

@@ -100,6 +100,61 @@ fn controllers_begin_anew_while_a_job_is_staged() {
 }
 
 #[test]
+fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
+    // The controller's host and its backup's are those of slurmctld; only the first has one here.
+    let Some(site) = Site::up_with(2, "SlurmctldHost=node2\n") else {
+        return;
+    };
+    case(&site);
+    site.start_backup(2);
+    let log = site.cluster.shared().join("controller.log");
+    let said = |what: &str| fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
+    site.wait("the backup waits", || said("this is the backup"));
+    let job = submit(&site, COPIES, &["-w", "node1", "--begin=now+6"]);
+    site.wait("the job is taken in", || {
+        site.why("alice", &job).contains("taken in")
+    });
+    site.kill_controller();
+    // The users' commands and Slurm's scripts find the other one, which knows the job.
+    site.wait("the backup is the controller", || said("epoch=2"));
+    site.wait_for(&job, "COMPLETED");
+    site.wait("it has left", || site.why("alice", &job).contains("ended"));
+    let result = site.home("alice").join("out/result/mesh");
+    assert_eq!(fs::read_to_string(result).expect("the result"), "mesh\n");
+    // Now there is none, for a minute: jobs come to their gate, and others end.
+    let waits = COPIES.replace("cat ", "while [ -e ~/runs ]; do sleep 0.2; done; cat ");
+    site.alice(&["touch", "runs"]);
+    let running = submit(
+        &site,
+        &waits.replace("out/result", "out/other"),
+        &["-w", "node1"],
+    );
+    site.wait_for(&running, "RUNNING");
+    let comes = submit(
+        &site,
+        &COPIES.replace("out/result", "out/third"),
+        &["-w", "node2", "--begin=now+4"],
+    );
+    site.wait("it is taken in", || {
+        site.why("alice", &comes).contains("taken in")
+    });
+    site.kill_backup(2);
+    site.alice(&["rm", "runs"]);
+    std::thread::sleep(Duration::from_secs(60));
+    assert_eq!(site.state(&comes), "CONFIGURING");
+    assert!(!site.home("alice").join("out/other").exists());
+    site.start_controller();
+    for job in [&running, &comes] {
+        site.wait_for(job, "COMPLETED");
+        site.wait("it has left", || site.why("alice", job).contains("ended"));
+    }
+    for name in ["other", "third"] {
+        let result = site.home("alice").join("out").join(name).join("mesh");
+        assert_eq!(fs::read_to_string(result).expect(name), "mesh\n");
+    }
+}
+
+#[test]
 fn a_node_that_was_off_and_a_job_that_is_cancelled_leave_nothing_behind() {
     let Some(site) = Site::up(2) else { return };
     case(&site);

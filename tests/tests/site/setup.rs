@@ -11,6 +11,9 @@ use tempfile::TempDir;
 /// Slurm looks at what is staged every few seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
+const CONTROLLER: &str = "setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid";
+const KILL_CONTROLLER: &str = "kill -KILL $(cat /run/controller.pid)";
+
 /// A site.
 pub(crate) struct Site {
     pub(crate) cluster: Cluster,
@@ -20,6 +23,11 @@ pub(crate) struct Site {
 impl Site {
     /// A site of so many nodes; `None`, said loudly, where it cannot be tried.
     pub(crate) fn up(nodes: usize) -> Option<Self> {
+        Self::up_with(nodes, "")
+    }
+
+    /// With more lines of slurm.conf.
+    pub(crate) fn up_with(nodes: usize, conf: &str) -> Option<Self> {
         let doctor = Doctor::ask().expect("slurm-cluster doctor");
         if let Some(why) = doctor.lacks(&[]) {
             eprintln!("SKIPPED: no Slurm cluster here: {why}");
@@ -29,7 +37,7 @@ impl Site {
         let root = tempfile::tempdir().expect("a folder");
         let etc = root.path().join("etc/slurm");
         fs::create_dir_all(&etc).expect("its folder");
-        fs::write(etc.join("slurm.conf"), "").expect("slurm.conf");
+        fs::write(etc.join("slurm.conf"), conf).expect("slurm.conf");
         let built = Command::new(tree::root().join("scripts/spank.sh"))
             .arg(&etc)
             .status();
@@ -73,8 +81,21 @@ impl Site {
             .unwrap_or_else(|e| panic!("{e:#}"));
     }
 
+    /// Another controller, on a node, that takes over when there is none.
+    pub(crate) fn start_backup(&self, number: usize) {
+        let node = self.cluster.node(number);
+        let done = node.exec("root", &["sh", "-c", CONTROLLER]);
+        done.unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
+    pub(crate) fn kill_backup(&self, number: usize) {
+        let node = self.cluster.node(number);
+        let done = node.exec("root", &["sh", "-c", KILL_CONTROLLER]);
+        done.unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
     pub(crate) fn start_controller(&self) {
-        self.root(&["sh", "-c", "setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid"]);
+        self.root(&["sh", "-c", CONTROLLER]);
         let nodes = self.root(&["sinfo", "-hN", "-o", "%N"]).lines().count();
         self.wait("all nodes take orders", || {
             let status = self.cluster.exec("alice", &["tarn", "slurm", "status"]);
@@ -83,7 +104,7 @@ impl Site {
     }
 
     pub(crate) fn kill_controller(&self) {
-        self.root(&["sh", "-c", "kill -KILL $(cat /run/controller.pid)"]);
+        self.root(&["sh", "-c", KILL_CONTROLLER]);
     }
 
     pub(crate) fn root(&self, words: &[&str]) -> String {

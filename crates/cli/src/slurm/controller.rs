@@ -25,6 +25,8 @@ const ROOT: u32 = 0;
 
 pub(crate) struct Controller {
     places: Vec<Place>,
+    /// If none of them answers, those beside slurmctld may.
+    is_beside_slurms: bool,
 }
 
 /// Where it may be.
@@ -89,14 +91,17 @@ impl Controller {
     /// The one that `$TARN_CONTROLLER` names, else this host's, else that beside slurmctld.
     pub(crate) fn of_environment() -> Self {
         let said = std::env::var("TARN_CONTROLLER").unwrap_or_default();
-        let mut all = places(&said);
-        if all.is_empty() && !Path::new(SOCKET).exists() {
-            all = slurms();
+        let said = places(&said);
+        match said.is_empty() {
+            true => Self {
+                places: vec![Place::Here(SOCKET.into())],
+                is_beside_slurms: true,
+            },
+            false => Self {
+                places: said,
+                is_beside_slurms: false,
+            },
         }
-        if all.is_empty() {
-            all = vec![Place::Here(SOCKET.into())];
-        }
-        Self { places: all }
     }
 
     /// Whether there is one on this host.
@@ -138,8 +143,12 @@ impl Controller {
 
     fn unreachable(&self, why: &io::Error) -> CliError {
         let places: Vec<String> = self.places.iter().map(Place::to_string).collect();
+        let beside = match self.is_beside_slurms {
+            true => ", nor beside slurmctld",
+            false => "",
+        };
         let text = format!(
-            "tarn's controller does not answer at {}: {why}; is `tarnd --controller` running there? ($TARN_CONTROLLER: its socket, or its host)",
+            "tarn's controller does not answer at {}{beside}: {why}; is `tarnd --controller` running there? ($TARN_CONTROLLER: its socket, or its host)",
             places.join(", ")
         );
         CliError::new(Exit::State, text)
@@ -147,18 +156,31 @@ impl Controller {
 
     /// Of several places the first that answers.
     fn converse(&self, ask: &Ask, patience: Duration) -> io::Result<Said> {
-        let mut result = Err(io::ErrorKind::NotFound.into());
-        for place in &self.places {
-            result = match place {
-                Place::Here(path) => near(path, ask, patience),
-                Place::There(host) => far(host, ask, patience),
-            };
-            if result.is_ok() {
-                break;
-            }
+        let said = first_of(&self.places, ask, patience);
+        if said.is_ok() || !self.is_beside_slurms {
+            return said;
         }
-        result
+        // Its socket may be left of one that has ended: a backup answers on another host.
+        let others = slurms();
+        match others.is_empty() {
+            true => said,
+            false => first_of(&others, ask, patience),
+        }
     }
+}
+
+fn first_of(places: &[Place], ask: &Ask, patience: Duration) -> io::Result<Said> {
+    let mut result = Err(io::ErrorKind::NotFound.into());
+    for place in places {
+        result = match place {
+            Place::Here(path) => near(path, ask, patience),
+            Place::There(host) => far(host, ask, patience),
+        };
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
 }
 
 fn near(path: &Path, ask: &Ask, patience: Duration) -> io::Result<Said> {
