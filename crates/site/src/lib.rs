@@ -18,7 +18,6 @@ mod stage;
 mod state;
 mod submit;
 mod usage;
-mod words;
 
 pub use event::{Action, Asked, Config, Event, Token};
 pub use state::Site;

@@ -28,7 +28,6 @@ pub struct Site {
     pub(crate) orders: BTreeMap<u64, Ordered>,
     pub(crate) next_order: u64,
     /// Jobs that were submitted a moment ago, and when that was heard: they are taken in by their numbers.
-    #[serde(with = "crate::words")]
     pub(crate) arriving: BTreeMap<Job, (Time, Submitted)>,
     /// Who waits for a job's stage.
     pub(crate) waiting: BTreeMap<Job, Token>,
@@ -88,6 +87,7 @@ pub(crate) struct Version {
     /// Of a source, the number of the part that is its content now: each content that was found there has one.
     pub(crate) content: u32,
     /// Its parts are encrypted.
+    #[serde(default)]
     pub(crate) is_sealed: bool,
     /// What its parts hold. Of a source, none before it was read.
     pub(crate) parts: BTreeMap<u32, Proof>,

@@ -16,7 +16,8 @@ const MAX_BYTES: u64 = 256 << 20;
 /// A line of the log.
 #[derive(Debug, Serialize, Deserialize)]
 enum Record {
-    /// All that was known, in postcard, as hexadecimal digits: only the first line is one.
+    /// All that was known, in MessagePack with the fields' names, as hexadecimal digits: only the first line is one. What an older
+    /// version did not know has its default.
     State(String),
     /// Something happened.
     At(Time, Event),
@@ -103,7 +104,7 @@ impl Log {
 }
 
 fn encode(site: &Site) -> anyhow::Result<String> {
-    let bytes = postcard::to_stdvec(site).context("the state cannot be written")?;
+    let bytes = rmp_serde::to_vec_named(site).context("the state cannot be written")?;
     Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
@@ -115,7 +116,9 @@ fn decode(text: &str) -> anyhow::Result<Site> {
     let Some(bytes) = bytes else {
         bail!("the log's state is no hexadecimal number");
     };
-    postcard::from_bytes(&bytes).context("the log's state is of another version of tarnd")
+    rmp_serde::from_slice(&bytes).context(
+        "the log's state is of a newer version of tarnd: start the version that wrote it, or a newer one",
+    )
 }
 
 /// The next term, durable before it is used. The caller has the folder's lock.
@@ -215,6 +218,25 @@ mod tests {
         drop(log);
         let (_, again) = Log::open(folder.path(), Config::default()).unwrap();
         assert_eq!(format!("{again:?}"), format!("{site:?}"));
+    }
+
+    /// By the version before there was encrypted data: with two nodes, a job that was taken in, and one that has just come.
+    const OLDER: &str = include_str!("log-of-an-older-version.txt");
+
+    #[test]
+    fn what_an_older_version_knew_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("site.log"), OLDER).unwrap();
+        let (mut log, site) = Log::open(folder.path(), Config::default()).unwrap();
+        let text = format!("{site:?}");
+        for known in ["\"n2\"", "\"alices\"", "is_sealed: false", "arriving: {2"] {
+            assert!(text.contains(known), "{known}: {text}");
+        }
+        // It goes on as this version's.
+        log.append(&[(9, opened("n3"))]).unwrap();
+        drop(log);
+        let (_, again) = Log::open(folder.path(), Config::default()).unwrap();
+        assert_eq!(again.nodes().count(), 3);
     }
 
     #[test]

@@ -201,6 +201,59 @@ fn what_a_node_holds_is_told_after_it_was_killed_and_half_done_work_is_gone() {
     assert!(!node.path("store/u20001/d/w/x/1/.tarn-1.whole").exists());
 }
 
+/// While a site is updated, its controller may be of another version than a node's tarnd.
+#[test]
+fn controllers_of_other_versions_are_understood_as_far_as_they_speak_a_common_one() {
+    use serde_json::{Value, json};
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let source = node.outside("mesh/a", "one", ALICE, 0o644);
+    let greeted = |greeting: Value| {
+        let stream = std::net::TcpStream::connect(("127.0.0.1", node.port)).unwrap();
+        let secrets = [9, 10].map(|byte| tarn_munge::Secret::new([byte; 32]));
+        let halves = tarn_munge::open(stream, "n1", 0, &secrets, &daemon.munge());
+        let (mut reader, mut writer) = halves.unwrap();
+        writer.send(&greeting).unwrap();
+        let welcome: Welcome = reader.receive(SOON).unwrap();
+        (reader, writer, welcome)
+    };
+    // One that speaks no version that is known here is told which are.
+    let next = VERSION + 1;
+    let (_, _, welcome) = greeted(json!({"oldest": next, "newest": next, "epoch": 1}));
+    assert_eq!(welcome, Welcome::Version(OLDEST, VERSION));
+    // What a newer one says beyond that is passed over; what an older one does not say yet has its default.
+    let newer = json!({"oldest": OLDEST, "newest": next, "epoch": 1, "since": "tomorrow"});
+    let older = json!({"oldest": 0, "newest": VERSION, "epoch": 1});
+    for (at, (greeting, more)) in [(newer, true), (older, false)].into_iter().enumerate() {
+        let (mut reader, mut writer, welcome) = greeted(greeting);
+        let Welcome::Ready { version, .. } = welcome else {
+            panic!("{welcome:?}");
+        };
+        assert_eq!(version, VERSION);
+        let part = part(ALICE, "mesh", at as u32);
+        let mut fetch = json!({
+            "part": part, "from": {"Outside": source.parent()}, "proof": null,
+        });
+        if more {
+            fetch["hurry"] = json!({"until": "tomorrow"});
+        }
+        let work = json!({"Fetch": fetch});
+        let order = json!({"Do": {"user": ALICE, "group": ALICE, "work": work}});
+        writer.send(&json!({"number": 1, "order": order})).unwrap();
+        let proven = loop {
+            match reader.receive::<Report>(SOON).unwrap() {
+                Report::Alive => {}
+                Report::Worked { what, .. } => break what,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(
+            matches!(proven, Worked::Proven { moved: 3, .. }),
+            "{proven:?}"
+        );
+    }
+}
+
 #[test]
 fn a_job_is_let_in_by_a_file_of_roots_and_forgotten() {
     let Some(daemon) = munge() else { return };
