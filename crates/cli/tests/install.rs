@@ -260,12 +260,12 @@ fn a_switch_refuses_new_jobs_alone() {
 }
 
 #[test]
-fn what_a_site_would_leave_in_the_clear_is_refused_at_sbatch() {
+fn what_a_job_makes_encrypted_without_a_size_is_refused_at_sbatch() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("job.sh");
-    let check = |encrypt: &str| {
+    let check = |size: &str| {
         let text = format!(
-            "#!/bin/bash\n#TARN data.made.encrypt = {encrypt}\n#TARN [[step]]\n#TARN out = [\"made\"]\n"
+            "#!/bin/bash\n#TARN data.made = {{ encrypt = true{size} }}\n#TARN [[step]]\n#TARN out = [\"made\"]\n"
         );
         fs::write(&script, text).unwrap();
         Command::new(env!("CARGO_BIN_EXE_tarn"))
@@ -275,15 +275,11 @@ fn what_a_site_would_leave_in_the_clear_is_refused_at_sbatch() {
             .output()
             .unwrap()
     };
-    well(&check("false"));
-    let refused = check("true");
+    well(&check(", size = \"1 MiB\""));
+    let refused = check("");
     assert!(!refused.status.success());
     let said = stderr(&refused);
-    for word in [
-        "line 2",
-        "`made` cannot be encrypted",
-        "leave `encrypt` out",
-    ] {
+    for word in ["line 2", "`made` cannot be encrypted", "add `size`"] {
         assert!(said.contains(word), "{said}");
     }
 }
