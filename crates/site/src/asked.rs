@@ -97,6 +97,7 @@ impl Site {
             return;
         };
         let mut is_over = true;
+        let mut left = Vec::new();
         match stage {
             Stage::Setup(_) | Stage::DataIn => {}
             Stage::PreRun(nodes) => match job.phase {
@@ -104,6 +105,8 @@ impl Site {
                     if job.nodes != nodes {
                         job.done.clear();
                         job.tries.clear();
+                        left = std::mem::take(&mut job.nodes);
+                        left.retain(|node| !nodes.contains(node));
                     }
                     job.note(now, format!("its nodes: {}", nodes.join(", ")));
                     job.nodes = nodes;
@@ -144,6 +147,14 @@ impl Site {
                 // What is rescued and removed goes on beside it.
                 is_over = hurry || has_ended;
             }
+        }
+        // It runs elsewhere now: what it has in clear there goes at once.
+        for node in left
+            .iter()
+            .filter(|node| self.is_up(node))
+            .collect::<Vec<_>>()
+        {
+            self.order(node, Why::Forget(id), Order::Dismiss(id));
         }
         if is_over {
             self.answer_stage(id, Ok(Said::Done));

@@ -91,7 +91,9 @@ impl Site {
             self.doom(name, user, held);
         }
         for job in jobs {
-            let is_live = self.jobs.get(job).is_some_and(|j| j.phase != Phase::Ended);
+            let is_live = self.jobs.get(job).is_some_and(|j| {
+                j.phase != Phase::Ended && j.nodes.iter().any(|node| node == name)
+            });
             if !is_live {
                 self.order(name, Why::Forget(*job), Order::Dismiss(*job));
             }

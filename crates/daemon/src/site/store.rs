@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use tarn_base::hash::Hash;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
@@ -50,7 +50,7 @@ pub(super) struct Store {
     /// Of the user's data plane.
     key: [u8; KEY_BYTES],
     /// What keys of data are wrapped with, the newest first.
-    keys: Mutex<Vec<WrappingKey>>,
+    keys: RwLock<Vec<WrappingKey>>,
     projects: Vec<Gid>,
     mover: Trees,
     server: Server,
@@ -97,7 +97,7 @@ impl Store {
             root,
             node,
             key,
-            keys: Mutex::new(keys.wrapping()),
+            keys: RwLock::new(keys.wrapping()),
             projects,
             mover: Trees::new(),
             server,
@@ -329,12 +329,16 @@ impl Store {
             manifest = self.as_it_lies(&held, &job.dest, control)?;
         }
         let mut there = self.label(&held, &whole, &manifest, (file, origin))?;
-        match (&key, &wrapped) {
-            (Some(key), _) => self.keep_key(&held, &whole, (part, &there), key)?,
-            (_, Some(wrapped)) => self.keep_wrapped(&held, &whole, (part, &there), wrapped)?,
-            _ => {}
+        // Until it has its name: who wraps all keys anew comes before, or finds it.
+        let keys = self.keys();
+        let key = match &wrapped {
+            Some(wrapped) => Some(sealed::unwrapped(&keys, (part, &there), wrapped)?),
+            None => key,
+        };
+        if let Some(key) = &key {
+            sealed::keep_key((&held, &whole), (part, &there), (key, &keys))?;
         }
-        there.sealed = key.is_some() || wrapped.is_some();
+        there.sealed = key.is_some();
         if let Some(proof) = proof
             && *proof != there
         {

@@ -5,7 +5,7 @@ use tarn_base::workflow::Dataset;
 use tarn_base::workflow::Distribution::{Broadcast, Single};
 use tarn_base::workflow::Role;
 use tarn_proto::local::Code;
-use tarn_proto::site::{Mount, Owner, Said, Stage, Submitted};
+use tarn_proto::site::{Mount, Owner, Said, Stage, Submitted, Work};
 use tarn_site::Config;
 
 fn encrypted(name: &str) -> Dataset {
@@ -67,6 +67,27 @@ fn what_is_encrypted_stays_so_from_job_to_job() {
     world.whole(2, changes(&plain), &["n2"]);
     assert!(world.nodes["n2"].parts.values().all(|proof| proof.sealed));
     assert_eq!(world.parts_on("n2"), ["x/1.0", "x/2.0"]);
+}
+
+#[test]
+fn a_job_that_is_put_elsewhere_leaves_nothing_in_clear_where_it_was() {
+    let mut world = World::new(2, Config::default());
+    let mut case = encrypted("case");
+    case.source = Some("/lustre/case".into());
+    let data = vec![
+        (Role::In, Single, case),
+        (Role::Out, Single, encrypted("x")),
+    ];
+    let job = script("w", 1, data);
+    assert_eq!(setup(&mut world, 1, &job), Said::Done);
+    // What it reads is there in clear, then something fails, and Slurm puts it elsewhere.
+    world.refuses = Some((|work| matches!(work, Work::Prepare { .. }), Code::Io));
+    assert_eq!(refused(&world.pre_run(1, &["n1"])).code, Code::Io);
+    world.refuses = None;
+    let has = |world: &World, node: &str| world.memory.contains_key(&(node.to_owned(), 1));
+    assert!(has(&world, "n1"));
+    assert_eq!(world.pre_run(1, &["n2"]), Said::Done);
+    assert!(has(&world, "n2") && !has(&world, "n1"));
 }
 
 #[test]

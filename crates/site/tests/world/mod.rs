@@ -335,6 +335,7 @@ impl World {
             }
             Order::Dismiss(job) => {
                 self.nodes.get_mut(node).unwrap().admitted.remove(&job);
+                self.memory.remove(&(node.to_owned(), job));
                 done(number)
             }
             Order::Stop(_) | Order::Look | Order::Beat => done(number),

@@ -3,7 +3,7 @@
 
 use super::{MADE, Store, copying, hidden, read_small, told, tree_at, write};
 use crate::work::Held;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use tarn_base::hash::Hash;
 use tarn_base::key::{DataKey, KeyId};
 use tarn_base::manifest::Manifest;
@@ -84,81 +84,69 @@ pub(super) fn new_key() -> Result<Arc<DataKey>, Refusal> {
     Ok(Arc::new(DataKey::new(id, random()?.into())))
 }
 
-impl Store {
-    /// The keys that wrap those of data are these from now on.
-    pub(crate) fn rekey(&self, keys: Vec<WrappingKey>) {
-        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = keys;
-    }
+/// Writes a part's key beside its tree, wrapped.
+pub(super) fn keep_key(
+    (held, whole): (&Held, &[u8]),
+    (part, proof): (&Part, &Proof),
+    (key, keys): (&DataKey, &[WrappingKey]),
+) -> Result<(), Refusal> {
+    write(held, whole, KEY, &wrap((part, proof), (key, keys))?)
+}
 
-    fn wrapping(&self) -> Vec<WrappingKey> {
-        let keys = self.keys.lock();
-        keys.unwrap_or_else(PoisonError::into_inner).clone()
-    }
+fn wrap(
+    (part, proof): (&Part, &Proof),
+    (key, keys): (&DataKey, &[WrappingKey]),
+) -> Result<[u8; WRAPPED], Refusal> {
+    let bound = Bound::to(part, proof.hash)?;
+    let Some(newest) = keys.first() else {
+        let text = "the controller keeps no secrets for encrypted data: update it";
+        return Err(Refusal::new(Code::Unsupported, text));
+    };
+    let wrapped = newest.wrap(key, bound.whose(), first(random()?));
+    wrapped.map_err(|e| Refusal::new(Code::Internal, e.to_string()))
+}
 
-    /// Writes a part's key beside its tree, wrapped.
-    pub(super) fn keep_key(
-        &self,
-        held: &Held,
-        whole: &[u8],
-        (part, proof): (&Part, &Proof),
-        key: &DataKey,
-    ) -> Result<(), Refusal> {
-        let bound = Bound::to(part, proof.hash)?;
-        let wrapping = self.wrapping();
-        let Some(newest) = wrapping.first() else {
-            let text = "the controller keeps no secrets for encrypted data: update it";
-            return Err(Refusal::new(Code::Unsupported, text));
+/// A part's key.
+pub(super) fn unwrapped(
+    keys: &[WrappingKey],
+    (part, proof): (&Part, &Proof),
+    wrapped: &[u8],
+) -> Result<Arc<DataKey>, Refusal> {
+    let bound = Bound::to(part, proof.hash)?;
+    let by = wrapped_by(wrapped).and_then(|id| {
+        let found = keys.iter().find(|key| key.id() == id);
+        found.ok_or(SealError::OtherKey)
+    });
+    let key = by.and_then(|by| by.unwrap(wrapped, bound.whose()));
+    key.map(Arc::new).map_err(|e| {
+        let text = match e {
+            SealError::OtherKey => format!(
+                "{part} cannot be opened: its key is wrapped with a secret that the site has forgotten"
+            ),
+            e => format!("{part} cannot be opened: {e}"),
         };
-        let wrapped = newest.wrap(key, bound.whose(), first(random()?));
-        let wrapped = wrapped.map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
-        write(held, whole, KEY, &wrapped)
+        Refusal::new(Code::Corrupt, text)
+    })
+}
+
+impl Store {
+    /// The keys that wrap those of data are these from now on. Parts that are given their names now have them before.
+    pub(crate) fn rekey(&self, keys: Vec<WrappingKey>) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
-    /// Writes a key beside a tree as another node has it, if it opens.
-    pub(super) fn keep_wrapped(
-        &self,
-        held: &Held,
-        whole: &[u8],
-        (part, proof): (&Part, &Proof),
-        wrapped: &[u8],
-    ) -> Result<(), Refusal> {
-        self.unwrapped(part, proof, wrapped)?;
-        write(held, whole, KEY, wrapped)
-    }
-
-    fn unwrapped(
-        &self,
-        part: &Part,
-        proof: &Proof,
-        wrapped: &[u8],
-    ) -> Result<Arc<DataKey>, Refusal> {
-        let bound = Bound::to(part, proof.hash)?;
-        let id = wrapped_by(wrapped);
-        let wrapping = self.wrapping();
-        let by = id.and_then(|id| {
-            let found = wrapping.iter().find(|key| key.id() == id);
-            found.ok_or(SealError::OtherKey)
-        });
-        let key = by.and_then(|by| by.unwrap(wrapped, bound.whose()));
-        key.map(Arc::new).map_err(|e| {
-            let text = match e {
-                SealError::OtherKey => format!(
-                    "{part} cannot be opened: its key is wrapped with a secret that the site has forgotten"
-                ),
-                e => format!("{part} cannot be opened: {e}"),
-            };
-            Refusal::new(Code::Corrupt, text)
-        })
+    pub(super) fn keys(&self) -> RwLockReadGuard<'_, Vec<WrappingKey>> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The key of a part that is here; `None` if it lies in the clear.
     pub(super) fn key_of(
         &self,
         held: &Held,
-        (part, proof): (&Part, &Proof),
+        about: (&Part, &Proof),
     ) -> Result<Option<Arc<DataKey>>, Refusal> {
         let wrapped = self.wrapped_of(held)?;
-        let key = wrapped.map(|wrapped| self.unwrapped(part, proof, &wrapped));
+        let key = wrapped.map(|wrapped| unwrapped(&self.keys(), about, &wrapped));
         key.transpose()
     }
 
@@ -175,31 +163,21 @@ impl Store {
     }
 
     /// Wraps a part's key with the newest secret, if another one wraps it. An error: it cannot be opened.
-    pub(super) fn wrap_anew(
-        &self,
-        held: &Held,
-        (part, proof): (&Part, &Proof),
-    ) -> Result<(), Refusal> {
+    pub(super) fn wrap_anew(&self, held: &Held, about: (&Part, &Proof)) -> Result<(), Refusal> {
         let Some(wrapped) = self.wrapped_of(held)? else {
             return Ok(());
         };
-        let key = self.unwrapped(part, proof, &wrapped)?;
-        let newest = self.wrapping().first().map(WrappingKey::id);
-        if wrapped_by(&wrapped).ok() == newest {
+        let keys = self.keys();
+        let key = unwrapped(&keys, about, &wrapped)?;
+        if wrapped_by(&wrapped).ok() == keys.first().map(WrappingKey::id) {
             return Ok(());
         }
         let name = |what: &str| [held.name(), b"/", what.as_bytes()].concat();
-        let (fresh, old) = (format!("{KEY}.new"), name(KEY));
-        let bound = Bound::to(part, proof.hash)?;
-        if let Some(newest) = self.wrapping().first() {
-            let wrapped = newest.wrap(&key, bound.whose(), first(random()?));
-            let wrapped = wrapped.map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
-            write(held, held.name(), &fresh, &wrapped)?;
-            let failed = |e| held.failed("wrap the key of", e);
-            let folder = held.folder();
-            rustix::fs::renameat(folder, name(&fresh), folder, old).map_err(failed)?;
-        }
-        Ok(())
+        let fresh = format!("{KEY}.new");
+        write(held, held.name(), &fresh, &wrap(about, (&key, &keys))?)?;
+        let folder = held.folder();
+        let renamed = rustix::fs::renameat(folder, name(&fresh), folder, name(KEY));
+        renamed.map_err(|e| held.failed("wrap the key of", e))
     }
 
     /// Overwrites a part's key, without which the rest of it is noise.
@@ -299,8 +277,10 @@ impl Store {
         copied.map_err(|e| told(&e, &[from, held]))?;
         let manifest = self.as_it_lies(held, &job.dest, control)?;
         let proof = self.label(held, &whole, &manifest, (None, None))?;
-        self.keep_key(held, &whole, (part, &proof), &key)?;
+        let keys = self.keys();
+        keep_key((held, &whole), (part, &proof), (&key, &keys))?;
         self.publish_as(held, &whole)?;
+        drop(keys);
         self.mover
             .remove(&from.path())
             .map_err(|e| told(&e, &[from]))?;
