@@ -64,7 +64,7 @@ pub fn parse_scripts(scripts: &[Script<'_>], folder: &Path) -> Result<Parsed, Re
     let jobs: Vec<Job> = scripts
         .iter()
         .zip(&starts)
-        .map(|(script, start)| Job::read(&mut out, script.name, script.text, *start))
+        .map(|(script, start)| Job::read(&mut out, (script.name, script.text), *start, ALL))
         .collect();
     let said: Vec<String> = jobs.iter().map(Job::as_step).collect();
     let mut whole = DeTable::new();
@@ -134,7 +134,8 @@ pub fn parse_job(
     if text.trim().is_empty() && !chained {
         return Ok(None);
     }
-    let job = Job::read(&mut out, script.name, script.text, 0);
+    // Slurm has the array. This runs inside slurmctld too, which is not to be held up by a long one.
+    let job = Job::read(&mut out, (script.name, script.text), 0, 1);
     let said = job.as_step();
     let (mut document, errors) = DeTable::parse_recoverable(&text);
     for error in errors {
@@ -171,6 +172,9 @@ pub fn parse_job(
     }
     Ok(Some(JobScript { parsed, is_alone }))
 }
+
+/// All elements of an array.
+const ALL: usize = bounds::MAX_INSTANCES as usize;
 
 /// What stands for the source, and for the rule, of a dataset that another job makes. No file can be called so.
 const OTHERS: &str = "/dev/null/made by another job";

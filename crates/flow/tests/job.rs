@@ -190,3 +190,12 @@ fn what_is_encrypted_and_made_by_a_job_needs_a_size() {
     assert_eq!(found, [at(3)]);
     assert!(refused.problems()[0].hint().is_some());
 }
+
+/// Slurm has the array, and asks inside slurmctld.
+#[test]
+fn of_a_long_array_one_element_is_enough() {
+    let text = "#!/bin/sh\n#SBATCH --array=1-1000000\n#TARN data.x.source = \"/x\"\n#TARN [[step]]\n#TARN in = [\"x\"]\ntrue\n";
+    let parsed = parse(text).unwrap().unwrap().parsed;
+    let one = tarn_base::workflow::Foreach::Values(vec!["1".into()]);
+    assert_eq!(parsed.workflow.steps[0].foreach, Some(one));
+}

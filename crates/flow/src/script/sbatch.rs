@@ -88,8 +88,13 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Reads a script that begins at `start` of all texts.
-    pub(super) fn read(out: &mut Findings, script: &str, text: &str, start: usize) -> Self {
+    /// Reads a script that begins at `start` of all texts. Of an array at most so many `elements` are kept.
+    pub(super) fn read(
+        out: &mut Findings,
+        (script, text): (&str, &str),
+        start: usize,
+        elements: usize,
+    ) -> Self {
         let first = text.lines().next().unwrap_or_default();
         let given = options(text, start);
         let said = |option| given.iter().rev().find(|given| given.option == option);
@@ -176,7 +181,7 @@ impl Job {
             job.say("time", format!("{seconds} s").into(), &given.span);
         }
         if let Some(given) = said(Said::Array)
-            && let Some(all) = checked(out, given, array(&given.text))
+            && let Some(all) = checked(out, given, array(&given.text, elements))
         {
             let all = all.iter().map(|id| Value::from(id.to_string())).collect();
             job.say("foreach", Value::Array(all), &given.span);
@@ -422,8 +427,8 @@ fn seconds(text: &str) -> Option<Option<u64>> {
     Some(Some(all).filter(|all| *all > 0))
 }
 
-/// The numbers of an array's jobs, each once.
-fn array(text: &str) -> Option<Vec<u32>> {
+/// The numbers of an array's jobs, each once, and at most so many of them.
+fn array(text: &str, elements: usize) -> Option<Vec<u32>> {
     let most = bounds::MAX_INSTANCES as usize;
     let text = match text.rsplit_once('%') {
         Some((text, limit)) => limit.parse::<u32>().ok().map(|_| text)?,
@@ -445,7 +450,8 @@ fn array(text: &str) -> Option<Vec<u32>> {
         if named > most {
             return None;
         }
-        all.extend((first..=last).step_by(step));
+        let room = elements.saturating_sub(all.len());
+        all.extend((first..=last).step_by(step).take(room));
     }
     Some(all.into_iter().collect())
 }
@@ -564,8 +570,9 @@ mod tests {
             ("", None),
             ("a", None),
         ] {
-            assert_eq!(array(text), all, "{text}");
+            assert_eq!(array(text, usize::MAX), all, "{text}");
         }
+        assert_eq!(array("1-999999,7", 1), Some(vec![1]));
     }
 
     #[test]
