@@ -26,6 +26,8 @@ pub(super) struct Crew {
     node: String,
     min_uid: Uid,
     workers: Mutex<BTreeMap<Uid, Arc<Worker>>>,
+    /// Of the session that began last.
+    secrets: Mutex<Option<Secrets>>,
 }
 
 /// A worker.
@@ -58,6 +60,7 @@ impl Crew {
             node,
             min_uid,
             workers: Mutex::default(),
+            secrets: Mutex::default(),
         }
     }
 
@@ -74,12 +77,7 @@ impl Crew {
     }
 
     /// A user's worker, begun if there is none.
-    pub(super) fn worker(
-        self: &Arc<Self>,
-        user: Uid,
-        group: Gid,
-        secrets: &Secrets,
-    ) -> Result<Arc<Worker>, Refusal> {
+    pub(super) fn worker(self: &Arc<Self>, user: Uid, group: Gid) -> Result<Arc<Worker>, Refusal> {
         if user < self.min_uid {
             let text = format!(
                 "user {user} cannot have data here: users below {} cannot (`--min-uid`)",
@@ -95,7 +93,7 @@ impl Crew {
             let text = format!("{MAX_WORKERS} users have something done here at a time");
             return Err(Refusal::new(Code::Busy, text));
         }
-        let worker = Arc::new(self.hire(user, group, secrets)?);
+        let worker = Arc::new(self.hire(user, group)?);
         workers.insert(user, Arc::clone(&worker));
         Ok(worker)
     }
@@ -108,8 +106,10 @@ impl Crew {
         }
     }
 
-    /// Workers that were begun before get the keys of these secrets.
+    /// Workers have the keys of these secrets from now on.
     pub(super) fn rekey(&self, secrets: &Secrets) {
+        *lock(&self.secrets) = Some(secrets.clone());
+        // Whoever is begun now gets these; whoever was is told.
         let workers: Vec<_> = lock(&self.workers).values().cloned().collect();
         for worker in workers {
             // One that ends meanwhile has a successor.
@@ -117,11 +117,13 @@ impl Crew {
         }
     }
 
-    fn hire(self: &Arc<Self>, user: Uid, group: Gid, secrets: &Secrets) -> Result<Worker, Refusal> {
+    fn hire(self: &Arc<Self>, user: Uid, group: Gid) -> Result<Worker, Refusal> {
         let failed = |e: std::io::Error| {
             let text = format!("no worker of user {user} can be started: {e}");
             Refusal::new(Code::Internal, text)
         };
+        let keys = lock(&self.secrets).as_ref().map(|all| all.of_user(user));
+        let keys = keys.ok_or_else(|| failed(std::io::Error::other("no controller was here")))?;
         let (group, groups) = project::standing(user, group).map_err(failed)?;
         user_folder(&self.root, user, group).map_err(failed)?;
         let mut projects = project::all(&self.root);
@@ -144,7 +146,7 @@ impl Crew {
         let told = Told::Begin {
             root: self.root.clone(),
             node: self.node.clone(),
-            keys: secrets.of_user(user),
+            keys,
             projects,
         };
         // The worker before this one may still be ending.

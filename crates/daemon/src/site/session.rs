@@ -83,7 +83,7 @@ pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, fr
                 );
                 return;
             }
-            site.obey(command, secrets, &reports);
+            site.obey(command, &reports);
         };
         tracing::warn!("the controller is not heard of any more: {why}");
         let _ = reader.closer().map(|s| s.shutdown(Shutdown::Both));
@@ -132,7 +132,7 @@ fn welcome(
         tarn: env!("CARGO_PKG_VERSION").into(),
         boot: site.boot.clone(),
         capacity: site.capacity(),
-        holds: site.inventory(secrets),
+        holds: site.inventory(),
         jobs: site.jobs(),
     })?;
     Ok(greeting.epoch)
@@ -154,7 +154,7 @@ fn report(writer: &mut Writer, queue: &Receiver<Report>) {
 
 impl Site {
     /// All that users have here. A user whose worker cannot say it has nothing, as far as the controller is concerned.
-    fn inventory(&self, secrets: &Secrets) -> Vec<(Uid, Holding)> {
+    fn inventory(&self) -> Vec<(Uid, Holding)> {
         let mut all = Vec::new();
         let mut projects = project::all(&self.root);
         for user in self.crew.users() {
@@ -163,7 +163,7 @@ impl Site {
             let groups = groups.map(|(_, groups)| groups).unwrap_or_default();
             let (own, others) = projects.into_iter().partition(|gid| groups.contains(gid));
             projects = others;
-            let said = self.inventory_of(user, own, secrets);
+            let said = self.inventory_of(user, own);
             match said {
                 Ok(holds) => all.extend(holds.into_iter().map(|holding| (user, holding))),
                 Err(why) => {
@@ -180,14 +180,9 @@ impl Site {
         all
     }
 
-    fn inventory_of(
-        &self,
-        user: Uid,
-        projects: Vec<Gid>,
-        secrets: &Secrets,
-    ) -> Result<Vec<Holding>, Refusal> {
+    fn inventory_of(&self, user: Uid, projects: Vec<Gid>) -> Result<Vec<Holding>, Refusal> {
         let group = self.group_of(user);
-        let worker = self.crew.worker(user, group, secrets)?;
+        let worker = self.crew.worker(user, group)?;
         let (reports, said) = channel();
         worker.give(0, Work::Inventory(projects), reports);
         match said.recv_timeout(INVENTORY) {
@@ -209,7 +204,7 @@ impl Site {
         about.map_or(user, |a| std::os::unix::fs::MetadataExt::gid(&a))
     }
 
-    fn obey(&self, command: Command, secrets: &Secrets, reports: &Sender<Report>) {
+    fn obey(&self, command: Command, reports: &Sender<Report>) {
         let number = command.number;
         let worked = |what| Report::Worked { number, what };
         let done = |user: Uid, what: &str, result: Result<(), Refusal>| {
@@ -246,7 +241,7 @@ impl Site {
                 let worker = self
                     .allowed(user, group, &work)
                     .and_then(|()| self.memory_for(user, group, &work))
-                    .and_then(|()| self.crew.worker(user, group, secrets));
+                    .and_then(|()| self.crew.worker(user, group));
                 match worker {
                     Ok(worker) => {
                         self.audit.done(user, &what);
@@ -259,7 +254,7 @@ impl Site {
                 self.crew.stop(stopped);
                 let _ = reports.send(worked(Worked::Done));
             }
-            Order::Serve { user, group } => match self.crew.worker(user, group, secrets) {
+            Order::Serve { user, group } => match self.crew.worker(user, group) {
                 Ok(worker) => {
                     let port = worker.port;
                     let _ = reports.send(Report::Serving { number, port });
