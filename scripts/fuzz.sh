@@ -18,9 +18,9 @@ if [ $# -gt 0 ]; then targets=("$@"); else mapfile -t targets < <(sed -n 's/^ *t
 one() {
     local corpus=$folder/$1/corpus
     mkdir -p "$corpus"
-    # At most 512 MiB of memory, 64 KiB an input, 5 s for one.
+    # At most 512 MiB of memory, 64 KiB an input, 15 s for one.
     (cd "$folder/$1" && FUZZ_TARGET=$1 FUZZ_SEEDS=$corpus "$program" corpus -max_total_time="$seconds" -rss_limit_mb=512 \
-        -max_len=65536 -timeout=5 -print_final_stats=1 > log 2>&1) || true
+        -max_len=65536 -timeout=15 -print_final_stats=1 > log 2>&1) || true
 }
 for target in "${targets[@]}"; do
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done

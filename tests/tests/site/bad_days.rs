@@ -81,9 +81,7 @@ fn controllers_begin_anew_while_a_job_is_staged() {
     let Some(site) = Site::up(1) else { return };
     case(&site);
     let job = submit(&site, COPIES, &["--begin=now+8"]);
-    site.wait("the job is taken in", || {
-        site.why("alice", &job).contains("taken in")
-    });
+    site.wait_taken_in(&job);
     site.kill_controller();
     site.wait("the job stands at its gate", || {
         site.state(&job) == "CONFIGURING"
@@ -111,9 +109,7 @@ fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
     let said = |what: &str| fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
     site.wait("the backup waits", || said("this is the backup"));
     let job = submit(&site, COPIES, &["-w", "node1", "--begin=now+6"]);
-    site.wait("the job is taken in", || {
-        site.why("alice", &job).contains("taken in")
-    });
+    site.wait_taken_in(&job);
     site.kill_controller();
     // The users' commands and Slurm's scripts find the other one, which knows the job.
     site.wait("the backup is the controller", || said("epoch=2"));
@@ -135,9 +131,7 @@ fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
         &COPIES.replace("out/result", "out/third"),
         &["-w", "node2", "--begin=now+4"],
     );
-    site.wait("it is taken in", || {
-        site.why("alice", &comes).contains("taken in")
-    });
+    site.wait_taken_in(&comes);
     site.kill_backup(2);
     site.alice(&["rm", "runs"]);
     std::thread::sleep(Duration::from_secs(60));

@@ -140,6 +140,15 @@ impl Site {
             .map(|said| said.trim().to_owned())
     }
 
+    /// Slurm has all answers to what it asks before a job has nodes.
+    pub(crate) fn wait_taken_in(&self, job: &str) {
+        self.wait("the job is taken in", || {
+            let state = ["squeue", "-h", "-j", job, "-O", "BurstBufferState:20"];
+            let said = self.cluster.exec("root", &state);
+            said.is_ok_and(|said| said.trim() == "staged-in")
+        });
+    }
+
     pub(crate) fn home(&self, user: &str) -> PathBuf {
         self.cluster.shared().join("home").join(user)
     }
