@@ -62,7 +62,9 @@ impl Controller {
         for name in ["tarn", "tarnd"] {
             let program = programs::built(name).expect("a program");
             let copy = folder.path().join(name);
-            fs::copy(program, &copy).expect("a copy");
+            // By another process: one that is forked here meanwhile would have it open for writing, and it could not be run.
+            let copied = Command::new("cp").arg(program).arg(&copy).status();
+            assert!(copied.expect("cp").success());
             open(&copy).expect("a mode");
         }
         fs::write(folder.path().join("site.toml"), "nodes = []\n").expect("site.toml");

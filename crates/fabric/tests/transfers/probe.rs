@@ -54,12 +54,17 @@ fn through(ends: &Ends, rate: u64) -> Client {
 fn the_rate_of_a_wire_is_found() {
     let ends = Ends::new();
     for rate in [2_000_000, 40_000_000] {
-        let began = Instant::now();
-        let found = through(&ends, rate).rate(&SHORT).unwrap();
-        let took = began.elapsed();
-        let share = found as f64 / rate as f64;
-        assert!((0.7..1.3).contains(&share), "{found} of {rate}");
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        // A machine that is busy with other things makes a wire slower, never faster.
+        let mut found = Vec::new();
+        let is_found = (0..8).any(|_| {
+            let began = Instant::now();
+            let rate_found = through(&ends, rate).rate(&SHORT).unwrap();
+            let share = rate_found as f64 / rate as f64;
+            assert!(share < 1.3, "{rate_found} of {rate}");
+            found.push((rate_found, began.elapsed()));
+            share > 0.7 && began.elapsed() < Duration::from_secs(2)
+        });
+        assert!(is_found, "{found:?} of {rate}");
     }
 }
 
