@@ -103,6 +103,8 @@ pub(crate) enum Input {
         session: u64,
         /// How often the secrets had changed when it began.
         changes: u64,
+        /// Keys there may be wrapped with an older one.
+        is_behind: bool,
         capacity: Capacity,
         holds: Vec<(Uid, Holding)>,
         jobs: Vec<Job>,
@@ -254,12 +256,14 @@ impl Controller {
                 node,
                 session,
                 changes,
+                is_behind,
                 capacity,
                 holds,
                 jobs,
                 orders,
             } => {
-                self.nodes.opened(&node, (session, changes), orders);
+                self.nodes
+                    .opened(&node, (session, changes), is_behind, orders);
                 Some(Event::Opened {
                     node,
                     capacity,
@@ -310,7 +314,7 @@ impl Controller {
         let behind: Vec<&str> = behind.collect();
         if !behind.is_empty() && !force {
             let text = format!(
-                "what is encrypted on {} would be lost: no session with it has begun since the last rotation. Start it, or wait a moment, and ask again; or give it up with `--force`",
+                "what is encrypted on {} would be lost: no session with it has begun since the last rotation, or its log says which keys could not be wrapped anew. Start it, or wait a moment, and ask again; or give it up with `--force`",
                 behind.join(", ")
             );
             return Err(Refusal::new(Code::Busy, text));

@@ -113,6 +113,7 @@ impl Nodes {
         &mut self,
         node: &str,
         (session, changes): (u64, u64),
+        is_behind: bool,
         orders: Sender<Command>,
     ) {
         let is_newest = changes == self.about.kept().changes;
@@ -121,9 +122,10 @@ impl Nodes {
             // It is to begin anew.
             false => channel().0,
         };
-        if is_newest {
-            self.rekeyed.insert(node.to_owned());
-        }
+        match is_newest && !is_behind {
+            true => self.rekeyed.insert(node.to_owned()),
+            false => self.rekeyed.remove(node),
+        };
         self.open.insert(node.to_owned(), (session, orders));
     }
 
@@ -197,13 +199,14 @@ impl About {
             newest: VERSION,
             epoch: self.epoch,
         })?;
-        let (capacity, holds, jobs) = match reader.receive(INVENTORY)? {
+        let (capacity, holds, jobs, is_behind) = match reader.receive(INVENTORY)? {
             Welcome::Ready {
                 capacity,
                 holds,
                 jobs,
+                is_behind,
                 ..
-            } => (capacity, holds, jobs),
+            } => (capacity, holds, jobs, is_behind),
             Welcome::Stale(epoch) => bail!(
                 "it has had orders of controller number {epoch}, this is number {}: two controllers with different state folders?",
                 self.epoch
@@ -217,6 +220,7 @@ impl About {
             node: node.to_owned(),
             session,
             changes,
+            is_behind,
             capacity,
             holds,
             jobs,

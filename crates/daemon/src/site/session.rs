@@ -127,13 +127,15 @@ fn welcome(
         }
     }
     site.crew.rekey(secrets);
+    let (holds, is_behind) = site.inventory();
     writer.send(&Welcome::Ready {
         version,
         tarn: env!("CARGO_PKG_VERSION").into(),
         boot: site.boot.clone(),
         capacity: site.capacity(),
-        holds: site.inventory(),
+        holds,
         jobs: site.jobs(),
+        is_behind,
     })?;
     Ok(greeting.epoch)
 }
@@ -153,9 +155,11 @@ fn report(writer: &mut Writer, queue: &Receiver<Report>) {
 }
 
 impl Site {
-    /// All that users have here. A user whose worker cannot say it has nothing, as far as the controller is concerned.
-    fn inventory(&self) -> Vec<(Uid, Holding)> {
-        let mut all = Vec::new();
+    /// All that users have here, and whether keys of it may be wrapped with an older secret. A user whose worker cannot say it has
+    /// nothing, as far as the controller is concerned.
+    fn inventory(&self) -> (Vec<(Uid, Holding)>, bool) {
+        let mut all: Vec<(Uid, Holding)> = Vec::new();
+        let mut is_unseen = false;
         let mut projects = project::all(&self.root);
         for user in self.crew.users() {
             // What is a project's is told by one of its members who have something here.
@@ -168,6 +172,7 @@ impl Site {
                 Ok(holds) => all.extend(holds.into_iter().map(|holding| (user, holding))),
                 Err(why) => {
                     tracing::warn!(user, "what this user has here is not known: {why}");
+                    is_unseen = true;
                 }
             }
         }
@@ -177,7 +182,8 @@ impl Site {
                 "what these projects have here is not known: none of their members has anything else here"
             );
         }
-        all
+        let is_behind = is_unseen || all.iter().any(|(_, holding)| holding.is_behind);
+        (all, is_behind)
     }
 
     fn inventory_of(&self, user: Uid, projects: Vec<Gid>) -> Result<Vec<Holding>, Refusal> {

@@ -32,6 +32,8 @@ pub(crate) struct Session {
     pub(crate) number: u64,
     /// What the node held when it began.
     pub(crate) holds: Vec<(Uid, Holding)>,
+    /// Keys may be wrapped with an older secret.
+    pub(crate) is_behind: bool,
 }
 
 fn free_port() -> u16 {
@@ -151,7 +153,10 @@ impl Node {
             })
             .unwrap();
         match reader.receive(SOON).unwrap() {
-            Welcome::Ready { holds, .. } => Ok(Session {
+            Welcome::Ready {
+                holds, is_behind, ..
+            } => Ok(Session {
+                is_behind,
                 reader,
                 writer,
                 number: 0,

@@ -3,7 +3,7 @@
 use crate::munged::Daemon;
 use crate::node::*;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use tarn_proto::local::Code;
@@ -293,9 +293,16 @@ fn a_secret_that_was_rotated_and_forgotten_opens_nothing_any_more() {
     };
     let image = fs::read(in_store(&node, "mesh", "key")).unwrap();
     assert_eq!(opens(&mut session), Worked::Done);
+    // What cannot be wrapped anew, as if the tier were full, is told: then no secret is forgotten.
+    let folder = in_store(&node, "mesh", "");
+    let mode = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o500);
+    let behind = node.begin_with(&[9, 11, 10], &daemon);
+    assert!(behind.is_behind && behind.holds.len() == 1);
+    mode(0o755);
     // With the session, and the worker that there is, comes another secret: what is there is wrapped with it.
     let mut session = node.begin_with(&[9, 11, 10], &daemon);
-    assert_eq!(session.holds.len(), 1);
+    assert!(!session.is_behind && session.holds.len() == 1);
     assert_eq!(opens(&mut session), Worked::Done);
     assert_ne!(fs::read(in_store(&node, "mesh", "key")).unwrap(), image);
     // So the older one can be forgotten.

@@ -188,6 +188,7 @@ fn what_a_node_holds_is_told_after_it_was_killed_and_half_done_work_is_gone() {
     node.restart();
     let session = node.begin(&daemon);
     let part = Holding {
+        is_behind: false,
         held: Held::Part(part(ALICE, "x", 1)),
         stored: proof.bytes,
         proof: Some(proof),

@@ -33,6 +33,9 @@ pub enum Welcome {
         holds: Vec<(Uid, Holding)>,
         /// The jobs that it lets in.
         jobs: Vec<Job>,
+        /// Keys there may be wrapped with an older secret still: some could not be wrapped anew, or were not seen.
+        #[serde(default)]
+        is_behind: bool,
     },
     /// It has had orders of a later term: the controller that asks is none any more.
     Stale(Epoch),

@@ -184,6 +184,9 @@ pub struct Holding {
     pub proof: Option<Proof>,
     /// Bytes on the tier.
     pub stored: u64,
+    /// Its key could not be wrapped with the newest secret.
+    #[serde(default)]
+    pub is_behind: bool,
 }
 
 /// What came of it.

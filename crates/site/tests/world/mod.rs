@@ -213,6 +213,7 @@ impl World {
         };
         let parts = store.parts.iter().map(|(part, proof)| {
             let holding = Holding {
+                is_behind: false,
                 held: Held::Part(part.clone()),
                 proof: Some(proof.clone()),
                 stored: proof.bytes,
@@ -221,6 +222,7 @@ impl World {
         });
         let jobs = store.jobs.iter().map(|(user, job)| {
             let holding = Holding {
+                is_behind: false,
                 held: Held::Job(*job),
                 proof: None,
                 stored: 0,

@@ -23,6 +23,7 @@ impl Store {
                 all.push(Holding {
                     held: Held::Job(job),
                     proof: None,
+                    is_behind: false,
                     stored: self.mover.stored(&held.path()).unwrap_or(0),
                 });
             }
@@ -53,16 +54,19 @@ impl Store {
                             return Err(Refusal::new(Code::Busy, text));
                         }
                         let found = self.manifest(&part).ok();
+                        let mut is_behind = false;
                         if let Some((held, _, proof)) = &found
                             && let Err(why) = self.wrap_anew(held, (&part, proof))
                         {
                             tracing::warn!("the key of {part} is not wrapped anew: {why}");
+                            is_behind = true;
                         }
                         let proof = found.map(|(_, _, proof)| proof);
                         all.push(Holding {
                             stored: proof.as_ref().map_or(0, |p| p.bytes),
                             held: Held::Part(part),
                             proof,
+                            is_behind,
                         });
                     }
                 }
