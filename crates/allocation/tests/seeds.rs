@@ -601,6 +601,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
     });
     let start = Start {
         allocation: Some("1".into()),
+        sealed: false,
         run: "w-1".into(),
         workspace: "w".into(),
         wall: 0,

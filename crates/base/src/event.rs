@@ -148,6 +148,9 @@ pub struct Start {
     /// The job whose nodes these are; none where all nodes are this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<String>,
+    /// Nothing goes from node to node that is not sealed: it stays so when the run is resumed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
 }
 
 /// How a run is to behave.

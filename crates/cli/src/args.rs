@@ -6,6 +6,7 @@ use tarn_base::event::Verify;
 use tarn_base::named::{Named, Whose};
 use tarn_base::policy::Policy;
 use tarn_base::units::{parse_rate, parse_size, parse_time};
+use tarn_fabric::Transport;
 use tracing::Level;
 
 /// Keeps a workflow's data on the compute nodes, in the fastest memory they have.
@@ -177,34 +178,10 @@ pub(crate) struct MachineArgs {
     /// data near the tier that it is on
     #[arg(long, value_enum, default_value_t = Bind::Socket)]
     pub(crate) bind: Bind,
-    /// In an allocation: how nodes read each other's files: tcp, or libfabric[:PROVIDER] [default provider: tcp;ofi_rxm],
-    /// which needs libtarnfabric.so beside tarnd or in ../lib/tarn
-    #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value = "tcp")]
+    /// In an allocation: how nodes read each other's files: tcp; sealed: TCP encrypted by AES-256-GCM; or libfabric[:PROVIDER]
+    /// [default provider: tcp;ofi_rxm], which needs libtarnfabric.so beside tarnd or in ../lib/tarn
+    #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Tcp)]
     pub(crate) transport: Transport,
-}
-
-/// How nodes read each other's files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Transport {
-    /// Over TCP streams.
-    Tcp,
-    /// Large pieces from windows, by this provider of libfabric.
-    Libfabric(String),
-}
-
-impl Transport {
-    /// The provider, if there is one.
-    pub(crate) fn provider(&self) -> Option<&str> {
-        match self {
-            Self::Tcp => None,
-            Self::Libfabric(provider) => Some(provider),
-        }
-    }
-}
-
-pub(crate) fn transport(text: &str) -> Result<Transport, String> {
-    let provider = tarn_fabric::transport(text)?;
-    Ok(provider.map_or(Transport::Tcp, Transport::Libfabric))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -280,9 +257,9 @@ pub(crate) struct ResumeArgs {
     /// As for `tarn run`
     #[arg(long, value_enum, default_value_t = Isolation::Auto)]
     pub(crate) isolation: Isolation,
-    /// As for `tarn run`
-    #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value = "tcp")]
-    pub(crate) transport: Transport,
+    /// As for `tarn run` [default: sealed if the run began so, else tcp]
+    #[arg(long, value_name = "TRANSPORT")]
+    pub(crate) transport: Option<Transport>,
     /// As for `tarn run`
     #[arg(long, value_name = "SECONDS", default_value_t = MARGIN)]
     pub(crate) margin: u64,

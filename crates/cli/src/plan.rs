@@ -116,6 +116,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         prior,
         prior_dest: Vec::new(),
         allocation: None,
+        sealed: false,
     };
     let seen = seen(&dir, &start.workflow);
     let mut world = Simulation::new(&start, estimates(&start.workflow, seen));

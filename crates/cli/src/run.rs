@@ -28,6 +28,7 @@ use tarn_base::policy::{Handling, Order};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 use tarn_engine::Engine;
+use tarn_fabric::Transport;
 use tarn_fault::{CrashPoint, FaultJournal, FaultWorld};
 use tarn_flow::{Abilities, Parsed};
 use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
@@ -115,6 +116,7 @@ pub(crate) fn start(
         prior,
         prior_dest,
         allocation: reached.as_ref().map(|r| r.job().to_owned()),
+        sealed: args.machine.transport == Transport::Sealed,
     };
     files.write(&state.run(&name))?;
     let margin = Margin::new(args.margin);

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use talk::Host;
 use tarn_base::codes::Exit;
 use tarn_control::{Patience, RunKeys, Server};
-use tarn_fabric::Rma;
+use tarn_fabric::Transport;
 use tarn_local::machine::host_name;
 use tarn_proto::node::{Start, Started};
 
@@ -75,10 +75,9 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     let keys: RunKeys = serde_json::from_value(start.keys)
         .map_err(|_| anyhow!("the keys of the run are none of this release of tarn"))?;
     let helper = std::env::current_exe().context("tarnd does not find itself")?;
-    let library = tarn_fabric::library().context("tarnd does not find itself")?;
-    let load = |provider: String| Rma::load(&library, &provider).map_err(|why| anyhow!(why));
-    let rma = start.rma.map(load).transpose()?;
-    let replicas = Replicas::new(start.data, rma.clone());
+    let transport = start.transport.parse().map_err(|why: String| anyhow!(why));
+    let way = transport.and_then(|t: Transport| t.way().map_err(|why| anyhow!(why)))?;
+    let replicas = Replicas::new(start.data, way.clone());
     let data = replicas::serve(EVERYWHERE, &replicas).context("cannot serve files to peers")?;
     let listener = TcpListener::bind(EVERYWHERE).context("cannot listen")?;
     let started = Started {
@@ -131,9 +130,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     }
     drop(server);
     drop(data);
-    if let Some(rma) = rma {
-        rma.close();
-    }
+    way.close();
     if !stopped {
         bail!("what runs on {node} does not end; it is left to the kernel");
     }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tarn_base::units::{parse_rate, parse_size};
+use tarn_fabric::Transport;
 use tarn_proto::local::{Access, SpaceSpec, Uid};
 
 /// Serves the programs of this node: copies, moves and removes files for them, between dataspaces, memory and outside.
@@ -44,9 +45,10 @@ pub(crate) struct Options {
     /// The file that names the other nodes' tarnds and has the key that all know, mode 0600: docs/tasks.md
     #[arg(long, value_name = "FILE")]
     pub(crate) peers: Option<PathBuf>,
-    /// How programs read and write partitions of other nodes: tcp, or libfabric[:PROVIDER] where the other tarnd was started with the same,
-    /// which needs libtarnfabric.so beside tarnd or in ../lib/tarn: docs/dsa.md
-    #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value = "tcp", requires = "peers", conflicts_with_all = ["node", "step"])]
+    /// How content travels to and from other nodes: tcp; sealed: TCP encrypted by AES-256-GCM, also where the other tarnd has not asked for it;
+    /// or libfabric[:PROVIDER], for partitions, where the other tarnd was started with the same, which needs libtarnfabric.so beside tarnd or in
+    /// ../lib/tarn: docs/dsa.md
+    #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Tcp, requires = "peers", conflicts_with_all = ["node", "step"])]
     pub(crate) transport: Transport,
     /// A persistent tier of programs with checkpoints, and their folder in memory [default: /dev/shm]: what those that died have left
     /// there is brought to the tier. Again for more
@@ -128,14 +130,6 @@ fn space(text: &str) -> Result<(String, SpaceSpec), String> {
     };
     tarn_tasks::check_space(name, &spec).map_err(|why| why.text)?;
     Ok((name.to_owned(), spec))
-}
-
-/// The provider of libfabric, if there is one.
-#[derive(Debug, Clone)]
-pub(crate) struct Transport(pub(crate) Option<String>);
-
-fn transport(text: &str) -> Result<Transport, String> {
-    tarn_fabric::transport(text).map(Transport)
 }
 
 /// `TIER[:MEMORY]`; a tier that is there may have colons in its name.

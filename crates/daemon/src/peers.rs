@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tarn_base::manifest::Manifest;
 use tarn_base::units::parse_rate;
 use tarn_fabric::{
-    Client, Key, Limits, Line, MAX_ADDRESSES, Patience, RemoteTree, Rma, RunId, Server, Tree,
+    Client, Key, Limits, Line, MAX_ADDRESSES, Patience, RemoteTree, RunId, Server, Transport, Tree,
+    Way,
 };
 use tarn_movers::throttle::Limiter;
 use tarn_ports::{Control, Watch};
@@ -97,7 +98,7 @@ pub(crate) struct Peers {
     key: Key,
     others: BTreeMap<String, Peer>,
     /// libfabric, if it is used.
-    rma: Option<Arc<Rma>>,
+    way: Way,
 }
 
 fn key_of(digits: &str) -> Option<[u8; 32]> {
@@ -159,7 +160,7 @@ impl Peers {
             run: *run.0.first_chunk().context("a key is too short")?,
             key: Key::derive(&secret, b"tarn tasks data")?,
             others: BTreeMap::new(),
-            rma: None,
+            way: Way::Clear,
         };
         for (name, node) in written.nodes {
             tarn_tasks::check_name("node", &name).map_err(|why| anyhow::anyhow!(why.text))?;
@@ -199,11 +200,9 @@ impl Peers {
         Ok(peers)
     }
 
-    /// From now on windows are used, by a provider of libfabric.
-    pub(crate) fn use_windows(&mut self, provider: &str) -> anyhow::Result<()> {
-        let library = tarn_fabric::library().context("tarnd does not find itself")?;
-        let rma = Rma::load(&library, provider).map_err(anyhow::Error::msg)?;
-        self.rma = Some(rma);
+    /// From now on content travels so.
+    pub(crate) fn travel(&mut self, transport: &Transport) -> anyhow::Result<()> {
+        self.way = transport.way().map_err(anyhow::Error::msg)?;
         Ok(())
     }
 
@@ -224,9 +223,9 @@ impl Peers {
         let limits = Limits::default();
         // Both kinds of addresses where the kernel has both.
         let same = Arc::clone(&registry) as _;
-        match Server::start(("::", self.port), same, limits, self.rma.clone()) {
+        match Server::start(("::", self.port), same, limits, self.way.clone()) {
             Err(e) if e.kind() != std::io::ErrorKind::AddrInUse => {
-                Server::start(("0.0.0.0", self.port), registry, limits, self.rma.clone())
+                Server::start(("0.0.0.0", self.port), registry, limits, self.way.clone())
             }
             served => served,
         }
@@ -253,7 +252,11 @@ impl Peers {
             run: self.run,
             key: self.key.clone(),
             patience: Patience::default(),
-            rma: None,
+            way: match &self.way {
+                // Only partitions are read by windows.
+                Way::Windows(_) => Way::Clear,
+                way => way.clone(),
+            },
         }))
     }
 
@@ -273,11 +276,14 @@ impl Peers {
         let reply = client.call_on(&mut line, &body, &watch);
         match said(node, &reply.map_err(|e| told(&e, &[]))?)? {
             Said::Lent(mut far) => {
-                far.windows = self.rma.as_ref().map(|rma| WindowUse {
+                far.windows = self.way.rma().map(|rma| WindowUse {
                     provider: rma.provider().to_owned(),
                     library: rma.library().as_os_str().as_bytes().into(),
                 });
-                Ok((far, line.into_stream().into()))
+                let stream = line.into_stream();
+                let (stream, seal) = stream.map_err(|e| internal(e.to_string()))?;
+                far.seal = seal;
+                Ok((far, stream.into()))
             }
             _ => Err(unexpected(node)),
         }

@@ -163,8 +163,8 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     reader.set_nonblocking(true).map_err(|e| state(e.into()))?;
     let peers = options.peers.as_deref().map(|path| Peers::read(path, &own));
     let mut peers = peers.transpose().map_err(|e| Fault::new(Exit::Usage, e))?;
-    if let (Some(peers), Some(provider)) = (&mut peers, &options.transport.0) {
-        let used = peers.use_windows(provider);
+    if let Some(peers) = &mut peers {
+        let used = peers.travel(&options.transport);
         used.map_err(|e| Fault::new(Exit::Usage, e))?;
     }
     let host = peers.as_ref().map(|p| Host::new(p, options.socket()));

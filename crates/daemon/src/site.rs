@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_base::codes::Exit;
 use tarn_base::units::parse_size;
+use tarn_fabric::Transport;
 use tarn_journal::RunLock;
 use tarn_local::machine::host_name;
 use tarn_munge::{Munge, accept};
@@ -58,6 +59,9 @@ pub(crate) struct Options {
     /// What jobs see is said in `jobs` below it, for the SPANK plug-in
     #[arg(long, value_name = "DIR", default_value = "/run/tarn")]
     run_dir: PathBuf,
+    /// How workers read each other's data: tcp; or sealed: TCP encrypted by AES-256-GCM, also where the other node has not asked for it
+    #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value_t = Transport::Tcp)]
+    transport: Transport,
     /// The lowest number of a user who may have data
     #[arg(long, value_name = "UID", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     min_uid: u32,
@@ -76,6 +80,13 @@ pub(crate) struct Options {
     /// How
     #[arg(long, value_enum, default_value_t = options::LogFormat::Text)]
     pub(crate) log_format: options::LogFormat,
+}
+
+fn transport(text: &str) -> Result<Transport, String> {
+    match text.parse()? {
+        Transport::Libfabric(_) => Err("workers have no windows: give tcp or sealed".into()),
+        transport => Ok(transport),
+    }
 }
 
 /// What all sessions share.
@@ -118,7 +129,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let memory = JobMemory::new(&options.run_dir)
         .with_context(|| format!("no place for jobs' memory in {}", options.run_dir.display()))
         .map_err(state)?;
-    let crew = Crew::new(root.clone(), memory.all(), node.clone(), options.min_uid);
+    let whose = (options.min_uid, options.transport == Transport::Sealed);
+    let crew = Crew::new(root.clone(), memory.all(), node.clone(), whose);
     let site = Arc::new(Site {
         crew: Arc::new(crew),
         memory,

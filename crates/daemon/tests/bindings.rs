@@ -79,7 +79,8 @@ fn partitions_of_another_node_are_used_by_their_names() {
 /// What libtarn's tests do with partitions of a folder, by names of one's own node and of another one.
 #[test]
 fn programs_of_two_nodes_change_neighbours_in_a_unit_of_their_own_choice() {
-    let (here, there) = pair(&[]);
+    // Their streams are sealed.
+    let (here, there) = pair_in(&std::env::temp_dir(), &["--transport", "sealed"], &[]);
     let program = here.path("units");
     let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
     let file = ["../libtarn/tests/units.c"];

@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 use tarn_client::Client;
-use tarn_fabric::{Far, LIBRARY};
+use tarn_fabric::{Far, LIBRARY, Wire};
 use tarn_partitions::HEAD;
-use tarn_proto::local::{Allocation, FarPartition, Kind, TaskSpec, WindowUse};
+use tarn_proto::local::{Allocation, FarPartition, Kind, Place, TaskSpec, WindowUse};
 use tarn_ring::{Failure, Memory, Span, Started, Storage};
 
 const MIB: u64 = 1 << 20;
@@ -56,7 +56,8 @@ fn open(client: &Client) -> (TcpStream, FarPartition) {
 
 fn far((stream, far): (TcpStream, FarPartition)) -> (Far, Option<WindowUse>) {
     let size = Arc::new(far.info.bytes.into());
-    (Far::new(stream, size, far.persistent).unwrap(), far.windows)
+    let wire = Wire::new(stream, far.seal.as_ref()).unwrap();
+    (Far::new(wire, size, far.persistent).unwrap(), far.windows)
 }
 
 fn by_window(far: &mut Far, windows: &WindowUse) -> bool {
@@ -114,6 +115,48 @@ fn nodes_of_one_provider_use_windows_and_others_do_not() {
         assert_eq!(done(&mut far, |far| far.read(0, span, 1)), Ok(4096));
         assert_eq!(cells[0].get(), 3);
         cells.iter().for_each(|cell| cell.set(7));
+        b.kill();
+        assert_eq!(done(&mut far, |far| far.flush(1)), Err(Failure::Lost));
+    }
+}
+
+#[test]
+fn where_one_node_wants_it_all_is_sealed() {
+    let cells: &'static [Cell<u8>] = Box::leak(vec![Cell::new(7); 4096].into_boxed_slice());
+    let memory = Memory::of(cells);
+    let span = memory.span(cells.as_ptr().addr() as u64, 4096).unwrap();
+    let sealed = ["--transport", "sealed"];
+    for (a_options, b_options) in [(&sealed[..], &[][..]), (&[], &sealed)] {
+        let (a, mut b) = pair_in(MEMORY.as_ref(), a_options, b_options);
+        make(&b.client(), MIB);
+        let opened = open(&a.client());
+        assert!(opened.1.seal.is_some() && opened.1.windows.is_none());
+        let (mut far, _) = far(opened);
+        let write = |far: &mut Far| far.write(1000, span, false, 1);
+        assert_eq!(done(&mut far, write), Ok(4096));
+        let file = std::fs::read(b.path("fast/f.partition")).unwrap();
+        assert!(file[HEAD as usize..][1000..5096].iter().all(|b| *b == 7));
+        assert_eq!(done(&mut far, |far| far.fetch_add(0, 3, 1)), Ok(0));
+        assert_eq!(done(&mut far, |far| far.read(0, span, 1)), Ok(4096));
+        assert_eq!(cells[0].get(), 3);
+        cells.iter().for_each(|cell| cell.set(7));
+        // Who has the stream and not its keys gets nowhere.
+        let (stream, mut without) = open(&a.client());
+        without.seal = None;
+        let (mut stranger, _) = self::far((stream, without));
+        assert_eq!(done(&mut stranger, write), Err(Failure::Lost));
+        // Tasks read and call over such streams, too.
+        let there = Place::Node {
+            node: "b".into(),
+            space: "fast".into(),
+            path: b"moved".as_slice().into(),
+        };
+        std::fs::write(a.path("fast/f"), vec![5; 3 << 20]).unwrap();
+        assert_eq!(code(&run(&a.client(), moved(fast("f"), there))), None);
+        assert_eq!(
+            std::fs::read(b.path("fast/moved")).unwrap(),
+            vec![5; 3 << 20]
+        );
         b.kill();
         assert_eq!(done(&mut far, |far| far.flush(1)), Err(Failure::Lost));
     }

@@ -1,8 +1,9 @@
 //! A peer, and its trees as sources of copies.
 
-use crate::handshake::{Key, Outcome, Says, Secret, connect};
-use crate::rma::Rma;
+use crate::handshake::{Key, Outcome, Says, Session, connect};
 use crate::stream::Stream;
+use crate::transport::Way;
+use crate::wire::Wire;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read, Write};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use tarn_base::event::FailureKind;
 use tarn_ports::{MoverError, PeerStream, PeerTree, Watch};
 use tarn_proto::data::{
-    Answer, Call, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, RunId, Status, Tree,
+    Answer, Call, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, RunId, Status, StreamKeys, Tree,
 };
 
 /// How long a client waits for what.
@@ -64,8 +65,8 @@ pub struct Client {
     pub key: Key,
     /// How long to wait.
     pub patience: Patience,
-    /// Large pieces are read from windows where both ends have it.
-    pub rma: Option<Arc<Rma>>,
+    /// How content is asked for.
+    pub way: Way,
 }
 
 impl Client {
@@ -91,12 +92,11 @@ impl Client {
     /// # Errors
     /// `Io` when the peer cannot be reached, or is not who it should be; `Cancelled` when `watch` says stop.
     pub fn line(&self, watch: &dyn Watch) -> Result<Line, MoverError> {
-        let (socket, secret) = self.connect(watch)?;
-        let calls = 0;
+        let (wire, session) = self.connect(watch)?;
         Ok(Line {
-            socket,
-            secret,
-            calls,
+            wire,
+            session,
+            calls: 0,
         })
     }
 
@@ -110,7 +110,7 @@ impl Client {
         body: &[u8],
         watch: &dyn Watch,
     ) -> Result<Vec<u8>, MoverError> {
-        let (mut socket, secret, number) = (&line.socket, &line.secret, line.calls);
+        let (wire, secret, number) = (&mut line.wire, &line.session.secret, line.calls);
         line.calls = number.wrapping_add(1);
         let proof = secret.sign(Says::Call, number, body);
         let proof = proof.map_err(|e| self.failed(&e.to_string()))?;
@@ -123,11 +123,12 @@ impl Client {
         let bytes = call.encode().map_err(wrong)?;
         let patience = Some(self.patience.stall);
         let lost = |e: io::Error| self.failed(&format!("the connection was lost: {e}"));
-        socket.set_write_timeout(patience).map_err(lost)?;
-        socket.write_all(&bytes).map_err(lost)?;
+        wire.socket().set_write_timeout(patience).map_err(lost)?;
+        wire.write_all(&bytes).map_err(lost)?;
+        wire.flush().map_err(lost)?;
         let answer = loop {
             let mut head = [0; Answer::BYTES];
-            self.receive(socket, &mut head, watch)?;
+            self.receive(wire, &mut head, watch)?;
             let answer = Answer::decode(&head).map_err(wrong)?;
             if (answer.request, answer.item) != (number, 0) {
                 return Err(self.failed("it answered what was not asked"));
@@ -139,7 +140,7 @@ impl Client {
         if answer.status != Status::Content {
             // `Answer::decode` has checked the bound.
             let mut text = vec![0; (answer.len as usize).min(MAX_TEXT)];
-            self.receive(socket, &mut text, watch)?;
+            self.receive(wire, &mut text, watch)?;
             let text = String::from_utf8_lossy(&text);
             return Err(self.failed(&format!("it refused: {}", text.escape_debug())));
         }
@@ -147,14 +148,14 @@ impl Client {
             return Err(self.failed("its answer is longer than allowed"));
         }
         let mut proof = [0; PROOF_BYTES];
-        self.receive(socket, &mut proof, watch)?;
+        self.receive(wire, &mut proof, watch)?;
         let mut reply = Vec::new();
         while reply.len() < answer.len as usize {
             // Memory is taken as bytes come, not as they are promised.
             let more = (answer.len as usize - reply.len()).min(REPLY_STEP);
             let have = reply.len();
             reply.resize(have + more, 0);
-            self.receive(socket, &mut reply[have..], watch)?;
+            self.receive(wire, &mut reply[have..], watch)?;
         }
         let proven = secret.check(Says::Reply, number, &reply, &proof);
         proven.map_err(|e| self.failed(&e.to_string()))?;
@@ -163,13 +164,13 @@ impl Client {
 
     fn receive(
         &self,
-        mut socket: &TcpStream,
+        wire: &mut Wire,
         out: &mut [u8],
         watch: &dyn Watch,
     ) -> Result<(), MoverError> {
         let (mut have, mut since) = (0, Instant::now());
         while have < out.len() {
-            match socket.read(&mut out[have..]) {
+            match wire.read(&mut out[have..]) {
                 Ok(0) => return Err(self.failed("it closed the connection without an answer")),
                 Ok(n) => {
                     have += n;
@@ -200,12 +201,12 @@ impl Client {
     }
 
     /// Connects and proves who both are; comes again while the server is busy, or strangers crowd its port.
-    pub(crate) fn connect(&self, watch: &dyn Watch) -> Result<(TcpStream, Secret), MoverError> {
+    pub(crate) fn connect(&self, watch: &dyn Watch) -> Result<(Wire, Session), MoverError> {
         let began = Instant::now();
         let mut pause = Duration::from_millis(20);
         loop {
             let later = match self.try_connect()? {
-                Tried::Ready(socket, secret) => return Ok((socket, secret)),
+                Tried::Ready(wire, session) => return Ok((wire, session)),
                 Tried::Later(later) => later,
             };
             match later {
@@ -252,7 +253,7 @@ impl Client {
         socket
             .set_write_timeout(Some(self.patience.connect))
             .map_err(unreachable)?;
-        let outcome = match connect(&socket, self.run, &self.key) {
+        let outcome = match connect(&socket, self.way.is_sealed(), self.run, &self.key) {
             Ok(outcome) => outcome,
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
                 return Err(self.failed(&format!(
@@ -273,10 +274,13 @@ impl Client {
         socket.set_read_timeout(Some(LOOK)).map_err(unreachable)?;
         socket.set_write_timeout(Some(LOOK)).map_err(unreachable)?;
         match outcome {
-            Outcome::Ready(secret) => Ok(Tried::Ready(socket, secret)),
+            Outcome::Ready(session) => {
+                let wire = Wire::new(socket, session.keys.as_ref()).map_err(unreachable)?;
+                Ok(Tried::Ready(wire, session))
+            }
             Outcome::Busy => Ok(Tried::Later(Later::Busy)),
             Outcome::NoVersion => Err(self.failed(
-                "it speaks another version of the data plane; use the same version of tarn on all nodes",
+                "it speaks another version of the data plane, or one of both is older and the other wants its streams sealed; use the same version of tarn on all nodes",
             )),
         }
     }
@@ -285,28 +289,41 @@ impl Client {
 /// A stream that is kept for calls.
 #[derive(Debug)]
 pub struct Line {
-    socket: TcpStream,
-    secret: Secret,
+    wire: Wire,
+    session: Session,
     /// So many calls were made on it.
     calls: u32,
 }
 
 impl Line {
-    /// The stream itself, once the peer has given it over to storage memory.
-    pub fn into_stream(self) -> TcpStream {
-        self.socket
+    /// The stream itself, once the peer has given it over to storage memory, and what it is sealed with.
+    ///
+    /// # Errors
+    /// When the peer has sent more than answers.
+    pub fn into_stream(self) -> io::Result<(TcpStream, Option<StreamKeys>)> {
+        if !self.wire.is_between() {
+            let why = "more came on a stream than was asked for";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let (to_client, to_server) = self.wire.counts();
+        let keys = self.session.keys.map(|keys| StreamKeys {
+            to_client,
+            to_server,
+            ..keys
+        });
+        Ok((self.wire.into_socket(), keys))
     }
 
     /// Whether the peer has not closed it.
     pub fn is_open(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let seen = recv(&self.socket, &mut [0; 1][..], flags);
+        let seen = recv(self.wire.socket(), &mut [0; 1][..], flags);
         matches!(seen, Err(Errno::AGAIN))
     }
 }
 
 enum Tried {
-    Ready(TcpStream, Secret),
+    Ready(Wire, Session),
     Later(Later),
 }
 
@@ -337,7 +354,7 @@ impl PeerTree for RemoteTree {
     }
 
     fn open<'a>(&'a self, watch: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>, MoverError> {
-        let (socket, _) = self.client.connect(watch)?;
-        Ok(Box::new(Stream::new(self, socket, watch)))
+        let (wire, _) = self.client.connect(watch)?;
+        Ok(Box::new(Stream::new(self, wire, watch)))
     }
 }

@@ -1,13 +1,17 @@
 //! Both ends prove that they know the run's key, with nonces that are new each time.
 
 use hmac::{Hmac, KeyInit, Mac};
+use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
+use ring::rand::SystemRandom;
 use sha2::Sha256;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use tarn_proto::data::{
-    Hello, Malformed, NO_VERSION, PROOF_BYTES, RunId, VERSION, Verdict, Welcome,
+    CLEAR, Hello, Malformed, NO_VERSION, PROOF_BYTES, RunId, SEALED, StreamKeys, Verdict, Welcome,
 };
+use tarn_seal::SealError;
+use tarn_seal::record::Records;
 
 /// A handshake's time, at either end.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -49,6 +53,77 @@ impl Key {
 /// What both ends of a stream know and nobody else, new for each: it proves who says what on it.
 #[derive(Debug, Clone)]
 pub(crate) struct Secret(Key);
+
+/// What a handshake has made.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Proves who says what.
+    pub(crate) secret: Secret,
+    /// Where the stream is sealed: with these.
+    pub(crate) keys: Option<StreamKeys>,
+}
+
+/// An end's nonce: a public key, whose private one the other's makes a secret of.
+struct Half {
+    private: EphemeralPrivateKey,
+    public: [u8; PROOF_BYTES],
+}
+
+impl Half {
+    fn new() -> io::Result<Self> {
+        let failed = |_| io::Error::other("no key can be made");
+        let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new());
+        let private = private.map_err(failed)?;
+        let public = private.compute_public_key().map_err(failed)?;
+        let public = public.as_ref().try_into();
+        let public = public.map_err(|_| io::Error::other("a public key of another length"))?;
+        Ok(Self { private, public })
+    }
+
+    /// What the stream is sealed with, if it is.
+    fn keys(
+        self,
+        version: u16,
+        theirs: &[u8; PROOF_BYTES],
+        key: &Key,
+        sent: &[&[u8]],
+    ) -> io::Result<Option<StreamKeys>> {
+        if version < SEALED {
+            return Ok(None);
+        }
+        let theirs = UnparsedPublicKey::new(&X25519, theirs);
+        let secret = agree_ephemeral(self.private, &theirs, |shared| -> io::Result<_> {
+            let sent = [&[shared][..], sent].concat();
+            Ok(proof(key, b"sealed", &sent)?.finalize().into_bytes().into())
+        });
+        let secret = secret.map_err(|_| invalid("a nonce that is no public key"))?;
+        Ok(Some(StreamKeys {
+            secret: secret?,
+            to_server: 0,
+            to_client: 0,
+        }))
+    }
+}
+
+/// Both directions of a sealed stream: to the server, and to the client.
+pub(crate) fn records(keys: &StreamKeys) -> Result<(Records, Records), SealError> {
+    let of = |who: &[u8], next| {
+        let key = proof(&Key(keys.secret), who, &[]).map_err(|_| SealError::OtherKey)?;
+        Records::new(&key.finalize().into_bytes().into(), next)
+    };
+    Ok((
+        of(b"client", keys.to_server)?,
+        of(b"server", keys.to_client)?,
+    ))
+}
+
+/// The lowest version of an end that wants its streams sealed, or does not ask for it.
+fn lowest(sealed: bool) -> u16 {
+    match sealed {
+        true => SEALED,
+        false => CLEAR,
+    }
+}
 
 /// Who says something on a stream.
 #[derive(Debug, Clone, Copy)]
@@ -131,13 +206,14 @@ fn read(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io::Result<()
     Ok(())
 }
 
-/// The server's half. `admit` says whether there is a place for a client that has proven itself. `Ok(None)`: the client was
+/// The server's half; `sealed`: nothing goes over the stream that is not. `admit` says whether there is a place for a client that has proven itself. `Ok(None)`: the client was
 /// sent away, with the reason.
 pub(crate) fn accept(
     mut stream: &TcpStream,
+    sealed: bool,
     key_of: impl FnOnce(&RunId) -> Option<Key>,
     admit: impl FnOnce() -> Verdict,
-) -> io::Result<Option<(RunId, Secret)>> {
+) -> io::Result<Option<(RunId, Session)>> {
     let until = Instant::now() + HANDSHAKE;
     let mut first = [0; Hello::BYTES];
     read(stream, &mut first, until)?;
@@ -152,10 +228,11 @@ pub(crate) fn accept(
         stream.write_all(&[&welcome.encode()[..], &nonce()?].concat())?;
         return Err(invalid("a run that is not known here"));
     };
-    let version = hello.version().unwrap_or(NO_VERSION);
+    let version = hello.version(lowest(sealed)).unwrap_or(NO_VERSION);
+    let half = Half::new()?;
     let welcome = Welcome {
         version,
-        nonce: nonce()?,
+        nonce: half.public,
     };
     let second = welcome.encode();
     let ours: [u8; PROOF_BYTES] = proof(&key, b"server", &[&first, &second])?
@@ -177,28 +254,38 @@ pub(crate) fn accept(
     if verdict != Verdict::Ready {
         return Ok(None);
     }
-    let secret = Secret::of(&key, &[&first, &second, &ours])?;
-    Ok(Some((hello.run, secret)))
+    let sent: [&[u8]; 3] = [&first, &second, &ours];
+    let session = Session {
+        secret: Secret::of(&key, &sent)?,
+        keys: half.keys(version, &hello.nonce, &key, &sent)?,
+    };
+    Ok(Some((hello.run, session)))
 }
 
 /// What a server says to a client that is who it should be.
 pub(crate) enum Outcome {
     /// Ask.
-    Ready(Secret),
+    Ready(Session),
     /// Come again later.
     Busy,
     /// It does not speak this version.
     NoVersion,
 }
 
-/// The client's half.
-pub(crate) fn connect(mut stream: &TcpStream, run: RunId, key: &Key) -> io::Result<Outcome> {
+/// The client's half; `sealed`: nothing goes over the stream that is not.
+pub(crate) fn connect(
+    mut stream: &TcpStream,
+    sealed: bool,
+    run: RunId,
+    key: &Key,
+) -> io::Result<Outcome> {
     let until = Instant::now() + HANDSHAKE;
+    let half = Half::new()?;
     let hello = Hello {
-        lowest: VERSION,
-        highest: VERSION,
+        lowest: lowest(sealed),
+        highest: SEALED,
         run,
-        nonce: nonce()?,
+        nonce: half.public,
     };
     let first = hello.encode();
     stream.write_all(&first)?;
@@ -209,7 +296,7 @@ pub(crate) fn connect(mut stream: &TcpStream, run: RunId, key: &Key) -> io::Resu
     proof(key, b"server", &[&first, &second])?
         .verify_slice(&theirs)
         .map_err(|_| invalid("it does not know the key of this node"))?;
-    if welcome.version != VERSION {
+    if !(hello.lowest..=hello.highest).contains(&welcome.version) {
         return Ok(Outcome::NoVersion);
     }
     let ours = proof(key, b"client", &[&first, &second, &theirs])?;
@@ -219,8 +306,12 @@ pub(crate) fn connect(mut stream: &TcpStream, run: RunId, key: &Key) -> io::Resu
     match Verdict::decode(last).map_err(|m| invalid(m.to_string()))? {
         Verdict::Busy => Ok(Outcome::Busy),
         Verdict::Ready => {
-            let secret = Secret::of(key, &[&first, &second, &theirs])?;
-            Ok(Outcome::Ready(secret))
+            let sent: [&[u8]; 3] = [&first, &second, &theirs];
+            let session = Session {
+                secret: Secret::of(key, &sent)?,
+                keys: half.keys(welcome.version, &welcome.nonce, key, &sent)?,
+            };
+            Ok(Outcome::Ready(session))
         }
     }
 }

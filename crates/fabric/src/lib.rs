@@ -1,4 +1,5 @@
-//! L3: trees of this node for its peers, and peers' trees for this node's movers, over TCP, or RMA where it is asked for.
+//! L3: trees of this node for its peers, and peers' trees for this node's movers, over TCP, sealed or by RMA
+//! where it is asked for.
 //!
 //! A [`Server`] answers who knows a run's key, from what a [`Registry`] lets it: [`Shelf`] is one, and [`Arriving`] a tree
 //! on it that is still being copied here. A [`Client`] stands for a peer; its trees are sources of copies.
@@ -14,16 +15,20 @@ mod serve;
 mod server;
 mod shelf;
 mod stream;
+mod transport;
+mod wire;
 
 pub use arriving::Arriving;
 pub use client::{Client, Line, MAX_ADDRESSES, Patience, RemoteTree};
 pub use far::{Far, result};
 pub use handshake::Key;
 pub use probe::Probe;
-pub use rma::{Bare, BareWindow, LIBRARY, Rma, library, transport};
+pub use rma::{Bare, BareWindow, LIBRARY, Rma, library};
 pub use server::{Counts, Limits, Server};
 pub use shelf::{Called, MakeTarget, Part, Refusal, Registry, Served, Shelf};
-pub use tarn_proto::data::{RunId, Tree};
+pub use tarn_proto::data::{RunId, StreamKeys, Tree};
+pub use transport::{Transport, Way};
+pub use wire::Wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

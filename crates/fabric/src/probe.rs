@@ -2,6 +2,7 @@
 
 use crate::client::{Client, RemoteTree};
 use crate::stream::Stream;
+use crate::transport::Way;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, PeerStream, Piece, Watch};
@@ -41,8 +42,12 @@ impl Client {
     /// When it cannot be reached, does not know the run, or takes too long.
     pub fn rate(&self, probe: &Probe) -> Result<u64, MoverError> {
         let watch = Until(Instant::now() + probe.patience);
+        let way = match &self.way {
+            Way::Windows(_) => Way::Clear,
+            way => way.clone(),
+        };
         let plain = Arc::new(Self {
-            rma: None,
+            way,
             ..self.clone()
         });
         let tree = plain.tree(Tree::Probe);
@@ -64,12 +69,12 @@ impl Client {
     ) -> Result<u64, MoverError> {
         let streams = probe.streams.max(1);
         let most = probe.most / streams as u64;
-        let sockets = (0..streams).map(|_| self.connect(watch));
-        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        let wires = (0..streams).map(|_| self.connect(watch));
+        let wires = wires.collect::<Result<Vec<_>, _>>()?;
         let began = Instant::now();
         let rate = std::thread::scope(|scope| {
-            let read = sockets.into_iter().map(|(socket, _)| {
-                let stream = move || Stream::new(tree, socket, watch);
+            let read = wires.into_iter().map(|(wire, _)| {
+                let stream = move || Stream::new(tree, wire, watch);
                 scope.spawn(move || read(stream(), began, most, probe.time))
             });
             let read: Vec<_> = read.collect();

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tarn_proto::data::{MAX_NAME, Window};
+use tarn_proto::data::Window;
 
 /// What the library is called, beside `tarnd` or where it is installed.
 pub const LIBRARY: &str = "libtarnfabric.so";
@@ -59,22 +59,6 @@ const AGAIN: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of the stack on which an endpoint is opened: libfabric asks every provider.
 const STACK: usize = 8 << 20;
-
-/// The provider that `--transport` names; none for TCP.
-///
-/// # Errors
-/// What can be given.
-pub fn transport(text: &str) -> Result<Option<String>, String> {
-    match text.split_once(':').unwrap_or((text, "tcp;ofi_rxm")) {
-        _ if text == "tcp" => Ok(None),
-        ("libfabric", provider) if (1..=MAX_NAME).contains(&provider.len()) => {
-            Ok(Some(provider.to_owned()))
-        }
-        _ => Err(
-            "give tcp, libfabric, or libfabric:PROVIDER, such as `libfabric:verbs;ofi_rxm`".into(),
-        ),
-    }
-}
 
 /// Opens an endpoint where there is room for that.
 fn on_stack<T: Send>(open: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {

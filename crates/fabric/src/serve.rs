@@ -2,14 +2,14 @@
 
 use crate::arriving::Waited;
 use crate::far;
-use crate::handshake::{Says, Secret};
+use crate::handshake::{Says, Secret, Session};
 use crate::rma::{Domain, Opened};
 use crate::server::Shared;
 use crate::shelf::{Called, MakeTarget, Part, Refusal, Served};
+use crate::wire::{Incoming, Outgoing, halves, read_exact_at};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FileType, fstat, sendfile};
-use rustix::io::{Errno, pread};
-use rustix::net::{SendFlags, send};
+use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
 use std::io::{self, BufReader, Read};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ struct Open {
 struct Unable(Status, String);
 
 pub(crate) struct Answering<'a> {
-    socket: &'a TcpStream,
-    requests: BufReader<&'a TcpStream>,
+    requests: BufReader<Incoming<'a>>,
+    answers: Outgoing<'a>,
     /// Of the connection.
     number: u64,
     run: RunId,
@@ -68,22 +68,27 @@ pub(crate) struct Answering<'a> {
 impl<'a> Answering<'a> {
     pub(crate) fn new(
         (socket, number): (&'a TcpStream, u64),
-        (run, secret): (RunId, Secret),
+        (run, session): (RunId, Session),
         shared: &'a Shared,
-    ) -> Self {
-        Self {
-            socket,
-            requests: BufReader::with_capacity(REQUESTS, socket),
+    ) -> io::Result<Self> {
+        let (incoming, answers) = halves(socket, session.keys.as_ref())?;
+        Ok(Self {
+            requests: BufReader::with_capacity(REQUESTS, incoming),
+            answers,
             number,
             run,
-            secret,
+            secret: session.secret,
             calls: 0,
             shared,
             out: Vec::with_capacity(GATHER + TOGETHER as usize + Answer::BYTES),
             open: None,
             domain: None,
             windows: Vec::new(),
-        }
+        })
+    }
+
+    fn socket(&self) -> &'a TcpStream {
+        self.answers.socket()
     }
 
     /// Answers until the peer closes, is idle for too long, or sends what is no request.
@@ -92,16 +97,16 @@ impl<'a> Answering<'a> {
         let mut body = Vec::new();
         loop {
             let mut head = [0; 4];
-            self.socket
+            self.socket()
                 .set_read_timeout(Some(self.shared.limits.idle))?;
             self.requests.read_exact(&mut head)?;
             body.resize(Request::length(head).map_err(invalid)?, 0);
-            self.socket
+            self.socket()
                 .set_read_timeout(Some(self.shared.limits.stall))?;
             self.requests.read_exact(&mut body)?;
             if let Some(call) = Call::decode(&body).map_err(invalid)? {
                 let given_over = self.call(&call)?;
-                self.flush(SendFlags::empty())?;
+                self.flush(false)?;
                 match given_over {
                     Some(make) => return self.give_over(make),
                     None => continue,
@@ -110,7 +115,7 @@ impl<'a> Answering<'a> {
             match Asked::decode(&body).map_err(invalid)? {
                 Asked::Read(request) => {
                     self.answer(&request)?;
-                    self.flush(SendFlags::empty())?;
+                    self.flush(false)?;
                 }
                 Asked::Release { request, item } => {
                     self.windows.retain(|(of, _)| *of != (request, item));
@@ -147,7 +152,7 @@ impl<'a> Answering<'a> {
                 }
                 self.out
                     .extend_from_slice(&head(number, Status::Wait, 0).encode());
-                let sent = self.flush(SendFlags::empty());
+                let sent = self.flush(false);
                 if sent.is_err() || shared.stop.load(Ordering::Relaxed) {
                     control.cancel.store(true, Ordering::Relaxed);
                     return Err(io::Error::from(io::ErrorKind::ConnectionAborted));
@@ -181,19 +186,21 @@ impl<'a> Answering<'a> {
             let proof = secret.sign(Says::Reply, number, &reply)?;
             self.out.extend_from_slice(&proof);
         }
-        self.flush(SendFlags::MORE)?;
-        send_all(self.socket, &reply, SendFlags::empty())?;
+        self.flush(true)?;
+        self.answers.send(&reply, false)?;
         Ok(given_over)
     }
 
     /// From now on the stream is a partition's: it may be idle, and its peer may be slow, but both are to be alive.
     fn give_over(&mut self, make: MakeTarget) -> io::Result<()> {
-        if !self.requests.buffer().is_empty() {
+        if !self.requests.buffer().is_empty() || !self.requests.get_ref().is_empty() {
             let why = "a request before the stream was given over";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        far::keep_alive(self.socket)?;
-        far::serve(self.socket, &mut *make()?, self.shared.rma.as_deref())
+        far::keep_alive(self.socket())?;
+        let rma = self.shared.way.rma().filter(|_| !self.answers.is_sealed());
+        let (requests, answers) = (self.requests.get_mut(), &mut self.answers);
+        far::serve((requests, answers), &mut *make()?, rma.map(Arc::as_ref))
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {
@@ -202,12 +209,13 @@ impl<'a> Answering<'a> {
         }
         let served = self.shared.registry.tree(&self.run, &request.tree);
         self.open = None;
-        let rma = self.shared.rma.as_ref().filter(|_| request.windows);
+        let windows = request.windows && !self.answers.is_sealed();
+        let rma = self.shared.way.rma().filter(|_| windows);
         if let Some(rma) = rma
             && self.domain.is_none()
         {
             // The address by which the peer reaches this host.
-            self.domain = rma.domain(self.socket.local_addr()?.ip());
+            self.domain = rma.domain(self.socket().local_addr()?.ip());
         }
         for (at, item) in request.items.iter().enumerate() {
             let answer = Answer {
@@ -229,7 +237,7 @@ impl<'a> Answering<'a> {
                         Err(unable) => self.unable(answer, &unable),
                     }
                     if self.out.len() >= GATHER {
-                        self.flush(SendFlags::MORE)?;
+                        self.flush(true)?;
                     }
                     continue;
                 }
@@ -237,7 +245,7 @@ impl<'a> Answering<'a> {
                 Err(refusal) => Err(Unable(Status::Refused, refusal.0.clone())),
             };
             let sent = match root {
-                Ok(root) => self.item(&root, item, answer, request.windows)?,
+                Ok(root) => self.item(&root, item, answer, windows)?,
                 Err(unable) => Err(unable),
             };
             match sent {
@@ -245,7 +253,7 @@ impl<'a> Answering<'a> {
                 Err(unable) => self.unable(answer, &unable),
             }
             if self.out.len() >= GATHER {
-                self.flush(SendFlags::MORE)?;
+                self.flush(true)?;
             }
         }
         Ok(())
@@ -269,11 +277,11 @@ impl<'a> Answering<'a> {
                 continue;
             }
             self.out.extend_from_slice(&answer.encode());
-            self.flush(SendFlags::MORE)?;
+            self.flush(true)?;
             let mut left = item.len as usize;
             while left > 0 {
                 let n = left.min(noise.len());
-                send_all(self.socket, &noise[..n], SendFlags::empty())?;
+                self.answers.send(&noise[..n], false)?;
                 left -= n;
             }
             self.count(item);
@@ -331,7 +339,7 @@ impl<'a> Answering<'a> {
                 }
             }
             // What is ready is not held back by what is not.
-            self.flush(SendFlags::empty())?;
+            self.flush(false)?;
             patience = SIGN;
         }
     }
@@ -390,23 +398,16 @@ impl<'a> Answering<'a> {
             }
             return Ok(Ok(()));
         }
-        send_all(self.socket, &self.out, SendFlags::MORE)?;
+        self.answers.send(&self.out, true)?;
         self.out.clear();
-        let (mut at, end) = (item.offset, item.offset + item.len);
-        while at < end {
-            let left = (end - at) as usize;
-            match sendfile(self.socket, &open.fd, Some(&mut at), left) {
-                // It has become shorter: there is nothing to send in its place.
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+        let stretch = item.offset..item.offset + item.len;
+        self.answers.send_file(&open.fd, stretch)?;
         Ok(Ok(()))
     }
 
-    fn flush(&mut self, flags: SendFlags) -> io::Result<()> {
-        send_all(self.socket, &self.out, flags)?;
+    /// Sends what was gathered. `more`: more follows at once.
+    fn flush(&mut self, more: bool) -> io::Result<()> {
+        self.answers.send(&self.out, more)?;
         self.out.clear();
         Ok(())
     }
@@ -464,27 +465,8 @@ fn open(root: &Root, path: &[u8]) -> Result<(OwnedFd, u64), Unable> {
 }
 
 fn fill(fd: &OwnedFd, out: &mut [u8], offset: u64) -> Result<(), Unable> {
-    let mut have = 0;
-    while have < out.len() {
-        match pread(fd, &mut out[have..], offset + have as u64) {
-            Ok(0) => return Err(Unable(Status::Shorter, "it has become shorter".into())),
-            Ok(n) => have += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => {
-                return Err(Unable(Status::Failed, io::Error::from(errno).to_string()));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn send_all(socket: &TcpStream, mut bytes: &[u8], flags: SendFlags) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match send(socket, bytes, flags | SendFlags::NOSIGNAL) {
-            Ok(n) => bytes = &bytes[n..],
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
+    read_exact_at(fd, out, offset).map_err(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => Unable(Status::Shorter, "it has become shorter".into()),
+        _ => Unable(Status::Failed, e.to_string()),
+    })
 }

@@ -5,9 +5,9 @@
 
 use crate::handshake::accept;
 use crate::lock;
-use crate::rma::Rma;
 use crate::serve::Answering;
 use crate::shelf::Registry;
+use crate::transport::Way;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter};
@@ -84,7 +84,7 @@ pub(crate) struct Counters {
 
 pub(crate) struct Shared {
     pub(crate) registry: Arc<dyn Registry>,
-    pub(crate) rma: Option<Arc<Rma>>,
+    pub(crate) way: Way,
     pub(crate) limits: Limits,
     pub(crate) stop: AtomicBool,
     pub(crate) counters: Counters,
@@ -196,7 +196,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server at an address; port 0 takes a free one. With `rma`, clients that have it too read from windows.
+    /// Starts a server at an address; port 0 takes a free one.
     ///
     /// # Errors
     /// When the address cannot be had or no thread be started.
@@ -204,7 +204,7 @@ impl Server {
         at: impl ToSocketAddrs,
         registry: Arc<dyn Registry>,
         limits: Limits,
-        rma: Option<Arc<Rma>>,
+        way: Way,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
@@ -212,7 +212,7 @@ impl Server {
         let (wakened, wake) = io::pipe()?;
         let shared = Arc::new(Shared {
             registry,
-            rma,
+            way,
             limits,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
@@ -349,12 +349,13 @@ fn stream(socket: &TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(shared.limits.stall))?;
     let key_of = |run: &_| shared.registry.key(run);
-    let Some((run, secret)) = accept(socket, key_of, || shared.admit(number))? else {
+    let sealed = shared.way.is_sealed();
+    let Some((run, session)) = accept(socket, sealed, key_of, || shared.admit(number))? else {
         shared.counters.refused.fetch_add(1, Ordering::Relaxed);
         return Ok(());
     };
     shared.counters.streams.fetch_add(1, Ordering::Relaxed);
-    match Answering::new((socket, number), (run, secret), shared).run() {
+    match Answering::new((socket, number), (run, session), shared)?.run() {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(e),
         // A peer that goes away, or is slow, is its own affair.
         _ => Ok(()),

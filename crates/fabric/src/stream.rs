@@ -2,9 +2,9 @@
 
 use crate::client::{RemoteTree, stopped};
 use crate::rma::{Domain, Reading};
+use crate::wire::Wire;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::event::FailureKind;
@@ -37,7 +37,7 @@ struct Expected {
 
 pub(crate) struct Stream<'a> {
     tree: &'a RemoteTree,
-    socket: TcpStream,
+    wire: Wire,
     watch: &'a dyn Watch,
     buffer: Box<[u8]>,
     /// What of the buffer has not been read.
@@ -59,15 +59,16 @@ pub(crate) struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    pub(crate) fn new(tree: &'a RemoteTree, socket: TcpStream, watch: &'a dyn Watch) -> Self {
-        let rma = tree.client.rma.as_ref();
-        let local = rma.and_then(|rma| Some((rma, socket.local_addr().ok()?)));
+    pub(crate) fn new(tree: &'a RemoteTree, wire: Wire, watch: &'a dyn Watch) -> Self {
+        // What is read from a window is not sealed.
+        let rma = tree.client.way.rma().filter(|_| !wire.is_sealed());
+        let local = rma.and_then(|rma| Some((rma, wire.socket().local_addr().ok()?)));
         Self {
             domain: local.and_then(|(rma, local)| rma.domain(local.ip())),
             window: None,
             spare: Vec::new(),
             tree,
-            socket,
+            wire,
             watch,
             buffer: vec![0; AHEAD].into(),
             unread: 0..0,
@@ -127,26 +128,31 @@ impl<'a> Stream<'a> {
             if !room && !self.in_flight.is_empty() {
                 return Ok(());
             }
-            self.send(next)?;
             self.in_flight.push_back(next.len());
-            self.unsent.pop_front();
+            if let Some(next) = self.unsent.pop_front() {
+                self.send(&next)?;
+            }
         }
         Ok(())
     }
 
-    fn send(&self, bytes: &[u8]) -> Result<()> {
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let mut sent = 0;
         let mut since = Instant::now();
-        while sent < bytes.len() {
-            match (&self.socket).write(&bytes[sent..]) {
-                Ok(n) => {
+        loop {
+            let went = match bytes.get(sent..) {
+                None | Some([]) => self.wire.flush().map(|()| None),
+                Some(rest) => self.wire.write(rest).map(Some),
+            };
+            match went {
+                Ok(None) => return Ok(()),
+                Ok(Some(n)) => {
                     sent += n;
                     since = Instant::now();
                 }
                 Err(e) => self.still(&e, since)?,
             }
         }
-        Ok(())
     }
 
     /// Learns where the window is.
@@ -207,13 +213,13 @@ impl<'a> Stream<'a> {
 
     /// A window could not be read: either the peer has gone, or this way does not work between the two.
     fn without_rma(&self, e: &io::Error) -> MoverError {
-        match self.socket.peek(&mut [0]) {
+        match self.wire.socket().peek(&mut [0]) {
             Ok(0) => return self.lost(&io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) => return self.lost(&e),
         }
-        if let Some(rma) = &self.tree.client.rma {
+        if let Some(rma) = self.tree.client.way.rma() {
             rma.close();
         }
         let why = match e.kind() {
@@ -234,8 +240,8 @@ impl<'a> Stream<'a> {
                 // What is long goes where it belongs at once.
                 let direct = out.len() - have >= AHEAD / 2;
                 let got = match direct {
-                    true => self.socket.read(&mut out[have..]),
-                    false => self.socket.read(&mut self.buffer),
+                    true => self.wire.read(&mut out[have..]),
+                    false => self.wire.read(&mut self.buffer),
                 };
                 match got {
                     Ok(0) => return Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
@@ -326,8 +332,8 @@ impl<'a> Stream<'a> {
 impl PeerStream for Stream<'_> {
     fn ask(&mut self, pieces: &[Piece<'_>]) -> Result<()> {
         if self.expected.is_empty() && self.left == 0 && self.used.elapsed() > STALE {
-            let (socket, _) = self.tree.client.connect(self.watch)?;
-            *self = Stream::new(self.tree, socket, self.watch);
+            let (wire, _) = self.tree.client.connect(self.watch)?;
+            *self = Stream::new(self.tree, wire, self.watch);
         }
         self.used = Instant::now();
         let mut rest = pieces;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tarn_fabric::{Far, result};
+use tarn_fabric::{Far, Wire, result};
 use tarn_ports::{PowerFail, Promises};
 use tarn_proto::local::FarPartition;
 use tarn_proto::storage::{Answer, Ask, Verb};
@@ -34,7 +34,7 @@ pub(crate) struct FarPart {
     /// It cannot be reached by windows: every further try would take as long.
     no_windows: AtomicBool,
     /// It has it open there for as long as this is, and tells its size.
-    stream: Mutex<TcpStream>,
+    stream: Mutex<Wire>,
 }
 
 impl FarPart {
@@ -103,6 +103,7 @@ impl FarPart {
         let mut answer = [0; Answer::BYTES];
         let asked = stream
             .write_all(&ask.encode())
+            .and_then(|()| stream.flush())
             .and_then(|()| stream.read_exact(&mut answer));
         asked.map_err(|e| {
             let text = format!("the node of {} does not answer: {e}", self.path.display());
@@ -159,10 +160,7 @@ impl FarPart {
 }
 
 /// A stream that its node has given over to it.
-fn stream(
-    within: &InSpace<'_>,
-    options: OpenOptions,
-) -> Result<(TcpStream, FarPartition), Refusal> {
+fn stream(within: &InSpace<'_>, options: OpenOptions) -> Result<(Wire, FarPartition), Refusal> {
     let path = within.file();
     let opened = within.tarnd()?.open_partition(
         within.node,
@@ -179,7 +177,8 @@ fn stream(
     let usable = stream
         .set_nonblocking(false)
         .and_then(|()| stream.set_read_timeout(Some(PATIENCE)))
-        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-    usable.map_err(refused("use the stream to", Path::new(&path)))?;
-    Ok((stream, far))
+        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+        .and_then(|()| Wire::new(stream, far.seal.as_ref()));
+    let wire = usable.map_err(refused("use the stream to", Path::new(&path)))?;
+    Ok((wire, far))
 }

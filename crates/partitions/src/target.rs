@@ -38,6 +38,7 @@ impl Serving {
             identity: self.0.identity(),
             persistent: self.0.promises().power_fail != PowerFail::Lost,
             windows: None,
+            seal: None,
         })
     }
 

@@ -1,12 +1,15 @@
 //! The data plane: fixed headers, little-endian. docs/cluster.md, "Data plane", says what they mean.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tarn_base::bounds::MAX_PATH_BYTES;
 
 /// What both ends begin with.
 pub const MAGIC: [u8; 8] = *b"TARNDATA";
-/// The version that this program speaks.
-pub const VERSION: u16 = 2;
+/// Of the versions that this program speaks, that in which all after the handshake is sent as it is.
+pub const CLEAR: u16 = 2;
+/// And that in which it is sent in records that are sealed.
+pub const SEALED: u16 = 3;
 /// In place of a version: none in common.
 pub const NO_VERSION: u16 = 0;
 /// Bytes of a run's id.
@@ -26,6 +29,23 @@ pub const MAX_NAME: usize = u8::MAX as usize;
 
 /// Which run's tree.
 pub type RunId = [u8; RUN_BYTES];
+
+/// What both ends of a sealed stream know and nobody else, and how much of it was used.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamKeys {
+    /// New for each stream: the keys of both directions are made of it.
+    pub secret: [u8; PROOF_BYTES],
+    /// Records that the server was sent.
+    pub to_server: u64,
+    /// Records that the client was sent.
+    pub to_client: u64,
+}
+
+impl std::fmt::Debug for StreamKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StreamKeys(secret)")
+    }
+}
 
 /// Bytes that are no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -79,11 +99,10 @@ impl Hello {
         Ok(hello)
     }
 
-    /// The highest version that both speak.
-    pub fn version(&self) -> Option<u16> {
-        (self.lowest..=self.highest)
-            .contains(&VERSION)
-            .then_some(VERSION)
+    /// The lowest version that both allow, of a server that allows this one and those above it.
+    pub fn version(&self, lowest: u16) -> Option<u16> {
+        let version = self.lowest.max(lowest);
+        (version <= self.highest.min(SEALED)).then_some(version)
     }
 }
 

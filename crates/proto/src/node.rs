@@ -231,9 +231,8 @@ pub struct Start {
     pub patience: (u64, u64),
     /// The run's number and key on the data plane.
     pub data: (u128, [u8; 32]),
-    /// libfabric's provider by which nodes read each other's files; none: all goes over TCP streams.
-    #[serde(default)]
-    pub rma: Option<String>,
+    /// How nodes read each other's files: what `--transport` says.
+    pub transport: String,
 }
 
 /// What tarnd then says on its standard output; one line.

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tarn_proto::data::{
-    Answer, Asked, Builder, Hello, Item, MAX_REQUEST, Malformed, NO_VERSION, Request, Status, Tree,
-    VERSION, Verdict, Welcome, Window, release,
+    Answer, Asked, Builder, CLEAR, Hello, Item, MAX_REQUEST, Malformed, NO_VERSION, Request,
+    SEALED, Status, Tree, Verdict, Welcome, Window, release,
 };
 
 fn trees() -> impl Strategy<Value = Tree> {
@@ -183,8 +183,16 @@ fn versions_are_agreed_upon() {
         run: [0; 16],
         nonce: [0; 32],
     };
-    assert_eq!(hello(1, 9).version(), Some(VERSION));
-    assert_eq!(hello(VERSION + 1, VERSION + 2).version(), None);
+    for (offered, lowest, chosen) in [
+        ((1, 9), CLEAR, Some(CLEAR)),
+        ((1, 9), SEALED, Some(SEALED)),
+        ((CLEAR, CLEAR), SEALED, None),
+        ((SEALED, SEALED), CLEAR, Some(SEALED)),
+        ((SEALED + 1, SEALED + 2), CLEAR, None),
+        ((1, 1), CLEAR, None),
+    ] {
+        assert_eq!(hello(offered.0, offered.1).version(lowest), chosen);
+    }
     assert!(Hello::decode(&hello(3, 2).encode()).is_err());
     assert!(Hello::decode(&hello(0, 2).encode()).is_err());
 }

@@ -139,6 +139,7 @@ fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity:
         prior: vec![],
         prior_dest: vec![],
         allocation: None,
+        sealed: false,
     }
 }
 

@@ -30,7 +30,7 @@ fn run(program: &str) -> Result<(), SlurmError> {
         keys: "keys".into(),
         run: "r1".into(),
         patience: (1, 2),
-        rma: None,
+        transport: "tcp".into(),
         data: (1, [1; 32]),
     };
     let launch = Launch {

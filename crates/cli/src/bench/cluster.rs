@@ -7,8 +7,8 @@ mod transfer;
 mod tree;
 
 use super::{Figure, tasks};
-use crate::args::Transport;
 use std::path::PathBuf;
+use tarn_fabric::Transport;
 
 /// Measured rounds, at most.
 const MAX_ROUNDS: i64 = 100;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     streams: Option<u32>,
     /// Transfers: how the files are read, as for `tarn run`
-    #[arg(long, value_name = "TRANSPORT", value_parser = crate::args::transport, default_value = "tcp")]
+    #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Tcp)]
     transport: Transport,
     /// Transfers: bytes of the trees, in percent: a quick look at a smaller case
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100))]

@@ -1,8 +1,6 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
-use crate::args::{
-    Bind, Isolation, Logged, MachineArgs, ResumeArgs, RunArgs, Transport, VerifyArg,
-};
+use crate::args::{Bind, Isolation, Logged, MachineArgs, ResumeArgs, RunArgs, VerifyArg};
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
@@ -26,6 +24,7 @@ use tarn_base::nodes::{Room, Swept};
 use tarn_base::units::Bytes;
 use tarn_base::workflow::Workflow;
 use tarn_control::{CallError, Patience, RunKeys, Session};
+use tarn_fabric::Transport;
 use tarn_local::sight::Sights;
 use tarn_local::{Config, Local, Namespaces, machine};
 use tarn_ports::Nodes;
@@ -155,7 +154,7 @@ impl Fleet {
     /// Starts tarnd on all nodes of an allocation; a session with each, and the run's number and key on the data plane.
     fn start(
         allocation: &tarn_slurm::Allocation,
-        provider: Option<&str>,
+        transport: &Transport,
         log: Option<Logged>,
     ) -> CliResult<(Self, Vec<Linked>, DataPlane)> {
         let keys = RunKeys::new().exit(Exit::Internal)?;
@@ -172,7 +171,7 @@ impl Fleet {
             run: label.clone(),
             patience: (millis(patience.heartbeat), millis(patience.lost)),
             data: (number, key),
-            rma: provider.map(str::to_owned),
+            transport: transport.to_string(),
         };
         let mut words = vec!["--node".to_owned()];
         words.extend(log.into_iter().flat_map(Logged::words));
@@ -320,10 +319,8 @@ impl Reached {
             margin: args.margin,
             log,
         };
-        let machine = MachineArgs {
-            transport: args.transport.clone(),
-            ..machine_args(begun)
-        };
+        let mut machine = machine_args(begun);
+        machine.transport = args.transport.clone().unwrap_or(machine.transport);
         let reached = Self::start(here, &machine, &purpose)?;
         Ok(Found::Same(Some(Box::new(reached))))
     }
@@ -340,8 +337,7 @@ impl Reached {
             false => cluster::tiers(args)?,
         };
         let began = Instant::now();
-        let (fleet, links, data) =
-            Fleet::start(&allocation, args.transport.provider(), purpose.log)?;
+        let (fleet, links, data) = Fleet::start(&allocation, &args.transport, purpose.log)?;
         let specs: Vec<String> = tiers.iter().map(spec).collect();
         let external = cluster::external(args);
         let folder = &purpose.state.0;
@@ -507,7 +503,7 @@ impl Sweeper {
             return Ok(None);
         };
         say_gone(&allocation);
-        let (fleet, links, _) = Fleet::start(&allocation, None, None)?;
+        let (fleet, links, _) = Fleet::start(&allocation, &Transport::Tcp, None)?;
         let _fleet = fleet;
         Ok(Some(Self { _fleet, links }))
     }
@@ -581,7 +577,10 @@ fn machine_args(begun: &Start) -> MachineArgs {
             .emulated
             .then_some(begun.cluster.peer.write),
         isolation: Isolation::Auto,
-        transport: Transport::Tcp,
+        transport: match begun.sealed {
+            true => Transport::Sealed,
+            false => Transport::Tcp,
+        },
         bind: match begun.cluster.hosts.iter().any(|h| !h.sockets.is_empty()) {
             true => Bind::Socket,
             false => Bind::None,
@@ -601,13 +600,12 @@ pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliRe
             ),
         ));
     }
+    let mut machine = machine_args(begun);
+    machine.isolation = args.isolation;
+    machine.transport = args.transport.clone().unwrap_or(machine.transport);
     Ok(RunArgs {
         workflow,
-        machine: MachineArgs {
-            isolation: args.isolation,
-            transport: args.transport.clone(),
-            ..machine_args(begun)
-        },
+        machine,
         policy: begun.options.policy,
         verify: match begun.options.verify {
             Verify::None => VerifyArg::None,

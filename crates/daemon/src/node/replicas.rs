@@ -11,8 +11,8 @@ use tarn_base::layout::TierDir;
 use tarn_base::nodes::Own;
 use tarn_base::part::StoreKey;
 use tarn_fabric::{
-    Arriving, Client, Key, Limits, MAX_ADDRESSES, Patience, Refusal, Registry, Rma, RunId, Served,
-    Server, Tree,
+    Arriving, Client, Key, Limits, MAX_ADDRESSES, Patience, Refusal, Registry, RunId, Served,
+    Server, Tree, Way,
 };
 use tarn_local::sockets::Sockets;
 use tarn_movers::throttle::Limiter;
@@ -26,7 +26,7 @@ pub(super) struct Replicas {
     run: RunId,
     key: Key,
     /// Large pieces are read by it where the peer has it too.
-    rma: Option<Arc<Rma>>,
+    way: Way,
     known: Mutex<Known>,
 }
 
@@ -47,7 +47,7 @@ struct Known {
 /// Serves what `replicas` has.
 pub(super) fn serve(at: &str, replicas: &Arc<Replicas>) -> std::io::Result<Server> {
     let registry = Arc::clone(replicas);
-    Server::start(at, registry, Limits::default(), replicas.rma.clone())
+    Server::start(at, registry, Limits::default(), replicas.way.clone())
 }
 
 /// What a replica is called between nodes.
@@ -58,9 +58,9 @@ fn tree_of(tier: TierId, key: &StoreKey) -> Tree {
 
 impl Replicas {
     /// Of a run that has not been opened yet; its number and key on the data plane.
-    pub(super) fn new((run, key): (u128, [u8; 32]), rma: Option<Arc<Rma>>) -> Arc<Self> {
+    pub(super) fn new((run, key): (u128, [u8; 32]), way: Way) -> Arc<Self> {
         Arc::new(Self {
-            rma,
+            way,
             run: run.to_le_bytes(),
             key: Key(key),
             known: Mutex::default(),
@@ -125,7 +125,7 @@ impl Replicas {
             run: self.run,
             key: self.key.clone(),
             patience,
-            rma: self.rma.clone(),
+            way: self.way.clone(),
         }))
     }
 
@@ -323,7 +323,7 @@ mod tests {
         };
         let sockets = [socket(first, &[]), socket(last, &["t"])];
         let dir = tempfile::tempdir().unwrap();
-        let replicas = Replicas::new((7, [1; 32]), None);
+        let replicas = Replicas::new((7, [1; 32]), Way::Clear);
         replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
         replicas.known().sockets = Sockets::divided(&sockets);
         assert!(replicas.find(b"0/k.0").is_some());
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn no_name_leads_out_of_the_replicas() {
         let dir = tempfile::tempdir().unwrap();
-        let replicas = Replicas::new((7, [1; 32]), None);
+        let replicas = Replicas::new((7, [1; 32]), Way::Clear);
         replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
         std::fs::create_dir_all(dir.path().join("parts/k.0")).unwrap();
         let run = 7u128.to_le_bytes();

@@ -25,6 +25,8 @@ pub(super) struct Crew {
     memory: PathBuf,
     node: String,
     min_uid: Uid,
+    /// Whether workers' streams are.
+    sealed: bool,
     workers: Mutex<BTreeMap<Uid, Arc<Worker>>>,
     /// Of the session that began last.
     secrets: Mutex<Option<Secrets>>,
@@ -53,8 +55,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Crew {
-    pub(super) fn new(root: PathBuf, memory: &Path, node: String, min_uid: Uid) -> Self {
+    pub(super) fn new(
+        root: PathBuf,
+        memory: &Path,
+        node: String,
+        (min_uid, sealed): (Uid, bool),
+    ) -> Self {
         Self {
+            sealed,
             root,
             memory: memory.to_owned(),
             node,
@@ -148,6 +156,7 @@ impl Crew {
             node: self.node.clone(),
             keys,
             projects,
+            sealed: self.sealed,
         };
         // The worker before this one may still be ending.
         let first = near

@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use tarn_base::hash::Hash;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
-use tarn_fabric::{Limits, Server};
+use tarn_fabric::{Limits, Server, Way};
 use tarn_movers::Trees;
 use tarn_munge::KEY_BYTES;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
@@ -49,6 +49,8 @@ pub(super) struct Store {
     node: String,
     /// Of the user's data plane.
     key: [u8; KEY_BYTES],
+    /// How others' streams, and those to others, go.
+    way: Way,
     /// What keys of data are wrapped with, the newest first.
     keys: RwLock<Vec<WrappingKey>>,
     projects: Vec<Gid>,
@@ -76,13 +78,18 @@ impl Store {
     pub(super) fn open(
         root: PathBuf,
         node: String,
-        keys: &UserKeys,
+        (keys, sealed): (&UserKeys, bool),
         projects: Vec<Gid>,
     ) -> anyhow::Result<Self> {
         let key = keys.plane;
+        let way = match sealed {
+            true => Way::Sealed,
+            false => Way::Clear,
+        };
         let shelf = Arc::new(Shelf::new(root.clone(), key));
-        let server = Server::start("[::]:0", shelf.clone(), Limits::default(), None)
-            .or_else(|_| Server::start("0.0.0.0:0", shelf, Limits::default(), None))
+        let start = |at| Server::start(at, shelf.clone(), Limits::default(), way.clone());
+        let server = start("[::]:0")
+            .or_else(|_| start("0.0.0.0:0"))
             .context("no port for other nodes")?;
         let user = rustix::process::geteuid().as_raw();
         let own = root.join(Owner::User(user).to_string());
@@ -97,6 +104,7 @@ impl Store {
             root,
             node,
             key,
+            way,
             keys: RwLock::new(keys.wrapping()),
             projects,
             mover: Trees::new(),

@@ -21,6 +21,8 @@ pub(super) enum Told {
         keys: UserKeys,
         /// Projects whose folders are in the store.
         projects: Vec<Gid>,
+        /// Nothing goes over a stream to another node that is not sealed.
+        sealed: bool,
     },
     /// Do this.
     Work {

@@ -65,11 +65,12 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
         node,
         keys,
         projects,
+        sealed,
     } = first
     else {
         anyhow::bail!("the first word of tarnd is not the beginning");
     };
-    let store = Store::open(root, node, &keys, projects)?;
+    let store = Store::open(root, node, (&keys, sealed), projects)?;
     say(&socket, &Said::Serving { port: store.port() })?;
     let shared = Arc::new(Shared {
         store,

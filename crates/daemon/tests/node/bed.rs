@@ -38,7 +38,7 @@ const NONCE: (&str, &str) = ("nonce", "a word");
 pub(crate) struct Bed {
     root: PathBuf,
     keys: RunKeys,
-    data: (u128, [u8; 32]),
+    pub(crate) data: (u128, [u8; 32]),
 }
 
 /// The bed with its folder, which goes with the test.
@@ -228,15 +228,15 @@ impl Bed {
         let mut tarnd = Command::new(self.path("bin/tarnd"));
         tarnd.args(["--node", "--node-name", name, "--log-level", "error"]);
         tarnd.args(options);
-        self.launch(tarnd, name, patience, None)
+        self.launch(tarnd, name, patience, "tcp")
     }
 
-    /// Reading by this provider of libfabric. What it logs is in a file of its name.
-    pub(crate) fn start_reading_by(&self, name: &str, provider: &str) -> Node {
+    /// Reading as `--transport` says. What it logs is in a file of its name.
+    pub(crate) fn start_reading_by(&self, name: &str, transport: &str) -> Node {
         let mut tarnd = Command::new(self.path("bin/tarnd"));
         tarnd.args(["--node", "--node-name", name, "--log-level", "info"]);
         tarnd.stderr(std::fs::File::create(self.path(name)).unwrap());
-        self.launch(tarnd, name, HASTE, Some(provider.into()))
+        self.launch(tarnd, name, HASTE, transport)
     }
 
     fn launch(
@@ -244,7 +244,7 @@ impl Bed {
         mut tarnd: Command,
         name: &str,
         patience: (u64, u64),
-        rma: Option<String>,
+        transport: &str,
     ) -> Node {
         let mut child = tarnd
             .env_remove("SLURM_CPUS_ON_NODE")
@@ -257,7 +257,7 @@ impl Bed {
             run: RUN.into(),
             patience,
             data: self.data,
-            rma,
+            transport: transport.into(),
         };
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin, "{}", serde_json::to_string(&start).unwrap()).unwrap();

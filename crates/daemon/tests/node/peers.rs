@@ -3,7 +3,8 @@
 use crate::Test;
 use crate::bed::*;
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,12 +13,17 @@ use tarn_base::event::{Ended, Event, Failure, FailureKind};
 use tarn_base::id::{DataId, NodeId, TransferId};
 use tarn_base::nodes::Staying;
 use tarn_base::part::{PartMove, Place, Transfer, TransferKind, Verify};
+use tarn_proto::data::{CLEAR, Hello, NO_VERSION, SEALED, Welcome};
 use tarn_proto::node::{Answer, Call, News, Told, decode};
 
 pub(crate) const TESTS: &[Test] = &[
     ("peers::a_replica_is_pulled", a_replica_is_pulled),
     ("peers::a_step_runs_on_two_nodes", a_step_runs_on_two_nodes),
     ("peers::a_link_is_measured_once", a_link_is_measured_once),
+    (
+        "peers::what_is_to_be_sealed_is_sent_to_nobody_in_clear",
+        what_is_to_be_sealed_is_sent_to_nobody_in_clear,
+    ),
     (
         "peers::memory_of_one_host_is_shared",
         memory_of_one_host_is_shared,
@@ -33,23 +39,9 @@ fn memory_of_one_host_is_shared() {
         Some(3) => return eprintln!("skipped: no libfabric-dev"),
         code => assert_eq!(code, Some(0)),
     }
-    let one = bed.start_reading_by("n1", "shm");
-    let two = bed.start_reading_by("n2", "shm");
-    let (first, second) = (bed.connect(&one.started), bed.connect(&two.started));
-    let both = [(&one, &first), (&two, &second)];
-    first.open(bed.opening(&both, 0));
-    second.open(bed.opening(&both, 1));
-    first.clean(Staying::default());
-    second.clean(Staying::default());
-    let large = first.run(LARGE, 0);
-    second.tell(Told::Know(vec![(part(LARGE), large.clone())]));
-    second.order(transfer(1));
-    match second.event() {
-        Event::TransferDone { hashes, .. } => assert_eq!(hashes, [large.hash.unwrap()]),
-        other => panic!("{other:?}"),
-    }
-    let [from, to] = ["n1", "n2"].map(|n| tree(&bed.tier(n).part(&large.key)));
-    assert!(from == to && from.len() == 9);
+    let one = bed.start_reading_by("n1", "libfabric:shm");
+    let two = bed.start_reading_by("n2", "libfabric:shm");
+    let (first, second) = moved(&bed, &one, &two);
     // What it served, it served from windows: but for the small file.
     let mut pids = Vec::new();
     for (client, mut node) in [(first, one), (second, two)] {
@@ -69,6 +61,48 @@ fn memory_of_one_host_is_shared() {
         .filter(|name| pids.iter().any(|pid| name.starts_with(pid)))
         .collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// What the first has made the second reads.
+fn moved(bed: &Bed, one: &Node, two: &Node) -> (Client, Client) {
+    let (first, second) = (bed.connect(&one.started), bed.connect(&two.started));
+    let both = [(one, &first), (two, &second)];
+    first.open(bed.opening(&both, 0));
+    second.open(bed.opening(&both, 1));
+    first.clean(Staying::default());
+    second.clean(Staying::default());
+    let large = first.run(LARGE, 0);
+    second.tell(Told::Know(vec![(part(LARGE), large.clone())]));
+    second.order(transfer(1));
+    match second.event() {
+        Event::TransferDone { hashes, .. } => assert_eq!(hashes, [large.hash.unwrap()]),
+        other => panic!("{other:?}"),
+    }
+    let [from, to] = ["n1", "n2"].map(|n| tree(&bed.tier(n).part(&large.key)));
+    assert!(from == to && from.len() == 9);
+    (first, second)
+}
+
+/// Where a run wants it, nothing is sent in clear, to whoever asks.
+fn what_is_to_be_sealed_is_sent_to_nobody_in_clear() {
+    let bed = Bed::make();
+    let [one, two] = ["n1", "n2"].map(|name| bed.start_reading_by(name, "sealed"));
+    let _clients = moved(&bed, &one, &two);
+    let chosen = |(lowest, highest): (u16, u16)| {
+        let mut stream = TcpStream::connect(("127.0.0.1", one.started.data)).unwrap();
+        let hello = Hello {
+            lowest,
+            highest,
+            run: bed.data.0.to_le_bytes(),
+            nonce: [7; 32],
+        };
+        stream.write_all(&hello.encode()).unwrap();
+        let mut welcome = [0; Welcome::BYTES];
+        stream.read_exact(&mut welcome).unwrap();
+        Welcome::decode(&welcome).unwrap().version
+    };
+    assert_eq!(chosen((CLEAR, CLEAR)), NO_VERSION);
+    assert_eq!(chosen((CLEAR, SEALED)), SEALED);
 }
 
 fn a_link_is_measured_once() {

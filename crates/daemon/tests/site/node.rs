@@ -19,6 +19,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// A node: its tarnd, and folders that are its own.
 pub(crate) struct Node {
     pub(crate) name: &'static str,
+    options: &'static [&'static str],
     pub(crate) tarnd: Child,
     pub(crate) folder: TempDir,
     pub(crate) port: u16,
@@ -52,15 +53,24 @@ pub(crate) fn munge() -> Option<Daemon> {
 
 impl Node {
     pub(crate) fn start(name: &'static str, daemon: &Daemon) -> Self {
+        Self::start_with(name, daemon, &[])
+    }
+
+    pub(crate) fn start_with(
+        name: &'static str,
+        daemon: &Daemon,
+        options: &'static [&'static str],
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // Users reach what is theirs below it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         fs::create_dir(folder.path().join("outside")).unwrap();
         let port = free_port();
         let socket = daemon.socket();
-        let tarnd = Self::spawn(name, folder.path(), port, &socket);
+        let tarnd = Self::spawn((name, options), folder.path(), port, &socket);
         let mut node = Self {
             name,
+            options,
             tarnd,
             folder,
             port,
@@ -70,7 +80,7 @@ impl Node {
         node
     }
 
-    fn spawn(name: &str, folder: &Path, port: u16, socket: &Path) -> Child {
+    fn spawn((name, options): (&str, &[&str]), folder: &Path, port: u16, socket: &Path) -> Child {
         let path = |what: &str| folder.join(what).display().to_string();
         Process::new(env!("CARGO_BIN_EXE_tarnd"))
             .args(["--site", "--store", &format!("{}:1GiB", path("store"))])
@@ -78,6 +88,7 @@ impl Node {
             .args(["--run-dir", &path("run"), "--audit", &path("audit")])
             .args(["--node-name", name, "--munge-socket"])
             .arg(socket)
+            .args(options)
             .stderr(
                 fs::OpenOptions::new()
                     .append(true)
@@ -122,7 +133,12 @@ impl Node {
 
     pub(crate) fn restart(&mut self) {
         self.kill();
-        self.tarnd = Self::spawn(self.name, self.folder.path(), self.port, &self.socket);
+        self.tarnd = Self::spawn(
+            (self.name, self.options),
+            self.folder.path(),
+            self.port,
+            &self.socket,
+        );
         self.wait();
     }
 

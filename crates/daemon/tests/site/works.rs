@@ -2,7 +2,10 @@
 
 use crate::node::*;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, chown};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tarn_proto::local::Code;
 use tarn_proto::site::*;
@@ -99,6 +102,71 @@ fn what_is_ordered_twice_at_the_same_time_is_done_once() {
     moved.sort_unstable();
     assert_eq!(moved, [0, 0, 0, 0, 0, 0, 0, 2000]);
     session.done(ALICE, Work::Check(part(ALICE, "many", 0)));
+}
+
+/// A port that leads to another one, and what came from there.
+fn seen(port: u16) -> (u16, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let all = Arc::new(Mutex::new(Vec::new()));
+    let theirs = Arc::clone(&all);
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (mut up, mut down) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut up, &mut down));
+            let all = Arc::clone(&theirs);
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(n @ 1..) = server.read(&mut buffer) {
+                    all.lock().unwrap().extend_from_slice(&buffer[..n]);
+                    if client.write_all(&buffer[..n]).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    (own, all)
+}
+
+/// One of both nodes is enough.
+#[test]
+fn a_site_that_wants_it_sends_no_content_in_clear() {
+    let Some(daemon) = munge() else { return };
+    let sealed: &[&str] = &["--transport", "sealed"];
+    for (options, is_sealed) in [
+        ([sealed, &[]], true),
+        ([&[], sealed], true),
+        ([&[], &[]], false),
+    ] {
+        let one = Node::start_with("n1", &daemon, options[0]);
+        let two = Node::start_with("n2", &daemon, options[1]);
+        let (mut first, mut second) = (one.begin(&daemon), two.begin(&daemon));
+        let content = "what nobody on the network is to read ".repeat(5000);
+        let source = one.outside("mesh/a", &content, ALICE, 0o600);
+        let mesh = source.parent().unwrap();
+        chown(mesh, Some(ALICE), Some(ALICE)).unwrap();
+        let (proof, _) = first.proven(ALICE, fetch(ALICE, "mesh", mesh));
+        let (port, came) = seen(first.port(ALICE));
+        let work = Work::Fetch {
+            sealed: false,
+            part: part(ALICE, "mesh", 0),
+            from: Origin::Peer(Peer {
+                node: "n1".into(),
+                host: "127.0.0.1".into(),
+                port,
+            }),
+            proof: Some(proof.clone()),
+        };
+        let bytes = content.len() as u64;
+        assert_eq!(second.proven(ALICE, work), (proof, bytes));
+        let came = came.lock().unwrap();
+        assert!(came.len() as u64 > bytes);
+        let word = b"nobody on the network";
+        assert_eq!(!came.windows(word.len()).any(|w| w == word), is_sealed);
+    }
 }
 
 #[test]

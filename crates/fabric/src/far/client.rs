@@ -2,11 +2,11 @@
 
 use super::{keep_alive, result};
 use crate::rma::{Lane, Way};
+use crate::wire::Wire;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -47,7 +47,7 @@ pub struct Far {
     /// When the stream was last seen to be there, what had ended by the lane, and how often that was the same.
     looked: Instant,
     seen: (u64, u32),
-    socket: TcpStream,
+    wire: Wire,
     size: Arc<AtomicU64>,
     persistent: bool,
     /// Not made ready yet.
@@ -76,16 +76,16 @@ impl Far {
     ///
     /// # Errors
     /// When the stream cannot be used.
-    pub fn new(socket: TcpStream, size: Arc<AtomicU64>, persistent: bool) -> io::Result<Self> {
-        socket.set_nodelay(true)?;
-        keep_alive(&socket)?;
-        socket.set_nonblocking(true)?;
+    pub fn new(wire: Wire, size: Arc<AtomicU64>, persistent: bool) -> io::Result<Self> {
+        wire.socket().set_nodelay(true)?;
+        keep_alive(wire.socket())?;
+        wire.socket().set_nonblocking(true)?;
         Ok(Self {
             lane: None,
             event: None,
             looked: Instant::now(),
             seen: (0, 0),
-            socket,
+            wire,
             size,
             persistent,
             waiting: VecDeque::new(),
@@ -100,20 +100,23 @@ impl Far {
         })
     }
 
-    /// Asks for a window, before anything else, and uses it from then on; false where all goes by the stream, as there is none, its provider
-    /// is another one, or it cannot be reached.
+    /// Asks for a window, before anything else, and uses it from then on; false where all goes by the stream, as there is none, the stream
+    /// is sealed, its provider is another one, or it cannot be reached.
     ///
     /// # Errors
     /// When the stream cannot be used any more.
     pub fn by_window(&mut self, library: &Path, provider: &str) -> io::Result<bool> {
-        self.socket.set_nonblocking(false)?;
-        self.socket.set_read_timeout(Some(OFFERING))?;
+        if self.wire.is_sealed() {
+            return Ok(false);
+        }
+        self.wire.socket().set_nonblocking(false)?;
+        self.wire.socket().set_read_timeout(Some(OFFERING))?;
         let offered = self.offered();
-        self.socket.set_read_timeout(None)?;
-        self.socket.set_nonblocking(true)?;
+        self.wire.socket().set_read_timeout(None)?;
+        self.wire.socket().set_nonblocking(true)?;
         let offer = offered?.filter(|offer| offer.provider == provider && offer.size > 0);
         if let Some(offer) = offer {
-            let at = self.socket.local_addr()?.ip();
+            let at = self.wire.socket().local_addr()?.ip();
             self.lane = Lane::open(library, at, offer).ok();
         }
         Ok(self.lane.is_some())
@@ -121,8 +124,8 @@ impl Far {
 
     fn offered(&mut self) -> io::Result<Option<Offer>> {
         let mut answer = [0; Answer::BYTES];
-        self.socket.write_all(&Ask::of(Verb::Window).encode())?;
-        self.socket.read_exact(&mut answer)?;
+        self.wire.write_all(&Ask::of(Verb::Window).encode())?;
+        self.wire.read_exact(&mut answer)?;
         let Ok(length) = result(Answer::decode(answer)) else {
             return Ok(None);
         };
@@ -131,7 +134,7 @@ impl Far {
             return Err(invalid(format!("an offer of {length} bytes")));
         }
         let mut bytes = vec![0; length as usize];
-        self.socket.read_exact(&mut bytes)?;
+        self.wire.read_exact(&mut bytes)?;
         let offer = Offer::decode(&bytes);
         offer.map(Some).map_err(|m| invalid(m.to_string()))
     }
@@ -167,7 +170,7 @@ impl Far {
                 ends: None,
             });
         }
-        match self.socket.peek(&mut [0]) {
+        match self.wire.socket().peek(&mut [0]) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(e) => Err(e),
             Ok(_) => Err(ErrorKind::UnexpectedEof.into()),
@@ -227,12 +230,14 @@ impl Far {
                 }
                 self.asked.push_back(piece);
             }
-            if self.out.is_empty() {
-                return Ok(());
-            }
-            match self.socket.write(&self.out[self.sent..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(n) => self.sent += n,
+            let went = match &self.out[self.sent..] {
+                [] => self.wire.flush().map(|()| None),
+                unsent => self.wire.write(unsent).map(Some),
+            };
+            match went {
+                Ok(None) => return Ok(()),
+                Ok(Some(0)) => return Err(ErrorKind::WriteZero.into()),
+                Ok(Some(n)) => self.sent += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -263,7 +268,7 @@ impl Far {
             self.buffer.resize(IN, 0);
             self.buffer.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
-            match self.socket.read(&mut self.buffer[self.unread.end..]) {
+            match self.wire.read(&mut self.buffer[self.unread.end..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(n) => self.unread.end += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -337,10 +342,10 @@ impl Far {
     /// The stream is gone, and all that was under way with it.
     fn lose(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
         self.lost = true;
-        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        let _ = self.wire.socket().shutdown(std::net::Shutdown::Both);
         if let Some([_, poll]) = self.event.take() {
             // It would be readable for ever.
-            let _ = epoll::delete(poll, &self.socket);
+            let _ = epoll::delete(poll, self.wire.socket());
         }
         let all = self.asked.drain(..).chain(self.waiting.drain(..));
         let all = all.filter_map(|piece| piece.ends);
@@ -431,7 +436,7 @@ impl Storage for Far {
                 added => added,
             }
         };
-        if add(self.socket.as_fd()).is_err() {
+        if add(self.wire.socket().as_fd()).is_err() {
             return false;
         }
         if let Some(lane) = &self.lane

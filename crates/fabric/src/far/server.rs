@@ -1,7 +1,8 @@
 //! The node that has it: requests are read, done, and answered in order.
 
 use crate::rma::{Opened, Rma};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use crate::wire::{Incoming, Outgoing};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -15,13 +16,14 @@ const STALL: Duration = Duration::from_secs(300);
 
 /// Serves until the peer closes, or sends what is no request.
 pub(crate) fn serve(
-    mut socket: &TcpStream,
+    (requests, answers): (&mut Incoming<'_>, &mut Outgoing<'_>),
     target: &mut dyn Target,
     rma: Option<&Rma>,
 ) -> io::Result<()> {
+    let socket = answers.socket();
     socket.set_read_timeout(Some(STALL))?;
     socket.set_write_timeout(Some(STALL))?;
-    let mut requests = BufReader::with_capacity(GATHER, socket);
+    let mut requests = BufReader::with_capacity(GATHER, requests);
     // For as long as the stream is open.
     let mut window = None;
     let (mut out, mut piece) = (Vec::with_capacity(GATHER), Vec::new());
@@ -38,7 +40,7 @@ pub(crate) fn serve(
             piece.resize(ask.length as usize, 0);
             if requests.buffer().len() < piece.len() {
                 // It may wait for these before it sends the rest.
-                socket.write_all(&out)?;
+                answers.send(&out, false)?;
                 out.clear();
             }
             requests.read_exact(&mut piece)?;
@@ -61,7 +63,7 @@ pub(crate) fn serve(
         }
         let more = requests.buffer().len() >= Ask::BYTES;
         if !more || out.len() >= GATHER {
-            socket.write_all(&out)?;
+            answers.send(&out, false)?;
             out.clear();
             // Large ones are rare where small ones are many.
             out.shrink_to(GATHER.max(MAX_PIECE));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tarn_fabric::{
-    Called, Client, Key, Limits, Part, Refusal, Registry, RunId, Served, Server, Tree,
+    Called, Client, Key, Limits, Part, Refusal, Registry, RunId, Served, Server, Tree, Way,
 };
 use tarn_ports::{Control, PeerTree, Piece};
 use tarn_proto::data::{Hello, MAX_REQUEST, Welcome};
@@ -56,7 +56,7 @@ fn echo(part: Option<Part>) -> (Arc<Echo>, Server) {
         "127.0.0.1:0",
         Arc::clone(&registry) as _,
         Limits::default(),
-        None,
+        Way::Clear,
     );
     (registry, server.unwrap())
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
-use tarn_fabric::{Client, Key, Limits, Patience, RunId, Server, Shelf, Tree};
+use tarn_fabric::{Client, Key, Limits, Patience, RunId, Server, Shelf, Tree, Way};
 use tarn_movers::Trees;
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, PeerTree};
 
@@ -47,7 +47,7 @@ pub(crate) fn client_of(server: &Server) -> Client {
             crowded: Duration::from_secs(2),
             ..Patience::default()
         },
-        rma: None,
+        way: Way::Clear,
     }
 }
 
@@ -80,12 +80,17 @@ impl Ends {
     }
 
     pub(crate) fn with(limits: Limits) -> Self {
+        Self::by(limits, Way::Clear)
+    }
+
+    /// Of a server that gives content so.
+    pub(crate) fn by(limits: Limits, way: Way) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         std::fs::create_dir(&from).unwrap();
         let shelf = shelf();
         shelf.offer(&RUN, tree(), &from).unwrap();
-        let server = Server::start("127.0.0.1:0", shelf.clone(), limits, None).unwrap();
+        let server = Server::start("127.0.0.1:0", shelf.clone(), limits, way).unwrap();
         let client = Arc::new(client_of(&server));
         Self {
             dir,

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_dsa::{Options, Queue};
 use tarn_fabric::{
-    Called, Far, Key, Limits, MakeTarget, Refusal, Registry, RunId, Served, Server, Tree,
+    Called, Client, Far, Key, Limits, MakeTarget, Refusal, Registry, RunId, Served, Server, Tree,
+    Way, Wire,
 };
 use tarn_ports::Control;
 use tarn_proto::storage::{Answer, Ask, Verb};
@@ -105,6 +106,10 @@ impl<T: Target + Clone + Send + Sync + 'static> Registry for Lender<T> {
 }
 
 fn lender(storages: usize) -> (Bytes, Server) {
+    lender_by(storages, Way::Clear)
+}
+
+fn lender_by(storages: usize, way: Way) -> (Bytes, Server) {
     let bytes = Bytes::default();
     bytes.with(|(bytes, _)| bytes.resize(SIZE, 0));
     let limits = Limits {
@@ -112,18 +117,22 @@ fn lender(storages: usize) -> (Bytes, Server) {
         ..Limits::default()
     };
     let registry = Arc::new(Lender(bytes.clone()));
-    let server = Server::start("127.0.0.1:0", registry, limits, None);
+    let server = Server::start("127.0.0.1:0", registry, limits, way);
     (bytes, server.unwrap())
 }
 
-pub(crate) fn lent(server: &Server) -> Result<TcpStream, String> {
-    let client = client_of(server);
+pub(crate) fn lent(server: &Server) -> Result<Wire, String> {
+    lent_to(&client_of(server))
+}
+
+fn lent_to(client: &Client) -> Result<Wire, String> {
     let control = Control::default();
     let mut line = client.line(&control).unwrap();
     let said = client.call_on(&mut line, b"lend", &control);
     let said = said.map_err(|e| e.failure.message)?;
     assert_eq!(said, b"lent");
-    Ok(line.into_stream())
+    let (stream, keys) = line.into_stream().unwrap();
+    Ok(Wire::new(stream, keys.as_ref()).unwrap())
 }
 
 /// A queue pair to it.
@@ -135,8 +144,8 @@ pub(crate) struct Hands {
 }
 
 impl Hands {
-    fn on(stream: TcpStream) -> Self {
-        Self::with(Far::new(stream, Arc::new((SIZE as u64).into()), true).unwrap())
+    fn on(wire: Wire) -> Self {
+        Self::with(Far::new(wire, Arc::new((SIZE as u64).into()), true).unwrap())
     }
 
     pub(crate) fn with(far: Far) -> Self {
@@ -202,8 +211,21 @@ impl Hands {
 
 #[test]
 fn large_and_small_requests_words_and_flushes_are_done_there() {
-    let (bytes, server) = lender(8);
-    let mut hands = Hands::on(lent(&server).unwrap());
+    done_there(Way::Clear);
+}
+
+#[test]
+fn they_are_over_a_sealed_stream_too() {
+    done_there(Way::Sealed);
+}
+
+fn done_there(way: Way) {
+    let (bytes, server) = lender_by(8, way.clone());
+    let is_sealed = matches!(way, Way::Sealed);
+    // The other end has not asked for it.
+    let wire = lent(&server).unwrap();
+    assert_eq!(wire.is_sealed(), is_sealed);
+    let mut hands = Hands::on(wire);
     // In several pieces, and all at once.
     hands.fill(0, SIZE, 3);
     hands.post(hands.request(Op::Write, 1, 5_000_000));
@@ -250,9 +272,12 @@ proptest! {
     #[test]
     fn it_is_as_if_it_were_here(
         requests in prop::collection::vec((0..3_u8, 0..SIZE, 0..1_500_000_usize, any::<u8>()), 1..20),
+        sealed in any::<bool>(),
     ) {
         let (bytes, server) = lender(8);
-        let mut hands = Hands::on(lent(&server).unwrap());
+        let way = if sealed { Way::Sealed } else { Way::Clear };
+        let client = Client { way, ..client_of(&server) };
+        let mut hands = Hands::on(lent_to(&client).unwrap());
         let mut model = vec![0; SIZE];
         for (kind, at, length, seed) in requests {
             let length = length.min(SIZE - at);
@@ -338,7 +363,9 @@ fn streams_are_given_over_up_to_a_bound_and_no_longer_than_they_are_open() {
 fn answers_are_not_held_back_by_what_is_still_to_come() {
     let (_, server) = lender(1);
     let mut raw = lent(&server).unwrap();
-    raw.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    raw.socket()
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
     let write = Ask {
         length: 100,
         ..Ask::of(Verb::Write)
@@ -355,7 +382,12 @@ fn answers_are_not_held_back_by_what_is_still_to_come() {
 
 #[test]
 fn a_peer_that_dies_in_the_middle_ends_all_that_was_under_way() {
-    let (_, server) = lender(8);
+    ends_with_its_peer(Way::Clear);
+    ends_with_its_peer(Way::Sealed);
+}
+
+fn ends_with_its_peer(way: Way) {
+    let (_, server) = lender_by(8, way);
     let mut hands = Hands::on(lent(&server).unwrap());
     hands.post(hands.request(Op::Write, 0, 100));
     assert_eq!(hands.ends(), [(0, 100)]);
@@ -381,7 +413,7 @@ fn half_an_answer_is_none_and_an_answer_of_another_length_too() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        let mut hands = Hands::on(stream);
+        let mut hands = Hands::on(Wire::new(stream, None).unwrap());
         hands.post(hands.request(Op::Read, 0, 100));
         hands.post(hands.request(Op::Read, 0, 100));
         let mut asked = [0; 2 * Ask::BYTES];

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tarn_fabric::{Far, LIBRARY, Limits, Rma, Server};
+use tarn_fabric::{Far, LIBRARY, Limits, Rma, Server, Way};
 use tarn_ring::{Exposed, Failure, Level, Op, Sqe, Target};
 
 const TCP: &str = "tcp;ofi_rxm";
@@ -114,8 +114,8 @@ impl Bed {
         let library = library(folder.path())?;
         let filed = Filed::new(shown);
         let registry = Arc::new(Lender(filed.clone()));
-        let rma = Some(Rma::load(&library, provider).unwrap());
-        let server = Server::start("127.0.0.1:0", registry, Limits::default(), rma).unwrap();
+        let way = Way::Windows(Rma::load(&library, provider).unwrap());
+        let server = Server::start("127.0.0.1:0", registry, Limits::default(), way).unwrap();
         Some(Self {
             filed,
             server,

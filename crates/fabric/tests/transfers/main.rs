@@ -9,5 +9,6 @@ mod lanes;
 mod pipeline;
 mod probe;
 mod rma;
+mod sealed;
 mod strangers;
 mod trees;

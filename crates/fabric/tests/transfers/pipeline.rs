@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tarn_base::event::FailureKind;
-use tarn_fabric::{Arriving, Client, Limits, Patience, Server};
+use tarn_fabric::{Arriving, Client, Limits, Patience, Server, Way};
 use tarn_movers::Trees;
 use tarn_ports::{Arrivals, Control, Mover};
 
@@ -20,7 +20,7 @@ fn hop() -> Hop {
     let arriving = Arc::new(Arriving::new());
     let shelf = shelf();
     shelf.offer_arriving(&RUN, tree(), Arc::clone(&arriving));
-    let server = Server::start("127.0.0.1:0", shelf, Limits::default(), None).unwrap();
+    let server = Server::start("127.0.0.1:0", shelf, Limits::default(), Way::Clear).unwrap();
     let client = Arc::new(client_of(&server));
     Hop {
         arriving,

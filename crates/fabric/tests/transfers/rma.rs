@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::event::FailureKind;
-use tarn_fabric::{Client, LIBRARY, Limits, Patience, Rma, Server};
+use tarn_fabric::{Client, LIBRARY, Limits, Patience, Rma, Server, Way};
 use tarn_ports::{Control, PeerTree, Piece};
 
 /// The shim in a folder of this test; `None` where libfabric's headers are not installed.
@@ -32,11 +32,11 @@ struct Both {
 fn both(provider: &str) -> Option<Both> {
     let ends = Ends::new();
     let library = library(ends.dir.path())?;
-    let [ours, theirs] = [(); 2].map(|()| Some(Rma::load(&library, provider).unwrap()));
+    let [ours, theirs] = [(); 2].map(|()| Way::Windows(Rma::load(&library, provider).unwrap()));
     let at = "127.0.0.1:0";
     let server = Server::start(at, ends.shelf.clone(), Limits::default(), ours).unwrap();
     let client = Client {
-        rma: theirs,
+        way: theirs,
         ..client_of(&server)
     };
     Some(Both {
@@ -132,7 +132,7 @@ fn a_file_that_is_cut_under_a_window_is_found_out() {
                 stall: Duration::from_millis(500),
                 ..Patience::default()
             },
-            rma: both.client.rma.clone(),
+            way: both.client.way.clone(),
             ..client_of(&both.server)
         });
         let (whole, kept) = ((4 << 20) + 100, 4 << 20);
@@ -189,7 +189,7 @@ fn what_does_not_work_is_given_up() {
     // It looks for the windows of one provider with another.
     let library = library(ends.dir.path()).unwrap();
     let client = Arc::new(Client {
-        rma: Some(Rma::load(&library, "sockets").unwrap()),
+        way: Way::Windows(Rma::load(&library, "sockets").unwrap()),
         patience: Patience {
             stall: Duration::from_secs(1),
             ..Patience::default()
@@ -234,7 +234,14 @@ fn an_idle_endpoint_idles() {
     ends.write("f", &bytes(3 << 20, 1));
     copy(&job(vec![remote(&both.client, ends.manifest())], &ends.to)).unwrap();
     assert!(both.server.counts().windows > 0);
-    let threads = || both.client.rma.iter().map(|r| r.threads()).sum::<usize>();
+    let threads = || {
+        both.client
+            .way
+            .rma()
+            .into_iter()
+            .map(|r| r.threads())
+            .sum::<usize>()
+    };
     assert_eq!(threads(), 1);
     let until = Instant::now() + Duration::from_secs(8);
     while threads() > 0 {

@@ -9,7 +9,7 @@ use tarn_base::event::FailureKind;
 use tarn_fabric::{Client, Key, Limits, Patience};
 use tarn_ports::{Control, PeerTree, Piece};
 use tarn_proto::data::{
-    Answer, Builder, Hello, MAX_REQUEST, Status, Tree, VERSION, Verdict, Welcome,
+    Answer, Builder, CLEAR, Hello, MAX_REQUEST, Status, Tree, Verdict, Welcome,
 };
 
 fn error_of(client: Client) -> String {
@@ -317,8 +317,8 @@ fn attack_garbage_and_silence_cost_a_server_nothing_but_time() {
         use hmac::{Hmac, KeyInit, Mac};
         let mut socket = TcpStream::connect(ends.server.address()).unwrap();
         let first = Hello {
-            lowest: VERSION,
-            highest: VERSION,
+            lowest: CLEAR,
+            highest: CLEAR,
             run: RUN,
             nonce: [5; 32],
         }

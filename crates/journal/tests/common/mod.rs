@@ -158,6 +158,7 @@ pub(crate) fn start(run: &str, wall: u64) -> Start {
         prior: vec![],
         prior_dest: vec![],
         allocation: None,
+        sealed: false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests and replies.
 
 use super::{JobId, Outcome, PathBytes, Refusal, RegionId, Status, TaskId, TaskSpec, Uid};
+use crate::data::StreamKeys;
 use serde::{Deserialize, Serialize};
 use tarn_base::grant::Grant;
 
@@ -159,6 +160,8 @@ pub struct FarPartition {
     pub persistent: bool,
     /// How windows onto it are used, if they are: what this node's tarnd says.
     pub windows: Option<WindowUse>,
+    /// What the stream to it is sealed with, if it is: what this node's tarnd says.
+    pub seal: Option<StreamKeys>,
 }
 
 /// What a program needs to use windows.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages. Two tarnds whose versions differ refuse each other.
-pub const PEER_VERSION: u16 = 4;
+pub const PEER_VERSION: u16 = 5;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -36,6 +36,7 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster) -> Start {
         }],
         prior_dest: vec![],
         allocation: None,
+        sealed: false,
     }
 }
 

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tarn_fabric::{
-    Bare, BareWindow, Called, Client, Far, Key, Limits, Patience, Refusal, Registry, Rma, RunId,
-    Served, Server, Shelf, Tree, library,
+    Bare, BareWindow, Called, Client, Far, Key, Limits, Patience, Refusal, Registry, RunId, Served,
+    Server, Shelf, Transport, Tree, Way, Wire, library,
 };
 use tarn_partitions::{Folder, Serving};
 use tarn_ports::{Control, PeerTree};
@@ -75,12 +75,12 @@ impl Peer {
     pub(super) fn start(
         folder: &Path,
         rate: Option<Rate>,
-        provider: Option<&str>,
+        transport: &Transport,
     ) -> anyhow::Result<Self> {
-        match Self::with(folder, rate, provider, true) {
+        match Self::with(folder, rate, transport, true) {
             Err(e) if rate.is_none() => {
                 crate::print::say!("no link of its own ({e:#}); loopback is used instead");
-                Self::with(folder, None, provider, false)
+                Self::with(folder, None, transport, false)
             }
             other => other,
         }
@@ -88,12 +88,12 @@ impl Peer {
 
     /// Starts one behind a link of its own, or none.
     pub(in crate::bench) fn linked(folder: &Path, rate: Option<Rate>) -> anyhow::Result<Self> {
-        Self::with(folder, rate, None, true)
+        Self::with(folder, rate, &Transport::Tcp, true)
     }
 
     /// Starts one that uses a provider of libfabric.
     pub(in crate::bench) fn with_provider(folder: &Path, provider: &str) -> anyhow::Result<Self> {
-        Self::start(folder, None, Some(provider))
+        Self::start(folder, None, &Transport::Libfabric(provider.into()))
     }
 
     /// A partition that it has in its folder, in the hands of one thread, by windows.
@@ -102,7 +102,9 @@ impl Peer {
         let mut line = self.client.line(&control)?;
         let size = self.client.call_on(&mut line, name.as_bytes(), &control)?;
         let size = u64::from_le_bytes(size[..].try_into().context("no size")?);
-        let mut far = Far::new(line.into_stream(), Arc::new(size.into()), false)?;
+        let (stream, keys) = line.into_stream()?;
+        let wire = Wire::new(stream, keys.as_ref())?;
+        let mut far = Far::new(wire, Arc::new(size.into()), false)?;
         let by_window = far.by_window(&library()?, provider)?;
         ensure!(by_window, "the peer offers no window that can be used");
         Ok(far)
@@ -140,7 +142,7 @@ impl Peer {
     fn with(
         folder: &Path,
         rate: Option<Rate>,
-        provider: Option<&str>,
+        transport: &Transport,
         own_link: bool,
     ) -> anyhow::Result<Self> {
         let program = std::env::current_exe()?;
@@ -162,7 +164,7 @@ impl Peer {
             child,
             input,
             output: BufReader::new(output.context("no pipe to the peer")?),
-            client: Arc::new(client(SocketAddr::from(([127, 0, 0, 1], 0)), None)),
+            client: Arc::new(client(SocketAddr::from(([127, 0, 0, 1], 0)), Way::Clear)),
             bare: SocketAddr::from(([127, 0, 0, 1], 0)),
             link: "loopback".into(),
         };
@@ -175,7 +177,7 @@ impl Peer {
                 None => "veth".into(),
             };
         }
-        let ports = peer.ask(&format!("serve {address} {}", provider.unwrap_or("tcp")))?;
+        let ports = peer.ask(&format!("serve {address} {transport}"))?;
         let mut ports = ports.split(' ').map(str::parse::<u16>);
         let mut next = || {
             anyhow::Ok(SocketAddr::from((
@@ -184,7 +186,7 @@ impl Peer {
             )))
         };
         let (data, bare) = (next()?, next()?);
-        (peer.client, peer.bare) = (Arc::new(client(data, rma(provider)?)), bare);
+        (peer.client, peer.bare) = (Arc::new(client(data, way(transport)?)), bare);
         Ok(peer)
     }
 
@@ -253,14 +255,11 @@ fn served() -> Tree {
     Tree::Replica(b"bench".as_slice().into())
 }
 
-/// libfabric with a provider.
-fn rma(provider: Option<&str>) -> anyhow::Result<Option<Arc<Rma>>> {
-    let library = library()?;
-    let load = |provider| Rma::load(&library, provider).map_err(anyhow::Error::msg);
-    provider.map(load).transpose()
+fn way(transport: &Transport) -> anyhow::Result<Way> {
+    transport.way().map_err(anyhow::Error::msg)
 }
 
-fn client(address: SocketAddr, rma: Option<Arc<Rma>>) -> Client {
+fn client(address: SocketAddr, way: Way) -> Client {
     Client {
         node: "peer".into(),
         address,
@@ -268,7 +267,7 @@ fn client(address: SocketAddr, rma: Option<Arc<Rma>>) -> Client {
         run: RUN,
         key: KEY,
         patience: Patience::default(),
-        rma,
+        way,
     }
 }
 
@@ -385,8 +384,8 @@ fn serve(folder: Option<PathBuf>) -> anyhow::Result<()> {
                 writeln!(out, "wired")?;
             }
             ["serve", address, transport] => {
-                let rma = rma(Some(transport).filter(|t| *t != "tcp"))?;
-                let started = Server::start((address, 0), shown.clone(), Limits::default(), rma)?;
+                let way = way(&transport.parse().map_err(anyhow::Error::msg)?)?;
+                let started = Server::start((address, 0), shown.clone(), Limits::default(), way)?;
                 let listener = TcpListener::bind((address, 0))?;
                 let bare = listener.local_addr()?.port();
                 std::thread::spawn(move || bare::send_all(&listener));

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
+use tarn_fabric::Transport;
 use tarn_movers::Trees;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 
@@ -70,7 +71,7 @@ impl Bench {
             }
         };
         let manifest = Trees::new().digest(&from, &Control::default())?;
-        let peer = Peer::start(&from, args.rate, args.transport.provider())?;
+        let peer = Peer::start(&from, args.rate, &args.transport)?;
         let bytes = manifest.bytes();
         let part = match args.percent {
             100 => String::new(),
@@ -81,9 +82,10 @@ impl Bench {
             manifest.files(),
             bytes as f64 / GB,
             peer.link,
-            args.transport
-                .provider()
-                .map_or_else(String::new, |p| format!(", libfabric {p}"))
+            match &args.transport {
+                Transport::Tcp => String::new(),
+                other => format!(", {other}"),
+            }
         );
         let mover = match args.streams {
             Some(n) => Trees::new().with_threads(n as usize),

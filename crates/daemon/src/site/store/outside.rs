@@ -88,7 +88,7 @@ impl Store {
             run,
             key,
             patience: Patience::default(),
-            rma: None,
+            way: self.way.clone(),
         })
     }
 

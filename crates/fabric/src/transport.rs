@@ -1,0 +1,117 @@
+//! How content travels between nodes: what people ask for, and what is made of it.
+
+use crate::rma::{Rma, library};
+use std::str::FromStr;
+use std::sync::Arc;
+use tarn_proto::data::MAX_NAME;
+
+/// The provider of libfabric that is used where none is named.
+const PROVIDER: &str = "tcp;ofi_rxm";
+
+/// What `--transport` says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Over TCP streams, as it is.
+    #[default]
+    Tcp,
+    /// Over TCP streams, sealed.
+    Sealed,
+    /// Large pieces from windows, by this provider of libfabric.
+    Libfabric(String),
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':').unwrap_or((text, PROVIDER)) {
+            _ if text == "tcp" => Ok(Self::Tcp),
+            _ if text == "sealed" => Ok(Self::Sealed),
+            ("libfabric", provider) if (1..=MAX_NAME).contains(&provider.len()) => {
+                Ok(Self::Libfabric(provider.to_owned()))
+            }
+            _ => Err(
+                "give tcp, sealed, libfabric, or libfabric:PROVIDER, such as `libfabric:verbs;ofi_rxm`"
+                    .into(),
+            ),
+        }
+    }
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp => f.write_str("tcp"),
+            Self::Sealed => f.write_str("sealed"),
+            Self::Libfabric(provider) => write!(f, "libfabric:{provider}"),
+        }
+    }
+}
+
+impl Transport {
+    /// Makes ready what it needs.
+    ///
+    /// # Errors
+    /// When libfabric's library is not there or does not know the provider.
+    pub fn way(&self) -> Result<Way, String> {
+        match self {
+            Self::Tcp => Ok(Way::Clear),
+            Self::Sealed => Ok(Way::Sealed),
+            Self::Libfabric(provider) => {
+                let library = library().map_err(|e| format!("tarn does not find itself: {e}"))?;
+                Rma::load(&library, provider).map(Way::Windows)
+            }
+        }
+    }
+}
+
+/// How a client asks for content, or a server gives it.
+#[derive(Debug, Clone, Default)]
+pub enum Way {
+    /// Over streams, as it is; sealed where the other end wants that.
+    #[default]
+    Clear,
+    /// Over sealed streams only.
+    Sealed,
+    /// Over streams, and large pieces by windows where both ends have them.
+    Windows(Arc<Rma>),
+}
+
+impl Way {
+    pub(crate) fn is_sealed(&self) -> bool {
+        matches!(self, Self::Sealed)
+    }
+
+    /// Where windows are opened and read, if they are.
+    pub fn rma(&self) -> Option<&Arc<Rma>> {
+        match self {
+            Self::Windows(rma) => Some(rma),
+            Self::Clear | Self::Sealed => None,
+        }
+    }
+
+    /// Nothing is read by windows any more.
+    pub fn close(&self) {
+        if let Some(rma) = self.rma() {
+            rma.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transports_are_read_strictly() {
+        for text in ["tcp", "sealed", "libfabric:shm", "libfabric:tcp;ofi_rxm"] {
+            assert_eq!(text.parse::<Transport>().unwrap().to_string(), text);
+        }
+        let usual = "libfabric".parse::<Transport>().unwrap();
+        assert_eq!(usual, Transport::Libfabric(PROVIDER.into()));
+        let long = format!("libfabric:{}", "x".repeat(MAX_NAME + 1));
+        for bad in ["", "TCP", "sealed:", "libfabric:", "pigeon", &long] {
+            assert!(bad.parse::<Transport>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! A stream as its ends use it: bytes in and out, as they are or in sealed records.
+
+use crate::handshake::records;
+use rustix::fd::AsFd;
+use rustix::fs::sendfile;
+use rustix::io::{Errno, pread};
+use rustix::net::{SendFlags, send};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::ops::Range;
+use tarn_proto::data::StreamKeys;
+use tarn_seal::SealError;
+use tarn_seal::record::{LENGTH, MAX_RECORD, OVERHEAD, Records};
+
+/// Sealed bytes that are read, or gathered before they are sent.
+const BUFFER: usize = 4 * (MAX_RECORD + OVERHEAD);
+
+fn forged(e: SealError) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("a sealed stream: {e}"))
+}
+
+/// Opens what comes.
+#[derive(Debug)]
+struct Opening {
+    records: Records,
+    buffer: Box<[u8]>,
+    /// Of the buffer, what was opened and not read.
+    plain: Range<usize>,
+    /// Of the buffer, what came after that.
+    sealed: Range<usize>,
+}
+
+impl Opening {
+    fn new(records: Records) -> Self {
+        Self {
+            records,
+            buffer: vec![0; BUFFER].into(),
+            plain: 0..0,
+            sealed: 0..0,
+        }
+    }
+
+    /// Opens the next record, if all of it has come.
+    fn open(&mut self) -> io::Result<bool> {
+        let sealed = &mut self.buffer[self.sealed.clone()];
+        let Some((head, rest)) = sealed.split_first_chunk_mut::<LENGTH>() else {
+            return Ok(false);
+        };
+        let length = Records::length(*head).map_err(forged)?;
+        let Some(record) = rest.get_mut(..length) else {
+            return Ok(false);
+        };
+        let content = self.records.open(record).map_err(forged)?;
+        let start = self.sealed.start + LENGTH;
+        self.plain = start..start + content;
+        self.sealed.start = start + length;
+        Ok(true)
+    }
+
+    fn read(&mut self, mut from: impl Read, out: &mut [u8]) -> io::Result<usize> {
+        while self.plain.is_empty() {
+            if self.open()? {
+                continue;
+            }
+            self.buffer.copy_within(self.sealed.clone(), 0);
+            self.sealed = 0..self.sealed.len();
+            match from.read(&mut self.buffer[self.sealed.end..])? {
+                0 => return Ok(0),
+                n => self.sealed.end += n,
+            }
+        }
+        let n = self.plain.len().min(out.len());
+        let start = self.plain.start;
+        out[..n].copy_from_slice(&self.buffer[start..start + n]);
+        self.plain.start += n;
+        Ok(n)
+    }
+}
+
+/// Seals what goes.
+#[derive(Debug)]
+struct Sealing {
+    records: Records,
+    buffer: Vec<u8>,
+    /// Of the buffer.
+    sent: usize,
+}
+
+impl Sealing {
+    fn new(records: Records) -> Self {
+        Self {
+            records,
+            buffer: Vec::with_capacity(BUFFER),
+            sent: 0,
+        }
+    }
+
+    fn seal(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        struct Why(io::Error);
+        impl From<SealError> for Why {
+            fn from(e: SealError) -> Self {
+                Self(forged(e))
+            }
+        }
+        let fill = |to: &mut [u8]| fill(to).map_err(Why);
+        let sealed = self.records.seal(&mut self.buffer, len, fill);
+        sealed.map_err(|Why(e)| e)
+    }
+
+    fn is_full(&self) -> bool {
+        self.buffer.len() + MAX_RECORD + OVERHEAD > BUFFER
+    }
+
+    /// Sends what is sealed.
+    fn flush(&mut self, mut to: impl Write) -> io::Result<()> {
+        while self.sent < self.buffer.len() {
+            match to.write(&self.buffer[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.buffer.clear();
+        self.sent = 0;
+        Ok(())
+    }
+}
+
+/// A client's end of a stream. What it writes goes with [`Write::flush`] at the latest, and is never lost by a call that was
+/// interrupted or would have blocked: the next one goes on.
+#[derive(Debug)]
+pub struct Wire {
+    socket: TcpStream,
+    seals: Option<Box<(Opening, Sealing)>>,
+}
+
+impl Wire {
+    /// A stream of which both ends have these keys; without, one in clear.
+    ///
+    /// # Errors
+    /// None that can be met; the cipher's own.
+    pub fn new(socket: TcpStream, keys: Option<&StreamKeys>) -> io::Result<Self> {
+        let seals = keys.map(|keys| {
+            let (to_server, to_client) = records(keys).map_err(forged)?;
+            let seals = (Opening::new(to_client), Sealing::new(to_server));
+            Ok::<_, io::Error>(Box::new(seals))
+        });
+        let seals = seals.transpose()?;
+        Ok(Self { socket, seals })
+    }
+
+    /// The stream itself, for what concerns no bytes of it.
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Whether all that goes over it is sealed.
+    pub fn is_sealed(&self) -> bool {
+        self.seals.is_some()
+    }
+
+    /// Records that were opened, and sealed, so far.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let seals = self.seals.as_deref();
+        seals.map_or((0, 0), |(opening, sealing)| {
+            (opening.records.count(), sealing.records.count())
+        })
+    }
+
+    /// Whether nothing has come that was not read, and nothing was written that was not sent.
+    pub(crate) fn is_between(&self) -> bool {
+        self.seals.as_deref().is_none_or(|(opening, sealing)| {
+            opening.plain.is_empty() && opening.sealed.is_empty() && sealing.buffer.is_empty()
+        })
+    }
+
+    pub(crate) fn into_socket(self) -> TcpStream {
+        self.socket
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match &mut self.seals {
+            None => self.socket.read(out),
+            Some(seals) => seals.0.read(&self.socket, out),
+        }
+    }
+}
+
+impl Write for Wire {
+    /// Bytes that were taken; of a sealed stream some may wait to be sent.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(seals) = &mut self.seals else {
+            return self.socket.write(bytes);
+        };
+        let sealing = &mut seals.1;
+        if sealing.is_full() || sealing.sent > 0 {
+            sealing.flush(&self.socket)?;
+        }
+        let n = bytes.len().min(MAX_RECORD);
+        sealing.seal(n, |to| {
+            to.copy_from_slice(&bytes[..n]);
+            Ok(())
+        })?;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.seals {
+            None => Ok(()),
+            Some(seals) => seals.1.flush(&self.socket),
+        }
+    }
+}
+
+/// What a server reads.
+#[derive(Debug)]
+pub(crate) struct Incoming<'a> {
+    socket: &'a TcpStream,
+    opening: Option<Opening>,
+}
+
+impl Incoming<'_> {
+    /// Whether nothing has come that was not read.
+    pub(crate) fn is_empty(&self) -> bool {
+        let opening = self.opening.as_ref();
+        opening.is_none_or(|o| o.plain.is_empty() && o.sealed.is_empty())
+    }
+}
+
+impl Read for Incoming<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match &mut self.opening {
+            None => self.socket.read(out),
+            Some(opening) => opening.read(self.socket, out),
+        }
+    }
+}
+
+/// What a server sends.
+#[derive(Debug)]
+pub(crate) struct Outgoing<'a> {
+    socket: &'a TcpStream,
+    sealing: Option<Sealing>,
+}
+
+/// A server's end of a stream.
+pub(crate) fn halves<'a>(
+    socket: &'a TcpStream,
+    keys: Option<&StreamKeys>,
+) -> io::Result<(Incoming<'a>, Outgoing<'a>)> {
+    let records = keys.map(records).transpose().map_err(forged)?;
+    let (opening, sealing) = match records {
+        Some((to_server, to_client)) => {
+            (Some(Opening::new(to_server)), Some(Sealing::new(to_client)))
+        }
+        None => (None, None),
+    };
+    Ok((Incoming { socket, opening }, Outgoing { socket, sealing }))
+}
+
+impl<'a> Outgoing<'a> {
+    /// The stream itself, for what concerns no bytes of it.
+    pub(crate) fn socket(&self) -> &'a TcpStream {
+        self.socket
+    }
+
+    /// Whether all that goes over it is sealed.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.sealing.is_some()
+    }
+
+    /// Sends all of it. `more`: more follows at once.
+    pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
+        let Some(sealing) = &mut self.sealing else {
+            return send_all(self.socket, bytes, more);
+        };
+        for chunk in bytes.chunks(MAX_RECORD) {
+            if sealing.is_full() {
+                sealing.flush(self.socket)?;
+            }
+            sealing.seal(chunk.len(), |to| {
+                to.copy_from_slice(chunk);
+                Ok(())
+            })?;
+        }
+        match more {
+            true => Ok(()),
+            false => sealing.flush(self.socket),
+        }
+    }
+
+    /// Sends a stretch of a file; more follows at once.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when it is shorter.
+    pub(crate) fn send_file(&mut self, file: impl AsFd, stretch: Range<u64>) -> io::Result<()> {
+        let Range { start: mut at, end } = stretch;
+        while at < end {
+            let left = usize::try_from(end - at).unwrap_or(usize::MAX);
+            let Some(sealing) = &mut self.sealing else {
+                match sendfile(self.socket, &file, Some(&mut at), left) {
+                    // There is nothing to send in its place.
+                    Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                    Ok(_) | Err(Errno::INTR) => continue,
+                    Err(errno) => return Err(errno.into()),
+                }
+            };
+            if sealing.is_full() {
+                sealing.flush(self.socket)?;
+            }
+            let n = left.min(MAX_RECORD);
+            sealing.seal(n, |to| read_exact_at(&file, to, at))?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Fills `to` from a place of a file.
+///
+/// # Errors
+/// `UnexpectedEof` when it is shorter.
+pub(crate) fn read_exact_at(file: impl AsFd, mut to: &mut [u8], mut at: u64) -> io::Result<()> {
+    while !to.is_empty() {
+        match pread(&file, &mut *to, at) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                to = &mut to[n..];
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn send_all(socket: &TcpStream, mut bytes: &[u8], more: bool) -> io::Result<()> {
+    let more = match more {
+        true => SendFlags::MORE,
+        false => SendFlags::empty(),
+    };
+    while !bytes.is_empty() {
+        match send(socket, bytes, more | SendFlags::NOSIGNAL) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
