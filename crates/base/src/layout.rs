@@ -69,6 +69,9 @@ impl StateDir {
     }
 }
 
+/// A file in a folder: what is removed anywhere below it is overwritten first.
+pub const ERASE: &str = ".tarn-erase";
+
 /// The folders of one workflow on one tier of one node: `<tier root>/<workspace>/<node>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierDir(pub PathBuf);

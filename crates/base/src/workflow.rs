@@ -16,6 +16,9 @@ pub struct Workflow {
     pub name: String,
     /// Where rescue and `stage-through` put what has no `dest`: a directory of the external store.
     pub external: Option<PathBuf>,
+    /// What is removed of it from the nodes is overwritten first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub erase: bool,
     /// The folder of the workflow file: relative paths start here, and it leads the steps' `PATH`.
     pub folder: PathBuf,
     /// The datasets.

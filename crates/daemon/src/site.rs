@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_base::codes::Exit;
+use tarn_base::layout::ERASE;
 use tarn_base::units::parse_size;
 use tarn_fabric::Transport;
 use tarn_journal::RunLock;
@@ -62,6 +63,9 @@ pub(crate) struct Options {
     /// How workers read each other's data: tcp; or sealed: TCP encrypted by AES-256-GCM, also where the other node has not asked for it
     #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value_t = Transport::Tcp)]
     transport: Transport,
+    /// What is removed from the store is overwritten first; what was marked so (`.tarn-erase` in it) stays so without this
+    #[arg(long)]
+    erase: bool,
     /// The lowest number of a user who may have data
     #[arg(long, value_name = "UID", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     min_uid: u32,
@@ -121,6 +125,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     }
     let (root, bytes) = options.store.clone();
     let root = prepare(&root, &options.run_dir).map_err(state)?;
+    if options.erase {
+        let mark = root.join(ERASE);
+        std::fs::write(&mark, b"")
+            .with_context(|| format!("cannot write {}", mark.display()))
+            .map_err(state)?;
+    }
     let lock = root.join(".tarn-site.lock");
     let _lock = RunLock::take(&lock).map_err(|e| Fault::new(Exit::Busy, e))?;
     let node = options.node_name.clone().unwrap_or_else(host_name);

@@ -93,6 +93,13 @@ pub fn check_cluster(
 /// All that a site cannot do yet: each with its place, and what to do.
 pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
     let mut out = Findings::new(parsed.source.clone());
+    if let (true, Some(span)) = (parsed.workflow.erase, parsed.spans.erase) {
+        out.add(
+            Finding::error(Code::NoErasure, "`erase` holds on no site: its nodes serve other workflows beside this one")
+                .at(span, "asked for here")
+                .help("use `encrypt` for what must not be found again, or ask for nodes that overwrite all that they remove (`tarnd --site --erase`)"),
+        );
+    }
     let uses = parsed.workflow.steps.iter().flat_map(|step| &step.uses);
     let made: BTreeSet<usize> = uses
         .filter(|used| used.role != Role::In)

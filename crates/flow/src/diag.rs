@@ -67,6 +67,7 @@ codes! {
     NoMultiNode = "no_multi_node",
     NoShared = "no_shared",
     NoEncryption = "no_encryption",
+    NoErasure = "no_erasure",
     NoSite = "no_site",
     NoteNoDataEdges = "note_no_data_edges",
     NoteUnusedData = "note_unused_data",

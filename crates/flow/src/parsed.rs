@@ -7,7 +7,7 @@ use crate::item::Dist;
 use crate::namerule::NameRule;
 use crate::notes;
 use crate::resolve::{Resolution, Resolved, resolve};
-use crate::section::{Located, Section, value_of};
+use crate::section::{Located, Section, place, value_of};
 use crate::step::{self, RawStep};
 use crate::text::Text;
 use crate::{foreach, graph, paths};
@@ -33,6 +33,7 @@ pub struct Parsed {
 /// Where the file says what a machine must have.
 #[derive(Debug, Clone)]
 pub(crate) struct Spans {
+    pub(crate) erase: Option<SourceSpan>,
     pub(crate) data: Vec<DataSpans>,
     pub(crate) steps: Vec<StepSpans>,
 }
@@ -76,7 +77,7 @@ impl Parsed {
     }
 }
 
-const TOP_KEYS: &[&str] = &["name", "external", "data", "step"];
+const TOP_KEYS: &[&str] = &["name", "external", "erase", "data", "step"];
 const NAME: NameRule = NameRule {
     noun: "workflow",
     words: "a letter, then letters, digits, `_` and `-`, at most 64 bytes",
@@ -121,6 +122,7 @@ pub(crate) fn check(
     top.require(&mut out, "name", "\"...\"");
     let title = top.name(&mut out, "name", &NAME);
     let external = top.path(&mut out, "external", folder);
+    let erase = top.flag(&mut out, "erase");
     let data = data::read(&mut out, &top, folder);
     let steps = step::read(&mut out, &top);
     for step in &steps {
@@ -136,11 +138,11 @@ pub(crate) fn check(
     }
     match (resolution, title) {
         (Some(resolution), Some(title)) if out.is_empty() => {
-            let spans = spans(&data, &steps);
+            let spans = spans(&top, &data, &steps);
             let places: Vec<SourceSpan> = data.iter().map(|d| d.name.span).collect();
             let workflow = assemble(
                 title.value,
-                external.map(|e| e.value),
+                (external.map(|e| e.value), erase.unwrap_or(false)),
                 folder,
                 data,
                 steps,
@@ -222,11 +224,12 @@ fn check_drains(out: &mut Findings, data: &[RawData], external: bool) {
     }
 }
 
-fn spans(data: &[RawData], steps: &[RawStep]) -> Spans {
+fn spans(top: &Section<'_>, data: &[RawData], steps: &[RawStep]) -> Spans {
     fn span<T>(located: &Option<Located<T>>) -> Option<SourceSpan> {
         located.as_ref().map(|l| l.span)
     }
     Spans {
+        erase: top.get("erase").map(place),
         data: data
             .iter()
             .map(|d| DataSpans {
@@ -258,7 +261,7 @@ fn spans(data: &[RawData], steps: &[RawStep]) -> Spans {
 
 fn assemble(
     name: String,
-    external: Option<PathBuf>,
+    (external, erase): (Option<PathBuf>, bool),
     folder: &Path,
     data: Vec<RawData>,
     steps: Vec<RawStep>,
@@ -267,6 +270,7 @@ fn assemble(
     Workflow {
         name,
         external,
+        erase,
         folder: folder.to_owned(),
         data: data
             .into_iter()

@@ -191,6 +191,20 @@ fn what_is_encrypted_and_made_by_a_job_needs_a_size() {
     assert!(refused.problems()[0].hint().is_some());
 }
 
+#[test]
+fn a_job_cannot_ask_a_site_to_overwrite() {
+    let text = "#!/bin/sh\n#TARN erase = true\n#TARN data.x.source = \"/x\"\n#TARN [[step]]\n#TARN in = [\"x\"]\ntrue\n";
+    let parsed = parse(text).unwrap().unwrap().parsed;
+    assert!(parsed.workflow.erase);
+    let refused = check_site(&parsed).unwrap_err();
+    let found = &refused.problems()[0];
+    assert_eq!(found.kind(), Code::NoErasure);
+    assert_eq!(found.position().map(|(line, _)| line), Some(2));
+    assert!(found.hint().is_some_and(|hint| hint.contains("--erase")));
+    let kept = parse(&text.replace("true\n#TARN data", "false\n#TARN data")).unwrap();
+    assert!(check_site(&kept.unwrap().parsed).is_ok());
+}
+
 /// Slurm has the array, and asks inside slurmctld.
 #[test]
 fn of_a_long_array_one_element_is_enough() {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tarn_base::event::Failure;
 use tarn_base::id::Spot;
 use tarn_base::key::DataKey;
-use tarn_base::layout::{TierDir, drained_area};
+use tarn_base::layout::{ERASE, TierDir, drained_area};
 use tarn_base::manifest::Manifest;
 use tarn_base::nodes::{Cleaned, Own, Staying};
 use tarn_base::part::{PartRef, Place, StoreKey};
@@ -347,7 +347,8 @@ impl Cleaner<'_> {
     fn foreign(&mut self, root: &Path, spot: Spot) {
         for path in entries(root) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name == "at" || self.shared.cluster.nodes.iter().any(|n| *n.name == *name) {
+            let own = ["at", ERASE].contains(&&*name);
+            if own || self.shared.cluster.nodes.iter().any(|n| *n.name == *name) {
                 continue;
             }
             let dir = TierDir(path.clone());

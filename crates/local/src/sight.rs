@@ -291,6 +291,7 @@ mod tests {
             name: "w".into(),
             folder: folder.join("flow"),
             external: Some(folder.join("store/not/yet")),
+            erase: false,
             data: vec![
                 dataset("raw", Some("in"), None),
                 dataset("one", Some("file"), None),

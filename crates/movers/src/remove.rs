@@ -1,13 +1,20 @@
 //! Removing trees, whatever their permissions; counting their blocks.
 
 use crate::error::{Result, Side, failed, show_in};
+use crate::extents;
 use crate::meta::Status;
 use rustix::fd::AsFd;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, chmodat, statat, unlinkat};
-use rustix::io::Errno;
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, fdatasync, fstat, openat, statat, unlinkat,
+};
+use rustix::io::{Errno, pwrite};
 use std::collections::HashSet;
 use std::path::Path;
+use tarn_base::layout::ERASE;
 use tarn_sys::beneath::{Root, join};
+
+/// Bytes that are overwritten at once.
+const ZEROS: usize = 1 << 20;
 
 type Sys<T> = std::result::Result<T, Errno>;
 
@@ -18,7 +25,8 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
         Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(error(b"", errno)),
         Ok(status) if status.kind != FileType::Directory => {
-            missing_is_fine(unlinkat(CWD, path, AtFlags::empty())).map_err(|e| error(b"", e))
+            let removed = way_of(path).remove(CWD, path, &status);
+            missing_is_fine(removed).map_err(|e| error(b"", e))
         }
         Ok(status) => {
             open_up(CWD, path, &status);
@@ -27,6 +35,75 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
             missing_is_fine(unlinkat(CWD, path, AtFlags::REMOVEDIR)).map_err(|e| error(b"", e))
         }
     }
+}
+
+/// How files go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Their names.
+    Unlink,
+    /// Their content before.
+    Erase,
+}
+
+/// As whoever has a folder above wants it.
+fn way_of(path: &Path) -> Way {
+    let marked = |folder: &Path| {
+        let mark = statat(CWD, folder.join(ERASE), AtFlags::SYMLINK_NOFOLLOW);
+        mark.is_ok_and(|mark| Status::from(mark).kind == FileType::RegularFile)
+    };
+    // Who has a folder open may name it by its descriptor.
+    let real = path.canonicalize();
+    let real = real.as_deref().unwrap_or(path);
+    match real.ancestors().any(marked) {
+        true => Way::Erase,
+        false => Way::Unlink,
+    }
+}
+
+impl Way {
+    fn remove<P: rustix::path::Arg + Copy>(
+        self,
+        at: impl AsFd,
+        name: P,
+        status: &Status,
+    ) -> Sys<()> {
+        if self == Self::Erase && status.kind == FileType::RegularFile {
+            erase(&at, name)?;
+        }
+        unlinkat(at, name, AtFlags::empty())
+    }
+}
+
+/// Overwrites what a file has, on its medium, unless it has another name still.
+fn erase<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Sys<()> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = || openat(&at, name, flags, Mode::empty());
+    let file = match open() {
+        Err(Errno::ACCESS) => {
+            chmodat(&at, name, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+            open()?
+        }
+        opened => opened?,
+    };
+    let status = Status::from(fstat(&file)?);
+    if status.kind != FileType::RegularFile || status.links > 1 {
+        return Ok(());
+    }
+    let extents = extents::of(&file, &status)?;
+    let zeros = vec![0; ZEROS.min(status.size as usize)];
+    for (is_data, mut at, length) in extents::pieces(&extents, 0, status.size) {
+        let end = at + length;
+        while is_data && at < end {
+            let n = zeros.len().min((end - at) as usize);
+            match pwrite(&file, &zeros[..n], at) {
+                Ok(n) => at += n as u64,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+    fdatasync(&file)
 }
 
 fn missing_is_fine(outcome: Sys<()>) -> Sys<()> {
@@ -54,11 +131,12 @@ enum Step {
 /// Removes everything beneath a folder for which `keep` (given the path, and whether it is a folder) is false. Folders
 /// are opened by their path from the root, so that few are open however deep the tree.
 pub(crate) fn sweep(root: &Root, keep: impl Fn(&[u8], bool) -> bool) -> Result<()> {
+    let way = way_of(&root.path);
     let mut steps = vec![Step::Empty(Box::default())];
     while let Some(step) = steps.pop() {
         let (path, outcome) = match step {
             Step::Empty(path) => {
-                let outcome = empty(root, &path, &keep, &mut steps);
+                let outcome = empty((root, way), &path, &keep, &mut steps);
                 (path, outcome)
             }
             Step::Folder(path) => {
@@ -74,7 +152,7 @@ pub(crate) fn sweep(root: &Root, keep: impl Fn(&[u8], bool) -> bool) -> Result<(
 }
 
 fn empty(
-    root: &Root,
+    (root, way): (&Root, Way),
     path: &[u8],
     keep: &impl Fn(&[u8], bool) -> bool,
     steps: &mut Vec<Step>,
@@ -89,6 +167,9 @@ fn empty(
         let below = join(path, name);
         let known = entry.file_type();
         let status = match known {
+            FileType::RegularFile if way == Way::Erase => {
+                Some(statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?)
+            }
             FileType::Directory | FileType::Unknown => {
                 Some(statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?)
             }
@@ -103,7 +184,8 @@ fn empty(
                 steps.push(Step::Empty(below));
             }
             _ if keep(&below, false) => {}
-            _ => missing_is_fine(unlinkat(&folder, name, AtFlags::empty()))?,
+            Some(status) => missing_is_fine(way.remove(&folder, name, &status))?,
+            None => missing_is_fine(unlinkat(&folder, name, AtFlags::empty()))?,
         }
     }
     Ok(())

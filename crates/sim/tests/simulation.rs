@@ -127,6 +127,7 @@ fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity:
         workflow: Workflow {
             name: "w".into(),
             external: None,
+            erase: false,
             folder: "/".into(),
             data: vec![dataset("in", Partition::Entries), dataset("out", partition)],
             steps: vec![step("make", nodes, uses)],

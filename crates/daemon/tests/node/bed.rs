@@ -182,6 +182,7 @@ impl Bed {
         Workflow {
             name: "w".into(),
             external: None,
+            erase: false,
             folder: self.root.clone(),
             data: ["made", "beats", "large", "paired"].map(dataset).into_iter().chain([kept]).collect(),
             steps: vec![

@@ -169,6 +169,34 @@ fn a_site_that_wants_it_sends_no_content_in_clear() {
     }
 }
 
+/// By workers, which have the rights of users.
+#[test]
+fn a_node_that_is_to_erase_overwrites_what_it_removes() {
+    let Some(daemon) = munge() else { return };
+    for (options, erases) in [(&["--erase"][..], true), (&[], false)] {
+        let node = Node::start_with("n1", &daemon, options);
+        let mut session = node.begin(&daemon);
+        let source = node.outside("mesh/a", "secret", ALICE, 0o400);
+        let mesh = source.parent().unwrap();
+        chown(mesh, Some(ALICE), Some(ALICE)).unwrap();
+        session.proven(ALICE, fetch(ALICE, "mesh", mesh));
+        session.done(ALICE, prepare(7, "x"));
+        node.as_user(ALICE, "echo -n secret > store/u20001/j/7/w/x/made");
+        let files = ["d/w/mesh/0/0/tree/a", "j/7/w/x/made"];
+        let open = |file| fs::File::open(node.path("store/u20001").join(file)).unwrap();
+        let held = files.map(open);
+        let all = vec![Held::Part(part(ALICE, "mesh", 0)), Held::Job(7)];
+        session.done(ALICE, Work::Remove(all));
+        for mut file in held {
+            assert_eq!(file.metadata().unwrap().nlink(), 0);
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            let expected = if erases { "\0\0\0\0\0\0" } else { "secret" };
+            assert_eq!(text, expected);
+        }
+    }
+}
+
 #[test]
 fn parts_go_from_node_to_node_and_are_merged() {
     let Some(daemon) = munge() else { return };

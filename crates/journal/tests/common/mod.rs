@@ -138,6 +138,7 @@ pub(crate) fn workflow() -> Workflow {
     Workflow {
         name: "w".into(),
         external: Some("/lustre/scratch".into()),
+        erase: false,
         folder: "/home/x".into(),
         data: data.into(),
         steps: vec![step("make", uses(0, 0, 1)), step("finish", uses(1, 1, 2))],

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use tarn_base::layout::ERASE;
 
 /// All claims on one tier root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +144,11 @@ fn remove_skeleton(workspace: &Path) {
             // It fails where something is left in it, and then the folder is needed.
             let _ = std::fs::remove_dir(folder);
         }
+    }
+    let mark = workspace.join(ERASE);
+    let mut left = std::fs::read_dir(workspace).into_iter().flatten().flatten();
+    if left.all(|entry| entry.path() == mark) {
+        let _ = std::fs::remove_file(mark);
     }
     let _ = std::fs::remove_dir(workspace);
 }

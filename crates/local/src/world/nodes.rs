@@ -4,13 +4,15 @@ use super::Local;
 use crate::inventory::{self, Stays};
 use crate::ledger::vacate;
 use crate::pool::Job;
+use crate::shared::Shared;
+use crate::store::{io_failure, make_folder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use tarn_base::cluster::{Node, Tier};
-use tarn_base::event::PriorInstance;
+use tarn_base::event::{Failure, PriorInstance};
 use tarn_base::id::Spot;
-use tarn_base::layout::TierDir;
+use tarn_base::layout::{ERASE, TierDir};
 use tarn_base::nodes::{Cleaned, Staying};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 use tarn_ports::{Mover, MoverError, Nodes, Progress, WorldError};
@@ -80,6 +82,9 @@ impl Nodes for Local {
     }
 
     fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError> {
+        if self.shared.workflow.erase {
+            mark(&self.shared).map_err(|f| WorldError(f.message))?;
+        }
         let offered = self.prior.iter().flat_map(|p| {
             let info = |&(o, part, _): &(u32, u32, Place)| {
                 let output = p.outputs.get(o as usize)?;
@@ -136,6 +141,17 @@ impl Nodes for Local {
         let tiers = shared.own_tiers().map(|(_, node, tier)| (node, tier));
         leave_tiers(tiers, &shared.workspace, &*shared.mover)
     }
+}
+
+/// Has all that is removed of this workspace from the own tiers overwritten, by whoever removes it.
+fn mark(shared: &Shared) -> Result<(), Failure> {
+    for (_, _, tier) in shared.own_tiers() {
+        let folder = tier.root.join(&shared.workspace);
+        make_folder(&folder)?;
+        let mark = folder.join(ERASE);
+        std::fs::write(&mark, b"").map_err(|e| io_failure("write", &mark, &e))?;
+    }
+    Ok(())
 }
 
 /// Half-copied replicas, empty folders and claims of a workspace that no run is active of go from these tiers. What could

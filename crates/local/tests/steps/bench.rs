@@ -118,6 +118,7 @@ impl Bench {
             workflow: Workflow {
                 name: "w".into(),
                 external: Some(dir.join("external")),
+                erase: false,
                 folder: dir.into(),
                 data,
                 steps,

@@ -152,6 +152,7 @@ pub(crate) fn workflow(first: &str) -> Workflow {
     Workflow {
         name: "mosaic".into(),
         external: None,
+        erase: false,
         folder: "/home/ada/mosaic".into(),
         data: vec![
             dataset("raw", Some("/lustre/sky/raw"), None, Partition::Entries),

@@ -134,6 +134,7 @@ pub(crate) fn script(
         workflow: Workflow {
             name: workflow.into(),
             external: Some("/lustre/rescue".into()),
+            erase: false,
             folder: "/home/alice".into(),
             data: data.into_iter().map(|(_, _, d)| d).collect(),
             steps: vec![step],
