@@ -241,6 +241,15 @@ impl Peer {
     pub(super) fn tree(&self) -> Arc<dyn PeerTree> {
         Arc::new(self.client.tree(served()))
     }
+
+    /// The same over sealed streams.
+    pub(super) fn sealed_tree(&self) -> Arc<dyn PeerTree> {
+        let client = Client {
+            way: Way::Sealed,
+            ..Client::clone(&self.client)
+        };
+        Arc::new(Arc::new(client).tree(served()))
+    }
 }
 
 impl Drop for Peer {

@@ -8,12 +8,13 @@ use super::peer::{self, Peer};
 use super::{Args, bare, tree};
 use anyhow::{Context, ensure};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
 use tarn_fabric::Transport;
 use tarn_movers::Trees;
-use tarn_ports::{Control, CopyJob, CopySource, Mover};
+use tarn_ports::{Control, CopyJob, CopySource, Mover, PeerTree};
 
 /// Streams of the bare contenders: the best of these counts stands beside tarn.
 const BARE_STREAMS: [usize; 3] = [1, 2, 4];
@@ -52,6 +53,7 @@ pub(super) struct Bench {
     manifest: Manifest,
     bytes: u64,
     peer: Peer,
+    is_sealed: bool,
     mover: Trees,
 }
 
@@ -71,7 +73,13 @@ impl Bench {
             }
         };
         let manifest = Trees::new().digest(&from, &Control::default())?;
-        let peer = Peer::start(&from, args.rate, &args.transport)?;
+        // It is enough that the client wants it: so both can be measured in turns.
+        let is_sealed = args.transport == Transport::Sealed;
+        let transport = match is_sealed {
+            true => &Transport::Tcp,
+            false => &args.transport,
+        };
+        let peer = Peer::start(&from, args.rate, transport)?;
         let bytes = manifest.bytes();
         let part = match args.percent {
             100 => String::new(),
@@ -97,18 +105,25 @@ impl Bench {
             manifest,
             bytes,
             peer,
+            is_sealed,
             mover,
         })
     }
 
     fn measure(mut self, rounds: u32) -> anyhow::Result<Vec<Figure>> {
-        let mut ours = Vec::new();
+        let (mut ours, mut clear) = (Vec::new(), Vec::new());
         let mut bare: [[Vec<Took>; BARE_STREAMS.len()]; INTO.len()] = Default::default();
         // The first round warms up.
         for round in 0..=rounds {
             let tarn = self.timed(|b| b.fetch(0, &Control::default()))?;
             if round > 0 {
                 ours.push(tarn);
+            }
+            if self.is_sealed {
+                let took = self.timed(|b| b.fetch_from(b.peer.tree(), 0, &Control::default()))?;
+                if round > 0 {
+                    clear.push(took);
+                }
             }
             for (into, all) in bare.iter_mut().enumerate() {
                 for (streams, all) in BARE_STREAMS.iter().zip(all) {
@@ -128,6 +143,18 @@ impl Bench {
             median(&seconds) / (self.bytes as f64 / GB)
         };
         let mut figures = Vec::new();
+        if self.is_sealed {
+            let both = [
+                ("", "MB/s", speed(&ours), speed(&clear)),
+                (", CPU a GB, both ends", "s", cpu(&ours), cpu(&clear)),
+            ];
+            figures.extend(both.map(|(what, unit, value, clear)| Figure {
+                name: format!("{}{what}", self.label),
+                value,
+                unit,
+                against: Some(("in clear".into(), clear)),
+            }));
+        }
         for (into, all) in INTO.iter().zip(&bare) {
             let counted = BARE_STREAMS.iter().zip(all);
             let best = counted.max_by(|a, b| speed(a.1).total_cmp(&speed(b.1)));
@@ -192,11 +219,24 @@ impl Bench {
 
     /// Fetches the tree, at most `rate` bytes a second (0: no limit).
     pub(super) fn fetch(&self, rate: u64, control: &Control) -> anyhow::Result<()> {
+        let tree = match self.is_sealed {
+            true => self.peer.sealed_tree(),
+            false => self.peer.tree(),
+        };
+        self.fetch_from(tree, rate, control)
+    }
+
+    fn fetch_from(
+        &self,
+        tree: Arc<dyn PeerTree>,
+        rate: u64,
+        control: &Control,
+    ) -> anyhow::Result<()> {
         let dest = self.dest();
         let job = CopyJob {
             sources: vec![CopySource {
                 root: PathBuf::new(),
-                peer: Some(self.peer.tree()),
+                peer: Some(tree),
                 as_entry: None,
                 manifest: Some(self.manifest.clone()),
                 only: None,
