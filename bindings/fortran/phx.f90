@@ -14,7 +14,7 @@ module phx
     phx_eunsupported = 12, phx_eshape = 13, phx_einit = 14, phx_einternal = 15
   integer(c_int), parameter, public :: phx_committed = 0, phx_durable = 1, phx_replicated = 2, phx_flushed = 3
   integer(c_int32_t), parameter, public :: phx_same_node = 1, phx_no_staging = 2, phx_no_helper = 4, phx_audit = 8, &
-    phx_no_replicas = 16, phx_mprotect = 32
+    phx_no_replicas = 16, phx_mprotect = 32, phx_encrypt = 64
   integer(c_int32_t), parameter, public :: phx_own = 0, phx_replicated_obj = 1, phx_block = 2, phx_irregular = 3
   ! "as it is by default", where a number is asked for
   integer(c_int64_t), parameter, public :: phx_default = -1

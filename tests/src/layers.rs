@@ -33,6 +33,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
         &[
             "tarn-control",
             "tarn-allocation",
+            "tarn-keyring",
             "tarn-local",
             "tarn-slurm",
             "tarn-sim",

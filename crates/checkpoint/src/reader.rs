@@ -3,18 +3,20 @@
 //! What is mapped does not change: the version is pinned, by a lock that the kernel releases with the reader, and who writes to the arena
 //! passes over what is pinned. That no version is taken for pinned which is given up already, see docs/checkpoints.md.
 
-use crate::memory::Element;
+use crate::memory::{Element, Memory};
 use crate::session::{name_of, tier_of};
 use crate::shelf::{Run, Shelf};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tarn_base::crc::crc;
 use tarn_media::{Reader as File, Seen};
 use tarn_phx::arena::Version;
 use tarn_phx::manifest::CHUNK;
+use tarn_phx::seal::open_with;
 use tarn_phx::{Arena, Code, Fault, Level, Object, Place, Shape, Start, VersionId};
 
 /// How often versions are looked for that are given up meanwhile.
@@ -60,6 +62,7 @@ pub struct Kept<'a> {
 /// A version of a program that may be running, pinned on all ranks of this node: it stays as it is until this is gone.
 #[derive(Debug)]
 pub struct Reader {
+    name: String,
     id: VersionId,
     verify: bool,
     parts: BTreeMap<u32, Part>,
@@ -74,6 +77,8 @@ struct Part {
     version: Version,
     /// Which objects were compared with their checksums.
     proven: Box<[AtomicBool]>,
+    /// What encrypted objects hold.
+    opened: Box<[OnceLock<Memory>]>,
     /// Unmapped before the pin is gone.
     seen: Seen,
     _pin: File,
@@ -114,7 +119,12 @@ impl Reader {
             };
             if let Some(parts) = pin(found, id, start)? {
                 let verify = which.verify;
-                return Ok(Self { id, verify, parts });
+                return Ok(Self {
+                    name,
+                    id,
+                    verify,
+                    parts,
+                });
             }
         }
         Err(Fault::new(Code::TimedOut, text))
@@ -155,19 +165,43 @@ impl Reader {
         }))
     }
 
-    /// An object of a rank, where it lies.
+    /// An object of a rank, where it lies; of one that is encrypted, what it holds, in memory of this program.
     ///
     /// # Errors
-    /// When there is none, or it is damaged.
+    /// When there is none, it is damaged, or it is encrypted with a key that this user does not have.
     pub fn map(&self, rank: u32, key: &[u8]) -> Result<&[u8], Fault> {
         let (part, at) = self.find(rank, key)?;
         let object = &part.version.manifest.objects[at];
         let bytes = part.bytes(object)?;
+        if part.version.manifest.seal.is_some() {
+            return self.opened(part, at, bytes);
+        }
         if self.verify && !part.proven[at].load(Ordering::Acquire) {
             part.prove(object, bytes, rank)?;
             part.proven[at].store(true, Ordering::Release);
         }
         Ok(bytes)
+    }
+
+    /// What an encrypted object holds.
+    fn opened<'a>(&self, part: &'a Part, at: usize, bytes: &[u8]) -> Result<&'a [u8], Fault> {
+        let manifest = &part.version.manifest;
+        let opened = &part.opened[at];
+        if opened.get().is_none() {
+            let unwrap = crate::keys::opening(&self.name)?;
+            let mut memory = Memory::new(bytes.len())?;
+            // SAFETY: it was made here, and nobody else knows of it yet.
+            let content = unsafe { memory.bytes_mut() };
+            content.copy_from_slice(bytes);
+            open_with(&*unwrap, manifest, &manifest.objects[at], content)?;
+            // Another thread may have been first: then that is it.
+            let _ = opened.set(memory);
+        }
+        let memory = opened
+            .get()
+            .ok_or_else(|| Fault::new(Code::Internal, "what was opened is not there"))?;
+        // SAFETY: nobody writes to it any more.
+        Ok(unsafe { memory.bytes() })
     }
 
     /// The same as a slice of elements.
@@ -420,6 +454,12 @@ fn pin(
             ranks: arena.header().ranks,
             version: version.clone(),
             proven: proven.collect(),
+            opened: version
+                .manifest
+                .objects
+                .iter()
+                .map(|_| OnceLock::new())
+                .collect(),
             seen: file.map()?,
             _pin: file,
         };

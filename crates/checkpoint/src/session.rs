@@ -64,6 +64,8 @@ pub struct Options {
     pub audit: bool,
     /// Writes are tracked by [`Tracker::by_mprotect`], whatever the kernel has for it: a handler of SIGSEGV is installed.
     pub mprotect: bool,
+    /// What objects hold is encrypted wherever versions lie, with this user's key (`tarn key new`); else where `$TARN_PHX_ENCRYPT` is 1.
+    pub encrypt: bool,
     /// A folder on a store that outlives the nodes; else `$TARN_PHX_EXTERNAL`, or there is none.
     pub external: Option<PathBuf>,
     /// Every how many-eth version is flushed to it; else `$TARN_PHX_FLUSH_EVERY`, or none is.
@@ -94,6 +96,7 @@ impl Default for Options {
             processors: Vec::new(),
             audit: false,
             mprotect: false,
+            encrypt: false,
             external: None,
             flush_every: None,
             flush_rate: None,
@@ -226,6 +229,8 @@ impl Session {
         )?;
         let external = options.external.or_else(|| path("TARN_PHX_EXTERNAL"));
         let external = external_store(external, options.flush_every, options.flush_rate, name)?;
+        let encrypt = options.encrypt || text("TARN_PHX_ENCRYPT").is_some_and(|t| t == "1");
+        let seal = encrypt.then(|| crate::keys::sealing(name)).transpose()?;
         let user = rustix::process::geteuid().as_raw();
         let memory = memory.join(format!("{MEMORY}{user}"));
         let plain = Arc::new(Device::new(Profile::none()));
@@ -271,6 +276,7 @@ impl Session {
                 stay_on(&processors);
             }),
             external,
+            seal,
         };
         Ok(Self {
             rank: Rank::begin(rank, folder, Folder::new(&memory, plain)?, ranks)?,

@@ -255,6 +255,7 @@ fn make(folder: &Path, started: u64, rank: u32, ranks: u32, versions: &[(u64, bo
             }],
         };
         let manifest = Manifest {
+            seal: None,
             objects: vec![object],
         };
         let id = VersionId {

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_base::workflow::Workflow;
-use tarn_local::keys::{self, DataKeys, KeyError};
+use tarn_keyring::{self as keys, KeyError};
+use tarn_local::keys::{DataKeys, workspaces};
 use tarn_seal::ring::KeyRing;
 
 /// What is done with keys.
@@ -75,7 +76,7 @@ fn rewrap(cli: &Cli, states: &[PathBuf], keys: &KeyRing) -> CliResult<u64> {
     }
     let mut anew = 0;
     for state in folders {
-        for workspace in keys::workspaces(&state).exit(Exit::State)? {
+        for workspace in workspaces(&state).exit(Exit::State)? {
             let data = DataKeys::new(&state, &workspace, keys.clone());
             anew += data.rewrap().exit(Exit::State)?;
         }

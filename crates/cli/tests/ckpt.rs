@@ -91,7 +91,7 @@ impl Kept {
                 objects.push(object(b"b", &bytes, Place::Staged(STAGED)));
                 level = Level::Committed;
             }
-            let new = Some((id(number), level, Manifest { objects }));
+            let new = Some((id(number), level, Manifest::of(objects)));
             arena.publish(window, new, |_| true).unwrap();
         }
         path
@@ -295,7 +295,7 @@ fn shapes_and_odd_names_are_shown_and_obeyed_by_no_terminal() {
         shaped(b"box", Shape::Block(vec![[100, 49, 51, 1], [7, 0, 7, 0]])),
         shaped(b"rows", Shape::Irregular(24)),
     ];
-    let new = Some((id(1), Level::Durable, Manifest { objects }));
+    let new = Some((id(1), Level::Durable, Manifest::of(objects)));
     arena.publish(&mut windows[0], new, |_| true).unwrap();
     for arguments in [
         &["ls"][..],
@@ -429,7 +429,7 @@ fn what_is_committed_meanwhile_is_no_damage() {
             window.write(at, &bytes).unwrap();
             window.persist().unwrap();
             let objects = vec![object(b"a", &bytes, Place::Arena(at))];
-            let new = Some((id(number), Level::Durable, Manifest { objects }));
+            let new = Some((id(number), Level::Durable, Manifest::of(objects)));
             arena
                 .publish(window, new, |v| v.id.number + 2 > number)
                 .unwrap();

@@ -86,6 +86,11 @@ struct phx_options {
  * programs that make such calls do not ask for it, or give those objects precopy = 1. phx_init(3) has more.
  */
 #define PHX_MPROTECT 32u
+/*
+ * What objects hold is encrypted (AES-256-GCM) wherever versions lie: on tiers, in memory that outlives the process, on other nodes, on
+ * the external store; with the user's key, which `tarn key new` makes. Names, sizes and shapes are not. $TARN_PHX_ENCRYPT=1 does the same.
+ */
+#define PHX_ENCRYPT 64u
 
 /* How an object is a part of something that all ranks have together. */
 enum phx_shape_kind {

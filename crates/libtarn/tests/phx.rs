@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tarn_checkpoint::destage::{Destager, What};
+use tarn_keyring::{fresh, write};
 use tarn_media::ExternalFolder;
 use tarn_phx::{arena, flush};
+use tarn_seal::ring::KeyRing;
 
 /// Compiles a C program against the library.
 fn compile(file: &str, to: &Path, extra: &[&str]) {
@@ -26,12 +28,22 @@ fn a_program_goes_on_where_it_ended() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = folder.path().join("phx");
     compile("tests/phx.c", &program, &[]);
-    let run = |arguments: &[&str]| said(Command::new(&program).arg(folder.path()).args(arguments));
-    assert_eq!(run(&["3"]), "done at step 3\n");
-    // It ends with what it has staged in memory.
-    assert_eq!(run(&["9", "5"]), "restored 1.3 step 3\n");
-    assert_eq!(run(&["6"]), "restored 2.2 step 5\ndone at step 6\n");
-    assert_eq!(run(&["6"]), "restored 3.1 step 6\ndone at step 6\n");
+    let keys = KeyRing::new(fresh().unwrap());
+    write(&folder.path().join("config/tarn/key"), &keys, false).unwrap();
+    for (name, encrypt) in [("clear", "0"), ("encrypted", "1")] {
+        let own = folder.path().join(name);
+        let run = |arguments: &[&str]| {
+            let mut command = Command::new(&program);
+            command.env("XDG_CONFIG_HOME", folder.path().join("config"));
+            command.env("TARN_PHX_ENCRYPT", encrypt);
+            said(command.arg(&own).args(arguments))
+        };
+        assert_eq!(run(&["3"]), "done at step 3\n");
+        // It ends with what it has staged in memory.
+        assert_eq!(run(&["9", "5"]), "restored 1.3 step 3\n");
+        assert_eq!(run(&["6"]), "restored 2.2 step 5\ndone at step 6\n");
+        assert_eq!(run(&["6"]), "restored 3.1 step 6\ndone at step 6\n");
+    }
 }
 
 /// All nodes are lost, with their tiers and memory; then as many ranks go on, and then another number.

@@ -1,62 +1,28 @@
-//! Keys of encrypted datasets: the user's own in a file of theirs, and those of data, wrapped with it, in the state folder.
+//! Keys of encrypted datasets, wrapped with the user's own, in the state folder.
 //! docs/security.md says what they are for, docs/formats.md what is in the files.
 
-use crate::store::{failure, io_failure, make_folder, sync_folder};
-use rustix::rand::{GetRandomFlags, getrandom};
+use crate::store::{failure, io_failure, make_folder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::key::{DataKey, KEY_BYTES, KeyId};
 use tarn_base::layout::StateDir;
 use tarn_base::part::StoreKey;
-use tarn_seal::ring::{KeyRing, MAX_BYTES, RingError};
-use tarn_seal::wrap::{Owner, WRAPPED, WrappingKey, wrapped_by};
+use tarn_seal::ring::KeyRing;
+use tarn_seal::wrap::{Owner, WRAPPED, wrapped_by};
+use tarn_sys::private::{publish, random};
 use zeroize::Zeroizing;
 
-/// Who may read a file of keys: its owner.
-const PRIVATE: u32 = 0o600;
-
-/// Why a user's file of keys cannot be used. It never quotes what is in it.
+/// Why a workspace's keys cannot be wrapped anew, or listed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// There is none.
-    #[error("there is no key of yours at {}; `tarn key new` makes one", .0.display())]
-    Missing(PathBuf),
-    /// There is one already.
-    #[error("{} is there already, and data may be sealed with it; `tarn key rotate` makes a new key beside it", .0.display())]
-    Exists(PathBuf),
-    /// Others could read it.
-    #[error("{} has mode {mode:04o}: others can read your keys; `chmod 600` it, and rotate them if somebody has", .path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// It is somebody else's, or no file.
-    #[error("{} is not a regular file of your own; remove it, or say where your keys are (XDG_CONFIG_HOME)", .0.display())]
-    Foreign(PathBuf),
-    /// There is nowhere to look.
-    #[error(
-        "neither XDG_CONFIG_HOME nor HOME is set, so there is no place for your keys; set one of them"
-    )]
-    Homeless,
-    /// What is in it.
-    #[error("{}: {source}", .path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: RingError,
-    },
     /// The system refused something.
     #[error("cannot {what} {}: {source}", .path.display())]
     Io {
-        /// What was being done.
+        /// What was to be done.
         what: &'static str,
         /// To what.
         path: PathBuf,
@@ -76,120 +42,6 @@ pub enum KeyError {
 fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyError {
     let path = path.to_path_buf();
     move |source| KeyError::Io { what, path, source }
-}
-
-/// Where the user's keys are: `tarn/key` in the folder of configurations.
-///
-/// # Errors
-/// [`KeyError::Homeless`].
-pub fn user_file() -> Result<PathBuf, KeyError> {
-    let folder = |name: &str| std::env::var_os(name).filter(|v| Path::new(v).is_absolute());
-    let config = folder("XDG_CONFIG_HOME").map(PathBuf::from);
-    let config = config.or_else(|| Some(PathBuf::from(folder("HOME")?).join(".config")));
-    Ok(config.ok_or(KeyError::Homeless)?.join("tarn").join("key"))
-}
-
-/// Reads a user's keys.
-///
-/// # Errors
-/// When there is none, others could read it, or it holds anything else.
-pub fn read(path: &Path) -> Result<KeyRing, KeyError> {
-    let mut options = OpenOptions::new();
-    // A pipe that is put there must not stop us.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits();
-    let opened = options.read(true).custom_flags(flags as i32).open(path);
-    let file = opened.map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => KeyError::Missing(path.into()),
-        _ => io_error("open", path)(e),
-    })?;
-    let meta = file.metadata().map_err(io_error("examine", path))?;
-    if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() {
-        return Err(KeyError::Foreign(path.into()));
-    }
-    let mode = meta.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Err(KeyError::Open {
-            path: path.into(),
-            mode,
-        });
-    }
-    // Room for all of it from the start: a buffer that grows leaves copies behind.
-    let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES + 1));
-    let most = MAX_BYTES as u64 + 1;
-    let read = file.take(most).read_to_string(&mut text);
-    read.map_err(io_error("read", path))?;
-    let content = |source| KeyError::Content {
-        path: path.into(),
-        source,
-    };
-    match text.len() > MAX_BYTES {
-        true => Err(content(RingError::Many)),
-        false => KeyRing::parse(&text).map_err(content),
-    }
-}
-
-/// Writes a user's keys, whole or not at all.
-///
-/// # Errors
-/// [`KeyError::Exists`] unless it may `replace` what is there.
-pub fn write(path: &Path, keys: &KeyRing, replace: bool) -> Result<(), KeyError> {
-    if !replace && path.symlink_metadata().is_ok() {
-        return Err(KeyError::Exists(path.into()));
-    }
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(io_error("create", folder))?;
-    }
-    let text = keys.text();
-    publish(path, text.as_bytes(), replace).map_err(|e| match e.kind() {
-        io::ErrorKind::AlreadyExists => KeyError::Exists(path.into()),
-        _ => io_error("write", path)(e),
-    })
-}
-
-/// Writes a file that only its owner reads, durably and whole; without `replace` only where none is.
-fn publish(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = PathBuf::from(name);
-    // What a process of this number has left is nobody's.
-    let _ = std::fs::remove_file(&temporary);
-    let mut options = OpenOptions::new();
-    let made = options
-        .write(true)
-        .create_new(true)
-        .mode(PRIVATE)
-        .open(&temporary);
-    let written = made.and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        match replace {
-            true => std::fs::rename(&temporary, path),
-            // A link is never put over what is there.
-            false => std::fs::hard_link(&temporary, path),
-        }
-    });
-    if written.is_err() || !replace {
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written?;
-    path.parent().map_or(Ok(()), sync_folder)
-}
-
-fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    match getrandom(&mut bytes, GetRandomFlags::empty())? == N {
-        true => Ok(bytes),
-        false => Err(io::Error::other("the machine has no random bytes yet")),
-    }
-}
-
-/// A new wrapping key.
-///
-/// # Errors
-/// When the machine has no random bytes.
-pub fn fresh() -> io::Result<WrappingKey> {
-    let secret = Zeroizing::new(random::<KEY_BYTES>()?);
-    Ok(WrappingKey::new(KeyId(random()?), secret))
 }
 
 /// The keys of a workspace's data, wrapped in `<state>/keys/<workspace>`.

@@ -711,6 +711,7 @@ mod tests {
             pieces: vec![piece],
         };
         let manifest = Manifest {
+            seal: None,
             objects: vec![object],
         };
         let id = VersionId {

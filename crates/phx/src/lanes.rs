@@ -2,12 +2,14 @@
 //! they meet. Once nothing more may be staged, the caller helps with the tier. In a restart all do the same.
 
 use crate::fault::{Code, Fault};
-use crate::manifest::CHUNK;
+use crate::manifest::{CHUNK, Proof};
+use crate::seal::Sealing;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_ports::{MediumError, Window};
+use tarn_ports::Window;
 
 /// What is fetched from other nodes at a time: while one is proven or written, others are on their way.
 pub(crate) const FETCHES: usize = 4;
@@ -19,13 +21,18 @@ const WAITING: usize = 64;
 pub(crate) struct Work<'a, T, S> {
     /// Which, in the order of the row.
     pub(crate) number: usize,
+    /// The object, and which of its chunks is the first.
+    pub(crate) of: (&'a [u8], u64),
     pub(crate) bytes: &'a [u8],
+    /// What lies where it is copied to is sealed with this.
+    pub(crate) seal: Option<&'a Sealing>,
     /// In the arena.
     pub(crate) tier: T,
     /// In memory; none where no room is for it.
     pub(crate) staged: Option<Staged<S>>,
-    /// Its checksums, once it is copied.
+    /// Its checksums, once it is copied, and the proofs of what is sealed.
     pub(crate) sums: Vec<u64>,
+    pub(crate) proofs: Vec<Proof>,
 }
 
 /// Where a job is staged.
@@ -142,13 +149,13 @@ pub(crate) fn copy<'a, T: Window, S: Window>(
 }
 
 /// A chunk for the buddy: where it is kept, and its checksum.
-type Chunk<'a> = (u64, &'a [u8], u64);
+type Chunk<'a> = (u64, Cow<'a, [u8]>, u64);
 
 /// Sends what comes, until there is no more or it cannot be done.
 fn sent(chunks: &Receiver<Chunk<'_>>, send: &Send<'_>) -> Result<(), Fault> {
     chunks
         .iter()
-        .try_for_each(|(at, bytes, sum)| send(at, bytes, sum))
+        .try_for_each(|(at, bytes, sum)| send(at, &bytes, sum))
 }
 
 /// Copies jobs until none is left. A caller stages, and gives what it has staged to the sender, if there is one.
@@ -173,21 +180,33 @@ fn lane<'a, T: Window, S: Window>(
         };
         let Some(mut work) = work else { break };
         let started = Instant::now();
-        let copied = work.copy();
+        let mut copied = work.copy(sender.is_some());
         let took = started.elapsed();
         match &mut work.staged {
             Some(staged) => {
                 spent.memory += work.bytes.len() as u64;
                 spent.memory_time += took;
                 staged.done = true;
-                let chunks = work.bytes.chunks(CHUNK as usize).zip(&work.sums);
                 let mut at = staged.at;
-                for (chunk, sum) in chunks {
+                let mut sealed = copied
+                    .as_mut()
+                    .map(std::mem::take)
+                    .unwrap_or_default()
+                    .into_iter();
+                let plain = work.bytes.chunks(CHUNK as usize);
+                for (chunk, sum) in plain.zip(&work.sums) {
+                    let length = chunk.len() as u64;
+                    // What is sealed goes nowhere in clear.
+                    let chunk = match (work.seal, sealed.next()) {
+                        (None, _) => Cow::Borrowed(chunk),
+                        (Some(_), Some(sealed)) => Cow::Owned(sealed),
+                        (Some(_), None) => break,
+                    };
                     // A sender that has given up has said why.
                     if sender.is_some_and(|s| s.send((at, chunk, *sum)).is_err()) {
                         sender = None;
                     }
-                    at += chunk.len() as u64;
+                    at += length;
                 }
             }
             None => {
@@ -197,8 +216,8 @@ fn lane<'a, T: Window, S: Window>(
         }
         let mut row = lock(row);
         match copied {
-            Ok(()) => row.done.push(work),
-            Err(e) => row.failed = Some(e.into()),
+            Ok(_) => row.done.push(work),
+            Err(fault) => row.failed = Some(fault),
         }
     }
     lock(row).spent.add(spent);
@@ -239,10 +258,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<T: Window, S: Window> Work<'_, T, S> {
-    /// Copies all of it to where it goes.
-    pub(crate) fn copy(&mut self) -> Result<(), MediumError> {
+    /// Copies all of it to where it goes. Sealed chunks are given back, if they are to be kept.
+    pub(crate) fn copy(&mut self, keep: bool) -> Result<Vec<Vec<u8>>, Fault> {
         let mut at = 0;
-        for chunk in self.bytes.chunks(CHUNK as usize) {
+        let (mut kept, mut buffer) = (Vec::new(), Vec::new());
+        let (key, first) = self.of;
+        for (number, chunk) in (first..).zip(self.bytes.chunks(CHUNK as usize)) {
+            let chunk = match self.seal {
+                None => chunk,
+                Some(seal) => {
+                    buffer.clear();
+                    buffer.extend_from_slice(chunk);
+                    self.proofs.push(seal.seal(key, number, &mut buffer)?);
+                    &buffer[..]
+                }
+            };
             let sum = match &mut self.staged {
                 Some(Staged { own, buddies, .. }) => match &mut buddies[..] {
                     [] => own.write(at, chunk)?,
@@ -259,13 +289,17 @@ impl<T: Window, S: Window> Work<'_, T, S> {
             };
             self.sums.push(sum);
             at += chunk.len() as u64;
+            if keep && self.seal.is_some() {
+                kept.push(std::mem::take(&mut buffer));
+            }
         }
         match &mut self.staged {
             Some(Staged { own, buddies, .. }) => {
                 own.persist()?;
-                buddies.iter_mut().try_for_each(Window::persist)
+                buddies.iter_mut().try_for_each(Window::persist)?;
             }
-            None => self.tier.persist(),
+            None => self.tier.persist()?,
         }
+        Ok(kept)
     }
 }

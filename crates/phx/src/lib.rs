@@ -16,6 +16,7 @@ pub mod model;
 pub mod object;
 pub mod rank;
 pub mod room;
+pub mod seal;
 pub mod split;
 
 pub use arena::{Arena, ArenaError, Header, Level, Start, VersionId};

@@ -3,6 +3,7 @@
 use crate::room::FIRST;
 use std::ops::Range;
 use tarn_base::block::{Fields, put_short};
+use tarn_seal::piece::PROOF;
 
 /// Bytes that have a checksum of their own.
 pub const CHUNK: u64 = 256 << 10;
@@ -78,6 +79,26 @@ pub struct Object {
 pub struct Manifest {
     /// By key.
     pub objects: Vec<Object>,
+    /// How they are sealed, if they are.
+    pub seal: Option<Seal>,
+}
+
+/// How the objects of a version are sealed. Checksums are those of the ciphertext.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seal {
+    /// Their key, wrapped.
+    pub key: Box<[u8]>,
+    /// Of each object, in the order of these, the proof of each of its chunks.
+    pub proofs: Vec<Vec<Proof>>,
+}
+
+/// That a chunk is what was sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proof {
+    /// The number that it was sealed with: no other chunk was, by this key.
+    pub number: u64,
+    /// The cipher's own.
+    pub tag: [u8; PROOF],
 }
 
 impl Piece {
@@ -103,6 +124,14 @@ impl Object {
 }
 
 impl Manifest {
+    /// Of objects that lie in clear.
+    pub fn of(objects: Vec<Object>) -> Self {
+        Self {
+            objects,
+            seal: None,
+        }
+    }
+
     /// What it takes of the arena.
     pub fn extents(&self) -> impl Iterator<Item = Range<u64>> {
         let pieces = self.objects.iter().flat_map(|o| &o.pieces);
@@ -147,6 +176,13 @@ impl Manifest {
                 piece.sums.iter().for_each(|s| out.extend(s.to_le_bytes()));
             }
         }
+        if let Some(seal) = &self.seal {
+            put_short(&mut out, &seal.key);
+            for proof in seal.proofs.iter().flatten() {
+                out.extend(proof.number.to_le_bytes());
+                out.extend(proof.tag);
+            }
+        }
         out
     }
 
@@ -165,8 +201,31 @@ impl Manifest {
             }
             objects.push(object);
         }
-        fields.0.is_empty().then_some(Self { objects })
+        let seal = match fields.0.is_empty() {
+            true => None,
+            false => Some(decode_seal(&mut fields, &objects)?),
+        };
+        fields.0.is_empty().then_some(Self { objects, seal })
     }
+}
+
+fn decode_seal(fields: &mut Fields<'_>, objects: &[Object]) -> Option<Seal> {
+    let key = fields.short().filter(|key| !key.is_empty())?.into();
+    let proof = |fields: &mut Fields<'_>| {
+        Some(Proof {
+            number: fields.u64()?,
+            tag: fields.take()?,
+        })
+    };
+    let of = |object: &Object| {
+        let chunks = Piece::chunks(object.size());
+        if chunks > fields.0.len() as u64 / (8 + PROOF as u64) {
+            return None;
+        }
+        (0..chunks).map(|_| proof(fields)).collect()
+    };
+    let proofs = objects.iter().map(of).collect::<Option<_>>()?;
+    Some(Seal { key, proofs })
 }
 
 fn decode_object(fields: &mut Fields<'_>, size: u64) -> Option<Object> {
@@ -265,6 +324,7 @@ mod tests {
             0..6,
         );
         keyed.prop_map(|objects| Manifest {
+            seal: None,
             objects: objects
                 .into_iter()
                 .map(|(key, (unit, shape, pieces))| Object {
@@ -300,6 +360,7 @@ mod tests {
     #[test]
     fn what_leads_out_of_the_arena_is_refused() {
         let with = |place, length| Manifest {
+            seal: None,
             objects: vec![Object {
                 key: b"k".as_slice().into(),
                 unit: 1,

@@ -23,6 +23,7 @@ use crate::fault::{Code, Fault};
 use crate::layout;
 use crate::manifest::{MAX_KEY, Manifest, Shape};
 use crate::room::LARGE;
+pub use crate::seal::Sealing;
 use ahead::Ahead;
 pub use asked::{Asked, MAX_REPLICAS, MAX_SET};
 use buddy::{Buddies, Kept, Nodes};
@@ -101,6 +102,8 @@ pub struct Options {
     pub enter: Arc<dyn Fn() + Send + Sync>,
     /// Where versions are that outlive the nodes.
     pub external: Option<ExternalStore>,
+    /// What versions are sealed with, if they are.
+    pub seal: Option<Arc<Sealing>>,
 }
 
 /// A store that outlives the nodes, and what goes there.

@@ -52,6 +52,7 @@ fn begin(folder: &Path, audit: bool) -> Rank<Folder, Folder> {
         audit,
         enter: Arc::new(|| ()),
         external: None,
+        seal: None,
     };
     let tier = Folder::new(&folder.join("tier"), Arc::clone(&device)).unwrap();
     let memory = Folder::new(&folder.join("memory"), device).unwrap();

@@ -283,7 +283,7 @@ fn a_crash_of_who_de_stages_after_a_death_loses_nothing_and_the_next_one_ends_it
         objects.push(common::object(key, bytes.len(), place, sums));
     }
     memory.persist().unwrap();
-    let new = Some((id(2), Level::Committed, Manifest { objects }));
+    let new = Some((id(2), Level::Committed, Manifest::of(objects)));
     arena.publish(&mut memory, new, |_| true).unwrap();
     let (lost, staged) = (Staged(None), Staged(Some(staging)));
     let before = memory.clone();
@@ -346,7 +346,7 @@ fn what_was_staged_goes_beside_the_rest_only_where_all_of_that_lies_as_in_one_sl
             let sums = bytes.chunks(CHUNK as usize).map(crc).collect();
             objects.push(common::object(key, bytes.len(), place, sums));
         }
-        let new = Some((id(2), Level::Committed, Manifest { objects }));
+        let new = Some((id(2), Level::Committed, Manifest::of(objects)));
         arena.publish(&mut memory, new, |_| true).unwrap();
         let places = arena.own_places(&memory, &arena.versions()[1]).unwrap();
         let all: Vec<u64> = offsets.iter().map(|offset| slot + offset).collect();
@@ -476,6 +476,7 @@ fn the_superblock_before_leads_to_nothing_wrong() {
             pieces: Vec::new(),
         };
         let manifest = Manifest {
+            seal: None,
             objects: vec![object],
         };
         let new = Some((id(number), Level::Durable, manifest));
@@ -508,6 +509,7 @@ fn unsorted() -> Manifest {
         pieces: Vec::new(),
     };
     Manifest {
+        seal: None,
         objects: vec![object(b"b"), object(b"a")],
     }
 }
@@ -526,6 +528,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         "are free",
     );
     let long = Manifest {
+        seal: None,
         objects: vec![Object {
             key: vec![b'k'; 256].into(),
             unit: 1,

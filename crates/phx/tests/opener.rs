@@ -118,7 +118,7 @@ fn real() -> Vec<Vec<u8>> {
         ],
     };
     let objects = shapes.into_iter().enumerate().map(object).collect();
-    let staged = Some((id(5), Level::Committed, Manifest { objects }));
+    let staged = Some((id(5), Level::Committed, Manifest::of(objects)));
     arena.publish(&mut memory, staged, |_| true).unwrap();
     all.push(memory.bytes);
     all

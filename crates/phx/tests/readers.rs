@@ -113,6 +113,7 @@ fn commits(memory: &mut Memory, other: bool) -> usize {
             pieces: vec![piece],
         };
         let manifest = Manifest {
+            seal: None,
             objects: vec![object],
         };
         let id = VersionId {

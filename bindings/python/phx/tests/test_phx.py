@@ -97,6 +97,33 @@ class Runs(unittest.TestCase):
             ck.restart()
             self.assertTrue((a == wanted).all())
 
+    def test_what_is_encrypted_comes_back_with_its_key_alone(self):
+        with tempfile.TemporaryDirectory() as config:
+            before = os.environ.get("XDG_CONFIG_HOME")
+            os.environ["XDG_CONFIG_HOME"] = config
+            try:
+                with self.assertRaisesRegex(phx.Error, "tarn key new"):
+                    phx.Checkpoints(run="encrypted", encrypt=True)
+                file = os.path.join(config, "tarn", "key")
+                os.mkdir(os.path.dirname(file))
+                with open(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as key:
+                    key.write(f"tarn-key 1 {'12' * 16} {'34' * 32}\n")
+                with phx.Checkpoints(run="encrypted", encrypt=True) as ck:
+                    ck.zeros("a", 1000)[:] = 7
+                    ck.wait(ck.commit(), phx.Level.DURABLE)
+                with phx.Checkpoints(run="encrypted", encrypt=True) as ck:
+                    a = ck.zeros("a", 1000)
+                    ck.restart()
+                    self.assertTrue((a == 7).all())
+                with phx.Checkpoints(run="encrypted") as ck:
+                    ck.zeros("a", 1000)
+                    with self.assertRaisesRegex(phx.Error, "encrypted"):
+                        ck.restart()
+            finally:
+                os.environ.pop("XDG_CONFIG_HOME")
+                if before is not None:
+                    os.environ["XDG_CONFIG_HOME"] = before
+
     def test_a_program_that_fails_keeps_what_it_committed(self):
         with self.assertRaises(ZeroDivisionError):
             with phx.Checkpoints(run="fails", staging=phx.ALL) as ck:

@@ -17,6 +17,7 @@ pub(crate) const NO_HELPER: u32 = 4;
 pub(crate) const AUDIT: u32 = 8;
 pub(crate) const NO_REPLICAS: u32 = 16;
 pub(crate) const MPROTECT: u32 = 32;
+pub(crate) const ENCRYPT: u32 = 64;
 /// The code of what was done with a warning.
 const DEGRADED: c_int = 1;
 

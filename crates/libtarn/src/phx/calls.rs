@@ -1,8 +1,8 @@
 //! The functions of `phx.h`.
 
 use super::abi::{
-    AUDIT, DEFAULT, MPROTECT, NO_HELPER, NO_REPLICAS, NO_STAGING, SAME_NODE, guard, invalid, level,
-    phx_options, phx_properties, phx_stats, phx_version, phx_version_info, sized,
+    AUDIT, DEFAULT, ENCRYPT, MPROTECT, NO_HELPER, NO_REPLICAS, NO_STAGING, SAME_NODE, guard,
+    invalid, level, phx_options, phx_properties, phx_stats, phx_version, phx_version_info, sized,
 };
 use crate::guard::{tarn_last_error, tell};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -73,7 +73,7 @@ unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
     // SAFETY: zeros are valid: numbers and NULLs.
     let given = unsafe { sized(options, "phx_options") }?;
     let given = given.ok_or_else(|| invalid("the options are NULL"))?;
-    let known = SAME_NODE | NO_STAGING | NO_HELPER | AUDIT | NO_REPLICAS | MPROTECT;
+    let known = SAME_NODE | NO_STAGING | NO_HELPER | AUDIT | NO_REPLICAS | MPROTECT | ENCRYPT;
     if given.flags & !known != 0 {
         return Err(invalid(format!(
             "flags {:#x} are not known",
@@ -136,6 +136,7 @@ unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
             helper: given.flags & NO_HELPER == 0,
             audit: given.flags & AUDIT != 0,
             mprotect: given.flags & MPROTECT != 0,
+            encrypt: given.flags & ENCRYPT != 0,
             external: path(given.external),
             flush_every: (given.flush_every > 0).then_some(given.flush_every),
             flush_rate: (given.flush_rate > 0).then_some(given.flush_rate),

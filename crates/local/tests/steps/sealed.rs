@@ -12,7 +12,7 @@ use tarn_base::key::KeyId;
 use tarn_base::nodes::Staying;
 use tarn_base::part::{PartInfo, Place};
 use tarn_base::workflow::{Dataset, Distribution, Role};
-use tarn_local::keys::{self, KeyError};
+use tarn_local::keys::{DataKeys, workspaces};
 use tarn_local::{Local, Namespaces};
 use tarn_seal::ring::KeyRing;
 use tarn_seal::wrap::WrappingKey;
@@ -42,10 +42,6 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "sealed::a_clean_up_forgets_the_keys_of_what_it_removes",
         a_clean_up_forgets_the_keys_of_what_it_removes,
-    ),
-    (
-        "sealed::the_users_file_of_keys_is_their_own",
-        the_users_file_of_keys_is_their_own,
     ),
     (
         "sealed::keys_of_data_are_wrapped_anew_and_the_data_stays",
@@ -317,36 +313,6 @@ fn a_clean_up_forgets_the_keys_of_what_it_removes() {
     assert_eq!(keys_in(&bench), 0);
 }
 
-fn the_users_file_of_keys_is_their_own() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("tarn/key");
-    assert!(matches!(keys::read(&path), Err(KeyError::Missing(_))));
-    let first = KeyRing::new(keys::fresh().expect("random bytes"));
-    keys::write(&path, &first, false).expect("a file");
-    let mode = path.metadata().expect("a file").permissions().mode();
-    assert_eq!(mode & 0o7777, 0o600);
-    assert!(matches!(
-        keys::write(&path, &first, false),
-        Err(KeyError::Exists(_))
-    ));
-    let read = keys::read(&path).expect("keys");
-    assert_eq!(read.newest().id(), first.newest().id());
-    for mode in [0o640, 0o604, 0o620] {
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a mode");
-        let refused = keys::read(&path)
-            .expect_err("others can read it")
-            .to_string();
-        assert!(refused.contains("chmod 600"), "{refused}");
-    }
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("a mode");
-    std::fs::write(&path, "tarn-key 1 00 11").expect("a file");
-    assert!(matches!(keys::read(&path), Err(KeyError::Content { .. })));
-    std::fs::write(&path, vec![b'#'; 1 << 20]).expect("a file");
-    assert!(matches!(keys::read(&path), Err(KeyError::Content { .. })));
-    let left = std::fs::read_dir(dir.path().join("tarn")).expect("a folder");
-    assert_eq!(left.count(), 1, "no temporary file is left");
-}
-
 fn keys_of_data_are_wrapped_anew_and_the_data_stays() {
     let mut bench = bench("true");
     let Some((world, raw)) = staged(&bench) else {
@@ -354,9 +320,10 @@ fn keys_of_data_are_wrapped_anew_and_the_data_stays() {
     };
     drop(world);
     let mut keys = ring();
-    keys.rotate(keys::fresh().expect("random bytes"))
+    let secret = Zeroizing::new([9; 32]);
+    keys.rotate(WrappingKey::new(KeyId([9; 16]), secret))
         .expect("room");
-    let data = keys::DataKeys::new(&bench.state(), "ws", keys.clone());
+    let data = DataKeys::new(&bench.state(), "ws", keys.clone());
     assert_eq!(data.rewrap().expect("a key"), 1);
     assert_eq!(data.rewrap().expect("a key"), 0);
     keys.drop_old();
@@ -364,7 +331,7 @@ fn keys_of_data_are_wrapped_anew_and_the_data_stays() {
     let wanted = [(raw[0].part, raw[0].key.clone(), Place::Node(spot(0)))];
     bench.write("state/boot_id", "another");
     assert_eq!(bench.world().inventory(&wanted).len(), 1);
-    assert_eq!(keys::workspaces(&bench.state()).expect("a folder"), ["ws"]);
+    assert_eq!(workspaces(&bench.state()).expect("a folder"), ["ws"]);
 }
 
 fn two_parts_of_a_sealed_dataset_are_one_view() {

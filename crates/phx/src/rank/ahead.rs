@@ -7,7 +7,8 @@
 
 use super::{Desk, Item, Shared};
 use crate::layout;
-use crate::manifest::{CHUNK, Piece};
+use crate::manifest::{CHUNK, Piece, Proof};
+use crate::seal::Sealing;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -72,13 +73,24 @@ struct Object {
     tries: u32,
     doing: Doing,
     /// Of what was copied and not written since, by chunks. Pages are protected as long as there are any.
-    sums: Vec<Option<u64>>,
+    copies: Vec<Option<Early>>,
     /// Chunks that were written after the copy that was begun last.
     lost: u64,
     /// Some of its pages may be protected.
     armed: bool,
     /// Bytes that were copied and written again in this cycle.
     twice: u64,
+}
+
+/// A chunk that was copied ahead.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Early {
+    /// Its checksum where it lies.
+    pub(super) sum: u64,
+    /// That of what the program had.
+    plain: u64,
+    /// Of what is sealed.
+    pub(super) proof: Option<Proof>,
 }
 
 /// What is done with an object in a cycle.
@@ -91,10 +103,10 @@ enum Doing {
     Copying(u64),
 }
 
-/// What was copied ahead and is as it was: per object, in the order of the items, the checksum of each such chunk.
+/// What was copied ahead and is as it was: per object, in the order of the items, each such chunk.
 pub(super) struct Done {
     pub(super) slot: Option<u64>,
-    pub(super) sums: Vec<Vec<Option<u64>>>,
+    pub(super) copies: Vec<Vec<Option<Early>>>,
     /// Bytes that were copied and written again.
     pub(super) twice: u64,
 }
@@ -112,7 +124,7 @@ impl Ahead {
             vain: 0,
             tries: 0,
             doing: Doing::Nothing,
-            sums: Vec::new(),
+            copies: Vec::new(),
             lost: 0,
             armed: false,
             twice: 0,
@@ -139,7 +151,7 @@ impl Ahead {
                 });
         let mut done = Done {
             slot: self.slot.take().filter(|_| same),
-            sums: items.iter().map(|_| Vec::new()).collect(),
+            copies: items.iter().map(|_| Vec::new()).collect(),
             twice: 0,
         };
         let learns = self.looks.0 >= ENOUGH;
@@ -148,16 +160,16 @@ impl Ahead {
                 continue;
             };
             let bytes = audit.then_some(item.bytes);
-            let sums = object.settle(bytes, self.cycle, learns);
+            let copies = object.settle(bytes, self.cycle, learns);
             done.twice += object.twice;
             if done.slot.is_some() {
-                done.sums[number] = sums;
+                done.copies[number] = copies;
             }
         }
         // Objects that are no part of this commit.
         for object in self.watched.values_mut() {
             object.doing = Doing::Nothing;
-            object.sums.clear();
+            object.copies.clear();
         }
         done
     }
@@ -185,7 +197,7 @@ impl Ahead {
     /// alone.
     pub(super) fn disarm(&mut self) {
         for object in self.watched.values_mut() {
-            if object.sums.is_empty() && std::mem::take(&mut object.armed) {
+            if object.copies.is_empty() && std::mem::take(&mut object.armed) {
                 // What stays watched costs a little, no more.
                 let _ = object.memory.disarm();
             }
@@ -260,13 +272,13 @@ impl Object {
         let mut lost = 0;
         for range in written {
             for chunk in range.start / CHUNK..Piece::chunks(range.end) {
-                let sum = self.sums.get_mut(chunk as usize).and_then(Option::take);
+                let sum = self.copies.get_mut(chunk as usize).and_then(Option::take);
                 lost += u64::from(sum.is_some());
             }
         }
         if failed {
             // It is watched no more.
-            self.sums.clear();
+            self.copies.clear();
         }
         self.lost += lost;
         self.twice += (lost * CHUNK).min(self.memory.size());
@@ -275,7 +287,7 @@ impl Object {
 
     /// Sees whether it was written, in this part of the cycle; then it is copied later.
     fn look(&mut self, part: f64, first: bool) {
-        let wrote = match self.sums.is_empty() {
+        let wrote = match self.copies.is_empty() {
             true => self.changed() && !first,
             false => self.overtaken(false),
         };
@@ -295,17 +307,17 @@ impl Object {
         }
         self.tries += 1;
         self.doing = Doing::Copying(0);
-        if !self.sums.is_empty() {
+        if !self.copies.is_empty() {
             self.overtaken(true);
             self.lost = 0;
-            if self.sums.is_empty() {
+            if self.copies.is_empty() {
                 self.doing = Doing::Nothing;
             }
             return;
         }
         (self.armed, self.lost) = (true, 0);
         match self.memory.arm() {
-            Ok(()) => self.sums = vec![None; Piece::chunks(self.memory.size()) as usize],
+            Ok(()) => self.copies = vec![None; Piece::chunks(self.memory.size()) as usize],
             // What cannot be watched is copied at the commit.
             Err(_) => (self.doing, self.rests, self.always) = (Doing::Nothing, u64::MAX, false),
         }
@@ -313,20 +325,20 @@ impl Object {
 
     /// The cycle of this number has ended: what was learned, and what was copied and not written since. `bytes` are looked through for
     /// writes that nobody saw.
-    fn settle(&mut self, bytes: Option<&[u8]>, cycle: u64, learns: bool) -> Vec<Option<u64>> {
-        let copied = !self.sums.is_empty();
+    fn settle(&mut self, bytes: Option<&[u8]>, cycle: u64, learns: bool) -> Vec<Option<Early>> {
+        let copied = !self.copies.is_empty();
         let late = match copied {
             true => self.overtaken(false),
             false => self.changed() && learns,
         };
-        for (chunk, sum) in bytes
+        for (chunk, copy) in bytes
             .iter()
             .flat_map(|b| b.chunks(CHUNK as usize))
-            .zip(&mut self.sums)
+            .zip(&mut self.copies)
         {
-            if sum.is_some_and(|sum| sum != crc(chunk)) {
+            if copy.is_some_and(|copy| copy.plain != crc(chunk)) {
                 // Somebody wrote whom nobody sees: a device.
-                *sum = None;
+                *copy = None;
                 self.twice += CHUNK;
             }
         }
@@ -349,7 +361,7 @@ impl Object {
             self.vain = self.vain.saturating_sub(1);
         }
         self.doing = Doing::Nothing;
-        std::mem::take(&mut self.sums)
+        std::mem::take(&mut self.copies)
     }
 }
 
@@ -375,6 +387,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 None => again(now + SOON),
             }
         }
+        let seal = shared.options.seal.as_deref();
         let (places, _) = layout::slot(self.ahead.last.iter().map(|(_, size)| *size))?;
         let mut copied = false;
         for (number, place) in places.into_iter().enumerate() {
@@ -405,7 +418,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                     let (Some(slot), Some((_, medium))) = (*slot, &mut self.arena) else {
                         continue;
                     };
-                    let left = &object.sums[chunk as usize..];
+                    let left = &object.copies[chunk as usize..];
                     let has = left.iter().take_while(|sum| sum.is_some()).count();
                     let lacks = left[has..].iter().take_while(|sum| sum.is_none()).count() as u64;
                     let chunk = chunk + has as u64;
@@ -416,9 +429,9 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                     let end = chunk + lacks.min(SLICE);
                     let bytes = chunk * CHUNK..(end * CHUNK).min(*size);
                     copied = true;
-                    match slice(&*object.memory, medium, slot + place, bytes) {
+                    match slice((key, &*object.memory), medium, slot + place, bytes, seal) {
                         Some(sums) => {
-                            let copied = &mut object.sums[chunk as usize..end as usize];
+                            let copied = &mut object.copies[chunk as usize..end as usize];
                             copied
                                 .iter_mut()
                                 .zip(sums)
@@ -436,25 +449,34 @@ impl<A: Medium, S: Medium> Desk<A, S> {
     }
 }
 
-/// Copies some chunks of an object to where it lies in its slot; their checksums.
+/// Copies some chunks of an object to where it lies in its slot.
 fn slice(
-    memory: &dyn Watched,
+    (key, memory): (&[u8], &dyn Watched),
     medium: &mut impl Medium,
     place: u64,
     bytes: Range<u64>,
-) -> Option<Vec<u64>> {
+    seal: Option<&Sealing>,
+) -> Option<Vec<Early>> {
     let range = place + bytes.start..place + bytes.end;
     let mut windows = medium.windows(std::slice::from_ref(&range)).ok()?;
     let window = windows.first_mut()?;
     let mut buffer = vec![0; CHUNK as usize];
-    let mut sums = Vec::new();
+    let mut copies = Vec::new();
     for at in bytes.clone().step_by(CHUNK as usize) {
         let buffer = &mut buffer[..(bytes.end - at).min(CHUNK) as usize];
         memory.copy(at, buffer);
-        sums.push(window.write(at - bytes.start, buffer).ok()?);
+        let plain = seal.map(|_| crc(buffer));
+        let proof = seal.map(|seal| seal.seal(key, at / CHUNK, buffer));
+        let proof = proof.transpose().ok()?;
+        let sum = window.write(at - bytes.start, buffer).ok()?;
+        copies.push(Early {
+            sum,
+            plain: plain.unwrap_or(sum),
+            proof,
+        });
     }
     window.persist().ok()?;
-    Some(sums)
+    Some(copies)
 }
 
 #[cfg(test)]
@@ -535,15 +557,19 @@ mod tests {
             // Two chunks are copied between two looks.
             for _ in 0..2 {
                 if let Doing::Copying(chunk) = object.doing
-                    && let Some(sum) = object.sums.get_mut(chunk as usize)
+                    && let Some(sum) = object.copies.get_mut(chunk as usize)
                 {
-                    *sum = Some(1);
+                    *sum = Some(Early {
+                        sum: 1,
+                        plain: 1,
+                        proof: None,
+                    });
                     object.doing = Doing::Copying(chunk + 1);
                 }
             }
         }
-        let sums = object.settle(None, ahead.cycle, true);
-        sums.into_iter().flatten().count()
+        let copies = object.settle(None, ahead.cycle, true);
+        copies.into_iter().flatten().count()
     }
 
     fn watching() -> (Ahead, Memory) {

@@ -1,5 +1,6 @@
 //! A commit: room, copies, publication.
 
+use super::ahead::Early;
 use super::{
     Committed, Desk, Item, Pending, RECENT, Replicate, Shared, Staging, found, grow, publish, whole,
 };
@@ -7,8 +8,9 @@ use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::lanes::{self, Copied, Send, Staged, Work};
 use crate::layout::{self, Job};
-use crate::manifest::{CHUNK, MAX_OBJECTS, Manifest, Object, Piece, Place};
+use crate::manifest::{CHUNK, MAX_OBJECTS, Manifest, Object, Piece, Place, Proof};
 use crate::room::{FIRST, LARGE};
+use crate::seal::Sealing;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -95,8 +97,9 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             None => self.place(shared, slot)?,
         };
         let places: Vec<u64> = offsets.iter().map(|o| at + o).collect();
-        let ahead =
-            |object: usize, chunk: u64| done.sums[object].get(chunk as usize).copied().flatten();
+        let ahead = |object: usize, chunk: u64| -> Option<Early> {
+            done.copies[object].get(chunk as usize).copied().flatten()
+        };
         let (jobs, row) = layout::jobs(&sizes, |object, chunk| ahead(object, chunk).is_some());
         let room = self.room(row);
         let mut lonely = None;
@@ -116,7 +119,8 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             self.buddies.give_up(by);
             lonely = Some(fault);
         }
-        let manifest = manifest(&items, &places, copied.chunks, ahead);
+        let seal = shared.options.seal.as_deref();
+        let manifest = manifest(&items, &places, copied.chunks, ahead, seal);
         let durable = manifest.is_durable();
         let level = if durable {
             Level::Durable
@@ -445,10 +449,13 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             });
             works.push(Work {
                 number,
+                of: (items[job.object].key, job.bytes.start / CHUNK),
                 bytes: &items[job.object].bytes[range],
+                seal: shared.options.seal.as_deref(),
                 tier,
                 staged,
                 sums: Vec::new(),
+                proofs: Vec::new(),
             });
         }
         let until = Instant::now() + shared.options.patience;
@@ -488,9 +495,12 @@ fn recent(number: u64) -> u64 {
     (0..RECENT).fold(0, |bits, n| bits | 1 << (number.wrapping_sub(n) % 64))
 }
 
-/// Where the chunks that were copied lie, and their checksums, by object and number.
+/// Where a chunk that was copied lies, its checksum there, and the proof of what is sealed.
+type Lies = (Place, u64, Option<Proof>);
+
+/// Where the chunks that were copied lie, by object and number.
 struct Chunks {
-    chunks: Vec<BTreeMap<u64, (Place, u64)>>,
+    chunks: Vec<BTreeMap<u64, Lies>>,
     spent: lanes::Spent,
     /// The buddy that does not have what was staged, and why.
     lonely: Option<(u32, Fault)>,
@@ -508,17 +518,22 @@ impl Chunks {
         for mut work in copied.works {
             if copied.lonely.is_some() && work.staged.take().is_some_and(|s| s.done) {
                 work.sums.clear();
-                work.copy()?;
+                work.proofs.clear();
+                work.copy(false)?;
             }
             let staged = work.staged.filter(|s| s.done).map(|s| s.at);
             let arena = to_arena[work.number].start;
             let job = &jobs[work.number];
+            let mut proofs = work.proofs.into_iter();
             for (number, sum) in (0..).zip(work.sums) {
                 let place = match staged {
                     Some(at) => Place::Staged(at + number * CHUNK),
                     None => Place::Arena(arena + number * CHUNK),
                 };
-                chunks[job.object].insert(job.bytes.start / CHUNK + number, (place, sum));
+                chunks[job.object].insert(
+                    job.bytes.start / CHUNK + number,
+                    (place, sum, proofs.next()),
+                );
             }
         }
         Ok(Self {
@@ -533,25 +548,36 @@ impl Chunks {
 fn manifest(
     items: &[&Item<'_>],
     places: &[u64],
-    copied: Vec<BTreeMap<u64, (Place, u64)>>,
-    ahead: impl Fn(usize, u64) -> Option<u64>,
+    copied: Vec<BTreeMap<u64, Lies>>,
+    ahead: impl Fn(usize, u64) -> Option<Early>,
+    seal: Option<&Sealing>,
 ) -> Manifest {
-    let object = |(number, mut copied): (usize, BTreeMap<u64, (Place, u64)>)| {
+    let mut proofs = Vec::new();
+    let object = |(number, mut copied): (usize, BTreeMap<u64, Lies>)| {
         let (item, place) = (items[number], places[number]);
         let size = item.bytes.len() as u64;
         let chunk = |chunk: u64| {
-            let before = ahead(number, chunk).map(|sum| (Place::Arena(place + chunk * CHUNK), sum));
+            let lies = |copy: Early| {
+                let place = Place::Arena(place + chunk * CHUNK);
+                (place, copy.sum, copy.proof)
+            };
+            let before = ahead(number, chunk).map(lies);
             copied.remove(&chunk).or(before)
         };
+        let chunks: Vec<Lies> = (0..Piece::chunks(size)).filter_map(chunk).collect();
+        proofs.push(chunks.iter().filter_map(|(_, _, proof)| *proof).collect());
+        let chunks = chunks.into_iter().map(|(place, sum, _)| (place, sum));
         Object {
             key: item.key.into(),
             unit: item.unit,
             shape: item.shape.clone(),
-            pieces: layout::pieces(size, (0..Piece::chunks(size)).filter_map(chunk)),
+            pieces: layout::pieces(size, chunks),
         }
     };
+    let objects = copied.into_iter().enumerate().map(object).collect();
     Manifest {
-        objects: copied.into_iter().enumerate().map(object).collect(),
+        objects,
+        seal: seal.map(|seal| seal.seals(proofs)),
     }
 }
 
@@ -571,8 +597,8 @@ fn head(arena: &Arena) -> Vec<u8> {
 /// when it is de-staged.
 pub(super) fn arena_size(slot: u64, sizes: &[u64], keep: usize) -> Option<u64> {
     let chunks: u64 = sizes.iter().map(|s| s.div_ceil(CHUNK)).sum();
-    // A key, a shape and a frame take less than 1 KiB, a checksum 8 bytes; the pieces of one version are few.
-    let manifest = (chunks * 8 + sizes.len() as u64 * 1024).checked_next_multiple_of(LARGE)?;
+    // A key, a shape and a frame take less than 1 KiB, a checksum 8 bytes, the proof of a sealed chunk 24; the pieces of one version are few.
+    let manifest = (chunks * 32 + sizes.len() as u64 * 1024).checked_next_multiple_of(LARGE)?;
     let slots = keep as u64 + 1;
     let slot = slot.checked_next_multiple_of(LARGE)?;
     let manifests = manifest.checked_mul(slots + 1)?;

@@ -255,6 +255,7 @@ mod tests {
             let mut medium = Mapped::create(&folder.path().join("arena"), all.end).unwrap();
             let mut windows = medium.windows(std::slice::from_ref(&all)).unwrap();
             let mut manifest = Manifest {
+                seal: None,
                 objects: vec![Object {
                     key: b"object".as_slice().into(),
                     unit: 1,

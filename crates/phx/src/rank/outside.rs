@@ -7,6 +7,7 @@ use crate::arena::{self, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::flush::{self, Exact, Flushed};
 use crate::manifest::Manifest;
+use crate::seal::{self, Sealing};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -185,7 +186,7 @@ pub(super) fn read(
     store: &dyn External,
     version: Of,
     rank: u32,
-    key: &[u8],
+    (key, seal): (&[u8], Option<&Sealing>),
     into: &mut [u8],
 ) -> bool {
     let Ok((stored, manifest)) = open(store, version, rank) else {
@@ -193,5 +194,8 @@ pub(super) fn read(
     };
     let object = manifest.objects.iter().find(|o| *o.key == *key);
     let object = object.filter(|o| o.size() == into.len() as u64);
-    object.is_some_and(|o| arena::read(&stored, o, into).is_ok_and(|bad| bad.is_empty()))
+    object.is_some_and(|o| {
+        let read = arena::read(&stored, o, into).is_ok_and(|bad| bad.is_empty());
+        read && seal::open(seal, &manifest, o, into).is_ok()
+    })
 }

@@ -154,6 +154,7 @@ impl<S: Stored> Parity<S> {
         let parity = (self.length > 0).then(|| object(PARITY, 0, self.length));
         let members = object(MEMBERS, self.length, self.members.len() as u64);
         Manifest {
+            seal: None,
             objects: [members].into_iter().chain(parity).collect(),
         }
     }
@@ -253,7 +254,7 @@ impl<S: Stored> Lost<S> {
 pub(super) fn kept<S: Stored>(source: S, manifest: &Manifest) -> Image<S> {
     let parity = manifest.objects.iter().filter(|o| *o.key == *PARITY);
     let objects = parity.cloned().collect();
-    Image::new(source, Manifest { objects })
+    Image::new(source, Manifest::of(objects))
 }
 
 /// A manifest of which all pieces lie where they are in the image.
@@ -306,7 +307,7 @@ mod tests {
             }
         };
         let objects = sizes.iter().enumerate().map(object).collect();
-        (Bytes(bytes), Manifest { objects })
+        (Bytes(bytes), Manifest::of(objects))
     }
 
     fn image((bytes, manifest): &(Bytes, Manifest)) -> Image<&Bytes> {

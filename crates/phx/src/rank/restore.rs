@@ -7,6 +7,7 @@ use crate::arena::{self, Arena, VersionId};
 use crate::fault::{Code, Fault};
 use crate::lanes::{FETCHES, at_once};
 use crate::manifest::{Manifest, Object, Shape};
+use crate::seal::{self, Sealing};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -166,6 +167,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 version,
                 rank,
                 external,
+                seal: self.options.seal.as_deref(),
             }),
         }
     }
@@ -197,6 +199,7 @@ struct Old<'a, T: Vault> {
     rank: u32,
     /// What stands in for what is damaged in all of them.
     external: Option<&'a dyn External>,
+    seal: Option<&'a Sealing>,
 }
 
 impl<T: Vault> Old<'_, T> {
@@ -234,7 +237,11 @@ impl<T: Vault> Old<'_, T> {
             };
             match arena::read(stored, object, into) {
                 Ok(bad) => match bad.first() {
-                    None => return Ok(()),
+                    None => match seal::open(self.seal, manifest, object, into) {
+                        Ok(()) => return Ok(()),
+                        Err(fault) if fault.code == Code::Corrupt => why = Some(fault),
+                        Err(fault) => return Err(fault),
+                    },
                     Some(piece) => {
                         let key = String::from_utf8_lossy(&object.key);
                         let what = format!("piece {piece} of object {key:?} of rank {}", self.rank);
@@ -245,7 +252,15 @@ impl<T: Vault> Old<'_, T> {
                 Err(e) => why = Some(e.into()),
             }
         }
-        let other = |store| outside::read(store, self.version, self.rank, &object.key, into);
+        let other = |store| {
+            outside::read(
+                store,
+                self.version,
+                self.rank,
+                (&object.key, self.seal),
+                into,
+            )
+        };
         match self.external.is_some_and(other) {
             true => Ok(()),
             false => Err(why.unwrap_or_else(|| damaged("an object"))),

@@ -64,7 +64,7 @@ pub(crate) fn commit(
         objects.push(object(key, bytes.len(), Place::Arena(at), sums));
     }
     window.persist().unwrap();
-    let new = Some((id(number), Level::Durable, Manifest { objects }));
+    let new = Some((id(number), Level::Durable, Manifest::of(objects)));
     arena
         .publish(window, new, |v| v.id.number + keep > number)
         .unwrap();

@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
+use tarn_base::key::{DataKey, KeyId};
 use tarn_media::{Device, Folder, Profile};
 use tarn_phx::manifest::CHUNK;
 use tarn_phx::rank::Replicate;
-use tarn_phx::{Asked, Empty, Fault, Item, Level, Options, Rank, Shape, Staging, VersionId};
+use tarn_phx::seal::Sealing;
+use tarn_phx::{Arena, Asked, Empty, Fault, Item, Level, Options, Rank, Shape, Staging, VersionId};
+use tarn_seal::SealError;
 
 pub(crate) type Here = Rank<Folder, Folder>;
 
@@ -23,6 +26,22 @@ pub(crate) const VERSIONS: Asked = Asked {
     replicas: 0,
     persistence: Level::Committed,
 };
+
+/// A new key for a rank, wrapped with a secret: its number and a byte that says whose it is will do here.
+pub(crate) fn sealing(secret: u8, number: u64) -> Arc<Sealing> {
+    let key = move |number: &[u8]| {
+        let mut bytes = [secret; 32];
+        bytes[..8].copy_from_slice(number);
+        DataKey::new(KeyId([0; 16]), bytes.into())
+    };
+    let unwrap = move |wrapped: &[u8]| match wrapped {
+        [number @ .., by] if *by == secret => Ok(key(number)),
+        _ => Err(SealError::OtherKey),
+    };
+    let wrapped = [&number.to_le_bytes()[..], &[secret]].concat();
+    let own = key(&number.to_le_bytes());
+    Arc::new(Sealing::new(&own, wrapped.into(), Arc::new(unwrap)).unwrap())
+}
 
 /// A cluster in a folder: nodes with a tier and a memory each.
 pub(crate) struct Cluster {
@@ -38,6 +57,8 @@ pub(crate) struct Cluster {
     /// Bytes a second that tiers take.
     pub(crate) tier: u64,
     pub(crate) store: Store,
+    /// The secret of what versions are sealed with.
+    pub(crate) secret: Option<u8>,
 }
 
 impl Cluster {
@@ -53,6 +74,7 @@ impl Cluster {
             replicate_every: 1,
             tier: SLOW,
             store: Store::default(),
+            secret: Some(1),
         }
     }
 
@@ -90,6 +112,7 @@ impl Cluster {
             audit: false,
             enter: Arc::new(|| ()),
             external: self.store.of(self.folder.path(), rank),
+            seal: self.secret.map(|secret| sealing(secret, seed as u64)),
         };
         Rank::begin(options, tier, memory, hall.seat(rank))
     }
@@ -175,6 +198,16 @@ pub(crate) fn restarts(cluster: &Cluster, id: VersionId, step: u64) {
         assert_eq!(found, id, "rank {of}");
         assert!(state_now == state(of, step), "rank {of} has another state");
     });
+}
+
+/// Where an object of a version begins in an arena.
+pub(crate) fn place(arena: &Path, version: VersionId, key: &[u8]) -> u64 {
+    let file = tarn_media::Reader::open(arena).unwrap();
+    let arena = Arena::open(&file).unwrap();
+    let found = arena.versions().iter().find(|v| v.id == version).unwrap();
+    let mut objects = found.manifest.objects.iter();
+    let object = objects.find(|o| *o.key == *key).unwrap();
+    object.pieces[0].extent().unwrap().start
 }
 
 /// Where so many ranks come before any goes on; one that does not come fails the others.

@@ -1,6 +1,6 @@
 //! Versions on an external store that is slow, full, gone, or gives back something else: what `latest` names is whole, always.
 
-use crate::cluster::{Cluster, Gate, Here, MOST, VERSIONS, damage, id, soon};
+use crate::cluster::{Cluster, Gate, Here, MOST, VERSIONS, damage, id, place, soon};
 use crate::hall::Hall;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -358,16 +358,11 @@ fn what_is_damaged_on_a_node_is_read_from_the_store_and_the_other_way() {
         }
         rank.end().unwrap();
     });
-    let find = |file: &Path, rank| {
-        let bytes = std::fs::read(file).unwrap();
-        let wanted = rows(rank, 2, 2);
-        bytes.windows(64).position(|w| w == &wanted[..64]).unwrap() as u64
-    };
     let tier = cluster.path("two/tier/1/1.arena");
-    let at = find(&tier, 1);
+    let at = place(&tier, id(1, 2), b"rows");
     damage(&tier, at..at + 1);
     let part = cluster.parts("1.2").join("0.arena");
-    let at = find(&part, 0);
+    let at = place(&part, id(1, 2), b"rows");
     damage(&part, at..at + 1);
     let restarts = |version, step| {
         cluster.start(|of, mut rank, _| {

@@ -6,6 +6,7 @@ mod flush;
 #[path = "../common/hall.rs"]
 mod hall;
 mod replicas;
+mod sealed;
 mod starts;
 
 use cluster::*;
@@ -172,9 +173,7 @@ fn a_damaged_version_is_told_and_the_one_before_is_taken() {
     });
     // The first object of the newer version.
     let arena = cluster.tier_of("two").join("1/1.arena");
-    let bytes = std::fs::read(&arena).unwrap();
-    let large = filled(1, 1, 2);
-    let at = bytes.windows(64).position(|w| w == &large[..64]).unwrap() as u64;
+    let at = place(&arena, id(1, 2), b"large");
     damage(&arena, at + 5..at + 6);
     cluster.start(|of, mut rank, _| {
         let (found, now) = restart(&mut rank).unwrap().expect("a version");

@@ -228,10 +228,7 @@ fn a_copy_stands_in_for_what_is_damaged() {
     // Only version 4 is elsewhere.
     let arena = cluster.tier_of("two").join("1/1.arena");
     for step in 4..=5 {
-        let bytes = std::fs::read(&arena).unwrap();
-        let large = filled(1, 1, step);
-        let mut at = bytes.windows(64).enumerate();
-        let at = at.find(|(_, w)| w == &&large[..64]).unwrap().0 as u64;
+        let at = place(&arena, id(1, step), b"large");
         damage(&arena, at + 5..at + 6);
     }
     restarts(&cluster, id(1, 4), 4);

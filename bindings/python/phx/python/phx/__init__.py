@@ -238,7 +238,7 @@ class Checkpoints:
     one can be made again, for every `replicate_every`th version.
     `external`: a folder on a store that outlives the nodes, to which every `flush_every`-th version goes, `flush_rate` bytes a second.
     `mprotect`: what is copied ahead is found by a handler of SIGSEGV, as PHX_MPROTECT in phx_init(3) says; reading a file into an array
-    (`readinto`) can fail then.
+    (`readinto`) can fail then. `encrypt`: what objects hold is encrypted wherever versions lie, with the key that `tarn key new` makes.
 
     A `with` block that ends closes them, and what is staged is then on the persistent tier. If it is left by an exception, they end as if
     the process was killed: no other rank is waited for, and the next start has what was committed.
@@ -265,6 +265,7 @@ class Checkpoints:
         processors=(),
         same_node=False,
         mprotect=False,
+        encrypt=False,
         external=None,
         flush_every=None,
         flush_rate=None,
@@ -289,6 +290,7 @@ class Checkpoints:
                 "processors": list(processors),
                 "same_node": same_node,
                 "mprotect": mprotect,
+                "encrypt": encrypt,
                 "external": external,
                 "flush_every": flush_every,
                 "flush_rate": flush_rate,

@@ -128,6 +128,7 @@ class Checkpoints:
         processors: Iterable[int] = (),
         same_node: bool = False,
         mprotect: bool = False,
+        encrypt: bool = False,
         external: str | PathLike[str] | None = None,
         flush_every: int | None = None,
         flush_rate: int | None = None,

@@ -231,6 +231,7 @@ impl Does {
             audit: false,
             enter: Arc::new(|| ()),
             external: None,
+            seal: None,
         };
         let tier = Folder::new(&node.join("tier"), Arc::new(device))?;
         let memory = Folder::new(&node.join("memory"), memory)?;

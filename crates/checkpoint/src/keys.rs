@@ -1,0 +1,49 @@
+//! Keys of encrypted versions: each rank of each start has one of its own, which lies with its versions, wrapped with the user's.
+
+use std::sync::Arc;
+use tarn_base::key::{DataKey, KEY_BYTES, KeyId};
+use tarn_keyring::{KeyError, read, user_file};
+use tarn_phx::seal::{Sealing, Unwrap};
+use tarn_phx::{Code, Fault};
+use tarn_seal::ring::KeyRing;
+use tarn_seal::wrap::Owner;
+use tarn_sys::private::random;
+
+/// What the versions of all programs are, beside the names that these have.
+const VERSION: &str = "checkpoint";
+
+fn owner(run: &str) -> Owner<'_> {
+    Owner {
+        uid: rustix::process::geteuid().as_raw(),
+        dataset: run,
+        version: VERSION,
+    }
+}
+
+fn keys() -> Result<KeyRing, Fault> {
+    let refused = |e: KeyError| Fault::new(Code::Invalid, e.to_string());
+    read(&user_file().map_err(refused)?).map_err(refused)
+}
+
+fn unwrap_with(keys: KeyRing, run: &str) -> Arc<Unwrap> {
+    let run = run.to_owned();
+    Arc::new(move |wrapped| keys.unwrap(wrapped, owner(&run)))
+}
+
+/// What opens the keys of a program's versions.
+pub(crate) fn opening(run: &str) -> Result<Arc<Unwrap>, Fault> {
+    Ok(unwrap_with(keys()?, run))
+}
+
+/// With a new key, for a start of this program.
+pub(crate) fn sealing(run: &str) -> Result<Arc<Sealing>, Fault> {
+    let failed = |e: std::io::Error| Fault::new(Code::Io, format!("no random bytes: {e}"));
+    let keys = keys()?;
+    let secret = random::<KEY_BYTES>().map_err(failed)?;
+    let key = DataKey::new(KeyId(random().map_err(failed)?), secret.into());
+    let nonce = random().map_err(failed)?;
+    let wrapped = keys.newest().wrap(&key, owner(run), nonce);
+    let wrapped = wrapped.map_err(|e| Fault::new(Code::Internal, e.to_string()))?;
+    let sealing = Sealing::new(&key, wrapped.into(), unwrap_with(keys, run))?;
+    Ok(Arc::new(sealing))
+}

@@ -1,0 +1,145 @@
+//! Programs whose versions are encrypted with the user's key: each is a process of its own, as the key is found by the environment.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use tarn_checkpoint::{Code, Level, Options, Properties, Reader, Session, Which};
+use tarn_keyring::{fresh, write};
+use tarn_seal::ring::KeyRing;
+
+const CELLS: usize = 100_000;
+/// What a cell holds, so that it is found wherever it lies.
+const NEEDLE: u64 = 0x7061_7373_776f_7264;
+const ROLE: &str = "TARN_TEST_ROLE";
+
+fn begin(encrypt: bool) -> Result<Session, tarn_checkpoint::Fault> {
+    let mut session = Session::begin(Options {
+        encrypt,
+        ..Options::default()
+    })?;
+    session.create("cells", CELLS * 8, 8, Properties::default())?;
+    session.create("none", 0, 4, Properties::default())?;
+    Ok(session)
+}
+
+fn read() -> Result<bool, tarn_checkpoint::Fault> {
+    let reader = Reader::open(Which::default())?;
+    assert_eq!(reader.values::<u32>(0, "none")?, [0_u32; 0]);
+    let cells = reader.values::<u64>(0, "cells")?;
+    // It is opened once.
+    assert_eq!(cells.as_ptr(), reader.values::<u64>(0, "cells")?.as_ptr());
+    Ok(cells == [NEEDLE; CELLS])
+}
+
+/// A program that does what it is told, or says why it cannot.
+#[test]
+#[ignore = "run by the others, with keys of its own"]
+fn program() {
+    let role = std::env::var(ROLE).unwrap();
+    let said = match &*role {
+        "write" => begin(true).and_then(|mut session| {
+            session.values::<u64>("cells")?.fill(NEEDLE);
+            let version = session.commit()?.id;
+            session.wait(version, Level::Durable, None)?;
+            session.end()
+        }),
+        // By the environment, or not at all.
+        "restart" => begin(false).and_then(|mut session| {
+            let version = session.restart(None)?;
+            assert!(version.is_some());
+            assert_eq!(session.values::<u64>("cells")?, [NEEDLE; CELLS]);
+            session.end()
+        }),
+        "read" => read().map(|same| assert!(same)),
+        other => panic!("{other}"),
+    };
+    match said {
+        Ok(()) => println!("it is done"),
+        Err(fault) => println!("it is not: {:?} {}", fault.code, fault.text),
+    }
+}
+
+fn run(folder: &Path, role: &str, encrypt: bool) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "program", "--ignored", "--nocapture"])
+        .env(ROLE, role)
+        .env("XDG_CONFIG_HOME", folder.join("config"))
+        .env("TARN_PHX_TIER", folder.join("tier"))
+        .env("TARN_PHX_MEMORY", folder.join("memory"))
+        .env("TARN_PHX_RUN", "run")
+        .env_remove("TARN_PHX_ENCRYPT");
+    if encrypt {
+        command.env("TARN_PHX_ENCRYPT", "1");
+    }
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    let said = String::from_utf8_lossy(&stdout).into_owned();
+    assert!(
+        status.success(),
+        "{said}\n{}",
+        String::from_utf8_lossy(&stderr)
+    );
+    said
+}
+
+#[track_caller]
+fn done(folder: &Path, role: &str, encrypt: bool) {
+    let said = run(folder, role, encrypt);
+    assert!(said.contains("it is done"), "{said}");
+}
+
+#[track_caller]
+fn refused(folder: &Path, role: &str, encrypt: bool, code: Code, why: &str) {
+    let said = run(folder, role, encrypt);
+    let told = said.contains(&format!("it is not: {code:?}")) && said.contains(why);
+    assert!(told, "{said}");
+}
+
+fn lies_somewhere(folder: &Path) -> bool {
+    std::fs::read_dir(folder).unwrap().flatten().any(|entry| {
+        match entry.file_type().unwrap().is_dir() {
+            true => lies_somewhere(&entry.path()),
+            false => {
+                let bytes = std::fs::read(entry.path()).unwrap();
+                let mut words = bytes.chunks(8);
+                words.any(|word| *word == NEEDLE.to_ne_bytes())
+            }
+        }
+    })
+}
+
+#[test]
+fn a_program_is_restarted_and_read_with_the_key_and_by_nobody_else() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = folder.path();
+    refused(folder, "write", false, Code::Invalid, "tarn key new");
+    let file = folder.join("config/tarn/key");
+    let mut keys = KeyRing::new(fresh().unwrap());
+    write(&file, &keys, false).unwrap();
+    done(folder, "write", false);
+    assert!(!lies_somewhere(folder));
+    done(folder, "read", false);
+    done(folder, "restart", true);
+    refused(
+        folder,
+        "restart",
+        false,
+        Code::Invalid,
+        "not asked for encryption",
+    );
+    // An older key of the user's is one still; another one is not.
+    keys.rotate(fresh().unwrap()).unwrap();
+    write(&file, &keys, true).unwrap();
+    done(folder, "restart", true);
+    done(folder, "read", false);
+    keys.drop_old();
+    write(&file, &keys, true).unwrap();
+    for (role, encrypt) in [("restart", true), ("read", false)] {
+        refused(folder, role, encrypt, Code::Invalid, "another key");
+    }
+    std::fs::remove_file(&file).unwrap();
+    refused(folder, "read", false, Code::Invalid, "tarn key new");
+}

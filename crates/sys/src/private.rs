@@ -1,0 +1,55 @@
+//! What nobody else is to see: random bytes, and files for their owner alone.
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Who may read such a file: its owner.
+const PRIVATE: u32 = 0o600;
+
+/// Writes a file that only its owner reads, durably and whole; without `replace` only where none is.
+///
+/// # Errors
+/// What the system says: `AlreadyExists` where there is one.
+pub fn publish(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = PathBuf::from(name);
+    // What a process of this number has left is nobody's.
+    let _ = std::fs::remove_file(&temporary);
+    let mut options = OpenOptions::new();
+    let made = options
+        .write(true)
+        .create_new(true)
+        .mode(PRIVATE)
+        .open(&temporary);
+    let written = made.and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        match replace {
+            true => std::fs::rename(&temporary, path),
+            // A link is never put over what is there.
+            false => std::fs::hard_link(&temporary, path),
+        }
+    });
+    if written.is_err() || !replace {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written?;
+    path.parent()
+        .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+/// Random bytes.
+///
+/// # Errors
+/// When the machine has none yet.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    match getrandom(&mut bytes, GetRandomFlags::empty())? == N {
+        true => Ok(bytes),
+        false => Err(io::Error::other("the machine has no random bytes yet")),
+    }
+}
