@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_flow::{Abilities, Code, Parsed, Rejected, Script, check_cluster, parse, parse_scripts};
+use tarn_flow::{
+    Abilities, Code, Parsed, Rejected, Script, check_cluster, check_site, parse, parse_scripts,
+};
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -132,6 +134,12 @@ fn output(name: &str, path: &Path) -> String {
             Err(rejected) => draw(&rejected),
         };
     }
+    if name.starts_with("site_") {
+        return match check_site(&parsed) {
+            Ok(()) => "jobs of a site can have it\n".into(),
+            Err(rejected) => draw(&rejected),
+        };
+    }
     let mut shown = serde_json::to_string_pretty(&parsed.workflow).unwrap() + "\n";
     for note in &parsed.notes {
         write!(shown, "\n{}", draw(note)).unwrap();
@@ -162,13 +170,15 @@ fn golden_files_show_what_they_are_named_after() {
     for (name, path) in golden() {
         let parsed = read(&name, &path);
         let shown = output(&name, &path);
-        if ["key_", "note_", "cluster_", "scripts_of_"]
+        if ["key_", "note_", "cluster_", "site_", "scripts_of_"]
             .iter()
             .any(|p| name.starts_with(p))
         {
             assert!(parsed.is_ok(), "{name} is refused");
         }
-        let bare = name.strip_prefix("cluster_").unwrap_or(&name);
+        let ways = ["cluster_", "site_"];
+        let bare = ways.iter().find_map(|way| name.strip_prefix(way));
+        let bare = bare.unwrap_or(&name);
         for code in Code::ALL {
             let short = code.as_str().trim_start_matches("tarn::flow::");
             if bare == short {

@@ -10,12 +10,16 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tarn_base::key::{DataKey, KEY_BYTES, KeyId};
 use tarn_base::units::{Bytes, SECOND};
 use tarn_media::{Device, Folder, Mapped, Profile};
+use tarn_phx::seal::Sealing;
 use tarn_phx::split::Rates;
 use tarn_phx::{Empty, Item, Level, Options, Rank, Replicate, Shape, Staging, VersionId};
 use tarn_ports::{Medium, Ranks};
 use tarn_ranks::Meeting;
+use tarn_seal::SealError;
+use tarn_sys::private::random;
 use tarn_track::Tracker;
 
 /// The longest wait of a rank for the others.
@@ -61,6 +65,8 @@ pub(super) struct Does {
     pub(super) meet: Option<String>,
     /// Other nodes that have all of a version.
     pub(super) copies: usize,
+    /// Whether versions are.
+    pub(super) encrypt: bool,
 }
 
 /// What is staged.
@@ -231,7 +237,7 @@ impl Does {
             audit: false,
             enter: Arc::new(|| ()),
             external: None,
-            seal: None,
+            seal: self.encrypt.then(sealing).transpose()?,
         };
         let tier = Folder::new(&node.join("tier"), Arc::new(device))?;
         let memory = Folder::new(&node.join("memory"), memory)?;
@@ -393,6 +399,7 @@ impl Does {
             cycle: None,
             meet: None,
             copies: 0,
+            encrypt: false,
         }
     }
 
@@ -416,31 +423,52 @@ pub(super) fn commit(args: &Args) -> anyhow::Result<Vec<Figure>> {
         restart: true,
         ..Does::new(args)
     };
-    let took = run(args, &does)?;
     let (all, size) = (does.all(), does.size());
-    let figure = |what: &str, ours: &[f64], plain: &[f64]| Figure {
-        name: format!("{what}, {size}"),
-        value: rate(all, ours),
-        unit: "GB/s",
-        against: Some(("memcpy".into(), rate(all, plain))),
+    let mut figures = Vec::new();
+    for (encrypt, how) in [(false, ""), (true, ", encrypted")] {
+        let took = run(
+            args,
+            &Does {
+                encrypt,
+                ..does.clone()
+            },
+        )?;
+        let measured = [
+            (
+                "commit, with checksums, to a mapped file",
+                &took.commit,
+                &took.memcpy,
+            ),
+            (
+                "restart into memory that was touched",
+                &took.restart,
+                &took.memcpy_back,
+            ),
+            (
+                "restart into memory that was not",
+                &took.restart_cold,
+                &took.memcpy_back,
+            ),
+        ];
+        figures.extend(measured.map(|(what, ours, plain)| Figure {
+            name: format!("{what}{how}, {size}"),
+            value: rate(all, ours),
+            unit: "GB/s",
+            against: Some(("memcpy".into(), rate(all, plain))),
+        }));
+    }
+    Ok(figures)
+}
+
+/// With a key that guards nothing: its wrapped form is the key.
+fn sealing() -> anyhow::Result<Arc<Sealing>> {
+    let key = |secret: &[u8]| {
+        let secret = <[u8; KEY_BYTES]>::try_from(secret).map_err(|_| SealError::OtherKey)?;
+        Ok(DataKey::new(KeyId([0; 16]), secret.into()))
     };
-    Ok(vec![
-        figure(
-            "commit, with checksums, to a mapped file",
-            &took.commit,
-            &took.memcpy,
-        ),
-        figure(
-            "restart into memory that was touched",
-            &took.restart,
-            &took.memcpy_back,
-        ),
-        figure(
-            "restart into memory that was not",
-            &took.restart_cold,
-            &took.memcpy_back,
-        ),
-    ])
+    let secret: [u8; KEY_BYTES] = random()?;
+    let own = key(&secret)?;
+    Ok(Arc::new(Sealing::new(&own, secret.into(), Arc::new(key))?))
 }
 
 /// An NVRAM that takes a part of what memory takes.
