@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tarn_base::key::{DataKey, KEY_BYTES, KeyId};
-use tarn_keyring::{KeyError, read, user_file};
+use tarn_keyring::of_user;
 use tarn_phx::seal::{Sealing, Unwrap};
 use tarn_phx::{Code, Fault};
 use tarn_seal::ring::KeyRing;
@@ -21,8 +21,7 @@ fn owner(run: &str) -> Owner<'_> {
 }
 
 fn keys() -> Result<KeyRing, Fault> {
-    let refused = |e: KeyError| Fault::new(Code::Invalid, e.to_string());
-    read(&user_file().map_err(refused)?).map_err(refused)
+    of_user().map_err(|e| Fault::new(Code::Invalid, e.to_string()))
 }
 
 fn unwrap_with(keys: KeyRing, run: &str) -> Arc<Unwrap> {

@@ -347,6 +347,9 @@ pub(crate) enum DataCommand {
         /// What readers of an object are told of it
         #[arg(long, value_name = "TEXT", requires = "object", default_value = "")]
         about: String,
+        /// What an object holds is encrypted in the store, with the key that `tarn key new` makes
+        #[arg(long, requires = "object")]
+        encrypt: bool,
         #[command(flatten)]
         machine: MachineArgs,
         /// How long it is kept: a time such as 7d, or `forever`

@@ -96,7 +96,7 @@ pub(crate) fn abilities(isolation: Isolation) -> Abilities {
         shared: multi_node.clone(),
         multi_node,
         encryption: namespaces.and_then(|()| {
-            let keys = crate::key::of_user();
+            let keys = tarn_keyring::of_user();
             keys.map(drop).map_err(|e| e.to_string())
         }),
     }

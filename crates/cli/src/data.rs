@@ -43,10 +43,11 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             name,
             object,
             about,
+            encrypt,
             machine,
             keep,
         } => match object.object {
-            true => objects::put(cli, object.store.as_deref(), path, name, about),
+            true => objects::put(cli, object.store.as_deref(), path, name, (about, *encrypt)),
             false => put(cli, path, name, machine.clone(), keep),
         },
         DataCommand::Get {

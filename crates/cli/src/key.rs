@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_base::workflow::Workflow;
-use tarn_keyring::{self as keys, KeyError};
+use tarn_keyring as keys;
 use tarn_local::keys::{DataKeys, workspaces};
 use tarn_seal::ring::KeyRing;
 
@@ -84,15 +84,10 @@ fn rewrap(cli: &Cli, states: &[PathBuf], keys: &KeyRing) -> CliResult<u64> {
     Ok(anew)
 }
 
-/// The user's keys.
-pub(crate) fn of_user() -> Result<KeyRing, KeyError> {
-    keys::read(&keys::user_file()?)
-}
-
 /// The user's keys, where a workflow needs them.
 pub(crate) fn for_workflow(workflow: &Workflow) -> CliResult<Option<KeyRing>> {
     match workflow.data.iter().any(|d| d.encrypt) {
-        true => of_user().map(Some).exit(Exit::State),
+        true => keys::of_user().map(Some).exit(Exit::State),
         false => Ok(None),
     }
 }

@@ -15,6 +15,47 @@ fn json(text: &str) -> Vec<Value> {
 }
 
 #[test]
+fn what_is_encrypted_is_had_with_its_key_alone() {
+    let site = Site::new("");
+    fs::create_dir(site.path("store")).unwrap();
+    site.write("secret.dat", &"kryptonite ".repeat(60_000));
+    let tarn = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = site.command(&words);
+        command.env("TARN_OBJECTS", site.path("store"));
+        common::Ran::of(command.output().unwrap())
+    };
+    let put = "data put secret.dat s --object --encrypt";
+    let refused = tarn(put).err;
+    assert!(refused.contains("tarn key new"), "{refused}");
+    tarn("key new").exits(0);
+    tarn(put).exits(0);
+    let file = fs::read(site.path("store/s/1.obj")).unwrap();
+    assert!(!file.windows(10).any(|w| w == b"kryptonite"));
+    tarn("data get s copy.dat --object").exits(0);
+    assert_eq!(site.read("copy.dat"), site.read("secret.dat"));
+    let refused = tarn("data get s --object").err;
+    assert!(refused.contains("name one to copy it to"), "{refused}");
+    let listed = json(&tarn("data objects --json").exits(0).out);
+    assert_eq!(listed[0]["encrypted"], true);
+    // Its key goes with the user's: another one opens nothing, and a flipped bit is found.
+    tarn("key rotate").exits(0);
+    tarn("data get s again.dat --object").exits(0);
+    fs::rename(site.path("config/tarn/key"), site.path("key")).unwrap();
+    tarn("key new").exits(0);
+    let refused = tarn("data get s other.dat --object").err;
+    assert!(refused.contains("another key"), "{refused}");
+    fs::rename(site.path("key"), site.path("config/tarn/key")).unwrap();
+    let path = site.path("store/s/1.obj");
+    let mut damaged = file.clone();
+    damaged[100_000] ^= 1;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&path, damaged).unwrap();
+    let refused = tarn("data get s damaged.dat --object").err;
+    assert!(refused.contains("was changed"), "{refused}");
+}
+
+#[test]
 fn objects_are_put_listed_verified_and_removed() {
     let site = Site::new("");
     fs::create_dir(site.path("store")).unwrap();

@@ -71,6 +71,14 @@ pub fn user_file() -> Result<PathBuf, KeyError> {
     Ok(config.ok_or(KeyError::Homeless)?.join("tarn").join("key"))
 }
 
+/// The keys of the user that this program runs as.
+///
+/// # Errors
+/// As of [`user_file`] and [`read`].
+pub fn of_user() -> Result<KeyRing, KeyError> {
+    read(&user_file()?)
+}
+
 /// Reads a user's keys.
 ///
 /// # Errors

@@ -8,6 +8,9 @@
  * `store` is the store's folder; NULL is the one that $TARN_OBJECTS names. `key` is the object's name: 1 to 255 bytes of UTF-8, parts
  * between slashes, of which none begins with '.' or ends with ".obj". `number` is which version: 1 is the first, 0 means the newest.
  * `about` is a text of at most 255 bytes that readers are given; NULL is none.
+ *
+ * With TARN_OBJECTS_ENCRYPT=1 in the environment new versions are encrypted, with the user's key (`tarn key new`); they are read as others,
+ * in memory of the program's own.
  */
 #ifndef TARN_OBJECTS_H
 #define TARN_OBJECTS_H
@@ -23,7 +26,7 @@ struct tarn_object_info {
     uint64_t number; /* 0: the folder of the key may not be read */
     uint64_t bytes;
     uint32_t damaged; /* 1: the file is not whole, or may not be read; bytes and about are not known */
-    uint32_t reserved;
+    uint32_t encrypted; /* 1: its data are ciphertext in the store */
     char key[256];
     char about[256];
 };

@@ -1,6 +1,7 @@
 //! Objects that nobody sees yet.
 
 use crate::folder::{Folder, Part, error};
+use crate::keys::{Sealing, memory};
 use crate::object::Info;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::path::Path;
@@ -17,6 +18,9 @@ use tarn_ports::{Medium, Window};
 pub struct Draft {
     part: Part,
     mapped: Mapped,
+    /// What is encrypted is filled in memory of its own; none where nobody has asked for that.
+    clear: Option<Mapped>,
+    encrypt: bool,
     identity: u128,
     key: Box<str>,
     length: u64,
@@ -25,11 +29,22 @@ pub struct Draft {
 }
 
 impl Draft {
-    pub(crate) fn new(folder: Folder, key: &str, length: u64) -> Result<Self, Fault> {
-        let Some(layout) = Layout::of(length) else {
+    /// `lent`: the program fills it in place.
+    pub(crate) fn new(
+        folder: Folder,
+        (key, length): (&str, u64),
+        (encrypt, lent): (bool, bool),
+    ) -> Result<Self, Fault> {
+        let Some(layout) = Layout::of(length, encrypt) else {
             let text = format!("an object has at most {MAX_BYTES} bytes, not {length}");
             return Err(Fault::new(Code::Invalid, text));
         };
+        if encrypt {
+            // Whoever has no key is told before there is anything to lose.
+            Sealing::new(key)?;
+        }
+        let clear = (encrypt && lent).then(|| memory(length)).transpose()?;
+        let clear = clear.map(|(_, memory)| memory);
         let identity = random()?;
         let (part, file) = folder.begin(identity)?;
         let path = part.folder.path.join(&part.name);
@@ -37,6 +52,8 @@ impl Draft {
         Ok(Self {
             part,
             mapped,
+            clear,
+            encrypt,
             identity,
             key: key.into(),
             length,
@@ -48,7 +65,8 @@ impl Draft {
     /// Its memory, all zero at first. It stays where it is for as long as this lives; what is written to it after
     /// [`Draft::publish`] is nobody else's.
     pub fn bytes(&mut self) -> &mut [u8] {
-        &mut self.mapped.bytes()[..self.length as usize]
+        let memory = self.clear.as_mut().unwrap_or(&mut self.mapped);
+        &mut memory.bytes()[..self.length as usize]
     }
 
     /// Makes it a version that all see, durably: it has the next number of its key, and never changes. `about` is what readers are told
@@ -60,10 +78,15 @@ impl Draft {
     /// sync has failed: then it is a version that all see, and may not survive a loss of power.
     pub fn publish(&mut self, about: &str) -> Result<Info, Fault> {
         let length = self.length;
-        self.seal(about, true, |window| {
+        if let Some(mut clear) = self.clear.take() {
+            let sealed = self.copied(about, &clear.bytes()[..length as usize]);
+            self.clear = Some(clear);
+            return sealed;
+        }
+        self.seal(about, (true, None), |window| {
             let bytes = &window.bytes()[..length as usize];
             let part = |c: std::ops::Range<u64>| crc(&bytes[c.start as usize..c.end as usize]);
-            let sums = chunks(length).map(part).collect();
+            let sums = chunks(length).flat_map(|c| part(c).to_le_bytes()).collect();
             window.filled(0..length)?;
             Ok(sums)
         })
@@ -71,22 +94,41 @@ impl Draft {
 
     /// The same for what the program has elsewhere: it is read once, copied and checksummed on the way.
     pub(crate) fn put(mut self, bytes: &[u8], about: &str) -> Result<Info, Fault> {
-        self.seal(about, false, |window| {
-            let part = |c: std::ops::Range<u64>| {
-                window.write(c.start, &bytes[c.start as usize..c.end as usize])
-            };
-            Ok(chunks(bytes.len() as u64)
-                .map(part)
-                .collect::<Result<_, _>>()?)
+        self.copied(about, bytes)
+    }
+
+    /// Copies it to the store, sealed if it is to be, and publishes it.
+    fn copied(&mut self, about: &str, bytes: &[u8]) -> Result<Info, Fault> {
+        // Each try has a key of its own: memory may be another at the next.
+        let sealing = self.encrypt.then(|| Sealing::new(&self.key)).transpose()?;
+        let wrapped = sealing.as_ref().map(|s| s.wrapped.clone());
+        let identity = self.identity;
+        self.seal(about, (false, wrapped), |window| {
+            let mut known = Vec::new();
+            let mut buffer = Vec::new();
+            for (number, c) in (0..).zip(chunks(bytes.len() as u64)) {
+                let chunk = &bytes[c.start as usize..c.end as usize];
+                let Some(sealing) = &sealing else {
+                    known.extend(window.write(c.start, chunk)?.to_le_bytes());
+                    continue;
+                };
+                buffer.clear();
+                buffer.extend_from_slice(chunk);
+                let proof = sealing.seal(identity, number, &mut buffer)?;
+                known.extend(window.write(c.start, &buffer)?.to_le_bytes());
+                known.extend(proof);
+            }
+            Ok(known)
         })
     }
 
-    /// Fills and publishes it. Memory that was `lent` stays with the program.
+    /// Fills and publishes it, with its wrapped key if it is sealed. Memory that was lent stays with the program.
+    /// `fill` gives what is known of the chunks.
     fn seal(
         &mut self,
         about: &str,
-        lent: bool,
-        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u64>, Fault>,
+        how: (bool, Option<Box<[u8]>>),
+        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u8>, Fault>,
     ) -> Result<Info, Fault> {
         check_about(about)?;
         if self.done {
@@ -96,7 +138,7 @@ impl Draft {
             );
             return Err(Fault::new(Code::Invalid, text));
         }
-        let sealed = self.seal_once(about, lent, fill);
+        let sealed = self.seal_once(about, how, fill);
         let again = |why: &Fault| why.code == Code::Busy && !self.done;
         if sealed.as_ref().is_err_and(|why| !again(why)) {
             // What may be there in part is not tried again.
@@ -108,12 +150,12 @@ impl Draft {
     fn seal_once(
         &mut self,
         about: &str,
-        lent: bool,
-        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u64>, Fault>,
+        (lent, seal): (bool, Option<Box<[u8]>>),
+        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u8>, Fault>,
     ) -> Result<Info, Fault> {
         let mut windows = self.mapped.windows(from_ref(&(0..self.layout.total)))?;
         let window = &mut windows[0];
-        let sums: Vec<u8> = fill(window)?.iter().flat_map(|s| s.to_le_bytes()).collect();
+        let sums = fill(window)?;
         window.write(self.layout.sums, &sums)?;
         window.persist()?;
         let folder = &self.part.folder;
@@ -130,6 +172,7 @@ impl Draft {
             length: self.length,
             sum: crc(&sums),
             about: about.into(),
+            seal,
         };
         window.write(self.layout.trailer, &trailer.encode())?;
         window.persist()?;

@@ -24,10 +24,11 @@
 mod draft;
 mod far;
 mod folder;
+mod keys;
 mod object;
 mod store;
 
 pub use draft::Draft;
 pub use object::{Info, Object};
-pub use store::{STORE, Store};
+pub use store::{ENCRYPT, STORE, Store};
 pub use tarn_phx::{Code, Fault};

@@ -1,13 +1,14 @@
 //! Objects as readers have them.
 
 use crate::folder::error;
+use crate::keys::{Sealing, memory};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use tarn_base::crc::crc;
 use tarn_media::Seen;
-use tarn_phx::object::{Layout, TRAILER, Trailer, chunks};
+use tarn_phx::object::{Layout, TRAILER, Trailer, chunks, entry};
 use tarn_phx::{Code, Fault};
 use tarn_ports::Stored;
 
@@ -24,6 +25,8 @@ pub struct Info {
     pub about: Box<str>,
     /// Its file does not end as one of this version must, or may not be read: the data cannot be had.
     pub damaged: bool,
+    /// Its data are ciphertext where they lie.
+    pub encrypted: bool,
 }
 
 impl Info {
@@ -35,6 +38,7 @@ impl Info {
             bytes: 0,
             about: "".into(),
             damaged: true,
+            encrypted: false,
         }
     }
 }
@@ -47,6 +51,7 @@ impl From<&Trailer> for Info {
             bytes: trailer.length,
             about: trailer.about.clone(),
             damaged: false,
+            encrypted: trailer.seal.is_some(),
         }
     }
 }
@@ -55,6 +60,8 @@ impl From<&Trailer> for Info {
 #[derive(Debug)]
 pub struct Object {
     seen: Seen,
+    /// What an encrypted one holds, once it was opened.
+    clear: Option<Seen>,
     trailer: Trailer,
     path: PathBuf,
 }
@@ -99,9 +106,32 @@ impl Object {
         let seen = Seen::of(file, &path)?;
         Ok(Self {
             seen,
+            clear: None,
             trailer,
             path,
         })
+    }
+
+    /// What it holds is to be read: that of an encrypted one is opened into memory of this program.
+    pub(crate) fn opened(mut self) -> Result<Self, Fault> {
+        let Some(wrapped) = &self.trailer.seal else {
+            return Ok(self);
+        };
+        let sealing = Sealing::of(&self.trailer.key, wrapped)?;
+        let (file, mut mapped) = memory(self.trailer.length)?;
+        let identity = self.trailer.identity;
+        for (number, (chunk, (_, proof))) in
+            (0..).zip(chunks(self.trailer.length).zip(self.known()?))
+        {
+            let range = chunk.start as usize..chunk.end as usize;
+            let to = &mut mapped.bytes()[range.clone()];
+            to.copy_from_slice(&self.file()[range]);
+            let proof = proof.ok_or_else(|| self.damaged(chunk.start))?;
+            sealing.open(&self.trailer.key, (identity, number), &proof, to)?;
+        }
+        drop(mapped);
+        self.clear = Some(Seen::of(&file, &self.path)?);
+        Ok(self)
     }
 
     /// What is known of it.
@@ -126,19 +156,29 @@ impl Object {
 
     /// The data.
     pub fn bytes(&self) -> &[u8] {
-        &self.file()[..self.trailer.length as usize]
+        let all = match &self.clear {
+            // SAFETY: memory of this object alone, which was filled before.
+            Some(clear) => unsafe { clear.bytes() },
+            None => self.file(),
+        };
+        &all[..self.trailer.length as usize]
     }
 
-    /// The checksums of all chunks, if they are what was written.
-    fn sums(&self) -> Result<impl Iterator<Item = u64> + '_, Fault> {
-        let layout = Layout::of(self.trailer.length).ok_or_else(|| self.damaged(0))?;
+    /// What is known of all chunks, if it is what was written: the checksum of each, and its proof where it is sealed.
+    fn known(&self) -> Result<impl Iterator<Item = (u64, Option<[u8; 16]>)> + '_, Fault> {
+        let sealed = self.trailer.seal.is_some();
+        let layout = Layout::of(self.trailer.length, sealed).ok_or_else(|| self.damaged(0))?;
         let count = chunks(self.trailer.length).count();
-        let table = &self.file()[layout.sums as usize..][..8 * count];
+        let entry = entry(sealed) as usize;
+        let table = &self.file()[layout.sums as usize..][..entry * count];
         if crc(table) != self.trailer.sum {
             return Err(self.damaged(layout.sums));
         }
-        let (sums, _) = table.as_chunks();
-        Ok(sums.iter().map(|s| u64::from_le_bytes(*s)))
+        Ok(table.chunks(entry).map(|entry| {
+            let (sum, proof) = entry.split_at(8);
+            let sum = sum.try_into().map_or(0, u64::from_le_bytes);
+            (sum, proof.try_into().ok())
+        }))
     }
 
     fn damaged(&self, at: u64) -> Fault {
@@ -156,8 +196,8 @@ impl Object {
     /// # Errors
     /// [`Code::Corrupt`], with the first place that is damaged.
     pub fn verify(&self) -> Result<(), Fault> {
-        for (chunk, sum) in chunks(self.trailer.length).zip(self.sums()?) {
-            if crc(&self.bytes()[chunk.start as usize..chunk.end as usize]) != sum {
+        for (chunk, (sum, _)) in chunks(self.trailer.length).zip(self.known()?) {
+            if crc(&self.file()[chunk.start as usize..chunk.end as usize]) != sum {
                 return Err(self.damaged(chunk.start));
             }
         }
@@ -178,7 +218,11 @@ impl Object {
             );
             return Err(Fault::new(Code::Invalid, text));
         }
-        for (chunk, sum) in chunks(length).zip(self.sums()?) {
+        if self.clear.is_some() {
+            into.copy_from_slice(self.bytes());
+            return Ok(());
+        }
+        for (chunk, (sum, _)) in chunks(length).zip(self.known()?) {
             let to = &mut into[chunk.start as usize..chunk.end as usize];
             if self.seen.read(chunk.start, to)? != sum {
                 return Err(self.damaged(chunk.start));

@@ -12,6 +12,8 @@ use tarn_sys::beneath::{Root, join};
 
 /// The variable that names the store of programs that are told no other.
 pub const STORE: &str = "TARN_OBJECTS";
+/// The variable that has new versions encrypted, if it is 1.
+pub const ENCRYPT: &str = "TARN_OBJECTS_ENCRYPT";
 /// How often the newest version is looked for that somebody deletes meanwhile.
 const TRIES: usize = 16;
 
@@ -19,6 +21,8 @@ const TRIES: usize = 16;
 #[derive(Debug)]
 pub struct Store {
     pub(crate) root: Root,
+    /// New versions are.
+    encrypt: bool,
 }
 
 impl Store {
@@ -42,7 +46,15 @@ impl Store {
             }
             e => error("open the store", &path)(e),
         })?;
-        Ok(Self { root })
+        let encrypt = std::env::var_os(ENCRYPT).is_some_and(|v| v == "1");
+        Ok(Self { root, encrypt })
+    }
+
+    /// Whether new versions are encrypted, with this user's key (`tarn key new`); else where [`ENCRYPT`] is 1.
+    #[must_use]
+    pub fn encrypting(mut self, encrypt: bool) -> Self {
+        self.encrypt = encrypt;
+        self
     }
 
     /// Its folder.
@@ -56,7 +68,14 @@ impl Store {
     /// When the key is none, `about` is too long, or there is no room.
     pub fn put(&self, key: &str, bytes: &[u8], about: &str) -> Result<Info, Fault> {
         tarn_phx::object::check_about(about)?;
-        self.create(key, bytes.len() as u64)?.put(bytes, about)
+        check_key(key)?;
+        let how = (self.encrypt, false);
+        let draft = Draft::new(
+            Folder::make(&self.root, key)?,
+            (key, bytes.len() as u64),
+            how,
+        )?;
+        draft.put(bytes, about)
     }
 
     /// Memory for a new version of so many bytes, to be filled in place and then published: nothing is copied.
@@ -65,10 +84,12 @@ impl Store {
     /// When the key is none, or there is no room.
     pub fn create(&self, key: &str, bytes: u64) -> Result<Draft, Fault> {
         check_key(key)?;
-        Draft::new(Folder::make(&self.root, key)?, key, bytes)
+        let how = (self.encrypt, true);
+        Draft::new(Folder::make(&self.root, key)?, (key, bytes), how)
     }
 
-    /// Maps a version, or the newest: nothing is copied, and only its trailer is checked.
+    /// Maps a version, or the newest: nothing is copied, and only its trailer is checked. One that is encrypted is opened into memory of
+    /// this program.
     ///
     /// # Errors
     /// When it is not there, or not whole.
@@ -81,7 +102,7 @@ impl Store {
                 match folder.version(found) {
                     // A number that was used up.
                     Ok(fd) if fstat(&fd).is_ok_and(|s| s.st_size == 0) => {}
-                    Ok(fd) => return Object::open(&fd, path, key, Some(found)),
+                    Ok(fd) => return Object::open(&fd, path, key, Some(found))?.opened(),
                     // Deleted a moment ago: there may be a newer one.
                     Err(Errno::NOENT) if number.is_none() => continue 'again,
                     Err(Errno::NOENT) => {}

@@ -4,6 +4,7 @@
 use crate::fault::{Code, Fault};
 use crate::manifest::{CHUNK, MAX_KEY, Piece};
 use tarn_base::block::{self, Fields, Kind, put_short};
+use tarn_seal::piece::PROOF;
 
 /// Bytes of the block that ends a file.
 pub const TRAILER: u64 = 1 << 10;
@@ -24,7 +25,7 @@ pub const PART: &str = ".put-";
 /// Where what follows the data lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// The checksums of all chunks.
+    /// What is known of all chunks.
     pub sums: u64,
     /// The trailer.
     pub trailer: u64,
@@ -33,18 +34,26 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Of an object of so many bytes; none if they are too many.
-    pub fn of(length: u64) -> Option<Self> {
+    /// Of an object of so many bytes, sealed or not; none if they are too many.
+    pub fn of(length: u64, sealed: bool) -> Option<Self> {
         if length > MAX_BYTES {
             return None;
         }
         let sums = length.next_multiple_of(PAGE);
-        let total = (sums + 8 * Piece::chunks(length) + TRAILER).next_multiple_of(PAGE);
+        let total = (sums + entry(sealed) * Piece::chunks(length) + TRAILER).next_multiple_of(PAGE);
         Some(Self {
             sums,
             trailer: total - TRAILER,
             total,
         })
+    }
+}
+
+/// Bytes of what is known of a chunk: its checksum, and of a sealed one, whose checksum is that of the ciphertext, its proof.
+pub fn entry(sealed: bool) -> u64 {
+    match sealed {
+        true => 8 + PROOF as u64,
+        false => 8,
     }
 }
 
@@ -59,10 +68,12 @@ pub struct Trailer {
     pub number: u64,
     /// Bytes of data.
     pub length: u64,
-    /// The checksum of the checksums.
+    /// The checksum of what is known of the chunks.
     pub sum: u64,
     /// What the program has said about it.
     pub about: Box<str>,
+    /// The key that its data are sealed with, wrapped, if they are.
+    pub seal: Option<Box<[u8]>>,
 }
 
 impl Trailer {
@@ -71,13 +82,17 @@ impl Trailer {
     /// # Panics
     /// With a key or a text that is too long, or too many bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let layout = Layout::of(self.length).expect("a length that was checked");
+        let sealed = self.seal.is_some();
+        let layout = Layout::of(self.length, sealed).expect("a length that was checked");
         let mut payload = Vec::new();
         for number in [self.number, self.length, self.sum] {
             payload.extend(number.to_le_bytes());
         }
         put_short(&mut payload, self.key.as_bytes());
         put_short(&mut payload, self.about.as_bytes());
+        if let Some(key) = &self.seal {
+            put_short(&mut payload, key);
+        }
         let at = layout.trailer;
         block::seal(Kind::Object, self.identity, at, &payload, TRAILER as usize)
     }
@@ -94,8 +109,13 @@ impl Trailer {
             sum: fields.u64()?,
             key: text(fields.short()?)?,
             about: text(fields.short()?)?,
+            seal: match fields.0.is_empty() {
+                true => None,
+                false => Some(fields.short().filter(|key| !key.is_empty())?.into()),
+            },
         };
-        let fits = Layout::of(trailer.length)?.total == total && fields.0.is_empty();
+        let sealed = trailer.seal.is_some();
+        let fits = Layout::of(trailer.length, sealed)?.total == total && fields.0.is_empty();
         (fits && trailer.number > 0 && check_key(&trailer.key).is_ok()).then_some(trailer)
     }
 }
@@ -172,6 +192,7 @@ mod tests {
             length,
             sum: 9,
             about: "<f8 10".into(),
+            seal: None,
         }
     }
 
@@ -230,7 +251,7 @@ mod tests {
 
     #[test]
     fn data_begin_at_zero_and_the_trailer_ends_the_file() {
-        let of = |length| Layout::of(length).unwrap();
+        let of = |length| Layout::of(length, false).unwrap();
         assert_eq!((of(0).sums, of(0).trailer, of(0).total), (0, 3072, 4096));
         assert_eq!((of(1).sums, of(1).total), (4096, 8192));
         let large = of(1 << 30);
@@ -239,13 +260,15 @@ mod tests {
             chunks(CHUNK + 1).collect::<Vec<_>>(),
             [0..CHUNK, CHUNK..CHUNK + 1]
         );
-        assert!(Layout::of(MAX_BYTES).is_some() && Layout::of(MAX_BYTES + 1).is_none());
+        assert!(
+            Layout::of(MAX_BYTES, true).is_some() && Layout::of(MAX_BYTES + 1, false).is_none()
+        );
     }
 
     #[test]
     fn a_trailer_is_of_its_file_only() {
         let own = trailer(5000);
-        let total = Layout::of(5000).unwrap().total;
+        let total = Layout::of(5000, false).unwrap().total;
         let bytes = own.encode();
         assert_eq!(Trailer::decode(&bytes, total), Some(own));
         assert_eq!(Trailer::decode(&bytes, total + 4096), None);
@@ -275,9 +298,15 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(length in 0..MAX_BYTES, number in 1u64.., about in "\\PC{0,60}") {
-            let own = Trailer { number, about: about.into(), ..trailer(length) };
-            let total = Layout::of(length).unwrap().total;
+        fn what_is_written_is_read(
+            length in 0..MAX_BYTES,
+            number in 1u64..,
+            about in "\\PC{0,60}",
+            key in proptest::option::of(proptest::collection::vec(any::<u8>(), 1..200)),
+        ) {
+            let seal = key.map(Vec::into_boxed_slice);
+            let total = Layout::of(length, seal.is_some()).unwrap().total;
+            let own = Trailer { number, about: about.into(), seal, ..trailer(length) };
             prop_assert_eq!(Trailer::decode(&own.encode(), total), Some(own));
         }
     }

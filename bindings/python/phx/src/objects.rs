@@ -47,9 +47,13 @@ pub(crate) struct Store(tarn_objects::Store);
 #[pymethods]
 impl Store {
     #[new]
-    fn open(py: Python<'_>, folder: Option<PathBuf>) -> PyResult<Self> {
+    fn open(py: Python<'_>, folder: Option<PathBuf>, encrypt: Option<bool>) -> PyResult<Self> {
         let store = tarn_objects::Store::open(folder.as_deref());
-        store.map(Self).map_err(|f| error(py, f))
+        let store = store.map_err(|f| error(py, f))?;
+        Ok(Self(match encrypt {
+            Some(encrypt) => store.encrypting(encrypt),
+            None => store,
+        }))
     }
 
     fn put(

@@ -60,6 +60,32 @@ class Store(unittest.TestCase):
         self.assertEqual(draft.number, 1)
         self.assertEqual(sorted(os.listdir(f"{self.folder}/field")), ["1.obj", "newest.obj"])
 
+    def test_what_is_encrypted_is_mapped_as_anything_else(self):
+        with tempfile.TemporaryDirectory() as config:
+            before = os.environ.get("XDG_CONFIG_HOME")
+            os.environ["XDG_CONFIG_HOME"] = config
+            try:
+                store = phx.Objects(self.folder, encrypt=True)
+                with self.assertRaisesRegex(phx.Error, "tarn key new"):
+                    store.create("field", 10)
+                os.mkdir(os.path.join(config, "tarn"))
+                with open(os.open(os.path.join(config, "tarn", "key"), os.O_WRONLY | os.O_CREAT, 0o600), "w") as key:
+                    key.write(f"tarn-key 1 {'12' * 16} {'34' * 32}\n")
+                with store.create("field", (1000, 100), "i8") as draft:
+                    draft.array[:] = 0x746E6F7470797264
+                draft.array[:] = 1
+                self.assertEqual(store.put("empty", b""), 1)
+                with open(os.path.join(self.folder, "field", "1.obj"), "rb") as file:
+                    self.assertNotIn(b"dryptont", file.read())
+                field = phx.Objects(self.folder).array("field", verify=True)
+                self.assertTrue((field == 0x746E6F7470797264).all())
+                self.assertEqual(phx.Objects(self.folder).get("empty"), b"")
+                self.assertEqual(phx.Objects(self.folder).get("field"), field.tobytes())
+            finally:
+                os.environ.pop("XDG_CONFIG_HOME")
+                if before is not None:
+                    os.environ["XDG_CONFIG_HOME"] = before
+
     def test_views_outlive_the_object(self):
         self.store.put("a", b"some bytes")
         view = self.store.map("a")

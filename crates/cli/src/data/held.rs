@@ -211,7 +211,7 @@ impl Held {
         if !of_part.exists() {
             return Ok(None);
         }
-        let ring = crate::key::of_user().exit(Exit::State)?;
+        let ring = tarn_keyring::of_user().exit(Exit::State)?;
         let keys = DataKeys::new(&self.state, &row.workspace, ring);
         let key = keys.get(&row.dataset, &row.key);
         key.map(Some)

@@ -43,7 +43,7 @@ fn failed(fault: Fault) -> CliError {
 fn json(info: &Info, path: Option<&Path>) -> CliResult<()> {
     let line = serde_json::json!({
         "schema": 1, "key": info.key, "number": info.number, "bytes": info.bytes, "about": info.about,
-        "damaged": info.damaged, "path": path,
+        "damaged": info.damaged, "encrypted": info.encrypted, "path": path,
     });
     print::json(&line)
 }
@@ -54,7 +54,7 @@ pub(super) fn put(
     store: Option<&Path>,
     path: &Path,
     key: &str,
-    about: &str,
+    (about, encrypt): (&str, bool),
 ) -> CliResult {
     let context = || format!("cannot read {}", path.display());
     // A FIFO without a writer is not waited for.
@@ -71,7 +71,10 @@ pub(super) fn put(
             format!("{} is no file: an object is made of one", path.display()),
         ));
     }
-    let store = open(store)?;
+    let mut store = open(store)?;
+    if encrypt {
+        store = store.encrypting(true);
+    }
     let mut draft = store.create(key, meta.len()).map_err(failed)?;
     let read = file.read_exact(draft.bytes());
     read.with_context(context).exit(Exit::NotFound)?;
@@ -112,6 +115,12 @@ pub(super) fn get(
     };
     let object = store.map(key, number).map_err(failed)?;
     object.verify().map_err(failed)?;
+    if dest.is_none() && object.info().encrypted {
+        let text = format!(
+            "object {key} is encrypted, and its file of no use to others: name one to copy it to"
+        );
+        return Err(CliError::new(Exit::Usage, text));
+    }
     if let Some(dest) = dest {
         write(dest, object.bytes())
             .with_context(|| format!("cannot write {}", dest.display()))

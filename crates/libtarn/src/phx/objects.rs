@@ -24,7 +24,7 @@ pub struct tarn_object_info {
     pub number: u64,
     pub bytes: u64,
     pub damaged: u32,
-    pub reserved: u32,
+    pub encrypted: u32,
     pub key: [c_char; TEXT],
     pub about: [c_char; TEXT],
 }
@@ -44,7 +44,7 @@ impl From<&Info> for tarn_object_info {
             number: info.number,
             bytes: info.bytes,
             damaged: info.damaged.into(),
-            reserved: 0,
+            encrypted: u32::from(info.encrypted),
             key: text(&info.key),
             about: text(&info.about),
         }

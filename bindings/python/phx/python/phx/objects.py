@@ -62,10 +62,12 @@ class Draft:
 
 class Objects:
     """The object store in a folder that is there, or in the one that `$TARN_OBJECTS` names. Any number of threads and programs may use one;
-    keys have parts between slashes, versions of a key are numbered from 1 on, and where no `number` is given the newest is meant."""
+    keys have parts between slashes, versions of a key are numbered from 1 on, and where no `number` is given the newest is meant.
+    `encrypt`: new versions are ciphertext in the store, with the key that `tarn key new` makes (else where `$TARN_OBJECTS_ENCRYPT` is 1); they
+    are mapped into memory of the program that reads them."""
 
-    def __init__(self, store=None):
-        self._store = _phx.Store(store)
+    def __init__(self, store=None, *, encrypt=None):
+        self._store = _phx.Store(store, encrypt)
 
     def put(self, key, data, about=None):
         """Copies a numpy array, or anything with a contiguous buffer, into a new version, durably, and returns its number. `about` is a
