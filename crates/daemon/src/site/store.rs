@@ -276,6 +276,8 @@ impl Store {
         if held.stat()?.is_some() {
             if let Ok((_, there)) = self.manifest_in(&held, held.name())
                 && proof.is_none_or(|proof| *proof == there)
+                // What an earlier order left in clear, which nobody knew of, is not what is to be sealed.
+                && (!seal || there.sealed)
             {
                 if let Origin::Outside(path) = from {
                     self.check_source(path, &there, control)?;

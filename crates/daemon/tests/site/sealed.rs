@@ -83,6 +83,24 @@ fn source(node: &Node) -> PathBuf {
     folder
 }
 
+/// A part whose removal never came to this node, say: it was in clear, and is to be sealed now.
+#[test]
+fn what_was_left_in_clear_is_not_taken_for_what_is_sealed() {
+    let Some(daemon) = site() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let from = source(&node);
+    let (left, _) = session.proven(ALICE, fetch(ALICE, "mesh", &from));
+    assert!(!left.sealed && holds(&node.path("store"), "alice knows"));
+    let (proof, moved) = session.proven(ALICE, fetch_sealed(ALICE, "mesh", &from));
+    assert!(proof.sealed && moved > 0);
+    assert!(!holds(&node.path("store"), "alice knows"));
+    assert_eq!(
+        session.proven(ALICE, fetch_sealed(ALICE, "mesh", &from)),
+        (proof, 0)
+    );
+}
+
 #[test]
 fn it_is_in_clear_only_in_the_memory_of_a_job() {
     let Some(daemon) = site() else { return };
