@@ -4,6 +4,8 @@
 Prints the results in the form of `tarn bench --json`:
 - sbatch with and without lines, in turns: medians in ms, and their difference (goal: at most 5 ms);
 - sinfo while so many jobs are submitted one after the other, without and with lines: the slowest answer (goal: 100 ms);
+- staging of a dataset from the external store to a node's store (tmpfs), encrypted and not, in turns: MB/s from the first that is seen of it
+  to its publication (goal: 0.6 of plain);
 - the three-job workflow of Weiland 2018, Figures 3 to 5 (one script, jobs that submit the next one, dependencies), without tarn and with
   it: bytes that reach the external store, a file system on a block device of its own, counted by the kernel at that device.
 """
@@ -251,6 +253,46 @@ def moved_bytes(site, folder, moved, mib):
     return results
 
 
+# How long a dataset takes from the first that is seen of it in a node's store to its publication.
+STAGED = """
+import glob, os, sys, time
+began = None
+while True:
+    for folder in glob.glob("/scm/tarn/u*/d/" + sys.argv[1] + "/d/0"):
+        names = os.listdir(folder)
+        if names and began is None:
+            began = time.monotonic()
+        if "0" in names:
+            print(time.monotonic() - began)
+            sys.exit()
+    time.sleep(0.001)
+"""
+
+
+def staging(site, folder, rounds, mib):
+    """How fast data come into a node's store, encrypted and not."""
+    source = os.path.join(folder, "data")
+    os.makedirs(source)
+    with open(os.path.join(source, "f"), "wb") as file:
+        for _ in range(mib):
+            file.write(os.urandom(MIB))
+    rates = {"false": [], "true": []}
+    for turn in range(rounds + 1):
+        for encrypt, taken in rates.items():
+            name = f"staged{turn}{encrypt}"
+            watch = subprocess.Popen(site.words("root", f"/usr/bin/python3 -c '{STAGED}' {name}", "node1"), stdout=subprocess.PIPE, text=True)
+            lines = f'#TARN name = "{name}"\n#TARN data.d = {{ source = "{source}", encrypt = {encrypt} }}\n#TARN [[step]]\n#TARN in = ["d"]\n'
+            site.alice(f"cat > staged.sh << 'END'\n#!/bin/bash\n#SBATCH -o staged.out -w node1\n{lines}cmp $TARN_d/f {source}/f\nEND")
+            site.alice("sbatch -Q -W staged.sh")
+            site.alice(WAIT)
+            seconds = float(watch.communicate(timeout=60)[0])
+            # The first round warms up.
+            if turn > 0:
+                taken.append(mib * MIB / 1e6 / seconds)
+    plain, encrypted = (statistics.median(rates[encrypt]) for encrypt in ("false", "true"))
+    return [told(f"staged encrypted, {mib} MiB", encrypted, "MB/s", "in clear", plain)]
+
+
 def main():
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -259,6 +301,8 @@ def main():
     parser.add_argument("--turns", type=int, default=100, help="submissions of each kind (default 100)")
     parser.add_argument("--jobs", type=int, default=1000, help="jobs submitted while sinfo is asked (default 1000)")
     parser.add_argument("--mib", type=int, default=64, help="size of what the workflow reads and of each intermediate (default 64)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of staging (default 5)")
+    parser.add_argument("--only", choices=("staging",), help="measure this alone")
     a = parser.parse_args()
     # What is up is taken down then too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -267,12 +311,14 @@ def main():
         os.chmod(work, 0o755)
         etc = configuration(os.path.abspath(a.tarn), os.path.join(work, "root"))
         folder = os.path.join(work, "cluster")
-        with store(work, 8 * a.mib + 64) as (external, moved), cluster(folder, 2, 4000, 1024, ["--etc", etc]) as alice:
+        with store(work, 12 * a.mib + 64) as (external, moved), cluster(folder, 2, 4000, 1024, ["--etc", etc]) as alice:
             os.makedirs(os.path.join(folder, "shared", "bin"), exist_ok=True)
             for name in ("tarn", "tarnd"):
                 shutil.copy2(os.path.join(os.path.dirname(os.path.abspath(a.tarn)), name), os.path.join(folder, "shared", "bin"))
             site = Site(folder, alice, 2)
-            results = moved_bytes(site, external, moved, a.mib) + costs(site, a.turns, a.jobs)
+            results = staging(site, external, a.rounds, 4 * a.mib)
+            if a.only is None:
+                results += moved_bytes(site, external, moved, a.mib) + costs(site, a.turns, a.jobs)
     machine = {"cores": os.cpu_count(), "kernel": os.uname().release}
     print(json.dumps({"schema": 1, "bench": "site", "machine": machine, "results": results}))
 
