@@ -286,6 +286,8 @@ def staging(site, folder, rounds, mib):
             site.alice("sbatch -Q -W staged.sh")
             site.alice(WAIT)
             seconds = float(watch.communicate(timeout=60)[0])
+            # What a named workflow has made stays until its end is named: the next would not fit.
+            site.alice(f"tarn slurm end {name}")
             # The first round warms up.
             if turn > 0:
                 taken.append(mib * MIB / 1e6 / seconds)
