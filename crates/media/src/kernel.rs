@@ -54,6 +54,15 @@ impl Stores {
     }
 
     /// Copies whole lines to addresses that are multiples of a line, and takes them into the checksum.
+    /// How bytes are taken that have to be checksummed as they are stored: in one pass, where that is possible.
+    fn one_pass() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if fold::can() {
+            return Self::Fold;
+        }
+        Self::here()
+    }
+
     fn copy<const N: usize>(self, mut to: [&mut [u8]; N], from: &[u8], sum: &mut Crc) {
         // SAFETY: all are as long, and do not overlap, as each of `to` is exclusive; they begin at lines.
         let mut done = unsafe { self.steps(&mut to, from.as_ptr(), sum) };
@@ -299,8 +308,8 @@ pub(crate) unsafe fn take(to: &mut [u8], from: *const u8) -> u64 {
     };
     through(&mut to[..head], 0, &mut sum);
     // SAFETY: what is left of the bytes that are there, and `to` from a line on, if any. It reads each byte once.
-    let done =
-        head + unsafe { Stores::here().steps(&mut [&mut to[head..]], from.add(head), &mut sum) };
+    let done = head
+        + unsafe { Stores::one_pass().steps(&mut [&mut to[head..]], from.add(head), &mut sum) };
     through(&mut to[done..], done, &mut sum);
     fence();
     sum.finish()
