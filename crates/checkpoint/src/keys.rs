@@ -24,6 +24,11 @@ fn keys() -> Result<KeyRing, Fault> {
     of_user().map_err(|e| Fault::new(Code::Invalid, e.to_string()))
 }
 
+/// Whether a variable asks for encryption.
+pub(crate) fn asked(name: &'static str) -> Result<bool, Fault> {
+    tarn_keyring::asked(name).map_err(|e| Fault::new(Code::Invalid, e.to_string()))
+}
+
 fn unwrap_with(keys: KeyRing, run: &str) -> Arc<Unwrap> {
     let run = run.to_owned();
     Arc::new(move |wrapped| keys.unwrap(wrapped, owner(&run)))

@@ -229,7 +229,7 @@ impl Session {
         )?;
         let external = options.external.or_else(|| path("TARN_PHX_EXTERNAL"));
         let external = external_store(external, options.flush_every, options.flush_rate, name)?;
-        let encrypt = options.encrypt || text("TARN_PHX_ENCRYPT").is_some_and(|t| t == "1");
+        let encrypt = options.encrypt || crate::keys::asked("TARN_PHX_ENCRYPT")?;
         let seal = encrypt.then(|| crate::keys::sealing(name)).transpose()?;
         let user = rustix::process::geteuid().as_raw();
         let memory = memory.join(format!("{MEMORY}{user}"));

@@ -1,7 +1,7 @@
 //! `tarn key`: the user's own keys, which the keys of encrypted data are wrapped with (docs/security.md, "Encryption").
 
 use crate::args::Cli;
-use crate::error::{CliResult, ExitWith};
+use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
 use crate::state;
 use clap::Subcommand;
@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_base::workflow::Workflow;
+use tarn_journal::RunLock;
 use tarn_keyring as keys;
 use tarn_local::keys::{DataKeys, workspaces};
-use tarn_seal::ring::KeyRing;
+use tarn_seal::ring::{KeyRing, MAX_KEYS};
 
 /// What is done with keys.
 #[derive(Debug, Clone, Subcommand)]
@@ -22,7 +23,8 @@ pub(crate) enum KeyCommand {
     Rotate {
         /// State folders whose data was sealed with the old keys [default: `--state`, or `.tarn` here, if there is one]
         states: Vec<PathBuf>,
-        /// Then forget the old keys: what other state folders have cannot be opened any more
+        /// Then forget the old keys: what other state folders have, and encrypted checkpoints and objects that were made before, cannot be
+        /// opened any more
         #[arg(long)]
         drop: bool,
     },
@@ -46,11 +48,15 @@ pub(crate) fn key(cli: &Cli, command: &KeyCommand) -> CliResult {
         }
         KeyCommand::Rotate { states, drop } => {
             let mut all = keys::read(&path).exit(Exit::State)?;
-            all.rotate(keys::fresh().exit(Exit::State)?)
-                .exit(Exit::State)?;
-            // Written before anything is wrapped with it.
-            keys::write(&path, &all, true).exit(Exit::State)?;
-            let anew = rewrap(cli, states, &all)?;
+            let folders = folders(cli, states, *drop)?;
+            // A file that is full of keys is emptied with the newest of them.
+            if all.keys().len() < MAX_KEYS || !drop {
+                all.rotate(keys::fresh().exit(Exit::State)?)
+                    .exit(Exit::State)?;
+                // Written before anything is wrapped with it.
+                keys::write(&path, &all, true).exit(Exit::State)?;
+            }
+            let anew = rewrap(&folders, &all)?;
             if *drop {
                 all.drop_old();
                 keys::write(&path, &all, true).exit(Exit::State)?;
@@ -65,19 +71,43 @@ pub(crate) fn key(cli: &Cli, command: &KeyCommand) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// Wraps the keys of data in these state folders anew; how many.
-fn rewrap(cli: &Cli, states: &[PathBuf], keys: &KeyRing) -> CliResult<u64> {
-    let given = states.iter().map(|s| std::path::absolute(s).map(StateDir));
-    let mut folders: Vec<StateDir> = given.collect::<Result<_, _>>().exit(Exit::Usage)?;
-    if folders.is_empty()
-        && let Ok(here) = state::here(cli)
-    {
-        folders.push(here);
+/// The state folders that are meant. One that is named and not there is a mistake; before keys are forgotten, so is none at all.
+fn folders(cli: &Cli, states: &[PathBuf], drop: bool) -> CliResult<Vec<StateDir>> {
+    if states.is_empty() {
+        return match state::here(cli) {
+            Ok(here) => Ok(vec![here]),
+            Err(_) if cli.state.is_none() && !drop => Ok(Vec::new()),
+            Err(e) => Err(e),
+        };
     }
+    let folder = |path: &PathBuf| {
+        let path = std::path::absolute(path).exit(Exit::Usage)?;
+        match path.is_dir() {
+            true => Ok(StateDir(path)),
+            false => Err(CliError::new(
+                Exit::NotFound,
+                format!(
+                    "there is no state folder {}; nothing was changed",
+                    path.display()
+                ),
+            )),
+        }
+    };
+    states.iter().map(folder).collect()
+}
+
+/// Wraps the keys of data in these state folders anew; how many. No run of them goes on meanwhile: it would wrap with the keys that it
+/// began with, and remove what is wrapped anew here.
+fn rewrap(states: &[StateDir], keys: &KeyRing) -> CliResult<u64> {
     let mut anew = 0;
-    for state in folders {
-        for workspace in workspaces(&state).exit(Exit::State)? {
-            let data = DataKeys::new(&state, &workspace, keys.clone());
+    for state in states {
+        for workspace in workspaces(state).exit(Exit::State)? {
+            // Its name, and a hash of where its state is.
+            let workflow = workspace
+                .rsplit_once('-')
+                .map_or(&*workspace, |(name, _)| name);
+            let _lock = RunLock::take(&state.lock(workflow)).exit(Exit::Busy)?;
+            let data = DataKeys::new(state, &workspace, keys.clone());
             anew += data.rewrap().exit(Exit::State)?;
         }
     }

@@ -2,6 +2,7 @@
 
 mod common;
 use common::{Site, files};
+use std::path::PathBuf;
 
 const NEEDLE: &str = "kryptonite";
 
@@ -95,6 +96,39 @@ fn the_result_is_right_and_what_stays_is_sealed() {
     site.tarn(&["data", "rm", "counts"]).exits(0);
     assert_eq!(keys(&site), 0, "what is left of it anywhere is noise");
     site.leaves_nothing_on_its_tier();
+}
+
+#[test]
+fn keys_are_not_forgotten_before_all_is_wrapped_anew() {
+    let Some(site) = site(FLOW) else { return };
+    site.run().exits(0);
+    let key = site.read("config/tarn/key");
+    // A folder that is not there is a mistake, and so is none.
+    site.tarn(&["key", "rotate", "--drop", "elsewhere"])
+        .exits(7)
+        .says("nothing was changed");
+    site.tarn(&["--state", "elsewhere", "key", "rotate", "--drop"])
+        .exits(7)
+        .says("no state folder");
+    assert_eq!(site.read("config/tarn/key"), key);
+    // As many as there may be: dropped without another one.
+    for _ in 1..16 {
+        site.tarn(&["key", "rotate"]).exits(0);
+    }
+    site.tarn(&["key", "rotate"]).exits(5).says("--drop");
+    // What was being forgotten when the machine stopped is gone.
+    let mut all = Vec::new();
+    files(&site.path(".tarn/keys"), &mut all);
+    let forgotten = all[0].clone();
+    std::fs::write(&forgotten, [0; 92]).expect("a key file");
+    let mut half = forgotten.clone().into_os_string();
+    half.push(".1.tmp");
+    let half = PathBuf::from(half);
+    std::fs::write(&half, b"half").expect("a file");
+    site.tarn(&["key", "rotate", "--drop"]).exits(0);
+    assert_eq!(site.read("config/tarn/key").lines().count(), 1);
+    assert!(!forgotten.exists() && !half.exists());
+    assert_eq!(keys(&site), 1);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use common::Site;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use tarn_phx::object::{TRAILER, Trailer};
 
 fn json(text: &str) -> Vec<Value> {
     let lines = text.lines();
@@ -53,6 +54,54 @@ fn what_is_encrypted_is_had_with_its_key_alone() {
     fs::write(&path, damaged).unwrap();
     let refused = tarn("data get s damaged.dat --object").err;
     assert!(refused.contains("was changed"), "{refused}");
+    // What is neither on nor off leaves nothing in clear.
+    let mut command = site.command(&["data", "put", "secret.dat", "t", "--object"]);
+    command.env("TARN_OBJECTS", site.path("store"));
+    command.env("TARN_OBJECTS_ENCRYPT", "yes");
+    let refused = common::Ran::of(command.output().unwrap()).err;
+    assert!(refused.contains("set it to 1"), "{refused}");
+    assert!(!site.path("store/t").exists());
+}
+
+/// Checksums of trailers are made by whoever likes; its key opens for what it was made with alone.
+#[test]
+fn attack_an_encrypted_object_is_what_its_trailer_said() {
+    let site = Site::new("");
+    fs::create_dir(site.path("store")).unwrap();
+    site.write("secret.dat", &"kryptonite ".repeat(60_000));
+    let tarn = |words: &[&str]| {
+        let mut command = site.command(words);
+        command.env("TARN_OBJECTS", site.path("store"));
+        common::Ran::of(command.output().unwrap())
+    };
+    tarn(&["key", "new"]).exits(0);
+    let put = ["data", "put", "secret.dat", "s", "--object", "--encrypt"];
+    tarn(&[&put[..], &["--about", "coarse"]].concat()).exits(0);
+    let path = site.path("store/s/1.obj");
+    let file = fs::read(&path).unwrap();
+    let at = file.len() - TRAILER as usize;
+    let said = Trailer::decode(&file[at..], file.len() as u64).unwrap();
+    let attacks: [&dyn Fn(&mut Trailer); 3] =
+        [&|t| t.about = "finer".into(), &|t| t.number = 2, &|t| {
+            t.identity ^= 1
+        }];
+    for (n, attack) in attacks.iter().enumerate() {
+        let mut trailer = said.clone();
+        attack(&mut trailer);
+        let forged = site.path(&format!("store/s/{}.obj", trailer.number));
+        let _ = fs::remove_file(&forged);
+        fs::write(&forged, [&file[..at], &trailer.encode()].concat()).unwrap();
+        let number = trailer.number.to_string();
+        let get = ["data", "get", "s", "forged.dat", "--object", "--number"];
+        let refused = tarn(&[&get[..], &[&number]].concat()).exits(1).err;
+        assert!(refused.contains("was changed"), "{n}: {refused}");
+        assert!(!site.path("forged.dat").exists());
+    }
+    let _ = fs::remove_file(&path);
+    fs::write(&path, &file).unwrap();
+    let get = ["data", "get", "s", "whole.dat", "--object", "--number", "1"];
+    tarn(&get).exits(0);
+    assert_eq!(site.read("whole.dat"), site.read("secret.dat"));
 }
 
 #[test]

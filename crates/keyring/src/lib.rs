@@ -43,6 +43,14 @@ pub enum KeyError {
         /// What is wrong with it.
         source: RingError,
     },
+    /// A variable that is neither on nor off.
+    #[error("{name} is {value:?}: set it to 1, or to 0, or not at all")]
+    Switch {
+        /// Its name.
+        name: &'static str,
+        /// What it is.
+        value: String,
+    },
     /// The system refused something.
     #[error("cannot {what} {}: {source}", .path.display())]
     Io {
@@ -69,6 +77,23 @@ pub fn user_file() -> Result<PathBuf, KeyError> {
     let config = folder("XDG_CONFIG_HOME").map(PathBuf::from);
     let config = config.or_else(|| Some(PathBuf::from(folder("HOME")?).join(".config")));
     Ok(config.ok_or(KeyError::Homeless)?.join("tarn").join("key"))
+}
+
+/// Whether a variable asks for encryption. What is neither 1 nor 0 is refused: taken for 0, it would leave in clear what somebody wants
+/// encrypted.
+///
+/// # Errors
+/// [`KeyError::Switch`].
+pub fn asked(name: &'static str) -> Result<bool, KeyError> {
+    let value = std::env::var_os(name).unwrap_or_default();
+    match value.as_encoded_bytes() {
+        b"" | b"0" => Ok(false),
+        b"1" => Ok(true),
+        _ => Err(KeyError::Switch {
+            name,
+            value: value.to_string_lossy().into_owned(),
+        }),
+    }
 }
 
 /// The keys of the user that this program runs as.

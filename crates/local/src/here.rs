@@ -18,6 +18,7 @@ use crate::transfer::take_back;
 use crate::writers::{Writer, Writing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::part::{PartRef, Place, StoreKey, Verify};
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{Checkpoints, Role, Step};
-use tarn_ports::{CopyJob, CopySource, MoverError};
+use tarn_ports::{CopyJob, CopySource, Mover, MoverError};
 use tarn_sys::memory::in_memory;
 
 /// Names of undeclared files that a report shows.
@@ -422,7 +423,7 @@ impl<'a> Here<'a> {
         if shared.dataset(data)?.encrypt {
             return self.publish_sealed(data, &folder, parts);
         }
-        remove_superseded(&folder, tree, parts)?;
+        remove_superseded(&*shared.mover, &folder, tree, parts)?;
         let pieces: Vec<(&Manifest, PathBuf)> = parts
             .iter()
             .map(|p| (&*p.manifest, dir.part(&p.key)))
@@ -583,7 +584,12 @@ fn changed(shared: &Shared, data: DataId, held: &Held) -> Result<Option<String>,
 }
 
 /// Removes the files of a node's tree that are no part of the merged version: another node deleted them.
-fn remove_superseded(folder: &Path, tree: &Manifest, parts: &[Piece]) -> Result<(), Failure> {
+fn remove_superseded(
+    mover: &dyn Mover,
+    folder: &Path,
+    tree: &Manifest,
+    parts: &[Piece],
+) -> Result<(), Failure> {
     let kept: BTreeSet<&[u8]> = parts
         .iter()
         .flat_map(|p| p.manifest.entries.iter().map(|e| &*e.path))
@@ -595,15 +601,17 @@ fn remove_superseded(folder: &Path, tree: &Manifest, parts: &[Piece]) -> Result<
         .filter(|e| !kept.contains(&*e.path))
     {
         let path = folder.join(OsStr::from_bytes(&entry.path));
-        let removed = match entry.is_folder() {
-            // A folder that another part needs is not empty; one that none needs is.
-            true => std::fs::remove_dir(&path).or_else(|e| match e.kind() {
-                std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
-                _ => Err(e),
-            }),
-            false => std::fs::remove_file(&path),
-        };
-        removed.map_err(|e| io_failure("remove", &path, &e))?;
+        if !entry.is_folder() {
+            mover.remove(&path)?;
+            continue;
+        }
+        // A folder that another part needs is not empty; one that none needs is.
+        match std::fs::remove_dir(&path) {
+            Err(e) if e.kind() != ErrorKind::DirectoryNotEmpty => {
+                return Err(io_failure("remove", &path, &e));
+            }
+            _ => {}
+        }
     }
     Ok(())
 }

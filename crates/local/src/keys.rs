@@ -4,7 +4,7 @@
 use crate::store::{failure, io_failure, make_folder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tarn_base::event::{Failure, FailureKind};
@@ -13,7 +13,7 @@ use tarn_base::layout::StateDir;
 use tarn_base::part::StoreKey;
 use tarn_seal::ring::KeyRing;
 use tarn_seal::wrap::{Owner, WRAPPED, wrapped_by};
-use tarn_sys::private::{publish, random};
+use tarn_sys::private::{publish, random, wipe};
 use zeroize::Zeroizing;
 
 /// Why a workspace's keys cannot be wrapped anew, or listed.
@@ -217,6 +217,12 @@ impl DataKeys {
                 source,
             };
             let wrapped = read_wrapped(&path).map_err(io_error("read", &path))?;
+            if wrapped.iter().all(|byte| *byte == 0) {
+                // It was being forgotten when the machine stopped.
+                forget(&path)
+                    .map_err(|f| io_error("remove", &path)(io::Error::other(f.message)))?;
+                continue;
+            }
             if wrapped_by(&wrapped).map_err(bad)? == newest.id() {
                 continue;
             }
@@ -244,21 +250,40 @@ pub fn forget_key(
     forget(&state.keys(workspace).join(dataset).join(&part.0))
 }
 
-/// Overwrites a file and removes it.
+/// Overwrites a part's key and removes it, and what a process that was killed has left half-written of it.
 fn forget(path: &Path) -> Result<(), Failure> {
-    let file = match OpenOptions::new().write(true).open(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened.map_err(|e| io_failure("open the key", path, &e))?,
+    for half in unfinished(path) {
+        wiped(&half).map_err(|e| io_failure("remove the key", &half, &e))?;
+    }
+    wiped(path).map_err(|e| io_failure("remove the key", path, &e))?;
+    // The dataset's folder goes with its last key.
+    let _ = path.parent().map(std::fs::remove_dir);
+    Ok(())
+}
+
+/// Overwrites a file and removes it, if it is there.
+fn wiped(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        opened => {
+            wipe(opened?)?;
+            std::fs::remove_file(path)
+        }
+    }
+}
+
+/// Files beside a key's that were to take its place: its name, a process, and `.tmp`.
+fn unfinished(path: &Path) -> Vec<PathBuf> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Vec::new();
     };
-    let wipe = |mut file: File| {
-        file.write_all(&[0; WRAPPED])?;
-        file.sync_all()?;
-        std::fs::remove_file(path)?;
-        // The dataset's folder goes with its last key.
-        let _ = path.parent().map(std::fs::remove_dir);
-        Ok(())
-    };
-    wipe(file).map_err(|e: io::Error| io_failure("remove the key", path, &e))
+    let begins = [name.as_encoded_bytes(), b"."].concat();
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let half = entries.map(|e| e.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        name.starts_with(&begins) && name.ends_with(b".tmp")
+    });
+    half.collect()
 }
 
 fn read_wrapped(path: &Path) -> io::Result<Vec<u8>> {

@@ -7,6 +7,7 @@ use crate::job::{Goal, OpenFolder};
 use crate::large::Large;
 use crate::meta::{Status, xattrs};
 use crate::progress::{Identity, record};
+use crate::remove::remove_file;
 use crate::scan::{Folder, Task, Worker};
 use crate::sealed::{self, Broken, Sealing};
 use crate::target::{Created, Target};
@@ -299,7 +300,7 @@ impl Worker<'_> {
                 .map(Some)
                 .map_err(|e| target.failed("open", &source.path, e));
         }
-        match rustix::fs::unlinkat(dest, name, rustix::fs::AtFlags::empty()) {
+        match remove_file(dest, name) {
             Ok(()) | Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(target.failed(
                 "remove what an earlier attempt left of",

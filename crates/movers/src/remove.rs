@@ -3,13 +3,13 @@
 use crate::error::{Result, Side, failed, show_in};
 use crate::extents;
 use crate::meta::Status;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, fdatasync, fstat, openat, statat, unlinkat,
 };
 use rustix::io::{Errno, pwrite};
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tarn_base::layout::ERASE;
 use tarn_sys::beneath::{Root, join};
 
@@ -35,6 +35,17 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
             missing_is_fine(unlinkat(CWD, path, AtFlags::REMOVEDIR)).map_err(|e| error(b"", e))
         }
     }
+}
+
+/// Removes a file in a folder that is open.
+pub(crate) fn remove_file(folder: &OwnedFd, name: &[u8]) -> Sys<()> {
+    let status = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?;
+    way_of(&of_descriptor(folder)).remove(folder, name, &status)
+}
+
+/// A path of what is open.
+fn of_descriptor(open: &impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", open.as_fd().as_raw_fd()))
 }
 
 /// How files go.
@@ -69,7 +80,12 @@ impl Way {
         status: &Status,
     ) -> Sys<()> {
         if self == Self::Erase && status.kind == FileType::RegularFile {
-            erase(&at, name)?;
+            match erase(&at, name) {
+                // What cannot be overwritten would stay for ever else: a medium without room that copies what is written, a program that
+                // runs, another user's file.
+                Err(Errno::NOSPC | Errno::DQUOT | Errno::TXTBSY | Errno::PERM) => {}
+                outcome => outcome?,
+            }
         }
         unlinkat(at, name, AtFlags::empty())
     }
@@ -81,7 +97,11 @@ fn erase<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Sys<()> {
     let open = || openat(&at, name, flags, Mode::empty());
     let file = match open() {
         Err(Errno::ACCESS) => {
-            chmodat(&at, name, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+            // Of what is there now, whatever is put into its place meanwhile.
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let it = openat(&at, name, flags, Mode::empty())?;
+            let mode = Mode::RUSR | Mode::WUSR;
+            chmodat(CWD, of_descriptor(&it), mode, AtFlags::empty())?;
             open()?
         }
         opened => opened?,

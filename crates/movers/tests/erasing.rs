@@ -91,6 +91,24 @@ fn what_lies_below_a_mark_is_overwritten_and_nothing_else() {
     }
 }
 
+/// What cannot be overwritten goes all the same: its room is needed.
+#[test]
+fn a_program_that_runs_is_removed() {
+    let bed = bed();
+    bed.mark("tier");
+    let program = bed.tree.join("program");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let mut running = std::process::Command::new(&program)
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let removed = Trees::new().remove(&bed.tree);
+    running.kill().unwrap();
+    running.wait().unwrap();
+    removed.unwrap();
+    assert!(!bed.tree.exists());
+}
+
 #[test]
 fn a_mark_is_found_whatever_the_name_of_the_folder() {
     let bed = bed();

@@ -101,9 +101,8 @@ impl Draft {
     fn copied(&mut self, about: &str, bytes: &[u8]) -> Result<Info, Fault> {
         // Each try has a key of its own: memory may be another at the next.
         let sealing = self.encrypt.then(|| Sealing::new(&self.key)).transpose()?;
-        let wrapped = sealing.as_ref().map(|s| s.wrapped.clone());
         let identity = self.identity;
-        self.seal(about, (false, wrapped), |window| {
+        self.seal(about, (false, sealing.as_ref()), |window| {
             let mut known = Vec::new();
             let mut buffer = Vec::new();
             for (number, c) in (0..).zip(chunks(bytes.len() as u64)) {
@@ -122,12 +121,12 @@ impl Draft {
         })
     }
 
-    /// Fills and publishes it, with its wrapped key if it is sealed. Memory that was lent stays with the program.
+    /// Fills and publishes it, with its key if it is sealed. Memory that was lent stays with the program.
     /// `fill` gives what is known of the chunks.
     fn seal(
         &mut self,
         about: &str,
-        how: (bool, Option<Box<[u8]>>),
+        how: (bool, Option<&Sealing>),
         fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u8>, Fault>,
     ) -> Result<Info, Fault> {
         check_about(about)?;
@@ -150,7 +149,7 @@ impl Draft {
     fn seal_once(
         &mut self,
         about: &str,
-        (lent, seal): (bool, Option<Box<[u8]>>),
+        (lent, sealing): (bool, Option<&Sealing>),
         fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u8>, Fault>,
     ) -> Result<Info, Fault> {
         let mut windows = self.mapped.windows(from_ref(&(0..self.layout.total)))?;
@@ -165,15 +164,16 @@ impl Draft {
             let text = format!("all numbers of object {:?} are used up", self.key);
             Fault::new(Code::NoSpace, text)
         })?;
-        let trailer = Trailer {
+        let mut trailer = Trailer {
             identity: self.identity,
             key: self.key.clone(),
             number,
             length: self.length,
             sum: crc(&sums),
             about: about.into(),
-            seal,
+            seal: None,
         };
+        trailer.seal = sealing.map(|s| s.wrapped(&trailer)).transpose()?;
         window.write(self.layout.trailer, &trailer.encode())?;
         window.persist()?;
         self.done = true;

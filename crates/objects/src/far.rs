@@ -73,7 +73,7 @@ impl Store {
         let _lock = keep.lock()?;
         let mut numbers = keep.numbers()?;
         if numbers.get(&info.number).is_some_and(|size| *size > 0) {
-            let here = self.map(key, Some(info.number))?;
+            let here = self.find(key, Some(info.number))?;
             if here.identity() == object.identity() {
                 return Ok(info);
             }

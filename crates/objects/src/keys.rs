@@ -6,21 +6,33 @@ use std::path::Path;
 use tarn_base::key::{DataKey, KEY_BYTES, KeyId};
 use tarn_keyring::of_user;
 use tarn_media::Mapped;
+use tarn_phx::object::Trailer;
 use tarn_phx::{Code, Fault};
 use tarn_seal::SealError;
 use tarn_seal::piece::Pieces;
 use tarn_seal::ring::KeyRing;
 use tarn_seal::wrap::Owner;
 use tarn_sys::private::random;
+use zeroize::Zeroizing;
 
-/// What an object's version is, beside its key.
-const VERSION: &str = "object";
+/// What a version's key opens for: all that its trailer says, so that none of it is another's.
+fn facts(trailer: &Trailer) -> String {
+    let Trailer {
+        identity,
+        number,
+        length,
+        sum,
+        about,
+        ..
+    } = trailer;
+    format!("object {number} {length} {identity:x} {sum:x} {about}")
+}
 
-fn owner(key: &str) -> Owner<'_> {
+fn owner<'a>(trailer: &'a Trailer, facts: &'a str) -> Owner<'a> {
     Owner {
         uid: rustix::process::geteuid().as_raw(),
-        dataset: key,
-        version: VERSION,
+        dataset: &trailer.key,
+        version: facts,
     }
 }
 
@@ -30,7 +42,7 @@ fn keys() -> Result<KeyRing, Fault> {
 
 fn refused(key: &str, e: SealError) -> Fault {
     let code = match e {
-        SealError::Forged(_) => Code::Corrupt,
+        SealError::Forged(_) | SealError::Unwrap => Code::Corrupt,
         _ => Code::Invalid,
     };
     Fault::new(
@@ -39,13 +51,17 @@ fn refused(key: &str, e: SealError) -> Fault {
     )
 }
 
-/// What seals, or opens, a version.
+/// What seals a version.
 #[derive(Debug)]
 pub(crate) struct Sealing {
     pieces: Pieces,
-    /// Its key.
-    pub(crate) wrapped: Box<[u8]>,
+    key: DataKey,
+    keys: KeyRing,
 }
+
+/// What opens a version.
+#[derive(Debug)]
+pub(crate) struct Opening(Pieces);
 
 /// What a chunk of a version is.
 fn about(identity: u128, chunk: u64) -> [u8; 24] {
@@ -58,26 +74,20 @@ fn about(identity: u128, chunk: u64) -> [u8; 24] {
 impl Sealing {
     /// With a new key, for a version of an object.
     pub(crate) fn new(object: &str) -> Result<Self, Fault> {
-        let failed = |e: std::io::Error| Fault::new(Code::Io, format!("no random bytes: {e}"));
         let keys = keys()?;
-        let secret = random::<KEY_BYTES>().map_err(failed)?;
-        let key = DataKey::new(KeyId(random().map_err(failed)?), secret.into());
-        let nonce = random().map_err(failed)?;
-        let wrapped = keys.newest().wrap(&key, owner(object), nonce);
-        Ok(Self {
-            pieces: Pieces::new(&key).map_err(|e| refused(object, e))?,
-            wrapped: wrapped.map_err(|e| refused(object, e))?.into(),
-        })
+        let secret = Zeroizing::new(random::<KEY_BYTES>().map_err(no_random)?);
+        let key = DataKey::new(KeyId(random().map_err(no_random)?), secret);
+        let pieces = Pieces::new(&key).map_err(|e| refused(object, e))?;
+        Ok(Self { pieces, key, keys })
     }
 
-    /// With the key that a version has.
-    pub(crate) fn of(object: &str, wrapped: &[u8]) -> Result<Self, Fault> {
-        let key = keys()?.unwrap(wrapped, owner(object));
-        let pieces = key.and_then(|key| Pieces::new(&key));
-        Ok(Self {
-            pieces: pieces.map_err(|e| refused(object, e))?,
-            wrapped: wrapped.into(),
-        })
+    /// Its key, wrapped for what its trailer says.
+    pub(crate) fn wrapped(&self, trailer: &Trailer) -> Result<Box<[u8]>, Fault> {
+        let nonce = random().map_err(no_random)?;
+        let facts = facts(trailer);
+        let newest = self.keys.newest();
+        let wrapped = newest.wrap(&self.key, owner(trailer, &facts), nonce);
+        Ok(wrapped.map_err(|e| refused(&trailer.key, e))?.into())
     }
 
     /// Seals a chunk where it is: each once.
@@ -90,20 +100,33 @@ impl Sealing {
         let sealed = self.pieces.seal(chunk, &about(identity, chunk), bytes);
         sealed.map_err(|e| Fault::new(Code::Internal, e.to_string()))
     }
+}
 
-    /// Opens it.
+impl Opening {
+    /// With the key that a version has.
+    pub(crate) fn of(trailer: &Trailer, wrapped: &[u8]) -> Result<Self, Fault> {
+        let facts = facts(trailer);
+        let key = keys()?.unwrap(wrapped, owner(trailer, &facts));
+        let pieces = key.and_then(|key| Pieces::new(&key));
+        pieces.map(Self).map_err(|e| refused(&trailer.key, e))
+    }
+
+    /// Opens a chunk where it is.
     pub(crate) fn open(
         &self,
-        object: &str,
-        (identity, chunk): (u128, u64),
+        trailer: &Trailer,
+        chunk: u64,
         proof: &[u8; 16],
         bytes: &mut [u8],
     ) -> Result<(), Fault> {
-        let opened = self
-            .pieces
-            .open(chunk, &about(identity, chunk), proof, bytes);
-        opened.map_err(|e| refused(object, e))
+        let about = about(trailer.identity, chunk);
+        let opened = self.0.open(chunk, &about, proof, bytes);
+        opened.map_err(|e| refused(&trailer.key, e))
     }
+}
+
+fn no_random(e: std::io::Error) -> Fault {
+    Fault::new(Code::Io, format!("no random bytes: {e}"))
 }
 
 /// Memory of this program alone, for what is in clear.

@@ -1,7 +1,7 @@
 //! Objects as readers have them.
 
 use crate::folder::error;
-use crate::keys::{Sealing, memory};
+use crate::keys::{Opening, memory};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
@@ -117,9 +117,8 @@ impl Object {
         let Some(wrapped) = &self.trailer.seal else {
             return Ok(self);
         };
-        let sealing = Sealing::of(&self.trailer.key, wrapped)?;
+        let opening = Opening::of(&self.trailer, wrapped)?;
         let (file, mut mapped) = memory(self.trailer.length)?;
-        let identity = self.trailer.identity;
         for (number, (chunk, (_, proof))) in
             (0..).zip(chunks(self.trailer.length).zip(self.known()?))
         {
@@ -127,7 +126,7 @@ impl Object {
             let to = &mut mapped.bytes()[range.clone()];
             to.copy_from_slice(&self.file()[range]);
             let proof = proof.ok_or_else(|| self.damaged(chunk.start))?;
-            sealing.open(&self.trailer.key, (identity, number), &proof, to)?;
+            opening.open(&self.trailer, number, &proof, to)?;
         }
         drop(mapped);
         self.clear = Some(Seen::of(&file, &self.path)?);

@@ -46,7 +46,8 @@ impl Store {
             }
             e => error("open the store", &path)(e),
         })?;
-        let encrypt = std::env::var_os(ENCRYPT).is_some_and(|v| v == "1");
+        let encrypt = tarn_keyring::asked(ENCRYPT);
+        let encrypt = encrypt.map_err(|e| Fault::new(Code::Invalid, e.to_string()))?;
         Ok(Self { root, encrypt })
     }
 
@@ -94,6 +95,11 @@ impl Store {
     /// # Errors
     /// When it is not there, or not whole.
     pub fn map(&self, key: &str, number: Option<u64>) -> Result<Object, Fault> {
+        self.find(key, number)?.opened()
+    }
+
+    /// A version, or the newest, as it lies.
+    pub(crate) fn find(&self, key: &str, number: Option<u64>) -> Result<Object, Fault> {
         let folder = self.folder(key, number)?;
         'again: for _ in 0..TRIES {
             let there = number.map_or_else(|| folder.used(), |number| Ok(vec![number]))?;
@@ -102,7 +108,7 @@ impl Store {
                 match folder.version(found) {
                     // A number that was used up.
                     Ok(fd) if fstat(&fd).is_ok_and(|s| s.st_size == 0) => {}
-                    Ok(fd) => return Object::open(&fd, path, key, Some(found))?.opened(),
+                    Ok(fd) => return Object::open(&fd, path, key, Some(found)),
                     // Deleted a moment ago: there may be a newer one.
                     Err(Errno::NOENT) if number.is_none() => continue 'again,
                     Err(Errno::NOENT) => {}

@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 
 /// Who may read such a file: its owner.
 const PRIVATE: u32 = 0o600;
+/// What secrets are overwritten with.
+const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Writes a file that only its owner reads, durably and whole; without `replace` only where none is.
+/// Writes a file that only its owner reads, durably and whole; without `replace` only where none is. What is replaced is overwritten, as
+/// it may be a secret.
 ///
 /// # Errors
 /// What the system says: `AlreadyExists` where there is one.
@@ -29,7 +32,14 @@ pub fn publish(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
         file.write_all(bytes)?;
         file.sync_all()?;
         match replace {
-            true => std::fs::rename(&temporary, path),
+            true => {
+                // What a link leads to is not replaced.
+                let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+                let mut options = OpenOptions::new();
+                let old = options.write(true).custom_flags(nofollow).open(path);
+                std::fs::rename(&temporary, path)?;
+                old.map_or(Ok(()), wipe)
+            }
             // A link is never put over what is there.
             false => std::fs::hard_link(&temporary, path),
         }
@@ -40,6 +50,22 @@ pub fn publish(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
     written?;
     path.parent()
         .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+/// Overwrites what a file has, on its medium.
+///
+/// # Errors
+/// What the system says.
+pub fn wipe(mut file: File) -> io::Result<()> {
+    let mut left = file.metadata()?.len();
+    while left > 0 {
+        let some = ZEROS
+            .len()
+            .min(usize::try_from(left).unwrap_or(ZEROS.len()));
+        file.write_all(&ZEROS[..some])?;
+        left -= some as u64;
+    }
+    file.sync_all()
 }
 
 /// Random bytes.

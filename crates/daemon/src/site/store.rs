@@ -17,6 +17,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -450,7 +451,11 @@ impl Store {
         let held = self.part(part, true)?;
         if held.stat()?.is_some() {
             let (_, proof) = self.manifest_in(&held, held.name())?;
-            return Ok(Worked::Proven { proof, moved: 0 });
+            if proof.sealed || !sealed {
+                return Ok(Worked::Proven { proof, moved: 0 });
+            }
+            // What an earlier order left in clear, which nobody knew of, is not what is to be sealed.
+            self.discard(&held)?;
         }
         if sealed {
             let from = self.of_job(job, Which::Written, &part.dataset, (true, false))?;
@@ -508,8 +513,9 @@ impl Store {
         let top = tarn_sys::beneath::Root::open(&from.path()).map_err(failed)?;
         for entry in files {
             let (folder, name) = top.holder(&entry.path).map_err(failed)?;
-            let flags = AtFlags::empty();
-            rustix::fs::unlinkat(&folder, name, flags).map_err(failed)?;
+            let folder = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+            let removed = self.mover.remove(&folder.join(OsStr::from_bytes(name)));
+            removed.map_err(|e| told(&e, &[from]))?;
         }
         for entry in folders.iter().rev() {
             let (folder, name) = top.holder(&entry.path).map_err(failed)?;

@@ -99,6 +99,15 @@ fn what_was_left_in_clear_is_not_taken_for_what_is_sealed() {
         session.proven(ALICE, fetch_sealed(ALICE, "mesh", &from)),
         (proof, 0)
     );
+    // Nor is it for what a job has made, of a number that was given once more.
+    session.proven(ALICE, fetch(ALICE, "made", &from));
+    session.done(ALICE, write_anew(JOB, "made", Vec::new()));
+    let made = clear(&node, "w/made/m");
+    fs::write(&made, "made now").unwrap();
+    chown(&made, Some(ALICE), Some(ALICE)).unwrap();
+    let (proof, _) = session.proven(ALICE, publish_sealed("made", 0));
+    assert!(proof.sealed && proof.entries == 1, "{proof:?}");
+    assert!(!holds(&node.path("store"), "alice knows"));
 }
 
 #[test]
@@ -221,11 +230,12 @@ fn attack_what_was_changed_on_the_tier_is_not_believed() {
         fs::write(file(name), bytes).unwrap();
     };
     type Attack<'a> = (&'a str, &'a dyn Fn());
-    let attacks: [Attack<'_>; 6] = [
+    let attacks: [Attack<'_>; 7] = [
         ("a piece", &|| change("tree/a")),
         ("two files", &|| swap("tree/a", "tree/b")),
         ("a manifest", &|| change("manifest")),
         ("a key", &|| change("key")),
+        ("no key", &|| fs::remove_file(file("key")).unwrap()),
         ("another's key", &|| {
             fs::copy(in_store(&node, "other", "key"), file("key")).unwrap();
         }),

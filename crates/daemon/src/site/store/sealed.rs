@@ -13,6 +13,7 @@ use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Owner, Part, Proof};
 use tarn_seal::SealError;
 use tarn_seal::wrap::{Owner as Whose, WRAPPED, WrappingKey, wrapped_by};
+use tarn_sys::private::wipe;
 
 /// Beside the tree of a sealed part: its key, wrapped.
 pub(super) const KEY: &str = "key";
@@ -129,6 +130,12 @@ pub(super) fn unwrapped(
     })
 }
 
+fn open_to_write(path: &std::path::Path) -> std::io::Result<std::fs::File> {
+    let flags =
+        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, rustix::fs::Mode::empty())?.into())
+}
+
 impl Store {
     /// The keys that wrap those of data are these from now on. Parts that are given their names now have them before.
     pub(crate) fn rekey(&self, keys: Vec<WrappingKey>) {
@@ -176,27 +183,25 @@ impl Store {
         let fresh = format!("{KEY}.new");
         write(held, held.name(), &fresh, &wrap(about, (&key, &keys))?)?;
         let folder = held.folder();
+        let old = open_to_write(&held.path_of(&name(KEY)));
         let renamed = rustix::fs::renameat(folder, name(&fresh), folder, name(KEY));
-        renamed.map_err(|e| held.failed("wrap the key of", e))
+        renamed.map_err(|e| held.failed("wrap the key of", e))?;
+        if let Err(e) = old.and_then(wipe) {
+            tracing::warn!("the old key of `{}` is not overwritten: {e}", held.place());
+        }
+        Ok(())
     }
 
-    /// Overwrites a part's key, without which the rest of it is noise.
+    /// Overwrites a part's key, without which the rest of it is noise; and what was to take its place.
     pub(super) fn forget_key(&self, held: &Held) {
-        let path = held.path_of(&[held.name(), b"/", KEY.as_bytes()].concat());
-        let written = || {
-            let flags = rustix::fs::OFlags::WRONLY
-                | rustix::fs::OFlags::NOFOLLOW
-                | rustix::fs::OFlags::CLOEXEC;
-            let file = rustix::fs::open(&path, flags, rustix::fs::Mode::empty())?;
-            let mut file = std::fs::File::from(file);
-            std::io::Write::write_all(&mut file, &[0; WRAPPED])?;
-            file.sync_all()
-        };
-        match written() {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!("the key of `{}` is not overwritten: {e}", held.place());
+        for name in [KEY.to_owned(), format!("{KEY}.new")] {
+            let path = held.path_of(&[held.name(), b"/", name.as_bytes()].concat());
+            match open_to_write(&path).and_then(wipe) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::warn!("the key of `{}` is not overwritten: {e}", held.place());
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
 
@@ -246,6 +251,11 @@ impl Store {
         control: &Control,
     ) -> Result<(), Refusal> {
         let (sources, all) = self.opened(parts, control)?;
+        // What is opened into memory was sealed: without its key it is nobody knows what.
+        if let Some((_, part)) = sources.iter().zip(parts).find(|(s, _)| s.sealed.is_none()) {
+            let text = format!("the key of {part} is gone: it cannot be opened");
+            return Err(Refusal::new(Code::Corrupt, text));
+        }
         let staging = held.path_of(&hidden(held.name(), "staging"));
         let job = CopyJob {
             sync: false,
