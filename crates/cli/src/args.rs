@@ -138,6 +138,8 @@ pub(crate) enum Command {
     /// Figures beside the plain tool's
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// The papers' experiments on this machine, and a page of what they found
+    Reproduce(crate::reproduce::Args),
     /// Inside a step: run a command on another of its nodes (mpirun's remote agent)
     Exec(ExecArgs),
     /// In a task that srun has started from a step: run a command where the step's data is seen
@@ -153,6 +155,10 @@ pub(crate) struct MachineArgs {
     /// Also in an allocation of Slurm: this machine only, not the allocation's nodes
     #[arg(long)]
     pub(crate) local: bool,
+    /// On one machine: each node has as many cores as the whole machine, and steps share them. To try out a larger machine with steps that
+    /// wait more than they compute
+    #[arg(long)]
+    pub(crate) oversubscribe: bool,
     /// A tier, fast to slow; may be given several times [default: a tmpfs, sized by the memory that is free]
     #[arg(long = "tier", value_name = "NAME=PATH[:SIZE]")]
     pub(crate) tiers: Vec<String>,

@@ -30,7 +30,11 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
         tiers: &tiers,
         external: external(args),
         state,
-        sockets: sockets(args.bind),
+        sockets: match args.oversubscribe {
+            // There are no cores of a step's own.
+            true => Vec::new(),
+            false => sockets(args.bind),
+        },
     };
     let found = machine::cluster(&found, &spec).map_err(|e| match e {
         machine::MachineError::NoRoom { .. } => CliError::new(Exit::NoRoom, e),
@@ -39,7 +43,23 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
     let mut found = found?;
     let draw = meter().draw();
     found.hosts.iter_mut().for_each(|h| h.draw = draw);
+    if args.oversubscribe {
+        oversubscribe(&mut found);
+    }
     Ok(found)
+}
+
+/// Gives each node as many cores as its host has.
+fn oversubscribe(cluster: &mut Cluster) {
+    let Cluster { hosts, nodes, .. } = cluster;
+    for (at, host) in hosts.iter_mut().enumerate() {
+        let mut here = 0u32;
+        for node in nodes.iter_mut().filter(|n| n.host as usize == at) {
+            node.cores = host.cores;
+            here += 1;
+        }
+        host.cores = host.cores.saturating_mul(here.max(1));
+    }
 }
 
 /// What measures this machine.

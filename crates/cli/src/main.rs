@@ -20,6 +20,7 @@ mod partition;
 mod plan;
 mod print;
 mod progress;
+mod reproduce;
 mod run;
 mod sim;
 mod slurm;
@@ -118,6 +119,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
         Command::Bench(command) => benchmark(cli, command),
+        Command::Reproduce(args) => reproduce::run(cli, args),
         Command::Exec(args) => Err(CliError::new(
             Exit::Usage,
             format!(

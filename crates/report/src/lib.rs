@@ -4,6 +4,7 @@
 //!
 //! Reading order: [`trace`] (the fold), [`summary`] and [`summarize`] (totals), [`why`], [`status`], [`html`].
 
+pub mod evidence;
 pub mod html;
 mod names;
 pub mod site;

@@ -61,7 +61,7 @@ impl Figure {
 }
 
 /// The machine that figures come from.
-fn machine() -> Value {
+pub(crate) fn machine() -> Value {
     let field = |path: &str, key: &str| {
         let text = read_to_string(path).unwrap_or_default();
         let mut lines = text.lines().filter_map(|l| l.split_once(':'));

@@ -19,6 +19,9 @@ const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
 /// DRAM to NVRAM.
 const RATIOS: [u64; 3] = [2, 4, 8];
 /// What replicas of what is staged mean, and copies of all of a version.
+/// Parts of a checkpoint between which a curve is drawn.
+const CURVE: u32 = 60;
+
 const STAGED_COLUMNS: [&str; 7] = [
     "loss",
     "checkpoint",
@@ -369,6 +372,7 @@ impl ModelArgs {
                     "switches": case.switches, "overhead_j_per_byte": case.overhead(1.0),
                     "best_staged_bytes": best, "saved_s": case.time(0.0) - case.time(best as f64),
                     "saved_j": case.net(best as f64), "break_even_bytes": case.break_even(),
+                    "curve": curve(case),
                 })
             })
             .collect();
@@ -610,4 +614,15 @@ fn above_zero<T: Default + PartialOrd>(number: T) -> Result<T, String> {
         true => Ok(number),
         false => Err("more than 0 is expected".into()),
     }
+}
+
+/// What the paper's Figure 2 draws: for some of the checkpoint staged, what the shorter checkpoint saves, and what copies cost.
+fn curve(case: &Energy) -> Vec<Value> {
+    let staged = (0..=CURVE).map(|n| case.bytes as f64 * f64::from(n) / f64::from(CURVE));
+    staged
+        .map(|staged| {
+            let spent = case.overhead(staged);
+            json!({"staged_bytes": staged, "saved_j": case.net(staged) + spent, "spent_j": spent})
+        })
+        .collect()
 }

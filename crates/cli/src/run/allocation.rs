@@ -351,6 +351,11 @@ impl Reached {
             .exit(Exit::NoRoom)?;
         let between = tarn_allocation::measure_links(&links, &mut cluster, folder);
         let measured = energy::fill(&mut cluster);
+        if args.oversubscribe {
+            say!(
+                "note: --oversubscribe has no effect in an allocation: its nodes have the cores that Slurm gives"
+            );
+        }
         if let Some(rate) = args.peer_rate {
             // What is planned with, and what is imposed.
             let peer = &mut cluster.peer;
@@ -567,6 +572,7 @@ fn machine_args(begun: &Start) -> MachineArgs {
     MachineArgs {
         nodes: None,
         local: false,
+        oversubscribe: false,
         tiers: (0..count).filter_map(text).collect(),
         external_rate: external.emulated.then_some(external.read),
         external_latency: Some(external.latency).filter(|l| *l > 0),

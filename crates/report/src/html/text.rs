@@ -38,7 +38,7 @@ pub(super) fn percent(part: u128, whole: u128) -> f64 {
 }
 
 /// Wall-clock seconds since 1970 as `2026-11-21 10:03 UTC` (civil calendar after H. Hinnant's days algorithm).
-pub(super) fn date(seconds: u64) -> String {
+pub(crate) fn date(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year_of_era = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

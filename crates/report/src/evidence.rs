@@ -1,0 +1,425 @@
+//! Results of the papers' experiments: their format (docs/evidence/README.md), a table for terminals, a page with plots in the
+//! papers' manner.
+//!
+//! Reading order: here (the format), [`text()`], [`page()`], `plot`.
+
+mod page;
+mod plot;
+mod text;
+
+pub use page::page;
+pub use text::text;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The version of the format.
+pub const SCHEMA: u32 = 1;
+/// Bytes of a text.
+pub const MAX_TEXT: usize = 4096;
+/// Entries of a list.
+pub const MAX_ENTRIES: usize = 10_000;
+
+/// Results that cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum EvidenceError {
+    /// No JSON of this shape.
+    #[error("these are no results of experiments: {0}; docs/evidence/README.md has their format")]
+    Shape(#[from] serde_json::Error),
+    /// Of a version that is not known.
+    #[error(
+        "the results have format {0}, this tarn reads format {SCHEMA}: take the tarn that wrote them"
+    )]
+    Version(u32),
+    /// Something breaks a rule of the format.
+    #[error("{experiment}: {what}")]
+    Rule {
+        /// Whose.
+        experiment: String,
+        /// Which.
+        what: String,
+    },
+}
+
+/// All that one `tarn reproduce` measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The machine, as `tarn bench --json` describes it.
+    pub machine: Value,
+    /// Version of the tarn that measured.
+    pub tarn: String,
+    /// Seconds since 1970 when it began.
+    pub date: u64,
+    /// Whether sizes and repetitions were those of `--quick`.
+    pub quick: bool,
+    /// The experiments, in the order in which they ran.
+    pub experiments: Vec<Experiment>,
+}
+
+/// What one experiment found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Its name.
+    pub experiment: String,
+    /// Its title.
+    pub title: String,
+    /// Paper, section, table or figure.
+    pub source: String,
+    /// Why it has no results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_run: Option<String>,
+    /// What is played, at which rates.
+    #[serde(default)]
+    pub emulated: Vec<String>,
+    /// What is otherwise than in the paper.
+    #[serde(default)]
+    pub differs: Vec<String>,
+    /// Repetitions that count.
+    #[serde(default)]
+    pub rounds: u32,
+    /// Seconds that it took.
+    #[serde(default)]
+    pub seconds: f64,
+    /// Figures.
+    #[serde(default)]
+    pub tables: Vec<Table>,
+    /// Pictures of them.
+    #[serde(default)]
+    pub plots: Vec<Plot>,
+    /// What the paper claims of it, and what is found here.
+    #[serde(default)]
+    pub claims: Vec<Claim>,
+}
+
+/// Figures in rows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// What they are.
+    pub title: String,
+    /// Names of the columns, the first of the rows'.
+    pub columns: Vec<String>,
+    /// Cells of each row, as many as there are columns.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// A cell of a table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Cell {
+    /// A text.
+    Text(String),
+    /// A number without spread.
+    Number(f64),
+    /// A measured figure.
+    Figure(Figure),
+}
+
+/// A measured figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The median of the repetitions.
+    pub value: f64,
+    /// The least of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    /// The greatest of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+    /// The paper's own figure there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paper: Option<f64>,
+}
+
+/// A picture.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// How.
+    pub kind: Kind,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical axis.
+    pub y: Axis,
+    /// What is drawn.
+    pub series: Vec<Series>,
+}
+
+/// How points are drawn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Points and lines between them.
+    #[default]
+    Lines,
+    /// A group of bars for each name on the horizontal axis.
+    Bars,
+    /// What a node does from when to when: points are node, from, to; time is the horizontal axis.
+    Gantt,
+}
+
+/// An axis.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Axis {
+    /// Quantity and unit.
+    pub label: String,
+    /// Whether it is logarithmic.
+    #[serde(default)]
+    pub log: bool,
+}
+
+/// What belongs together in a picture.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// Whose figures these are.
+    pub of: Of,
+    /// The points, in the order of x.
+    pub points: Vec<Point>,
+}
+
+/// Whose figures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Of {
+    /// tarn's, on this machine.
+    #[default]
+    Here,
+    /// The paper's, on its machine.
+    Paper,
+    /// The plain tool's, on this machine.
+    Peer,
+}
+
+/// A point: where, then y, or y with the least and the greatest of its repetitions, or from when to when.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Value>", into = "Vec<Value>")]
+pub struct Point {
+    /// Where on the horizontal axis; the node of a Gantt chart.
+    pub at: At,
+    /// One to three numbers.
+    pub numbers: Vec<f64>,
+}
+
+/// Where a point is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum At {
+    /// At a number.
+    Number(f64),
+    /// At a name.
+    Name(String),
+}
+
+impl TryFrom<Vec<Value>> for Point {
+    type Error = String;
+
+    fn try_from(values: Vec<Value>) -> Result<Self, String> {
+        let wrong = || {
+            let text = Value::from(values.clone());
+            format!("a point is [x, y], [x, y, low, high] or [node, from, to], not {text}")
+        };
+        let (first, rest) = values.split_first().ok_or_else(wrong)?;
+        let at = match first {
+            Value::String(name) => At::Name(name.clone()),
+            other => At::Number(other.as_f64().ok_or_else(wrong)?),
+        };
+        let numbers: Option<Vec<f64>> = rest.iter().map(Value::as_f64).collect();
+        let numbers = numbers.filter(|n| (1..=3).contains(&n.len()));
+        Ok(Self {
+            at,
+            numbers: numbers.ok_or_else(wrong)?,
+        })
+    }
+}
+
+impl From<Point> for Vec<Value> {
+    fn from(point: Point) -> Self {
+        let at = match point.at {
+            At::Number(x) => Value::from(x),
+            At::Name(name) => Value::from(name),
+        };
+        let numbers = point.numbers.into_iter().map(Value::from);
+        std::iter::once(at).chain(numbers).collect()
+    }
+}
+
+/// A claim of a paper, and what is found here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The claim.
+    pub claim: String,
+    /// The paper's figure.
+    pub paper: String,
+    /// This machine's.
+    pub here: String,
+    /// Whether it holds.
+    pub verdict: Verdict,
+}
+
+/// Whether a claim holds here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It holds.
+    Holds,
+    /// It does not.
+    Fails,
+    /// The spread is wider than the difference.
+    Unclear,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Fails => "does not hold",
+            Self::Unclear => "cannot be told",
+        }
+    }
+}
+
+impl Results {
+    /// Reads the file that lies beside a page.
+    ///
+    /// # Errors
+    /// When it has another shape or version, or breaks a rule.
+    pub fn parse(text: &[u8]) -> Result<Self, EvidenceError> {
+        let results: Self = serde_json::from_slice(text)?;
+        if results.schema != SCHEMA {
+            return Err(EvidenceError::Version(results.schema));
+        }
+        at_most("the results", "experiments", results.experiments.len())?;
+        for experiment in &results.experiments {
+            experiment.check()?;
+        }
+        Ok(results)
+    }
+}
+
+impl Experiment {
+    /// Reads what an experiment printed.
+    ///
+    /// # Errors
+    /// As [`Results::parse`].
+    pub fn parse(text: &[u8]) -> Result<Self, EvidenceError> {
+        let experiment: Self = serde_json::from_slice(text)?;
+        experiment.check()?;
+        Ok(experiment)
+    }
+
+    /// What the shape does not say.
+    fn check(&self) -> Result<(), EvidenceError> {
+        if self.schema != SCHEMA {
+            return Err(EvidenceError::Version(self.schema));
+        }
+        let name = self.experiment.as_str();
+        let rule = |what: String| EvidenceError::Rule {
+            experiment: name.to_owned(),
+            what,
+        };
+        for (what, count) in [
+            ("tables", self.tables.len()),
+            ("plots", self.plots.len()),
+            ("claims", self.claims.len()),
+        ] {
+            at_most(name, what, count)?;
+        }
+        for table in &self.tables {
+            at_most(name, "rows", table.rows.len())?;
+            at_most(name, "columns", table.columns.len())?;
+            if let Some(row) = table.rows.iter().find(|r| r.len() != table.columns.len()) {
+                let (cells, columns) = (row.len(), table.columns.len());
+                return Err(rule(format!(
+                    "table `{}` has {columns} columns, and a row of {cells} cells",
+                    table.title
+                )));
+            }
+        }
+        for plot in &self.plots {
+            at_most(name, "series", plot.series.len())?;
+            for series in &plot.series {
+                at_most(name, "points", series.points.len())?;
+                if let Some(point) = series.points.iter().find(|p| !plot.fits(p)) {
+                    return Err(rule(format!(
+                        "plot `{}` cannot have the point {:?}",
+                        plot.title,
+                        Vec::from(point.clone())
+                    )));
+                }
+            }
+        }
+        match self.texts().find(|t| t.len() > MAX_TEXT) {
+            Some(text) => Err(rule(format!(
+                "a text has {} bytes, {MAX_TEXT} are the most",
+                text.len()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        let own = [&self.experiment, &self.title, &self.source];
+        let tables = self.tables.iter().flat_map(|table| {
+            let cells = table.rows.iter().flatten().filter_map(|cell| match cell {
+                Cell::Text(text) => Some(text),
+                _ => None,
+            });
+            [&table.title]
+                .into_iter()
+                .chain(&table.columns)
+                .chain(cells)
+        });
+        let plots = self.plots.iter().flat_map(|plot| {
+            let names = plot.series.iter().map(|s| &s.name);
+            [&plot.title, &plot.x.label, &plot.y.label]
+                .into_iter()
+                .chain(names)
+        });
+        let claims = self
+            .claims
+            .iter()
+            .flat_map(|c| [&c.claim, &c.paper, &c.here]);
+        own.into_iter()
+            .chain(&self.not_run)
+            .chain(&self.emulated)
+            .chain(&self.differs)
+            .chain(tables)
+            .chain(plots)
+            .chain(claims)
+            .map(String::as_str)
+    }
+}
+
+impl Plot {
+    fn fits(&self, point: &Point) -> bool {
+        let numbers = &point.numbers;
+        match (self.kind, &point.at) {
+            (Kind::Lines, At::Number(x)) => {
+                numbers.len() != 2
+                    && (!self.x.log || *x > 0.0)
+                    && (!self.y.log || numbers.iter().all(|y| *y > 0.0))
+            }
+            (Kind::Bars, At::Name(_)) => {
+                numbers.len() != 2 && (!self.y.log || numbers.iter().all(|y| *y > 0.0))
+            }
+            (Kind::Gantt, At::Number(_)) => numbers.len() == 2,
+            _ => false,
+        }
+    }
+}
+
+fn at_most(experiment: &str, what: &str, count: usize) -> Result<(), EvidenceError> {
+    if count <= MAX_ENTRIES {
+        return Ok(());
+    }
+    Err(EvidenceError::Rule {
+        experiment: experiment.to_owned(),
+        what: format!("{count} {what}, {MAX_ENTRIES} are the most"),
+    })
+}

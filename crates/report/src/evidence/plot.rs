@@ -1,0 +1,349 @@
+//! Plots as SVG, in the manner of the papers' figures.
+
+use super::{At, Kind, Of, Plot, Point, Series};
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
+use plotters::prelude::*;
+use plotters::style::FontTransform;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::error::Error;
+
+const SIZE: (u32, u32) = (760, 380);
+const FONT: &str = "sans-serif";
+/// tarn's figures, series after series.
+const HERE: [RGBColor; 6] = [
+    RGBColor(15, 124, 134),
+    RGBColor(224, 154, 26),
+    RGBColor(47, 111, 219),
+    RGBColor(122, 79, 208),
+    RGBColor(207, 90, 31),
+    RGBColor(95, 148, 64),
+];
+/// The plain tool's.
+const PEER: [RGBColor; 3] = [
+    RGBColor(91, 109, 120),
+    RGBColor(141, 154, 162),
+    RGBColor(60, 75, 84),
+];
+/// The paper's.
+const PAPER: [RGBColor; 3] = [
+    RGBColor(192, 89, 107),
+    RGBColor(214, 140, 152),
+    RGBColor(150, 60, 76),
+];
+
+type Drawn = Result<(), Box<dyn Error>>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// The plot as an SVG element; of one that cannot be drawn, why.
+pub(super) fn svg(plot: &Plot) -> Result<String, String> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        draw(plot, &area).map_err(|e| e.to_string())?;
+        area.present().map_err(|e| e.to_string())?;
+    }
+    Ok(text)
+}
+
+fn draw(plot: &Plot, area: &Area<'_>) -> Drawn {
+    area.fill(&WHITE)?;
+    if plot.series.iter().all(|s| s.points.is_empty()) {
+        return Ok(());
+    }
+    match plot.kind {
+        Kind::Lines => lines(plot, area),
+        Kind::Bars => bars(plot, area),
+        Kind::Gantt => gantt(plot, area),
+    }
+}
+
+/// The colour of a series: its number among those of the same origin.
+fn colour(plot: &Plot, index: usize) -> RGBColor {
+    let of = plot.series.get(index).map(|s| s.of).unwrap_or_default();
+    let before = plot
+        .series
+        .iter()
+        .take(index)
+        .filter(|s| s.of == of)
+        .count();
+    let colours: &[RGBColor] = match of {
+        Of::Here => &HERE,
+        Of::Peer => &PEER,
+        Of::Paper => &PAPER,
+    };
+    colours
+        .get(before % colours.len())
+        .copied()
+        .unwrap_or(BLACK)
+}
+
+/// What the legend calls it.
+fn called(series: &Series) -> String {
+    match series.of {
+        Of::Paper => format!("{} (paper)", series.name),
+        _ => series.name.clone(),
+    }
+}
+
+/// The least and the greatest of values.
+fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), v| {
+        (least.min(v), most.max(v))
+    })
+}
+
+/// What an axis shows of values: room at both ends; where it is not logarithmic, it begins at 0.
+fn range((least, most): (f64, f64), log: bool) -> (f64, f64) {
+    if log {
+        return (least / 1.3, most * 1.3);
+    }
+    let most = if most > 0.0 { most * 1.08 } else { 1.0 };
+    (least.min(0.0) * 1.08, most)
+}
+
+fn lines(plot: &Plot, area: &Area<'_>) -> Drawn {
+    let points = || plot.series.iter().flat_map(|s| &s.points);
+    let (x0, x1) = span(points().filter_map(place));
+    let x = if plot.x.log {
+        (x0 / 1.1, x1 * 1.1)
+    } else {
+        let room = ((x1 - x0) * 0.03).max(f64::MIN_POSITIVE);
+        (x0 - room, x1 + room)
+    };
+    let y = range(
+        span(points().flat_map(|p| p.numbers.iter().copied())),
+        plot.y.log,
+    );
+    match (plot.x.log, plot.y.log) {
+        (false, false) => curves(plot, area, x.0..x.1, y.0..y.1),
+        (false, true) => curves(plot, area, x.0..x.1, (y.0..y.1).log_scale()),
+        (true, false) => curves(plot, area, (x.0..x.1).log_scale(), y.0..y.1),
+        (true, true) => curves(plot, area, (x.0..x.1).log_scale(), (y.0..y.1).log_scale()),
+    }
+}
+
+fn place(point: &Point) -> Option<f64> {
+    match point.at {
+        At::Number(x) => Some(x),
+        At::Name(_) => None,
+    }
+}
+
+fn curves<X, Y>(plot: &Plot, area: &Area<'_>, x: X, y: Y) -> Drawn
+where
+    X: AsRangedCoord<Value = f64>,
+    Y: AsRangedCoord<Value = f64>,
+    X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .margin_right(24)
+        .x_label_area_size(44)
+        .y_label_area_size(70)
+        .build_cartesian_2d(x, y)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(RGBColor(223, 231, 234))
+        .x_desc(&plot.x.label)
+        .y_desc(&plot.y.label)
+        .label_style((FONT, 13))
+        .axis_desc_style((FONT, 14))
+        .x_label_formatter(&|v| short(*v))
+        .y_label_formatter(&|v| short(*v))
+        .draw()?;
+    for (index, series) in plot.series.iter().enumerate() {
+        let colour = colour(plot, index);
+        let width = if series.of == Of::Here { 2 } else { 1 };
+        let style = ShapeStyle::from(&colour).stroke_width(width);
+        let points = || {
+            let points = series.points.iter();
+            points.filter_map(|p| Some((place(p)?, *p.numbers.first()?)))
+        };
+        let drawn = match series.of {
+            Of::Paper => chart.draw_series(DashedLineSeries::new(points(), 5, 4, style))?,
+            _ => chart.draw_series(LineSeries::new(points(), style))?,
+        };
+        drawn
+            .label(called(series))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        let spread = series.points.iter().filter_map(|p| match *p.numbers {
+            [_, low, high] => Some(PathElement::new(
+                [(place(p)?, low), (place(p)?, high)],
+                colour.stroke_width(1),
+            )),
+            _ => None,
+        });
+        chart.draw_series(spread)?;
+        chart.draw_series(points().map(|at| Circle::new(at, 3, colour.filled())))?;
+    }
+    chart
+        .configure_series_labels()
+        .label_font((FONT, 13))
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(223, 231, 234))
+        .position(SeriesLabelPosition::UpperRight)
+        .draw()?;
+    Ok(())
+}
+
+fn bars(plot: &Plot, area: &Area<'_>) -> Drawn {
+    let mut names: Vec<&str> = Vec::new();
+    for point in plot.series.iter().flat_map(|s| &s.points) {
+        if let At::Name(name) = &point.at
+            && !names.contains(&name.as_str())
+        {
+            names.push(name);
+        }
+    }
+    let all = plot.series.iter().flat_map(|s| &s.points);
+    let y = range(
+        span(all.flat_map(|p| p.numbers.iter().copied())),
+        plot.y.log,
+    );
+    if plot.y.log {
+        groups(plot, area, &names, y.0, (y.0..y.1).log_scale())
+    } else {
+        groups(plot, area, &names, 0.0, y.0..y.1)
+    }
+}
+
+fn groups<Y>(plot: &Plot, area: &Area<'_>, names: &[&str], ground: f64, y: Y) -> Drawn
+where
+    Y: AsRangedCoord<Value = f64>,
+    Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(70)
+        .build_cartesian_2d(0.0..names.len() as f64, y)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(0)
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(RGBColor(223, 231, 234))
+        .x_desc(&plot.x.label)
+        .y_desc(&plot.y.label)
+        .label_style((FONT, 13))
+        .axis_desc_style((FONT, 14))
+        .y_label_formatter(&|v| short(*v))
+        .draw()?;
+    // A group takes 0.8 of its place.
+    let width = 0.8 / plot.series.len() as f64;
+    for (index, series) in plot.series.iter().enumerate() {
+        let colour = colour(plot, index);
+        let left = |p: &Point| {
+            let At::Name(name) = &p.at else { return None };
+            let group = names.iter().position(|n| n == name)?;
+            Some(group as f64 + 0.1 + width * index as f64)
+        };
+        let boxes = series.points.iter().filter_map(|p| {
+            let (x, top) = (left(p)?, *p.numbers.first()?);
+            let corners = [(x, ground), (x + width * 0.92, top)];
+            Some(Rectangle::new(corners, colour.filled()))
+        });
+        chart
+            .draw_series(boxes)?
+            .label(called(series))
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+        let spread = series.points.iter().filter_map(|p| match *p.numbers {
+            [_, low, high] => {
+                let x = left(p)? + width * 0.46;
+                Some(PathElement::new([(x, low), (x, high)], BLACK))
+            }
+            _ => None,
+        });
+        chart.draw_series(spread)?;
+    }
+    let style = (FONT, 13)
+        .into_text_style(area)
+        .pos(Pos::new(HPos::Center, VPos::Top));
+    chart.draw_series(names.iter().enumerate().map(|(group, name)| {
+        EmptyElement::at((group as f64 + 0.5, ground))
+            + Text::new((*name).to_owned(), (0, 6), style.clone())
+    }))?;
+    chart
+        .configure_series_labels()
+        .label_font((FONT, 13))
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(223, 231, 234))
+        .position(SeriesLabelPosition::UpperRight)
+        .draw()?;
+    Ok(())
+}
+
+fn gantt(plot: &Plot, area: &Area<'_>) -> Drawn {
+    let points = || plot.series.iter().flat_map(|s| &s.points);
+    let (first, last) = span(points().filter_map(place));
+    let (_, end) = span(points().flat_map(|p| p.numbers.iter().copied()));
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..end.max(f64::MIN_POSITIVE) * 1.02, last + 1.0..first)?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(RGBColor(223, 231, 234))
+        .x_desc(&plot.x.label)
+        .y_desc(&plot.y.label)
+        .label_style((FONT, 13))
+        .axis_desc_style((FONT, 14))
+        .y_label_formatter(&|v| short(*v))
+        .draw()?;
+    let label = (FONT, 12)
+        .into_text_style(area)
+        .color(&WHITE)
+        .pos(Pos::new(HPos::Center, VPos::Center))
+        .transform(FontTransform::None);
+    for (index, series) in plot.series.iter().enumerate() {
+        let colour = colour(plot, index);
+        let boxes = series.points.iter().filter_map(|p| match *p.numbers {
+            [from, to] => {
+                let node = place(p)?;
+                Some(Rectangle::new(
+                    [(from, node), (to, node + 1.0)],
+                    colour.filled(),
+                ))
+            }
+            _ => None,
+        });
+        chart.draw_series(boxes)?;
+        let nodes = span(series.points.iter().filter_map(place));
+        if let Some([from, to]) = series.points.first().map(|p| p.numbers.as_slice()) {
+            let middle = ((from + to) / 2.0, (nodes.0 + nodes.1 + 1.0) / 2.0);
+            chart.draw_series([Text::new(series.name.clone(), middle, label.clone())])?;
+        }
+    }
+    Ok(())
+}
+
+/// A number with as many digits as an axis needs.
+pub(super) fn short(value: f64) -> String {
+    let size = value.abs();
+    let (value, unit) = match size {
+        _ if size >= 1e9 => (value / 1e9, "G"),
+        _ if size >= 1e6 => (value / 1e6, "M"),
+        _ if size >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let size = value.abs();
+    let digits = match size {
+        _ if size == 0.0 || size >= 100.0 => 0,
+        _ if size >= 10.0 => 1,
+        _ if size >= 1.0 => 2,
+        _ if size >= 0.001 => 4,
+        _ => return format!("{value:.1e}{unit}"),
+    };
+    let text = format!("{value:.digits$}");
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text}{unit}")
+}

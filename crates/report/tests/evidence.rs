@@ -1,0 +1,115 @@
+//! Results of experiments: what is read, what is refused, what the page shows.
+
+use serde_json::{Value, json};
+use tarn_report::evidence::{EvidenceError, Experiment, MAX_TEXT, Results, page, text};
+
+fn experiment() -> Value {
+    json!({
+        "schema": 1, "experiment": "weiland-table1", "title": "Files <of> all sizes", "source": "Weiland 2018, Table 1",
+        "emulated": ["a store at 100 MB/s"], "differs": ["smaller"], "rounds": 5,
+        "tables": [{
+            "title": "Seconds", "columns": ["files", "tier", "store"],
+            "rows": [["10 x 1 GB", {"value": 0.25, "low": 0.2, "high": 0.3, "paper": 4.97}, 12]],
+        }],
+        "plots": [
+            {"title": "lines", "kind": "lines", "x": {"label": "size", "log": true}, "y": {"label": "MB/s", "log": true}, "series": [
+                {"name": "tarn", "of": "here", "points": [[4096, 100.0, 90.0, 110.0], [8192, 150.0]]},
+                {"name": "published", "of": "paper", "points": [[4096, 50], [8192, 60]]}]},
+            {"title": "bars", "kind": "bars", "x": {"label": ""}, "y": {"label": "s"}, "series": [
+                {"name": "cp", "of": "peer", "points": [["large", 2.0, 1.0, 3.0], ["small", 1.5]]}]},
+            {"title": "gantt", "kind": "gantt", "x": {"label": "s"}, "y": {"label": "node"}, "series": [
+                {"name": "Job 1", "of": "here", "points": [[0, 0.0, 10.0], [1, 0.0, 10.0]]}]},
+            {"title": "nothing", "kind": "lines", "x": {"label": "s"}, "y": {"label": "node"}, "series": []},
+        ],
+        "claims": [{"claim": "58 times faster", "paper": "58", "here": "48", "verdict": "holds"}],
+        "a key of later": true,
+    })
+}
+
+fn results(experiment: Value) -> Value {
+    json!({
+        "schema": 1, "machine": {"cpu": "a <fast> one", "cores": 2}, "tarn": "0.1.0", "date": 1_700_000_000, "quick": true,
+        "experiments": [experiment, {"schema": 1, "experiment": "other", "title": "Other", "source": "", "not_run": "needs <root>"}],
+    })
+}
+
+fn parsed(value: &Value) -> Result<Results, EvidenceError> {
+    Results::parse(value.to_string().as_bytes())
+}
+
+#[test]
+fn the_page_has_all_of_it_and_nothing_from_outside() {
+    let results = parsed(&results(experiment())).unwrap();
+    let page = page(&results);
+    assert_eq!(
+        page.matches("<svg").count(),
+        4 + 2,
+        "plots, and the header's"
+    );
+    for has in [
+        "Files &lt;of&gt; all sizes",
+        "a &lt;fast&gt; one",
+        "not run: needs &lt;root&gt;",
+        "a store at 100 MB/s",
+        "paper 4.97",
+        "published (paper)",
+        ">holds<",
+        "1 hold, 0 do not, 0 cannot be told; 1 experiment not run",
+        "<code>--quick</code>",
+        "id=\"weiland-table1\"",
+    ] {
+        assert!(page.contains(has), "{has}");
+    }
+    assert!(!page.contains("could not be drawn") && !page.contains("NaN"));
+    assert!(!page.contains("src=") && !page.contains("url(http"));
+    // What is drawn is in the page once more.
+    let json = page.split("id=\"tarn-results\">").nth(1).unwrap();
+    let json = json.split("</script>").next().unwrap();
+    assert_eq!(Results::parse(json.as_bytes()).unwrap(), results);
+    let text = text(&results);
+    assert!(text.contains("0.25 (0.2 to 0.3) [paper 4.97]"), "{text}");
+    assert!(text.contains("not run: needs <root>"), "{text}");
+}
+
+#[test]
+fn what_breaks_a_rule_is_refused_with_its_place() {
+    type Break = (&'static str, fn(&mut Value));
+    let breaks: [Break; 9] = [
+        ("a row of 1 cells", |e| {
+            e["tables"][0]["rows"][0] = json!(["x"])
+        }),
+        ("cannot have the point", |e| {
+            e["plots"][0]["series"][0]["points"][0] = json!([0, 1])
+        }),
+        ("cannot have the point", |e| {
+            e["plots"][0]["series"][0]["points"][0] = json!([1, 0])
+        }),
+        ("cannot have the point", |e| {
+            e["plots"][1]["series"][0]["points"][0] = json!([1, 1])
+        }),
+        ("cannot have the point", |e| {
+            e["plots"][2]["series"][0]["points"][0] = json!([0, 1])
+        }),
+        ("a point is [x, y]", |e| {
+            e["plots"][2]["series"][0]["points"][0] = json!([])
+        }),
+        ("unknown variant", |e| {
+            e["claims"][0]["verdict"] = json!("perhaps")
+        }),
+        ("are the most", |e| {
+            e["title"] = json!("x".repeat(MAX_TEXT + 1))
+        }),
+        ("format 2", |e| e["schema"] = json!(2)),
+    ];
+    for (says, spoil) in breaks {
+        let mut broken = experiment();
+        spoil(&mut broken);
+        let why = parsed(&results(broken.clone())).unwrap_err().to_string();
+        assert!(why.contains(says), "{says}: {why}");
+        assert!(Experiment::parse(broken.to_string().as_bytes()).is_err());
+    }
+    assert!(Results::parse(b"").is_err());
+    let mut later = results(experiment());
+    later["schema"] = json!(2);
+    assert!(matches!(parsed(&later), Err(EvidenceError::Version(2))));
+}
