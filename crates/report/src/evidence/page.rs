@@ -97,25 +97,25 @@ fn verdicts(page: &mut String, results: &Results) {
         }
     );
     page.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th>experiment</th><th>claim</th><th>paper</th><th>here</th><th></th></tr></thead><tbody>\n",
+        "<div class=\"scroll\"><table><thead><tr><th></th><th>claim</th><th>paper</th><th>here</th><th>experiment</th></tr></thead><tbody>\n",
     );
     for e in &results.experiments {
         let link = format!("<a href=\"#{0}\">{0}</a>", escape(&e.experiment));
         if let Some(why) = &e.not_run {
             let _ = writeln!(
                 page,
-                "<tr><td>{link}</td><td colspan=\"3\">not run: {}</td><td></td></tr>",
+                "<tr><td></td><td colspan=\"3\">not run: {}</td><td>{link}</td></tr>",
                 escape(why)
             );
         }
         for c in &e.claims {
             let _ = writeln!(
                 page,
-                "<tr><td>{link}</td><td>{}</td><td class=\"paper\">{}</td><td>{}</td><td>{}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td class=\"paper\">{}</td><td>{}</td><td>{link}</td></tr>",
+                pill(c.verdict),
                 escape(&c.claim),
                 escape(&c.paper),
                 escape(&c.here),
-                pill(c.verdict)
             );
         }
     }
@@ -187,16 +187,22 @@ fn table(page: &mut String, table: &Table) {
         "<h3>{}</h3><div class=\"scroll\"><table><thead><tr>",
         escape(&table.title)
     );
+    let mut classes = Vec::new();
     for (index, column) in table.columns.iter().enumerate() {
-        let class = if index == 0 { "" } else { " class=\"n\"" };
+        let is_text = |row: &Vec<Cell>| matches!(row.get(index), Some(Cell::Text(_)));
+        let class = match index == 0 || table.rows.iter().all(is_text) {
+            true => "",
+            false => " class=\"n\"",
+        };
+        classes.push(class);
         let _ = write!(page, "<th{class}>{}</th>", escape(column));
     }
     page.push_str("</tr></thead><tbody>\n");
     for row in &table.rows {
         page.push_str("<tr>");
-        for c in row {
+        for (c, class) in row.iter().zip(&classes) {
             let _ = match c {
-                Cell::Text(text) => write!(page, "<td>{}</td>", escape(text)),
+                Cell::Text(text) => write!(page, "<td{class}>{}</td>", escape(text)),
                 Cell::Number(_) => write!(page, "<td class=\"n\">{}</td>", cell(c)),
                 Cell::Figure(figure) => write!(page, "<td class=\"n\">{}</td>", marked(figure)),
             };

@@ -10,6 +10,9 @@ use std::error::Error;
 
 const SIZE: (u32, u32) = (760, 380);
 const FONT: &str = "sans-serif";
+/// A series of more points is a line without marks.
+const MARKED: usize = 24;
+const GRID: RGBColor = RGBColor(223, 231, 234);
 /// tarn's figures, series after series.
 const HERE: [RGBColor; 6] = [
     RGBColor(15, 124, 134),
@@ -33,6 +36,8 @@ const PAPER: [RGBColor; 3] = [
 ];
 
 type Drawn = Result<(), Box<dyn Error>>;
+/// What both axes show, from and to.
+type Spans = ((f64, f64), (f64, f64));
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The plot as an SVG element; of one that cannot be drawn, why.
@@ -115,11 +120,13 @@ fn lines(plot: &Plot, area: &Area<'_>) -> Drawn {
         span(points().flat_map(|p| p.numbers.iter().copied())),
         plot.y.log,
     );
+    let spans = (x, y);
+    let (x, y) = (x.0..x.1, y.0..y.1);
     match (plot.x.log, plot.y.log) {
-        (false, false) => curves(plot, area, x.0..x.1, y.0..y.1),
-        (false, true) => curves(plot, area, x.0..x.1, (y.0..y.1).log_scale()),
-        (true, false) => curves(plot, area, (x.0..x.1).log_scale(), y.0..y.1),
-        (true, true) => curves(plot, area, (x.0..x.1).log_scale(), (y.0..y.1).log_scale()),
+        (false, false) => curves(plot, area, (x, y), spans),
+        (false, true) => curves(plot, area, (x, y.log_scale()), spans),
+        (true, false) => curves(plot, area, (x.log_scale(), y), spans),
+        (true, true) => curves(plot, area, (x.log_scale(), y.log_scale()), spans),
     }
 }
 
@@ -130,7 +137,7 @@ fn place(point: &Point) -> Option<f64> {
     }
 }
 
-fn curves<X, Y>(plot: &Plot, area: &Area<'_>, x: X, y: Y) -> Drawn
+fn curves<X, Y>(plot: &Plot, area: &Area<'_>, axes: (X, Y), (x, y): Spans) -> Drawn
 where
     X: AsRangedCoord<Value = f64>,
     Y: AsRangedCoord<Value = f64>,
@@ -142,11 +149,11 @@ where
         .margin_right(24)
         .x_label_area_size(44)
         .y_label_area_size(70)
-        .build_cartesian_2d(x, y)?;
+        .build_cartesian_2d(axes.0, axes.1)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
-        .bold_line_style(RGBColor(223, 231, 234))
+        .bold_line_style(GRID)
         .x_desc(&plot.x.label)
         .y_desc(&plot.y.label)
         .label_style((FONT, 13))
@@ -177,14 +184,46 @@ where
             _ => None,
         });
         chart.draw_series(spread)?;
-        chart.draw_series(points().map(|at| Circle::new(at, 3, colour.filled())))?;
+        if series.points.len() <= MARKED {
+            chart.draw_series(points().map(|at| Circle::new(at, 3, colour.filled())))?;
+        }
     }
+    legend(&mut chart, freest(plot, x, y))
+}
+
+/// The upper corner that fewer points are in.
+fn freest(plot: &Plot, x: (f64, f64), y: (f64, f64)) -> SeriesLabelPosition {
+    let share = |value: f64, (from, to): (f64, f64), log: bool| match log {
+        true => (value / from).ln() / (to / from).ln(),
+        false => (value - from) / (to - from),
+    };
+    let points = plot.series.iter().flat_map(|s| &s.points);
+    let upper = points.filter_map(|p| {
+        let at = share(place(p)?, x, plot.x.log);
+        let height = share(*p.numbers.first()?, y, plot.y.log);
+        (height > 0.5).then_some(at)
+    });
+    let (left, right): (Vec<f64>, Vec<f64>) = upper.partition(|at| *at < 0.5);
+    match left.len() < right.len() {
+        true => SeriesLabelPosition::UpperLeft,
+        false => SeriesLabelPosition::UpperRight,
+    }
+}
+
+fn legend<'a, X, Y>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
+    at: SeriesLabelPosition,
+) -> Drawn
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
     chart
         .configure_series_labels()
         .label_font((FONT, 13))
         .background_style(WHITE.mix(0.85))
-        .border_style(RGBColor(223, 231, 234))
-        .position(SeriesLabelPosition::UpperRight)
+        .border_style(GRID)
+        .position(at)
         .draw()?;
     Ok(())
 }
@@ -225,7 +264,7 @@ where
         .disable_x_mesh()
         .x_labels(0)
         .light_line_style(TRANSPARENT)
-        .bold_line_style(RGBColor(223, 231, 234))
+        .bold_line_style(GRID)
         .x_desc(&plot.x.label)
         .y_desc(&plot.y.label)
         .label_style((FONT, 13))
@@ -266,14 +305,7 @@ where
         EmptyElement::at((group as f64 + 0.5, ground))
             + Text::new((*name).to_owned(), (0, 6), style.clone())
     }))?;
-    chart
-        .configure_series_labels()
-        .label_font((FONT, 13))
-        .background_style(WHITE.mix(0.85))
-        .border_style(RGBColor(223, 231, 234))
-        .position(SeriesLabelPosition::UpperRight)
-        .draw()?;
-    Ok(())
+    legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
 fn gantt(plot: &Plot, area: &Area<'_>) -> Drawn {
@@ -289,11 +321,12 @@ fn gantt(plot: &Plot, area: &Area<'_>) -> Drawn {
         .configure_mesh()
         .disable_y_mesh()
         .light_line_style(TRANSPARENT)
-        .bold_line_style(RGBColor(223, 231, 234))
+        .bold_line_style(GRID)
         .x_desc(&plot.x.label)
         .y_desc(&plot.y.label)
         .label_style((FONT, 13))
         .axis_desc_style((FONT, 14))
+        .x_label_formatter(&|v| short(*v))
         .y_label_formatter(&|v| short(*v))
         .draw()?;
     let label = (FONT, 12)
