@@ -29,6 +29,11 @@ pub(crate) fn asked(name: &'static str) -> Result<bool, Fault> {
     tarn_keyring::asked(name).map_err(|e| Fault::new(Code::Invalid, e.to_string()))
 }
 
+/// Whether a program that encrypts takes what it had in clear, too.
+pub(crate) fn takes_clear() -> Result<bool, Fault> {
+    asked("TARN_PHX_CLEAR")
+}
+
 fn unwrap_with(keys: KeyRing, run: &str) -> Arc<Unwrap> {
     let run = run.to_owned();
     Arc::new(move |wrapped| keys.unwrap(wrapped, owner(&run)))
@@ -48,6 +53,7 @@ pub(crate) fn sealing(run: &str) -> Result<Arc<Sealing>, Fault> {
     let nonce = random().map_err(failed)?;
     let wrapped = keys.newest().wrap(&key, owner(run), nonce);
     let wrapped = wrapped.map_err(|e| Fault::new(Code::Internal, e.to_string()))?;
-    let sealing = Sealing::new(&key, wrapped.into(), unwrap_with(keys, run))?;
+    let clear = takes_clear()?;
+    let sealing = Sealing::new(&key, wrapped.into(), unwrap_with(keys, run), clear)?;
     Ok(Arc::new(sealing))
 }

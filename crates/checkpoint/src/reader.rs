@@ -16,7 +16,7 @@ use tarn_base::crc::crc;
 use tarn_media::{Reader as File, Seen};
 use tarn_phx::arena::Version;
 use tarn_phx::manifest::CHUNK;
-use tarn_phx::seal::open_with;
+use tarn_phx::seal::{Opener, Origin, in_clear};
 use tarn_phx::{Arena, Code, Fault, Level, Object, Place, Shape, Start, VersionId};
 
 /// How often versions are looked for that are given up meanwhile.
@@ -72,11 +72,14 @@ pub struct Reader {
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
+    rank: u32,
     /// That wrote the version.
     ranks: u32,
     version: Version,
     /// Which objects were compared with their checksums.
     proven: Box<[AtomicBool]>,
+    /// If it is encrypted.
+    opener: OnceLock<Opener>,
     /// What encrypted objects hold.
     opened: Box<[OnceLock<Memory>]>,
     /// Unmapped before the pin is gone.
@@ -118,6 +121,11 @@ impl Reader {
                 chosen => chosen?,
             };
             if let Some(parts) = pin(found, id, start)? {
+                let clear = parts.values().any(|p| p.version.manifest.seal.is_none());
+                if clear && crate::keys::asked("TARN_PHX_ENCRYPT")? && !crate::keys::takes_clear()?
+                {
+                    return Err(in_clear(id));
+                }
                 let verify = which.verify;
                 return Ok(Self {
                     name,
@@ -188,12 +196,12 @@ impl Reader {
         let manifest = &part.version.manifest;
         let opened = &part.opened[at];
         if opened.get().is_none() {
-            let unwrap = crate::keys::opening(&self.name)?;
+            let opener = self.opener(part)?;
             let mut memory = Memory::new(bytes.len())?;
             // SAFETY: it was made here, and nobody else knows of it yet.
             let content = unsafe { memory.bytes_mut() };
             content.copy_from_slice(bytes);
-            open_with(&*unwrap, manifest, &manifest.objects[at], content)?;
+            opener.open(manifest, &manifest.objects[at], content)?;
             // Another thread may have been first: then that is it.
             let _ = opened.set(memory);
         }
@@ -202,6 +210,22 @@ impl Reader {
             .ok_or_else(|| Fault::new(Code::Internal, "what was opened is not there"))?;
         // SAFETY: nobody writes to it any more.
         Ok(unsafe { memory.bytes() })
+    }
+
+    /// What opens an encrypted part.
+    fn opener<'a>(&self, part: &'a Part) -> Result<&'a Opener, Fault> {
+        if let Some(opener) = part.opener.get() {
+            return Ok(opener);
+        }
+        let unwrap = crate::keys::opening(&self.name)?;
+        let origin = Origin {
+            id: self.id,
+            start: part.version.start,
+            rank: part.rank,
+            ranks: part.ranks,
+        };
+        let opener = Opener::unwrapped(&*unwrap, &part.version.manifest, &origin)?;
+        Ok(part.opener.get_or_init(|| opener))
     }
 
     /// The same as a slice of elements.
@@ -451,9 +475,11 @@ fn pin(
             .map(|_| AtomicBool::new(false));
         let part = Part {
             path,
+            rank: arena.header().rank,
             ranks: arena.header().ranks,
             version: version.clone(),
             proven: proven.collect(),
+            opener: OnceLock::new(),
             opened: version
                 .manifest
                 .objects

@@ -65,6 +65,7 @@ pub struct Options {
     /// Writes are tracked by [`Tracker::by_mprotect`], whatever the kernel has for it: a handler of SIGSEGV is installed.
     pub mprotect: bool,
     /// What objects hold is encrypted wherever versions lie, with this user's key (`tarn key new`); else where `$TARN_PHX_ENCRYPT` is 1.
+    /// Versions in clear are refused then, unless `$TARN_PHX_CLEAR` is 1.
     pub encrypt: bool,
     /// A folder on a store that outlives the nodes; else `$TARN_PHX_EXTERNAL`, or there is none.
     pub external: Option<PathBuf>,

@@ -36,7 +36,7 @@ fn read() -> Result<bool, tarn_checkpoint::Fault> {
 fn program() {
     let role = std::env::var(ROLE).unwrap();
     let said = match &*role {
-        "write" => begin(true).and_then(|mut session| {
+        "write" | "write in clear" => begin(role == "write").and_then(|mut session| {
             session.values::<u64>("cells")?.fill(NEEDLE);
             let version = session.commit()?.id;
             session.wait(version, Level::Durable, None)?;
@@ -59,6 +59,10 @@ fn program() {
 }
 
 fn run(folder: &Path, role: &str, encrypt: bool) -> String {
+    run_with(folder, role, encrypt, false)
+}
+
+fn run_with(folder: &Path, role: &str, encrypt: bool, clear: bool) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", "program", "--ignored", "--nocapture"])
@@ -67,9 +71,13 @@ fn run(folder: &Path, role: &str, encrypt: bool) -> String {
         .env("TARN_PHX_TIER", folder.join("tier"))
         .env("TARN_PHX_MEMORY", folder.join("memory"))
         .env("TARN_PHX_RUN", "run")
-        .env_remove("TARN_PHX_ENCRYPT");
+        .env_remove("TARN_PHX_ENCRYPT")
+        .env_remove("TARN_PHX_CLEAR");
     if encrypt {
         command.env("TARN_PHX_ENCRYPT", "1");
+    }
+    if clear {
+        command.env("TARN_PHX_CLEAR", "1");
     }
     let Output {
         status,
@@ -142,4 +150,19 @@ fn a_program_is_restarted_and_read_with_the_key_and_by_nobody_else() {
     }
     std::fs::remove_file(&file).unwrap();
     refused(folder, "read", false, Code::Invalid, "tarn key new");
+}
+
+#[test]
+fn attack_what_is_in_clear_is_no_version_of_a_program_that_encrypts() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = folder.path();
+    let keys = KeyRing::new(fresh().unwrap());
+    write(&folder.join("config/tarn/key"), &keys, false).unwrap();
+    done(folder, "write in clear", false);
+    for role in ["restart", "read"] {
+        refused(folder, role, true, Code::Invalid, "TARN_PHX_CLEAR=1");
+        let said = run_with(folder, role, true, true);
+        assert!(said.contains("it is done"), "{said}");
+    }
+    done(folder, "read", false);
 }

@@ -89,6 +89,7 @@ struct phx_options {
 /*
  * What objects hold is encrypted (AES-256-GCM) wherever versions lie: on tiers, in memory that outlives the process, on other nodes, on
  * the external store; with the user's key, which `tarn key new` makes. Names, sizes and shapes are not. $TARN_PHX_ENCRYPT=1 does the same.
+ * A restart refuses versions in clear then, unless $TARN_PHX_CLEAR is 1.
  */
 #define PHX_ENCRYPT 64u
 

@@ -189,6 +189,8 @@ fn ranks_are_killed_at_any_instant() {
             if run % 4 > 1 {
                 // What is left is in memory.
                 how &= !(2 | 16);
+                // And stays there, without a helper.
+                how |= if run % 2 == 0 { 8 } else { 0 };
                 let folder = folder.path().join(format!("run{run}"));
                 looks_after = Some(LooksAfter::begin(&folder));
             }
@@ -256,6 +258,10 @@ fn ranks_are_killed_at_any_instant() {
             assert!(said.iter().all(fine), "{}", context());
         }
         flushed += usize::from(whole_outside(&store));
+        // It has the time to end, or not.
+        if looks_after.is_some() && next(2) == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let last = |said: &Vec<String>| said.iter().filter_map(|l| number(l, "committed ")).max();
         least = least.max(said.iter().map(|s| last(s).unwrap_or(0)).min().unwrap_or(0));
     }

@@ -90,6 +90,8 @@ pub struct Seal {
     pub key: Box<[u8]>,
     /// Of each object, in the order of these, the proof of each of its chunks.
     pub proofs: Vec<Vec<Proof>>,
+    /// That all of this is what was sealed, of that rank and as that version.
+    pub whole: Proof,
 }
 
 /// That a chunk is what was sealed.
@@ -121,6 +123,39 @@ impl Object {
     pub fn size(&self) -> u64 {
         self.pieces.iter().map(|p| p.length).sum()
     }
+
+    /// All but where it lies, as it is written.
+    pub(crate) fn describe(&self, out: &mut Vec<u8>) {
+        put_short(out, &self.key);
+        out.extend(self.unit.to_le_bytes());
+        match &self.shape {
+            Shape::Own => out.push(0),
+            Shape::Replicated => out.push(1),
+            Shape::Block(dimensions) => {
+                out.extend([2, dimensions.len() as u8]);
+                let numbers = dimensions.iter().flatten();
+                numbers.for_each(|n| out.extend(n.to_le_bytes()));
+            }
+            Shape::Irregular(row) => {
+                out.push(3);
+                out.extend(row.to_le_bytes());
+            }
+        }
+    }
+}
+
+impl Proof {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.number.to_le_bytes());
+        out.extend(self.tag);
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(Self {
+            number: fields.u64()?,
+            tag: fields.take()?,
+        })
+    }
 }
 
 impl Manifest {
@@ -149,21 +184,7 @@ impl Manifest {
         let mut out = Vec::new();
         out.extend((self.objects.len() as u32).to_le_bytes());
         for object in &self.objects {
-            put_short(&mut out, &object.key);
-            out.extend(object.unit.to_le_bytes());
-            match &object.shape {
-                Shape::Own => out.push(0),
-                Shape::Replicated => out.push(1),
-                Shape::Block(dimensions) => {
-                    out.extend([2, dimensions.len() as u8]);
-                    let numbers = dimensions.iter().flatten();
-                    numbers.for_each(|n| out.extend(n.to_le_bytes()));
-                }
-                Shape::Irregular(row) => {
-                    out.push(3);
-                    out.extend(row.to_le_bytes());
-                }
-            }
+            object.describe(&mut out);
             out.extend((object.pieces.len() as u32).to_le_bytes());
             for piece in &object.pieces {
                 let (kind, at) = match piece.place {
@@ -178,10 +199,9 @@ impl Manifest {
         }
         if let Some(seal) = &self.seal {
             put_short(&mut out, &seal.key);
-            for proof in seal.proofs.iter().flatten() {
-                out.extend(proof.number.to_le_bytes());
-                out.extend(proof.tag);
-            }
+            let proofs = seal.proofs.iter().flatten();
+            proofs.for_each(|proof| proof.encode(&mut out));
+            seal.whole.encode(&mut out);
         }
         out
     }
@@ -211,21 +231,16 @@ impl Manifest {
 
 fn decode_seal(fields: &mut Fields<'_>, objects: &[Object]) -> Option<Seal> {
     let key = fields.short().filter(|key| !key.is_empty())?.into();
-    let proof = |fields: &mut Fields<'_>| {
-        Some(Proof {
-            number: fields.u64()?,
-            tag: fields.take()?,
-        })
-    };
     let of = |object: &Object| {
         let chunks = Piece::chunks(object.size());
         if chunks > fields.0.len() as u64 / (8 + PROOF as u64) {
             return None;
         }
-        (0..chunks).map(|_| proof(fields)).collect()
+        (0..chunks).map(|_| Proof::decode(fields)).collect()
     };
     let proofs = objects.iter().map(of).collect::<Option<_>>()?;
-    Some(Seal { key, proofs })
+    let whole = Proof::decode(fields)?;
+    Some(Seal { key, proofs, whole })
 }
 
 fn decode_object(fields: &mut Fields<'_>, size: u64) -> Option<Object> {

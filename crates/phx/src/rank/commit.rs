@@ -10,7 +10,7 @@ use crate::lanes::{self, Copied, Send, Staged, Work};
 use crate::layout::{self, Job};
 use crate::manifest::{CHUNK, MAX_OBJECTS, Manifest, Object, Piece, Place, Proof};
 use crate::room::{FIRST, LARGE};
-use crate::seal::Sealing;
+use crate::seal::{Origin, Sealing};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -119,8 +119,14 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             self.buddies.give_up(by);
             lonely = Some(fault);
         }
-        let seal = shared.options.seal.as_deref();
-        let manifest = manifest(&items, &places, copied.chunks, ahead, seal);
+        let origin = Origin {
+            id,
+            start: shared.world.start.identity,
+            rank: shared.ranks.rank(),
+            ranks: shared.ranks.ranks(),
+        };
+        let seal = shared.options.seal.as_deref().map(|seal| (seal, &origin));
+        let manifest = manifest(&items, &places, copied.chunks, ahead, seal)?;
         let durable = manifest.is_durable();
         let level = if durable {
             Level::Durable
@@ -550,8 +556,8 @@ fn manifest(
     places: &[u64],
     copied: Vec<BTreeMap<u64, Lies>>,
     ahead: impl Fn(usize, u64) -> Option<Early>,
-    seal: Option<&Sealing>,
-) -> Manifest {
+    seal: Option<(&Sealing, &Origin)>,
+) -> Result<Manifest, Fault> {
     let mut proofs = Vec::new();
     let object = |(number, mut copied): (usize, BTreeMap<u64, Lies>)| {
         let (item, place) = (items[number], places[number]);
@@ -574,11 +580,12 @@ fn manifest(
             pieces: layout::pieces(size, chunks),
         }
     };
-    let objects = copied.into_iter().enumerate().map(object).collect();
-    Manifest {
+    let objects: Vec<Object> = copied.into_iter().enumerate().map(object).collect();
+    let seal = seal.map(|(seal, of)| seal.seals(of, &objects, proofs));
+    Ok(Manifest {
+        seal: seal.transpose()?,
         objects,
-        seal: seal.map(|seal| seal.seals(proofs)),
-    }
+    })
 }
 
 /// The head of a staging file: whose it is.

@@ -8,6 +8,7 @@ use super::{Options, Restorable, left, publish, replicate};
 use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
 use crate::fault::{Code, Fault};
 use crate::manifest::CHUNK;
+use crate::seal::Origin;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,6 +101,18 @@ pub(super) struct Of {
     pub(super) start: u128,
     /// That wrote it.
     pub(super) ranks: u32,
+}
+
+impl Of {
+    /// A rank's part of it.
+    pub(super) fn origin(self, rank: u32) -> Origin {
+        Origin {
+            id: self.id,
+            start: self.start,
+            rank,
+            ranks: self.ranks,
+        }
+    }
 }
 
 /// A version in it.

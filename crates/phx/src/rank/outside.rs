@@ -7,7 +7,7 @@ use crate::arena::{self, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::flush::{self, Exact, Flushed};
 use crate::manifest::Manifest;
-use crate::seal::{self, Sealing};
+use crate::seal::{Opener, Sealing};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -177,8 +177,8 @@ pub(super) fn open(store: &dyn External, version: Of, rank: u32) -> Result<Part,
     };
     // Whatever it is, an older version may be whole.
     let opened = flush::open(store, exact, rank);
-    let (stored, version, _) = opened.map_err(|f| Fault::new(Code::Corrupt, f.text))?;
-    Ok((stored, version.manifest))
+    let (stored, kept, _) = opened.map_err(|f| Fault::new(Code::Corrupt, f.text))?;
+    Ok((stored, kept.manifest))
 }
 
 /// Fills an object from there: whether it could be.
@@ -192,10 +192,13 @@ pub(super) fn read(
     let Ok((stored, manifest)) = open(store, version, rank) else {
         return false;
     };
+    let Ok(opener) = Opener::new(seal, &manifest, &version.origin(rank)) else {
+        return false;
+    };
     let object = manifest.objects.iter().find(|o| *o.key == *key);
     let object = object.filter(|o| o.size() == into.len() as u64);
     object.is_some_and(|o| {
         let read = arena::read(&stored, o, into).is_ok_and(|bad| bad.is_empty());
-        read && seal::open(seal, &manifest, o, into).is_ok()
+        read && opener.open(&manifest, o, into).is_ok()
     })
 }

@@ -7,7 +7,7 @@ use crate::arena::{self, Arena, VersionId};
 use crate::fault::{Code, Fault};
 use crate::lanes::{FETCHES, at_once};
 use crate::manifest::{Manifest, Object, Shape};
-use crate::seal::{self, Sealing};
+use crate::seal::{Opener, Sealing};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -157,7 +157,8 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         let external = self.external(version);
         if let (Some(store), true) = (external, places.is_empty()) {
             let (stored, manifest) = outside::open(store, version, rank)?;
-            places.push((Shelf::Outside(stored), manifest));
+            let opener = self.opener(&manifest, version, rank)?;
+            places.push((Shelf::Outside(stored), manifest, opener));
         }
         let lost = || damaged(&format!("rank {rank}'s part of version {}", version.id));
         match places.is_empty() {
@@ -172,11 +173,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         }
     }
 
-    fn open_old<'a>(
-        &'a self,
-        found: &'a Found,
-        version: Of,
-    ) -> Result<(Shelf<'a, T>, Manifest), Fault> {
+    fn open_old<'a>(&'a self, found: &'a Found, version: Of) -> Result<Place<'a, T>, Fault> {
         // That it is gone is damage: `NotFound` is for a start from nothing.
         let stored = found
             .shelf(&*self.tier, &*self.ranks, self.options.patience)
@@ -187,14 +184,23 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             .ok_or_else(|| damaged(&format!("version {} in {}", version.id, found.name)))?
             .manifest
             .clone();
-        Ok((stored, manifest))
+        let opener = self.opener(&manifest, version, found.rank)?;
+        Ok((stored, manifest, opener))
+    }
+
+    fn opener(&self, manifest: &Manifest, version: Of, rank: u32) -> Result<Opener, Fault> {
+        let seal = self.options.seal.as_deref();
+        Opener::new(seal, manifest, &version.origin(rank))
     }
 }
+
+/// Where a part of a version is, what it has, and what opens that.
+type Place<'a, T> = (Shelf<'a, T>, Manifest, Opener);
 
 /// One old rank's part of a version.
 struct Old<'a, T: Vault> {
     /// Where it is, at least one: what is damaged in one is read from the next.
-    places: Vec<(Shelf<'a, T>, Manifest)>,
+    places: Vec<Place<'a, T>>,
     version: Of,
     rank: u32,
     /// What stands in for what is damaged in all of them.
@@ -206,7 +212,7 @@ impl<T: Vault> Old<'_, T> {
     /// An object of it, of a size, if that is given.
     fn first_whole(&self, key: &[u8], size: Option<usize>) -> Result<&Object, Fault> {
         let name = String::from_utf8_lossy(key);
-        let (_, manifest) = &self.places[0];
+        let (_, manifest, _) = &self.places[0];
         let object = manifest.objects.iter().find(|o| *o.key == *key);
         let object = object.ok_or_else(|| {
             Fault::new(
@@ -230,17 +236,16 @@ impl<T: Vault> Old<'_, T> {
 
     fn read(&self, object: &Object, into: &mut [u8]) -> Result<(), Fault> {
         let mut why = None;
-        for (stored, manifest) in &self.places {
+        for (stored, manifest, opener) in &self.places {
             let same = |o: &&Object| o.key == object.key && o.size() == object.size();
             let Some(object) = manifest.objects.iter().find(same) else {
                 continue;
             };
             match arena::read(stored, object, into) {
                 Ok(bad) => match bad.first() {
-                    None => match seal::open(self.seal, manifest, object, into) {
+                    None => match opener.open(manifest, object, into) {
                         Ok(()) => return Ok(()),
-                        Err(fault) if fault.code == Code::Corrupt => why = Some(fault),
-                        Err(fault) => return Err(fault),
+                        Err(fault) => why = Some(fault),
                     },
                     Some(piece) => {
                         let key = String::from_utf8_lossy(&object.key);
@@ -276,7 +281,7 @@ impl<T: Vault> Old<'_, T> {
         enter: &(dyn Fn() + Sync),
     ) -> Result<(), Fault> {
         let lanes = match &self.places[0] {
-            (Shelf::Far(_), _) => FETCHES,
+            (Shelf::Far(..), ..) => FETCHES,
             _ => 1 + helpers.min(1),
         };
         let waiting = Mutex::new(objects.iter_mut());

@@ -28,7 +28,7 @@ pub(crate) const VERSIONS: Asked = Asked {
 };
 
 /// A new key for a rank, wrapped with a secret: its number and a byte that says whose it is will do here.
-pub(crate) fn sealing(secret: u8, number: u64) -> Arc<Sealing> {
+pub(crate) fn sealing(secret: u8, number: u64, clear: bool) -> Arc<Sealing> {
     let key = move |number: &[u8]| {
         let mut bytes = [secret; 32];
         bytes[..8].copy_from_slice(number);
@@ -36,11 +36,12 @@ pub(crate) fn sealing(secret: u8, number: u64) -> Arc<Sealing> {
     };
     let unwrap = move |wrapped: &[u8]| match wrapped {
         [number @ .., by] if *by == secret => Ok(key(number)),
-        _ => Err(SealError::OtherKey),
+        [_, _, _, _, _, _, _, _, _] => Err(SealError::OtherKey),
+        _ => Err(SealError::Unknown),
     };
     let wrapped = [&number.to_le_bytes()[..], &[secret]].concat();
     let own = key(&number.to_le_bytes());
-    Arc::new(Sealing::new(&own, wrapped.into(), Arc::new(unwrap)).unwrap())
+    Arc::new(Sealing::new(&own, wrapped.into(), Arc::new(unwrap), clear).unwrap())
 }
 
 /// A cluster in a folder: nodes with a tier and a memory each.
@@ -59,6 +60,8 @@ pub(crate) struct Cluster {
     pub(crate) store: Store,
     /// The secret of what versions are sealed with.
     pub(crate) secret: Option<u8>,
+    /// Whether programs that seal take what is in clear.
+    pub(crate) clear: bool,
 }
 
 impl Cluster {
@@ -75,6 +78,7 @@ impl Cluster {
             tier: SLOW,
             store: Store::default(),
             secret: Some(1),
+            clear: false,
         }
     }
 
@@ -112,7 +116,9 @@ impl Cluster {
             audit: false,
             enter: Arc::new(|| ()),
             external: self.store.of(self.folder.path(), rank),
-            seal: self.secret.map(|secret| sealing(secret, seed as u64)),
+            seal: self
+                .secret
+                .map(|secret| sealing(secret, seed as u64, self.clear)),
         };
         Rank::begin(options, tier, memory, hall.seat(rank))
     }

@@ -468,7 +468,12 @@ fn sealing() -> anyhow::Result<Arc<Sealing>> {
     };
     let secret: [u8; KEY_BYTES] = random()?;
     let own = key(&secret)?;
-    Ok(Arc::new(Sealing::new(&own, secret.into(), Arc::new(key))?))
+    Ok(Arc::new(Sealing::new(
+        &own,
+        secret.into(),
+        Arc::new(key),
+        false,
+    )?))
 }
 
 /// An NVRAM that takes a part of what memory takes.
