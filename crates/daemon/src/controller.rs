@@ -7,6 +7,7 @@ mod clients;
 mod keys;
 mod log;
 mod nodes;
+mod slurm;
 
 use crate::{Fault, options};
 use anyhow::Context;
@@ -69,6 +70,8 @@ pub(crate) struct Options {
 struct File {
     /// The nodes, if not all that Slurm knows.
     nodes: Option<Vec<String>>,
+    /// Whether Slurm is told what room nodes have.
+    sinfo: Option<bool>,
     /// The port of `tarnd --site`.
     port: Option<u16>,
     /// The user that slurmctld runs as.
@@ -153,7 +156,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let known: Vec<String> = site.nodes().map(str::to_owned).collect();
     let names = match &file.nodes {
         Some(names) => names.clone(),
-        None => slurms_nodes(),
+        None => slurm::nodes(),
     };
     for name in names.into_iter().chain(known) {
         nodes.know(&name);
@@ -166,6 +169,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         replies: BTreeMap::new(),
         next: 0,
         clock: Clock::start(),
+        shown: slurm::Shown::start(file.sinfo.unwrap_or(true)),
     };
     controller
         .happened(vec![Event::Began { epoch }])
@@ -190,6 +194,7 @@ struct Controller {
     replies: BTreeMap<Token, SyncSender<Said>>,
     next: Token,
     clock: Clock,
+    shown: slurm::Shown,
 }
 
 impl Controller {
@@ -220,6 +225,7 @@ impl Controller {
             if !events.is_empty() {
                 self.happened(events)?;
             }
+            self.shown.show(|| self.site.node_infos());
         }
     }
 
@@ -433,30 +439,6 @@ fn number_of(user: &str) -> Option<Uid> {
         .output()
         .ok()?;
     String::from_utf8(said.stdout).ok()?.trim().parse().ok()
-}
-
-/// The nodes that Slurm knows; none where it does not answer.
-fn slurms_nodes() -> Vec<String> {
-    let said = std::process::Command::new("sinfo")
-        .args(["-h", "-N", "-o", "%N"])
-        .output();
-    match said {
-        Ok(said) if said.status.success() => {
-            let text = String::from_utf8_lossy(&said.stdout).into_owned();
-            text.split_whitespace().map(str::to_owned).collect()
-        }
-        Ok(said) => {
-            let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
-            tracing::warn!(
-                "Slurm's nodes are not known (sinfo: {why}); each is, when a job has it"
-            );
-            Vec::new()
-        }
-        Err(e) => {
-            tracing::warn!("Slurm's nodes are not known (sinfo: {e}); each is, when a job has it");
-            Vec::new()
-        }
-    }
 }
 
 #[cfg(test)]

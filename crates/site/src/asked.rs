@@ -391,7 +391,8 @@ impl Site {
         }))
     }
 
-    fn node_infos(&self) -> Vec<NodeInfo> {
+    /// What is known of each node.
+    pub fn node_infos(&self) -> Vec<NodeInfo> {
         let info = |(name, node): (&String, &crate::state::Node)| NodeInfo {
             name: name.clone(),
             up: node.is_up,

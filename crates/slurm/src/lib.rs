@@ -7,10 +7,12 @@ mod command;
 pub mod conf;
 mod nodes;
 mod power;
+mod shown;
 
 pub use allocation::{Allocation, is_of_step};
 pub use nodes::{Launch, Nodes};
 pub use power::{drawn, energy_plugin};
+pub use shown::show_on;
 
 use std::time::Duration;
 

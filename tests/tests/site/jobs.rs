@@ -83,6 +83,12 @@ cat $TARN_fields/p*/u > $TARN_result/u
     };
     assert_eq!(names("case"), ["mesh"]);
     assert_eq!(names("out"), ["result"]);
+    // Slurm shows what room there is.
+    site.wait("sinfo shows the room", || {
+        let shown = site.alice(&["sinfo", "-h", "-O", "NodeList,Extra:60"]);
+        let room = |line: &str| line.contains(" of ") && line.trim_end().ends_with(" free");
+        shown.contains("tarn ") && shown.lines().all(room)
+    });
     // Submitted as a whole, it leaves nothing behind.
     for node in [1, 2] {
         site.wait("nothing is left on the nodes", || {

@@ -1,0 +1,20 @@
+//! What `sinfo -O NodeList,Extra` shows of nodes.
+
+use crate::SlurmError;
+use crate::command::answer;
+use std::time::Duration;
+
+/// For an answer that can be done without.
+const SOON: Duration = Duration::from_secs(30);
+
+/// Has Slurm show a text of these nodes, in place of what it showed there; needs Slurm's own rights.
+///
+/// # Errors
+/// When Slurm cannot be asked, or refuses.
+pub fn show_on(nodes: &[&str], text: &str) -> Result<(), SlurmError> {
+    let (name, extra) = (
+        format!("nodename={}", nodes.join(",")),
+        format!("extra={text}"),
+    );
+    answer("scontrol", &["update", &name, &extra], SOON).map(drop)
+}
