@@ -1,6 +1,6 @@
 # `make help` lists the targets.
 SHELL := /bin/bash
-.PHONY: help demo test soak fuzz bench build install package portable test-deps
+.PHONY: help demo test soak fuzz bench book build install package portable test-deps
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -35,6 +35,10 @@ build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.s
 
 install: build ## programs, libraries, headers, pkg-config, man pages, completions, units and documents in PREFIX (/usr/local), below DESTDIR
 	@source scripts/common.sh && scripts/install.sh "$$target/release" "$${PREFIX:-/usr/local}"
+
+book: ## the documents as a book, with a reference made from the programs: target/book/index.html
+	@scripts/deps.sh book
+	@source scripts/common.sh && tarn_built release && scripts/book.sh "$$target/release" "$$target/book"
 
 package: build ## Debian packages of the same in target/packages: tarn, libtarn, libtarn-dev, python3-tarn
 	@source scripts/common.sh && scripts/package.sh "$$target/release" "$$target/packages"

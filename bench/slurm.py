@@ -5,6 +5,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CLUSTER = os.path.join(TOP, "tests", "cluster", "slurm-cluster")
@@ -31,6 +32,44 @@ def cluster(folder, nodes, memory, tier, options=()):
     finally:
         holder.stdin.close()
         holder.wait()
+
+
+class Site:
+    """A cluster with the controller on its login node and a tarnd on each node."""
+
+    def __init__(self, folder, alice, nodes):
+        self.folder, self.alice, self.shared = folder, alice, os.path.join(folder, "shared")
+        for number in range(1, nodes + 1):
+            name = f"node{number}"
+            command = f"setsid /shared/bin/tarnd --site --store /scm/tarn:900MiB --volatile --node-name {name} < /dev/null > /shared/{name}.log 2>&1 &"
+            self.root(command, name)
+        self.root("setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null > /shared/controller.log 2>&1 &")
+        for _ in range(600):
+            said = subprocess.run(self.words("alice", "/shared/bin/tarn slurm status"), capture_output=True, text=True, check=False).stdout
+            if said.count(" up ") == nodes:
+                return
+            time.sleep(0.1)
+        sys.exit(f"not all nodes take orders:\n{said}")
+
+    def words(self, user, script, node=None):
+        """How a script is run in the cluster."""
+        where = ["--node", node] if node else []
+        return [CLUSTER, "exec", "--dir", self.folder, *where, "--user", user, "--", "bash", "-c", script]
+
+    def root(self, script, node=None):
+        """Runs a script as root."""
+        return done(self.words("root", script, node))
+
+
+def configuration(tarn, folder):
+    """Slurm's files for a site, as `tarn slurm install` writes them, with the SPANK plug-in."""
+    etc = os.path.join(folder, "etc", "slurm")
+    os.makedirs(etc)
+    with open(os.path.join(etc, "slurm.conf"), "w", encoding="ascii") as file:
+        file.write("MaxJobCount=20000\n")
+    done([os.path.join(TOP, "scripts", "spank.sh"), etc])
+    done([tarn, "slurm", "install", "--root", folder, "--conf", "/etc/slurm", "--program", "/shared/bin/tarn", "--plugin", "/etc/slurm/spank_tarn.so"])
+    return etc
 
 
 def turns(runs, cases):

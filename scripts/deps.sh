@@ -1,5 +1,5 @@
 #!/bin/bash
-# deps.sh build|demo|test|openfoam|portable|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
+# deps.sh build|demo|test|openfoam|portable|book|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
 # cargo is there. Does and says nothing when nothing is missing. TARN_DEPS=skip leaves everything to you.
 set -euo pipefail
 
@@ -20,6 +20,8 @@ shells=(fish systemd zsh)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
 test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
+# mdBook comes from crates.io.
+book=("${build[@]}" mandoc)
 # Zig comes from PyPI.
 portable=("${build[@]}" nbdkit-plugin-dev python3-venv)
 # The example by itself; the slow external store of its benchmark is GlusterFS too.
@@ -30,6 +32,7 @@ case "${1:-}" in
     demo) wanted=("${demo[@]}") ;;
     test) wanted=("${test[@]}") ;;
     openfoam) wanted=("${openfoam[@]}") ;;
+    book) wanted=("${book[@]}") ;;
     portable) wanted=("${portable[@]}") ;;
     soak) wanted=("${soak[@]}") ;;
     all) wanted=("${soak[@]}" "${openfoam[@]}") ;;

@@ -79,7 +79,7 @@ python_scripts() {
 }
 
 c_sources() {
-    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'tests/tests/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
+    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'bench/experiments/*.[ch]' 'tests/tests/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
 
 started=$SECONDS

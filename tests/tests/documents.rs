@@ -23,7 +23,9 @@ fn links_lead_somewhere() {
         let folder = folder.parent().expect("a folder");
         for target in links(&document.text) {
             let path = target.split('#').next().unwrap_or_default();
-            let inside = !path.is_empty() && !path.contains(':');
+            // What scripts/book.sh makes is in the book alone.
+            let made = document.path == "docs/SUMMARY.md" && path.starts_with("reference/");
+            let inside = !path.is_empty() && !path.contains(':') && !made;
             assert!(
                 !inside || folder.join(path).exists(),
                 "{}: {target} does not exist",

@@ -1,13 +1,15 @@
-//! docs/guide/inside-your-allocation.md, followed word for word by a user of a real Slurm.
+//! Pages of docs/guide, followed word for word: by a user of a real Slurm, and on this machine.
 
-use tarn_tests::desk;
+use std::process::Command;
+use tarn_tests::{desk, programs, tree};
 
-const PAGE: &str = include_str!("../../docs/guide/inside-your-allocation.md");
+const ALLOCATION: &str = include_str!("../../docs/guide/inside-your-allocation.md");
+const FIRST_HOUR: &str = include_str!("../../docs/guide/first-hour.md");
 
-/// The shell commands of the page, in order.
-fn commands() -> String {
+/// The shell commands of a page, in order.
+fn commands(page: &str) -> String {
     let mut commands = String::from("set -e\n");
-    for block in PAGE.split("\n```sh\n").skip(1) {
+    for block in page.split("\n```sh\n").skip(1) {
         let (block, _) = block.split_once("\n```").expect("the end of a block");
         commands.push_str(block);
         commands.push('\n');
@@ -20,7 +22,7 @@ fn the_page_works_when_followed_word_for_word() {
     let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
         return;
     };
-    let said = cluster.exec("alice", &["bash", "-c", &commands()]);
+    let said = cluster.exec("alice", &["bash", "-c", &commands(ALLOCATION)]);
     let said = said.unwrap_or_else(|e| panic!("{e:#}"));
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines.contains(&"6000"), "{said}");
@@ -28,4 +30,43 @@ fn the_page_works_when_followed_word_for_word() {
     for node in ["node1", "node2"] {
         assert!(lines.contains(&node), "{node}: {said}");
     }
+}
+
+#[test]
+fn the_first_hour_works_when_followed_word_for_word() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bin = programs::built("tarn").expect("tarn");
+    let bin = bin.parent().expect("its folder").display();
+    let path = std::env::var("PATH").expect("a PATH");
+    let ended = Command::new("bash")
+        .args(["-c", &commands(FIRST_HOUR)])
+        .current_dir(folder.path())
+        .env("PATH", format!("{bin}:{path}"))
+        .env("TARN_SOURCE", tree::root())
+        .output()
+        .expect("bash");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}\n{errors}");
+    // The results and what was run for them, in the page's order.
+    let told: Vec<&str> = said
+        .lines()
+        .filter(|line| line.parse::<u32>().is_ok() || line.starts_with("steps "))
+        .collect();
+    let wanted = [
+        "steps     4 run",
+        "steps     4 run",
+        "6000",
+        "steps     0 run, 4 unchanged",
+        "steps     2 run, 3 unchanged",
+        "10000",
+        "steps     0 run, 4 unchanged, 1 failed",
+        "steps     1 run, 4 unchanged",
+        "10000",
+        "steps     5 run",
+    ];
+    assert_eq!(told, wanted, "{said}\n{errors}");
+    assert!(said.contains("it failed, as it should"), "{said}");
+    let left = std::fs::read_dir(folder.path()).expect("the folder");
+    assert_eq!(left.count(), 0);
 }

@@ -51,7 +51,7 @@ fn about(key: &[u8], chunk: u64) -> Vec<u8> {
 /// What a version is: all but where it lies, which changes when it is de-staged or copied, and the checksums, which the proofs make
 /// needless.
 fn about_all(of: &Origin, objects: &[Object], proofs: &[Vec<Proof>]) -> Vec<u8> {
-    let mut out = b"tarn checkpoint".to_vec();
+    let mut out = b"tarn-checkpoint".to_vec();
     out.extend(of.start.to_le_bytes());
     out.extend(of.id.generation.to_le_bytes());
     out.extend(of.id.number.to_le_bytes());

@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Producers and consumers at once (the papers: 1 and 36); above 1 each has a tenth of the files.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PAIRS)))]
     pairs: u32,
+    /// Only the shape of so many files: 10, 100 or 1000.
+    #[arg(long, value_name = "N", value_parser = ["10", "100", "1000"])]
+    files: Option<String>,
     /// Only this part of it.
     #[arg(long, value_enum)]
     case: Option<Part>,
@@ -147,7 +150,9 @@ fn plan(args: &Args) -> anyhow::Result<Vec<Case>> {
     );
     let targets = targets(args)?;
     let mut cases = Vec::new();
-    for (files, bytes) in SHAPES {
+    let only = args.files.as_ref().and_then(|n| n.parse::<u32>().ok());
+    let asked = |(files, _): &(u32, u64)| only.is_none_or(|n| n == *files);
+    for (files, bytes) in SHAPES.into_iter().filter(asked) {
         let files = if args.pairs > 1 { files / 10 } else { files };
         let pages = (bytes as f64 * args.scale / PAGE as f64).round().max(1.0) as u64;
         let size = pages * PAGE as u64;
@@ -485,6 +490,7 @@ mod tests {
         Args {
             scale,
             pairs,
+            files: None,
             case: None,
             steps: 1,
             runs: 1,
