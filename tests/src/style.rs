@@ -84,13 +84,14 @@ pub fn unfinished(file: &Text) -> Vec<String> {
 /// Absolute paths of one machine, and paths out of the repository.
 pub fn machine_paths(file: &Text) -> Vec<String> {
     let places = [concat!("/wo", "rk/"), concat!("../sha", "red")];
+    let apart = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && !"_-.}".contains(c));
     let begins = |line: &str, place: &str| {
         let mut starts = line.match_indices(place);
         starts.any(|(i, _)| {
-            line[..i]
-                .chars()
-                .next_back()
-                .is_none_or(|c| !c.is_alphanumeric() && !"_-.}/".contains(c))
+            let (before, behind) = (line[..i].chars().next_back(), &line[i + place.len()..]);
+            // A page whose name only begins so is another one.
+            let whole = place.ends_with('/') || apart(behind.chars().next());
+            apart(before) && before != Some('/') && whole
         })
     };
     let lines = file.text.lines().enumerate();
