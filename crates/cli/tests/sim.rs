@@ -244,6 +244,12 @@ fn the_table_compares_and_the_advice_says_what_a_tier_is_worth() {
     sim(&site, &priced)
         .exits(0)
         .says("used again within 5m 00s (these prices)");
+    // 4 J a gigabyte from outside, 20 mW to keep it.
+    let energy = ["--advice", "--tier-watts", "0.02", "--external-joules", "4"];
+    sim(&site, &energy)
+        .exits(0)
+        .says("saves energy to keep      what is used again within 3m 20s")
+        .says("used again within 4m 00s (all tiers over the external bandwidth)");
 }
 
 #[test]
@@ -401,6 +407,11 @@ fn mistakes_say_where_and_why() {
         2,
         &with(&["--advice", "--tier-price", "3"]),
         "--external-price",
+    );
+    refused(
+        2,
+        &with(&["--advice", "--tier-watts", "3"]),
+        "--external-joules",
     );
     refused(
         7,

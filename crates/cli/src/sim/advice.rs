@@ -14,6 +14,8 @@ const GIGABYTE: f64 = 1e9;
 pub(super) struct Told {
     advice: Advice,
     priced: bool,
+    /// What saves energy, where it is said what that takes.
+    energy: Option<Advice>,
     policy: String,
 }
 
@@ -24,11 +26,16 @@ pub(super) fn of(
     workload: &Workload,
     result: &SiteResult,
 ) -> Told {
-    let prices = args.tier_price.zip(args.external_price);
-    let prices = prices.map(|(tier, external)| Prices {
-        tier_byte: tier / GIGABYTE,
-        external_byte_a_second: external / GIGABYTE,
-    });
+    let both = |tier: Option<f64>, external: Option<f64>| {
+        let (tier, external) = tier.zip(external)?;
+        Some(Prices {
+            tier_byte: tier / GIGABYTE,
+            external_byte_a_second: external / GIGABYTE,
+        })
+    };
+    let prices = both(args.tier_price, args.external_price);
+    // To keep a byte for T seconds takes T times its watts, to read it again its joules: the same rule.
+    let energy = both(args.tier_watts, args.external_joules);
     let held = |job: JobId| {
         let job = result.jobs.get(job.at()).filter(|j| j.fate == Fate::Done)?;
         Some((job.begun, job.released))
@@ -36,6 +43,7 @@ pub(super) fn of(
     Told {
         advice: advice(machine, workload, held, prices),
         priced: prices.is_some(),
+        energy: energy.map(|energy| advice(machine, workload, held, Some(energy))),
         policy: args
             .policy
             .0
@@ -66,6 +74,9 @@ impl Told {
             "reread_bytes": a.reread,
             "break_even_s": a.break_even.map(seconds),
             "worth": a.worth.as_ref().map(point),
+            "energy": self.energy.as_ref().map(|e| json!({
+                "break_even_s": e.break_even.map(seconds), "worth": e.worth.as_ref().map(point),
+            })),
             "knee": a.knee.as_ref().map(point),
             "curve": a.curve.iter().map(point).collect::<Vec<_>>(),
             "items": items.collect::<Vec<_>>(),
@@ -101,6 +112,15 @@ impl Told {
             }
             _ => text
                 .push_str("the external store has no limit: nothing is gained by keeping data\n"),
+        }
+        let saves = self.energy.as_ref().map(|e| (e.break_even, &e.worth));
+        if let Some((Some(time), Some(p))) = saves {
+            let _ = writeln!(
+                text,
+                "saves energy to keep      what is used again within {}",
+                Elapsed(time)
+            );
+            let _ = writeln!(text, "  takes                   {}", taking(p));
         }
         if let Some(knee) = &a.knee {
             let _ = writeln!(text, "the curve bends at        {}", taking(knee));

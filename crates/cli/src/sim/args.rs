@@ -65,6 +65,12 @@ pub(crate) struct SimArgs {
     /// With --advice: what a gigabyte a second of the external store costs, in the same currency
     #[arg(long, value_name = "PRICE", value_parser = positive, requires_all = ["advice", "tier_price"])]
     pub(super) external_price: Option<f64>,
+    /// With --advice, for energy: watts that keeping a gigabyte on a tier draws
+    #[arg(long, value_name = "WATTS", value_parser = positive, requires_all = ["advice", "external_joules"])]
+    pub(super) tier_watts: Option<f64>,
+    /// With --advice, for energy: joules that reading a gigabyte from the external store takes, on all of its way
+    #[arg(long, value_name = "JOULES", value_parser = positive, requires_all = ["advice", "tier_watts"])]
+    pub(super) external_joules: Option<f64>,
     /// Bandwidth of the external store in both directions, instead of what the machine says
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(super) external_rate: Option<u64>,
