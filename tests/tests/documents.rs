@@ -104,3 +104,30 @@ fn the_examples_are_workflows() {
         }
     }
 }
+
+#[test]
+fn every_experiment_is_found_and_has_its_page() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tree::root().join("bench/experiments");
+    let programs = tree::texts(&folder, &["py"]).expect("the experiments");
+    let experiments = programs.iter().filter(|p| p.text.contains("\nABOUT = {"));
+    let listed = read("docs/evidence/README.md");
+    let mut count = 0;
+    for program in experiments {
+        let name = program.path.strip_suffix(".py").expect("a program");
+        let mode = std::fs::metadata(folder.join(&program.path)).expect("its mode");
+        assert!(
+            mode.permissions().mode() & 0o111 == 0o111,
+            "{name} cannot be run: chmod +x"
+        );
+        assert!(
+            listed.contains(&format!("| [{name}]({name}.md) |")),
+            "{name} is not listed in docs/evidence/README.md"
+        );
+        assert!(
+            read(&format!("docs/evidence/{name}.md")).contains(&format!("tarn reproduce {name}"))
+        );
+        count += 1;
+    }
+    assert!(count >= 7, "only {count} experiments");
+}
