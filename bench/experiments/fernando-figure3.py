@@ -1,0 +1,192 @@
+#!/usr/bin/python3
+"""Checkpoint, de-staging and iteration times of three proxies over the NVRAM bandwidth of a core (Fernando 2016, section III, Figure 3)."""
+
+import os
+import re
+import shutil
+import statistics
+import subprocess
+
+from experiment import TOP, UNCLEAR, claim, main, missing, need, point, run, say, spread
+
+ABOUT = {
+    "title": "Checkpoints over the NVRAM bandwidth of a core: naive, staged, staged and copied ahead",
+    "source": "Fernando 2016, section III, Figure 3, and abstract",
+    "needs": ["a C and a Fortran compiler (scripts/deps.sh test)", "libtarn.so beside tarn (make build)", "two processors", "1 GiB of memory"],
+    "minutes": {"quick": 1.5, "full": 14},
+}
+PROXIES = {"gtc": "GTC", "cm1": "CM1", "s3d": "S3D"}
+WAYS = {"nvr": "naive", "phx": "staged", "phx-ec": "staged, copied ahead"}
+NONE = "none"
+# Of the bytes a part, bandwidths a core in bytes a second, cycles that count, rounds. CM1 and S3D compute fourteen times as long as they copy.
+QUICK = {"gtc": (0.25, (250_000_000, 1_000_000_000), 3, 1), "cm1": (0.1, (250_000_000,), 3, 1)}
+SWEEP = (250_000_000, 500_000_000, 1_000_000_000, 2_000_000_000)
+FULL = {"gtc": (0.4, SWEEP, 4, 2), "cm1": (0.15, SWEEP, 4, 1), "s3d": (0.15, SWEEP, 4, 1)}
+# Cycles in which it is learned when objects are written.
+LEARN = 3
+# The published share of a naive checkpoint in the computing time, and how many times as fast staging and copying ahead are.
+SHARE = {"gtc": 0.37, "cm1": 0.07}
+STAGED, AHEAD, TOTAL = 2.0, 12.0, 0.18
+CYCLE = re.compile(r"cycle=\d+ iteration_s=([\d.]+) checkpoint_s=([\d.]+)")
+TOTALS = re.compile(r"^(\w+)=([\d.]+)$", re.MULTILINE)
+
+
+def make(bench):
+    """Compiles the proxies; their folder."""
+    built = os.path.dirname(bench.tarn)
+    if not os.path.exists(os.path.join(built, "libtarn.so")):
+        missing("needs libtarn.so beside tarn: make build makes it")
+    folder = os.path.join(bench.folder, "proxies")
+    os.makedirs(folder)
+    flags = {
+        "TO": folder,
+        "TARN_CFLAGS": f"-I{TOP}/crates/libtarn/include",
+        "TARN_LIBS": f"-L{built} -ltarn -Wl,-rpath,{built}",
+        "TARN_FORTRAN": f"{TOP}/bindings/fortran/phx.f90",
+    }
+    run(["make", "-s", "-C", os.path.join(TOP, "examples", "checkpoints"), *[f"{name}={value}" for name, value in flags.items()]])
+    return folder
+
+
+class Proxy:
+    """One of them, whose cycles are so long that a naive checkpoint takes the published share of them at a bandwidth of the tier."""
+
+    def __init__(self, folder, name, scale, rate, cycles):
+        self.program, self.memory, self.cycles, self.scale = os.path.join(folder, name), f"/dev/shm/tarn-figure3-{os.getpid()}", cycles, scale
+        self.processors = sorted(os.sched_getaffinity(0))[:2]
+        self.work = 0
+        self.work = int(self.started(NONE, rate, cycles=0, RATE=rate)[1]["work"])
+
+    def started(self, way, rate, cycles=None, **more):
+        """Its cycles (seconds of computing and of the checkpoint) and its totals."""
+        rank, helper = self.processors
+        own = {
+            "TARN_PHX_TIER": f"{self.memory}/tier",
+            "TARN_PHX_MEMORY": f"{self.memory}/memory",
+            "TARN_PHX_PROFILE": f"core={rate}B/s",
+            "PROXIES": f"{TOP}/examples/checkpoints/proxies.conf",
+            "SCALE": self.scale,
+            "CYCLES": self.cycles if cycles is None else cycles,
+            "CHECKPOINTS": way,
+            "WORK": self.work,
+            "RANK": 0,
+            "RANKS": 1,
+            "REPLICAS": 0,
+            "HELPER": helper,
+            **more,
+        }
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("TARN_PHX_")}
+        for place in ("tier", "memory"):
+            os.makedirs(f"{self.memory}/{place}", mode=0o700)
+        try:
+            # The rank on one processor, its helper on another: the paper has one core for all helpers of a node.
+            done = subprocess.run(
+                [self.program], env={**clean, **{k: str(v) for k, v in own.items()}}, capture_output=True, text=True, check=False, preexec_fn=lambda: os.sched_setaffinity(0, {rank})
+            )
+        finally:
+            shutil.rmtree(self.memory, ignore_errors=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{self.program} failed ({done.returncode}): {(done.stderr or done.stdout).strip()[-2000:]}")
+        cycles = [(float(a), float(b)) for a, b in CYCLE.findall(done.stdout)]
+        return cycles, dict(TOTALS.findall(done.stdout))
+
+
+def swept(folder, name, scale, rates, cycles, rounds):
+    """By way and rate: seconds of computing and of checkpoints of each cycle that counts, of de-staging a commit, and of whole runs."""
+    proxy = Proxy(folder, name, scale, rates[0], LEARN + cycles)
+    found = {}
+    for turn in range(rounds):
+        for rate in rates:
+            for way in WAYS:
+                say(f"{PROXIES[name]} {turn + 1}/{rounds}: {way}, {rate // 1000000} MB/s a core")
+                ran, totals = proxy.started(way, rate)
+                of = found.setdefault((way, rate), {"compute": [], "checkpoint": [], "destage": [], "total": []})
+                of["compute"] += [c for c, _ in ran[LEARN:]]
+                of["checkpoint"] += [c for _, c in ran[LEARN:]]
+                of["destage"].append(float(totals.get("destage_s", 0)) / len(ran))
+                # From the first cycle on: what is learned has its price, too.
+                of["total"].append(sum(a + b for a, b in ran))
+    return found
+
+
+def table(name, found, rates):
+    """Seconds by way and bandwidth."""
+    rows = [
+        [f"{WAYS[way]}, {rate // 1000000} MB/s", *[spread(found[(way, rate)][what]) for what in ("checkpoint", "destage", "compute", "total")]] for rate in rates for way in WAYS
+    ]
+    return {"title": f"{PROXIES[name]}: seconds of a cycle's checkpoint, de-staging and computing, and of the whole run", "columns": ["", "checkpoint", "de-staging", "computing", "run"], "rows": rows}
+
+
+def plot(name, found, rates):
+    """Checkpoint time over the bandwidth of a core."""
+    series = [{"name": words, "of": "peer" if way == "nvr" else "here", "points": [point(rate / 1e6, found[(way, rate)]["checkpoint"]) for rate in rates]} for way, words in WAYS.items()]
+    return {"title": f"{PROXIES[name]}: checkpoint time", "kind": "lines", "x": {"label": "MB/s of NVRAM a core (emulated)", "log": True}, "y": {"label": "seconds", "log": True}, "series": series}
+
+
+def gains(found, rates, way):
+    """How many times as fast as naive checkpoints, at each bandwidth."""
+    return [statistics.median(found[("nvr", rate)]["checkpoint"]) / max(1e-9, statistics.median(found[(way, rate)]["checkpoint"])) for rate in rates]
+
+
+def text(values):
+    """A range of factors."""
+    return f"{min(values):.1f} to {max(values):.1f} times"
+
+
+def measure(bench):
+    """All three, each over the bandwidths."""
+    how = "scripts/deps.sh test installs it"
+    need({"gfortran": how, "make": how, "cc": how, "c++": how}, memory=1024)
+    if len(os.sched_getaffinity(0)) < 2:
+        missing("needs two processors: a rank's and its helper's")
+    folder = make(bench)
+    sweeps = bench.choose(QUICK, FULL)
+    found = {name: swept(folder, name, *sweep) for name, sweep in sweeps.items()}
+    rates = {name: sweep[1] for name, sweep in sweeps.items()}
+    lowest = FULL["gtc"][1][0]
+    share = {
+        name: statistics.median(found[name][("nvr", lowest)]["checkpoint"]) / statistics.median(found[name][("nvr", lowest)]["compute"]) for name in SHARE
+    }
+    gtc, cm1 = found["gtc"], found["cm1"]
+    staged = {name: gains(found[name], rates[name], "phx") for name in SHARE}
+    ahead = {name: gains(found[name], rates[name], "phx-ec") for name in SHARE}
+    more = [a / s for a, s in zip(ahead["cm1"], staged["cm1"])]
+    saved = {way: [1 - statistics.median(gtc[(way, rate)]["total"]) / statistics.median(gtc[("nvr", rate)]["total"]) for rate in rates["gtc"]] for way in ("phx", "phx-ec")}
+    best = max(saved["phx-ec"])
+    return {
+        "emulated": [
+            f"The NVRAM is memory that is held to {', '.join(str(r // 1000000) for r in rates['gtc'])} MB/s a core by software, as in the paper.",
+            "GTC, CM1 and S3D are proxies (examples/checkpoints): programs with their sizes, shares and access patterns as far as published.",
+        ],
+        "differs": [
+            *([] if "s3d" in sweeps else ["S3D is left out with --quick; the paper has no results of it."]),
+            f"One rank and its helper, each on a processor of its own; the paper has 48 ranks on four nodes, and one processor for twelve helpers. {', '.join(f'{PROXIES[name]} {sweep[0] * 235:.0f}' for name, sweep in sweeps.items())} MB a rank instead of GTC's 235.",
+            "No buddy: with one rank there is none. What a copy on another node takes is measured by `tarn bench ckpt --case recovery`.",
+            f"Computing is as long as makes a naive checkpoint take the published share at {lowest // 1000000} MB/s (S3D has none published: CM1's).",
+            "The paper names neither the bandwidths of its sweep nor the run whose time is 18 % shorter.",
+        ],
+        "rounds": sweeps["gtc"][3],
+        "tables": [table(name, found[name], rates[name]) for name in sweeps],
+        "plots": [plot(name, found[name], rates[name]) for name in sweeps],
+        "claims": [
+            claim(
+                "a naive checkpoint takes up to 37 % of the computing time of GTC, 7 % of CM1's",
+                "37 %, 7 %",
+                f"{100 * share['gtc']:.0f} %, {100 * share['cm1']:.0f} % (set so)",
+                True if all(abs(share[name] / value - 1) < 0.25 for name, value in SHARE.items()) else UNCLEAR,
+            ),
+            claim("staging cuts the checkpoint by nearly half", f"{STAGED:.0f} times, GTC and CM1", f"GTC {text(staged['gtc'])}, CM1 {text(staged['cm1'])}", max(staged["gtc"]) > 0.9 * STAGED and max(staged["cm1"]) > 0.9 * STAGED),
+            claim("copying ahead makes GTC's checkpoint up to twelve times as fast", f"up to {AHEAD:.0f} times", text(ahead["gtc"]), max(ahead["gtc"]) >= AHEAD),
+            claim("it gains nothing for CM1, which writes until the checkpoint", "no improvement over staging", text(more), all(0.8 < m < 1.25 for m in more)),
+            claim(
+                "the whole run is shorter by up to 18 %",
+                f"{100 * TOTAL:.0f} %",
+                f"GTC, of naive: staged {100 * max(saved['phx']):.0f} %, copied ahead too {100 * best:.0f} % at best; CM1 {100 * max(1 - statistics.median(cm1[('phx-ec', r)]['total']) / statistics.median(cm1[('nvr', r)]['total']) for r in rates['cm1']):.0f} %",
+                best >= TOTAL,
+            ),
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main(ABOUT, measure)
