@@ -1,0 +1,116 @@
+#!/usr/bin/python3
+"""Bandwidth, requests a second and latency of queue pairs and of a block device, by threads (Schürmann 2014, Table 1)."""
+
+import dsa
+from experiment import MIB, claim, main, need, say, spread
+
+ABOUT = {
+    "title": "Direct access and block device: bandwidth, requests a second, latency",
+    "source": "Schürmann 2014, section 6.1, Table 1",
+    "needs": ["fio and nbdkit (scripts/deps.sh test)", "2 GiB of memory"],
+    "minutes": {"quick": 0.8, "full": 4},
+}
+THREADS = (1, 2)
+# MB/s or k/s, Blue Gene/Q: one thread, best configuration; Power7+: one thread, best.
+PAPER = {
+    ("DSA", "write 1 MiB", "MB/s"): (1100, 1100, 2710, 2710),
+    ("DSA", "read 1 MiB", "MB/s"): (1240, 2270, 3020, 3020),
+    ("DSA", "write 8 KiB", "k/s"): (65, 91, 270, 270),
+    ("DSA", "read 8 KiB", "k/s"): (75, 200, 360, 360),
+    ("DSA", "read 4 KiB", "k/s"): (85, 180, 600, 700),
+    ("block device", "write 1 MiB", "MB/s"): (860, 1000, 1300, 2200),
+    ("block device", "read 1 MiB", "MB/s"): (2100, 2200, 3000, 3000),
+}
+# k/s of 32 bytes in memory, Blue Gene/Q, by threads; Power7+.
+PAPER_32 = {"write": ((120, 230, 340), (710,)), "read": ((120, 235, 340), (740, 1060, 1050))}
+SIZES = {"1 MiB": MIB, "8 KiB": 8 << 10, "4 KiB": 4 << 10}
+
+
+def rate(gb_a_second, size, unit):
+    """In the unit of the table."""
+    return gb_a_second * 1000 if unit == "MB/s" else gb_a_second * 1e6 / size
+
+
+def measure(bench):
+    """All cells, in turns."""
+    dsa.need_block()
+    need(memory=2048)
+    rounds, inner = bench.choose((1, 3), (5, 5))
+    mib, found = 256, {}
+
+    def add(key, value):
+        found.setdefault(key, []).append(value)
+
+    with dsa.block(bench, mib) as uri:
+        for turn in range(rounds):
+            say(f"{turn + 1}/{rounds}")
+            for threads in THREADS:
+                for name, size in SIZES.items():
+                    for what, (ours, plain) in dsa.phases(bench, size, threads, inner, mib).items():
+                        add(("DSA", f"{what} {name}", threads), ours)
+                        add(("plain copies", f"{what} {name}", threads), plain)
+                for what in ("write", "read"):
+                    add(("block device", f"{what} 1 MiB", threads), dsa.device(uri, what, MIB, threads, mib))
+    small = {}
+    words = ["dsa", "--case", "read-32b-random", "--case", "write-32b-random", "--case", "latency-4k-read"]
+    for name, (value, against) in bench.figures(*words, "--rounds", str(rounds + 2), "--warm", "1", "--requests", "262144", "--mib", str(mib)).items():
+        if "threads" in name and "beside" not in name:
+            case, threads, *_ = name.split(", ")
+            small[(case, int(threads.split()[0]))] = (value, against)
+    rows = []
+    for (interface, what, unit), paper in PAPER.items():
+        size = SIZES[what.split(" ", 1)[1]]
+        of = {threads: [rate(v, size, unit) for v in found[(interface, what, threads)]] for threads in THREADS}
+        best = max(THREADS, key=lambda t, of=of: sorted(of[t])[len(of[t]) // 2])
+        plain = found[("plain copies", what, 1)] if interface == "DSA" else None
+        rows.append([f"{interface}, {what}, {unit}", paper[0], paper[1], paper[2], spread(of[1]), spread(of[best]), spread([rate(v, size, unit) for v in plain]) if plain else ""])
+    rows_32 = [
+        [f"{what} 32 bytes, {threads} thread{'s' if threads > 1 else ''}", PAPER_32[what][0][threads - 1], 1000 * small[(f"{what}-32b-random", threads)][0], 1000 * small[(f"{what}-32b-random", threads)][1]]
+        for what in ("write", "read")
+        for threads in THREADS
+    ]
+    latency = 1 / small[("latency-4k-read", 1)][0]
+    ours = {what: max(found[("DSA", f"{what} 1 MiB", 1)]) for what in ("write", "read")}
+    device = {what: max(found[("block device", f"{what} 1 MiB", 1)]) for what in ("write", "read")}
+    scaled = [small[(f"{what}-32b-random", 2)][0] / small[(f"{what}-32b-random", 1)][0] for what in ("write", "read")]
+    thousands = max(1000 * value for (case, _), (value, _) in small.items() if "32b" in case)
+    return {
+        "emulated": ["The medium is memory (a tmpfs, mapped), in place of a card with flash and memory."],
+        "differs": [
+            "The block device is served by the NBD protocol to fio; the paper has a driver in the kernel and dd.",
+            "Threads are those of one process, one and two, as there are two processors; the paper's best configurations have up to four.",
+            "Beside queue pairs stand the same copies without a queue, which is what memory allows.",
+        ],
+        "rounds": rounds,
+        "tables": [
+            {"title": "Table 1a: one thread, and the best number of threads", "columns": ["", "paper, BG/Q, one", "best", "Power7+, one", "here, one", "best", "copies without a queue, one"], "rows": rows},
+            {"title": "Table 1b: requests of 32 bytes, k/s", "columns": ["", "paper, BG/Q", "here", "copies without a queue"], "rows": rows_32},
+            {"title": "Latency of a read of 4 KiB, us", "columns": ["", "paper, a write of 8 KiB of flash", "here"], "rows": [["one request at a time", 490, latency]]},
+        ],
+        "plots": [
+            {
+                "title": "Table 1b: how many times as many requests of 32 bytes by two threads",
+                "kind": "bars",
+                "x": {"label": ""},
+                "y": {"label": "times one thread"},
+                "series": [
+                    {"name": "paper, BG/Q", "of": "paper", "points": [[what, PAPER_32[what][0][1] / PAPER_32[what][0][0]] for what in ("write", "read")]},
+                    {"name": "here", "of": "here", "points": [[what, value] for what, value in zip(("write", "read"), scaled)]},
+                ],
+            }
+        ],
+        "claims": [
+            claim("two hundred thousand requests a second are reached directly", "by three threads of Blue Gene/Q; a million of Power7+", f"{thousands / 1000:.1f} million of 32 bytes", thousands > 200),
+            claim("requests grow with threads", "1.9 times with two", ", ".join(f"{value:.2f} times" for value in scaled), all(value > 1.5 for value in scaled)),
+            claim(
+                "a block device on top costs bandwidth",
+                "0.91 and 0.97 of the best configurations, writing and reading",
+                f"{device['write'] / ours['write']:.2f} and {device['read'] / ours['read']:.2f}, over a socket",
+                device["write"] < ours["write"] and device["read"] < ours["read"],
+            ),
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main(ABOUT, measure)
