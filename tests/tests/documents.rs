@@ -131,3 +131,47 @@ fn every_experiment_is_found_and_has_its_page() {
     }
     assert!(count >= 7, "only {count} experiments");
 }
+
+/// The items of the four papers, by their letters: how many each has.
+const ITEMS: [(&str, u32); 4] = [("J", 53), ("W", 38), ("S", 31), ("F", 22)];
+
+#[test]
+fn every_item_of_the_papers_is_covered_by_what_there_is() {
+    let text = read("docs/coverage.md");
+    let rows: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split_once(" | "))
+        .filter(|(id, _)| *id != "id" && !id.starts_with('-'))
+        .collect();
+    let items = ITEMS
+        .iter()
+        .flat_map(|(letter, most)| (1..=*most).map(move |n| format!("{letter}{n}")));
+    let ids: Vec<String> = rows.iter().map(|(id, _)| (*id).to_owned()).collect();
+    assert_eq!(ids, items.collect::<Vec<_>>());
+    let mut named = 0;
+    for (id, row) in rows {
+        let shown = row.rsplit(" | ").next().expect("a last cell");
+        // A file in backquotes, and behind it names of its functions, until the next semicolon.
+        for part in shown.split(';') {
+            let mut code = part.split('`').skip(1).step_by(2);
+            let first = code.next().unwrap_or_default();
+            if let Some(name) = first.strip_prefix("tarn reproduce ") {
+                let program = tree::root().join(format!("bench/experiments/{name}.py"));
+                assert!(program.exists(), "{id}: there is no experiment {name}");
+                named += 1;
+            }
+            if !first.ends_with(".rs") {
+                continue;
+            }
+            let source = read(first);
+            for name in code.filter(|name| !name.contains(['.', '/', ' '])) {
+                assert!(
+                    source.contains(&format!("fn {name}(")),
+                    "{id}: {first} has no test {name}"
+                );
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 200, "only {named} tests and experiments");
+}
