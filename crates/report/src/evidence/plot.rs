@@ -9,6 +9,9 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
 
 const SIZE: (u32, u32) = (760, 380);
+/// Names in a row of the legend, and pixels of one.
+const COLUMNS: usize = 3;
+const ROW: u32 = 22;
 const FONT: &str = "sans-serif";
 /// A series of more points is a line without marks.
 const MARKED: usize = 24;
@@ -36,19 +39,43 @@ const PAPER: [RGBColor; 3] = [
 ];
 
 type Drawn = Result<(), Box<dyn Error>>;
-/// What both axes show, from and to.
-type Spans = ((f64, f64), (f64, f64));
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// The plot as an SVG element; of one that cannot be drawn, why.
+/// The plot as an SVG element, below its legend; of one that cannot be drawn, why.
 pub(super) fn svg(plot: &Plot) -> Result<String, String> {
     let mut text = String::new();
     {
-        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        draw(plot, &area).map_err(|e| e.to_string())?;
+        // A Gantt chart has the names of its series in their boxes.
+        let named = match plot.kind {
+            Kind::Gantt => 0,
+            Kind::Lines | Kind::Bars => plot.series.len(),
+        };
+        let strip = named.div_ceil(COLUMNS) as u32 * ROW;
+        let size = (SIZE.0, SIZE.1 + strip);
+        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        let (above, below) = area.split_vertically(strip);
+        let drawn = legend(plot, named, &above).and_then(|()| draw(plot, &below));
+        drawn.map_err(|e| e.to_string())?;
         area.present().map_err(|e| e.to_string())?;
     }
     Ok(text)
+}
+
+/// What the colours of the first series mean.
+fn legend(plot: &Plot, named: usize, area: &Area<'_>) -> Drawn {
+    area.fill(&WHITE)?;
+    let style = (FONT, 13)
+        .into_text_style(area)
+        .pos(Pos::new(HPos::Left, VPos::Center));
+    for (index, series) in plot.series.iter().take(named).enumerate() {
+        let (column, row) = (index % COLUMNS, index / COLUMNS);
+        let x = 70 + column as i32 * ((SIZE.0 as i32 - 70) / COLUMNS as i32);
+        let y = row as i32 * ROW as i32 + ROW as i32 / 2 + 4;
+        let colour = colour(plot, index).filled();
+        area.draw(&Rectangle::new([(x, y - 4), (x + 14, y + 4)], colour))?;
+        area.draw(&Text::new(called(series), (x + 20, y), style.clone()))?;
+    }
+    Ok(())
 }
 
 fn draw(plot: &Plot, area: &Area<'_>) -> Drawn {
@@ -86,7 +113,7 @@ fn colour(plot: &Plot, index: usize) -> RGBColor {
 /// What the legend calls it.
 fn called(series: &Series) -> String {
     match series.of {
-        Of::Paper => format!("{} (paper)", series.name),
+        Of::Paper if !series.name.contains("paper") => format!("{} (paper)", series.name),
         _ => series.name.clone(),
     }
 }
@@ -120,13 +147,12 @@ fn lines(plot: &Plot, area: &Area<'_>) -> Drawn {
         span(points().flat_map(|p| p.numbers.iter().copied())),
         plot.y.log,
     );
-    let spans = (x, y);
     let (x, y) = (x.0..x.1, y.0..y.1);
     match (plot.x.log, plot.y.log) {
-        (false, false) => curves(plot, area, (x, y), spans),
-        (false, true) => curves(plot, area, (x, y.log_scale()), spans),
-        (true, false) => curves(plot, area, (x.log_scale(), y), spans),
-        (true, true) => curves(plot, area, (x.log_scale(), y.log_scale()), spans),
+        (false, false) => curves(plot, area, (x, y)),
+        (false, true) => curves(plot, area, (x, y.log_scale())),
+        (true, false) => curves(plot, area, (x.log_scale(), y)),
+        (true, true) => curves(plot, area, (x.log_scale(), y.log_scale())),
     }
 }
 
@@ -137,7 +163,7 @@ fn place(point: &Point) -> Option<f64> {
     }
 }
 
-fn curves<X, Y>(plot: &Plot, area: &Area<'_>, axes: (X, Y), (x, y): Spans) -> Drawn
+fn curves<X, Y>(plot: &Plot, area: &Area<'_>, axes: (X, Y)) -> Drawn
 where
     X: AsRangedCoord<Value = f64>,
     Y: AsRangedCoord<Value = f64>,
@@ -169,13 +195,10 @@ where
             let points = series.points.iter();
             points.filter_map(|p| Some((place(p)?, *p.numbers.first()?)))
         };
-        let drawn = match series.of {
+        match series.of {
             Of::Paper => chart.draw_series(DashedLineSeries::new(points(), 5, 4, style))?,
             _ => chart.draw_series(LineSeries::new(points(), style))?,
         };
-        drawn
-            .label(called(series))
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
         let spread = series.points.iter().filter_map(|p| match *p.numbers {
             [_, low, high] => Some(PathElement::new(
                 [(place(p)?, low), (place(p)?, high)],
@@ -188,43 +211,6 @@ where
             chart.draw_series(points().map(|at| Circle::new(at, 3, colour.filled())))?;
         }
     }
-    legend(&mut chart, freest(plot, x, y))
-}
-
-/// The upper corner that fewer points are in.
-fn freest(plot: &Plot, x: (f64, f64), y: (f64, f64)) -> SeriesLabelPosition {
-    let share = |value: f64, (from, to): (f64, f64), log: bool| match log {
-        true => (value / from).ln() / (to / from).ln(),
-        false => (value - from) / (to - from),
-    };
-    let points = plot.series.iter().flat_map(|s| &s.points);
-    let upper = points.filter_map(|p| {
-        let at = share(place(p)?, x, plot.x.log);
-        let height = share(*p.numbers.first()?, y, plot.y.log);
-        (height > 0.5).then_some(at)
-    });
-    let (left, right): (Vec<f64>, Vec<f64>) = upper.partition(|at| *at < 0.5);
-    match left.len() < right.len() {
-        true => SeriesLabelPosition::UpperLeft,
-        false => SeriesLabelPosition::UpperRight,
-    }
-}
-
-fn legend<'a, X, Y>(
-    chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
-    at: SeriesLabelPosition,
-) -> Drawn
-where
-    X: Ranged<ValueType = f64>,
-    Y: Ranged<ValueType = f64>,
-{
-    chart
-        .configure_series_labels()
-        .label_font((FONT, 13))
-        .background_style(WHITE.mix(0.85))
-        .border_style(GRID)
-        .position(at)
-        .draw()?;
     Ok(())
 }
 
@@ -285,10 +271,7 @@ where
             let corners = [(x, ground), (x + width * 0.92, top)];
             Some(Rectangle::new(corners, colour.filled()))
         });
-        chart
-            .draw_series(boxes)?
-            .label(called(series))
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+        chart.draw_series(boxes)?;
         let spread = series.points.iter().filter_map(|p| match *p.numbers {
             [_, low, high] => {
                 let x = left(p)? + width * 0.46;
@@ -305,7 +288,7 @@ where
         EmptyElement::at((group as f64 + 0.5, ground))
             + Text::new((*name).to_owned(), (0, 6), style.clone())
     }))?;
-    legend(&mut chart, SeriesLabelPosition::UpperRight)
+    Ok(())
 }
 
 fn gantt(plot: &Plot, area: &Area<'_>) -> Drawn {
