@@ -141,25 +141,27 @@ pub type Rank = (u32, i32);
 /// Degrees by which temperatures differ before one counts as cooler, in thousandths.
 const WARMER: i32 = 5000;
 
-/// The rank of each node of a cluster. All have the same where powers, or temperatures, cannot be compared.
+/// The rank of each node of a cluster.
 pub fn ranks(cluster: &Cluster) -> Vec<Rank> {
     let nodes = (0..cluster.nodes.len()).map(|n| NodeId(n as u32));
-    let draw = |n| {
-        let host = cluster.hosts.get(cluster.node(n).host as usize);
-        host.map_or_else(Draw::default, |h| h.draw)
-    };
     let draws: Vec<(Draw, u32)> = nodes
         .map(|n| {
             let host = cluster.hosts.get(cluster.node(n).host as usize);
-            (draw(n), host.map_or(1, |h| h.cores).max(1))
+            host.map_or_else(Default::default, |h| (h.draw, h.cores))
         })
         .collect();
+    ranks_of(&draws)
+}
+
+/// The rank of each of some nodes, of which it is known what they draw and how many cores they have. All have the same where powers,
+/// or temperatures, cannot be compared.
+pub fn ranks_of(draws: &[(Draw, u32)]) -> Vec<Rank> {
     let sources = draws.iter().map(|(d, _)| d.power.map(|p| p.source));
     let sensors = draws.iter().map(|(d, _)| d.warmth.map(|w| w.sensor));
     let (powers, warmths) = (all_alike(sources), all_alike(sensors));
     let rank = |(draw, cores): &(Draw, u32)| {
         let watts = draw.power.filter(|_| powers);
-        let watts = watts.map_or(0, |p| step_of(p.milliwatts / u64::from(*cores)));
+        let watts = watts.map_or(0, |p| step_of(p.milliwatts / u64::from(*cores).max(1)));
         let warm = draw.warmth.filter(|_| warmths);
         (watts, warm.map_or(0, |w| w.millicelsius.div_euclid(WARMER)))
     };

@@ -381,6 +381,17 @@ pub(crate) enum DataCommand {
         #[arg(long, value_name = "NODE", requires = "object")]
         from: Option<String>,
     },
+    /// Copy a tree or a file with this process's own rights, whole or not at all, read back and compared: for stores that only a
+    /// job's own steps reach (docs/site.md)
+    Copy {
+        /// What is copied; a link is copied, not followed
+        from: PathBuf,
+        /// Where it appears; in a folder that exists: under its own name
+        to: PathBuf,
+        /// What has that name already is exchanged at once
+        #[arg(long)]
+        replace: bool,
+    },
     /// The newest versions of all objects in the node's store (docs/objects.md)
     Objects {
         /// The folder of the object store [default: $TARN_OBJECTS]

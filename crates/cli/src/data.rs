@@ -1,5 +1,6 @@
 //! `tarn data`: datasets on the nodes, between runs. While a run of the workflow is live, its data is its own.
 
+mod copy;
 mod held;
 mod objects;
 mod site;
@@ -71,6 +72,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
                 objects::get(cli, object.store.as_deref(), &which, dest.as_deref())
             }
         },
+        DataCommand::Copy { from, to, replace } => copy::copy(from, to, *replace),
         DataCommand::Objects { store } => objects::list(cli, store.as_deref()),
         DataCommand::Versions { key, store } => objects::versions(cli, store.as_deref(), key),
         DataCommand::Rm {

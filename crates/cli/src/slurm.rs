@@ -18,6 +18,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 use tarn_base::codes::Exit;
+use tarn_base::energy::Draw;
 use tarn_base::units::{Bytes, Elapsed};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Ask, Chain, Job, Said, Stage, Staging, Submitted};
@@ -262,6 +263,19 @@ pub(crate) fn unexpected(said: &Said) -> CliError {
     )
 }
 
+/// What a node draws and how warm it is, as far as that is known, and who says so.
+fn drawn(draw: &Draw) -> String {
+    let watts = draw.power.map(|p| {
+        let watts = (p.milliwatts + 500) / 1000;
+        format!(", {watts} W ({})", p.source)
+    });
+    let warm = draw.warmth.map(|w| {
+        let degrees = (w.millicelsius + 500).div_euclid(1000);
+        format!(", {degrees} C ({})", w.sensor.as_str())
+    });
+    watts.unwrap_or_default() + &warm.unwrap_or_default()
+}
+
 fn status(controller: &Controller) -> CliResult {
     let nodes = match controller.ask_once(&Ask::Nodes, PATIENCE)? {
         Said::Nodes(nodes) => nodes,
@@ -281,10 +295,11 @@ fn status(controller: &Controller) -> CliResult {
             n => format!(", {n} that nobody knows"),
         };
         out!(
-            "{:<16} {state:<5} {} free of {} ({kind}){orphans}",
+            "{:<16} {state:<5} {} free of {} ({kind}){}{orphans}",
             node.name,
             Bytes(free),
-            Bytes(node.capacity)
+            Bytes(node.capacity),
+            drawn(&node.draw)
         )?;
     }
     Ok(Exit::Success)

@@ -198,6 +198,87 @@ fn an_incomplete_version_is_not_given_out() {
 }
 
 #[test]
+fn a_step_copies_by_itself_whole_or_not_at_all() {
+    let site = Site::new(&kept());
+    site.write("raw/a/1", "one\n");
+    site.write("raw/b", "two\n");
+    symlink("b", site.path("raw/link")).expect("a link");
+    site.write("grid/own", "");
+    let copy = |arguments: &[&str]| site.tarn(&[&["data", "copy"], arguments].concat());
+    // In a folder that is there: under its own name. No leftover beside it.
+    copy(&["raw", "grid"]).exits(0).says("8 B copied to");
+    assert_eq!(site.read("grid/raw/a/1"), "one\n");
+    let link = fs::read_link(site.path("grid/raw/link")).expect("the link");
+    assert_eq!(link.to_str(), Some("b"));
+    copy(&["raw/b", "grid/c"]).exits(0);
+    copy(&["raw/b", "grid"]).exits(0);
+    let mut names: Vec<_> = fs::read_dir(site.path("grid"))
+        .expect("a folder")
+        .map(|e| e.expect("an entry").file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["b", "c", "own", "raw"]);
+    // What is there is exchanged only when that is asked for, and never a file for a folder.
+    site.write("raw/b", "three\n");
+    for (from, to) in [("raw", "grid"), ("raw/b", "grid/c")] {
+        copy(&[from, to]).exits(2).says("--replace");
+        copy(&[from, to, "--replace"]).exits(0);
+    }
+    assert_eq!(
+        site.read("grid/raw/b") + &site.read("grid/c"),
+        "three\nthree\n"
+    );
+    copy(&["raw", "grid/c", "--replace"])
+        .exits(2)
+        .says("only one of");
+    copy(&["raw", "raw/a/inside"])
+        .exits(2)
+        .says("lie in each other");
+    copy(&["nothing", "grid"]).exits(2).says("is not there");
+    // A destination that has no room, or that cannot be written, is as it was.
+    copy(&["raw", "/proc/tarn"]).exits(1);
+    copy(&["raw/b", "/proc/tarn"]).exits(1);
+}
+
+#[test]
+fn a_copy_that_was_killed_goes_on() {
+    let site = Site::new(&kept());
+    let piece = vec![7_u8; 1 << 20];
+    for n in 0..64 {
+        let name = format!("raw/{n}");
+        site.write(&name, "");
+        fs::write(site.path(&name), &piece).expect("a file");
+    }
+    let staging = site.path("copy.tarn-incoming");
+    let mut cut = 0;
+    for _ in 0..20 {
+        let mut child = site
+            .command(&["data", "copy", "raw", "copy"])
+            .spawn()
+            .expect("tarn starts");
+        until("it copies", || {
+            staging.exists() || site.path("copy").exists()
+        });
+        let _ = child.kill();
+        let _ = child.wait();
+        if staging.exists() {
+            cut += 1;
+            break;
+        }
+        fs::remove_dir_all(site.path("copy")).expect("it was faster");
+    }
+    assert_eq!(cut, 1, "it was never cut off");
+    assert!(!site.path("copy").exists());
+    site.tarn(&["data", "copy", "raw", "copy"])
+        .exits(0)
+        .says("64.00 MiB copied");
+    for n in 0..64 {
+        assert!(fs::read(site.path(&format!("copy/{n}"))).expect("a file") == piece);
+    }
+    assert!(!staging.exists());
+}
+
+#[test]
 fn a_damaged_replica_is_left_for_another() {
     let copies = kept().replace("keep =", "copies = 2\nkeep =");
     let site = Site::new(&copies).with(&["--nodes", "2"]);

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant, SystemTime};
 use tarn_base::codes::Exit;
+use tarn_base::energy::{Draw, Power, Source};
 use tarn_base::units::{Time, parse_size, parse_time};
 use tarn_journal::RunLock;
 use tarn_proto::local::{Code, Refusal};
@@ -115,6 +116,8 @@ pub(crate) enum Input {
     },
     /// A session is over.
     Closed { node: String, session: u64 },
+    /// Slurm says what nodes draw, in thousandths of a watt.
+    Drawn(BTreeMap<String, u64>),
     /// A node says something of an order.
     Reported {
         node: String,
@@ -152,6 +155,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         inputs: sender.clone(),
         munge: munge.clone(),
     };
+    slurm::ask_what_is_drawn(sender.clone());
     let mut nodes = Nodes::new(epoch, (secrets, munge), port, sender);
     let known: Vec<String> = site.nodes().map(str::to_owned).collect();
     let names = match &file.nodes {
@@ -170,6 +174,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         next: 0,
         clock: Clock::start(),
         shown: slurm::Shown::start(file.sinfo.unwrap_or(true)),
+        drawn: BTreeMap::new(),
     };
     controller
         .happened(vec![Event::Began { epoch }])
@@ -195,6 +200,8 @@ struct Controller {
     next: Token,
     clock: Clock,
     shown: slurm::Shown,
+    /// What Slurm has said last that nodes draw.
+    drawn: BTreeMap<String, u64>,
 }
 
 impl Controller {
@@ -277,6 +284,21 @@ impl Controller {
                     jobs,
                 })
             }
+            Input::Reported {
+                node,
+                session,
+                number: 0,
+                report: Report::Capacity { draw, cores, .. },
+            } => {
+                if self.nodes.is_current(&node, session) {
+                    self.measured(&node, draw, cores);
+                }
+                None
+            }
+            Input::Drawn(milliwatts) => {
+                self.drawn = milliwatts;
+                None
+            }
             Input::Closed { node, session } => self
                 .nodes
                 .closed(&node, session)
@@ -294,6 +316,16 @@ impl Controller {
                     report,
                 }),
         }
+    }
+
+    /// What a node says that it draws; where it does not know, what Slurm says of it.
+    fn measured(&mut self, node: &str, mut draw: Draw, cores: u32) {
+        let slurm = |milliwatts: &u64| Power {
+            milliwatts: *milliwatts,
+            source: Source::Slurm,
+        };
+        draw.power = draw.power.or_else(|| self.drawn.get(node).map(slurm));
+        self.site.measured(node, draw, cores);
     }
 
     /// The keys of encrypted data get another secret, and the older ones are forgotten if that is asked for and loses nothing.

@@ -105,6 +105,7 @@ struct Site {
     door: Door,
     audit: Audit,
     munge: Munge,
+    meter: Arc<tarn_power::Machine>,
     term: Mutex<Term>,
 }
 
@@ -152,6 +153,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         bytes,
         audit,
         munge: munge(options.munge_socket.as_deref()),
+        meter: Arc::new(tarn_power::Machine::new(&tarn_power::sysfs())),
         term: Mutex::new(Term {
             epoch,
             current: None,

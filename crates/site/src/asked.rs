@@ -400,6 +400,7 @@ impl Site {
             taken: node.taken(),
             persistent: node.capacity.as_ref().is_some_and(|c| c.persistent),
             orphans: node.orphans.len() as u64,
+            draw: self.draws.get(name).copied().unwrap_or_default().0,
         };
         self.nodes.iter().map(info).collect()
     }

@@ -3,10 +3,16 @@
 use crate::MAX_NODES;
 use crate::state::{Node, Phase, Site, VersionId, VersionState, Why};
 use std::collections::BTreeSet;
+use tarn_base::energy::Draw;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Capacity, Epoch, Held, Holding, Job, Order, Uid, Work};
 
 impl Site {
+    /// A node that takes orders says what it draws, and how many cores that is for. This is no event: no state follows from it.
+    pub fn measured(&mut self, node: &str, draw: Draw, cores: u32) {
+        self.draws.insert(node.to_owned(), (draw, cores));
+    }
+
     /// A controller begins: nothing that was under way is heard of any more, and whoever waited is gone.
     pub(crate) fn began(&mut self, epoch: Epoch) {
         self.epoch = self.epoch.max(epoch);

@@ -6,6 +6,7 @@ use crate::{MAX_HISTORY, MAX_TRIES};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use tarn_base::energy::Draw;
 use tarn_base::pattern::ScatterRule;
 use tarn_base::units::Time;
 use tarn_base::workflow::Keep;
@@ -33,6 +34,9 @@ pub struct Site {
     pub(crate) waiting: BTreeMap<Job, Token>,
     #[serde(skip)]
     pub(crate) actions: Vec<Action>,
+    /// What nodes draw, and their cores. Not in the log: it changes all the time, and only advice depends on it.
+    #[serde(skip)]
+    pub(crate) draws: BTreeMap<String, (Draw, u32)>,
 }
 
 /// A node.

@@ -2,8 +2,10 @@
 
 use crate::state::{JobState, Makes, Phase, Reads, Site, Version, VersionId, VersionState};
 use crate::{MAX_ADVISED, MAX_DATASETS, MAX_JOBS};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::bounds::MAX_NAME_BYTES;
+use tarn_base::energy::{Draw, ranks_of};
 use tarn_base::units::{Nanos, SECOND};
 use tarn_base::workflow::{self, Distribution, Keep, OnFailure, Role};
 use tarn_proto::local::{Code, Refusal};
@@ -131,15 +133,43 @@ impl Site {
                 }
             }
         }
-        let mut best: Vec<(u64, &str)> = bytes.into_iter().map(|(n, b)| (b, n)).collect();
-        best.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
-        let names = best.into_iter().map(|(_, name)| name.to_owned());
+        let wants = job.wants.max(1) as usize;
+        let names = match bytes.is_empty() && !job.reads.is_empty() {
+            // It will be brought from outside: all nodes are equal, but for what they draw.
+            true => self.least_drawing(wants),
+            false => self.best(bytes.into_iter().collect(), wants),
+        };
         let beside = job.beside.and_then(|other| self.jobs.get(&other));
         Advice {
-            prefer: names.take(job.wants.max(1) as usize).collect(),
+            prefer: names,
             require: beside.map_or_else(Vec::new, |other| other.nodes.clone()),
             after: after.into_iter().collect(),
         }
+    }
+
+    /// So many of the nodes that draw least; none where they do not differ, or that is not known.
+    fn least_drawing(&self, wanted: usize) -> Vec<String> {
+        let up = self.nodes.iter().filter(|(_, node)| node.is_up);
+        let nodes: Vec<(&str, u64)> = up.map(|(name, _)| (&name[..], 0)).collect();
+        let ranks = ranks_of(&self.draws_of(&nodes));
+        match ranks.windows(2).all(|two| two[0] == two[1]) {
+            true => Vec::new(),
+            false => self.best(nodes, wanted),
+        }
+    }
+
+    fn draws_of(&self, nodes: &[(&str, u64)]) -> Vec<(Draw, u32)> {
+        let draw = |(name, _): &(&str, u64)| self.draws.get(*name).copied().unwrap_or_default();
+        nodes.iter().map(draw).collect()
+    }
+
+    /// So many of the nodes that have most bytes; of those that have as many, those that draw least (docs/energy.md).
+    fn best(&self, nodes: Vec<(&str, u64)>, wanted: usize) -> Vec<String> {
+        let ranks = ranks_of(&self.draws_of(&nodes));
+        let mut best: Vec<_> = nodes.into_iter().zip(ranks).collect();
+        best.sort_by_key(|((name, bytes), rank)| (Reverse(*bytes), *rank, *name));
+        let names = best.into_iter().map(|((name, _), _)| name.to_owned());
+        names.take(wanted).collect()
     }
 
     /// Finds out which versions a job reads and makes. Changes nothing.

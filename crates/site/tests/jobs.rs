@@ -5,6 +5,7 @@ mod sealed;
 mod world;
 
 use std::path::Path;
+use tarn_base::energy::{Draw, Power, Source};
 use tarn_base::units::SECOND;
 use tarn_base::workflow::Distribution::{Broadcast, Scatter, Shared, Single};
 use tarn_base::workflow::{Foreach, Keep, OnFailure, Role};
@@ -653,4 +654,45 @@ fn what_was_removed_while_a_node_was_away_goes_when_it_is_back() {
     );
     world.settle();
     assert!(world.nodes["n1"].jobs.is_empty());
+}
+
+/// docs/energy.md, "On a site".
+#[test]
+fn of_nodes_with_the_same_data_those_that_draw_least_are_preferred() {
+    let mut world = World::new(3, Config::default());
+    let watts = |watts: u64, source| Draw {
+        power: Some(Power {
+            milliwatts: watts * 1000,
+            source,
+        }),
+        warmth: None,
+    };
+    let reader = |wants| {
+        let mut case = dataset("case");
+        case.source = Some("/lustre/case".into());
+        let mut job = script("foam", wants, vec![(Role::In, Broadcast, case)]);
+        job.workflow.name = "foam".into();
+        job
+    };
+    let setup = |job: Submitted| Stage::Setup(Box::new(job));
+    let advice = |world: &mut World, job, wants| {
+        assert_eq!(world.staged(job, setup(reader(wants))), Said::Done);
+        let advice = world.advices.get(&job);
+        advice.map_or_else(Vec::new, |a| a.prefer.clone())
+    };
+    // Nothing is known: Slurm chooses.
+    assert!(advice(&mut world, 1, 1).is_empty());
+    for (node, drawn) in [("n1", 300), ("n2", 100), ("n3", 200)] {
+        world.site.measured(node, watts(drawn, Source::Hwmon), 8);
+    }
+    // The data lies on none: all are equal otherwise.
+    assert_eq!(advice(&mut world, 2, 1), ["n2"]);
+    assert_eq!(advice(&mut world, 3, 2), ["n2", "n3"]);
+    // It lies on two of them: the data decides first.
+    world.whole(4, reader(2), &["n1", "n3"]);
+    assert_eq!(advice(&mut world, 5, 1), ["n3"]);
+    assert_eq!(advice(&mut world, 6, 3), ["n3", "n1"]);
+    // Powers by different meters are not compared: by name, as before.
+    world.site.measured("n1", watts(300, Source::Slurm), 8);
+    assert_eq!(advice(&mut world, 7, 1), ["n1"]);
 }

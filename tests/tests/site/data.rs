@@ -2,6 +2,7 @@
 
 use crate::attacks::ran;
 use crate::setup::Site;
+use std::fs;
 
 /// What a user's `tarn` says, or why it refuses.
 fn tarn(site: &Site, user: &str, words: &[&str]) -> Result<String, String> {
@@ -156,4 +157,55 @@ cat $TARN_forcing/one $TARN_forcing/two
             left.is_ok_and(|said| said.trim() == "0")
         });
     }
+}
+
+/// A store that the node's worker has no way to, as one with a ticket: of a group that only a job's own steps can take on.
+#[test]
+fn a_jobs_own_step_copies_where_only_it_can() {
+    let Some(site) = Site::up(1) else { return };
+    let home = site.home("alice");
+    let prepare = "mkdir -p vault/grid && echo mesh > vault/grid/mesh && chgrp -R 64999 vault && chmod -R ug=rwX,o= vault \
+        && cp /usr/bin/env ticket && chgrp 64999 ticket && chmod 2755 ticket";
+    let prepare = format!("cd /shared/home/alice && {prepare}");
+    site.root(&["sh", "-c", &prepare]);
+    let refused = "\
+#TARN name = \"ticket\"
+#TARN data.grid.source = \"vault/grid\"
+#TARN [[step]]
+#TARN in = [\"grid\"]
+true
+";
+    let refused = site.submit("alice", "refused.sh", refused, &[]);
+    let refused = refused.expect("it is taken");
+    site.wait("the gate says why", || {
+        let why = site.why("alice", &refused);
+        why.contains("vault") && why.contains("ermission denied")
+    });
+    site.alice(&["scancel", &refused]);
+    let first = "\
+#TARN name = \"foam\"
+#TARN data.grid = { size = \"1 MiB\" }
+#TARN [[step]]
+#TARN out = [\"grid\"]
+set -e
+~/ticket tarn data copy ~/vault/grid $TARN_grid
+";
+    let second = "\
+#TARN name = \"foam\"
+#TARN data.result = { size = \"1 MiB\" }
+#TARN [[step]]
+#TARN in = [\"grid\"]
+#TARN out = [\"result\"]
+set -e
+sed s/^/fine-/ $TARN_grid/grid/mesh > $TARN_result/u
+~/ticket tarn data copy $TARN_result ~/vault/run7
+";
+    for (name, script) in [("first.sh", first), ("second.sh", second)] {
+        fs::write(home.join(name), format!("#!/bin/bash\n{script}")).expect("a script");
+    }
+    let submitted = site.alice(&["sh", "-c", "cd && tarn submit first.sh second.sh"]);
+    let last = submitted.lines().last().and_then(|l| l.split(' ').next());
+    site.wait_for(last.expect("two jobs"), "COMPLETED");
+    let out = fs::read_to_string(home.join("vault/run7/u")).expect("the result");
+    assert_eq!(out, "fine-mesh\n");
 }

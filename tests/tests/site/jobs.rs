@@ -119,3 +119,37 @@ fn a_job_that_asks_for_more_memory_than_1lm_has_gets_nodes_in_the_other_mode() {
     assert_eq!(features(&["--mem=3500", "-C", "mode_1lm"]), "mode_1lm");
     assert_eq!(features(&["--mem=3000", "-C", "fast"]), "fast");
 }
+
+/// docs/energy.md, "On a site", with a meter that is played.
+#[test]
+fn of_two_nodes_that_are_equal_otherwise_a_job_prefers_the_one_that_draws_less() {
+    let Some(site) = Site::up(2) else { return };
+    for (node, watts) in [(1, 300), (2, 150)] {
+        let folder = format!("sys/node{node}/class/hwmon/hwmon0");
+        let folder = site.cluster.shared().join(folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("name"), "power_meter\n").expect("its name");
+        let microwatts = format!("{}\n", watts * 1_000_000);
+        fs::write(folder.join("power1_average"), microwatts).expect("its power");
+        site.root(&["sh", "-c", &format!("pkill -f '[n]ode-name node{node} '")]);
+        site.start_node(node);
+    }
+    site.wait("both say what they draw", || {
+        let status = site.root(&["tarn", "slurm", "status"]);
+        status.contains("300 W (hwmon)") && status.contains("150 W (hwmon)")
+    });
+    site.alice(&["sh", "-c", "mkdir -p ~/case; echo mesh > ~/case/mesh"]);
+    let script = "\
+#SBATCH -N1
+#TARN name = \"foam\"
+#TARN data.case.source = \"case\"
+#TARN [[step]]
+#TARN in = [\"case\"]
+hostname > ~/where
+";
+    let job = site.submit("alice", "read.sh", script, &[]);
+    let job = job.expect("it is taken");
+    site.wait_for(&job, "COMPLETED");
+    let place = fs::read_to_string(site.home("alice").join("where"));
+    assert_eq!(place.expect("where it ran"), "node2\n", "{}", site.logs());
+}

@@ -73,7 +73,7 @@ impl Site {
     pub(crate) fn start_node(&self, number: usize) {
         let node = self.cluster.node(number);
         let command = format!(
-            "setsid /shared/bin/tarnd --site --store /scm/tarn:512MiB --volatile --node-name {0} --audit /shared/audit-{0} \
+            "TARN_SYSFS=/shared/sys/{0} setsid /shared/bin/tarnd --site --store /scm/tarn:512MiB --volatile --node-name {0} --audit /shared/audit-{0} \
              < /dev/null > /shared/site-{0}.log 2>&1 &",
             node.name()
         );

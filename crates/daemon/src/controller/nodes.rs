@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tarn_munge::{Munge, Reader, Writer, open};
 use tarn_proto::site::{Command, Epoch, Greeting, OLDEST, Order, Report, VERSION, Welcome};
 
@@ -17,6 +17,8 @@ const PAUSES: [u64; 6] = [1, 1, 2, 5, 10, 30];
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a node may take to say what it holds: workers of all its users look.
 const INVENTORY: Duration = Duration::from_secs(300);
+/// How often a node is asked what it draws.
+const LOOK: Duration = Duration::from_secs(30);
 /// How long a node may be silent.
 const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
 
@@ -276,9 +278,20 @@ impl About {
     }
 }
 
-/// Writes orders until the session is forgotten or over.
+/// Writes orders until the session is forgotten or over; and now and then asks what the node draws, which is no order of the core's.
 fn write(writer: &mut Writer, queue: &Receiver<Command>) {
+    let mut looked: Option<Instant> = None;
     loop {
+        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            looked = Some(Instant::now());
+            let look = Command {
+                number: 0,
+                order: Order::Look,
+            };
+            if writer.send(&look).is_err() {
+                return;
+            }
+        }
         match queue.recv_timeout(Duration::from_secs(Report::BEAT)) {
             Ok(command) => {
                 if writer.send(&command).is_err() {

@@ -1,7 +1,8 @@
 //! What the controller asks Slurm, and what it has Slurm show: the room on nodes, in `sinfo -O NodeList,Extra`. docs/site.md.
 
+use super::Input;
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_base::units::Bytes;
 use tarn_proto::site::NodeInfo;
@@ -11,6 +12,33 @@ use tarn_slurm::show_on;
 const EVERY: Duration = Duration::from_secs(5);
 /// And until all is shown again: Slurm may have been started anew, without its state.
 const AGAIN: Duration = Duration::from_secs(3600);
+
+/// Between two questions what nodes draw.
+const DRAWN: Duration = Duration::from_secs(30);
+/// And whether any plug-in measures it.
+const NONE_DRAWN: Duration = Duration::from_secs(600);
+
+/// Asks Slurm again and again what nodes draw, if one of its plug-ins measures that, by a thread of its own.
+pub(super) fn ask_what_is_drawn(inputs: Sender<Input>) {
+    let ask = move || {
+        // Slurm may begin after the controller, and get a plug-in later.
+        loop {
+            let is_measured = matches!(tarn_slurm::energy_plugin(), Ok(Some(_)));
+            let drawn = match is_measured {
+                true => tarn_slurm::drawn(&nodes()).unwrap_or_default(),
+                false => BTreeMap::new(),
+            };
+            if inputs.send(Input::Drawn(drawn)).is_err() {
+                return;
+            }
+            std::thread::sleep(if is_measured { DRAWN } else { NONE_DRAWN });
+        }
+    };
+    let thread = std::thread::Builder::new().name("watts".into());
+    if let Err(e) = thread.spawn(ask) {
+        tracing::error!("what Slurm says that nodes draw is not known: no thread: {e}");
+    }
+}
 
 /// The nodes that Slurm knows.
 pub(super) fn nodes() -> Vec<String> {

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use tarn_journal::lines::sync_folder;
 use tarn_munge::{Reader, Writer};
+use tarn_ports::Meter;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
     Command, Epoch, Gid, Greeting, Held, Holding, Job, OLDEST, Order, Owner, Report, Uid, VERSION,
@@ -278,8 +279,21 @@ impl Site {
                 done(0, &format!("dismiss job {job}"), result);
             }
             Order::Look => {
-                let capacity = self.capacity();
-                let _ = reports.send(Report::Capacity { number, capacity });
+                let (capacity, meter) = (self.capacity(), std::sync::Arc::clone(&self.meter));
+                let reports = reports.clone();
+                let look = move || {
+                    let _ = reports.send(Report::Capacity {
+                        number,
+                        capacity,
+                        draw: meter.draw(),
+                        cores: std::thread::available_parallelism().map_or(0, |n| n.get() as u32),
+                    });
+                };
+                // What draws power may take a moment to say so, and the next order does not wait for that.
+                let thread = std::thread::Builder::new().name("look".into());
+                if let Err(e) = thread.spawn(look) {
+                    tracing::warn!("what the node draws is not known: no thread: {e}");
+                }
             }
             Order::Beat => {}
         }

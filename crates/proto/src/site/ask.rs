@@ -4,6 +4,7 @@ use super::{Gid, Job, Owner, Uid};
 use crate::local::Refusal;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tarn_base::energy::Draw;
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 
@@ -285,6 +286,9 @@ pub struct NodeInfo {
     pub persistent: bool,
     /// Things in its store that nobody knows.
     pub orphans: u64,
+    /// What it draws and how warm it is, as it was said last.
+    #[serde(default)]
+    pub draw: Draw,
 }
 
 /// What somebody has used.

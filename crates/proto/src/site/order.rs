@@ -3,6 +3,7 @@
 use super::{Epoch, Gid, Holding, Job, Owner, Uid, Work, Worked};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tarn_base::energy::Draw;
 
 /// The controller's first word, after the proof of who it is. The site's secret, of which the keys of users' workers are
 /// derived, is in the credential, which munge encrypts.
@@ -97,7 +98,7 @@ pub enum Order {
     },
     /// The job is over: what it was let see is forgotten. Its mounts went with its processes.
     Dismiss(Job),
-    /// How much is free.
+    /// How much is free, and what the node draws.
     Look,
     /// A sign of life; not answered.
     Beat,
@@ -142,6 +143,12 @@ pub enum Report {
         number: u64,
         /// What there is.
         capacity: Capacity,
+        /// What the node draws and how warm it is, as far as it knows.
+        #[serde(default)]
+        draw: Draw,
+        /// Its cores; 0 of a node that does not say so.
+        #[serde(default)]
+        cores: u32,
     },
     /// A sign of life, every [`Report::BEAT`] seconds.
     Alive,

@@ -1,0 +1,143 @@
+//! `tarn data copy`: a tree or a file, with this process's own rights. docs/site.md, "Stores that only a job's own steps reach".
+
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::say;
+use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, rename, renameat_with};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use tarn_base::codes::Exit;
+use tarn_base::part::Verify;
+use tarn_base::units::Bytes;
+use tarn_movers::Trees;
+use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover};
+
+/// What a single file is called while it is copied.
+const SINGLE: &str = "file";
+
+fn usage(text: String) -> CliError {
+    CliError::new(Exit::Usage, text)
+}
+
+/// What lies at a path, links not followed; none for nothing.
+fn look(path: &Path) -> CliResult<Option<Metadata>> {
+    match path.symlink_metadata() {
+        Ok(about) => Ok(Some(about)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(usage(format!("{}: {e}", path.display()))),
+    }
+}
+
+/// Beside a path, on the same file system.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Where the copy appears: in a folder that is there, under the source's own name.
+fn destination(from: &Path, to: &Path) -> CliResult<PathBuf> {
+    if !to.is_dir() {
+        return Ok(to.to_path_buf());
+    }
+    let name = from.file_name().map(OsStr::to_owned).ok_or_else(|| {
+        let text = format!(
+            "{} has no name: say what the copy is called",
+            from.display()
+        );
+        usage(text)
+    })?;
+    Ok(to.join(name))
+}
+
+pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
+    let from = std::path::absolute(from).exit(Exit::Usage)?;
+    let source = look(&from)?.ok_or_else(|| usage(format!("{} is not there", from.display())))?;
+    let to = destination(&from, &std::path::absolute(to).exit(Exit::Usage)?)?;
+    if to.starts_with(&from) || from.starts_with(&to) {
+        let text = format!("{} and {} lie in each other", from.display(), to.display());
+        return Err(usage(text));
+    }
+    match look(&to)? {
+        Some(_) if !replace => {
+            let text = format!(
+                "{} exists already: choose another place, or exchange it by `--replace`",
+                to.display()
+            );
+            return Err(usage(text));
+        }
+        Some(there) if there.is_dir() != source.is_dir() => {
+            let text = format!(
+                "only one of {} and {} is a folder: they are not exchanged",
+                from.display(),
+                to.display()
+            );
+            return Err(usage(text));
+        }
+        _ => {}
+    }
+    let report = match source.is_dir() {
+        true => tree(&from, &to, replace, None)?,
+        false => file(&from, &to, replace)?,
+    };
+    for lost in &report.lost {
+        say!("warning: {lost}");
+    }
+    let earlier = match report.resumed {
+        0 => String::new(),
+        bytes => format!(" ({} of it by an earlier call)", Bytes(bytes)),
+    };
+    let bytes = Bytes(report.bytes + report.resumed);
+    say!("{bytes} copied to {}{earlier}", to.display());
+    Ok(Exit::Success)
+}
+
+fn tree(from: &Path, to: &Path, replace: bool, name: Option<&str>) -> CliResult<CopyReport> {
+    let job = CopyJob {
+        sources: vec![CopySource {
+            root: from.to_path_buf(),
+            peer: None,
+            as_entry: name.map(str::to_owned),
+            manifest: None,
+            only: None,
+            sealed: None,
+        }],
+        dest: to.to_path_buf(),
+        staging: beside(to, ".tarn-incoming"),
+        replace,
+        verify: Verify::Readback,
+        sync: true,
+        rate: 0,
+        latency: 0,
+        arrivals: None,
+        seal: None,
+    };
+    let copied = Trees::new().copy(&job, &Control::default());
+    copied.exit(Exit::WorkflowFailed)
+}
+
+/// A file, or a link, in a folder of its own until it is whole.
+fn file(from: &Path, to: &Path, replace: bool) -> CliResult<CopyReport> {
+    let whole = beside(to, ".tarn-whole");
+    let mover = Trees::new();
+    mover.remove(&whole).exit(Exit::WorkflowFailed)?;
+    let report = tree(from, &whole, false, Some(SINGLE))?;
+    let made = whole.join(SINGLE);
+    let renamed = match replace {
+        true => rename(&made, to),
+        false => match renameat_with(CWD, &made, CWD, to, RenameFlags::NOREPLACE) {
+            // NFS has no such rename; a second name is never given to what has one already either.
+            Err(Errno::INVAL) => linkat(CWD, &made, CWD, to, AtFlags::empty()),
+            renamed => renamed,
+        },
+    };
+    let removed = mover.remove(&whole);
+    renamed.map_err(|e| {
+        let text = format!("the copy cannot get the name {}: {e}", to.display());
+        CliError::new(Exit::WorkflowFailed, text)
+    })?;
+    removed.exit(Exit::WorkflowFailed)?;
+    Ok(report)
+}
