@@ -1,0 +1,166 @@
+#!/usr/bin/python3
+"""LAMMPS that is killed once: restart files on the node's tier and tarn, or on the external store and a script."""
+
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from experiment import TOP, UNCLEAR, apart, claim, main, need, say, spread
+from store import NEEDS, emulated, need_store, store
+
+ABOUT = {
+    "title": "Application: LAMMPS that is killed, and goes on from its restart files",
+    "source": "Fernando 2016, section I; Jackson 2019, section 2.1 (going on after a failure)",
+    "needs": [NEEDS, "LAMMPS (scripts/deps.sh test)", "1 GiB of memory"],
+    "minutes": {"quick": 1, "full": 3},
+}
+MBIT, LATENCY = 200, 1000
+# Unit cells of a side, of four atoms each: two restart files of some 3 MB.
+CELLS = 20
+EXAMPLE = os.path.join(TOP, "examples", "lammps")
+# LAMMPS is killed when this restart file is whole.
+KILLED_AFTER = "restart_b"
+# The same script as tarn's step runs, begun again as long as it fails, as a user's script would.
+PLAIN = """attempt=0
+until attempt=$((attempt + 1)); TARN_ATTEMPT=$attempt sh "$TARN_WORKFLOW_DIR/melt.sh" "$RESULT"; do
+    [ $attempt -lt 5 ] || exit 1
+done
+"""
+
+
+def thermo(path):
+    """Thermodynamic output by time step, of what was printed twice the later."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line.split() for line in file]
+    return {int(words[0]): words for words in lines if len(words) == 6 and words[0].isdigit()}
+
+
+def kill(folder):
+    """Kills the LAMMPS that writes below a folder, once two restart files are there."""
+    for _ in range(6000):
+        for process in glob.glob("/proc/[0-9]*"):
+            try:
+                with open(f"{process}/comm", encoding="ascii") as file:
+                    name = file.read().strip()
+                inside = os.readlink(f"{process}/cwd")
+            except OSError:
+                continue
+            if name == "lmp" and inside.startswith(folder) and os.path.exists(f"{process}/cwd/{KILLED_AFTER}"):
+                os.kill(int(os.path.basename(process)), signal.SIGKILL)
+                return
+        time.sleep(0.01)
+    raise SystemExit("LAMMPS wrote no restart file")
+
+
+def rewrite(path, pattern, by):
+    """What matches a pattern, once, in a file of the example becomes something else."""
+    with open(path, encoding="utf-8") as file:
+        text, times = re.subn(pattern, by, file.read())
+    assert times == 1, f"{path}: {pattern}"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def once(bench, where, steps, killed):
+    """Seconds until the result is there, and its thermodynamic output; restart files on a tier by tarn, or in a folder of the store."""
+    work = os.path.join(bench.folder, "melt")
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(EXAMPLE, work)
+    path = os.path.join(work, "workflow.toml")
+    rewrite(path, r'STEPS = "\d+"', f'STEPS = "{steps}"')
+    rewrite(path, r'(checkpoints = )"4 MiB"', r'\1"64 MiB"')
+    rewrite(os.path.join(work, "in.melt"), "0 8 0 8 0 8", " ".join(["0", str(CELLS)] * 3))
+    tier = f"/dev/shm/tarn-lammps-{os.getpid()}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    began = time.monotonic()
+    try:
+        if where is None:
+            os.makedirs(tier)
+            files, result = tier, os.path.join(work, "result")
+            words = [bench.tarn, "run", path, "--tier", f"scm={tier}"]
+        else:
+            files, result = os.path.join(where, "checkpoints"), os.path.join(where, "result")
+            for folder in (files, result):
+                shutil.rmtree(folder, ignore_errors=True)
+                os.makedirs(folder)
+            environment.update(TARN_CHECKPOINTS=files, TARN_WORKFLOW_DIR=work, RESULT=result, STEPS=str(steps))
+            words = ["sh", "-c", PLAIN]
+        began = time.monotonic()
+        child = subprocess.Popen(words, env=environment, cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if killed:
+            kill(files)
+        _, said = child.communicate()
+        seconds = time.monotonic() - began
+        if child.returncode != 0:
+            raise SystemExit(f"{words[0]} failed ({child.returncode}): {said.strip()[-2000:]}")
+        return seconds, thermo(os.path.join(result, "log.lammps"))
+    finally:
+        shutil.rmtree(tier, ignore_errors=True)
+
+
+def measure(bench):
+    """Both ways, killed and not, in turns."""
+    need_store()
+    need({"lmp": "scripts/deps.sh test installs it"}, memory=1024)
+    rounds, steps = bench.choose(2, 3), bench.choose(500, 1000)
+    ways = {(where, killed): [] for where in ("store", "tier") for killed in (False, True)}
+    outputs = {}
+    with store(bench.folder, MBIT, LATENCY) as outside:
+        for turn in range(rounds):
+            for (where, killed), seconds in ways.items():
+                say(f"{turn + 1}/{rounds} {where}{', killed' if killed else ''}")
+                taken, output = once(bench, outside if where == "store" else None, steps, killed)
+                seconds.append(taken)
+                outputs[(where, killed)] = output
+    expected = outputs[("store", False)]
+    whole = all(sorted(output) == sorted(expected) for output in outputs.values())
+    last = max(expected)
+    apart_by = max(abs(float(output[last][1]) / float(expected[last][1]) - 1) for output in outputs.values())
+    lost = {where: [k - u for k, u in zip(ways[(where, True)], ways[(where, False)])] for where in ("store", "tier")}
+    return {
+        "emulated": [emulated(MBIT, LATENCY), "The tier is a tmpfs of the one node that runs."],
+        "differs": [
+            f"A melt of {4 * CELLS**3:,} atoms, {steps} steps, a restart file every 100, on one core.",
+            "LAMMPS is killed by SIGKILL when it has written two restart files. Without tarn a script begins it again at once; a batch job would wait in a queue.",
+        ],
+        "rounds": rounds,
+        "tables": [
+            {
+                "title": "Seconds until the result is there",
+                "columns": ["", "left alone", "killed once", "the kill costs"],
+                "rows": [
+                    ["restart files on the external store, a script", spread(ways[("store", False)]), spread(ways[("store", True)]), spread(lost["store"])],
+                    ["on the node's tier, by tarn", spread(ways[("tier", False)]), spread(ways[("tier", True)]), spread(lost["tier"])],
+                ],
+            }
+        ],
+        "plots": [
+            {
+                "title": "LAMMPS, seconds",
+                "kind": "bars",
+                "x": {"label": ""},
+                "y": {"label": "seconds"},
+                "series": [
+                    {"name": words, "of": of, "points": [["left alone" if not killed else "killed once", *list(spread(ways[(where, killed)]).values())[:3]] for killed in (False, True)]}
+                    for where, words, of in (("store", "external store, a script", "peer"), ("tier", "tier, by tarn", "here"))
+                ],
+            }
+        ],
+        "claims": [
+            claim("a program that dies goes on where it was, with what it would have computed", "in words", f"every line of output is there; temperature after {last} steps apart by {apart_by:.0e}", whole and apart_by < 1e-3),
+            claim(
+                "restart files on the node cost less than on the external store",
+                "in words",
+                f"{min(a / b for a, b in zip(ways[('store', False)], ways[('tier', False)])):.2f} to {max(a / b for a, b in zip(ways[('store', False)], ways[('tier', False)])):.2f} times the time, tarn's own included",
+                True if apart(ways[("tier", False)], ways[("store", False)]) else UNCLEAR,
+            ),
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main(ABOUT, measure)
