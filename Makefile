@@ -29,9 +29,9 @@ bench: ## the benchmarks, with the plain tool's figure beside each
 	@scripts/deps.sh demo
 	@scripts/bench.sh
 
-build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.so where libfabric-dev is installed, nbdkit-tarn-plugin.so where nbdkit-plugin-dev is, spank_tarn.so where libslurm-dev is, the plug-in for HDF5 in hdf5
+build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.so where libfabric-dev is installed, nbdkit-tarn-plugin.so where nbdkit-plugin-dev is, spank_tarn.so where libslurm-dev is, the plug-in for HDF5 in hdf5, libtarn_phx.so for Python
 	@scripts/deps.sh build
-	@source scripts/common.sh && tarn_built release && echo "$$tarn"
+	@source scripts/common.sh && tarn_built release && cargo build --quiet --locked --release -p tarn-python && echo "$$tarn"
 
 install: build ## programs, libraries, headers, pkg-config, man pages, completions, units and documents in PREFIX (/usr/local), below DESTDIR
 	@source scripts/common.sh && scripts/install.sh "$$target/release" "$${PREFIX:-/usr/local}"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# deps.sh build|demo|test|openfoam|analysis|portable|book|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
+# deps.sh build|demo|test|openfoam|analysis|training|portable|book|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
 # cargo is there. Does and says nothing when nothing is missing. TARN_DEPS=skip leaves everything to you.
 set -euo pipefail
 
@@ -17,10 +17,11 @@ shared=(attr glusterfs-client glusterfs-server)
 block=(e2fsprogs fio gnutls-bin libnbd-bin nbdkit nbdkit-plugin-dev qemu-utils)
 # What reads completions and units; zsh and fish are optional for people, not for the tests.
 shells=(fish systemd zsh)
-# examples/analysis.
+# examples/analysis, and examples/training (some 600 MB).
 analysis=("${build[@]}" python3 python3-dask python3-numpy python3-xarray python3-zarr)
+training=("${build[@]}" python3 python3-numpy python3-torch)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}")
+test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}")
 soak=("${test[@]}" debootstrap)
 # mdBook comes from crates.io.
 book=("${build[@]}" mandoc)
@@ -35,6 +36,7 @@ case "${1:-}" in
     test) wanted=("${test[@]}") ;;
     openfoam) wanted=("${openfoam[@]}") ;;
     analysis) wanted=("${analysis[@]}") ;;
+    training) wanted=("${training[@]}") ;;
     book) wanted=("${book[@]}") ;;
     portable) wanted=("${portable[@]}") ;;
     soak) wanted=("${soak[@]}") ;;

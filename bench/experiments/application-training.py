@@ -1,0 +1,184 @@
+#!/usr/bin/python3
+"""PyTorch training on two nodes of a real Slurm, one of which is lost: checkpoints in a buddy's memory, or a file on an external store."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+
+import cluster
+import store
+from experiment import TOP, UNCLEAR, apart, claim, main, missing, need, run, say, spread
+
+ABOUT = {
+    "title": "Application: PyTorch training that goes on from a buddy's memory",
+    "source": "Fernando 2016, sections I and II (copies on a buddy); Jackson 2019, section 2.1",
+    "needs": [store.NEEDS, cluster.NEEDS, "PyTorch (scripts/deps.sh training)", "libtarn_phx.so beside tarn (make build)", "6 GiB of memory"],
+    "minutes": {"quick": 2.5, "full": 8},
+}
+MBIT, LATENCY = 200, 1000
+EVERY, WIDTH = 5, 1024
+# Of the slurm-cluster, in seconds.
+PATIENCE = 180
+WAYS = {
+    "none": ("no checkpoints", "none", EVERY),
+    "file": (f"torch.save to the external store every {EVERY} steps", "file", EVERY),
+    "phx": (f"tarn, with a copy in the other node's memory, every {EVERY} steps", "phx", EVERY),
+    "each": ("tarn, with a copy in the other node's memory, every step", "phx", 1),
+}
+
+
+class Desk:
+    """The example in a user's folder on a cluster."""
+
+    def __init__(self, bench, alice, shared, outside):
+        self.alice, self.outside, self.top = alice, outside, os.path.dirname(shared)
+        self.folder = os.path.join(shared, "home", "alice", "training")
+        alice("mkdir -p training/phx")
+        package = os.path.join(TOP, "bindings", "python", "phx", "python", "phx")
+        for name in ("train.py", "train.sbatch"):
+            shutil.copy2(os.path.join(TOP, "examples", "training", name), self.folder)
+        for name in ("__init__.py", "objects.py"):
+            shutil.copy2(os.path.join(package, name), f"{self.folder}/phx")
+        shutil.copy2(os.path.join(os.path.dirname(bench.tarn), "libtarn_phx.so"), f"{self.folder}/phx/_phx.abi3.so")
+
+    def submit(self, name, way, steps):
+        """A job, and where its output is."""
+        _, kind, every = WAYS[way]
+        log = f"{self.folder}/{name}.out"
+        # What a job before it has said is not this one's.
+        if os.path.exists(log):
+            os.rename(log, f"{log}.before")
+        options = f"--steps {steps} --width {WIDTH} --checkpoints {kind} --every {every} --file {self.outside}/{way}.pt"
+        script = f"cd training && TARN_PHX_TIER=/scm/alice/{name} TARN_PHX_MEMORY=/scm/alice sbatch --parsable -o {name}.out train.sbatch {options}"
+        return self.alice(script).strip(), log
+
+    def gone(self, job):
+        """Waits for a job's end."""
+        self.alice(f'until [ -z "$(squeue -h -j {job} -o %T 2> /dev/null)" ]; do sleep 0.1; done')
+
+    def act(self, what, node):
+        """Has the cluster lose or start a node."""
+        subprocess.run([os.path.join(TOP, "tests", "cluster", "slurm-cluster"), what, "--dir", self.top, node], check=True, capture_output=True)
+
+
+def read(path):
+    """A file that may not be there yet."""
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def ended(log):
+    """What the first rank says at last: the version and the step it began with, seconds until then, loss, and seconds of training."""
+    said = read(log)
+    began = re.search(r"^from (\S+), step (\d+), ([\d.]+) s$", said, re.MULTILINE)
+    last = re.search(r"^done, step \d+, loss (\S+), ([\d.]+) s$", said, re.MULTILINE)
+    if not began or not last:
+        raise SystemExit(f"the training did not end:\n{said[-4000:]}")
+    return {"step": int(began[2]), "restart": float(began[3]), "loss": last[1], "seconds": float(last[2])}
+
+
+def alone(desk, way, steps, turn):
+    """A training that is left alone."""
+    job, log = desk.submit(f"alone-{way}-{turn}", way, steps)
+    desk.gone(job)
+    if os.path.exists(f"{desk.outside}/{way}.pt"):
+        os.remove(f"{desk.outside}/{way}.pt")
+    return ended(log)
+
+
+def killed(desk, way, steps, turn):
+    """One whose second node is lost when half of it is safe: how it went on, with the step that it had come to."""
+    name = f"killed-{way}-{turn}"
+    job, log = desk.submit(name, way, steps)
+    before = time.monotonic()
+    reached = 0
+    while reached < steps // 2:
+        if time.monotonic() - before > PATIENCE:
+            raise SystemExit(f"the training does not come to step {steps // 2}:\n{read(log)[-4000:]}")
+        reached = max((int(n) for n in re.findall(r"^step (\d+),", read(log), re.MULTILINE)), default=0)
+        time.sleep(0.02)
+    desk.act("kill-node", "node2")
+    reached = max(int(n) for n in re.findall(r"^step (\d+),", read(log), re.MULTILINE))
+    desk.alice(f"scancel {job}")
+    desk.act("start-node", "node2")
+    desk.gone(job)
+    desk.alice('until [ "$(sinfo -h -o "%t %D")" = "idle 2" ]; do sleep 0.2; done')
+    job, log = desk.submit(name, way, steps)
+    desk.gone(job)
+    return {**ended(log), "reached": reached}
+
+
+def measure(bench):
+    """All ways in turns, then with a node that is lost."""
+    store.need_store()
+    cluster.need_cluster(bench)
+    need(memory=6144)
+    try:
+        run(["/usr/bin/python3", "-c", "import torch.distributed"])
+    except SystemExit:
+        missing("needs PyTorch: scripts/deps.sh training installs it")
+    if not os.path.exists(os.path.join(os.path.dirname(bench.tarn), "libtarn_phx.so")):
+        missing("needs libtarn_phx.so beside tarn: make build makes it")
+    rounds, kills, steps = bench.choose((2, 1, 30), (3, 2, 60))
+    left, lost = {way: [] for way in WAYS}, {"file": [], "phx": []}
+    with store.store(bench.folder, MBIT, LATENCY) as outside:
+        os.chmod(outside, 0o1777)
+        with cluster.slurm(bench, 2, 4000, 1024) as (alice, shared):
+            desk = Desk(bench, alice, shared, outside)
+            for turn in range(rounds):
+                for way, (words, *_) in WAYS.items():
+                    say(f"{turn + 1}/{rounds} {words}")
+                    left[way].append(alone(desk, way, steps, turn))
+            for turn in range(kills):
+                for way, runs in lost.items():
+                    say(f"{turn + 1}/{kills} a node is lost, {WAYS[way][0]}")
+                    runs.append(killed(desk, way, steps, turn))
+    seconds = {way: [r["seconds"] for r in runs] for way, runs in left.items()}
+    costs = {way: [(a / b - 1) * 100 for a, b in zip(seconds[way], seconds["none"])] for way in WAYS}
+    losses = {r["loss"] for runs in [*left.values(), *lost.values()] for r in runs}
+    rows = [
+        [words, spread(seconds[way]), spread(costs[way]) if way != "none" else "", *([spread(r[key] for r in lost[way]) for key in ("reached", "step", "restart")] if way in lost else ["", "", ""])]
+        for way, (words, *_) in WAYS.items()
+    ]
+    return {
+        "emulated": [store.emulated(MBIT, LATENCY), "Two nodes are namespaces of this machine, with a Slurm of their own; their tiers are tmpfs, the network between them is this machine's memory."],
+        "differs": [
+            f"A network of {WIDTH * WIDTH + 5 * WIDTH + 1:,} parameters and Adam's state, {steps} steps, one process a node.",
+            "The node is lost with its processes, its memory and its tier, and comes back empty. What Slurm needs to notice and to start the next job is the same for both, and not counted.",
+            "The file is read back through this machine's own cache of the store, which a job on other nodes would not have.",
+        ],
+        "rounds": rounds,
+        "tables": [
+            {
+                "title": "Seconds of training; and of one whose second node was lost, where it went on",
+                "columns": ["", "left alone, seconds", "more than without, %", "reached, step", "went on at step", "until it went on, s"],
+                "rows": rows,
+            }
+        ],
+        "plots": [
+            {
+                "title": "Training that is left alone, seconds",
+                "kind": "bars",
+                "x": {"label": ""},
+                "y": {"label": "seconds"},
+                "series": [{"name": words, "of": "here" if kind == "phx" else "peer", "points": [["", *list(spread(seconds[way]).values())[:3]]]} for way, (words, kind, _) in WAYS.items()],
+            }
+        ],
+        "claims": [
+            claim("training goes on from a buddy's memory when a node is lost with all it had, and ends as if it had not been", "in words", f"{len(losses)} loss after {steps} steps of all runs" if len(losses) == 1 else f"{len(losses)} losses", len(losses) == 1 and all(r["step"] > 0 for r in lost["phx"])),
+            claim(
+                "checkpoints in a buddy's memory cost less than files on the external store",
+                "in words",
+                f"{spread(costs['phx'])['value']:.0f} % more than none, by files {spread(costs['file'])['value']:.0f} %",
+                True if apart(seconds["phx"], seconds["file"]) else UNCLEAR,
+            ),
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main(ABOUT, measure)

@@ -1,0 +1,102 @@
+//! examples/training: PyTorch on two nodes of a real cluster, of which one loses its power with all that it had. The training goes on from
+//! what lies in the memory of the other one, and ends as if nothing had happened.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use tarn_tests::desk::{self, Desk};
+use tarn_tests::slurm::{Cluster, wait_until};
+use tarn_tests::{programs, tree};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const STEPS: u64 = 300;
+
+fn is_here() -> bool {
+    let asked = Command::new("/usr/bin/python3")
+        .args(["-c", "import torch.distributed"])
+        .output();
+    let here = asked.is_ok_and(|a| a.status.success());
+    if !here {
+        eprintln!("SKIPPED: no PyTorch here: scripts/deps.sh test installs it");
+    }
+    here
+}
+
+/// The example in a user's folder, with the package beside it.
+fn lay_out(desk: &Desk) {
+    let copy = |from: PathBuf, to: &str| {
+        std::fs::copy(&from, desk.path(to)).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
+    };
+    for name in ["train.py", "train.sbatch"] {
+        copy(tree::root().join("examples/training").join(name), name);
+    }
+    std::fs::create_dir(desk.path("phx")).expect("a folder");
+    let package = tree::root().join("bindings/python/phx/python/phx");
+    for name in ["__init__.py", "objects.py"] {
+        copy(package.join(name), &format!("phx/{name}"));
+    }
+    let library = programs::built("libtarn_phx.so").unwrap_or_else(|e| panic!("{e:#}"));
+    copy(library, "phx/_phx.abi3.so");
+}
+
+fn train(tier: &str, more: &str) -> String {
+    format!(
+        "env TARN_PHX_TIER=/scm/alice/{tier} TARN_PHX_MEMORY=/scm/alice bash ./train.sbatch --steps {STEPS} --width 64 {more}"
+    )
+}
+
+/// What stands behind a word in the last line that begins in some way.
+fn told<'a>(said: &'a str, line: &str, word: &str) -> Option<&'a str> {
+    let found = said.lines().rev().find(|l| l.starts_with(line))?;
+    let rest = found.split_once(&format!("{word} "))?.1;
+    rest.split(',').next()
+}
+
+fn replace(cluster: &Cluster, node: usize) {
+    let started = cluster.node(node).start();
+    started.unwrap_or_else(|e| panic!("{e:#}"));
+    let idle = || {
+        let said = cluster.exec("alice", &["sinfo", "-h", "-o", "%t %D"]);
+        said.is_ok_and(|said| said.trim() == "idle 2")
+    };
+    wait_until("both nodes idle", PATIENCE, idle).unwrap_or_else(|e| panic!("{e:#}"));
+}
+
+#[test]
+fn training_goes_on_from_a_buddys_memory_when_a_node_is_lost() {
+    if !is_here() {
+        return;
+    }
+    let Some(cluster) = desk::cluster(2, &[], &[], &[]) else {
+        return;
+    };
+    let desk = Desk::new(&cluster, "alice", "");
+    lay_out(&desk);
+    let whole = desk.run("-N2", &train("whole", ""));
+    let expected = told(&whole, "done", "loss").unwrap_or_else(|| panic!("{whole}"));
+    assert!(whole.contains("from None, step 0,"), "{whole}");
+
+    let log = desk.path("log");
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    let command = format!("bash -c '{} > log 2>&1'", train("tier", ""));
+    let running = desk.start("-N2 --no-kill", &command);
+    let safe = || told(&said(), "step", "safe").and_then(|n| n.parse::<u64>().ok());
+    let far = || safe().is_some_and(|n| n >= 50);
+    wait_until("fifty steps", PATIENCE, far).unwrap_or_else(|e| panic!("{e:#}\n{}", said()));
+    // The second rank's node, with its processes, its memory, and the tier in it.
+    let cut = cluster.node(2).power_cut();
+    cut.unwrap_or_else(|e| panic!("{e:#}"));
+    let (status, text) = running.end();
+    assert_ne!(status, Some(0), "{text}\n{}", said());
+    let before = safe().expect("it has said so");
+    assert!(before < STEPS, "it was faster: {}", said());
+    replace(&cluster, 2);
+
+    let again = desk.run("-N2", &train("tier", ""));
+    let step = told(&again, "from", "step").and_then(|n| n.parse::<u64>().ok());
+    assert!(
+        step.is_some_and(|n| n >= before && n < STEPS),
+        "{before}: {again}"
+    );
+    assert_eq!(told(&again, "done", "loss"), Some(expected), "{again}");
+}
