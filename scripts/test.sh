@@ -71,7 +71,7 @@ cargo_tests() {
 }
 
 shell_scripts() {
-    git ls-files -z -- '*.sh' .ci/run tests/cluster/slurm-cluster plugins/slurm/tarn-mode-helper crates/modes/tests/played | xargs -0 shellcheck -x
+    git ls-files -z -- '*.sh' 'examples/*.sbatch' .ci/run tests/cluster/slurm-cluster plugins/slurm/tarn-mode-helper crates/modes/tests/played | xargs -0 shellcheck -x
 }
 
 python_scripts() {
