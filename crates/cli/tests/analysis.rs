@@ -67,7 +67,7 @@ fn an_analysis_begins_where_the_simulation_has_left_its_output() {
         "{moved:?}"
     );
     assert_eq!(of("external-out", u64::MAX), bytes as u64, "{moved:?}");
-    // Most members were reduced where they lay.
+    // Most members were reduced where they lay: where one node has made more of them than the other, some move.
     assert!(of("peer", REDUCE) < FIELDS / 2, "{moved:?}");
 
     let plain = Command::new(example.join("plain.sh"))

@@ -410,3 +410,44 @@ fn data_decides_before_what_a_node_draws() {
     let at: Vec<u32> = p.runs().iter().map(|r| r.nodes[0].node.0).collect();
     assert_eq!(at[..2], [0, 0], "where its input lies: {at:?}");
 }
+
+/// An ensemble and its analysis: what each instance of the second step reads lies on one of the nodes, as much on each. Whoever is free next
+/// takes one that is at home there, also if another comes before it.
+#[test]
+fn of_instances_that_are_alike_a_node_takes_those_whose_data_it_has() {
+    let text = r#"
+name = "ensemble"
+[data.fields]
+[data.reduced]
+dest = "/out"
+[[step]]
+name = "simulate"
+foreach = ["0", "1", "2", "3", "4", "5", "6", "7"]
+run = "s"
+out = ["fields"]
+[[step]]
+name = "reduce"
+foreach = "fields/*"
+max = 8
+run = "r"
+in = ["fields/{item}"]
+out = ["reduced"]
+"#;
+    let s = start(workflow(text), cluster(2, 1, &[1000 * MB]), policy("data"));
+    let mut e = estimates(MB);
+    e.output = Box::new(|id, _| {
+        let (name, bytes) = match id.step.0 {
+            0 => (format!("f{}", id.index), 50 * MB),
+            _ => (format!("r{}", id.index), MB),
+        };
+        vec![tarn_sim::SimEntry::file(name, bytes)]
+    });
+    // The second of two is always faster, so that the nodes come free in another order than the instances wait in.
+    e.run_time = Box::new(|id| SECOND - SECOND / 10 * u64::from(id.step.0 * id.index % 2));
+    let p = play(&s, e);
+    assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
+    assert_eq!(p.runs_of(1), 8);
+    assert_eq!(p.moved(TransferKind::Peer), 0, "{}", p.trace());
+    // Nobody waited for that: four after another on each node.
+    assert!(p.end() < 9 * SECOND, "{}", p.trace());
+}

@@ -15,6 +15,8 @@ use tarn_base::units::{Nanos, SECOND, Time};
 
 /// All nodes of a run are of this class.
 const CLASS: usize = 0;
+/// Instances behind one that are asked whether they are at home on a node that it could take: a bound on work.
+const NATIVES: usize = 256;
 /// Who asks to be reminded is not reminded sooner: what is overdue is always expected to end a little later.
 const REMIND_AFTER: Nanos = SECOND;
 
@@ -243,6 +245,27 @@ impl Desk for Decide<'_> {
         let id = instance_of(w);
         let why = self.earliest_end(id, &[on.node]);
         why.is_some_and(|why| self.assign(id, &[on.node], on.begin(), why))
+    }
+
+    /// Another instance of its step.
+    fn native(&self, w: &Waiting, node: NodeId) -> Option<Waiting> {
+        let id = instance_of(w);
+        let at_home = |id: InstanceId, node: NodeId| {
+            self.holder(id, 0)(node) && self.data_at(id, 0, node).1 == 0
+        };
+        let mut others = self.nodes_of_kind(id.step).into_iter();
+        if !others.any(|n| n != node && at_home(id, n)) {
+            return None;
+        }
+        let behind = (Bound::Excluded((w.key.0, id)), Bound::Unbounded);
+        let like = self.state.steps.pending.range(behind);
+        let mut like = like
+            .take_while(|(_, other)| other.step == id.step)
+            .take(NATIVES);
+        let (first, native) = like.find(|(_, other)| {
+            at_home(*other, node) && self.obtainable(*other) && !self.keeps_its_nodes(*other)
+        })?;
+        Some(waiting((*first, *native), w.nodes, w.cores, w.limit))
     }
 
     fn remind(&mut self, at: Time) {

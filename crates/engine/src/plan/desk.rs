@@ -78,6 +78,9 @@ pub(crate) trait Desk {
     fn best(&self, w: &Waiting, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate>;
     /// Lets a one-node job bring its data to a node and begin there as soon as it can.
     fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool;
+    /// A job that differs from this one by its data alone, waits behind it, and has all of that on the node, while this one has all of its
+    /// own on another.
+    fn native(&self, w: &Waiting, node: NodeId) -> Option<Waiting>;
     /// Asks to decide again at a time, even if nothing happens.
     fn remind(&mut self, at: Time);
     /// Of a job on several nodes whose data lies on others that are busy: when those are free, if waiting for them ends

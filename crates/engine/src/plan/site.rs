@@ -511,6 +511,11 @@ impl Desk for State {
         State::plan(self, w.job, &[on.node], begin, why)
     }
 
+    /// No two jobs are alike.
+    fn native(&self, _: &Waiting, _: NodeId) -> Option<Waiting> {
+        None
+    }
+
     fn remind(&mut self, at: Time) {
         let at = at.max(self.now + 1);
         self.deadline = Some(self.deadline.map_or(at, |d| d.min(at)));

@@ -107,8 +107,23 @@ fn waits(shadow: Option<Shadow>) -> Turn {
 
 /// Places a job that takes a part of one node.
 fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Turn {
-    let Some((best, due)) = best_kept(desk, w, shadow) else {
-        return Turn::PassedOver;
+    let (best, due) = loop {
+        let Some((best, due)) = best_kept(desk, w, shadow) else {
+            return Turn::PassedOver;
+        };
+        let native = (best.missing > 0 && !due).then(|| desk.native(w, best.node));
+        let Some(native) = native.flatten() else {
+            break (best, due);
+        };
+        // The node is left to a job that is at home there. Who comes first loses nothing by it but its turn among its like.
+        if best.free_in > 0 {
+            return Turn::Waits(shadow_of(desk, &best));
+        }
+        let home = desk.best(&native, &|c| c.node == best.node);
+        let home = home.filter(|home| home.open);
+        if !home.is_some_and(|home| desk.plan(&native, &home)) {
+            break (best, due);
+        }
     };
     // Data is brought to a busy node when it would else come too late, not before: until then, another may be free sooner.
     let ahead = best.data_in.saturating_mul(2).saturating_add(SECOND);
@@ -125,12 +140,16 @@ fn place<D: Desk>(desk: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Turn {
             .saturating_add(best.free_in.saturating_sub(ahead));
         desk.remind(at);
     }
-    Turn::Waits(Shadow {
-        at: desk.now().saturating_add(best.begin()),
-        class: desk.class_of(best.node),
+    Turn::Waits(shadow_of(desk, &best))
+}
+
+fn shadow_of<D: Desk>(desk: &D, on: &Candidate) -> Shadow {
+    Shadow {
+        at: desk.now().saturating_add(on.begin()),
+        class: desk.class_of(on.node),
         extra: u32::MAX,
         keeps: Vec::new(),
-    })
+    }
 }
 
 /// Where a job computes first without delaying the shadow's owner or who has the promise; whether it was promised to have
