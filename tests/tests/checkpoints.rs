@@ -10,15 +10,24 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A rank on each node, which talk to each other by TCP; the tier is memory, as the staging file is, both lost with the power. A rank that
 /// fails ends the others (`srun -K`) only where a node is lost: what they say as they fail by themselves would be lost with them.
 fn counts(steps: u64, more: &str) -> String {
+    counts_on((3, 3), steps, more)
+}
+
+/// So many nodes, and ranks on all of them together.
+fn counts_on((nodes, ranks): (usize, usize), steps: u64, more: &str) -> String {
     format!(
         "env TARN_PHX_RUN=counts TARN_PHX_TIER=/scm/alice/tier TARN_PHX_MEMORY=/scm/alice TARN_PHX_MEET=node1:28417 \
-         TARN_PHX_KEY=hex:{} {more} srun -N3 -n3 -l --export=ALL counts {steps}",
+         TARN_PHX_KEY=hex:{} {more} srun --cpu-bind=none -N{nodes} -n{ranks} -l --export=ALL counts {steps}",
         "5a".repeat(32)
     )
 }
 
 /// What the ranks said of the version that they went on from: all the same. Its name, and the step.
 fn restored(said: &str) -> (String, u64) {
+    restored_by(3, said)
+}
+
+fn restored_by(ranks: usize, said: &str) -> (String, u64) {
     let lines = said
         .lines()
         .filter_map(|line| line.split_once(": version "));
@@ -30,10 +39,17 @@ fn restored(said: &str) -> (String, u64) {
             (id, step.trim_start_matches("step ").parse().unwrap())
         })
         .collect();
-    assert_eq!(all.len(), 3, "{said}");
+    assert_eq!(all.len(), ranks, "{said}");
     all.dedup();
     assert_eq!(all.len(), 1, "{said}");
     (all[0].0.to_owned(), all[0].1)
+}
+
+/// The newest step that other nodes have a copy of.
+fn replicated(desk: &Desk) -> Option<u64> {
+    let text = std::fs::read_to_string(desk.path("replicated")).unwrap_or_default();
+    let (_, step) = text.split_once(' ')?;
+    step.parse().ok()
 }
 
 fn lose(cluster: &Cluster, nodes: &[usize]) {
@@ -45,7 +61,8 @@ fn lose(cluster: &Cluster, nodes: &[usize]) {
     }
 }
 
-fn replace(cluster: &Cluster, nodes: &[usize]) {
+/// Starts nodes again, of so many.
+fn replace(cluster: &Cluster, nodes: &[usize], all: usize) {
     for node in nodes {
         cluster
             .node(*node)
@@ -54,7 +71,7 @@ fn replace(cluster: &Cluster, nodes: &[usize]) {
     }
     let idle = || {
         let said = cluster.exec("alice", &["sinfo", "-h", "-o", "%t %D"]);
-        said.is_ok_and(|said| said.trim() == "idle 3")
+        said.is_ok_and(|said| said.trim() == format!("idle {all}"))
     };
     wait_until("all nodes idle", PATIENCE, idle).unwrap_or_else(|e| panic!("{e:#}"));
 }
@@ -65,11 +82,7 @@ fn a_program_outlives_its_nodes() {
         return;
     };
     let desk = Desk::new(&cluster, "alice", "");
-    let replicated = || {
-        let text = std::fs::read_to_string(desk.path("replicated")).unwrap_or_default();
-        text.split_once(' ')
-            .and_then(|(_, step)| step.parse::<u64>().ok())
-    };
+    let replicated = || replicated(&desk);
     let flushed = "TARN_PHX_EXTERNAL=$PWD TARN_PHX_FLUSH_EVERY=2";
 
     // A node with all it has.
@@ -81,14 +94,14 @@ fn a_program_outlives_its_nodes() {
     let (status, said) = running.end();
     assert_ne!(status, Some(0), "{said}");
     let before = replicated().unwrap();
-    replace(&cluster, &[3]);
+    replace(&cluster, &[3], 3);
     let said = desk.run("-N3", &counts(before + 20, ""));
     let (id, step) = restored(&said);
     assert!(step >= before && id.starts_with("1."), "{before}: {said}");
 
     // Two at once: with one copy that is too many, and it is said whose part is missing.
     lose(&cluster, &[2, 3]);
-    replace(&cluster, &[2, 3]);
+    replace(&cluster, &[2, 3], 3);
     let (status, said) = desk::ended(desk.allocated("-N3", &counts(before + 40, "")));
     assert_ne!(status, Some(0), "{said}");
     assert!(
@@ -98,12 +111,35 @@ fn a_program_outlives_its_nodes() {
 
     // The newest that was flushed is left when all nodes are gone.
     lose(&cluster, &[1, 2, 3]);
-    replace(&cluster, &[1, 2, 3]);
+    replace(&cluster, &[1, 2, 3], 3);
     let said = desk.run("-N3", &counts(9, flushed));
     assert!(!said.contains("version 1."), "{said}");
     lose(&cluster, &[1, 2, 3]);
-    replace(&cluster, &[1, 2, 3]);
+    replace(&cluster, &[1, 2, 3], 3);
     let said = desk.run("-N3", &counts(12, flushed));
     let (id, step) = restored(&said);
     assert!(step >= 2 && id == format!("1.{step}"), "{said}");
+}
+
+/// As many nodes, and ranks on each, as Fernando 2016 has in section III.
+#[test]
+fn four_nodes_with_twelve_ranks_each_go_on_after_one_is_lost() {
+    let Some(cluster) = desk::cluster(4, &["examples/counts"], &[], &["--cpus", "12"]) else {
+        return;
+    };
+    let desk = Desk::new(&cluster, "alice", "");
+    let all = (4, 48);
+    let endless = counts_on(all, 1_000_000, "").replace("srun", "srun -K");
+    let running = desk.start("-N4 -n48 --no-kill", &endless);
+    let far = || replicated(&desk).is_some_and(|step| step >= 4);
+    wait_until("four steps", PATIENCE, far).unwrap_or_else(|e| panic!("{e:#}"));
+    lose(&cluster, &[3]);
+    desk.shell("scancel -u alice");
+    let (status, said) = running.end();
+    assert_ne!(status, Some(0), "{said}");
+    let before = replicated(&desk).unwrap();
+    replace(&cluster, &[3], 4);
+    let said = desk.run("-N4 -n48", &counts_on(all, before + 4, ""));
+    let (id, step) = restored_by(48, &said);
+    assert!(step >= before && id.starts_with("1."), "{before}: {said}");
 }
