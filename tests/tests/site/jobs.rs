@@ -153,3 +153,54 @@ hostname > ~/where
     let place = fs::read_to_string(site.home("alice").join("where"));
     assert_eq!(place.expect("where it ran"), "node2\n", "{}", site.logs());
 }
+
+/// Jackson 2019, section 8: a system whose only storage is the nodes' own. Nothing here names a place outside, and the home cannot be used.
+#[test]
+fn jobs_need_no_file_system_outside() {
+    let Some(site) = Site::up(2) else { return };
+    site.root(&["chmod", "0", "/shared/home/alice"]);
+    let submit = |script: &str| {
+        let all = format!(
+            "cd / && sbatch --parsable -D / -o /dev/null << 'END'\n#!/bin/bash\n#TARN name = \"inside\"\n{script}END"
+        );
+        let job = site.cluster.exec("alice", &["bash", "-c", &all]);
+        job.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()))
+            .trim()
+            .to_owned()
+    };
+    submit(
+        "\
+#TARN data.numbers = { size = \"1 MiB\", keep = \"1d\" }
+#TARN [[step]]
+#TARN out = [\"numbers\"]
+seq 100 > $TARN_numbers/n
+",
+    );
+    submit(
+        "\
+#TARN data.numbers = {}
+#TARN data.sum = { size = \"1 MiB\", keep = \"1d\" }
+#TARN [[step]]
+#TARN in = [\"numbers\"]
+#TARN out = [\"sum\"]
+awk '{ s += $1 } END { print s }' $TARN_numbers/n > $TARN_sum/s
+",
+    );
+    let last = submit(
+        "\
+#TARN data.sum = {}
+#TARN [[step]]
+#TARN in = [\"sum\"]
+[ \"$(cat $TARN_sum/s)\" = 5050 ]
+",
+    );
+    site.wait_for(&last, "COMPLETED");
+    let listed = site
+        .cluster
+        .exec("alice", &["bash", "-c", "cd / && tarn data ls --site"]);
+    let listed = listed.unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(
+        listed.contains("inside/numbers") && listed.contains("inside/sum"),
+        "{listed}"
+    );
+}
