@@ -76,6 +76,27 @@ fn partitions_of_another_node_are_used_by_their_names() {
     assert_eq!(there.client().partitions(None, "fast", b"").unwrap(), []);
 }
 
+/// Schürmann 2014, section 4: compute nodes without storage memory use that of others.
+#[test]
+fn a_node_without_any_dataspace_uses_the_partitions_of_another() {
+    let (mut here, there) = pair(&[]);
+    here.again_without_spaces();
+    let program = page::of_page("dsa.md", here.dir.path());
+    let ran = |name: &str| {
+        let mut command = Command::new(&program);
+        command.arg(name).env("TARN_SOCKET", here.socket());
+        command.output().unwrap()
+    };
+    let far = ran("b:fast/field");
+    assert_eq!(far.stdout, b"no error, 8\nno error, 0\n", "{far:?}");
+    let own = ran("fast/field");
+    assert!(!own.status.success(), "{own:?}");
+    let text = here.client().partitions(None, "fast", b"");
+    let text = text.unwrap_err().to_string();
+    assert!(text.contains("no dataspace `fast` on this node"), "{text}");
+    assert_eq!(there.client().partitions(None, "fast", b"").unwrap(), []);
+}
+
 /// What libtarn's tests do with partitions of a folder, by names of one's own node and of another one.
 #[test]
 fn programs_of_two_nodes_change_neighbours_in_a_unit_of_their_own_choice() {

@@ -59,6 +59,15 @@ impl Daemon {
         self.start_by(&mut command);
     }
 
+    /// Starts it again without its dataspaces: as on a node that has no storage memory.
+    pub(crate) fn again_without_spaces(&mut self) {
+        assert!(self.terminate().success());
+        while let Some(at) = self.options.iter().position(|o| o == "--space") {
+            self.options.drain(at..at + 2);
+        }
+        self.again();
+    }
+
     /// The same by another command.
     pub(crate) fn start_by(&mut self, command: &mut Command) {
         self.child = Some(command.spawn().unwrap());
