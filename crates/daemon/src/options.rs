@@ -148,7 +148,8 @@ fn checkpoints(text: &str) -> Result<(PathBuf, PathBuf), String> {
     Ok((folder(tier)?, folder(memory)?))
 }
 
-fn rate(text: &str) -> Result<u64, String> {
+/// A rate that is not nothing.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
     match parse_rate(text) {
         Ok(0) => Err("a rate of nothing; leave it out for no limit".into()),
         other => other.map_err(|e| e.to_string()),

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use talk::Manner;
 use tarn_base::codes::Exit;
 use tarn_base::layout::ERASE;
 use tarn_base::units::parse_size;
@@ -63,6 +64,12 @@ pub(crate) struct Options {
     /// How workers read each other's data: tcp; or sealed: TCP encrypted by AES-256-GCM, also where the other node has not asked for it
     #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value_t = Transport::Tcp)]
     transport: Transport,
+    /// What the worker of each user may read and write outside, such as `2 GB/s`
+    #[arg(long, value_name = "RATE", value_parser = options::rate)]
+    external_rate: Option<u64>,
+    /// What the worker of each user may read from other nodes
+    #[arg(long, value_name = "RATE", value_parser = options::rate)]
+    peer_rate: Option<u64>,
     /// What is removed from the store is overwritten first; what was marked so (`.tarn-erase` in it) stays so without this
     #[arg(long)]
     erase: bool,
@@ -140,7 +147,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let memory = JobMemory::new(&options.run_dir)
         .with_context(|| format!("no place for jobs' memory in {}", options.run_dir.display()))
         .map_err(state)?;
-    let whose = (options.min_uid, options.transport == Transport::Sealed);
+    let manner = Manner {
+        sealed: options.transport == Transport::Sealed,
+        external_rate: options.external_rate,
+        peer_rate: options.peer_rate,
+    };
+    let whose = (options.min_uid, manner);
     let crew = Crew::new(root.clone(), memory.all(), node.clone(), whose);
     let site = Arc::new(Site {
         crew: Arc::new(crew),

@@ -1,7 +1,7 @@
 //! The workers: one a user, begun when there is something to do. They end by themselves when they are idle.
 
 use super::keys::Secrets;
-use super::talk::{Said, Told, hear, say};
+use super::talk::{Manner, Said, Told, hear, say};
 use super::{project, user_folder};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
@@ -25,8 +25,7 @@ pub(super) struct Crew {
     memory: PathBuf,
     node: String,
     min_uid: Uid,
-    /// Whether workers' streams are.
-    sealed: bool,
+    manner: Manner,
     workers: Mutex<BTreeMap<Uid, Arc<Worker>>>,
     /// Of the session that began last.
     secrets: Mutex<Option<Secrets>>,
@@ -59,10 +58,10 @@ impl Crew {
         root: PathBuf,
         memory: &Path,
         node: String,
-        (min_uid, sealed): (Uid, bool),
+        (min_uid, manner): (Uid, Manner),
     ) -> Self {
         Self {
-            sealed,
+            manner,
             root,
             memory: memory.to_owned(),
             node,
@@ -156,7 +155,7 @@ impl Crew {
             node: self.node.clone(),
             keys,
             projects,
-            sealed: self.sealed,
+            manner: self.manner,
         };
         // The worker before this one may still be ending.
         let first = near

@@ -11,6 +11,7 @@ use sealed::Which;
 
 use super::keys::UserKeys;
 use super::shelf::Shelf;
+use super::talk::Manner;
 use crate::work::{Held, Spot, open_folder, told};
 use anyhow::Context;
 use rustix::fd::OwnedFd;
@@ -26,6 +27,7 @@ use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
 use tarn_fabric::{Limits, Server, Way};
 use tarn_movers::Trees;
+use tarn_movers::throttle::Limiter;
 use tarn_munge::KEY_BYTES;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_proto::local::{Code, Refusal};
@@ -56,6 +58,9 @@ pub(super) struct Store {
     keys: RwLock<Vec<WrappingKey>>,
     projects: Vec<Gid>,
     mover: Trees,
+    /// What is read and written outside keeps to these, and what is read from other nodes.
+    outside: Option<Arc<Limiter>>,
+    between: Option<Arc<Limiter>>,
     server: Server,
     /// What is worked on: one work at a time has each, as an order may be given again while its first one goes on.
     busy: Mutex<BTreeSet<String>>,
@@ -79,11 +84,11 @@ impl Store {
     pub(super) fn open(
         root: PathBuf,
         node: String,
-        (keys, sealed): (&UserKeys, bool),
+        (keys, manner): (&UserKeys, Manner),
         projects: Vec<Gid>,
     ) -> anyhow::Result<Self> {
         let key = keys.plane;
-        let way = match sealed {
+        let way = match manner.sealed {
             true => Way::Sealed,
             false => Way::Clear,
         };
@@ -109,6 +114,8 @@ impl Store {
             keys: RwLock::new(keys.wrapping()),
             projects,
             mover: Trees::new(),
+            outside: manner.external_rate.map(|rate| Limiter::new(rate, 0)),
+            between: manner.peer_rate.map(|rate| Limiter::new(rate, 0)),
             server,
         };
         store.sweep();
@@ -330,7 +337,11 @@ impl Store {
             seal: key.clone(),
             ..copying(vec![source], dest, staging)
         };
-        let report = self.mover.copy(&job, control);
+        let limiter = match from {
+            Origin::Outside(_) => &self.outside,
+            Origin::Peer(_) => &self.between,
+        };
+        let report = self.mover.copy_limited(&job, control, limiter.clone());
         let mut report = report.map_err(|e| told(&e, &[&held]))?;
         let mut manifest = report.manifests.pop().unwrap_or_default();
         if let (Owner::Project(gid), Origin::Outside(_)) = (part.owner, from) {

@@ -8,6 +8,17 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tarn_proto::site::{Gid, MAX_FRAME, Work, Worked, decode, encode};
 
+/// How workers of a node copy.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Manner {
+    /// Nothing goes over a stream to another node that is not sealed.
+    pub(super) sealed: bool,
+    /// Bytes a second that a user's worker reads and writes outside.
+    pub(super) external_rate: Option<u64>,
+    /// Bytes a second that it reads from other nodes.
+    pub(super) peer_rate: Option<u64>,
+}
+
 /// To a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Told {
@@ -21,8 +32,8 @@ pub(super) enum Told {
         keys: UserKeys,
         /// Projects whose folders are in the store.
         projects: Vec<Gid>,
-        /// Nothing goes over a stream to another node that is not sealed.
-        sealed: bool,
+        /// How it copies.
+        manner: Manner,
     },
     /// Do this.
     Work {

@@ -65,12 +65,12 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
         node,
         keys,
         projects,
-        sealed,
+        manner,
     } = first
     else {
         anyhow::bail!("the first word of tarnd is not the beginning");
     };
-    let store = Store::open(root, node, (&keys, sealed), projects)?;
+    let store = Store::open(root, node, (&keys, manner), projects)?;
     say(&socket, &Said::Serving { port: store.port() })?;
     let shared = Arc::new(Shared {
         store,

@@ -419,3 +419,52 @@ fn a_worker_that_is_killed_fails_its_work_and_the_next_order_begins_another() {
     }
     assert_ne!(session.port(ALICE), before);
 }
+
+/// What other jobs of a node keep of its network and of the store outside.
+#[test]
+fn what_comes_and_goes_keeps_to_the_nodes_rates() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start_with("n1", &daemon, &["--external-rate", "8 MiB/s"]);
+    let far = Node::start_with("n2", &daemon, &["--peer-rate", "8 MiB/s"]);
+    let (mut session, mut other) = (node.begin(&daemon), far.begin(&daemon));
+    let size = 8_u64 << 20;
+    let source = node.outside("mesh/a", &"x".repeat(size as usize), ALICE, 0o600);
+    let mesh = source.parent().unwrap();
+    chown(mesh, Some(ALICE), Some(ALICE)).unwrap();
+    // A second each, but for what may come at once.
+    let takes = |work: &mut dyn FnMut() -> u64| {
+        let began = Instant::now();
+        assert_eq!(work(), size);
+        let took = began.elapsed();
+        assert!(took.as_millis() >= 500, "{took:?}");
+    };
+    let mut proof = None;
+    takes(&mut || {
+        let (there, moved) = session.proven(ALICE, fetch(ALICE, "mesh", mesh));
+        proof = Some(there);
+        moved
+    });
+    let proof = proof.unwrap();
+    let out = node.path("outside/out");
+    fs::create_dir(&out).unwrap();
+    chown(&out, Some(ALICE), Some(ALICE)).unwrap();
+    takes(&mut || {
+        let parts = vec![(part(ALICE, "mesh", 0), None, proof.clone())];
+        let dest = out.join("result");
+        session.proven(ALICE, Work::Send { parts, dest }).1
+    });
+    let from = Peer {
+        node: "n1".into(),
+        host: "127.0.0.1".into(),
+        port: session.port(ALICE),
+    };
+    takes(&mut || {
+        let work = Work::Fetch {
+            sealed: false,
+            part: part(ALICE, "mesh", 0),
+            from: Origin::Peer(from.clone()),
+            proof: Some(proof.clone()),
+        };
+        other.proven(ALICE, work).1
+    });
+}

@@ -133,7 +133,8 @@ impl Store {
             verify: Verify::Readback,
             ..copying(sources, to.path(), staging)
         };
-        let report = self.mover.copy(&job, control);
+        let limiter = self.outside.clone();
+        let report = self.mover.copy_limited(&job, control, limiter);
         let mut known: Vec<&Held> = held.iter().collect();
         known.push(&to);
         let report = report.map_err(|e| told(&e, &known))?;
