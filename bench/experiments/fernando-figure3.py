@@ -13,7 +13,7 @@ ABOUT = {
     "title": "Checkpoints over the NVRAM bandwidth of a core: naive, staged, staged and copied ahead",
     "source": "Fernando 2016, section III, Figure 3, and abstract",
     "needs": ["a C and a Fortran compiler (scripts/deps.sh test)", "libtarn.so beside tarn (make build)", "two processors", "1 GiB of memory"],
-    "minutes": {"quick": 2, "full": 13},
+    "minutes": {"quick": 3, "full": 14},
 }
 PROXIES = {"gtc": "GTC", "cm1": "CM1", "s3d": "S3D"}
 WAYS = {"nvr": "naive", "phx": "staged", "phx-ec": "staged, copied ahead"}
@@ -23,6 +23,8 @@ NONE = "none"
 QUICK = {"gtc": (0.5, (250_000_000, 1_000_000_000), 3, 1), "cm1": (0.15, (250_000_000,), 3, 1)}
 SWEEP = (250_000_000, 500_000_000, 1_000_000_000, 2_000_000_000)
 FULL = {"gtc": (0.5, SWEEP, 4, 2), "cm1": (0.15, SWEEP, 4, 1), "s3d": (0.15, SWEEP, 4, 1)}
+# Ranks whose helpers share a processor, as the paper's twelve of a node do; they share the others.
+CROWD = 2
 # Cycles in which it is learned when objects are written.
 LEARN = 3
 # The published share of a naive checkpoint in the computing time, and how many times as fast staging and copying ahead are.
@@ -58,10 +60,10 @@ class Proxy:
         self.work = 0
         self.work = int(self.started(NONE, rate, cycles=0, RATE=rate)[1]["work"])
 
-    def started(self, way, rate, cycles=None, **more):
-        """Its cycles (seconds of computing and of the checkpoint) and its totals."""
-        rank, helper = self.processors
-        own = {
+    def started(self, way, rate, cycles=None, ranks=1, **more):
+        """Its cycles (seconds of computing and of the checkpoint, of the slowest rank) and the first rank's totals."""
+        own, helper = self.processors
+        said = {
             "TARN_PHX_TIER": f"{self.memory}/tier",
             "TARN_PHX_MEMORY": f"{self.memory}/memory",
             "TARN_PHX_PROFILE": f"core={rate}B/s",
@@ -70,8 +72,7 @@ class Proxy:
             "CYCLES": self.cycles if cycles is None else cycles,
             "CHECKPOINTS": way,
             "WORK": self.work,
-            "RANK": 0,
-            "RANKS": 1,
+            "RANKS": ranks,
             "REPLICAS": 0,
             "HELPER": helper,
             **more,
@@ -79,17 +80,23 @@ class Proxy:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TARN_PHX_")}
         for place in ("tier", "memory"):
             os.makedirs(f"{self.memory}/{place}", mode=0o700)
+        environment = {**clean, **{k: str(v) for k, v in said.items()}}
+        children = []
         try:
-            # The rank on one processor, its helper on another: the paper has one core for all helpers of a node.
-            done = subprocess.run(
-                [self.program], env={**clean, **{k: str(v) for k, v in own.items()}}, capture_output=True, text=True, check=False, preexec_fn=lambda: os.sched_setaffinity(0, {rank})
-            )
+            for rank in range(ranks):
+                # Ranks on one processor, helpers on another: the paper has one core for all helpers of a node.
+                words = {"env": {**environment, "RANK": str(rank)}, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+                children.append(subprocess.Popen([self.program], preexec_fn=lambda: os.sched_setaffinity(0, {own}), **words))
+            outputs = [child.communicate() for child in children]
         finally:
+            for child in children:
+                child.kill()
             shutil.rmtree(self.memory, ignore_errors=True)
-        if done.returncode != 0:
-            raise SystemExit(f"{self.program} failed ({done.returncode}): {(done.stderr or done.stdout).strip()[-2000:]}")
-        cycles = [(float(a), float(b)) for a, b in CYCLE.findall(done.stdout)]
-        return cycles, dict(TOTALS.findall(done.stdout))
+        for child, (out, err) in zip(children, outputs):
+            if child.returncode != 0:
+                raise SystemExit(f"{self.program} failed ({child.returncode}): {(err or out).strip()[-2000:]}")
+        ran = [[(float(a), float(b)) for a, b in CYCLE.findall(out)] for out, _ in outputs]
+        return [tuple(map(max, zip(*cycle))) for cycle in zip(*ran)], dict(TOTALS.findall(outputs[0][0]))
 
 
 def swept(folder, name, scale, rates, cycles, rounds):
@@ -107,6 +114,17 @@ def swept(folder, name, scale, rates, cycles, rounds):
                 of["destage"].append(float(totals.get("destage_s", 0)) / len(ran))
                 # From the first cycle on: what is learned has its price, too.
                 of["total"].append(sum(a + b for a, b in ran))
+    return found
+
+
+def crowded(folder, rate, cycles):
+    """Checkpoints of GTC in seconds, by way, of one rank and of several that share processors as the paper's do."""
+    proxy = Proxy(folder, "gtc", FULL["gtc"][0], rate, LEARN + cycles)
+    found = {}
+    for ranks in (1, CROWD):
+        for way in WAYS:
+            say(f"GTC, ranks whose helpers share a processor: {ranks}, {way}")
+            found[(way, ranks)] = [checkpoint for _, checkpoint in proxy.started(way, rate, ranks=ranks)[0][LEARN:]]
     return found
 
 
@@ -148,6 +166,8 @@ def measure(bench):
     share = {
         name: statistics.median(found[name][("nvr", lowest)]["checkpoint"]) / statistics.median(found[name][("nvr", lowest)]["compute"]) for name in SHARE
     }
+    crowd = crowded(folder, lowest, sweeps["gtc"][2])
+    together = {(way, ranks): statistics.median(crowd[("nvr", ranks)]) / statistics.median(crowd[(way, ranks)]) for way in ("phx", "phx-ec") for ranks in (1, CROWD)}
     gtc, cm1 = found["gtc"], found["cm1"]
     staged = {name: gains(found[name], rates[name], "phx") for name in SHARE}
     ahead = {name: gains(found[name], rates[name], "phx-ec") for name in SHARE}
@@ -161,13 +181,20 @@ def measure(bench):
         ],
         "differs": [
             *([] if "s3d" in sweeps else ["S3D is left out with --quick; the paper has no results of it."]),
-            f"One rank and its helper, each on a processor of its own; the paper has 48 ranks on four nodes, and one processor for twelve helpers. {', '.join(f'{PROXIES[name]} {sweep[0] * 235:.0f}' for name, sweep in sweeps.items())} MB a rank instead of GTC's 235.",
+            f"One rank and its helper, each on a processor of its own, and in the last table {CROWD} ranks on one and their helpers on the other; the paper has 48 ranks on four nodes, and one processor for twelve helpers. {', '.join(f'{PROXIES[name]} {sweep[0] * 235:.0f}' for name, sweep in sweeps.items())} MB a rank instead of GTC's 235.",
             "No buddy: with one rank there is none. What a copy on another node takes is measured by `tarn bench ckpt --case recovery`.",
             f"Computing is as long as makes a naive checkpoint take the published share at {lowest // 1000000} MB/s (S3D has none published: CM1's).",
             "The paper names neither the bandwidths of its sweep nor the run whose time is 18 % shorter.",
         ],
         "rounds": sweeps["gtc"][3],
-        "tables": [table(name, found[name], rates[name]) for name in sweeps],
+        "tables": [
+            *[table(name, found[name], rates[name]) for name in sweeps],
+            {
+                "title": f"GTC at {lowest // 1000000} MB/s a core: seconds of a checkpoint where helpers share a processor, and ranks another",
+                "columns": ["ranks", *WAYS.values()],
+                "rows": [[str(ranks), *[spread(crowd[(way, ranks)]) for way in WAYS]] for ranks in (1, CROWD)],
+            },
+        ],
         "plots": [plot(name, found[name], rates[name]) for name in sweeps],
         "claims": [
             claim(
@@ -178,6 +205,12 @@ def measure(bench):
             ),
             claim("staging cuts the checkpoint by nearly half", f"{STAGED:.0f} times, GTC and CM1", f"GTC {text(staged['gtc'])}, CM1 {text(staged['cm1'])}", max(staged["gtc"]) > 0.9 * STAGED and max(staged["cm1"]) > 0.9 * STAGED),
             claim("copying ahead makes GTC's checkpoint up to twelve times as fast", f"up to {AHEAD:.0f} times", text(ahead["gtc"]), max(ahead["gtc"]) >= AHEAD),
+            claim(
+                "one processor does for the helpers of several ranks",
+                "12 helpers",
+                f"GTC, {CROWD} ranks: staged {together[('phx', CROWD)]:.1f}, copied ahead {together[('phx-ec', CROWD)]:.0f} times as fast as naive; one rank: {together[('phx', 1)]:.1f} and {together[('phx-ec', 1)]:.0f}",
+                True if together[("phx", CROWD)] > 0.9 * STAGED and together[("phx-ec", CROWD)] >= AHEAD else UNCLEAR,
+            ),
             claim("it gains nothing for CM1, which writes until the checkpoint", "no improvement over staging", text(more), all(0.8 < m < 1.25 for m in more)),
             claim(
                 "the whole run is shorter by up to 18 %",
