@@ -15,7 +15,7 @@ ABOUT = {
     "title": "Application: xarray and dask on a simulation's output, where it lies",
     "source": "Jackson 2019, sections 1 and 2 (simulation that feeds data analysis); Weiland 2018, section 1",
     "needs": [NEEDS, "xarray, dask and zarr (scripts/deps.sh analysis)", "2 GiB of memory"],
-    "minutes": {"quick": 1.8, "full": 5},
+    "minutes": {"quick": 1, "full": 5},
 }
 MBIT, LATENCY = 800, 300
 NODES = 2
@@ -80,7 +80,7 @@ def measure(bench):
         run(["/usr/bin/python3", "-c", "import dask, xarray, zarr"])
     except SystemExit:
         missing("needs xarray, dask and zarr: scripts/deps.sh analysis installs them")
-    rounds, frames = bench.choose((2, 64), (3, 128))
+    rounds, frames = bench.choose((1, 64), (3, 128))
     seconds, alike = {way: [] for way in WAYS}, True
     kept = os.path.join(bench.folder, "first")
     with store(bench.folder, MBIT, LATENCY) as outside:

@@ -58,6 +58,11 @@ class Desk:
         """Waits for a job's end."""
         self.alice(f'until [ -z "$(squeue -h -j {job} -o %T 2> /dev/null)" ]; do sleep 0.1; done')
 
+    def clean(self, way):
+        """The next training begins anew, whatever this one has left outside."""
+        if os.path.exists(f"{self.outside}/{way}.pt"):
+            os.remove(f"{self.outside}/{way}.pt")
+
     def act(self, what, node):
         """Has the cluster lose or start a node."""
         subprocess.run([os.path.join(TOP, "tests", "cluster", "slurm-cluster"), what, "--dir", self.top, node], check=True, capture_output=True)
@@ -85,8 +90,7 @@ def alone(desk, way, steps, turn):
     """A training that is left alone."""
     job, log = desk.submit(f"alone-{way}-{turn}", way, steps)
     desk.gone(job)
-    if os.path.exists(f"{desk.outside}/{way}.pt"):
-        os.remove(f"{desk.outside}/{way}.pt")
+    desk.clean(way)
     return ended(log)
 
 
@@ -109,6 +113,7 @@ def killed(desk, way, steps, turn):
     desk.alice('until [ "$(sinfo -h -o "%t %D")" = "idle 2" ]; do sleep 0.2; done')
     job, log = desk.submit(name, way, steps)
     desk.gone(job)
+    desk.clean(way)
     return {**ended(log), "reached": reached}
 
 
@@ -123,7 +128,7 @@ def measure(bench):
         missing("needs PyTorch: scripts/deps.sh training installs it")
     if not os.path.exists(os.path.join(os.path.dirname(bench.tarn), "libtarn_phx.so")):
         missing("needs libtarn_phx.so beside tarn: make build makes it")
-    rounds, kills, steps = bench.choose((2, 1, 30), (3, 2, 60))
+    rounds, kills, steps = bench.choose((1, 1, 30), (3, 2, 60))
     left, lost = {way: [] for way in WAYS}, {"file": [], "phx": []}
     with store.store(bench.folder, MBIT, LATENCY) as outside:
         os.chmod(outside, 0o1777)

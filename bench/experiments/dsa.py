@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -56,14 +57,99 @@ def block(bench, mib):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def device(uri, what, size, jobs, mib, seconds=0.5):
-    """GB/s of fio at a block device: writes in sequence, reads from anywhere, by so many clients at once."""
+def devices(uris, what, size, jobs, mib, seconds=0.5):
+    """GB/s of fio at each of several block devices at once: writes in sequence, reads from anywhere, by so many clients at each."""
     order = "write" if what == "write" else "randread"
     deep = max(1, min(DEPTH, 16 * MIB // size))
-    words = ["--name=sweep", "--output-format=json", "--thread=1", "--ioengine=nbd", f"--uri={uri}", f"--rw={order}", f"--bs={size}", f"--size={mib}m", f"--iodepth={deep}"]
+    words = ["fio", "--name=sweep", "--output-format=json", "--thread=1", "--ioengine=nbd", f"--rw={order}", f"--bs={size}", f"--size={mib}m", f"--iodepth={deep}"]
     words += [f"--numjobs={jobs}", "--group_reporting=1", "--time_based=1", f"--runtime={seconds}s"]
-    said = run(["fio", *words])
-    return json.loads(said[said.index("{") :])["jobs"][0][what]["bw_bytes"] / 1e9
+    running = [subprocess.Popen([*words, f"--uri={uri}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for uri in uris]
+    rates = []
+    for child in running:
+        said, error = child.communicate()
+        if child.returncode != 0:
+            raise SystemExit(f"fio failed: {(error or said).strip()[-2000:]}")
+        rates.append(json.loads(said[said.index("{") :])["jobs"][0][what]["bw_bytes"] / 1e9)
+    return rates
+
+
+def device(uri, what, size, jobs, mib):
+    """The same of one."""
+    return devices([uri], what, size, jobs, mib)[0]
+
+
+def cannot_attach():
+    """Why the block device cannot be made one of the kernel's here; None when it can."""
+    if os.geteuid() != 0:
+        return "it takes root"
+    absent = [program for program in ("nbdfuse", "losetup", "mkfs.ext4") if shutil.which(program) is None]
+    if absent:
+        return f"it takes {absent[0]}: {HOW}"
+    return None if os.path.exists("/dev/fuse") and os.path.exists("/dev/loop-control") else "this kernel has no FUSE or no loop devices"
+
+
+@contextlib.contextmanager
+def loop(file):
+    """The kernel's block device over a file."""
+    device = run(["losetup", "--find", "--show", "--direct-io=on", file]).strip()
+    try:
+        yield device
+    finally:
+        run(["losetup", "--detach", device])
+
+
+@contextlib.contextmanager
+def attached(bench, uri):
+    """What a URI serves as a device of the kernel's, by nbdfuse and a loop device: kernels without an NBD client have these."""
+    folder = os.path.join(bench.folder, "attached")
+    os.makedirs(folder)
+    file = os.path.join(folder, "nbd")
+    fuse = subprocess.Popen(["nbdfuse", "--connections=4", file, uri])
+    try:
+        for _ in range(100):
+            if os.path.exists(file):
+                break
+            time.sleep(0.1)
+        with loop(file) as device:
+            yield device
+    finally:
+        subprocess.run(["umount", folder], check=False)
+        fuse.wait()
+        os.rmdir(folder)
+
+
+@contextlib.contextmanager
+def mounted(bench, device):
+    """The folder where a new ext4 on a device is mounted."""
+    folder = os.path.join(bench.folder, f"mounted-{os.path.basename(device)}")
+    os.makedirs(folder)
+    run(["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", device])
+    run(["mount", "-t", "ext4", device, folder])
+    try:
+        yield folder
+    finally:
+        run(["umount", folder])
+        os.rmdir(folder)
+
+
+@contextlib.contextmanager
+def plain_file(mib):
+    """A file on a tmpfs, with all its memory."""
+    file = f"/dev/shm/tarn-plain-{os.getpid()}"
+    try:
+        with open(file, "wb") as empty:
+            os.posix_fallocate(empty.fileno(), 0, mib * MIB)
+        yield file
+    finally:
+        os.unlink(file)
+
+
+def dd(device, what, mib):
+    """GB/s that dd tells of 1 MiB after 1 MiB, past the caches."""
+    ends = ["if=/dev/zero", f"of={device}", "oflag=direct", "conv=fsync"] if what == "write" else [f"if={device}", "of=/dev/null", "iflag=direct"]
+    done = subprocess.run(["dd", *ends, "bs=1M", f"count={mib}"], capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"})
+    bytes_, seconds = re.search(r"(\d+) bytes .* copied, ([0-9.e-]+) s", done.stderr).groups()
+    return int(bytes_) / 1e9 / float(seconds)
 
 
 def ior(bench):
@@ -74,9 +160,9 @@ def ior(bench):
     return program
 
 
-def files(program, api, pattern, size, ranks, mib):
-    """GB/s of IOR's stand-in on a tmpfs: (write, read)."""
-    folder = f"/dev/shm/tarn-ior-{os.getpid()}"
+def files(program, api, pattern, size, ranks, mib, parent="/dev/shm"):
+    """GB/s of IOR's stand-in in a folder, by default a tmpfs, by phase."""
+    folder = os.path.join(parent, f"tarn-ior-{os.getpid()}")
     os.makedirs(folder)
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     blocks = max(1, mib * MIB // ranks // size)

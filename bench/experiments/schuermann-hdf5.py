@@ -1,85 +1,26 @@
 #!/usr/bin/python3
 """A shared HDF5 file over 1 to 8 partitions of storage memory, beside HDF5's own drivers (Schürmann 2014, section 6.3)."""
 
-import contextlib
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 
-from experiment import MIB, TOP, UNCLEAR, claim, main, missing, need, point, run, say, spread
+import hdf5
+from experiment import MIB, UNCLEAR, claim, main, need, point, run, say, spread
 
 ABOUT = {
     "title": "HDF5 on storage memory: one file over 1, 2, 4 and 8 partitions",
     "source": "Schürmann 2014, section 6.3",
-    "needs": ["a Python with h5py 3.10 or later ($TARN_PYTHON, or what scripts/deps.sh test makes)", "the plug-in for HDF5 beside tarn (make build)", "1 GiB of memory"],
+    "needs": [hdf5.NEEDS, "the plug-in for HDF5 beside tarn (make build)", "1 GiB of memory"],
     "minutes": {"quick": 1, "full": 4},
 }
 # MiB/s of writing by nodes.
 PAPER = {1: 1074, 2: 2120, 4: 4349, 8: 7253}
-MADE = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")), "hdf5-python", "new", "bin", "python")
 NAME = re.compile(r"seq-(write|read), HDF5 ([\d.]+), (\d+) partitions, .*")
 
-
-# Of the writers of one file: all of it, and what each writes at a time, its blocks in turn with the others' (the paper's block).
-WHOLE, BLOCK = 128 * MIB, 4 * MIB
-MAKES = f"""
-import h5py
-plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-with h5py.File('x', 'w') as file:
-    h5py.h5d.create(file.id, b'a', h5py.h5t.NATIVE_UINT8, h5py.h5s.create_simple(({WHOLE},)), plist)
-"""
-# Says when it is ready, and of each round when it began and ended.
-WRITES = f"""
-import sys, time
-rank, ranks, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-piece = bytes([rank + 1]) * {BLOCK}
-if kind == 'hdf5':
-    import h5py, numpy
-    file = h5py.File('x', 'r+')
-    data, piece = file['a'], numpy.frombuffer(piece, 'u1')
-    def write(at):
-        data[at : at + {BLOCK}] = piece
-else:
-    import os
-    descriptor = os.open('plain', os.O_WRONLY)
-    def write(at):
-        os.pwrite(descriptor, piece, at)
-print('ready', flush=True)
-for _ in sys.stdin:
-    began = time.monotonic()
-    for at in range(rank * {BLOCK}, {WHOLE}, ranks * {BLOCK}):
-        write(at)
-    print(began, time.monotonic(), flush=True)
-if kind == 'hdf5':
-    file.close()
-"""
-
-
-@contextlib.contextmanager
-def writers(command, folder, ranks, kind):
-    """Processes that wait to be told to write; the rate of a round of all, in MB/s."""
-    words = [[*command, "-c", WRITES, str(rank), str(ranks), kind] for rank in range(ranks)]
-    all_of_them = [subprocess.Popen(w, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for w in words]
-
-    def once():
-        for child in all_of_them:
-            child.stdin.write("go\n")
-            child.stdin.flush()
-        times = [tuple(map(float, child.stdout.readline().split())) for child in all_of_them]
-        return WHOLE / 1e6 / (max(end for _, end in times) - min(begin for begin, _ in times))
-
-    try:
-        for child in all_of_them:
-            if child.stdout.readline() != "ready\n":
-                raise SystemExit("a writer of the file did not begin")
-        yield once
-    finally:
-        for child in all_of_them:
-            child.stdin.close()
-            child.wait()
+# Of the writers of one file: all of it.
+WHOLE = 128 * MIB
 
 
 def together(bench, path, ranks, partitions, rounds):
@@ -87,13 +28,13 @@ def together(bench, path, ranks, partitions, rounds):
     folder = tempfile.mkdtemp(prefix="tarn-hdf5-", dir="/dev/shm")
     try:
         over = [word for n in range(partitions) for word in ("--partition", f"./p{n}")]
-        block = ["--set", f"block={BLOCK // MIB}M"] if partitions > 1 else []
+        block = ["--set", f"block={hdf5.BLOCK // MIB}M"] if partitions > 1 else []
         through = [bench.tarn, "h5", "exec", *over, *block]
-        run([*through, "--", path, "-c", MAKES], cwd=folder)
+        run([*through, "--", path, "-c", hdf5.MAKES, WHOLE], cwd=folder)
         with open(os.path.join(folder, "plain"), "wb") as file:
             os.posix_fallocate(file.fileno(), 0, WHOLE)
         shared = [*through, "--set", "share=writers", "--", path]
-        with writers(shared, folder, ranks, "hdf5") as ours, writers([path], folder, ranks, "plain") as plain:
+        with hdf5.writers(shared, folder, ranks, "hdf5", WHOLE) as ours, hdf5.writers([path], folder, ranks, "plain", WHOLE) as plain:
             found = [(ours(), plain()) for _ in range(rounds + 1)]
         # The first round warms up.
         return list(zip(*found[1:]))
@@ -101,20 +42,11 @@ def together(bench, path, ranks, partitions, rounds):
         shutil.rmtree(folder)
 
 
-def python():
-    """A Python that has h5py."""
-    for path in (os.environ.get("TARN_PYTHON"), MADE, "/usr/bin/python3"):
-        if path and subprocess.run([path, "-c", "import h5py; assert h5py.version.version_tuple[:2] >= (3, 10)"], capture_output=True, check=False).returncode == 0:
-            return path
-    missing("needs a Python with h5py 3.10 or later: name it by TARN_PYTHON, or let scripts/deps.sh test make one")
-
-
 def measure(bench):
     """Writes and reads, by partitions."""
-    if not os.path.isdir(os.path.join(os.path.dirname(bench.tarn), "hdf5")):
-        missing("needs the plug-in for HDF5 beside tarn: make build makes it")
+    hdf5.need_plugin(bench)
     need(memory=1024)
-    path, rounds, inner = python(), bench.choose(1, 5), bench.choose(3, 5)
+    path, rounds, inner = hdf5.python(), bench.choose(1, 5), bench.choose(3, 5)
     ours, plain = {}, {}
     for turn in range(rounds):
         say(f"{turn + 1}/{rounds}")
@@ -138,7 +70,7 @@ def measure(bench):
         "emulated": ["Partitions lie in the memory of one node, in place of flash on 1 to 8 nodes."],
         "differs": [
             "The first table: one process writes and reads hyperslabs of 1 MiB one after the other, in blocks of 1 MiB over the partitions in turn.",
-            f"The second, as in the paper: all processes write hyperslabs of {BLOCK // MIB} MiB of one file in turn, in blocks of as much over the partitions; {WHOLE // MIB} MiB together, beside pwrite(2) to one file of the same tmpfs. h5py, {runs} runs.",
+            f"The second, as in the paper: all processes write hyperslabs of {hdf5.BLOCK // MIB} MiB of one file in turn, in blocks of as much over the partitions; {WHOLE // MIB} MiB together, beside pwrite(2) to one file of the same tmpfs. h5py, {runs} runs.",
             "There is no server between the program and the partitions, which the paper names as what limits it.",
             "Beside it HDF5's own driver for files (sec2), on a file of the same tmpfs.",
         ],

@@ -1,7 +1,9 @@
-//! `tarn block serve`, asked by real clients: nbdinfo, nbdcopy, nbdfuse, qemu-io, fio.
+//! `tarn block serve`, asked by real clients: nbdinfo, nbdcopy, nbdfuse, qemu-io, fio, the kernel.
 
 #[path = "nbd/far.rs"]
 mod far;
+#[path = "nbd/kernel.rs"]
+mod kernel;
 mod nbd;
 mod nodes;
 

@@ -1,0 +1,143 @@
+#!/usr/bin/python3
+"""A job that uses the external store, beside workflows over the store, on the tiers, and beside their staging (Weiland 2018, conclusions)."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import store
+from experiment import MIB, UNCLEAR, claim, main, need, run, say, spread
+
+ABOUT = {
+    "title": "An ordinary job beside workflows: what they take from it",
+    "source": "Weiland 2018, conclusions; Jackson 2019, sections 2.1 and 3 (no competition for the external file system)",
+    "needs": [store.NEEDS, "6 GiB of memory"],
+    "minutes": {"quick": 1.2, "full": 6},
+}
+MBIT, LATENCY = 800, 300
+FILES = 10
+# Of what copies are held to, bytes a second: a tenth of the store.
+RATE = MBIT * 1_000_000 // 8 // 10
+ALONE, THROUGH, KEPT, STAGES, HELD = "alone", "a workflow over the store", "the same workflow on the nodes' tiers, by tarn", "input staged in by tarn", "the same, held to a rate"
+
+
+def words(bench, role, folder, size, seed=1):
+    """A process that writes or reads ten files, past the caches."""
+    return f"{bench.tarn} __bench-io {role} --files {FILES} --size {size} --seed {seed} --cache without --dir {folder} --report {bench.folder}/{role}-{seed}.json"
+
+
+def written(path, lines):
+    """A workflow file."""
+    with open(path, "w", encoding="ascii") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def command(bench, outside, kind, size):
+    """What goes on beside the job: a shell's command, again and again."""
+    folder = os.path.join(bench.folder, "beside")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    path = os.path.join(folder, "workflow.toml")
+    ran = f"cd {folder}; n=0; while :; do n=$((n + 1)); {bench.tarn} run {path} --nodes 2 --oversubscribe --state state$n"
+    if kind == THROUGH:
+        at = os.path.join(outside, "made")
+        return f"while :; do rm -rf {at}; {words(bench, 'write', at, size, 2)}; {words(bench, 'read', at, size, 2)}; done"
+    if kind == KEPT:
+        written(
+            path,
+            [
+                'name = "pair"',
+                f'data.made = {{ size = "{FILES * size} B" }}',
+                f'[[step]]\nname = "write"\nrun = {json.dumps(words(bench, "write", "$TARN_made", size, 2))}\nout = ["made"]',
+                f'[[step]]\nname = "read"\nrun = {json.dumps(words(bench, "read", "$TARN_made", size, 2))}\nin = ["made"]',
+            ],
+        )
+        return f"{ran}; done"
+    written(path, ['name = "stages"', f"data.input = {{ source = {json.dumps(os.path.join(outside, 'input'))} }}", '[[step]]\nname = "use"\nrun = "true"\nin = ["input"]'])
+    rate = f'--external-rate "{RATE} B/s"' if kind == HELD else ""
+    return f"{ran} {rate}; sleep 600; done"
+
+
+@contextlib.contextmanager
+def beside(bench, outside, kind, size):
+    """Runs something beside, which has begun to use the store, or would have, when the block begins."""
+    if kind == ALONE:
+        yield
+        return
+    with open(os.path.join(bench.folder, "beside.log"), "wb") as log:
+        shell = subprocess.Popen(["bash", "-c", command(bench, outside, kind, size)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    try:
+        time.sleep(1)
+        yield
+    finally:
+        subprocess.run(["pkill", "-TERM", "-s", str(shell.pid), "-x", "tarn"], check=False)
+        os.killpg(shell.pid, signal.SIGKILL) if shell.poll() is None else None
+        shell.wait()
+        while subprocess.run(["pgrep", "-s", str(shell.pid)], stdout=subprocess.DEVNULL, check=False).returncode == 0:
+            time.sleep(0.1)
+
+
+def measure(bench):
+    """The job's time, in turns."""
+    store.need_store()
+    need(memory=6144, disk=(bench.folder, 1024))
+    rounds, size = bench.choose((2, 8 * MIB), (5, 32 * MIB))
+    found = {}
+    with store.store(bench.folder, MBIT, LATENCY) as outside:
+        run(["bash", "-c", words(bench, "write", f"{outside}/job", size)])
+        # More than can be staged while the job runs.
+        run(["bash", "-c", words(bench, "write", f"{outside}/input", 4 * size, 3)])
+        for turn in range(rounds):
+            for kind in (ALONE, THROUGH, KEPT, STAGES, HELD):
+                say(f"{turn + 1}/{rounds} {kind}")
+                store.fresh(outside)
+                with beside(bench, outside, kind, size):
+                    began = time.monotonic()
+                    run(["bash", "-c", words(bench, "read", f"{outside}/job", size)])
+                    taken = time.monotonic() - began
+                found.setdefault(kind, []).append(taken)
+    times = {kind: [mine / alone for mine, alone in zip(values, found[ALONE])] for kind, values in found.items()}
+    middle = {kind: sorted(values)[len(values) // 2] for kind, values in times.items()}
+    return {
+        "emulated": [store.emulated(MBIT, LATENCY), "The workflow's nodes are namespaces of the machine on which the job runs too: they share its processors and its connection to the store."],
+        "differs": ["The paper concludes this from its scheduler's design, and measures no job beside.", f"Copies are held to {RATE // 1_000_000} MB/s by `--external-rate`, a tenth of the store."],
+        "rounds": rounds,
+        "tables": [
+            {
+                "title": f"A job that reads {FILES} files of {size // MIB} MiB from the store",
+                "columns": ["beside", "seconds", "times alone"],
+                "rows": [[kind, spread(found[kind]), spread(times[kind])] for kind in found],
+            }
+        ],
+        "plots": [
+            {
+                "title": "How many times as long the job takes as alone",
+                "kind": "bars",
+                "x": {"label": ""},
+                "y": {"label": "times"},
+                "series": [{"name": "the job", "of": "here", "points": [[kind, middle[kind], min(times[kind]), max(times[kind])] for kind in times if kind != ALONE]}],
+            }
+        ],
+        "claims": [
+            claim(
+                "a workflow that keeps its data on the nodes leaves the store to other jobs",
+                "without impinging on them",
+                f"the job takes {middle[KEPT]:.2f} times as long as alone, and {middle[THROUGH]:.2f} times beside the same workflow over the store",
+                True if middle[KEPT] < 1.25 and middle[KEPT] < middle[THROUGH] else UNCLEAR if middle[KEPT] < middle[THROUGH] else False,
+            ),
+            claim(
+                "what is staged in can be held to a rate that leaves other jobs the rest",
+                "background movement on the network that jobs use",
+                f"{middle[STAGES]:.2f} times as long beside it, {middle[HELD]:.2f} times when it is held to a tenth of the store",
+                True if middle[HELD] < 1.25 and middle[HELD] < middle[STAGES] else UNCLEAR if middle[HELD] < middle[STAGES] else False,
+            ),
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main(ABOUT, measure)
