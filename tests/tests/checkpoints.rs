@@ -121,6 +121,38 @@ fn a_program_outlives_its_nodes() {
     assert!(step >= 2 && id == format!("1.{step}"), "{said}");
 }
 
+/// Fernando 2016, section II: a buddy is one switch away, or two. With two, nothing is lost with all nodes of a switch.
+#[test]
+fn buddies_are_where_slurms_topology_and_the_user_want_them() {
+    let etc = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(etc.path().join(name), text).unwrap();
+    write("slurm.conf", "TopologyPlugin=topology/tree\n");
+    write(
+        "topology.conf",
+        "SwitchName=s1 Nodes=node[1-2]\nSwitchName=s2 Nodes=node[3-4]\nSwitchName=top Switches=s[1-2]\n",
+    );
+    let options = ["--etc", etc.path().to_str().unwrap()];
+    let Some(cluster) = desk::cluster(4, &["examples/counts"], &[], &options) else {
+        return;
+    };
+    let desk = Desk::new(&cluster, "alice", "");
+    let four = |run: &str, steps, buddies: &str| {
+        let more = format!("TARN_PHX_RUN={run} TARN_PHX_BUDDIES={buddies}");
+        counts_on((4, 4), steps, &more)
+    };
+    for run in ["far", "near"] {
+        desk.run("-N4", &four(run, 6, run));
+    }
+    lose(&cluster, &[3, 4]);
+    replace(&cluster, &[3, 4], 4);
+    let said = desk.run("-N4", &four("far", 9, "far"));
+    let (_, step) = restored_by(4, &said);
+    assert!(step >= 5, "{said}");
+    let (status, said) = desk::ended(desk.allocated("-N4", &four("near", 9, "near")));
+    assert_ne!(status, Some(0), "{said}");
+    assert!(said.contains("no version is whole"), "{said}");
+}
+
 /// As many nodes, and ranks on each, as Fernando 2016 has in section III.
 #[test]
 fn four_nodes_with_twelve_ranks_each_go_on_after_one_is_lost() {

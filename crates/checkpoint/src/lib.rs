@@ -31,6 +31,7 @@
 #![allow(unsafe_code)]
 
 pub mod destage;
+mod environment;
 mod keys;
 mod memory;
 mod reader;

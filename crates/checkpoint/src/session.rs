@@ -1,5 +1,6 @@
 //! What a program has between its begin and its end.
 
+use crate::environment::{distance, path, switches, text};
 use crate::memory::{Element, Memory};
 use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
@@ -244,6 +245,7 @@ impl Session {
             ranks: options.ranks,
             meet: options.meet.or_else(|| text("TARN_PHX_MEET")),
             node: None,
+            switches: switches(),
             key,
             timeout: options.patience,
         })?;
@@ -267,6 +269,7 @@ impl Session {
             staging,
             buddies: replicas as usize,
             same_node: options.same_node,
+            distance: distance()?,
             replicate: options.replicate,
             replicate_every: options.replicate_every,
             patience: options.patience,
@@ -707,17 +710,6 @@ fn element(name: &str, len: usize, unit: usize, shape: &Shape) -> Result<u32, Fa
 fn within([all, first, count, ghost]: &[u64; 4]) -> bool {
     let end = first.checked_add(*count);
     end.is_some_and(|end| end <= *all) && ghost <= count
-}
-
-/// A text of the environment.
-fn text(variable: &str) -> Option<String> {
-    std::env::var(variable).ok().filter(|v| !v.is_empty())
-}
-
-/// A path of the environment, which need not be UTF-8.
-fn path(variable: &str) -> Option<PathBuf> {
-    let value = std::env::var_os(variable).filter(|v| !v.is_empty());
-    value.map(PathBuf::from)
 }
 
 fn invalid(text: impl Into<String>) -> Fault {

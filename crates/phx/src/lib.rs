@@ -23,6 +23,6 @@ pub use arena::{Arena, ArenaError, Header, Level, Start, VersionId};
 pub use fault::{Code, Fault};
 pub use manifest::{Manifest, Object, Piece, Place, Shape};
 pub use rank::{
-    Asked, Committed, Empty, ExternalStore, Item, MAX_REPLICAS, MAX_SET, Options, Rank, Replicate,
-    Restorable, Staging, Stats,
+    Asked, Committed, Distance, Empty, ExternalStore, Item, MAX_REPLICAS, MAX_SET, Options, Rank,
+    Replicate, Restorable, Staging, Stats,
 };

@@ -74,6 +74,16 @@ pub enum Replicate {
     Parity(usize),
 }
 
+/// Which nodes come first as buddies, and for copies of versions, where the switches over them are known (Fernando 2016, Figure 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Distance {
+    /// The nearest: a byte goes through the fewest switches.
+    #[default]
+    Near,
+    /// The farthest: with a switch not all are lost.
+    Far,
+}
+
 /// What a rank is told.
 #[derive(Clone)]
 pub struct Options {
@@ -87,6 +97,8 @@ pub struct Options {
     pub buddies: usize,
     /// One on the same node will do.
     pub same_node: bool,
+    /// Which other nodes come first.
+    pub distance: Distance,
     /// How versions are kept on other nodes too.
     pub replicate: Replicate,
     /// Every so-many-eth of them.
@@ -305,7 +317,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             let text = format!("the run's name has {length} bytes; 1 to {MAX_KEY} are possible");
             return Err(Fault::new(Code::Invalid, text));
         }
-        let (tier, memory) = (Arc::new(tier), Arc::new(memory));
+        let (tier, memory, distance) = (Arc::new(tier), Arc::new(memory), options.distance);
         let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
         ranks.serve(Arc::new(kept));
         let (world, open) = found::find(&options, &*tier, &*memory, &*ranks)?;
@@ -317,7 +329,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             flusher,
             desk,
             options,
-            nodes: Nodes::of(&*ranks),
+            nodes: Nodes::of(&*ranks, distance),
             ranks,
             tier,
             memory,

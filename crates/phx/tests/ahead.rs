@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tarn_media::{Device, Folder, Profile};
 use tarn_phx::manifest::CHUNK;
 use tarn_phx::rank::Replicate;
-use tarn_phx::{Empty, Item, Options, Rank, Shape, Staging};
+use tarn_phx::{Distance, Empty, Item, Options, Rank, Shape, Staging};
 use tarn_ports::{TrackError, Watched};
 use tarn_track::Tracker;
 
@@ -45,6 +45,7 @@ fn begin(folder: &Path, audit: bool) -> Rank<Folder, Folder> {
         staging: Staging::None,
         buddies: 0,
         same_node: false,
+        distance: Distance::Near,
         replicate: Replicate::None,
         replicate_every: 1,
         patience: Duration::from_secs(20),

@@ -124,6 +124,12 @@ pub trait Ranks: Send + Sync {
     /// The node that a rank is on: what fails together has one name.
     fn node(&self, rank: u32) -> &str;
 
+    /// The switches over the node of a rank, from the top down, with dots between them: nodes of one text are one switch away from each
+    /// other. Empty where they are not known.
+    fn switches(&self, _rank: u32) -> &str {
+        ""
+    }
+
     /// From now on others are served.
     fn serve(&self, host: Arc<dyn Host>);
 

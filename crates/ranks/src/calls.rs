@@ -20,15 +20,18 @@ const MAX_KEPT: usize = 4;
 /// A rank as others reach it.
 pub(crate) struct Peer {
     pub(crate) node: String,
+    /// Over its node.
+    pub(crate) switches: String,
     /// HOST:PORT, where ranks are on several nodes.
     pub(crate) address: Option<String>,
     kept: Mutex<Vec<Socket>>,
 }
 
 impl Peer {
-    pub(crate) fn new(node: String, address: Option<String>) -> Self {
+    pub(crate) fn new(node: String, switches: String, address: Option<String>) -> Self {
         Self {
             node,
+            switches,
             address,
             kept: Mutex::default(),
         }

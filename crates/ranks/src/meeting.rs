@@ -20,7 +20,7 @@ use tarn_ports::{Host, Ranks, RanksError, Reached};
 
 /// Ranks of a program: the hub has a connection to each.
 const MAX_RANKS: u32 = 16_384;
-/// Bytes of a node's name.
+/// Bytes of a node's name, and of its switches.
 const MAX_NODE: usize = u8::MAX as usize;
 /// How long the end of this rank waits for others that are slow to hear of it.
 const LINGER: Duration = Duration::from_secs(2);
@@ -37,6 +37,8 @@ pub struct Options {
     pub meet: Option<String>,
     /// What fails together has one name. `None`: this node, by its name and the id of its last boot.
     pub node: Option<String>,
+    /// The switches over this node ([`Ranks::switches`]); `None`: not known.
+    pub switches: Option<String>,
     /// What all ranks know and nobody else: needed with `meet`.
     pub key: Option<[u8; PROOF]>,
     /// How long ranks that come late are waited for.
@@ -101,6 +103,12 @@ impl Meeting {
                 "a node's name has at most {MAX_NODE} bytes"
             )));
         }
+        let switches = options.switches.as_deref().unwrap_or_default();
+        if switches.len() > MAX_NODE {
+            return Err(invalid(format!(
+                "the switches over a node have at most {MAX_NODE} bytes"
+            )));
+        }
         let place = Folder::open(&options.folder)?.take(options.rank, until)?;
         let mut listeners = vec![place.listen()?];
         let key = Key(options.key.unwrap_or_default());
@@ -149,7 +157,9 @@ impl Meeting {
         turns.start().map_err(io_error("start a thread"))?;
         let running = Running(shared);
         let left = until.saturating_duration_since(Instant::now());
-        let all = running.0.exchange(&about(&node, &address), left, "come");
+        let all = running
+            .0
+            .exchange(&about(&node, switches, &address), left, "come");
         let all = all.map_err(|e| match e {
             RanksError::TimedOut { who, doing, .. } => late(who, doing, &options),
             e => e,
@@ -182,17 +192,26 @@ impl Meeting {
 }
 
 /// What a rank tells the others of itself as it comes.
-fn about(node: &str, address: &Option<String>) -> Vec<u8> {
-    let address = address.as_deref().unwrap_or_default();
-    [&[node.len() as u8], node.as_bytes(), address.as_bytes()].concat()
+fn about(node: &str, switches: &str, address: &Option<String>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for text in [node, switches] {
+        bytes.push(text.len() as u8);
+        bytes.extend(text.as_bytes());
+    }
+    bytes.extend(address.as_deref().unwrap_or_default().as_bytes());
+    bytes
 }
 
 fn read_about(bytes: &[u8]) -> Option<Peer> {
     let mut f = Fields(bytes);
-    let len = f.u8()?;
-    let node = String::from_utf8(f.bytes(usize::from(len))?.to_vec()).ok()?;
+    let mut text = || {
+        let len = f.u8()?;
+        String::from_utf8(f.bytes(usize::from(len))?.to_vec()).ok()
+    };
+    let (node, switches) = (text()?, text()?);
     let address = String::from_utf8(f.0.to_vec()).ok()?;
-    Some(Peer::new(node, Some(address).filter(|a| !a.is_empty())))
+    let address = Some(address).filter(|a| !a.is_empty());
+    Some(Peer::new(node, switches, address))
 }
 
 fn late(who: String, doing: &'static str, options: &Options) -> RanksError {
@@ -295,6 +314,11 @@ impl Ranks for Meeting {
 
     fn node(&self, rank: u32) -> &str {
         self.peers.get(rank as usize).map_or("", |p| &p.node)
+    }
+
+    fn switches(&self, rank: u32) -> &str {
+        let peer = self.peers.get(rank as usize);
+        peer.map_or("", |p| &p.switches)
     }
 
     fn serve(&self, host: Arc<dyn Host>) {

@@ -30,6 +30,9 @@ fn unix(folder: &Path, rank: u32) -> UnixStream {
     stream
 }
 
+/// Of this protocol.
+const VERSION: u16 = 2;
+
 fn hello(version: u16) -> Vec<u8> {
     [b"TARNRANK", &version.to_le_bytes()[..], &[9; 32]].concat()
 }
@@ -43,7 +46,7 @@ fn garbage_ends_its_connection_and_nothing_else() {
         vec![0xff; 100_000],
         b"GET / HTTP/1.1\r\n\r\n".repeat(10),
         // A handshake with a proof of nothing.
-        [hello(1), vec![1; 32]].concat(),
+        [hello(VERSION), vec![1; 32]].concat(),
     ];
     for what in &garbage {
         for rank in 0..3 {
@@ -52,8 +55,8 @@ fn garbage_ends_its_connection_and_nothing_else() {
         }
     }
     // Of another version: it hears of which this is.
-    let heard = say(unix(folder.path(), 1), &hello(2));
-    assert_eq!(heard[..10], hello(1)[..10]);
+    let heard = say(unix(folder.path(), 1), &hello(VERSION + 1));
+    assert_eq!(heard[..10], hello(VERSION)[..10]);
     // Mute ones and such that go at once.
     let mute: Vec<_> = (0..300).map(|n| unix(folder.path(), n % 3)).collect();
     assert_eq!(round(&ranks, "rank")[2], ["rank 0", "rank 1", "rank 2"]);
@@ -77,10 +80,10 @@ mod proven {
     /// Comes in with a greeting, and says more.
     pub(crate) fn say(folder: &Path, rank: u32, greeting: &[u8], more: &[u8]) -> Vec<u8> {
         let mut stream = unix(folder, rank);
-        stream.write_all(&hello(1)).unwrap();
+        stream.write_all(&hello(VERSION)).unwrap();
         let mut theirs = [0; 42 + 32];
         stream.read_exact(&mut theirs).unwrap();
-        let sent = [&hello(1)[..], &theirs[..42]].concat();
+        let sent = [&hello(VERSION)[..], &theirs[..42]].concat();
         assert_eq!(theirs[42..], proof(b"server", &sent));
         let answer = proof(b"client", &[&sent[..], &theirs[42..]].concat());
         super::say(stream, &[&answer, greeting, more].concat())

@@ -1,6 +1,6 @@
 //! Copies of what is staged, in the memory of a rank of another node: whose, and what this rank keeps for others.
 
-use super::{Shared, found, lock};
+use super::{Distance, Shared, found, lock};
 use crate::fault::{Code, Fault};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -169,39 +169,77 @@ pub(super) fn few(wanted: usize, left: usize) -> Fault {
     Fault::new(Code::Unsupported, text)
 }
 
-/// Which ranks are on which node.
+/// Lowest switches that are told from each other.
+const MAX_SWITCHES: usize = 1_024;
+
+/// Which ranks are on which node, and which nodes below which switch.
 #[derive(Debug)]
 pub(super) struct Nodes {
     /// Ranks, by node; a node comes with its first rank.
     nodes: Vec<Vec<u32>>,
     /// By rank: its node, and the how many-eth it is there.
     places: Vec<(usize, usize)>,
+    /// Nodes below the same lowest switch; all of them where switches are not known.
+    groups: Vec<Vec<usize>>,
+    /// By node: its group, and the how many-eth it is there.
+    homes: Vec<(usize, usize)>,
+    /// By group: all groups, those first whose nodes are to have what its nodes stage.
+    order: Vec<Vec<usize>>,
 }
 
 impl Nodes {
-    pub(super) fn of(ranks: &dyn Ranks) -> Self {
+    pub(super) fn of(ranks: &dyn Ranks, distance: Distance) -> Self {
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut switches: Vec<&str> = Vec::new();
         let (mut nodes, mut places) = (Vec::new(), Vec::new());
+        let (mut groups, mut homes) = (Vec::new(), Vec::new());
         for rank in 0..ranks.ranks() {
             let node = *numbers.entry(ranks.node(rank)).or_insert(nodes.len());
             if node == nodes.len() {
                 nodes.push(Vec::new());
+                let above = ranks.switches(rank);
+                let group = switches.iter().position(|known| *known == above);
+                // Of too many none is told from the last one.
+                let group = group.unwrap_or(switches.len()).min(MAX_SWITCHES - 1);
+                if group == groups.len() {
+                    switches.push(above);
+                    groups.push(Vec::new());
+                }
+                homes.push((group, groups[group].len()));
+                groups[group].push(node);
             }
             places.push((node, nodes[node].len()));
             nodes[node].push(rank);
         }
-        Self { nodes, places }
+        let order = (0..switches.len()).map(|of| ordered(&switches, of, distance));
+        let order = order.collect();
+        Self {
+            nodes,
+            places,
+            groups,
+            homes,
+            order,
+        }
     }
 
-    /// Who may keep something for a rank, node by node, the best first: of the next node the one that is as many-eth there as this one is
-    /// here, so that all have as much to keep; then the others; at last of this node, if that will do.
+    /// Who may keep something for a rank, node by node, the best first: the next node of its group and so on, and of other groups the one
+    /// that is as many-eth there as this node is here, in the order that the distance asks for. Of a node first the rank that is as many-eth
+    /// there as this one is here, then the others. So all have as much to keep. At last of this node, if that will do.
     pub(super) fn from(
         &self,
         me: u32,
         same_node: bool,
     ) -> impl Iterator<Item = impl Iterator<Item = u32>> {
         let (here, place) = self.places[me as usize];
-        let others = self.nodes[here + 1..].iter().chain(&self.nodes[..here]);
+        let (home, seat) = self.homes[here];
+        let others = self.order[home].iter().flat_map(move |group| {
+            let nodes = &self.groups[*group];
+            let (first, then) = match *group == home {
+                true => (&nodes[seat + 1..], &nodes[..seat]),
+                false => (&nodes[seat % nodes.len()..], &nodes[..seat % nodes.len()]),
+            };
+            first.iter().chain(then).map(|node| &self.nodes[*node])
+        });
         let others = others.map(move |of| (&of[place % of.len()..], &of[..place % of.len()]));
         let own = &self.nodes[here];
         let own = same_node.then(|| (&own[place + 1..], &own[..place]));
@@ -210,11 +248,38 @@ impl Nodes {
             .map(|(first, then)| first.iter().chain(then).copied())
     }
 
+    /// Where the node of a rank comes in an order in which neighbours are on different switches.
+    pub(super) fn apart(&self, rank: u32) -> (usize, usize) {
+        let (home, seat) = self.homes[self.places[rank as usize].0];
+        (seat, home)
+    }
+
     /// How many copies of what a rank stages can be, each on a node of its own.
     pub(super) fn replicas(&self, me: u32, same_node: bool) -> usize {
         let by_node = self.from(me, same_node);
         by_node.filter_map(|mut of| of.next()).count()
     }
+}
+
+/// All groups as one of them has them, by how many switches are over both. Of those that are alike each group begins with another one.
+fn ordered(switches: &[&str], of: usize, distance: Distance) -> Vec<usize> {
+    let mut alike: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (group, above) in switches.iter().enumerate() {
+        let both = switches[of].split('.').zip(above.split('.'));
+        let common = both.take_while(|(a, b)| a == b).count();
+        // One that shares all of them is the group itself.
+        let common = common + usize::from(group == of);
+        alike.entry(common).or_default().push(group);
+    }
+    let mut runs: Vec<Vec<usize>> = alike.into_values().collect();
+    if distance == Distance::Near {
+        runs.reverse();
+    }
+    for run in &mut runs {
+        let first = of % run.len();
+        run.rotate_left(first);
+    }
+    runs.concat()
 }
 
 /// Memory that was kept for others is given back; one rank of each node does it.

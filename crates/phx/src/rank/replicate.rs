@@ -5,7 +5,7 @@ use super::buddy::Nodes;
 use super::destage::{self, RUN};
 use super::found::{self, Far, Shelf};
 use super::parity::{Image, Parity};
-use super::{RECENT, Replicate, Shared, commit, lock, publish, whole};
+use super::{Distance, Options, RECENT, Replicate, Shared, commit, lock, publish, whole};
 use crate::arena::{Arena, Header, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::layout;
@@ -39,12 +39,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn replicate(&self) {
         (self.options.enter)();
         let ranks = &*self.ranks;
-        let wards = wards(
-            ranks,
-            &self.nodes,
-            self.options.replicate,
-            self.options.same_node,
-        );
+        let wards = wards(ranks, &self.nodes, &self.options);
         let every = self.options.replicate_every.max(1);
         let mut kept = Kept::new();
         let mut number = 0;
@@ -273,14 +268,9 @@ pub(super) fn fill<A: Medium>(
 }
 
 /// What this rank keeps for others.
-fn wards(
-    ranks: &dyn Ranks,
-    nodes: &Nodes,
-    how: Replicate,
-    same_node: bool,
-) -> Result<Vec<Ward>, Fault> {
-    let me = ranks.rank();
-    match how {
+fn wards(ranks: &dyn Ranks, nodes: &Nodes, options: &Options) -> Result<Vec<Ward>, Fault> {
+    let (me, same_node) = (ranks.rank(), options.same_node);
+    match options.replicate {
         Replicate::None => Ok(Vec::new()),
         Replicate::Copies(copies) => {
             let keepers = |of| keepers(nodes, of, copies, same_node);
@@ -293,7 +283,8 @@ fn wards(
             Ok(wards.map(Ward::Copy).collect())
         }
         Replicate::Parity(size) => {
-            let sets = sets(ranks, size, same_node);
+            let far = (options.distance == Distance::Far).then_some(nodes);
+            let sets = sets(ranks, size, same_node, far);
             let own = sets.into_iter().find(|set| set.contains(&me));
             let own = own.filter(|set| set.len() > 1).ok_or_else(|| few(1))?;
             Ok(vec![Ward::Parity(own)])
@@ -315,8 +306,8 @@ fn keepers(nodes: &Nodes, of: u32, copies: usize, same_node: bool) -> impl Itera
 }
 
 /// Sets of ranks, each on a node of its own (or anywhere, if that will do): the first of all nodes, the second, and so on, divided into
-/// sets of about this size. One alone is in the set before.
-fn sets(ranks: &dyn Ranks, size: usize, same_node: bool) -> Vec<Vec<u32>> {
+/// sets of about this size. One alone is in the set before. With `far`, those of a set are on different switches as far as possible.
+fn sets(ranks: &dyn Ranks, size: usize, same_node: bool, far: Option<&Nodes>) -> Vec<Vec<u32>> {
     let mut columns: Vec<Vec<u32>> = Vec::new();
     let mut count: BTreeMap<&str, usize> = BTreeMap::new();
     for rank in 0..ranks.ranks() {
@@ -329,7 +320,10 @@ fn sets(ranks: &dyn Ranks, size: usize, same_node: bool) -> Vec<Vec<u32>> {
         columns[column].push(rank);
     }
     let mut sets = Vec::new();
-    for column in columns {
+    for mut column in columns {
+        if let Some(nodes) = far {
+            column.sort_by_key(|rank| nodes.apart(*rank));
+        }
         let number = (column.len() / size.max(2)).max(1);
         // As many, or one more.
         for set in 0..number {
@@ -346,12 +340,17 @@ mod tests {
     use std::sync::Arc;
     use tarn_ports::Host;
 
+    /// Nodes by rank, and the switches over each node by its name: `s1.l2/node`.
     struct Played(Vec<String>);
 
     impl Played {
         fn on(nodes: &[&str]) -> Self {
             Self(nodes.iter().map(|node| (*node).into()).collect())
         }
+    }
+
+    fn near(ranks: &Played) -> Nodes {
+        Nodes::of(ranks, Distance::Near)
     }
 
     impl Ranks for Played {
@@ -363,6 +362,10 @@ mod tests {
         }
         fn node(&self, rank: u32) -> &str {
             &self.0[rank as usize]
+        }
+        fn switches(&self, rank: u32) -> &str {
+            let (above, _) = self.node(rank).split_once('/').unwrap_or_default();
+            above
         }
         fn serve(&self, _: Arc<dyn Host>) {}
         fn exchange(&self, _: &[u8], _: Duration) -> Result<Vec<Box<[u8]>>, RanksError> {
@@ -402,7 +405,7 @@ mod tests {
     fn no_set_has_two_ranks_of_a_node_and_all_are_in_one() {
         let nodes = Played::on(&["a", "a", "b", "b", "c", "c", "d", "e", "f", "g", "h"]);
         for size in 2..9 {
-            let sets = sets(&nodes, size, false);
+            let sets = sets(&nodes, size, false, None);
             let mut all: Vec<u32> = sets.concat();
             all.sort_unstable();
             assert_eq!(all, (0..11).collect::<Vec<_>>());
@@ -413,10 +416,10 @@ mod tests {
                 assert!(set.len() > 1, "{sets:?}");
             }
         }
-        assert_eq!(sets(&nodes, 4, true).len(), 2);
+        assert_eq!(sets(&nodes, 4, true, None).len(), 2);
         // A node with more ranks than others: who is alone has nobody.
         assert_eq!(
-            sets(&Played::on(&["a", "a", "b"]), 2, false),
+            sets(&Played::on(&["a", "a", "b"]), 2, false, None),
             [vec![0, 2], vec![1]]
         );
     }
@@ -424,7 +427,7 @@ mod tests {
     #[test]
     fn copies_are_on_other_nodes_and_all_keep_as_many() {
         let ranks = Played::on(&["a", "a", "b", "b", "c", "c"]);
-        let nodes = Nodes::of(&ranks);
+        let nodes = near(&ranks);
         let mut kept = [0; 6];
         for of in 0..6 {
             let keepers: Vec<u32> = keepers(&nodes, of, 2, false).collect();
@@ -439,7 +442,7 @@ mod tests {
         // The own node comes last, and never the rank itself.
         assert_eq!(keepers(&nodes, 1, 3, true).collect::<Vec<_>>(), [3, 5, 0]);
         assert_eq!((nodes.replicas(1, false), nodes.replicas(1, true)), (2, 3));
-        let alone = Nodes::of(&Played::on(&["a"]));
+        let alone = near(&Played::on(&["a"]));
         assert_eq!((alone.replicas(0, false), alone.replicas(0, true)), (0, 0));
     }
 
@@ -448,12 +451,41 @@ mod tests {
     fn each_of_16384_ranks_keeps_as_many_copies_as_others_keep_of_its_own() {
         for on_each in [1, 16] {
             let ranks = Played((0..16_384).map(|r| (r / on_each).to_string()).collect());
-            let nodes = Nodes::of(&ranks);
+            let nodes = near(&ranks);
             assert_eq!(nodes.replicas(0, false), 16_384 / on_each - 1);
             for copies in 1..=3 {
-                let wards = wards(&ranks, &nodes, Replicate::Copies(copies), false).unwrap();
-                assert_eq!(wards.len(), copies);
+                let keeps = |of| keepers(&nodes, of, copies, false).any(|by| by == 0);
+                assert_eq!((0..16_384).filter(|of| keeps(*of)).count(), copies);
             }
         }
+    }
+
+    /// Fernando 2016, section II: a buddy is one switch away, or two.
+    #[test]
+    fn buddies_are_below_the_same_switch_or_below_another_one() {
+        let of = |ranks: &Played, distance| {
+            let nodes = Nodes::of(ranks, distance);
+            let first = |rank| keepers(&nodes, rank, 1, false).next().unwrap();
+            (0..ranks.ranks()).map(first).collect::<Vec<_>>()
+        };
+        let even = ["s1/a", "s1/b", "s1/c", "s2/d", "s2/e", "s2/f"];
+        let even = Played::on(&even);
+        assert_eq!(of(&even, Distance::Near), [1, 2, 0, 4, 5, 3]);
+        assert_eq!(of(&even, Distance::Far), [3, 4, 5, 0, 1, 2]);
+        // Who has no other below its switch takes the nearest; those with more below theirs share what there is.
+        let uneven = ["r1.s1/a", "r1.s2/b", "r2.s3/c", "r2.s3/d", "r2.s4/e"];
+        let uneven = Played::on(&uneven);
+        assert_eq!(of(&uneven, Distance::Near), [1, 0, 3, 2, 2]);
+        assert_eq!(of(&uneven, Distance::Far), [2, 4, 0, 0, 1]);
+        let nodes = Nodes::of(&uneven, Distance::Far);
+        let all: Vec<u32> = keepers(&nodes, 2, 9, false).collect();
+        assert_eq!(all, [0, 1, 4, 3]);
+        // Sets for parity: with a switch no set loses two.
+        let far = Nodes::of(&even, Distance::Far);
+        let sets = sets(&even, 2, false, Some(&far));
+        assert_eq!(sets, [[0, 3], [1, 4], [2, 5]]);
+        // Where nothing is known of switches all are alike.
+        let plain = Played::on(&["a", "b", "c"]);
+        assert_eq!(of(&plain, Distance::Near), of(&plain, Distance::Far));
     }
 }

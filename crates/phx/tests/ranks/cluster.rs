@@ -12,7 +12,9 @@ use tarn_media::{Device, Folder, Profile};
 use tarn_phx::manifest::CHUNK;
 use tarn_phx::rank::Replicate;
 use tarn_phx::seal::Sealing;
-use tarn_phx::{Arena, Asked, Empty, Fault, Item, Level, Options, Rank, Shape, Staging, VersionId};
+use tarn_phx::{
+    Arena, Asked, Distance, Empty, Fault, Item, Level, Options, Rank, Shape, Staging, VersionId,
+};
 use tarn_seal::SealError;
 
 pub(crate) type Here = Rank<Folder, Folder>;
@@ -109,6 +111,7 @@ impl Cluster {
             staging: self.staging,
             buddies: self.buddies,
             same_node: self.same_node,
+            distance: Distance::Near,
             replicate: self.replicate,
             replicate_every: self.replicate_every,
             patience: MOST,

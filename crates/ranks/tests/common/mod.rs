@@ -29,6 +29,7 @@ pub(crate) fn here(folder: &Path, rank: u32, ranks: u32) -> Options {
         ranks,
         meet: None,
         node: None,
+        switches: None,
         key: None,
         timeout: LONG,
     }

@@ -15,7 +15,7 @@ use tarn_base::units::{Bytes, SECOND};
 use tarn_media::{Device, Folder, Mapped, Profile};
 use tarn_phx::seal::Sealing;
 use tarn_phx::split::Rates;
-use tarn_phx::{Empty, Item, Level, Options, Rank, Replicate, Shape, Staging, VersionId};
+use tarn_phx::{Distance, Empty, Item, Level, Options, Rank, Replicate, Shape, Staging, VersionId};
 use tarn_ports::{Medium, Ranks};
 use tarn_ranks::Meeting;
 use tarn_seal::SealError;
@@ -202,6 +202,7 @@ impl Does {
             ranks: self.ranks,
             meet: self.meet.clone(),
             node: nodes.map(|_| format!("node{}", self.rank)),
+            switches: None,
             key: nodes.map(|_| KEY),
             timeout: PATIENCE,
         })?)
@@ -232,6 +233,7 @@ impl Does {
             },
             replicate_every: 1,
             same_node: self.meet.is_none(),
+            distance: Distance::Near,
             patience: PATIENCE,
             helpers: self.helpers as usize,
             audit: false,
