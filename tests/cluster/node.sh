@@ -74,7 +74,8 @@ boot() {
     cg_join init
     cg_delegate ""
     start_munge
-    slurmd < /dev/null > /dev/null
+    # -b: the node has started, whatever the uptime of this machine.
+    slurmd -b < /dev/null > /dev/null
     touch "$base/$node.up"
     sleep infinity &
     wait $!

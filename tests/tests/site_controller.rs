@@ -126,6 +126,7 @@ impl Controller {
             is_alone: parsed.is_alone,
             chain: None,
             before: Vec::new(),
+            excludes: Some(Vec::new()),
             workflow: parsed.parsed.workflow,
         };
         let stage = Stage::Setup(Box::new(submitted));

@@ -154,7 +154,10 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
                 None => Ok(Exit::Success),
             }
         }
-        SlurmCommand::DataIn { job } => stage(*job, Stage::DataIn),
+        SlurmCommand::DataIn { job } => {
+            let nodes = job::about(*job)?.expected()?;
+            stage(*job, Stage::Ahead(nodes))
+        }
         SlurmCommand::PreRun { job } => {
             let nodes = job::about(*job)?.nodes()?;
             stage(*job, Stage::PreRun(nodes))
@@ -222,6 +225,7 @@ fn read(args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>
             ..chain
         }),
         before: Vec::new(),
+        excludes: Some(about.excluded()?),
         workflow,
     }))
 }

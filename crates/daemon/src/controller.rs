@@ -15,6 +15,7 @@ use clap::Parser;
 use log::Log;
 use nodes::Nodes;
 use serde::Deserialize;
+use slurm::{Teller, Waiting};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,7 +26,9 @@ use tarn_base::energy::{Draw, Power, Source};
 use tarn_base::units::{Time, parse_size, parse_time};
 use tarn_journal::RunLock;
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Ask, Capacity, Command, Holding, Job, NODE_PORT, Owner, Report, Said, Uid};
+use tarn_proto::site::{
+    Ask, Capacity, Command, Holding, Job, NODE_PORT, NodeInfo, Owner, Report, Said, Uid,
+};
 use tarn_site::{Action, Asked, Config, Event, Site, Token};
 
 /// Inputs that are made durable together.
@@ -35,6 +38,8 @@ const SELDOM: Duration = Duration::from_secs(60);
 const OFTEN: Duration = Duration::from_secs(5);
 /// And while jobs arrive.
 const AT_ONCE: Duration = Duration::from_millis(500);
+/// How long a job waits for a node that sleeps, unless the site says otherwise.
+const WAKE: &str = "10m";
 
 /// Decides for a site: where jobs' data goes, how long it stays. Runs beside slurmctld; docs/site.md.
 #[derive(Debug, Parser)]
@@ -73,6 +78,14 @@ struct File {
     nodes: Option<Vec<String>>,
     /// Whether Slurm is told what room nodes have.
     sinfo: Option<bool>,
+    /// Whether what jobs read is brought before they have nodes.
+    ahead: Option<bool>,
+    /// After what time without a job and without data nodes sleep.
+    sleep: Option<String>,
+    /// Of these so many stay awake.
+    awake: usize,
+    /// How long a job waits for a node that sleeps.
+    wake: Option<String>,
     /// The port of `tarnd --site`.
     port: Option<u16>,
     /// The user that slurmctld runs as.
@@ -134,6 +147,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     std::fs::create_dir_all(&options.state)
         .with_context(|| format!("cannot make {}", options.state.display()))
         .map_err(state)?;
+    let sleep = sleep_of(&file).map_err(|e| Fault::new(Exit::Usage, e))?;
     let lock = options.state.join("controller.lock");
     let lock = match RunLock::take(&lock) {
         Ok(lock) => lock,
@@ -173,7 +187,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         replies: BTreeMap::new(),
         next: 0,
         clock: Clock::start(),
-        shown: slurm::Shown::start(file.sinfo.unwrap_or(true)),
+        rooms: slurm::rooms(file.sinfo.unwrap_or(true)),
+        exclusions: slurm::exclusions(),
+        sleepers: slurm::sleepers(sleep),
         drawn: BTreeMap::new(),
     };
     controller
@@ -199,7 +215,9 @@ struct Controller {
     replies: BTreeMap<Token, SyncSender<Said>>,
     next: Token,
     clock: Clock,
-    shown: slurm::Shown,
+    rooms: Teller<Vec<NodeInfo>>,
+    exclusions: Teller<Vec<Waiting>>,
+    sleepers: Teller<Vec<String>>,
     /// What Slurm has said last that nodes draw.
     drawn: BTreeMap<String, u64>,
 }
@@ -207,8 +225,11 @@ struct Controller {
 impl Controller {
     fn serve(&mut self, inputs: &Receiver<Input>) -> anyhow::Result<()> {
         let mut looked = Instant::now();
+        // Slurm is not told yet of what there is now.
+        let mut is_behind = false;
         loop {
-            let pause = match (self.site.is_hasty(), self.site.is_waited_for()) {
+            let is_soon = self.site.is_waited_for() || is_behind;
+            let pause = match (self.site.is_hasty(), is_soon) {
                 (true, _) => AT_ONCE,
                 (_, true) => OFTEN,
                 _ => SELDOM,
@@ -232,7 +253,11 @@ impl Controller {
             if !events.is_empty() {
                 self.happened(events)?;
             }
-            self.shown.show(|| self.site.node_infos());
+            is_behind = !self.rooms.tell(|| self.site.node_infos());
+            is_behind |= !self.exclusions.tell(|| self.site.excluded());
+            // How long they have been idle is seen by looking again.
+            self.sleepers.tell(|| self.site.spare());
+            is_behind |= self.sleepers.is_there();
         }
     }
 
@@ -423,7 +448,11 @@ impl Clock {
 
 fn read(options: &Options) -> anyhow::Result<(Config, File)> {
     let Some(path) = &options.config else {
-        return Ok((Config::default(), File::default()));
+        let config = Config {
+            ahead: true,
+            ..Config::default()
+        };
+        return Ok((config, File::default()));
     };
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -442,6 +471,11 @@ fn read(options: &Options) -> anyhow::Result<(Config, File)> {
     if let Some(quota) = &file.project_quota {
         config.project_quota = parse_size(quota).with_context(|| about("project-quota"))?;
     }
+    config.ahead = file.ahead.unwrap_or(true);
+    if file.sleep.is_some() {
+        let wake = file.wake.as_deref().unwrap_or(WAKE);
+        config.wake = Some(parse_time(wake).with_context(|| about("wake"))?);
+    }
     for (group, quota) in &file.project_quotas {
         let quota = parse_size(quota).with_context(|| about(group))?;
         let number = match group.parse() {
@@ -459,6 +493,16 @@ fn read(options: &Options) -> anyhow::Result<(Config, File)> {
         config.quotas.insert(Owner::User(number), quota);
     }
     Ok((config, file))
+}
+
+fn sleep_of(file: &File) -> anyhow::Result<Option<slurm::Sleep>> {
+    let Some(after) = &file.sleep else {
+        return Ok(None);
+    };
+    Ok(Some(slurm::Sleep {
+        after: Duration::from_nanos(parse_time(after).context("sleep")?),
+        awake: file.awake,
+    }))
 }
 
 /// A user's number, by name or number.

@@ -9,8 +9,8 @@ mod order;
 mod work;
 
 pub use ask::{
-    Advice, Ask, Chain, DatasetInfo, JobInfo, MAX_BEFORE, NodeInfo, OrphanInfo, Said, Stage,
-    Staging, Submitted, UsageInfo, Which,
+    Advice, Ask, Chain, DatasetInfo, Excluded, JobInfo, MAX_BEFORE, MAX_EXCLUDED, NodeInfo,
+    OrphanInfo, Said, Stage, Staging, Submitted, UsageInfo, Which,
 };
 pub use frame::{FrameError, MAX_FRAME, decode, encode};
 pub use order::{Capacity, Command, Greeting, Mount, Order, Report, Welcome};

@@ -100,6 +100,13 @@ impl Site {
         let mut left = Vec::new();
         match stage {
             Stage::Setup(_) | Stage::DataIn => {}
+            Stage::Ahead(nodes) => {
+                if self.config.ahead && job.phase == Phase::Waiting && !job.reads.is_empty() {
+                    job.is_bringing = !nodes.is_empty();
+                    job.ahead = nodes;
+                    is_over = !job.is_bringing;
+                }
+            }
             Stage::PreRun(nodes) => match job.phase {
                 Phase::Waiting | Phase::Staging => {
                     if job.nodes != nodes {
@@ -110,6 +117,7 @@ impl Site {
                     }
                     job.note(now, format!("its nodes: {}", nodes.join(", ")));
                     job.nodes = nodes;
+                    (job.ahead, job.is_bringing) = (Vec::new(), false);
                     job.phase = Phase::Staging;
                     job.began = Some(now);
                     is_over = false;

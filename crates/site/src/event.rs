@@ -21,6 +21,10 @@ pub struct Config {
     pub project_quota: u64,
     /// Bytes of particular owners.
     pub quotas: BTreeMap<Owner, u64>,
+    /// Nodes may sleep: how long a job waits for one of its nodes that does not answer. Otherwise a minute from when the node was last heard of.
+    pub wake: Option<Nanos>,
+    /// What a job reads is brought to the nodes that it prefers before it has any.
+    pub ahead: bool,
 }
 
 /// Who asks what.
@@ -112,6 +116,8 @@ impl Default for Config {
             quota: 0,
             project_quota: 0,
             quotas: BTreeMap::new(),
+            wake: None,
+            ahead: false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How long data stays, and what goes when a job needs its room.
 
 use crate::event::Action;
-use crate::state::{Phase, Site, Step, Version, VersionId, VersionState, Why, room};
+use crate::state::{Ordered, Phase, Site, Step, Version, VersionId, VersionState, Why, room};
 use std::collections::BTreeSet;
 use tarn_base::units::{Nanos, Time};
 use tarn_base::workflow::Keep;
@@ -203,8 +203,7 @@ impl Site {
         let used = self.used();
         let mut candidates: Vec<(bool, Time, u64, Part)> = Vec::new();
         for (part, bytes) in &node.parts {
-            let id = VersionId::of(part);
-            let Some(version) = self.version(&id).filter(|_| !used.contains(&id)) else {
+            let Some(version) = self.unused(part, &used) else {
                 continue;
             };
             let others = self.nodes.iter();
@@ -233,18 +232,25 @@ impl Site {
         Space::None(Refusal::new(Code::NoSpace, text))
     }
 
+    /// The version that a part is of, if no job uses it.
+    pub(crate) fn unused(&self, part: &Part, used: &BTreeSet<VersionId>) -> Option<&Version> {
+        let id = VersionId::of(part);
+        self.version(&id).filter(|_| !used.contains(&id))
+    }
+
     /// Bytes that are on their way to a node.
     fn coming(&self, name: &str) -> u64 {
         let orders = self.orders.values().filter(|o| o.node == name);
-        let parts = orders.filter_map(|o| match &o.why {
-            Why::Job(_, Step::Fetch(part), _) => Some(part),
-            _ => None,
-        });
-        let bytes = |part: &Part| {
-            let version = self.version(&VersionId::of(part))?;
-            version.parts.get(&part.part).map(room)
+        orders.map(|order| self.brings(order)).sum()
+    }
+
+    /// Bytes that an order brings to its node.
+    pub(crate) fn brings(&self, order: &Ordered) -> u64 {
+        let Why::Job(_, Step::Fetch(part), _) = &order.why else {
+            return 0;
         };
-        parts.filter_map(bytes).sum()
+        let version = self.version(&VersionId::of(part));
+        version.map_or(0, |v| v.parts.get(&part.part).map_or(0, room))
     }
 
     /// A job may write so much on a node.

@@ -32,6 +32,7 @@ impl Site {
             return;
         };
         let look = match job.phase {
+            Phase::Waiting if job.is_bringing => self.bring_ahead(id, &job),
             Phase::Staging => self.stage(id, &job),
             Phase::Publishing => self.publish(id, &job),
             Phase::Sending => self.send(id, &job),
@@ -40,9 +41,50 @@ impl Site {
         };
         match look {
             Look::Busy => {}
+            Look::Whole if job.phase == Phase::Waiting => {
+                self.brought(id, "what it reads is there")
+            }
             Look::Whole => self.next(id),
             Look::Never(why) => self.stage_failed(id, why),
         }
+    }
+
+    /// A job has no nodes yet, and Slurm waits for its data: where it is expected, what it reads is brought as far as it can be had now, so that
+    /// its nodes need not wait (Weiland 2018, section 2.2). The rest is the gate's.
+    fn bring_ahead(&mut self, id: Job, job: &JobState) -> Look {
+        if let Some(node) = job.ahead.iter().find(|node| !self.is_up(node)) {
+            let text = format!("node {node} does not answer any more");
+            return Look::Never(Refusal::new(Code::Lost, text));
+        }
+        let expected = JobState {
+            nodes: job.ahead.clone(),
+            ..job.clone()
+        };
+        let mut is_whole = true;
+        for reads in &job.reads {
+            let version = self.version(&reads.version);
+            if !version.is_some_and(Self::is_there) {
+                continue;
+            }
+            match self.bring(id, &expected, reads) {
+                Look::Whole => {}
+                Look::Busy => is_whole = false,
+                never => return never,
+            }
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    /// As much as could be is brought to where a job is expected.
+    fn brought(&mut self, id: Job, how: &str) {
+        let now = self.now;
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.is_bringing = false;
+            job.tries.clear();
+            let nodes = job.ahead.join(", ");
+            job.note(now, format!("it is expected on {nodes}: {how}"));
+        }
+        self.answer_stage(id, Ok(Said::Done));
     }
 
     /// A phase is over, and who waits for it is told.
@@ -105,6 +147,12 @@ impl Site {
     /// A stage has failed, and Slurm is told; a later one begins where this was.
     pub(crate) fn stage_failed(&mut self, id: Job, why: Refusal) {
         let now = self.now;
+        let is_ahead = |job: &JobState| job.phase == Phase::Waiting && job.is_bringing;
+        if self.jobs.get(&id).is_some_and(is_ahead) {
+            // On the nodes that it gets it may be otherwise.
+            self.brought(id, &why.text);
+            return;
+        }
         if let Some(job) = self.jobs.get_mut(&id) {
             job.waits = Some(why.text.clone());
             job.note(now, why.text.clone());
@@ -167,9 +215,14 @@ impl Site {
         if known.is_up {
             return Ok(());
         }
+        let began = self.jobs.get(&id).and_then(|job| job.began);
+        let (since, patience) = match self.config.wake {
+            Some(wake) => (known.since.max(began.unwrap_or(0)), wake),
+            None => (known.since, PATIENCE),
+        };
         let text =
             format!("tarnd of node {node} does not answer: is `tarnd --site` running there?");
-        if self.now.saturating_sub(known.since) >= PATIENCE {
+        if self.now.saturating_sub(since) >= patience {
             return Err(Look::Never(Refusal::new(Code::Lost, text)));
         }
         if let Some(job) = self.jobs.get_mut(&id) {

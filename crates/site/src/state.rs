@@ -189,6 +189,18 @@ pub(crate) struct JobState {
     pub(crate) phase: Phase,
     /// It leaves its nodes when what must be rescued is.
     pub(crate) is_leaving: bool,
+    /// Nodes that its user excludes. `None`: not known, so what it excludes is left as it is.
+    #[serde(default)]
+    pub(crate) excludes: Option<Vec<String>>,
+    /// The nodes without room for it when it was taken in.
+    #[serde(default)]
+    pub(crate) full: Vec<String>,
+    /// As long as it has no nodes: those that it is expected on.
+    #[serde(default)]
+    pub(crate) ahead: Vec<String>,
+    /// What it reads is being brought there.
+    #[serde(default)]
+    pub(crate) is_bringing: bool,
     /// Ranks, and nodes that it asks for.
     pub(crate) tasks: u32,
     pub(crate) wants: u32,
@@ -292,6 +304,11 @@ impl JobState {
             self.history.remove(0);
         }
         self.history.push((now, what));
+    }
+
+    /// Whether tarn may say which nodes it is not to get.
+    pub(crate) fn is_anywhere(&self) -> bool {
+        self.beside.is_none() && self.excludes.is_some()
     }
 
     /// The nodes that get what it reads.

@@ -49,7 +49,16 @@ impl Site {
             }
             self.arriving.remove(&job);
             let said = match (done, self.jobs.get(&job)) {
-                (Ok(()), Some(state)) => Said::Advice(self.advice(state)),
+                (Ok(()), Some(state)) => {
+                    let advice = self.advice(state);
+                    let expected = advice.prefer.clone();
+                    let full = advice.exclude.as_ref().map(|e| e.full.clone());
+                    if let Some(state) = self.jobs.get_mut(&job) {
+                        state.ahead = expected;
+                        state.full = full.unwrap_or_default();
+                    }
+                    Said::Advice(advice)
+                }
                 (Ok(()), None) => Said::Done,
                 (Err(why), _) => Said::Refused(why),
             };
@@ -108,8 +117,13 @@ impl Site {
         }
     }
 
-    /// Where a job would best run, and after which jobs.
-    fn advice(&self, job: &JobState) -> Advice {
+    /// Where a job would best run, where it is not to, and after which jobs.
+    pub(crate) fn advice(&self, job: &JobState) -> Advice {
+        let excluded = self.excluded_of(job, &self.short_of(self.wants_of(job).0));
+        let is_possible = |name: &str| {
+            let mut without = excluded.full.iter().chain(&excluded.own);
+            without.all(|node| node != name)
+        };
         let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
         let mut after = BTreeSet::new();
         for reads in &job.reads {
@@ -133,10 +147,18 @@ impl Site {
                 }
             }
         }
+        bytes.retain(|name, _| is_possible(name));
         let wants = job.wants.max(1) as usize;
-        let names = match bytes.is_empty() && !job.reads.is_empty() {
-            // It will be brought from outside: all nodes are equal, but for what they draw.
-            true => self.least_drawing(wants),
+        let is_outside = bytes.is_empty() && !job.reads.is_empty();
+        let names = match is_outside {
+            // Who makes it has no nodes yet: it is advised anew when it is made.
+            true if !after.is_empty() => Vec::new(),
+            // It will be brought from outside: all nodes are equal, but for what they draw, and for who has them.
+            true => {
+                let up = self.nodes.iter().filter(|(_, node)| node.is_up);
+                let up = up.map(|(name, _)| &name[..]);
+                self.equals(up.filter(|name| is_possible(name)).collect(), wants)
+            }
             false => self.best(bytes.into_iter().collect(), wants),
         };
         let beside = job.beside.and_then(|other| self.jobs.get(&other));
@@ -144,18 +166,30 @@ impl Site {
             prefer: names,
             require: beside.map_or_else(Vec::new, |other| other.nodes.clone()),
             after: after.into_iter().collect(),
+            exclude: job.is_anywhere().then_some(excluded),
         }
     }
 
-    /// So many of the nodes that draw least; none where they do not differ, or that is not known.
-    fn least_drawing(&self, wanted: usize) -> Vec<String> {
-        let up = self.nodes.iter().filter(|(_, node)| node.is_up);
-        let nodes: Vec<(&str, u64)> = up.map(|(name, _)| (&name[..], 0)).collect();
+    /// So many of nodes of which none has anything of a job: those that draw least; none where they do not differ, or that is not known. If
+    /// what the job reads is brought ahead, so many all the same: those that fewest jobs have or are expected on.
+    fn equals(&self, nodes: Vec<&str>, wanted: usize) -> Vec<String> {
+        let nodes: Vec<(&str, u64)> = nodes.into_iter().map(|name| (name, 0)).collect();
         let ranks = ranks_of(&self.draws_of(&nodes));
-        match ranks.windows(2).all(|two| two[0] == two[1]) {
-            true => Vec::new(),
-            false => self.best(nodes, wanted),
+        if ranks.windows(2).any(|two| two[0] != two[1]) {
+            return self.best(nodes, wanted);
         }
+        if !self.config.ahead {
+            return Vec::new();
+        }
+        let live = self.jobs.values().filter(|job| job.phase != Phase::Ended);
+        let mut jobs: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in live.flat_map(|job| job.nodes.iter().chain(&job.ahead)) {
+            *jobs.entry(name).or_default() += 1;
+        }
+        let mut nodes: Vec<&str> = nodes.into_iter().map(|(name, _)| name).collect();
+        nodes.sort_by_key(|name| (jobs.get(name).copied().unwrap_or(0), *name));
+        nodes.truncate(wanted);
+        nodes.into_iter().map(str::to_owned).collect()
     }
 
     fn draws_of(&self, nodes: &[(&str, u64)]) -> Vec<(Draw, u32)> {
@@ -202,6 +236,10 @@ impl Site {
             beside: prior.filter(|_| submitted.chain.as_ref().is_some_and(|c| c.same_nodes)),
             phase: Phase::Waiting,
             is_leaving: false,
+            excludes: submitted.excludes.clone(),
+            full: Vec::new(),
+            ahead: Vec::new(),
+            is_bringing: false,
             tasks: step.tasks,
             wants: step.nodes,
             reads: Vec::new(),

@@ -523,6 +523,87 @@ fn what_no_node_can_hold_is_refused_before_it_has_nodes() {
     assert_eq!(world.staged(2, job([3 << 20, 2 << 20])), Said::Done);
 }
 
+/// Weiland 2018, section 3: by the storage that is free. What can be had again elsewhere counts as free, what a job reads as there.
+#[test]
+fn nodes_without_room_are_named_to_a_job_until_they_have_some() {
+    let mut world = World::new(3, Config::default());
+    world.capacity = 5 << 20;
+    for node in ["n1", "n2", "n3"] {
+        world.open(node);
+    }
+    let makes = |workflow: &str, mib: u64| {
+        let mut data = dataset("big");
+        data.size = Some(mib << 20);
+        data.keep = Keep::For(3600 * SECOND);
+        script(workflow, 1, vec![(Role::Out, Single, data)])
+    };
+    world.size = 3 << 20;
+    world.whole(1, makes("one", 3), &["n1"]);
+    world.whole(2, makes("two", 1), &["n2"]);
+    // Two nodes have enough, or one of them.
+    let mut job = makes("three", 3);
+    job.excludes = Some(vec!["n3".to_owned()]);
+    let token = world.stage(3, Stage::Setup(Box::new(job)));
+    world.pass(2);
+    let Some(Said::Advice(advice)) = world.answers.remove(&token) else {
+        panic!("it is taken in");
+    };
+    let waiting = world.site.excluded();
+    let [(3, excluded, full)] = &waiting[..] else {
+        panic!("{waiting:?}");
+    };
+    assert_eq!(advice.exclude.as_ref(), Some(excluded));
+    assert_eq!(excluded.own, ["n3"]);
+    assert_eq!(excluded.full, ["n1", "n2"]);
+    assert_eq!(full, &excluded.full);
+    let gone = Ask::Remove {
+        owner: Owner::User(ALICE),
+        workflow: "one".into(),
+        dataset: None,
+        version: None,
+    };
+    let token = world.ask_as(ALICE, false, gone);
+    world.settle();
+    assert_eq!(world.answers.remove(&token), Some(Said::Done));
+    assert_eq!(world.site.excluded()[0].1.full, ["n2"]);
+    world.check_replay(Config::default());
+}
+
+/// Weiland 2018, section 2.2: what a job reads is there before it has nodes.
+#[test]
+fn what_is_read_is_brought_to_where_jobs_are_expected() {
+    let config = Config {
+        ahead: true,
+        ..Config::default()
+    };
+    let mut world = World::new(3, config.clone());
+    let reads = |name: &str| {
+        let mut data = dataset(name);
+        data.source = Some(format!("/lustre/{name}").into());
+        script(name, 1, vec![(Role::In, Single, data)])
+    };
+    let ahead = |nodes: &[&str]| Stage::Ahead(nodes.iter().map(|n| (*n).to_owned()).collect());
+    for (job, name, node) in [(1, "one", "n1"), (2, "two", "n2")] {
+        let setup = Stage::Setup(Box::new(reads(name)));
+        assert_eq!(world.staged(job, setup), Said::Done);
+        assert_eq!(world.advices[&job].prefer, [node]);
+        assert_eq!(world.staged(job, ahead(&[node])), Said::Done);
+        assert_eq!(world.parts_on(node), [format!("{name}/0.0")]);
+    }
+    // It gets the node that it was expected on, or another one: that has it from there.
+    assert_eq!(world.pre_run(1, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(2, &["n3"]), Said::Done);
+    assert_eq!(world.parts_on("n3"), ["two/0.0"]);
+    for name in ["one", "two"] {
+        assert_eq!(world.read[&Path::new("/lustre").join(name)], world.size);
+    }
+    // What cannot be brought does not keep a job from nodes: there it may be otherwise.
+    let setup = Stage::Setup(Box::new(reads("three")));
+    assert_eq!(world.staged(3, setup), Said::Done);
+    assert_eq!(world.staged(3, ahead(&["elsewhere"])), Said::Done);
+    world.check_replay(config);
+}
+
 #[test]
 fn quotas_hold_a_job_before_it_has_nodes() {
     let config = Config {

@@ -5,13 +5,15 @@
 mod allocation;
 mod command;
 pub mod conf;
+mod excluded;
 mod nodes;
 mod power;
 mod shown;
 
 pub use allocation::{Allocation, is_of_step};
+pub use excluded::{exclude, excluding};
 pub use nodes::{Launch, Nodes};
-pub use power::{drawn, energy_plugin};
+pub use power::{drawn, energy_plugin, idle, put_to_sleep};
 pub use shown::show_on;
 
 use std::time::Duration;

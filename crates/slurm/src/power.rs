@@ -2,7 +2,7 @@
 
 use crate::SlurmError;
 use crate::command::answer;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// For an answer that can be done without.
@@ -29,6 +29,34 @@ pub fn drawn(nodes: &[String]) -> Result<BTreeMap<String, u64>, SlurmError> {
     )?;
     let known = said.lines().filter_map(milliwatts);
     Ok(known.map(|(n, mw)| (n.to_owned(), mw)).collect())
+}
+
+/// The nodes that have no job, are awake, and are in nobody's way.
+///
+/// # Errors
+/// When Slurm cannot be asked.
+pub fn idle() -> Result<BTreeSet<String>, SlurmError> {
+    let said = answer("sinfo", &["-h", "-N", "-o", "%N %t"], SOON)?;
+    Ok(said
+        .lines()
+        .filter_map(is_idle)
+        .map(str::to_owned)
+        .collect())
+}
+
+/// Of a line `NAME STATE`: `idle~` sleeps, `idle#` wakes up, `idle*` does not answer, and so on.
+fn is_idle(line: &str) -> Option<&str> {
+    let (name, state) = line.trim().split_once(' ')?;
+    (state.trim() == "idle").then_some(name)
+}
+
+/// Has Slurm put idle nodes to sleep (`SuspendProgram`), until it has a job for them; needs Slurm's own rights.
+///
+/// # Errors
+/// When Slurm cannot be asked, or refuses: where it is not set up to save power.
+pub fn put_to_sleep(nodes: &[&str]) -> Result<(), SlurmError> {
+    let name = format!("nodename={}", nodes.join(","));
+    answer("scontrol", &["update", &name, "state=power_down"], SOON).map(drop)
 }
 
 fn plugin(said: &str) -> Option<&str> {
@@ -73,6 +101,13 @@ Node n9 not found
     fn only_what_is_known_has_a_figure() {
         let all: Vec<_> = NODES.lines().filter_map(milliwatts).collect();
         assert_eq!(all, [("n1", 212_000)]);
+    }
+
+    #[test]
+    fn only_who_is_idle_and_awake_is_idle() {
+        let said = "n1 idle\nn2 idle~\nn3 mix\nn4 idle*\nn5 idle#\n\nn6 idle \n";
+        let idle: Vec<_> = said.lines().filter_map(is_idle).collect();
+        assert_eq!(idle, ["n1", "n6"]);
     }
 
     #[test]

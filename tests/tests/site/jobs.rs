@@ -204,3 +204,80 @@ awk '{ s += $1 } END { print s }' $TARN_numbers/n > $TARN_sum/s
         "{listed}"
     );
 }
+
+/// Weiland 2018, section 3: nodes are allocated by the storage that is free on them.
+#[test]
+fn a_job_gets_a_node_that_has_room_for_what_it_writes() {
+    let Some(site) = Site::up(2) else { return };
+    let script = |name: &str, mib: u32| {
+        format!(
+            "\
+#SBATCH -N1
+#TARN name = \"{name}\"
+#TARN data.big = {{ size = \"{mib} MiB\", keep = \"1d\" }}
+#TARN [[step]]
+#TARN out = [\"big\"]
+head -c {mib}M /dev/zero > $TARN_big/zeros; hostname > ~/where-{name}
+"
+        )
+    };
+    let submit = |name: &str, mib: u32, options: &[&str]| {
+        let job = site.submit("alice", &format!("{name}.sh"), &script(name, mib), options);
+        job.expect("it is taken")
+    };
+    let place = |name: &str| {
+        let place = fs::read_to_string(site.home("alice").join(format!("where-{name}")));
+        place.unwrap_or_else(|e| panic!("{e}: {}", site.logs()))
+    };
+    let first = submit("first", 400, &["-w", "node1"]);
+    site.wait_for(&first, "COMPLETED");
+    // Slurm alone would give it the first node again.
+    let second = submit("second", 300, &[]);
+    site.wait_for(&second, "COMPLETED");
+    assert_eq!(place("second"), "node2\n", "{}", site.logs());
+    // It waits for a node with room, until there is room on another one.
+    site.alice(&["sh", "-c", "tarn data rm second/big"]);
+    let busy = "sbatch --parsable -N1 -w node2 --exclusive -o /dev/null --wrap 'sleep 600'";
+    let busy = site.alice(&["sh", "-c", busy]);
+    site.wait_for(&busy, "RUNNING");
+    let third = submit("third", 300, &[]);
+    let excludes = || site.root(&["squeue", "-h", "-j", &third, "-o", "%x"]);
+    site.wait("it does not get the full node", || {
+        excludes().trim() == "node1"
+    });
+    let state = site.root(&["squeue", "-h", "-j", &third, "-o", "%T"]);
+    assert_eq!(state.trim(), "PENDING");
+    site.alice(&["sh", "-c", "tarn data rm first/big"]);
+    site.wait_for(&third, "COMPLETED");
+    assert_eq!(place("third"), "node1\n", "{}", site.logs());
+    site.alice(&["scancel", &busy]);
+}
+
+/// Weiland 2018, section 2.2: data comes before the job, while its nodes compute for others.
+#[test]
+fn what_a_job_reads_is_brought_while_it_waits_for_nodes() {
+    let Some(site) = Site::up(2) else { return };
+    let busy = "sbatch --parsable -N2 --exclusive -o /dev/null --wrap 'sleep 600'";
+    let busy = site.alice(&["sh", "-c", busy]);
+    site.wait_for(&busy, "RUNNING");
+    site.alice(&["sh", "-c", "mkdir -p ~/case; echo mesh > ~/case/mesh"]);
+    let script = "\
+#SBATCH -N1
+#TARN name = \"foam\"
+#TARN data.case.source = \"case\"
+#TARN [[step]]
+#TARN in = [\"case\"]
+[ \"$(cat $TARN_case/mesh)\" = mesh ] && hostname > ~/where
+";
+    let job = site.submit("alice", "read.sh", script, &[]);
+    let job = job.expect("it is taken");
+    site.wait("its data is on a node", || {
+        let why = site.why("alice", &job);
+        why.contains("it is expected on node1: what it reads is there")
+    });
+    assert_eq!(site.state(&job), "PENDING");
+    site.alice(&["scancel", &busy]);
+    site.wait_for(&job, "COMPLETED");
+    let place = fs::read_to_string(site.home("alice").join("where"));
+    assert_eq!(place.expect("where it ran"), "node1\n", "{}", site.logs());
+}

@@ -5,6 +5,7 @@ mod bad_days;
 mod chain;
 mod data;
 mod jobs;
+mod power;
 mod sealed;
 mod setup;
 mod submit;

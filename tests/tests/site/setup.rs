@@ -1,6 +1,7 @@
 //! A cluster with Slurm's plug-ins, a controller and nodes.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,7 +12,8 @@ use tempfile::TempDir;
 /// Slurm looks at what is staged every few seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
-const CONTROLLER: &str = "setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid";
+/// With its other options in `$0`.
+const CONTROLLER: &str = "setsid /shared/bin/tarnd --controller --state /shared/controller $0 < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid";
 const KILL_CONTROLLER: &str = "kill -KILL $(cat /run/controller.pid)";
 
 /// A site.
@@ -28,6 +30,11 @@ impl Site {
 
     /// With more lines of slurm.conf.
     pub(crate) fn up_with(nodes: usize, conf: &str) -> Option<Self> {
+        Self::up_of(nodes, conf, &[])
+    }
+
+    /// With programs beside slurm.conf, too.
+    pub(crate) fn up_of(nodes: usize, conf: &str, programs: &[(&str, &str)]) -> Option<Self> {
         let doctor = Doctor::ask().expect("slurm-cluster doctor");
         if let Some(why) = doctor.lacks(&[]) {
             eprintln!("SKIPPED: no Slurm cluster here: {why}");
@@ -38,6 +45,11 @@ impl Site {
         let etc = root.path().join("etc/slurm");
         fs::create_dir_all(&etc).expect("its folder");
         fs::write(etc.join("slurm.conf"), conf).expect("slurm.conf");
+        for (name, text) in programs {
+            fs::write(etc.join(name), text).expect(name);
+            let executable = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(etc.join(name), executable).expect(name);
+        }
         let built = Command::new(tree::root().join("scripts/spank.sh"))
             .arg(&etc)
             .status();
@@ -84,7 +96,7 @@ impl Site {
     /// Another controller, on a node, that takes over when there is none.
     pub(crate) fn start_backup(&self, number: usize) {
         let node = self.cluster.node(number);
-        let done = node.exec("root", &["sh", "-c", CONTROLLER]);
+        let done = node.exec("root", &["sh", "-c", CONTROLLER, ""]);
         done.unwrap_or_else(|e| panic!("{e:#}"));
     }
 
@@ -95,7 +107,11 @@ impl Site {
     }
 
     pub(crate) fn start_controller(&self) {
-        self.root(&["sh", "-c", CONTROLLER]);
+        self.start_controller_with("");
+    }
+
+    pub(crate) fn start_controller_with(&self, options: &str) {
+        self.root(&["sh", "-c", CONTROLLER, options]);
         let nodes = self.root(&["sinfo", "-hN", "-o", "%N"]).lines().count();
         self.wait("all nodes take orders", || {
             let status = self.cluster.exec("alice", &["tarn", "slurm", "status"]);

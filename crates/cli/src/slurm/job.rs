@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_base::codes::Exit;
 use tarn_flow::{JobScript, Rejected, Script, check_site, parse_job};
-use tarn_proto::site::{Advice, Chain, Job, MAX_BEFORE};
+use tarn_proto::site::{Advice, Chain, Excluded, Job, MAX_BEFORE};
 
 /// Bytes of a script; Slurm's own limit is 4 MB.
 const MAX_SCRIPT: u64 = 8 << 20;
@@ -21,8 +21,12 @@ pub(super) struct About {
     list: String,
     /// What it waits for, as `scontrol update` takes it.
     dependency: String,
-    /// Its user has said where it is to run.
-    has_wish: bool,
+    /// Nodes where it is not to run, as a list of Slurm's.
+    excluded: String,
+    /// Nodes where it must run, as a list of Slurm's, and what it prefers, features with `|` between them.
+    required: String,
+    prefer: String,
+    partition: String,
     /// Of the first job of a chain: the others.
     pub(super) others: Vec<Job>,
 }
@@ -46,15 +50,19 @@ pub(super) fn about(job: Job) -> CliResult<About> {
     };
     let list = field("NodeList").filter(|list| list != "(null)");
     let is_well = field("ExitCode").is_some_and(|code| code == "0:0");
+    let said_of = |name: &str| {
+        let said = field(name).filter(|said| said != "(null)");
+        said.unwrap_or_default()
+    };
     Ok(About {
         folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
         is_well,
         list: list.unwrap_or_default(),
         dependency: field("Dependency").map_or_else(String::new, |said| without_states(&said)),
-        has_wish: ["ReqNodeList", "Prefer"].iter().any(|name| {
-            let wish = field(name);
-            wish.is_some_and(|wish| !wish.is_empty() && wish != "(null)")
-        }),
+        excluded: said_of("ExcNodeList"),
+        required: said_of("ReqNodeList"),
+        prefer: said_of("Prefer"),
+        partition: said_of("Partition"),
         others: field("AdminComment").map_or_else(Vec::new, |text| chain::Mark::of(&text).others),
     })
 }
@@ -105,8 +113,8 @@ fn without_states(said: &str) -> String {
     text
 }
 
-/// Has a job wait for those that make what it reads, beside what its user said, and prefer the nodes that have most of it, if its user
-/// prefers none.
+/// Has a job wait for those that make what it reads, beside what its user said, prefer the nodes that have most of it, if its user
+/// prefers none, and get none where it would find no room.
 pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
     let about = about(job)?;
     let missing = advice.after.iter().filter(|other| {
@@ -127,11 +135,15 @@ pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
     if !advice.require.is_empty() {
         let nodes = format!("reqnodelist={}", advice.require.join(","));
         ask("scontrol", &["update", &id, &nodes])?;
-    } else if !advice.prefer.is_empty() && !about.has_wish {
+    } else if !advice.prefer.is_empty() && !about.has_wish() {
         let prefer = format!("prefer={}", advice.prefer.join("|"));
         // Only a preference: the job does without where that fails.
         let _ = have_features(&advice.prefer);
         let _ = ask("scontrol", &["update", &id, &prefer]);
+    }
+    if let Some(Excluded { own, full }) = &advice.exclude {
+        // Where that fails the gate turns the job back if it has no room; the controller tries again.
+        let _ = tarn_slurm::exclude(job, own, full);
     }
     Ok(())
 }
@@ -178,9 +190,48 @@ impl About {
                 "Slurm has given the job no nodes yet",
             ));
         }
-        let said = ask("scontrol", &["show", "hostnames", &self.list])?;
-        Ok(said.split_whitespace().map(str::to_owned).collect())
+        names(&self.list)
     }
+
+    /// Whether it was said already where it is to run.
+    fn has_wish(&self) -> bool {
+        !self.required.is_empty() || !self.prefer.is_empty()
+    }
+
+    /// The nodes that it is likely to get, as far as that is known: those that it must have, or those of its partitions that it prefers.
+    pub(super) fn expected(&self) -> CliResult<Vec<String>> {
+        if !self.required.is_empty() {
+            return names(&self.required);
+        }
+        if self.prefer.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Nodes are preferred by features of their own names; of other features Slurm says that they are no nodes.
+        let prefer: Vec<&str> = self.prefer.split('|').collect();
+        let words = ["-h", "-N", "-p", &self.partition, "-n"];
+        let known = ask(
+            "sinfo",
+            &[&words[..], &[&prefer.join(","), "-o", "%N"]].concat(),
+        );
+        let known = known.unwrap_or_default();
+        let is_there = |name: &&str| known.split_whitespace().any(|known| known == *name);
+        let expected = prefer.into_iter().filter(is_there);
+        Ok(expected.map(str::to_owned).collect())
+    }
+
+    /// Nodes where it is not to run.
+    pub(super) fn excluded(&self) -> CliResult<Vec<String>> {
+        names(&self.excluded)
+    }
+}
+
+/// The nodes of a list of Slurm's, in their order.
+fn names(list: &str) -> CliResult<Vec<String>> {
+    if list.is_empty() {
+        return Ok(Vec::new());
+    }
+    let said = ask("scontrol", &["show", "hostnames", list])?;
+    Ok(said.split_whitespace().map(str::to_owned).collect())
 }
 
 pub(super) fn ask(command: &str, words: &[&str]) -> CliResult<String> {

@@ -1,17 +1,23 @@
-//! What the controller asks Slurm, and what it has Slurm show: the room on nodes, in `sinfo -O NodeList,Extra`. docs/site.md.
+//! What the controller asks Slurm, and what it tells it: the room on nodes, for `sinfo -O NodeList,Extra`, and the nodes that have none for
+//! a job. docs/site.md.
 
 use super::Input;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_base::units::Bytes;
-use tarn_proto::site::NodeInfo;
-use tarn_slurm::show_on;
+use tarn_proto::site::{Excluded, Job, NodeInfo};
+use tarn_slurm::{exclude, excluding, idle, put_to_sleep, show_on};
 
-/// Between two looks at what is to be shown.
+/// Between two looks at what is to be told.
 const EVERY: Duration = Duration::from_secs(5);
 /// And until all is shown again: Slurm may have been started anew, without its state.
 const AGAIN: Duration = Duration::from_secs(3600);
+
+/// Between two looks at what Slurm has of exclusions.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
+/// Jobs whose exclusions are changed at a time: a call of `scontrol` each, some 10 ms.
+const MAX_EXCLUSIONS: usize = 64;
 
 /// Between two questions what nodes draw.
 const DRAWN: Duration = Duration::from_secs(30);
@@ -64,40 +70,169 @@ pub(super) fn nodes() -> Vec<String> {
     }
 }
 
-/// Has Slurm show what room nodes have, by a thread of its own: Slurm may take its time.
-pub(super) struct Shown {
-    to: Option<SyncSender<Vec<NodeInfo>>>,
+/// A job that waits for nodes: which it is not to get, and which of them were full when it was taken in.
+pub(super) type Waiting = (Job, Excluded, Vec<String>);
+
+/// Tells Slurm something now and then, by a thread of its own: Slurm may take its time.
+pub(super) struct Teller<T> {
+    to: Option<SyncSender<T>>,
     last: Option<Instant>,
 }
 
-impl Shown {
-    /// Nothing is shown unless that is `wanted`.
-    pub(super) fn start(wanted: bool) -> Self {
-        let start = || {
-            let (to, news) = sync_channel(1);
-            let thread = std::thread::Builder::new().name("sinfo".into());
-            let started = thread.spawn(move || show_all(&news));
-            started
-                .map_err(|e| {
-                    tracing::error!("sinfo does not show the room on nodes: no thread: {e}")
-                })
-                .ok()?;
-            Some(to)
-        };
-        Self {
-            to: wanted.then(start).flatten(),
-            last: None,
+impl<T: Send + 'static> Teller<T> {
+    /// One that tells nothing.
+    fn silent() -> Self {
+        let (to, last) = (None, None);
+        Self { to, last }
+    }
+
+    fn start(name: &str, tell: impl FnOnce(&Receiver<T>) + Send + 'static) -> Self {
+        let (to, news) = sync_channel(1);
+        let thread = std::thread::Builder::new().name(name.into());
+        match thread.spawn(move || tell(&news)) {
+            Ok(_) => Self {
+                to: Some(to),
+                last: None,
+            },
+            Err(e) => {
+                tracing::error!("Slurm is not told of {name}: no thread: {e}");
+                Self::silent()
+            }
         }
     }
 
-    /// Shows what nodes have now, if the last time is a while ago.
-    pub(super) fn show(&mut self, nodes: impl FnOnce() -> Vec<NodeInfo>) {
-        let Some(to) = &self.to else { return };
-        if self.last.is_none_or(|last| last.elapsed() >= EVERY) {
-            self.last = Some(Instant::now());
-            // While Slurm takes its time there is nothing newer to say.
-            let _ = to.try_send(nodes());
+    /// Whether anything is told at all.
+    pub(super) fn is_there(&self) -> bool {
+        self.to.is_some()
+    }
+
+    /// Tells how it is now, if the last time is a while ago. False if that is to be done later.
+    pub(super) fn tell(&mut self, now: impl FnOnce() -> T) -> bool {
+        let Some(to) = &self.to else { return true };
+        if self.last.is_some_and(|last| last.elapsed() < EVERY) {
+            return false;
         }
+        self.last = Some(Instant::now());
+        // While Slurm takes its time there is nothing newer to say.
+        to.try_send(now()).is_ok()
+    }
+}
+
+/// Has `sinfo` show what room nodes have, if that is `wanted`.
+pub(super) fn rooms(wanted: bool) -> Teller<Vec<NodeInfo>> {
+    match wanted {
+        true => Teller::start("room", show_all),
+        false => Teller::silent(),
+    }
+}
+
+/// Has jobs that wait get no nodes without room for them.
+pub(super) fn exclusions() -> Teller<Vec<Waiting>> {
+    Teller::start("exclusions", exclude_all)
+}
+
+/// When nodes sleep.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sleep {
+    /// After so long without a job and without data.
+    pub(super) after: Duration,
+    /// So many of these stay awake.
+    pub(super) awake: usize,
+}
+
+/// Has Slurm put nodes to sleep, where that is wanted, of those that tarn has nothing on.
+pub(super) fn sleepers(sleep: Option<Sleep>) -> Teller<Vec<String>> {
+    match sleep {
+        Some(sleep) => Teller::start("sleep", move |news| put_all_to_sleep(news, sleep)),
+        None => Teller::silent(),
+    }
+}
+
+fn put_all_to_sleep(news: &Receiver<Vec<String>>, sleep: Sleep) {
+    // Since when Slurm has had no job for those that tarn has nothing on.
+    let mut since: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut failed = false;
+    for spare in news {
+        let now = Instant::now();
+        let idle = match idle() {
+            Ok(idle) => idle,
+            Err(e) => {
+                tracing::warn!("no node is put to sleep: {e}");
+                continue;
+            }
+        };
+        let spare: BTreeSet<String> = spare.into_iter().filter(|n| idle.contains(n)).collect();
+        since.retain(|node, _| spare.contains(node));
+        for node in &spare {
+            since.entry(node.clone()).or_insert(now);
+        }
+        // Those that have been idle for the shortest time stay.
+        let mut longest: Vec<(Instant, &str)> = since.iter().map(|(n, t)| (*t, &n[..])).collect();
+        longest.sort_unstable();
+        longest.truncate(longest.len().saturating_sub(sleep.awake));
+        let due = longest.iter().filter(|(t, _)| now - *t >= sleep.after);
+        let due: Vec<&str> = due.map(|(_, node)| *node).collect();
+        if due.is_empty() {
+            continue;
+        }
+        match put_to_sleep(&due) {
+            Ok(()) => {
+                failed = false;
+                tracing::info!("{} sleep: no job and no data", due.join(","));
+            }
+            Err(e) => {
+                if !failed {
+                    tracing::warn!("{} do not sleep: {e}", due.join(","));
+                }
+                failed = true;
+            }
+        }
+    }
+}
+
+fn exclude_all(news: &Receiver<Vec<Waiting>>) {
+    let mut told: BTreeMap<Job, Excluded> = BTreeMap::new();
+    // Of an earlier controller, or of when jobs were taken in.
+    let mut unknown = excluding().unwrap_or_default();
+    let mut began = Instant::now();
+    let mut failed = false;
+    for jobs in news {
+        if began.elapsed() >= LOOK_AGAIN {
+            began = Instant::now();
+            unknown = excluding().unwrap_or_default();
+        }
+        let mut calls = 0;
+        let mut is_down = false;
+        let mut now = BTreeMap::new();
+        for (job, excluded, full) in jobs {
+            let own = excluded.own.clone();
+            let before = told.remove(&job).unwrap_or(Excluded { own, full });
+            if before == excluded && !unknown.contains(&job) {
+                now.insert(job, excluded);
+                continue;
+            }
+            // The others next time.
+            if calls == MAX_EXCLUSIONS || is_down {
+                now.insert(job, before);
+                continue;
+            }
+            calls += 1;
+            match exclude(job, &excluded.own, &excluded.full) {
+                Ok(()) => {
+                    failed = false;
+                    unknown.remove(&job);
+                    now.insert(job, excluded);
+                }
+                Err(e) => {
+                    if !failed {
+                        tracing::warn!("job {job} may get nodes without room: {e}");
+                    }
+                    (failed, is_down) = (true, true);
+                    now.insert(job, before);
+                }
+            }
+        }
+        told = now;
     }
 }
 

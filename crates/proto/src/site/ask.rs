@@ -31,6 +31,9 @@ pub struct Submitted {
     /// [`MAX_BEFORE`], the latest.
     #[serde(default)]
     pub before: Vec<Job>,
+    /// Nodes that its user excludes (`sbatch --exclude`); `None`: not known.
+    #[serde(default)]
+    pub excludes: Option<Vec<String>>,
     /// What its lines say.
     pub workflow: Workflow,
 }
@@ -58,6 +61,8 @@ pub enum Stage {
     Setup(Box<Submitted>),
     /// It could be started soon; no nodes are known.
     DataIn,
+    /// The same, with the nodes that it is expected on: what it reads may be brought there before it has any.
+    Ahead(Vec<String>),
     /// It has nodes: in the job's order. The gate.
     PreRun(Vec<String>),
     /// Its script has ended.
@@ -206,7 +211,22 @@ pub struct Advice {
     pub require: Vec<String>,
     /// The jobs that make what it reads and have not ended.
     pub after: Vec<Job>,
+    /// The nodes that it is not to run on; none said: as it is.
+    #[serde(default)]
+    pub exclude: Option<Excluded>,
 }
+
+/// Nodes that a job is not to run on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Excluded {
+    /// Those that its user excludes.
+    pub own: Vec<String>,
+    /// Those where it would find no room, those with least first; at most [`MAX_EXCLUDED`].
+    pub full: Vec<String>,
+}
+
+/// Nodes that [`Excluded::full`] names at most.
+pub const MAX_EXCLUDED: usize = 1_000;
 
 /// A dataset, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

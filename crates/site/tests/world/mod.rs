@@ -131,6 +131,7 @@ pub(crate) fn script(
         is_alone: false,
         chain: None,
         before: Vec::new(),
+        excludes: Some(Vec::new()),
         workflow: Workflow {
             name: workflow.into(),
             external: Some("/lustre/rescue".into()),

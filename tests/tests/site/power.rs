@@ -1,0 +1,60 @@
+//! Nodes that sleep while nobody misses them: docs/energy.md, "Sleep". What switches them off and on is played.
+
+use crate::setup::Site;
+use std::fs;
+
+/// Slurm's programs: what they are asked is done by this test.
+const PROGRAM: &str = "#!/bin/sh\necho \"${0##*/} $1\" >> /shared/power/asked\n";
+const CONF: &str = "SuspendProgram=/etc/slurm/off\nResumeProgram=/etc/slurm/on\nSuspendTime=31536000\nSuspendTimeout=5\nResumeTimeout=120\n";
+
+#[test]
+fn nodes_without_data_sleep_and_wake_for_a_job() {
+    let programs = [("off", PROGRAM), ("on", PROGRAM)];
+    let Some(site) = Site::up_of(2, CONF, &programs) else {
+        return;
+    };
+    let power = site.cluster.shared().join("power");
+    site.root(&["sh", "-c", "mkdir -m 777 /shared/power"]);
+    let asked = |what: &str| {
+        let asked = fs::read_to_string(power.join("asked")).unwrap_or_default();
+        asked.lines().any(|line| line == what)
+    };
+    // Node 1 has data.
+    let script = "\
+#TARN name = \"made\"
+#TARN data.kept = { size = \"1 MiB\", keep = \"1d\" }
+#TARN [[step]]
+#TARN out = [\"kept\"]
+echo yes > $TARN_kept/it
+";
+    let job = site.submit("alice", "make.sh", script, &["-w", "node1"]);
+    site.wait_for(&job.expect("it is taken"), "COMPLETED");
+    site.root(&["sh", "-c", "printf 'sleep = \"5s\"\\n' > /shared/site.toml"]);
+    site.kill_controller();
+    site.start_controller_with("--config /shared/site.toml");
+    site.wait("node 2 sleeps", || asked("off node2"));
+    assert!(!asked("off node1"), "{}", site.logs());
+    let node = site.cluster.node(2);
+    node.power_cut().unwrap_or_else(|e| panic!("{e:#}"));
+    site.wait("Slurm knows it", || {
+        let state = site.root(&["sinfo", "-h", "-n", "node2", "-o", "%t"]);
+        state.trim() == "idle~"
+    });
+    // A job for that node alone wakes it, and waits until its tarnd answers.
+    let script = "\
+#SBATCH -w node2
+#TARN data.kept.of = \"made/kept\"
+#TARN [[step]]
+#TARN in = [\"kept\"]
+[ \"$(cat $TARN_kept/it)\" = yes ]
+";
+    let job = site.submit("alice", "read.sh", script, &[]);
+    site.wait("node 2 wakes up", || asked("on node2"));
+    node.start().unwrap_or_else(|e| panic!("{e:#}"));
+    site.start_node(2);
+    site.wait_for(&job.expect("it is taken"), "COMPLETED");
+    // It has data now, and stays awake.
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    let asked = fs::read_to_string(power.join("asked")).expect("what was asked");
+    assert_eq!(asked, "off node2\non node2\n", "{}", site.logs());
+}
