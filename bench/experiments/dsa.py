@@ -57,12 +57,12 @@ def block(bench, mib):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def devices(uris, what, size, jobs, mib, seconds=0.5):
-    """GB/s of fio at each of several block devices at once: writes in sequence, reads from anywhere, by so many clients at each."""
+def devices(uris, what, size, jobs, mib, seconds=0.5, warm=0):
+    """GB/s of fio at each of several block devices at once: writes in sequence, reads from anywhere, by so many clients at each, once they are warm."""
     order = "write" if what == "write" else "randread"
     deep = max(1, min(DEPTH, 16 * MIB // size))
     words = ["fio", "--name=sweep", "--output-format=json", "--thread=1", "--ioengine=nbd", f"--rw={order}", f"--bs={size}", f"--size={mib}m", f"--iodepth={deep}"]
-    words += [f"--numjobs={jobs}", "--group_reporting=1", "--time_based=1", f"--runtime={seconds}s"]
+    words += [f"--numjobs={jobs}", "--group_reporting=1", "--time_based=1", f"--runtime={seconds}s", f"--ramp_time={warm}s"]
     running = [subprocess.Popen([*words, f"--uri={uri}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for uri in uris]
     rates = []
     for child in running:

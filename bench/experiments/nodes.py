@@ -54,8 +54,8 @@ class Nodes:
             for link in ("lo", "net"):
                 run(["ip", "-n", node, "link", "set", link, "up"])
             if name.startswith("s"):
-                # The burst holds 4 ms, and no less than two of the kernel's packets of 64 KiB.
-                shape = ["root", "tbf", "rate", f"{mbit}mbit", "burst", max(mbit * 500, 131072), "latency", "20ms"]
+                # The burst holds 4 ms, and no less than two packets of 64 KiB, as the kernel has them; a queue too short for all streams at once would measure losses.
+                shape = ["root", "tbf", "rate", f"{mbit}mbit", "burst", max(mbit * 500, 131072), "latency", "400ms"]
                 run(["tc", "-n", node, "qdisc", "add", "dev", "net", *shape])
                 run(["tc", "-n", switch, "qdisc", "add", "dev", name, *shape])
             peers.append(f'[nodes.{name}]\naddress = "10.77.0.{at}:{PORT}"')

@@ -15,8 +15,9 @@ ABOUT = {
     "needs": ["root and iproute2, for namespaces and limited links", "fio and nbdkit (scripts/deps.sh test)", hdf5.NEEDS, "the plug-in for HDF5 beside tarn (make build)", "4 GiB of memory"],
     "minutes": {"quick": 1.3, "full": 6},
 }
-NODES = (1, 2, 4, 8)
 MBIT, MIB_EACH = 200, 64
+# Seconds until a network has found the rate of its streams.
+WARM = 2
 # Writers of one HDF5 file, on one node without storage.
 WRITERS = 8
 STORAGE, OTHERS = "from the storage nodes, each the next one's", "from as many nodes without storage"
@@ -30,15 +31,15 @@ def at_once(place, pairs, seconds):
     with contextlib.ExitStack() as stack:
         uris = [stack.enter_context(place.block(*pair)) for pair in pairs]
         for what in ("write", "read"):
-            found[what] = 1000 * sum(dsa.devices(uris, what, MIB, 1, MIB_EACH, seconds))
+            found[what] = 1000 * sum(dsa.devices(uris, what, MIB, 1, MIB_EACH, seconds, WARM))
     return found
 
 
-def swept(place, rounds, seconds):
+def swept(place, counts, rounds, seconds):
     """By where clients are, phase and number of storage nodes."""
     found = {}
     for turn in range(rounds):
-        for count in NODES:
+        for count in counts:
             say(f"{turn + 1}/{rounds}: {count} storage nodes")
             ways = {OTHERS: [(f"c{n}", f"s{n}:fast/p") for n in range(1, count + 1)]}
             if count > 1:
@@ -49,10 +50,10 @@ def swept(place, rounds, seconds):
     return found
 
 
-def one_file(bench, place, path, rounds, whole):
+def one_file(bench, place, path, counts, rounds, whole):
     """MB/s of writers of one HDF5 file, by the number of storage nodes that it lies on."""
     found = {}
-    for count in NODES:
+    for count in counts:
         say(f"HDF5 over {count} storage nodes")
         names = [f"s{n}:fast/h{count}" for n in range(1, count + 1)]
         for name in names:
@@ -78,19 +79,20 @@ def measure(bench):
     need(memory=4096)
     hdf5.need_plugin(bench)
     path = hdf5.python()
-    rounds, seconds, whole = bench.choose((1, 1, 32 * MIB), (3, 3, 128 * MIB))
-    most = max(NODES)
+    rounds, seconds, whole = bench.choose((1, 2, 32 * MIB), (3, 4, 128 * MIB))
+    counts = bench.choose((1, 8), (1, 2, 4, 8))
+    most = max(counts)
     with nodes.nodes(bench, most, most, MBIT, 2 * MIB_EACH + whole // MIB + 64) as place:
         for n in range(1, most + 1):
             place.tarn("c1", "partition", "create", f"s{n}:fast/p", f"{MIB_EACH}MiB")
-        found = swept(place, rounds, seconds)
+        found = swept(place, counts, rounds, seconds)
         for n in range(1, most + 1):
             place.tarn("c1", "partition", "rm", f"s{n}:fast/p")
-        written = one_file(bench, place, path, bench.choose(2, 5), whole)
+        written = one_file(bench, place, path, counts, bench.choose(2, 5), whole)
     link = MBIT / 8
     grown = {what: [b / a for a, b in zip(found[(OTHERS, what, 1)], found[(OTHERS, what, most)])] for what in ("write", "read")}
     apart = {what: statistics.median(found[(OTHERS, what, most)]) / statistics.median(found[(STORAGE, what, most)]) for what in ("write", "read")}
-    h5 = [statistics.median(written[n]) / statistics.median(written[1]) for n in NODES]
+    h5 = [statistics.median(written[n]) / statistics.median(written[1]) for n in counts]
     paper_h5 = PAPER_HDF5[most] / PAPER_HDF5[1]
     return {
         "emulated": [
@@ -109,13 +111,13 @@ def measure(bench):
                 "columns": ["storage nodes", "their links", *[f"{what} {way}" for way in (OTHERS, STORAGE) for what in ("write", "read")]],
                 "rows": [
                     [str(n), n * link, *[spread(found[(way, what, n)]) if (way, what, n) in found else "" for way in (OTHERS, STORAGE) for what in ("write", "read")]]
-                    for n in NODES
+                    for n in counts
                 ],
             },
             {
                 "title": "MB/s of the writers of one HDF5 file",
                 "columns": ["storage nodes", "their links", "here", "times one", "paper, times one"],
-                "rows": [[str(n), n * link, spread(written[n]), times, PAPER_HDF5[n] / PAPER_HDF5[1]] for n, times in zip(NODES, h5)],
+                "rows": [[str(n), n * link, spread(written[n]), times, PAPER_HDF5[n] / PAPER_HDF5[1]] for n, times in zip(counts, h5)],
             },
         ],
         "plots": [
@@ -125,8 +127,8 @@ def measure(bench):
                 "x": {"label": "storage nodes"},
                 "y": {"label": "MB/s"},
                 "series": [
-                    *[{"name": f"{what} {way}", "of": "here", "points": [point(n, found[(way, what, n)]) for n in NODES if (way, what, n) in found]} for way in (OTHERS, STORAGE) for what in ("write", "read")],
-                    {"name": "their links", "of": "peer", "points": [[n, n * link] for n in NODES]},
+                    *[{"name": f"{what} {way}", "of": "here", "points": [point(n, found[(way, what, n)]) for n in counts if (way, what, n) in found]} for way in (OTHERS, STORAGE) for what in ("write", "read")],
+                    {"name": "their links", "of": "peer", "points": [[n, n * link] for n in counts]},
                 ],
             },
             {
@@ -136,7 +138,7 @@ def measure(bench):
                 "y": {"label": "times"},
                 "series": [
                     {"name": "paper", "of": "paper", "points": [[n, rate / PAPER_HDF5[1]] for n, rate in PAPER_HDF5.items()]},
-                    {"name": "here", "of": "here", "points": [[n, times] for n, times in zip(NODES, h5)]},
+                    {"name": "here", "of": "here", "points": [[n, times] for n, times in zip(counts, h5)]},
                 ],
             },
         ],

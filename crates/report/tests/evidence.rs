@@ -72,6 +72,30 @@ fn the_page_has_all_of_it_and_nothing_from_outside() {
 }
 
 #[test]
+fn long_names_have_rows_of_the_legend_to_themselves() {
+    // Where the rectangles before two names of this length are: from the top, by the page's text.
+    let tops = |name: &str| {
+        let series = |n: u32| json!({"name": format!("{name}{n}"), "of": "here", "points": [[1, 1], [2, 2]]});
+        let mut one = experiment();
+        one["plots"] = json!([{
+            "title": "t", "kind": "lines", "x": {"label": "x"}, "y": {"label": "y"}, "series": [series(1), series(2)],
+        }]);
+        let page = page(&parsed(&results(one)).unwrap());
+        [1, 2].map(|n| {
+            let text = page.find(&format!("\n{name}{n}\n")).unwrap();
+            let tag = page[..text].rfind("<text").unwrap();
+            let y = page[tag..].split_once(" y=\"").unwrap().1;
+            y.split_once('"').unwrap().0.to_owned()
+        })
+    };
+    let [first, second] = tops("short");
+    assert_eq!(first, second);
+    let [first, second] =
+        tops("a name that is much too long to stand beside another one in the legend of a plot");
+    assert_ne!(first, second);
+}
+
+#[test]
 fn what_breaks_a_rule_is_refused_with_its_place() {
     type Break = (&'static str, fn(&mut Value));
     let breaks: [Break; 9] = [

@@ -22,8 +22,10 @@ pub struct Config {
     /// Bytes of particular owners.
     pub quotas: BTreeMap<Owner, u64>,
     /// Nodes may sleep: how long a job waits for one of its nodes that does not answer. Otherwise a minute from when the node was last heard of.
+    #[serde(default)]
     pub wake: Option<Nanos>,
     /// What a job reads is brought to the nodes that it prefers before it has any.
+    #[serde(default)]
     pub ahead: bool,
 }
 

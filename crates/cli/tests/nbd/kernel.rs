@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 const WRITER: &str = r#"
 import sqlite3, sys
 with sqlite3.connect(sys.argv[1], isolation_level=None) as database:
-    database.execute("pragma synchronous = full")
+    # Also the removal of its journal, with which it commits.
+    database.execute("pragma synchronous = extra")
     database.execute("create table field (step integer primary key, bytes blob)")
     for step in range(1000000):
         database.execute("insert into field values (?, ?)", (step, bytes([step % 251]) * 1000))

@@ -9,9 +9,11 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
 
 const SIZE: (u32, u32) = (760, 380);
-/// Names in a row of the legend, and pixels of one.
+/// Names in a row of the legend at most, where they begin, and pixels of a row and of a letter.
 const COLUMNS: usize = 3;
+const MARGIN: usize = 70;
 const ROW: u32 = 22;
+const LETTER: usize = 7;
 const FONT: &str = "sans-serif";
 /// A series of more points is a line without marks.
 const MARKED: usize = 24;
@@ -50,26 +52,34 @@ pub(super) fn svg(plot: &Plot) -> Result<String, String> {
             Kind::Gantt => 0,
             Kind::Lines | Kind::Bars => plot.series.len(),
         };
-        let strip = named.div_ceil(COLUMNS) as u32 * ROW;
+        let columns = columns(plot);
+        let strip = named.div_ceil(columns) as u32 * ROW;
         let size = (SIZE.0, SIZE.1 + strip);
         let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
         let (above, below) = area.split_vertically(strip);
-        let drawn = legend(plot, named, &above).and_then(|()| draw(plot, &below));
+        let drawn = legend(plot, (named, columns), &above).and_then(|()| draw(plot, &below));
         drawn.map_err(|e| e.to_string())?;
         area.present().map_err(|e| e.to_string())?;
     }
     Ok(text)
 }
 
+/// How many names are side by side in the legend: as many as have room where the longest has.
+fn columns(plot: &Plot) -> usize {
+    let longest = plot.series.iter().map(|s| called(s).chars().count()).max();
+    let wanted = 20 + longest.unwrap_or(0) * LETTER;
+    ((SIZE.0 as usize - MARGIN) / wanted).clamp(1, COLUMNS)
+}
+
 /// What the colours of the first series mean.
-fn legend(plot: &Plot, named: usize, area: &Area<'_>) -> Drawn {
+fn legend(plot: &Plot, (named, columns): (usize, usize), area: &Area<'_>) -> Drawn {
     area.fill(&WHITE)?;
     let style = (FONT, 13)
         .into_text_style(area)
         .pos(Pos::new(HPos::Left, VPos::Center));
     for (index, series) in plot.series.iter().take(named).enumerate() {
-        let (column, row) = (index % COLUMNS, index / COLUMNS);
-        let x = 70 + column as i32 * ((SIZE.0 as i32 - 70) / COLUMNS as i32);
+        let (column, row) = (index % columns, index / columns);
+        let x = (MARGIN + column * ((SIZE.0 as usize - MARGIN) / columns)) as i32;
         let y = row as i32 * ROW as i32 + ROW as i32 / 2 + 4;
         let colour = colour(plot, index).filled();
         area.draw(&Rectangle::new([(x, y - 4), (x + 14, y + 4)], colour))?;
