@@ -28,16 +28,15 @@ print(database.execute("pragma integrity_check").fetchone()[0], whole, len(rows)
 
 /// Where there are FUSE and loop devices, and rights to use them.
 fn desk() -> Option<Desk> {
-    let programs = ["nbdfuse", "losetup", "mke2fs", "e2fsck", "unshare", "mount"];
-    let desk = Desk::new(&programs)?;
     let there = rustix::process::geteuid().is_root()
         && ["/dev/fuse", "/dev/loop-control", "/usr/bin/python3"]
             .iter()
             .all(|path| Path::new(path).exists());
     if !there {
         eprintln!("SKIPPED: only root mounts devices, where the kernel has FUSE and loop devices");
+        return None;
     }
-    there.then_some(desk)
+    Desk::new(&["nbdfuse", "losetup", "mke2fs", "e2fsck", "unshare", "mount"])
 }
 
 /// A shell with mounts of its own, in which `$device` is the device of what is served and `$mount` an empty folder. All is gone when it ends.
