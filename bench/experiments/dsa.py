@@ -9,6 +9,7 @@ import subprocess
 import time
 
 from experiment import MIB, TOP, need, run
+from nodes import served
 
 HOW = "scripts/deps.sh test installs it"
 # Requests that are under way at the same time, where several are.
@@ -40,20 +41,12 @@ def block(bench, mib):
     """The URI of a partition that is served as a block device."""
     folder = f"/dev/shm/tarn-block-{os.getpid()}"
     os.makedirs(folder, mode=0o700)
-    server = None
     try:
         partition, socket = os.path.join(folder, "disk"), os.path.join(folder, "socket")
         run([bench.tarn, "partition", "create", partition, f"{mib}MiB"])
-        server = subprocess.Popen([bench.tarn, "block", "serve", "--socket", socket, partition], stdout=subprocess.DEVNULL)
-        for _ in range(100):
-            if os.path.exists(socket):
-                break
-            time.sleep(0.1)
-        yield f"nbd+unix:///?socket={socket}"
+        with served([bench.tarn], socket, partition) as uri:
+            yield uri
     finally:
-        if server is not None:
-            server.terminate()
-            server.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -91,20 +91,27 @@ class Nodes:
         for name in [*self.names, "sw"]:
             subprocess.run(["ip", "netns", "del", f"{self.tag}{name}"], capture_output=True, check=False)
 
-    @contextlib.contextmanager
     def block(self, name, partition):
         """The URI of a partition that a node serves to programs as a block device."""
         socket = os.path.join(self.folder, f"{name}-{partition.replace(':', '-').replace('/', '-')}.nbd")
-        server = subprocess.Popen(self.inside(name, self.bench.tarn, "block", "serve", "--socket", socket, partition), env=self.environment(name), stdout=subprocess.DEVNULL)
-        try:
-            for _ in range(200):
-                if os.path.exists(socket):
-                    break
-                time.sleep(0.05)
-            yield f"nbd+unix:///?socket={socket}"
-        finally:
-            server.terminate()
-            server.wait()
+        return served(self.inside(name, self.bench.tarn), socket, partition, self.environment(name))
+
+
+@contextlib.contextmanager
+def served(tarn, socket, partition, env=None):
+    """The URI of a partition, served as a block device by this command."""
+    server = subprocess.Popen([*tarn, "block", "serve", "--socket", socket, partition], env=env, stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            if os.path.exists(socket):
+                break
+            if server.poll() is not None:
+                raise SystemExit(f"tarn block serve ended with {server.returncode}")
+            time.sleep(0.05)
+        yield f"nbd+unix:///?socket={socket}"
+    finally:
+        server.terminate()
+        server.wait()
 
 
 @contextlib.contextmanager

@@ -143,11 +143,10 @@ pub(crate) enum Input {
 /// Runs until it is killed: nothing is lost then.
 pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let state = |e: anyhow::Error| Fault::new(Exit::State, e);
-    let (config, file) = read(options).map_err(|e| Fault::new(Exit::Usage, e))?;
+    let (config, file, sleep) = read(options).map_err(|e| Fault::new(Exit::Usage, e))?;
     std::fs::create_dir_all(&options.state)
         .with_context(|| format!("cannot make {}", options.state.display()))
         .map_err(state)?;
-    let sleep = sleep_of(&file).map_err(|e| Fault::new(Exit::Usage, e))?;
     let lock = options.state.join("controller.lock");
     let lock = match RunLock::take(&lock) {
         Ok(lock) => lock,
@@ -446,19 +445,19 @@ impl Clock {
     }
 }
 
-fn read(options: &Options) -> anyhow::Result<(Config, File)> {
-    let Some(path) = &options.config else {
-        let config = Config {
-            ahead: true,
-            ..Config::default()
-        };
-        return Ok((config, File::default()));
+/// What the site wants; nothing of its own without a file.
+fn read(options: &Options) -> anyhow::Result<(Config, File, Option<slurm::Sleep>)> {
+    let path = options.config.as_deref();
+    let place = path.map_or_else(String::new, |path| path.display().to_string());
+    let text = match path {
+        Some(path) => {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?
+        }
+        None => String::new(),
     };
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let file: File = toml::from_str(&text).with_context(|| path.display().to_string())?;
+    let file: File = toml::from_str(&text).with_context(|| place.clone())?;
     let mut config = Config::default();
-    let about = |what: &str| format!("{}: {what}", path.display());
+    let about = |what: &str| format!("{place}: {what}");
     if let Some(lease) = &file.lease {
         config.lease = parse_time(lease).with_context(|| about("lease"))?;
     }
@@ -472,10 +471,17 @@ fn read(options: &Options) -> anyhow::Result<(Config, File)> {
         config.project_quota = parse_size(quota).with_context(|| about("project-quota"))?;
     }
     config.ahead = file.ahead.unwrap_or(true);
-    if file.sleep.is_some() {
-        let wake = file.wake.as_deref().unwrap_or(WAKE);
-        config.wake = Some(parse_time(wake).with_context(|| about("wake"))?);
-    }
+    let wake = parse_time(file.wake.as_deref().unwrap_or(WAKE)).with_context(|| about("wake"))?;
+    let sleep = match &file.sleep {
+        Some(after) => {
+            config.wake = Some(wake);
+            Some(slurm::Sleep {
+                after: Duration::from_nanos(parse_time(after).with_context(|| about("sleep"))?),
+                awake: file.awake,
+            })
+        }
+        None => None,
+    };
     for (group, quota) in &file.project_quotas {
         let quota = parse_size(quota).with_context(|| about(group))?;
         let number = match group.parse() {
@@ -492,17 +498,7 @@ fn read(options: &Options) -> anyhow::Result<(Config, File)> {
             .with_context(|| about(&format!("there is no user `{user}` on this host")))?;
         config.quotas.insert(Owner::User(number), quota);
     }
-    Ok((config, file))
-}
-
-fn sleep_of(file: &File) -> anyhow::Result<Option<slurm::Sleep>> {
-    let Some(after) = &file.sleep else {
-        return Ok(None);
-    };
-    Ok(Some(slurm::Sleep {
-        after: Duration::from_nanos(parse_time(after).context("sleep")?),
-        awake: file.awake,
-    }))
+    Ok((config, file, sleep))
 }
 
 /// A user's number, by name or number.
@@ -527,7 +523,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let words = ["tarnd", "--state", "/nowhere", "--config"];
         let words = words.map(PathBuf::from).into_iter().chain([path]);
-        read(&Options::parse_from(words)).map(|(config, _)| config)
+        read(&Options::parse_from(words)).map(|(config, ..)| config)
     }
 
     #[test]
@@ -558,9 +554,15 @@ mod tests {
             ),
             ("[project-quotas]\nroot = \"much\"", "root"),
             ("project-quota = 5", "project-quota"),
+            ("sleep = \"soon\"", "sleep"),
+            ("sleep = \"1h\"\nwake = \"soon\"", "wake"),
+            ("wake = \"soon\"", "wake"),
         ] {
             let why = format!("{:#}", config(text).expect_err(text));
-            assert!(why.contains(said), "{text}: {why}");
+            assert!(
+                why.contains(said) && why.contains("site.toml"),
+                "{text}: {why}"
+            );
         }
     }
 }

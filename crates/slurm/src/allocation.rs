@@ -1,7 +1,7 @@
 //! Which allocation this process is in, and how long it lasts.
 
 use crate::SlurmError;
-use crate::command::answer;
+use crate::command::{answer, hostnames};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -39,8 +39,7 @@ impl Allocation {
             let what = format!("SLURM_JOB_ID is {job}, but SLURM_JOB_NODELIST is not set");
             return Err(SlurmError::Environment { what });
         };
-        let said = answer("scontrol", &["show", "hostnames", &list], PATIENCE)?;
-        let nodes = names(&said);
+        let nodes = hostnames(&list, PATIENCE)?;
         if nodes.is_empty() {
             let what = format!("SLURM_JOB_NODELIST is `{list}`, in which scontrol sees no node");
             return Err(SlurmError::Environment { what });
@@ -54,9 +53,8 @@ impl Allocation {
         let words = ["--noheader", "--jobs", &job, "--format", "%N"];
         let now = answer("squeue", &words, SOON).ok();
         let now = now.filter(|said| !said.trim().is_empty());
-        let expanded =
-            now.and_then(|list| answer("scontrol", &["show", "hostnames", list.trim()], SOON).ok());
-        let now = expanded.map_or_else(|| began.clone(), |said| names(&said));
+        let now = now.and_then(|list| hostnames(list.trim(), SOON).ok());
+        let now = now.unwrap_or_else(|| began.clone());
         let list = now.join(",");
         let words = [
             "--noheader",
@@ -126,11 +124,6 @@ fn dead(states: &str) -> BTreeMap<&str, &str> {
     let states = lines.map(|(name, state)| (name, state.trim()));
     let silent = |state: &str| state.starts_with("down") || state.ends_with('*');
     states.filter(|(_, state)| silent(state)).collect()
-}
-
-fn names(said: &str) -> Vec<String> {
-    let names = said.lines().map(str::trim).filter(|l| !l.is_empty());
-    names.map(str::to_owned).collect()
 }
 
 /// `[days-]hours:minutes:seconds`, without what is zero in front; `UNLIMITED`, `NOT_SET`.
@@ -204,12 +197,6 @@ mod tests {
             assert_eq!(seconds(bad), None, "{bad}");
         }
         assert_eq!(seconds("18446744073709551615-00:00"), None);
-    }
-
-    #[test]
-    fn names_are_lines() {
-        assert_eq!(names("node1\nnode2\n\n"), ["node1", "node2"]);
-        assert!(names("\n").is_empty());
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of an answer that are read: 10,000 node names take some 200 KiB.
 const MAX_ANSWER: u64 = 4 << 20;
+/// For an answer that can be done without.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// Between two looks at whether a child has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -19,6 +21,12 @@ pub(crate) fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus
             Ok(None) | Err(_) => return None,
         }
     }
+}
+
+/// The nodes of a list of Slurm's (`node[1-3]`), in its order.
+pub(crate) fn hostnames(list: &str, patience: Duration) -> Result<Vec<String>, SlurmError> {
+    let said = answer("scontrol", &["show", "hostnames", list], patience)?;
+    Ok(said.split_whitespace().map(str::to_owned).collect())
 }
 
 /// Runs a command to its end, killed after `patience`; what it wrote to standard output.

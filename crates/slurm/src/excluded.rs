@@ -1,12 +1,8 @@
 //! Nodes that a job is not to get, as they have no room for its data: `ExcNodeList`. docs/site.md.
 
 use crate::SlurmError;
-use crate::command::answer;
+use crate::command::{SOON, answer, hostnames};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-/// For an answer that can be done without.
-const SOON: Duration = Duration::from_secs(30);
 
 /// The jobs that wait and exclude nodes, whoever has said so.
 ///
@@ -47,15 +43,10 @@ pub fn exclude(job: u32, own: &[String], full: &[String]) -> Result<(), SlurmErr
         without.extend(spared(&nodes, wants, own, full));
     }
     let now = match is_said(excluded) {
-        true => answer("scontrol", &["show", "hostnames", excluded], SOON)?,
-        false => String::new(),
+        true => hostnames(excluded, SOON)?,
+        false => Vec::new(),
     };
-    if now
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect::<BTreeSet<_>>()
-        == without
-    {
+    if without == BTreeSet::from_iter(now) {
         return Ok(());
     }
     let names: Vec<String> = without.into_iter().collect();

@@ -18,6 +18,14 @@ pub use shown::show_on;
 
 use std::time::Duration;
 
+/// The nodes of a list of Slurm's (`node[1-3]`), in its order.
+///
+/// # Errors
+/// When Slurm cannot be asked.
+pub fn hostnames(list: &str) -> Result<Vec<String>, SlurmError> {
+    command::hostnames(list, command::SOON)
+}
+
 /// Slurm, or what it started, did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {

@@ -1,11 +1,7 @@
 //! What `sinfo -O NodeList,Extra` shows of nodes.
 
 use crate::SlurmError;
-use crate::command::answer;
-use std::time::Duration;
-
-/// For an answer that can be done without.
-const SOON: Duration = Duration::from_secs(30);
+use crate::command::{SOON, answer};
 
 /// Has Slurm show a text of these nodes, in place of what it showed there; needs Slurm's own rights.
 ///

@@ -3,6 +3,18 @@
 use crate::setup::Site;
 use std::fs;
 
+/// What [`WHERE`] reads.
+const MESH: &str = "mkdir -p ~/case; echo mesh > ~/case/mesh";
+/// A job that says where it ran, if what it reads is there.
+const WHERE: &str = "\
+#SBATCH -N1
+#TARN name = \"foam\"
+#TARN data.case.source = \"case\"
+#TARN [[step]]
+#TARN in = [\"case\"]
+[ \"$(cat $TARN_case/mesh)\" = mesh ] && hostname > ~/where
+";
+
 /// Weiland 2018, figures 3 to 5, as three jobs: nothing of what they hand on touches the external store.
 #[test]
 fn three_jobs_hand_on_their_data_on_the_nodes() {
@@ -138,16 +150,8 @@ fn of_two_nodes_that_are_equal_otherwise_a_job_prefers_the_one_that_draws_less()
         let status = site.root(&["tarn", "slurm", "status"]);
         status.contains("300 W (hwmon)") && status.contains("150 W (hwmon)")
     });
-    site.alice(&["sh", "-c", "mkdir -p ~/case; echo mesh > ~/case/mesh"]);
-    let script = "\
-#SBATCH -N1
-#TARN name = \"foam\"
-#TARN data.case.source = \"case\"
-#TARN [[step]]
-#TARN in = [\"case\"]
-hostname > ~/where
-";
-    let job = site.submit("alice", "read.sh", script, &[]);
+    site.alice(&["sh", "-c", MESH]);
+    let job = site.submit("alice", "read.sh", WHERE, &[]);
     let job = job.expect("it is taken");
     site.wait_for(&job, "COMPLETED");
     let place = fs::read_to_string(site.home("alice").join("where"));
@@ -260,16 +264,8 @@ fn what_a_job_reads_is_brought_while_it_waits_for_nodes() {
     let busy = "sbatch --parsable -N2 --exclusive -o /dev/null --wrap 'sleep 600'";
     let busy = site.alice(&["sh", "-c", busy]);
     site.wait_for(&busy, "RUNNING");
-    site.alice(&["sh", "-c", "mkdir -p ~/case; echo mesh > ~/case/mesh"]);
-    let script = "\
-#SBATCH -N1
-#TARN name = \"foam\"
-#TARN data.case.source = \"case\"
-#TARN [[step]]
-#TARN in = [\"case\"]
-[ \"$(cat $TARN_case/mesh)\" = mesh ] && hostname > ~/where
-";
-    let job = site.submit("alice", "read.sh", script, &[]);
+    site.alice(&["sh", "-c", MESH]);
+    let job = site.submit("alice", "read.sh", WHERE, &[]);
     let job = job.expect("it is taken");
     site.wait("its data is on a node", || {
         let why = site.why("alice", &job);

@@ -48,7 +48,6 @@ pub(super) fn about(job: Job) -> CliResult<About> {
         let end = ends.clone().find(is_next).unwrap_or(rest.trim_end().len());
         Some(rest[..end].to_owned())
     };
-    let list = field("NodeList").filter(|list| list != "(null)");
     let is_well = field("ExitCode").is_some_and(|code| code == "0:0");
     let said_of = |name: &str| {
         let said = field(name).filter(|said| said != "(null)");
@@ -57,7 +56,7 @@ pub(super) fn about(job: Job) -> CliResult<About> {
     Ok(About {
         folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
         is_well,
-        list: list.unwrap_or_default(),
+        list: said_of("NodeList"),
         dependency: field("Dependency").map_or_else(String::new, |said| without_states(&said)),
         excluded: said_of("ExcNodeList"),
         required: said_of("ReqNodeList"),
@@ -230,8 +229,8 @@ fn names(list: &str) -> CliResult<Vec<String>> {
     if list.is_empty() {
         return Ok(Vec::new());
     }
-    let said = ask("scontrol", &["show", "hostnames", list])?;
-    Ok(said.split_whitespace().map(str::to_owned).collect())
+    let names = tarn_slurm::hostnames(list);
+    names.map_err(|e| CliError::new(Exit::State, e.to_string()))
 }
 
 pub(super) fn ask(command: &str, words: &[&str]) -> CliResult<String> {

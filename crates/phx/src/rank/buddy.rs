@@ -185,6 +185,7 @@ pub(super) struct Nodes {
     homes: Vec<(usize, usize)>,
     /// By group: all groups, those first whose nodes are to have what its nodes stage.
     order: Vec<Vec<usize>>,
+    distance: Distance,
 }
 
 impl Nodes {
@@ -219,7 +220,13 @@ impl Nodes {
             groups,
             homes,
             order,
+            distance,
         }
+    }
+
+    /// Whether what is kept for others is to be on another switch than what it is kept of.
+    pub(super) fn are_far(&self) -> bool {
+        self.distance == Distance::Far
     }
 
     /// Who may keep something for a rank, node by node, the best first: the next node of its group and so on, and of other groups the one

@@ -5,7 +5,7 @@ use super::buddy::Nodes;
 use super::destage::{self, RUN};
 use super::found::{self, Far, Shelf};
 use super::parity::{Image, Parity};
-use super::{Distance, Options, RECENT, Replicate, Shared, commit, lock, publish, whole};
+use super::{RECENT, Replicate, Shared, commit, lock, publish, whole};
 use crate::arena::{Arena, Header, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::layout;
@@ -39,7 +39,12 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     pub(super) fn replicate(&self) {
         (self.options.enter)();
         let ranks = &*self.ranks;
-        let wards = wards(ranks, &self.nodes, &self.options);
+        let wards = wards(
+            ranks,
+            &self.nodes,
+            self.options.replicate,
+            self.options.same_node,
+        );
         let every = self.options.replicate_every.max(1);
         let mut kept = Kept::new();
         let mut number = 0;
@@ -268,9 +273,14 @@ pub(super) fn fill<A: Medium>(
 }
 
 /// What this rank keeps for others.
-fn wards(ranks: &dyn Ranks, nodes: &Nodes, options: &Options) -> Result<Vec<Ward>, Fault> {
-    let (me, same_node) = (ranks.rank(), options.same_node);
-    match options.replicate {
+fn wards(
+    ranks: &dyn Ranks,
+    nodes: &Nodes,
+    how: Replicate,
+    same_node: bool,
+) -> Result<Vec<Ward>, Fault> {
+    let me = ranks.rank();
+    match how {
         Replicate::None => Ok(Vec::new()),
         Replicate::Copies(copies) => {
             let keepers = |of| keepers(nodes, of, copies, same_node);
@@ -283,8 +293,7 @@ fn wards(ranks: &dyn Ranks, nodes: &Nodes, options: &Options) -> Result<Vec<Ward
             Ok(wards.map(Ward::Copy).collect())
         }
         Replicate::Parity(size) => {
-            let far = (options.distance == Distance::Far).then_some(nodes);
-            let sets = sets(ranks, size, same_node, far);
+            let sets = sets(ranks, nodes, size, same_node);
             let own = sets.into_iter().find(|set| set.contains(&me));
             let own = own.filter(|set| set.len() > 1).ok_or_else(|| few(1))?;
             Ok(vec![Ward::Parity(own)])
@@ -306,8 +315,9 @@ fn keepers(nodes: &Nodes, of: u32, copies: usize, same_node: bool) -> impl Itera
 }
 
 /// Sets of ranks, each on a node of its own (or anywhere, if that will do): the first of all nodes, the second, and so on, divided into
-/// sets of about this size. One alone is in the set before. With `far`, those of a set are on different switches as far as possible.
-fn sets(ranks: &dyn Ranks, size: usize, same_node: bool, far: Option<&Nodes>) -> Vec<Vec<u32>> {
+/// sets of about this size. One alone is in the set before. Where buddies are to be far, those of a set are on different switches as far as
+/// possible.
+fn sets(ranks: &dyn Ranks, nodes: &Nodes, size: usize, same_node: bool) -> Vec<Vec<u32>> {
     let mut columns: Vec<Vec<u32>> = Vec::new();
     let mut count: BTreeMap<&str, usize> = BTreeMap::new();
     for rank in 0..ranks.ranks() {
@@ -321,7 +331,7 @@ fn sets(ranks: &dyn Ranks, size: usize, same_node: bool, far: Option<&Nodes>) ->
     }
     let mut sets = Vec::new();
     for mut column in columns {
-        if let Some(nodes) = far {
+        if nodes.are_far() {
             column.sort_by_key(|rank| nodes.apart(*rank));
         }
         let number = (column.len() / size.max(2)).max(1);
@@ -336,6 +346,7 @@ fn sets(ranks: &dyn Ranks, size: usize, same_node: bool, far: Option<&Nodes>) ->
 
 #[cfg(test)]
 mod tests {
+    use super::super::Distance;
     use super::*;
     use std::sync::Arc;
     use tarn_ports::Host;
@@ -405,7 +416,7 @@ mod tests {
     fn no_set_has_two_ranks_of_a_node_and_all_are_in_one() {
         let nodes = Played::on(&["a", "a", "b", "b", "c", "c", "d", "e", "f", "g", "h"]);
         for size in 2..9 {
-            let sets = sets(&nodes, size, false, None);
+            let sets = sets(&nodes, &near(&nodes), size, false);
             let mut all: Vec<u32> = sets.concat();
             all.sort_unstable();
             assert_eq!(all, (0..11).collect::<Vec<_>>());
@@ -416,12 +427,11 @@ mod tests {
                 assert!(set.len() > 1, "{sets:?}");
             }
         }
-        assert_eq!(sets(&nodes, 4, true, None).len(), 2);
+        assert_eq!(sets(&nodes, &near(&nodes), 4, true).len(), 2);
         // A node with more ranks than others: who is alone has nobody.
-        assert_eq!(
-            sets(&Played::on(&["a", "a", "b"]), 2, false, None),
-            [vec![0, 2], vec![1]]
-        );
+        let nodes = Played::on(&["a", "a", "b"]);
+        let sets = sets(&nodes, &near(&nodes), 2, false);
+        assert_eq!(sets, [vec![0, 2], vec![1]]);
     }
 
     #[test]
@@ -454,8 +464,8 @@ mod tests {
             let nodes = near(&ranks);
             assert_eq!(nodes.replicas(0, false), 16_384 / on_each - 1);
             for copies in 1..=3 {
-                let keeps = |of| keepers(&nodes, of, copies, false).any(|by| by == 0);
-                assert_eq!((0..16_384).filter(|of| keeps(*of)).count(), copies);
+                let wards = wards(&ranks, &nodes, Replicate::Copies(copies), false);
+                assert_eq!(wards.unwrap().len(), copies);
             }
         }
     }
@@ -482,7 +492,7 @@ mod tests {
         assert_eq!(all, [0, 1, 4, 3]);
         // Sets for parity: with a switch no set loses two.
         let far = Nodes::of(&even, Distance::Far);
-        let sets = sets(&even, 2, false, Some(&far));
+        let sets = sets(&even, &far, 2, false);
         assert_eq!(sets, [[0, 3], [1, 4], [2, 5]]);
         // Where nothing is known of switches all are alike.
         let plain = Played::on(&["a", "b", "c"]);

@@ -59,7 +59,7 @@ pub struct Chain {
 pub enum Stage {
     /// It was submitted.
     Setup(Box<Submitted>),
-    /// It could be started soon; no nodes are known.
+    /// As [`Stage::Ahead`] of a version that did not ask where; nothing is done about it. In logs, and of scripts not updated yet.
     DataIn,
     /// The same, with the nodes that it is expected on: what it reads may be brought there before it has any.
     Ahead(Vec<String>),
