@@ -25,13 +25,10 @@ const MAKERS: [&str; 10] = [
     "encrypt",
 ];
 /// Keys that a project's dataset cannot have.
-const NOT_OURS: [(&str, &str); 2] = [
-    (
-        "scatter",
-        "a job's first node publishes what belongs to a project",
-    ),
-    ("encrypt", "its members would need each other's keys"),
-];
+const NOT_OURS: [(&str, &str); 1] = [(
+    "scatter",
+    "a job's first node publishes what belongs to a project",
+)];
 
 pub(crate) fn read(
     out: &mut Findings,

@@ -133,14 +133,12 @@ fn datasets_of_others_and_of_projects_are_named() {
             "data.x = { project = \"p\", scatter = \"p{rank}\" }",
             Code::BadValue,
         ),
-        (
-            "data.x = { project = \"p\", encrypt = true }",
-            Code::BadValue,
-        ),
     ] {
         let text = format!("#!/bin/sh\n#TARN {bad}\n#TARN [[step]]\n#TARN in = [\"x\"]\ntrue\n");
         assert_eq!(parse(&text).unwrap_err(), [code], "{bad}");
     }
+    let text = "#!/bin/sh\n#TARN data.x = { project = \"p\", encrypt = true, size = \"1 MiB\" }\n#TARN [[step]]\n#TARN out = [\"x\"]\ntrue\n";
+    assert!(parse(text).unwrap().unwrap().parsed.workflow.data[0].encrypt);
     for list in ["out", "inout"] {
         let text = format!(
             "#!/bin/sh\n#TARN data.x.of = \"a/b/c\"\n#TARN [[step]]\n#TARN {list} = [\"x\"]\ntrue\n"

@@ -66,7 +66,12 @@ impl Site {
             .iter()
             .filter(|r| !r.is_changed && (at == 0 || !r.on_first))
         {
-            let owner = reads.version.owner;
+            let in_memory = self.is_sealed(&reads.version);
+            let owner = match reads.version.owner {
+                // A project's is opened by who reads it.
+                Owner::Project(_) if in_memory => Owner::User(job.user),
+                owner => owner,
+            };
             let dataset = reads.name.clone();
             let parts = self.parts_of(&reads.version);
             let known = self.version(&reads.version);
@@ -74,7 +79,6 @@ impl Site {
                 [only] => known.and_then(|v| v.parts.get(&only.part)?.file.as_ref()),
                 _ => None,
             };
-            let in_memory = self.is_sealed(&reads.version);
             let path = match &parts[..] {
                 _ if in_memory => format!("{owner}/v/{dataset}").into(),
                 [only] => only.folder().unwrap_or_default().join("tree"),

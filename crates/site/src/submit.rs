@@ -361,10 +361,6 @@ impl Site {
             return Ok(());
         }
         let is_sealed = dataset.encrypt || self.was_sealed(&key);
-        if is_sealed && matches!(key.owner, Owner::Project(_)) {
-            let text = format!("`{}` is a project's: those are not encrypted", dataset.name);
-            return Err(Refusal::new(Code::Unsupported, text));
-        }
         if is_sealed && dataset.size.is_none() {
             let text = format!(
                 "`{}` is encrypted, so what is written lies in memory: say how much at most, `data.{}.size = \"...\"`",

@@ -6,6 +6,35 @@ use std::fs;
 /// What the jobs hand on, and what must not be found where it does not belong.
 const SECRET: &str = "what-only-alice-knows";
 
+/// What a member has made encrypted another one reads and changes, on another node.
+#[test]
+fn what_a_project_keeps_encrypted_its_members_read_and_change() {
+    let Some(site) = Site::up(2) else { return };
+    let job = |node: usize, role: &str, line: &str| {
+        format!(
+            "#SBATCH -N1 -n1 -w node{node} -o ran.out\n#TARN name = \"w\"\n\
+             #TARN data.forcing = {{ project = \"climate\", encrypt = true, size = \"1 MiB\" }}\n\
+             #TARN [[step]]\n#TARN {role} = [\"forcing\"]\nset -e\n{line}\n"
+        )
+    };
+    let ran = |user: &str, script: &str| {
+        let id = site
+            .submit(user, "member.sh", script, &[])
+            .expect("it is taken");
+        site.wait_for(&id, "COMPLETED");
+        fs::read_to_string(site.home(user).join("ran.out")).expect("its output")
+    };
+    let make = format!("umask 077; echo {SECRET} > $TARN_forcing/one; stat -f -c %T $TARN_forcing");
+    assert_eq!(ran("alice", &job(1, "out", &make)), "tmpfs\n");
+    let change = "cat $TARN_forcing/one; echo bobs > $TARN_forcing/two";
+    let seen = ran("bob", &job(2, "inout", change));
+    assert_eq!(seen, format!("{SECRET}\n"), "{}", site.logs());
+    let read = "cat $TARN_forcing/one $TARN_forcing/two";
+    let seen = ran("alice", &job(1, "in", read));
+    assert_eq!(seen, format!("{SECRET}\nbobs\n"), "{}", site.logs());
+    assert!(!is_in_store(&site, 1) && !is_in_store(&site, 2));
+}
+
 /// Whether a node's store has the secret somewhere in the clear.
 fn is_in_store(site: &Site, node: usize) -> bool {
     let command = format!("grep -rqF {SECRET} /scm/tarn");

@@ -34,6 +34,8 @@ pub(super) struct Crew {
 /// A worker.
 pub(super) struct Worker {
     user: Uid,
+    /// The user's, as they were when it began.
+    groups: Vec<Gid>,
     socket: UnixStream,
     pub(super) port: u16,
     /// Whom the end of each work is told, and by which number.
@@ -120,7 +122,7 @@ impl Crew {
         let workers: Vec<_> = lock(&self.workers).values().cloned().collect();
         for worker in workers {
             // One that ends meanwhile has a successor.
-            let _ = worker.tell(&Told::Keys(secrets.of_user(worker.user)));
+            let _ = worker.tell(&Told::Keys(secrets.of_user(worker.user, &worker.groups)));
         }
     }
 
@@ -129,9 +131,11 @@ impl Crew {
             let text = format!("no worker of user {user} can be started: {e}");
             Refusal::new(Code::Internal, text)
         };
-        let keys = lock(&self.secrets).as_ref().map(|all| all.of_user(user));
-        let keys = keys.ok_or_else(|| failed(std::io::Error::other("no controller was here")))?;
         let (group, groups) = project::standing(user, group).map_err(failed)?;
+        let keys = lock(&self.secrets)
+            .as_ref()
+            .map(|all| all.of_user(user, &groups));
+        let keys = keys.ok_or_else(|| failed(std::io::Error::other("no controller was here")))?;
         user_folder(&self.root, user, group).map_err(failed)?;
         let mut projects = project::all(&self.root);
         projects.retain(|gid| groups.contains(gid));
@@ -145,7 +149,7 @@ impl Crew {
             .current_dir(&self.memory)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(far)))
             .stdout(Stdio::null());
-        let mut child = become_user(&mut command, user, group, groups)
+        let mut child = become_user(&mut command, user, group, groups.clone())
             .spawn()
             .map_err(failed)?;
         // Its end of the socket is the child's alone now: when that ends, this is told.
@@ -177,6 +181,7 @@ impl Crew {
         };
         let worker = Worker {
             user,
+            groups,
             socket: near.try_clone().map_err(failed)?,
             port,
             pending: Mutex::default(),

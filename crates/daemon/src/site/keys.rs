@@ -1,10 +1,11 @@
-//! The site's secrets, as a session brings them, and what is derived from them for a user. docs/site.md, "Encryption between jobs".
+//! The site's secrets, as a session brings them, and what is derived from them for a user and the user's projects. docs/site.md, "Encryption between jobs".
 
 use super::shelf;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use tarn_base::key::KeyId;
 use tarn_munge::{KEY_BYTES, Secret};
-use tarn_proto::site::Uid;
+use tarn_proto::site::{Gid, Owner, Uid};
 use tarn_seal::wrap::WrappingKey;
 
 /// What the controller tells a node's tarnd, and nobody else.
@@ -21,9 +22,15 @@ pub(crate) struct Secrets {
 pub(super) struct UserKeys {
     /// The key of this user's data plane.
     pub(super) plane: [u8; KEY_BYTES],
-    /// The user's wrapping keys, the newest first.
-    wrapping: Vec<([u8; 16], [u8; KEY_BYTES])>,
+    /// Wrapping keys, by whose data they are of, the newest first.
+    wrapping: Vec<(Owner, Vec<Derived>)>,
 }
+
+/// What a secret is called, and what is derived from it.
+type Derived = ([u8; 16], [u8; KEY_BYTES]);
+
+/// Wrapping keys, by whose data they are of, the newest first.
+pub(super) type WrappingKeys = BTreeMap<Owner, Vec<WrappingKey>>;
 
 impl std::fmt::Debug for UserKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -44,27 +51,36 @@ impl Secrets {
         site.chain(&self.data).cloned().collect()
     }
 
-    pub(super) fn of_user(&self, user: Uid) -> UserKeys {
+    /// Those of a user who is in these groups.
+    pub(super) fn of_user(&self, user: Uid, groups: &[Gid]) -> UserKeys {
+        let projects = groups.iter().map(|gid| Owner::Project(*gid));
+        let owners = std::iter::once(Owner::User(user)).chain(projects);
+        UserKeys {
+            plane: shelf::user_key(&self.site, user),
+            wrapping: owners.map(|owner| (owner, self.of_owner(owner))).collect(),
+        }
+    }
+
+    fn of_owner(&self, owner: Owner) -> Vec<Derived> {
+        let purpose = match owner {
+            Owner::User(user) => format!("data of user {user}"),
+            Owner::Project(gid) => format!("data of project {gid}"),
+        };
         let derived = self.data.iter().map(|secret| {
             let mut id = [0; 16];
             id.copy_from_slice(&secret.derive(b"id").bytes()[..16]);
-            let purpose = format!("data of user {user}");
             (id, *secret.derive(purpose.as_bytes()).bytes())
         });
-        UserKeys {
-            plane: shelf::user_key(&self.site, user),
-            wrapping: derived.collect(),
-        }
+        derived.collect()
     }
 }
 
 impl UserKeys {
     /// Keys that wrap those of data.
-    pub(super) fn wrapping(&self) -> Vec<WrappingKey> {
-        let keys = self.wrapping.iter();
-        let key = |(id, secret): &([u8; 16], [u8; KEY_BYTES])| {
-            WrappingKey::new(KeyId(*id), (*secret).into())
-        };
-        keys.map(key).collect()
+    pub(super) fn wrapping(&self) -> WrappingKeys {
+        let key = |(id, secret): &Derived| WrappingKey::new(KeyId(*id), (*secret).into());
+        let owners = self.wrapping.iter();
+        let keys = owners.map(|(owner, keys)| (*owner, keys.iter().map(key).collect()));
+        keys.collect()
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn actor(
 }
 
 /// Who has written a part here.
-fn maker(root: &Path, part: &Part) -> io::Result<Option<Uid>> {
+pub(super) fn maker(root: &Path, part: &Part) -> io::Result<Option<Uid>> {
     let Some(folder) = part.folder() else {
         return Ok(None);
     };

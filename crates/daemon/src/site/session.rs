@@ -3,6 +3,7 @@
 use super::keys::Secrets;
 use super::{Site, project};
 use anyhow::Context;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr};
 use std::path::Path;
@@ -13,8 +14,8 @@ use tarn_munge::{Reader, Writer};
 use tarn_ports::Meter;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
-    Command, Epoch, Gid, Greeting, Held, Holding, Job, OLDEST, Order, Owner, Report, Uid, VERSION,
-    Welcome, Work, Worked,
+    Command, Epoch, Gid, Greeting, Held, Holding, Job, OLDEST, Order, Owner, Part, Report, Uid,
+    VERSION, Welcome, Work, Worked,
 };
 
 /// How long the controller may be silent.
@@ -183,24 +184,55 @@ impl Site {
                 "what these projects have here is not known: none of their members has anything else here"
             );
         }
+        self.have_wrapped(&mut all);
         let is_behind = is_unseen || all.iter().any(|(_, holding)| holding.is_behind);
         (all, is_behind)
     }
 
     fn inventory_of(&self, user: Uid, projects: Vec<Gid>) -> Result<Vec<Holding>, Refusal> {
-        let group = self.group_of(user);
-        let worker = self.crew.worker(user, group)?;
+        match self.answer(user, Work::Inventory(projects))? {
+            Worked::Inventory(holds) => Ok(holds),
+            other => Err(Refusal::new(Code::Internal, format!("it says {other:?}"))),
+        }
+    }
+
+    /// Has those who have made what is a project's wrap its keys with the newest secret: another member cannot.
+    fn have_wrapped(&self, all: &mut [(Uid, Holding)]) {
+        let mut makers: BTreeMap<Uid, BTreeSet<Part>> = BTreeMap::new();
+        for (_, holding) in all.iter().filter(|(_, holding)| holding.is_behind) {
+            if let Held::Part(part) = &holding.held
+                && matches!(part.owner, Owner::Project(_))
+                && let Ok(Some(maker)) = project::maker(&self.root, part)
+            {
+                makers.entry(maker).or_default().insert(part.clone());
+            }
+        }
+        for (maker, parts) in makers {
+            match self.answer(maker, Work::WrapAnew(parts.iter().cloned().collect())) {
+                Ok(_) => {
+                    let is_done = |holding: &Holding| match &holding.held {
+                        Held::Part(part) => parts.contains(part),
+                        Held::Job(_) => false,
+                    };
+                    let done = all.iter_mut().filter(|(_, holding)| is_done(holding));
+                    done.for_each(|(_, holding)| holding.is_behind = false);
+                }
+                Err(why) => tracing::warn!(maker, "keys of projects stay as they are: {why}"),
+            }
+        }
+    }
+
+    /// What a user's worker says of something that is no order of the controller's.
+    fn answer(&self, user: Uid, work: Work) -> Result<Worked, Refusal> {
+        let worker = self.crew.worker(user, self.group_of(user))?;
         let (reports, said) = channel();
-        worker.give(0, Work::Inventory(projects), reports);
+        worker.give(0, work, reports);
         match said.recv_timeout(INVENTORY) {
-            Ok(Report::Worked {
-                what: Worked::Inventory(holds),
-                ..
-            }) => Ok(holds),
             Ok(Report::Worked {
                 what: Worked::Failed(why),
                 ..
             }) => Err(why),
+            Ok(Report::Worked { what, .. }) => Ok(what),
             _ => Err(Refusal::new(Code::TimedOut, "its worker does not answer")),
         }
     }
@@ -336,11 +368,11 @@ impl Site {
 
     /// A worker touches what is its user's, or its projects', whatever the controller says.
     fn allowed(&self, user: Uid, group: Gid, work: &Work) -> Result<(), Refusal> {
-        let is_own = |part: &tarn_proto::site::Part| match part.owner {
+        let is_own = |part: &Part| match part.owner {
             Owner::User(owner) => owner == user,
             Owner::Project(_) => true,
         };
-        let parts: Vec<&tarn_proto::site::Part> = match work {
+        let parts: Vec<&Part> = match work {
             Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Check(part) => vec![part],
             Work::Prepare { parts, .. } | Work::View { parts, .. } => parts.iter().collect(),
             Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
@@ -351,6 +383,7 @@ impl Site {
                     Held::Job(_) => None,
                 })
                 .collect(),
+            Work::WrapAnew(parts) => parts.iter().collect(),
             Work::Inventory(_) => Vec::new(),
         };
         match parts.iter().find(|part| !is_own(part)) {

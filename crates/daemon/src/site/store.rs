@@ -9,7 +9,7 @@ mod sealed;
 use outside::single;
 use sealed::Which;
 
-use super::keys::UserKeys;
+use super::keys::{UserKeys, WrappingKeys};
 use super::shelf::Shelf;
 use super::talk::Manner;
 use crate::work::{Held, Spot, open_folder, told};
@@ -34,7 +34,6 @@ use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
     Gid, Held as Thing, Job, Origin, Owner, Part, Proof, Slice, Work, Worked, is_name,
 };
-use tarn_seal::wrap::WrappingKey;
 
 /// What half-done work is called, at first.
 const HIDDEN: &str = ".tarn-";
@@ -54,8 +53,8 @@ pub(super) struct Store {
     key: [u8; KEY_BYTES],
     /// How others' streams, and those to others, go.
     way: Way,
-    /// What keys of data are wrapped with, the newest first.
-    keys: RwLock<Vec<WrappingKey>>,
+    /// What keys of data are wrapped with.
+    keys: RwLock<WrappingKeys>,
     projects: Vec<Gid>,
     mover: Trees,
     /// What is read and written outside keeps to these, and what is read from other nodes.
@@ -152,7 +151,7 @@ impl Store {
             Work::Prepare { job, dataset, .. } => Some(format!("{job} writes {dataset}")),
             Work::View { job, dataset, .. } => Some(format!("{job} reads {dataset}")),
             Work::Send { dest, .. } => Some(dest.display().to_string()),
-            Work::Check(_) | Work::Remove(_) | Work::Inventory(_) => None,
+            Work::Check(_) | Work::Remove(_) | Work::WrapAnew(_) | Work::Inventory(_) => None,
         }
         .map(|what| self.claim(what));
         match work {
@@ -185,6 +184,13 @@ impl Store {
             Work::Remove(things) => {
                 for thing in &things {
                     self.remove(thing)?;
+                }
+                Ok(Worked::Done)
+            }
+            Work::WrapAnew(parts) => {
+                for part in &parts {
+                    let (held, _, proof) = self.manifest(part)?;
+                    self.wrap_anew(&held, (part, &proof))?;
                 }
                 Ok(Worked::Done)
             }
@@ -494,11 +500,7 @@ impl Store {
                 held.failed("make", errno.unwrap_or(rustix::io::Errno::IO))
             })?;
         }
-        if let Owner::Project(gid) = part.owner {
-            let list = self.mover.list(&held.path_of(&tree), control);
-            let mut list = list.map_err(|e| told(&e, &[&held]))?;
-            self.share(&held, &held.path_of(&tree), gid, &mut list)?;
-        }
+        self.share_made(&held, &held.path_of(&tree), part, control)?;
         let manifest = self.as_it_lies(&held, &held.path_of(&tree), control)?;
         let proof = self.label(&held, &whole, &manifest, (None, None))?;
         rustix::fs::syncfs(held.folder()).map_err(|e| held.failed("sync", e))?;

@@ -149,6 +149,129 @@ fn a_source_that_becomes_a_projects_is_read_by_the_group_and_goes_from_node_to_n
     );
 }
 
+const MEMORY: Option<u64> = Some(16 << 20);
+
+/// A member makes an encrypted version on a node.
+fn make_sealed(node: &Node, session: &mut Session, user: Uid, version: u32) -> Proof {
+    let job = 100 + version;
+    let write = Work::Prepare {
+        job,
+        dataset: "forcing".into(),
+        parts: Vec::new(),
+        memory: MEMORY,
+    };
+    assert_eq!(order(session, user, PROJECT, write), Worked::Done);
+    let made = node.path(&format!("run/clear/all/{job}/u{user}/w/forcing/a"));
+    fs::write(&made, format!("{user} knows")).unwrap();
+    chown(&made, Some(user), Some(user)).unwrap();
+    fs::set_permissions(&made, fs::Permissions::from_mode(0o600)).unwrap();
+    let publish = Work::Publish {
+        sealed: true,
+        job,
+        part: shared(version),
+        slice: None,
+    };
+    proven(order(session, user, PROJECT, publish))
+}
+
+/// What a member sees of a version in a job's memory.
+fn opened(node: &Node, session: &mut Session, user: Uid, version: u32) -> Result<String, Code> {
+    let job = 200 + version;
+    let view = Work::View {
+        job,
+        dataset: "forcing".into(),
+        parts: vec![shared(version)],
+        memory: MEMORY,
+    };
+    let what = order(session, user, PROJECT, view);
+    let seen = node.path(&format!("run/clear/all/{job}/u{user}/v/forcing/a"));
+    let text = fs::read_to_string(seen);
+    session.order(Order::Dismiss(job));
+    match what {
+        Worked::Done => Ok(text.unwrap()),
+        other => Err(refused(other)),
+    }
+}
+
+#[test]
+fn what_is_encrypted_is_opened_by_each_member_with_the_projects_keys() {
+    let Some(daemon) = munge() else { return };
+    tarn_sys::namespace::own_mounts().unwrap();
+    let (one, two) = (Node::start("n1", &daemon), Node::start("n2", &daemon));
+    let (mut first, mut second) = (one.begin(&daemon), two.begin(&daemon));
+    let proof = make_sealed(&one, &mut first, ALICE, 1);
+    assert!(proof.sealed);
+    let alices = format!("{ALICE} knows");
+    assert_eq!(opened(&one, &mut first, BOB, 1), Ok(alices.clone()));
+    // It goes to another node as it lies, by whoever of them runs there.
+    let fetch = Work::Fetch {
+        sealed: true,
+        part: shared(1),
+        from: Origin::Peer(Peer {
+            node: "n1".into(),
+            host: "127.0.0.1".into(),
+            port: first.port(BOB),
+        }),
+        proof: Some(proof.clone()),
+    };
+    assert_eq!(proven(order(&mut second, BOB, PROJECT, fetch)), proof);
+    assert_eq!(opened(&two, &mut second, ALICE, 1), Ok(alices.clone()));
+    for node in [&one, &two] {
+        let store = node.path("store");
+        let found = std::process::Command::new("grep")
+            .args(["-rqF", "knows"])
+            .arg(store)
+            .status();
+        assert!(!found.unwrap().success());
+    }
+    // Who is in the group on no node opens nothing, not with a copy of all that lies there either.
+    assert_eq!(
+        refused(order(
+            &mut first,
+            BOB,
+            BOB,
+            Work::View {
+                job: 9,
+                dataset: "x".into(),
+                parts: vec![shared(1)],
+                memory: MEMORY,
+            },
+        )),
+        Code::Denied
+    );
+}
+
+/// Each member's worker wraps what its user has made: another could not.
+#[test]
+fn the_keys_of_all_members_are_wrapped_anew_when_the_secret_is_rotated() {
+    let Some(daemon) = munge() else { return };
+    tarn_sys::namespace::own_mounts().unwrap();
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    make_sealed(&node, &mut session, ALICE, 1);
+    make_sealed(&node, &mut session, BOB, 2);
+    let key = |version| node.path(&format!("store/p{PROJECT}/d/named/forcing/{version}/0/key"));
+    let old = [1, 2].map(|version| fs::read(key(version)).unwrap());
+    // One of them cannot be: that is told, and the other one is.
+    let folder = key(2).parent().unwrap().to_owned();
+    let mode = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o550);
+    let session = node.begin_with(&[9, 11, 10], &daemon);
+    assert!(session.is_behind);
+    mode(0o755);
+    assert_ne!(fs::read(key(1)).unwrap(), old[0]);
+    assert_eq!(fs::read(key(2)).unwrap(), old[1]);
+    let session = node.begin_with(&[9, 11, 10], &daemon);
+    assert!(!session.is_behind);
+    assert_ne!(fs::read(key(2)).unwrap(), old[1]);
+    // So the older one can be forgotten.
+    let mut session = node.begin_with(&[9, 11], &daemon);
+    for (by, version) in [(BOB, 1), (ALICE, 2)] {
+        let text = format!("{} knows", if by == BOB { ALICE } else { BOB });
+        assert_eq!(opened(&node, &mut session, by, version), Ok(text));
+    }
+}
+
 #[test]
 fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
     let Some(daemon) = munge() else { return };

@@ -162,6 +162,8 @@ pub enum Work {
     Check(Part),
     /// Remove these; what is not there is removed.
     Remove(Vec<Held>),
+    /// Wrap the keys of these with the newest secret. tarnd's own: no controller orders it.
+    WrapAnew(Vec<Part>),
     /// Say what there is of this user and in these projects.
     Inventory(Vec<Gid>),
 }

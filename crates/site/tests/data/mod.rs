@@ -287,6 +287,36 @@ fn a_projects_dataset_is_its_members_to_make_and_read_across_workflows() {
 }
 
 #[test]
+fn a_projects_encrypted_dataset_is_in_clear_in_the_memory_of_each_members_jobs() {
+    let mut world = World::new(2, Config::default());
+    let mut forcing = forcing();
+    forcing.encrypt = true;
+    forcing.size = Some(1 << 20);
+    let make = by(ALICE, "a", vec![(Role::Out, forcing.clone())]);
+    world.whole(1, make, &["n1"]);
+    // Bob's script need not say that it is encrypted; his own worker opens it, on whichever node.
+    forcing.encrypt = false;
+    let change = by(BOB, "b", vec![(Role::Inout, forcing.clone())]);
+    world.whole(2, change, &["n2"]);
+    assert_eq!(world.parts_on("n2"), ["forcing/1.0", "forcing/2.0"]);
+    for node in ["n1", "n2"] {
+        assert!(world.nodes[node].parts.values().all(|proof| proof.sealed));
+    }
+    let read = by(ALICE, "c", vec![(Role::In, forcing)]);
+    assert_eq!(setup(&mut world, 3, read), Said::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    let mount = &world.nodes["n1"].admitted[&3][0];
+    assert_eq!(mount.owner, Owner::User(ALICE));
+    let path = format!("u{ALICE}/v/forcing");
+    assert_eq!(
+        (mount.in_memory, mount.path.to_str()),
+        (true, Some(&path[..]))
+    );
+    over(&mut world, 3);
+    world.check_replay(Config::default());
+}
+
+#[test]
 fn attack_a_projects_dataset_is_nothing_to_who_is_no_member() {
     let mut world = World::new(1, Config::default());
     world.whole(1, by(ALICE, "a", vec![(Role::Out, forcing())]), &["n1"]);

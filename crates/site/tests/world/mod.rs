@@ -457,6 +457,7 @@ impl World {
                 }
                 Worked::Done
             }
+            Work::WrapAnew(_) => Worked::Done,
             Work::Inventory(_) => Worked::Inventory(Vec::new()),
         }
     }

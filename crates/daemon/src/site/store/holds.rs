@@ -4,7 +4,7 @@ use super::{HIDDEN, MADE, Store};
 use std::path::{Path, PathBuf};
 use tarn_ports::Mover;
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Worked};
+use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Proof, Worked};
 
 /// Things that an inventory names; more is an error.
 const MAX_HOLDINGS: usize = 200_000;
@@ -54,13 +54,9 @@ impl Store {
                             return Err(Refusal::new(Code::Busy, text));
                         }
                         let found = self.manifest(&part).ok();
-                        let mut is_behind = false;
-                        if let Some((held, _, proof)) = &found
-                            && let Err(why) = self.wrap_anew(held, (&part, proof))
-                        {
-                            tracing::warn!("the key of {part} is not wrapped anew: {why}");
-                            is_behind = true;
-                        }
+                        let is_behind = found.as_ref().is_some_and(|(held, _, proof)| {
+                            self.stays_behind(held, (&part, proof))
+                        });
                         let proof = found.map(|(_, _, proof)| proof);
                         all.push(Holding {
                             stored: proof.as_ref().map_or(0, |p| p.bytes),
@@ -73,6 +69,21 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Whether the newest secret does not wrap a part's key, after all that this worker can do: in a project its maker alone can.
+    fn stays_behind(&self, held: &super::Held, about: (&Part, &Proof)) -> bool {
+        let is_own = held
+            .stat()
+            .is_ok_and(|about| about.is_some_and(|about| about.st_uid == self.user));
+        let behind = match is_own {
+            true => self.wrap_anew(held, about).map(|()| false),
+            false => self.is_behind(held, about.0),
+        };
+        behind.unwrap_or_else(|why| {
+            tracing::warn!("the key of {} is not wrapped anew: {why}", about.0);
+            true
+        })
     }
 
     /// The names in a folder of the store that are not hidden; none if there is no such folder.

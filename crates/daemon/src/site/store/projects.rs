@@ -1,11 +1,12 @@
 //! What a user does for a project: its other members read it, and make what is beside it.
 
 use super::Store;
-use crate::work::Held;
+use crate::work::{Held, told};
 use rustix::fs::{AtFlags, Gid as Group, Mode, chmodat, chownat, fchmod};
 use rustix::io::Errno;
 use std::path::Path;
 use tarn_base::manifest::{EntryKind, Manifest};
+use tarn_ports::{Control, Mover};
 use tarn_proto::local::Refusal;
 use tarn_proto::site::{Gid, Owner, Part};
 use tarn_sys::beneath::Root;
@@ -34,6 +35,22 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Gives what a member has made to the project, if it is one's.
+    pub(super) fn share_made(
+        &self,
+        held: &Held,
+        tree: &Path,
+        part: &Part,
+        control: &Control,
+    ) -> Result<(), Refusal> {
+        let Owner::Project(gid) = part.owner else {
+            return Ok(());
+        };
+        let list = self.mover.list(tree, control);
+        let mut list = list.map_err(|e| told(&e, &[held]))?;
+        self.share(held, tree, gid, &mut list)
     }
 
     /// Gives a tree that has become a project's to its group, to be read; `manifest` is of it.

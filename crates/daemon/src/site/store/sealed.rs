@@ -1,6 +1,7 @@
 //! Parts of encrypted datasets: sealed on the tier with their keys beside them, in clear in a job's memory. docs/site.md, "Encryption
 //! between jobs". A part's manifest is of its files as they lie; its key is bound to that, so both are what was published, or nothing.
 
+use super::super::keys::WrappingKeys;
 use super::{MADE, Store, copying, hidden, read_small, told, tree_at, write};
 use crate::work::Held;
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
@@ -38,22 +39,20 @@ impl Which {
 
 /// What a wrapped key is bound to: a part, and the hash of its manifest.
 struct Bound {
+    /// The owner's number; the keys that wrap it tell users' from projects'.
     uid: u32,
     dataset: String,
     version: String,
 }
 
 impl Bound {
-    fn to(part: &Part, manifest: Hash) -> Result<Self, Refusal> {
-        let Owner::User(uid) = part.owner else {
-            let text = format!("{part} is a project's: those are not encrypted");
-            return Err(Refusal::new(Code::Unsupported, text));
-        };
-        Ok(Self {
+    fn to(part: &Part, manifest: Hash) -> Self {
+        let (Owner::User(uid) | Owner::Project(uid)) = part.owner;
+        Self {
             uid,
             dataset: format!("{}/{}", part.workflow, part.dataset),
             version: format!("{}.{} {manifest}", part.version, part.part),
-        })
+        }
     }
 
     fn whose(&self) -> Whose<'_> {
@@ -89,17 +88,17 @@ pub(super) fn new_key() -> Result<Arc<DataKey>, Refusal> {
 pub(super) fn keep_key(
     (held, whole): (&Held, &[u8]),
     (part, proof): (&Part, &Proof),
-    (key, keys): (&DataKey, &[WrappingKey]),
+    (key, keys): (&DataKey, &WrappingKeys),
 ) -> Result<(), Refusal> {
     write(held, whole, KEY, &wrap((part, proof), (key, keys))?)
 }
 
 fn wrap(
     (part, proof): (&Part, &Proof),
-    (key, keys): (&DataKey, &[WrappingKey]),
+    (key, keys): (&DataKey, &WrappingKeys),
 ) -> Result<[u8; WRAPPED], Refusal> {
-    let bound = Bound::to(part, proof.hash)?;
-    let Some(newest) = keys.first() else {
+    let bound = Bound::to(part, proof.hash);
+    let Some(newest) = of(keys, part)?.first() else {
         let text = "the controller keeps no secrets for encrypted data: update it";
         return Err(Refusal::new(Code::Unsupported, text));
     };
@@ -109,11 +108,12 @@ fn wrap(
 
 /// A part's key.
 pub(super) fn unwrapped(
-    keys: &[WrappingKey],
+    keys: &WrappingKeys,
     (part, proof): (&Part, &Proof),
     wrapped: &[u8],
 ) -> Result<Arc<DataKey>, Refusal> {
-    let bound = Bound::to(part, proof.hash)?;
+    let bound = Bound::to(part, proof.hash);
+    let keys = of(keys, part)?;
     let by = wrapped_by(wrapped).and_then(|id| {
         let found = keys.iter().find(|key| key.id() == id);
         found.ok_or(SealError::OtherKey)
@@ -130,6 +130,15 @@ pub(super) fn unwrapped(
     })
 }
 
+/// Those that wrap the keys of a part.
+fn of<'a>(keys: &'a WrappingKeys, part: &Part) -> Result<&'a [WrappingKey], Refusal> {
+    let keys = keys.get(&part.owner).map(Vec::as_slice);
+    keys.ok_or_else(|| {
+        let text = format!("{part} is of {}, of whom this worker has no keys: its user became a member after it began; try again in a minute", part.owner);
+        Refusal::new(Code::Denied, text)
+    })
+}
+
 fn open_to_write(path: &std::path::Path) -> std::io::Result<std::fs::File> {
     let flags =
         rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
@@ -138,11 +147,11 @@ fn open_to_write(path: &std::path::Path) -> std::io::Result<std::fs::File> {
 
 impl Store {
     /// The keys that wrap those of data are these from now on. Parts that are given their names now have them before.
-    pub(crate) fn rekey(&self, keys: Vec<WrappingKey>) {
+    pub(crate) fn rekey(&self, keys: WrappingKeys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
-    pub(super) fn keys(&self) -> RwLockReadGuard<'_, Vec<WrappingKey>> {
+    pub(super) fn keys(&self) -> RwLockReadGuard<'_, WrappingKeys> {
         self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -169,6 +178,15 @@ impl Store {
         }
     }
 
+    /// Whether another secret than the newest wraps a part's key.
+    pub(super) fn is_behind(&self, held: &Held, part: &Part) -> Result<bool, Refusal> {
+        let Some(wrapped) = self.wrapped_of(held)? else {
+            return Ok(false);
+        };
+        let newest = of(&self.keys(), part)?.first().map(WrappingKey::id);
+        Ok(wrapped_by(&wrapped).ok() != newest)
+    }
+
     /// Wraps a part's key with the newest secret, if another one wraps it. An error: it cannot be opened.
     pub(super) fn wrap_anew(&self, held: &Held, about: (&Part, &Proof)) -> Result<(), Refusal> {
         let Some(wrapped) = self.wrapped_of(held)? else {
@@ -176,7 +194,7 @@ impl Store {
         };
         let keys = self.keys();
         let key = unwrapped(&keys, about, &wrapped)?;
-        if wrapped_by(&wrapped).ok() == keys.first().map(WrappingKey::id) {
+        if !self.is_behind(held, about.0)? {
             return Ok(());
         }
         let name = |what: &str| [held.name(), b"/", what.as_bytes()].concat();
@@ -285,6 +303,7 @@ impl Store {
         };
         let copied = self.mover.copy(&job, control);
         copied.map_err(|e| told(&e, &[from, held]))?;
+        self.share_made(held, &job.dest, part, control)?;
         let manifest = self.as_it_lies(held, &job.dest, control)?;
         let proof = self.label(held, &whole, &manifest, (None, None))?;
         let keys = self.keys();
